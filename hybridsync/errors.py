@@ -1,0 +1,90 @@
+"""Every error a user or a role may meet, each with the exit code of the process that ends by it.
+
+A message says what happened, the two values that disagree, and what to change.
+Exit codes: 0 workload complete, 75 saved (run again), 1 refused input, 70 our fault.
+"""
+
+from __future__ import annotations
+
+EXIT_COMPLETED = 0
+EXIT_REFUSED = 1
+EXIT_FAILED = 70
+EXIT_PREEMPTED = 75
+
+
+class HybridSyncError(Exception):
+    """Base of all errors raised by HybridSync; `exit_code` is what a process that dies of it returns."""
+
+    exit_code: int = EXIT_FAILED
+
+
+class RefusedInput(HybridSyncError, ValueError):
+    """Base of errors that the caller's input caused: nothing was lost, correct it and run again."""
+
+    exit_code = EXIT_REFUSED
+
+
+class ConfigError(RefusedInput):
+    """A configuration value, flag or file that cannot be used."""
+
+
+class PlanError(ConfigError):
+    """A plan that does not parse, or whose shares do not make up the workload."""
+
+
+class OptimizerError(ConfigError):
+    """An optimizer that cannot be trained with, and how to pass it instead."""
+
+
+class TaskError(ConfigError):
+    """A task (model, loss, source) that does not meet the contract."""
+
+
+class DataError(RefusedInput):
+    """A data file that is missing, damaged or not what its format says."""
+
+
+class CheckpointError(RefusedInput):
+    """A checkpoint that cannot be saved, read or used by this run."""
+
+
+class ResumeError(RefusedInput):
+    """A resume whose configuration contradicts the run in the workdir."""
+
+
+class WorkdirError(RefusedInput):
+    """A workdir that is in use, absent, or not ours."""
+
+
+class AddressError(RefusedInput):
+    """An address that is refused or already in use."""
+
+
+class SchemaMismatch(RefusedInput):
+    """Two roles that disagree on the leaves of the state: other model, optimizer or version."""
+
+
+class StaleEpoch(HybridSyncError):
+    """A call that names an epoch which is no longer the active one."""
+
+
+class StaleIncarnation(HybridSyncError):
+    """A call of a worker that has been replaced by a newer process."""
+
+
+class PhaseRevoked(HybridSyncError):
+    """Thrown into a worker program at its next yield when its phase is revoked; not to be caught by it."""
+
+
+class RoleLost(HybridSyncError):
+    """A role that the run cannot go on without has died or stopped answering."""
+
+
+class WaitTimeout(HybridSyncError, TimeoutError):
+    """A wait that reached its deadline; the message names who is missing."""
+
+
+class Preempted(HybridSyncError):
+    """The run saved its state and stopped because it was asked to; run the same command again."""
+
+    exit_code = EXIT_PREEMPTED

@@ -1,0 +1,178 @@
+"""What a run will do: a plan of stages, and the phases it becomes once an epoch number is reserved.
+
+    >>> plan = Plan.parse("bsp:12.5%,asp")
+    >>> plan.ends(4000)
+    (500, 4000)
+    >>> Plan.parse("ssp(staleness=3):30%,bsp").stages[0]
+    Stage(protocol='ssp', arguments=(('staleness', '3'),), share=Fraction(3, 10))
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+from hybridsync.errors import PlanError
+from hybridsync.units import Range
+
+
+class Epoch(NamedTuple):
+    """The fencing token of a phase: a number that is handed out once ever, and a random nonce.
+
+    Epochs compare by number first, so `max` of two is the newer one.
+    """
+
+    number: int
+    nonce: int
+
+    def __str__(self) -> str:
+        return str(self.number)
+
+
+NO_EPOCH = Epoch(0, 0)
+"""Before the first phase; real epochs count from 1."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One entry of a plan.
+
+    Args:
+      protocol: registered name of the protocol.
+      arguments: (key, value) texts as written in the parentheses; the protocol's factory types them.
+      share: share of the workload; None takes what the others leave.
+    """
+
+    protocol: str
+    arguments: tuple[tuple[str, str], ...] = ()
+    share: Fraction | None = None
+
+    @property
+    def spec(self) -> str:
+        """The stage without its share, as written in a plan: `ssp(staleness=3)`."""
+        inside = ",".join(f"{key}={value}" for key, value in self.arguments)
+        return f"{self.protocol}({inside})" if inside else self.protocol
+
+
+_STAGE = re.compile(r"\s*([a-z][a-z0-9_]*)\s*(?:\(([^()]*)\))?\s*(?::\s*([0-9]+(?:\.[0-9]+)?)\s*%)?\s*")
+_ARGUMENT = re.compile(r"\s*([a-z][a-z0-9_]*)\s*=\s*([A-Za-z0-9_.+-]+)\s*")
+GRAMMAR = "name[(key=value,...)][:share%], separated by commas; for example bsp:12.5%,asp"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A sequence of stages whose shares make up the whole workload."""
+
+    stages: tuple[Stage, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Plan:
+        """Parse `name[(key=value,...)][:share%]` entries separated by commas.
+
+        At most one stage may leave its share out and takes the rest; otherwise the shares sum to 100 %.
+
+        Raises:
+          PlanError: the text does not follow the grammar, or the shares do not make up 100 %.
+        """
+        if not text.strip():
+            raise PlanError(f"the plan is empty; write {GRAMMAR}")
+        stages = tuple(_parse_stage(part, text) for part in _split(text))
+        open_stages = [stage for stage in stages if stage.share is None]
+        total = sum((stage.share for stage in stages if stage.share is not None), Fraction(0))
+        if len(open_stages) > 1:
+            names = " and ".join(repr(stage.spec) for stage in open_stages)
+            raise PlanError(f"plan {text!r}: {names} both lack a share; give all but one of them a share in %")
+        if open_stages and total >= 1:
+            raise PlanError(
+                f"plan {text!r}: the shares already sum to {float(total):.6%}, which leaves nothing for "
+                f"{open_stages[0].spec!r}; lower a share or remove that stage"
+            )
+        if not open_stages and total != 1:
+            raise PlanError(
+                f"plan {text!r}: the shares sum to {float(total * 100):g} %, not 100 %; change a share, or leave "
+                "the last one out to take the rest"
+            )
+        return cls(stages)
+
+    def ends(self, workload: int) -> tuple[int, ...]:
+        """Return for each stage the number of applied units at which it ends: round(cumulative share x workload)."""
+        rest = 1 - sum((stage.share for stage in self.stages if stage.share is not None), Fraction(0))
+        total, ends = Fraction(0), []
+        for stage in self.stages:
+            total += rest if stage.share is None else stage.share
+            ends.append(round(total * workload))
+        return tuple(ends)
+
+    def __str__(self) -> str:
+        return ",".join(
+            stage.spec if stage.share is None else f"{stage.spec}:{float(stage.share * 100):.12g}%"
+            for stage in self.stages
+        )
+
+
+def _split(text: str) -> list[str]:
+    """Split at the commas that are outside parentheses."""
+    parts, depth = [""], 0
+    for char in text:
+        depth += (char == "(") - (char == ")")
+        if char == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += char
+    return parts
+
+
+def _parse_stage(part: str, text: str) -> Stage:
+    match = _STAGE.fullmatch(part)
+    if match is None:
+        raise PlanError(f"plan {text!r}: cannot read {part.strip()!r}; write {GRAMMAR}")
+    name, inside, share_text = match.groups()
+    arguments: list[tuple[str, str]] = []
+    for argument in (inside or "").split(",") if inside and inside.strip() else ():
+        pair = _ARGUMENT.fullmatch(argument)
+        if pair is None:
+            raise PlanError(f"plan {text!r}: cannot read {argument.strip()!r} in {part.strip()!r}; write key=value")
+        if pair.group(1) in dict(arguments):
+            raise PlanError(f"plan {text!r}: {pair.group(1)!r} is given twice in {part.strip()!r}; keep one")
+        arguments.append((pair.group(1), pair.group(2)))
+    share = Fraction(share_text) / 100 if share_text is not None else None
+    if share is not None and not 0 < share <= 1:
+        raise PlanError(f"plan {text!r}: the share of {name!r} is {share_text} %; it must lie above 0 and up to 100 %")
+    return Stage(name, tuple(arguments), share)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One stretch of a run under one protocol: everything a role needs to take part in it.
+
+    Args:
+      epoch: fencing token; all calls of the phase carry it.
+      spec: protocol as written in the plan (`Stage.spec`).
+      members: worker ids in mesh order.
+      lane: which local device of each member carries the collective (lock-step in the process runtime).
+      end_units: applied units at which the phase ends.
+      applied: units applied before the phase, as ranges.
+      dropped: units finally dropped before the phase, as ranges.
+      sequence: updates applied before the phase.
+      source: address of a role that holds the starting state.
+      capture_id: which capture of `source` is the starting state.
+      fingerprint: fingerprint of the starting state.
+      servers: addresses of the parameter servers.
+      reason: why it was entered: "start", "planned", "resume".
+    """
+
+    epoch: Epoch
+    spec: str
+    members: tuple[int, ...]
+    lane: int
+    end_units: int
+    applied: tuple[Range, ...]
+    dropped: tuple[Range, ...]
+    sequence: int
+    source: str
+    capture_id: int
+    fingerprint: str
+    servers: tuple[str, ...]
+    reason: str

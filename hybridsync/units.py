@@ -1,0 +1,200 @@
+"""Sets of units: the currency in which work is issued, applied, dropped and accounted for.
+
+A unit is one micro-batch of fixed size, numbered from 0; a run of millions of units is held as a few ranges.
+
+    >>> done = UnitSet([(0, 4)])
+    >>> done.add(5); done.add(4); done.ranges()
+    ((0, 6),)
+    >>> len(done), 5 in done, 6 in done
+    (6, True, False)
+    >>> done.difference(UnitSet([(1, 3)])).ranges()
+    ((0, 1), (3, 6))
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+
+Range = tuple[int, int]
+"""Units `start <= u < stop`."""
+
+
+class UnitSet:
+    """A mutable set of non-negative integers held as sorted, disjoint, non-adjacent ranges.
+
+    Args:
+      ranges: (start, stop) pairs in any order; they may touch or overlap.
+
+    Raises:
+      ValueError: a range is empty, reversed or negative.
+    """
+
+    __slots__ = ("_count", "_starts", "_stops")
+
+    def __init__(self, ranges: Iterable[Range] = ()) -> None:
+        self._starts: list[int] = []
+        self._stops: list[int] = []
+        self._count = 0
+        for start, stop in ranges:
+            self.add_range(start, stop)
+
+    def add(self, unit: int) -> None:
+        """Add one unit."""
+        self.add_range(unit, unit + 1)
+
+    def add_range(self, start: int, stop: int) -> None:
+        """Add the units `start <= u < stop`.
+
+        Raises:
+          ValueError: the range is empty, reversed or negative.
+        """
+        if not 0 <= start < stop:
+            raise ValueError(f"a range of units needs 0 <= start < stop, got ({start}, {stop})")
+        first = bisect_right(self._stops, start - 1)  # the first range that touches or follows `start`
+        last = bisect_right(self._starts, stop)  # the first range that lies wholly behind `stop`
+        if first < last:
+            start = min(start, self._starts[first])
+            stop = max(stop, self._stops[last - 1])
+            self._count -= sum(self._stops[i] - self._starts[i] for i in range(first, last))
+        self._starts[first:last] = [start]
+        self._stops[first:last] = [stop]
+        self._count += stop - start
+
+    def update(self, other: UnitSet | Iterable[Range]) -> None:
+        """Add every unit of `other`."""
+        for start, stop in other.ranges() if isinstance(other, UnitSet) else other:
+            self.add_range(start, stop)
+
+    def discard_range(self, start: int, stop: int) -> None:
+        """Remove the units `start <= u < stop`; those that are not in the set are ignored."""
+        first = bisect_right(self._stops, start)
+        starts: list[int] = []
+        stops: list[int] = []
+        index = first
+        while index < len(self._starts) and self._starts[index] < stop:
+            low, high = self._starts[index], self._stops[index]
+            self._count -= min(high, stop) - max(low, start)
+            if low < start:
+                starts.append(low)
+                stops.append(start)
+            if high > stop:
+                starts.append(stop)
+                stops.append(high)
+            index += 1
+        self._starts[first:index] = starts
+        self._stops[first:index] = stops
+
+    def take(self, num_units: int) -> tuple[Range, ...]:
+        """Remove and return the lowest `num_units` units, or all when there are fewer."""
+        taken: list[Range] = []
+        while num_units > 0 and self._starts:
+            start = self._starts[0]
+            stop = min(self._stops[0], start + num_units)
+            taken.append((start, stop))
+            num_units -= stop - start
+            self.discard_range(start, stop)
+        return tuple(taken)
+
+    def difference(self, other: UnitSet) -> UnitSet:
+        """Return the units that are in this set and not in `other`."""
+        result = self.copy()
+        for start, stop in other.ranges():
+            result.discard_range(start, stop)
+        return result
+
+    def intersection(self, other: UnitSet) -> UnitSet:
+        """Return the units that are in both sets."""
+        return self.difference(self.difference(other))
+
+    def copy(self) -> UnitSet:
+        """Return an independent copy."""
+        result = UnitSet()
+        result._starts, result._stops, result._count = self._starts[:], self._stops[:], self._count
+        return result
+
+    def ranges(self) -> tuple[Range, ...]:
+        """Return the sorted, disjoint (start, stop) ranges."""
+        return tuple(zip(self._starts, self._stops, strict=True))
+
+    def __contains__(self, unit: int) -> bool:
+        index = bisect_right(self._starts, unit) - 1
+        return index >= 0 and unit < self._stops[index]
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[int]:
+        for start, stop in self.ranges():
+            yield from range(start, stop)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, UnitSet) and self.ranges() == other.ranges()
+
+    __hash__ = None  # mutable
+
+    def __repr__(self) -> str:
+        return f"UnitSet({list(self.ranges())})"
+
+
+def num_units(ranges: Iterable[Range]) -> int:
+    """Return how many units the disjoint `ranges` hold together."""
+    return sum(stop - start for start, stop in ranges)
+
+
+class UnitStream:
+    """An ordered, growing sequence of units that a lock-step mesh consumes position by position.
+
+    Every member of the mesh extends its own copy with the same ranges in the same order, so the units of a
+    step are a pure function of the position.
+
+        >>> stream = UnitStream([(7, 8), (20, 24)])
+        >>> stream.slice(0, 3), len(stream)
+        ((7, 20, 21), 5)
+    """
+
+    __slots__ = ("_ends", "_ranges")
+
+    def __init__(self, ranges: Iterable[Range] = ()) -> None:
+        self._ranges: list[Range] = []
+        self._ends: list[int] = []
+        self.extend(ranges)
+
+    def extend(self, ranges: Iterable[Range]) -> None:
+        """Append `ranges`; a range that continues the last one is merged with it."""
+        for start, stop in ranges:
+            if self._ranges and self._ranges[-1][1] == start:
+                self._ranges[-1] = (self._ranges[-1][0], stop)
+                self._ends[-1] += stop - start
+            else:
+                self._ranges.append((start, stop))
+                self._ends.append(len(self) + stop - start)
+
+    def slice(self, position: int, count: int) -> tuple[int, ...]:
+        """Return up to `count` units from `position` on."""
+        units: list[int] = []
+        index = bisect_right(self._ends, position)
+        while len(units) < count and index < len(self._ends):
+            start, stop = self._ranges[index]
+            first = stop - (self._ends[index] - position)
+            last = min(stop, first + count - len(units))
+            units.extend(range(first, last))
+            position += last - first
+            index += 1
+        return tuple(units)
+
+    def ranges(self, position: int, end: int) -> tuple[Range, ...]:
+        """Return the positions `position <= p < end` as unit ranges, in stream order."""
+        found: list[Range] = []
+        index = bisect_right(self._ends, position)
+        while position < end and index < len(self._ends):
+            start, stop = self._ranges[index]
+            first = stop - (self._ends[index] - position)
+            last = min(stop, first + end - position)
+            found.append((first, last))
+            position += last - first
+            index += 1
+        return tuple(found)
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
