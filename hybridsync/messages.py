@@ -1,0 +1,227 @@
+"""What roles say to each other: plain values, the same in one process and over gRPC (`rpc/hybridsync.proto` mirrors them).
+
+Every mutating message carries the epoch and the incarnation of who speaks; the receiver refuses older ones by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hybridsync.plan import Epoch, Phase
+from hybridsync.units import Range
+
+
+@dataclass(frozen=True)
+class Hello:
+    """A role's first words to the chief.
+
+    Args:
+      role: "server" or "worker".
+      id: number of the role, from 0.
+      pid: process id; 0 for a thread.
+      host: host name, for the event log.
+      address: where the role serves its own state.
+      schema: `Layout.schema_hash` of the training state it was built for.
+      version: version of the package.
+    """
+
+    role: str
+    id: int
+    pid: int
+    host: str
+    address: str
+    schema: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """The chief's answer: the role's incarnation (unique per process start) and the beat it has to keep."""
+
+    incarnation: int
+    heartbeat_secs: float
+    lease_secs: float
+
+
+@dataclass(frozen=True)
+class Held:
+    """A state that a role holds in memory.
+
+    Args:
+      epoch: phase in which it was reached.
+      units: units applied to it in the whole run.
+      sequence: updates applied to it in the whole run.
+      fingerprint: fingerprint of the whole training state.
+    """
+
+    epoch: Epoch
+    units: int
+    sequence: int
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Capture:
+    """A consistent copy of the training state that its holder keeps until the next capture.
+
+    Args:
+      capture_id: names the copy in `read`.
+      held: epoch, units, sequence, fingerprint.
+      applied: all units ever applied to it.
+      dropped: all units ever finally dropped.
+      num_bytes: size of the canonical buffer (`Layout.nbytes`).
+      first_applied: monotonic seconds of the phase's first update; 0 before it.
+      last_applied: monotonic seconds of the phase's last update; 0 before the first.
+    """
+
+    capture_id: int
+    held: Held
+    applied: tuple[Range, ...]
+    dropped: tuple[Range, ...]
+    num_bytes: int
+    first_applied: float
+    last_applied: float
+
+
+@dataclass(frozen=True)
+class PhaseRequest:
+    """A worker asks for the phase after `after`; `held` is the state it brings along, if any."""
+
+    worker: int
+    incarnation: int
+    after: Epoch
+    held: Held | None
+
+
+@dataclass(frozen=True)
+class PhaseReply:
+    """`phase` to enter; or, without one, whether the run is over (`done`) or the worker should ask again."""
+
+    phase: Phase | None
+    done: bool = False
+
+
+@dataclass(frozen=True)
+class LeaseRequest:
+    """A worker asks for units behind the `known` ones it has received in this phase.
+
+    Repeating the request is harmless: the answer is a pure extension of what the chief has already given.
+
+    Args:
+      known: units received so far in this phase (the mesh's common stream under lock-step).
+      completed: how many of them are done.
+    """
+
+    worker: int
+    incarnation: int
+    epoch: Epoch
+    known: int
+    completed: int
+
+
+@dataclass(frozen=True)
+class LeaseReply:
+    """Units to append to the stream; `final` when none will follow."""
+
+    ranges: tuple[Range, ...]
+    final: bool
+
+
+@dataclass(frozen=True)
+class Span:
+    """One stretch of a role's time for the timeline: monotonic start and length in seconds."""
+
+    name: str
+    category: str
+    start: float
+    secs: float
+    epoch: int
+    units: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """A role's heartbeat, with what it did since the last one.
+
+    Args:
+      epoch: phase the role is in (`NO_EPOCH` between phases).
+      completed: positions of the mesh's stream that are done (lock-step), else 0.
+      sequence: updates applied (servers), else 0.
+      applied: units applied since the last report (servers); repeating some is harmless.
+      dropped: (unit, reason) finally dropped since the last report (servers).
+      staleness: staleness of each update since the last report (servers).
+      num_losses: how many unit losses `loss_sum` sums.
+      loss_sum: sum of unit losses.
+      compute_secs: local compute time in that interval.
+      wait_secs: time waited for others.
+      compile_secs: time spent compiling.
+      spans: for the timeline.
+    """
+
+    role: str
+    id: int
+    incarnation: int
+    epoch: Epoch
+    completed: int = 0
+    sequence: int = 0
+    applied: tuple[Range, ...] = ()
+    dropped: tuple[tuple[int, str], ...] = ()
+    staleness: tuple[int, ...] = ()
+    num_losses: int = 0
+    loss_sum: float = 0.0
+    compute_secs: float = 0.0
+    wait_secs: float = 0.0
+    compile_secs: float = 0.0
+    first_applied: float = 0.0
+    last_applied: float = 0.0
+    spans: tuple[Span, ...] = ()
+
+
+@dataclass(frozen=True)
+class ReportReply:
+    """The active epoch; a role in an older one has been revoked."""
+
+    epoch: Epoch
+    revoked: bool
+
+
+@dataclass(frozen=True)
+class Push:
+    """A set of units offered to the server, all or nothing; the payload is the contribution buffer.
+
+    Args:
+      units: the units whose mean gradient is offered.
+      base: sequence of the parameters that the gradient was computed on.
+    """
+
+    epoch: Epoch
+    worker: int
+    incarnation: int
+    units: tuple[int, ...]
+    base: int
+
+
+@dataclass(frozen=True)
+class PushReply:
+    """What became of a push.
+
+    Args:
+      sequence: of the parameters that come with the reply.
+      duplicate: the units had already been applied or dropped; nothing was done now.
+      dropped: reason, when the units were finally dropped; "" otherwise.
+    """
+
+    sequence: int
+    duplicate: bool = False
+    dropped: str = ""
+
+
+@dataclass(frozen=True)
+class RoleEvent:
+    """A supervisor tells of a process it started or lost."""
+
+    role: str
+    id: int
+    pid: int
+    reason: str
+    wall: float

@@ -1,0 +1,56 @@
+"""Synchronisation protocols, one file each; `resolve` turns a plan's stage into one of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+
+from hybridsync.errors import PlanError
+from hybridsync.plan import Plan, Stage
+from hybridsync.protocols.asp import Asp
+from hybridsync.protocols.base import Protocol
+from hybridsync.protocols.bsp import Bsp
+
+REGISTRY: dict[str, type[Protocol]] = {cls.name: cls for cls in (Asp, Bsp)}
+
+
+def resolve(stage: Stage) -> Protocol:
+    """Return the protocol that `stage` names, with its arguments typed.
+
+    Raises:
+      PlanError: unknown protocol or argument, or a value of the wrong type.
+    """
+    cls = REGISTRY.get(stage.protocol)
+    if cls is None:
+        raise PlanError(f"unknown protocol {stage.protocol!r}; {_suggest(stage.protocol, REGISTRY)}")
+    fields = {field.name: field for field in dataclasses.fields(cls)}  # pyright: ignore[reportArgumentType]
+    values = {}
+    for key, text in stage.arguments:
+        if key not in fields:
+            raise PlanError(f"protocol {stage.protocol!r} has no argument {key!r}; {_suggest(key, fields)}")
+        values[key] = _typed(stage, key, text, type(fields[key].default))
+    return cls(**values)
+
+
+def parse(spec: str) -> Protocol:
+    """Return the protocol of a stage written as in a plan, without its share.
+
+    Raises:
+      PlanError: as `resolve`, or the text is not one stage.
+    """
+    return resolve(Plan.parse(spec).stages[0])
+
+
+def _typed(stage: Stage, key: str, text: str, kind: type) -> object:
+    try:
+        return kind(text)
+    except ValueError:
+        raise PlanError(
+            f"protocol {stage.protocol!r}: {key}={text!r} is not a {kind.__name__}; change it in the plan"
+        ) from None
+
+
+def _suggest(name: str, known: dict) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    listed = ", ".join(sorted(known)) or "none"
+    return f"did you mean {close[0]!r}? known: {listed}" if close else f"known: {listed}"

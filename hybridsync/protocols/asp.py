@@ -1,0 +1,55 @@
+"""ASP, asynchronous parallel: every push is applied on arrival and answered with the parameters after it.
+
+    server: w <- optimizer(w, g_i(w_base), rate = eta);  reply w
+
+Nobody waits for anybody; a gradient's staleness is the number of updates between the parameters it was computed on
+and those it is applied to. Source: the asynchronous parameter server of Sync-Switch (Li et al., ICDCS 2021).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hybridsync.protocols.base import (
+    Action,
+    Apply,
+    Arrival,
+    Compute,
+    Lease,
+    Path,
+    Program,
+    Protocol,
+    Pull,
+    PushPull,
+    Release,
+    ServerRule,
+)
+
+
+class _ApplyOnArrival(ServerRule):
+    def on_push(self, arrival: Arrival) -> list[Action]:
+        return [Apply((arrival.push_id,), rate=1.0), Release(arrival.push_id)]
+
+
+@dataclass(frozen=True)
+class Asp(Protocol):
+    """Apply on arrival (see the module's docstring)."""
+
+    name: ClassVar[str] = "asp"
+    path: ClassVar[Path] = Path.SERVER
+
+    def worker_program(self, num_workers: int) -> Program:
+        parameters = yield Pull()
+        while (units := (yield Lease())) is not None:
+            gradient = yield Compute(units, parameters)
+            parameters = yield PushPull(gradient)
+
+    def server_rule(self, members: tuple[int, ...]) -> ServerRule:
+        return _ApplyOnArrival()
+
+    def units_per_update(self, num_workers: int) -> int:
+        return 1
+
+    def rate(self, num_units: int, num_workers: int) -> float:
+        return 1.0

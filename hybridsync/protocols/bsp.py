@@ -1,0 +1,36 @@
+"""BSP, bulk synchronous parallel: lock-step over the mesh of the phase's members.
+
+One step takes the next n units of the stream, one a member, averages their gradients, and updates every replica:
+
+    w <- optimizer(w, mean_i g_i(w), rate = m * eta)        m = units in this step, n but for a short last one
+
+Linear scaling of the rate with the units of the update follows Sync-Switch's configuration policy (Li et al.,
+ICDCS 2021); the momentum coefficient stays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hybridsync.protocols.base import Average, Compute, Lease, LocalUpdate, Path, Program, Protocol
+
+
+@dataclass(frozen=True)
+class Bsp(Protocol):
+    """Lock-step averaging of gradients (see the module's docstring)."""
+
+    name: ClassVar[str] = "bsp"
+    path: ClassVar[Path] = Path.SYNC
+
+    def worker_program(self, num_workers: int) -> Program:
+        while (units := (yield Lease())) is not None:
+            gradient = yield Compute(units)
+            mean = yield Average(gradient)
+            yield LocalUpdate(mean)
+
+    def units_per_update(self, num_workers: int) -> int:
+        return num_workers
+
+    def rate(self, num_units: int, num_workers: int) -> float:
+        return float(num_units)
