@@ -1,0 +1,44 @@
+# `make train`, `make test` and `make setup` work on a clean machine; a second call installs nothing.
+# Another Python gets a folder of its own: `make test PYTHON=python3.12` uses .venv-python3.12.
+
+DEFAULT_PYTHON := $(shell for p in python3.11 python3.12 python3.13 python3; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
+PYTHON ?= $(DEFAULT_PYTHON)
+VENV := $(if $(filter $(DEFAULT_PYTHON),$(PYTHON)),.venv,.venv-$(notdir $(PYTHON)))
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PROTOS := $(shell find hybridsync -name '*.proto' 2>/dev/null)
+
+.PHONY: setup test lint types unit soak train proto clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "HybridSync needs Python 3.11 or newer: make setup PYTHON=/path/to/python"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $(STAMP)
+
+test: lint unit
+
+lint: $(STAMP) types
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports --no-cache
+
+types: $(STAMP)
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+unit: $(STAMP)
+	$(BIN)/python -m pytest
+
+soak: $(STAMP)
+	$(BIN)/python -m pytest -m soak --timeout=3600
+
+train: $(STAMP)
+	$(BIN)/python -m launch.train --config=configs/digits_mlp.py --workdir=runs/digits
+
+proto: $(STAMP)
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
+
+clean:
+	rm -rf .venv .venv-* .pytest_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info build dist

@@ -1,0 +1,1 @@
+"""Scripts that measure what the project claims; each prints its figures."""

@@ -1,0 +1,1 @@
+"""One recipe a file: `config()`, `task(config)` and `optimizer(config)`."""

@@ -1,0 +1,69 @@
+"""HybridSync: train one JAX/Flax model on many workers, and change how they synchronise meanwhile.
+
+The names below load on first use (PEP 562): importing the package loads no JAX, so a supervisor or a
+program that only reads a plan stays light.
+
+    >>> import hybridsync
+    >>> hybridsync.Plan.parse("bsp:12.5%,asp")  # doctest: +ELLIPSIS
+    Plan(...)
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hybridsync.config import CheckpointConfig, EmulationConfig, OptimizerConfig, RunConfig
+    from hybridsync.config import ScheduleConfig, TelemetryConfig
+    from hybridsync.errors import HybridSyncError
+    from hybridsync.plan import Plan
+    from hybridsync.task import Task
+    from hybridsync.trainer import FitResult, Trainer
+
+__version__ = "0.1.0.dev0"
+
+_HOMES = {
+    "CheckpointConfig": "config",
+    "EmulationConfig": "config",
+    "OptimizerConfig": "config",
+    "RunConfig": "config",
+    "ScheduleConfig": "config",
+    "TelemetryConfig": "config",
+    "HybridSyncError": "errors",
+    "Plan": "plan",
+    "Task": "task",
+    "FitResult": "trainer",
+    "Trainer": "trainer",
+}
+
+__all__ = [
+    "CheckpointConfig",
+    "EmulationConfig",
+    "FitResult",
+    "HybridSyncError",
+    "OptimizerConfig",
+    "Plan",
+    "RunConfig",
+    "ScheduleConfig",
+    "Task",
+    "TelemetryConfig",
+    "Trainer",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module a public name lives in.
+
+    Raises:
+        AttributeError: `name` is neither public nor a submodule.
+    """
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'hybridsync' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"hybridsync.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Name what the package offers, loaded or not."""
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,1 @@
+"""Command lines over the framework: flags only."""
