@@ -1,0 +1,140 @@
+"""The interfaces between roles: what one role may call on another, in one process or over gRPC.
+
+In-process, the objects themselves stand behind a port; in the process runtime, a client of the same shape does.
+All calls raise the named errors of `hybridsync.errors`; over gRPC also `WaitTimeout` and `RoleLost` when the other
+role does not answer within its deadline.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from hybridsync.messages import (
+    Capture,
+    Held,
+    Hello,
+    LeaseReply,
+    LeaseRequest,
+    PhaseReply,
+    PhaseRequest,
+    Push,
+    PushReply,
+    Report,
+    ReportReply,
+    RoleEvent,
+    Welcome,
+)
+from hybridsync.plan import Epoch, Phase
+
+
+class ChiefPort(Protocol):
+    """What workers and servers ask of the chief."""
+
+    def register(self, hello: Hello) -> Welcome:
+        """Take part in the run; issues a fresh incarnation.
+
+        Raises:
+          SchemaMismatch: the role's state has other leaves than the chief's.
+        """
+        ...
+
+    def next_phase(self, request: PhaseRequest) -> PhaseReply:
+        """Return the phase after `request.after`, waiting for it up to about a second.
+
+        Raises:
+          StaleIncarnation: the worker has been replaced.
+        """
+        ...
+
+    def lease(self, request: LeaseRequest) -> LeaseReply:
+        """Extend the caller's stream of units, waiting up to about a second while there is nothing to give.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: the caller is out of date.
+        """
+        ...
+
+    def report(self, report: Report) -> ReportReply:
+        """Take a heartbeat.
+
+        Raises:
+          StaleIncarnation: the role has been replaced.
+        """
+        ...
+
+
+class SupervisorPort(Protocol):
+    """What a supervisor tells the chief."""
+
+    def role_started(self, event: RoleEvent) -> None: ...
+
+    def role_lost(self, event: RoleEvent) -> None: ...
+
+    def preempt(self) -> None: ...
+
+
+class HolderPort(Protocol):
+    """A role that holds the training state."""
+
+    def capture(self, epoch: Epoch, final: bool) -> Capture:
+        """Keep a consistent copy of the state; `final` also ends the phase for the holder: later pushes are refused.
+
+        Raises:
+          StaleEpoch: the holder is in another epoch.
+        """
+        ...
+
+    def read(self, capture_id: int, into: np.ndarray) -> None:
+        """Fill `into` (uint8, `Capture.num_bytes`) with the canonical buffer of that capture.
+
+        Raises:
+          StaleEpoch: the holder no longer keeps that capture.
+        """
+        ...
+
+
+class ServerPort(HolderPort, Protocol):
+    """A parameter server, as the chief drives it."""
+
+    def enter(self, phase: Phase) -> Held:
+        """Take the phase's starting state from its source and serve the phase; returns what is now held."""
+        ...
+
+    def fence(self, epoch: Epoch, worker: int, incarnation: int) -> None:
+        """Refuse calls of `worker` with an incarnation up to this one."""
+        ...
+
+
+class Served(Protocol):
+    """A buffer lent out for one reply; `release` gives it back."""
+
+    @property
+    def buffer(self) -> np.ndarray: ...
+
+    def release(self) -> None: ...
+
+
+class ParameterPort(Protocol):
+    """A parameter server, as its gRPC service sees it: byte buffers in and out."""
+
+    def pull(self, push: Push) -> tuple[PushReply, Served]:
+        """Lend the current parameters (`push.units` is empty).
+
+        Raises:
+          StaleEpoch, StaleIncarnation: the caller is out of date.
+        """
+        ...
+
+    def push_pull(self, push: Push, contribution: np.ndarray) -> tuple[PushReply, Served]:
+        """Offer a contribution buffer; returns when the protocol's rule releases the push, with the parameters then.
+
+        The buffer may be reused when the call has returned.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: the caller is out of date; nothing was applied.
+          SchemaMismatch: the buffer has the wrong size.
+          WaitTimeout: the rule did not release the push in time.
+        """
+        ...
