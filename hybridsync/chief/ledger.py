@@ -1,0 +1,175 @@
+"""The ledger: which units were issued, and what became of each.
+
+`issued = applied + dropped + outstanding` holds at all times; units are issued as 0, 1, 2, ... so the number issued
+is also the next fresh unit. Outstanding units are leased to somebody, or wait to be leased again because whoever had
+them is gone. A dropped unit is final: a fresh one takes its place, until the units applied make up the workload.
+
+The holder of the state owns the truth about applied and dropped units; this is the chief's cache of it.
+
+    >>> ledger = Ledger(workload=10)
+    >>> ledger.lease("worker 0", count=4, limit=10)
+    ((0, 4),)
+    >>> ledger.record_applied([(0, 2)]); ledger.release("worker 0"); ledger.lease("worker 1", count=3, limit=10)
+    ((2, 4), (4, 5))
+    >>> ledger.counts()
+    Counts(workload=10, issued=5, applied=2, dropped=0, outstanding=3, rolled_back=0)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hybridsync.units import Range, UnitSet
+
+
+@dataclass(frozen=True)
+class Counts:
+    """The accounting of a run, in units; `rolled_back` counts applied units whose effect was lost and redone."""
+
+    workload: int
+    issued: int
+    applied: int
+    dropped: int
+    outstanding: int
+    rolled_back: int
+
+    def to_json(self) -> dict[str, int]:
+        """Return the fields by name."""
+        return asdict(self)
+
+
+class Ledger:
+    """Issues units and follows them to their end.
+
+    Args:
+      workload: units to be applied in the whole run.
+      issued: units issued before; those neither applied nor dropped are outstanding and go out first.
+      applied, dropped: what became of the others.
+      rolled_back: carried over from before.
+    """
+
+    def __init__(
+        self,
+        workload: int,
+        *,
+        issued: int = 0,
+        applied: Iterable[Range] = (),
+        dropped: Iterable[Range] = (),
+        rolled_back: int = 0,
+    ) -> None:
+        self.workload = workload
+        self.rolled_back = rolled_back
+        self._issued = issued
+        self._applied = UnitSet(applied)
+        self._dropped = UnitSet(dropped)
+        self._leased: dict[str, UnitSet] = {}
+        whole = UnitSet([(0, issued)]) if issued else UnitSet()
+        self._waiting = whole.difference(self._applied).difference(self._dropped)
+        self.check()
+
+    @property
+    def num_applied(self) -> int:
+        """Units applied so far."""
+        return len(self._applied)
+
+    @property
+    def num_outstanding(self) -> int:
+        """Units issued whose end is open."""
+        return len(self._waiting) + sum(len(units) for units in self._leased.values())
+
+    def room(self, limit: int) -> int:
+        """Return how many more units may be leased so that no more than `limit` can end up applied."""
+        leased = sum(len(units) for units in self._leased.values())
+        return max(0, limit - len(self._applied) - leased)
+
+    def lease(self, holder: str, count: int, limit: int) -> tuple[Range, ...]:
+        """Hand up to `count` units to `holder`, outstanding ones first, then fresh ones.
+
+        Args:
+          limit: applied units at which the phase ends; no lease lets applied plus leased exceed it.
+        """
+        count = min(count, self.room(limit))
+        if count <= 0:
+            return ()
+        ranges = self._waiting.take(count)
+        missing = count - sum(stop - start for start, stop in ranges)
+        if missing:
+            ranges += ((self._issued, self._issued + missing),)
+            self._issued += missing
+        self._leased.setdefault(holder, UnitSet()).update(ranges)
+        return ranges
+
+    def record_applied(self, ranges: Iterable[Range]) -> None:
+        """Note units as applied; units already noted are ignored."""
+        for start, stop in ranges:
+            self._settle(start, stop)
+            self._applied.add_range(start, stop)
+
+    def record_dropped(self, unit: int) -> None:
+        """Note a unit as finally dropped; repeating it is harmless."""
+        self._settle(unit, unit + 1)
+        self._dropped.add(unit)
+
+    def release(self, holder: str) -> int:
+        """Take back what `holder` had leased; returns how many units wait to be leased again."""
+        units = self._leased.pop(holder, UnitSet())
+        self._waiting.update(units)
+        return len(units)
+
+    def holders(self) -> dict[str, int]:
+        """Return who has how many units leased."""
+        return {holder: len(units) for holder, units in self._leased.items() if len(units)}
+
+    def counts(self) -> Counts:
+        """Return the accounting; the identity is checked."""
+        self.check()
+        return Counts(
+            self.workload,
+            self._issued,
+            len(self._applied),
+            len(self._dropped),
+            self.num_outstanding,
+            self.rolled_back,
+        )
+
+    def applied(self) -> UnitSet:
+        """Return a copy of the applied units."""
+        return self._applied.copy()
+
+    def check(self) -> None:
+        """Assert issued = applied + dropped + outstanding."""
+        total = len(self._applied) + len(self._dropped) + self.num_outstanding
+        assert self._issued == total, (
+            f"ledger: issued {self._issued} != applied {len(self._applied)} + dropped {len(self._dropped)}"
+            f" + outstanding {self.num_outstanding}"
+        )
+
+    def to_json(self, applied: Iterable[Range], dropped: Iterable[Range]) -> dict[str, Any]:
+        """Return what a checkpoint stores beside a state to which `applied` units were applied, `dropped` dropped."""
+        return {
+            "workload": self.workload,
+            "issued": self._issued,
+            "applied": [list(r) for r in applied],
+            "dropped": [list(r) for r in dropped],
+            "rolled_back": self.rolled_back,
+        }
+
+    @classmethod
+    def from_json(cls, saved: dict[str, Any]) -> Ledger:
+        """Return the ledger of a checkpoint; units in flight when it was taken are outstanding."""
+        return cls(
+            saved["workload"],
+            issued=saved["issued"],
+            applied=[(start, stop) for start, stop in saved["applied"]],
+            dropped=[(start, stop) for start, stop in saved["dropped"]],
+            rolled_back=saved["rolled_back"],
+        )
+
+    def _settle(self, start: int, stop: int) -> None:
+        """Take units out of the outstanding ones: their end is known."""
+        assert stop <= self._issued, f"units up to {stop} have an end, but only {self._issued} were issued"
+        self._waiting.discard_range(start, stop)
+        for units in self._leased.values():
+            units.discard_range(start, stop)

@@ -1,0 +1,73 @@
+"""Who takes part: incarnations and liveness leases, without reading a clock.
+
+A role is alive while its last sign of life is younger than the lease. A newer process under the same number fences
+the older one: its incarnation is refused from then on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from hybridsync.errors import StaleIncarnation
+from hybridsync.messages import Hello
+
+HEARTBEAT_SECS = 1.0
+LEASE_SECS = 3.0
+
+
+@dataclass(frozen=True)
+class Member:
+    """A registered role process."""
+
+    hello: Hello
+    incarnation: int
+    last_beat: float
+
+
+class Membership:
+    """The registered processes of one kind of role, by id."""
+
+    def __init__(self, role: str) -> None:
+        self.role = role
+        self._members: dict[int, Member] = {}
+        self._incarnations: dict[int, int] = {}
+
+    def join(self, hello: Hello, now: float) -> Member:
+        """Register a process; it replaces any earlier one under the same id."""
+        incarnation = self._incarnations.get(hello.id, 0) + 1
+        self._incarnations[hello.id] = incarnation
+        self._members[hello.id] = Member(hello, incarnation, now)
+        return self._members[hello.id]
+
+    def leave(self, role_id: int) -> Member | None:
+        """Remove a process; its incarnation is refused from now on."""
+        return self._members.pop(role_id, None)
+
+    def beat(self, role_id: int, incarnation: int, now: float) -> Member:
+        """Note a sign of life.
+
+        Raises:
+          StaleIncarnation: that process has left or been replaced.
+        """
+        member = self._members.get(role_id)
+        if member is None or member.incarnation != incarnation:
+            newest = self._incarnations.get(role_id, 0)
+            raise StaleIncarnation(
+                f"{self.role} {role_id} speaks as incarnation {incarnation}, but "
+                + (f"incarnation {newest} has taken its place" if newest != incarnation else "its lease has expired")
+                + "; this process ends"
+            )
+        self._members[role_id] = replace(member, last_beat=now)
+        return self._members[role_id]
+
+    def expired(self, now: float) -> tuple[Member, ...]:
+        """Return the members whose lease has run out."""
+        return tuple(m for m in self._members.values() if now - m.last_beat > LEASE_SECS)
+
+    def get(self, role_id: int) -> Member | None:
+        """Return the live process under that id."""
+        return self._members.get(role_id)
+
+    def ids(self) -> tuple[int, ...]:
+        """Return the ids of live processes, ascending."""
+        return tuple(sorted(self._members))

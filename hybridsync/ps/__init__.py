@@ -1,0 +1,1 @@
+"""The parameter server: state store, the primary that runs a protocol's rule, links to it."""

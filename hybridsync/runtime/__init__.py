@@ -1,0 +1,1 @@
+"""Drivers: threads in one process, or processes over gRPC."""

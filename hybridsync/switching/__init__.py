@@ -1,0 +1,1 @@
+"""Phase changes: a pure machine, and the manager that carries it out."""

@@ -1,0 +1,143 @@
+"""The order of a phase change, as a state machine without IO: DRAIN, CAPTURE, RESERVE, ENTER, and COMMIT behind.
+
+    RUN --begin--> DRAIN --drained--> CAPTURE --captured--> RESERVE --reserved--> ENTER --entered--> RUN
+                                          \\--> COMMIT runs beside the stages after it; a next begin waits for it
+
+A run starts, and resumes, in RESERVE: the starting state is already captured. What the machine guarantees: leases
+stop before the state is captured; an epoch is durable before anybody hears of it; two epochs are never active; a
+switch begins only when the last one is committed.
+
+    >>> state, commands = advance(Switching(step=Step.RUN, epoch=3), Begin())
+    >>> state.step.name, commands
+    ('DRAIN', (<Command.STOP_LEASES: 'stop leases'>,))
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+
+class Step(Enum):
+    """Where a phase change stands."""
+
+    RUN = "run"
+    DRAIN = "drain"
+    CAPTURE = "capture"
+    RESERVE = "reserve"
+    ENTER = "enter"
+    DONE = "done"
+
+
+class Command(Enum):
+    """What the manager has to do next."""
+
+    STOP_LEASES = "stop leases"
+    CAPTURE = "capture"
+    COMMIT = "commit"
+    RESERVE = "reserve"
+    ANNOUNCE = "announce"
+    RESUME_LEASES = "resume leases"
+    AWAIT_COMMIT = "await commit"
+    FINISH = "finish"
+
+
+@dataclass(frozen=True)
+class Begin:
+    """The phase shall end: planned, by a policy, or by a signal; `last` when no phase follows."""
+
+    last: bool = False
+
+
+@dataclass(frozen=True)
+class Drained:
+    """No unit is in flight any more."""
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A holder keeps a consistent copy of the state."""
+
+
+@dataclass(frozen=True)
+class Reserved:
+    """The number of the next epoch is durable."""
+
+    epoch: int
+
+
+@dataclass(frozen=True)
+class Entered:
+    """The state's next holder has it."""
+
+
+@dataclass(frozen=True)
+class Committed:
+    """The captured state is durable."""
+
+
+Event = Begin | Drained | Captured | Reserved | Entered | Committed
+
+
+@dataclass(frozen=True)
+class Switching:
+    """The machine's state.
+
+    Args:
+      step: where the phase change stands.
+      epoch: number of the newest epoch that was announced.
+      last: no phase follows this one.
+      committing: a captured state is on its way to the disk.
+      begin_waits: a begin came while committing.
+    """
+
+    step: Step
+    epoch: int
+    last: bool = False
+    committing: bool = False
+    begin_waits: bool = False
+
+
+def start(epoch: int) -> tuple[Switching, tuple[Command, ...]]:
+    """Return the machine of a run whose starting state is captured and committed, with its first commands."""
+    return Switching(Step.RESERVE, epoch), (Command.RESERVE,)
+
+
+def advance(state: Switching, event: Event) -> tuple[Switching, tuple[Command, ...]]:
+    """Return the state after `event` and what to do now, in order.
+
+    Raises:
+      AssertionError: the event does not belong to this step; the manager is at fault.
+    """
+    match event:
+        case Begin(last):
+            assert state.step is Step.RUN, f"a phase change begins in RUN, not in {state.step.name}"
+            if state.committing:
+                return replace(state, begin_waits=True, last=last), (Command.AWAIT_COMMIT,)
+            return replace(state, step=Step.DRAIN, last=last), (Command.STOP_LEASES,)
+        case Drained():
+            _expect(state, Step.DRAIN, event)
+            return replace(state, step=Step.CAPTURE), (Command.CAPTURE,)
+        case Captured():
+            _expect(state, Step.CAPTURE, event)
+            state = replace(state, committing=True)
+            if state.last:
+                return replace(state, step=Step.DONE), (Command.COMMIT, Command.AWAIT_COMMIT, Command.FINISH)
+            return replace(state, step=Step.RESERVE), (Command.COMMIT, Command.RESERVE)
+        case Reserved(epoch):
+            _expect(state, Step.RESERVE, event)
+            assert epoch > state.epoch, f"epoch {epoch} was reserved, but {state.epoch} is already in use"
+            return replace(state, step=Step.ENTER, epoch=epoch), (Command.ANNOUNCE,)
+        case Entered():
+            _expect(state, Step.ENTER, event)
+            return replace(state, step=Step.RUN), (Command.RESUME_LEASES,)
+        case Committed():
+            assert state.committing, "a commit ended that was never begun"
+            state = replace(state, committing=False)
+            if state.begin_waits:
+                return replace(state, step=Step.DRAIN, begin_waits=False), (Command.STOP_LEASES,)
+            return state, ()
+
+
+def _expect(state: Switching, step: Step, event: Event) -> None:
+    assert state.step is step, f"{type(event).__name__} belongs to {step.name}, but the switch is in {state.step.name}"
