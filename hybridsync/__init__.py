@@ -12,8 +12,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hybridsync.config import CheckpointConfig, EmulationConfig, OptimizerConfig, RunConfig
-    from hybridsync.config import ScheduleConfig, TelemetryConfig
+    from hybridsync.config import (
+        CheckpointConfig,
+        EmulationConfig,
+        OptimizerConfig,
+        RunConfig,
+        ScheduleConfig,
+        TelemetryConfig,
+    )
     from hybridsync.errors import HybridSyncError
     from hybridsync.plan import Plan
     from hybridsync.task import Task

@@ -1,0 +1,36 @@
+"""What a run is asked to do: values, how a file gives them, how the command line changes them.
+
+>>> config = apply_overrides(RunConfig(workload=4000, unit_size=32), ["optimizer.learning_rate=0.1"])
+>>> config.optimizer.learning_rate, config.plan
+(0.1, 'bsp:12.5%,asp')
+"""
+
+from hybridsync.config.loading import LoadedConfig, load_config
+from hybridsync.config.overrides import apply_overrides
+from hybridsync.config.record import check_resumable, to_json
+from hybridsync.config.values import (
+    CheckpointConfig,
+    Empty,
+    EmulationConfig,
+    OptimizerConfig,
+    RunConfig,
+    ScheduleConfig,
+    Straggler,
+    TelemetryConfig,
+)
+
+__all__ = [
+    "CheckpointConfig",
+    "Empty",
+    "EmulationConfig",
+    "LoadedConfig",
+    "OptimizerConfig",
+    "RunConfig",
+    "ScheduleConfig",
+    "Straggler",
+    "TelemetryConfig",
+    "apply_overrides",
+    "check_resumable",
+    "load_config",
+    "to_json",
+]

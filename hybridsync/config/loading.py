@@ -1,0 +1,92 @@
+"""Configuration files: Python files with `config()`, `task(config)` and `optimizer(config)`."""
+
+import difflib
+import importlib.util
+import sys
+import traceback
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from hybridsync.config.values import RunConfig
+from hybridsync.errors import ConfigError
+
+FUNCTIONS = ("config", "task", "optimizer")
+
+
+@dataclass(frozen=True)
+class LoadedConfig:
+    """A configuration file that has been run.
+
+    Args:
+        module: the file; its `task(config)` and `optimizer(config)` import JAX when called.
+        config: what its `config()` returned.
+    """
+
+    module: ModuleType
+    config: RunConfig
+
+
+def load_config(path: str | Path) -> LoadedConfig:
+    """Run the configuration file at `path` and return what it asks for.
+
+    Raises:
+        ConfigError: the file is absent, raises, lacks one of its functions, or returns something else.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise ConfigError(f"there is no configuration file {str(path)!r}; {_advice(file)}")
+    module = _run(file)
+    for name in FUNCTIONS:
+        if not callable(getattr(module, name, None)):
+            arguments = "" if name == "config" else "config"
+            raise ConfigError(
+                f"{path} has no function {name}({arguments}); a configuration file defines "
+                "config(), task(config) and optimizer(config)"
+            )
+    try:
+        config = module.config()
+    except Exception as error:  # the file is its author's: whatever it raises becomes one clear message
+        raise _explained(file, error) from error
+    if not isinstance(config, RunConfig):
+        raise ConfigError(
+            f"{path}: config() returned {type(config).__name__}, not RunConfig; return a RunConfig"
+        )
+    return LoadedConfig(module, config)
+
+
+def _advice(file: Path) -> str:
+    siblings = [str(other) for other in sorted(file.parent.glob("*.py")) if other.name != "__init__.py"]
+    near = difflib.get_close_matches(str(file), siblings, n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else "give the path of one with --config"
+
+
+def _run(file: Path) -> ModuleType:
+    # Two files of one name must not become one module; and a dataclass finds its annotations' names through
+    # sys.modules, so the module has to be there before it runs.
+    name = f"_config_{file.stem}_{zlib.crc32(str(file.resolve()).encode()):08x}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{file} is not a Python file; give the path of a .py file with --config")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # as above
+        del sys.modules[name]
+        raise _explained(file, error) from error
+    return module
+
+
+def _explained(file: Path, error: Exception) -> ConfigError:
+    """Say in one line what the file raised and where."""
+    if isinstance(error, SyntaxError):
+        return ConfigError(f"{error.filename or file}, line {error.lineno}: {error.msg}; correct the file")
+    lines = [
+        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == file
+    ]
+    where = f"{file}, line {lines[-1]}" if lines else str(file)
+    if isinstance(error, ConfigError):
+        return type(error)(f"{where}: {error}")
+    return ConfigError(f"{where}: {type(error).__name__}: {error}; correct the file")

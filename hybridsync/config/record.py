@@ -1,0 +1,70 @@
+"""A configuration as JSON, and what of it a resume may change.
+
+>>> from hybridsync.config.values import RunConfig
+>>> saved = to_json(RunConfig(workload=10, unit_size=1))
+>>> check_resumable(saved, RunConfig(workload=10, unit_size=1, workers=8))
+>>> check_resumable(saved, RunConfig(workload=10, unit_size=1, seed=7))
+Traceback (most recent call last):
+...
+hybridsync.errors.ResumeError: this run cannot go on with another seed: it was started with 0, the
+configuration says 7; use the earlier value or a fresh workdir
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hybridsync.config.values import RunConfig
+from hybridsync.errors import ResumeError
+
+FIXED = ("workload", "seed", "model", "optimizer", "data")
+"""What makes a run the run it is; all else may change when it resumes."""
+
+ABSENT = "nothing"
+
+
+def to_json(config: RunConfig) -> dict[str, Any]:
+    """Return the configuration as JSON values: what a reader of config.json sees."""
+    return json.loads(json.dumps(dataclasses.asdict(config)))
+
+
+def check_resumable(saved: Mapping[str, Any], config: RunConfig, *, convert_units: bool = False) -> None:
+    """Check that `config` continues the run that `saved` describes.
+
+    Workers, servers, plan, checkpoints, telemetry, emulation and drain_secs may differ.
+
+    Args:
+        saved: `to_json` of the configuration that the workdir's run had.
+        config: the configuration to resume with.
+        convert_units: whether a run may go on with units of another size.
+
+    Raises:
+        ResumeError: something that makes the run what it is differs; the message holds both values of each.
+    """
+    wanted = to_json(config)
+    differences = [
+        f"{path}: it was started with {before}, the configuration says {now}"
+        for name in FIXED
+        for path, before, now in _differences(name, saved.get(name, ABSENT), wanted[name])
+    ]
+    if differences:
+        raise ResumeError(
+            f"this run cannot go on with another {'; another '.join(differences)}; "
+            "use the earlier value or a fresh workdir"
+        )
+    unit_size = saved.get("unit_size", ABSENT)
+    if unit_size != config.unit_size and not convert_units:
+        raise ResumeError(
+            f"this run cannot go on with another unit_size: it was started with {unit_size}, "
+            f"the configuration says {config.unit_size}; use the earlier value, or pass --convert_units"
+        )
+
+
+def _differences(path: str, before: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the path and both values of every leaf in which two JSON values differ."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in sorted(before.keys() | now.keys()):
+            yield from _differences(f"{path}.{key}", before.get(key, ABSENT), now.get(key, ABSENT))
+    elif before != now:
+        yield path, before, now

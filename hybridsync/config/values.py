@@ -1,0 +1,333 @@
+"""The configuration of a run: nested frozen values, each checked when it is made.
+
+>>> RunConfig(workload=100, unit_size=32, workers=0)
+Traceback (most recent call last):
+...
+hybridsync.errors.ConfigError: workers must be at least 1, got 0; give the run a worker
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from hybridsync.config.typing import annotations, describe, fits, is_frozen_dataclass
+from hybridsync.errors import ConfigError, PlanError
+from hybridsync.plan import Plan
+
+
+def _check_types(config: Any, prefix: str) -> None:
+    for name, annotation in annotations(type(config)).items():
+        value = getattr(config, name)
+        if not fits(value, annotation):
+            raise ConfigError(
+                f"{prefix}{name} must be {describe(annotation)}, got {value!r} ({type(value).__name__}); "
+                "change its type"
+            )
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{prefix}{name} must be finite, got {value!r}; give it a number")
+
+
+def _require(holds: bool, name: str, rule: str, value: Any, advice: str) -> None:
+    if not holds:
+        raise ConfigError(f"{name} must be {rule}, got {value!r}; {advice}")
+
+
+@dataclass(frozen=True)
+class Empty:
+    """A model or data group without settings of its own."""
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """How the learning rate moves with progress; positions are shares of the workload.
+
+    Args:
+        kind: "constant"; "piecewise", which multiplies the rate by `factors[i]` from `boundaries[i]` on
+            (factors accumulate, as in optax.piecewise_constant_schedule); or "cosine", down to 0 at the end.
+        boundaries: ascending shares of the workload in (0, 1); piecewise only.
+        factors: positive, one for each boundary; piecewise only.
+        warmup: share of the workload over which the rate rises linearly from 0; 0 for none.
+
+    Raises:
+        ConfigError: a value is out of range, or belongs to another kind.
+    """
+
+    kind: Literal["constant", "piecewise", "cosine"] = "constant"
+    boundaries: tuple[float, ...] = ()
+    factors: tuple[float, ...] = ()
+    warmup: float = 0.0
+
+    def __post_init__(self) -> None:
+        name = "optimizer.schedule."
+        _check_types(self, name)
+        _require(
+            0 <= self.warmup < 1, f"{name}warmup", "in [0, 1)", self.warmup, "give a share of the workload"
+        )
+        if self.kind != "piecewise":
+            given = self.boundaries or self.factors
+            _require(
+                not given,
+                f"{name}boundaries and factors",
+                f"empty for kind {self.kind!r}",
+                given,
+                "remove them, or choose kind 'piecewise'",
+            )
+            return
+        if not self.boundaries or len(self.boundaries) != len(self.factors):
+            raise ConfigError(
+                f"{name}boundaries has {len(self.boundaries)} values and {name}factors {len(self.factors)}; "
+                "a piecewise schedule needs one factor for each of one or more boundaries"
+            )
+        ascending = all(
+            low < high for low, high in zip((0.0, *self.boundaries), (*self.boundaries, 1.0), strict=True)
+        )
+        _require(
+            ascending, f"{name}boundaries", "ascending shares in (0, 1)", self.boundaries, "correct them"
+        )
+        _require(min(self.factors) > 0, f"{name}factors", "above 0", self.factors, "correct them")
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """What a configuration file's `optimizer(config)` builds the optimizer from.
+
+    Args:
+        name: optimizer, as the file's `optimizer()` understands it.
+        learning_rate: of one unit's gradient; a protocol scales it.
+        momentum: in [0, 1).
+        weight_decay: 0 for none.
+        clip: largest global norm of a unit's gradient, applied on the worker; None for no clipping.
+        schedule: how the rate moves.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+
+    name: str = "sgd"
+    learning_rate: float = 0.05
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    clip: float | None = None
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+
+    def __post_init__(self) -> None:
+        _check_types(self, "optimizer.")
+        _require(bool(self.name), "optimizer.name", "a name", self.name, "for example sgd")
+        _require(self.learning_rate > 0, "optimizer.learning_rate", "above 0", self.learning_rate, "raise it")
+        _require(0 <= self.momentum < 1, "optimizer.momentum", "in [0, 1)", self.momentum, "correct it")
+        _require(
+            self.weight_decay >= 0, "optimizer.weight_decay", "0 or more", self.weight_decay, "correct it"
+        )
+        if self.clip is not None:
+            _require(
+                self.clip > 0, "optimizer.clip", "above 0 or none", self.clip, "use none for no clipping"
+            )
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """When the state is saved and how many saves are kept.
+
+    Args:
+        secs: seconds between saves; a switch and the end save besides.
+        keep: newest checkpoints kept.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+
+    secs: float = 10.0
+    keep: int = 3
+
+    def __post_init__(self) -> None:
+        _check_types(self, "checkpoint.")
+        _require(self.secs > 0, "checkpoint.secs", "above 0", self.secs, "raise it to save less often")
+        _require(
+            self.keep >= 1, "checkpoint.keep", "at least 1", self.keep, "a run needs its newest checkpoint"
+        )
+
+
+@dataclass(frozen=True)
+class TelemetryConfig:
+    """What a run writes beside its checkpoints.
+
+    Args:
+        log_secs: seconds between lines of metrics.jsonl.
+        apply_log: record every update, for `launch.replay`.
+        timeline: write timeline.json.
+        evaluate_units: units between evaluations; 0 evaluates at phase ends and the end only.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+
+    log_secs: float = 1.0
+    apply_log: bool = False
+    timeline: bool = True
+    evaluate_units: int = 0
+
+    def __post_init__(self) -> None:
+        _check_types(self, "telemetry.")
+        _require(self.log_secs > 0, "telemetry.log_secs", "above 0", self.log_secs, "raise it")
+        _require(
+            self.evaluate_units >= 0,
+            "telemetry.evaluate_units",
+            "0 or more",
+            self.evaluate_units,
+            "0 evaluates at phase ends only",
+        )
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A worker that is made slow: `delay_secs` more for each unit between two shares of the workload.
+
+    >>> Straggler.parse("worker=3,delay_ms=30,from=10%,to=30%")
+    (Straggler(worker=3, delay_secs=0.03, start=0.1, stop=0.3),)
+    """
+
+    worker: int
+    delay_secs: float
+    start: float = 0.0
+    stop: float = 1.0
+
+    @classmethod
+    def parse(cls, text: str) -> "tuple[Straggler, ...]":
+        """Read stragglers separated by semicolons; an empty text holds none.
+
+        Raises:
+            ConfigError: an entry does not follow the grammar or a value is out of range.
+        """
+        return tuple(cls._parse_one(entry.strip(), text) for entry in text.split(";") if entry.strip())
+
+    @classmethod
+    def _parse_one(cls, entry: str, text: str) -> "Straggler":
+        fields = {"from": "0%", "to": "100%"}
+        for pair in entry.split(","):
+            key, _, value = pair.partition("=")
+            fields[key.strip()] = value.strip()
+        try:
+            worker, delay_secs = int(fields.pop("worker")), float(fields.pop("delay_ms")) / 1000
+            start, stop = (_read_percent(fields.pop(key)) for key in ("from", "to"))
+            if fields:
+                raise ValueError(f"unknown key {min(fields)!r}")
+        except (KeyError, ValueError) as error:
+            raise ConfigError(
+                f"emulation.stragglers: cannot read {entry!r} in {text!r} ({error}); "
+                "write worker=3,delay_ms=30,from=10%,to=30%"
+            ) from error
+        holds = worker >= 0 and 0 <= delay_secs < math.inf and 0 <= start < stop <= 1
+        _require(
+            holds,
+            "emulation.stragglers",
+            "a worker from 0, a delay from 0 and 0% <= from < to <= 100%",
+            entry,
+            "correct it",
+        )
+        return cls(worker, delay_secs, start, stop)
+
+
+def _read_percent(text: str) -> float:
+    if not text.endswith("%"):
+        raise ValueError(f"{text!r} lacks its %")
+    return float(text[:-1]) / 100
+
+
+@dataclass(frozen=True)
+class EmulationConfig:
+    """Slowness that is put in on purpose, so that few cores can show what a protocol does.
+
+    Args:
+        compute_secs: shortest time a unit's gradient takes; the rest of it is waited.
+        stragglers: `worker=3,delay_ms=30,from=10%,to=30%`, several separated by semicolons.
+
+    Raises:
+        ConfigError: a value is out of range or cannot be read.
+    """
+
+    compute_secs: float = 0.0
+    stragglers: str = ""
+
+    def __post_init__(self) -> None:
+        _check_types(self, "emulation.")
+        _require(
+            self.compute_secs >= 0, "emulation.compute_secs", "0 or more", self.compute_secs, "correct it"
+        )
+        Straggler.parse(self.stragglers)
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything a run is asked to do.
+
+    Args:
+        workload: units to apply.
+        unit_size: examples of a unit; with the same seed another size is another run.
+        workers: workers, and slots of the lock-step world.
+        servers: parameter servers.
+        plan: `name[(key=value,...)][:share%]`, separated by commas.
+        seed: of initialisation, data order and augmentation; 0 up to 2**32 - 1.
+        optimizer: values for the file's `optimizer()`.
+        model: the file's own frozen dataclass.
+        data: the file's own frozen dataclass.
+        checkpoint: when to save.
+        telemetry: what to write.
+        emulation: slowness put in on purpose.
+        drain_secs: how long the end of an asynchronous phase waits for gradients under way.
+
+    Raises:
+        ConfigError: a value is out of range or of another type.
+        PlanError: the plan does not parse, or gives a stage no unit.
+    """
+
+    workload: int
+    unit_size: int
+    workers: int = 4
+    servers: int = 1
+    plan: str = "bsp:12.5%,asp"
+    seed: int = 0
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    model: Any = field(default_factory=Empty)
+    data: Any = field(default_factory=Empty)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
+    emulation: EmulationConfig = field(default_factory=EmulationConfig)
+    drain_secs: float = 10.0
+
+    def __post_init__(self) -> None:
+        _check_types(self, "")
+        _require(self.workload >= 1, "workload", "at least 1 unit", self.workload, "give the run work")
+        _require(self.unit_size >= 1, "unit_size", "at least 1 example", self.unit_size, "raise it")
+        _require(self.workers >= 1, "workers", "at least 1", self.workers, "give the run a worker")
+        _require(self.servers == 1, "servers", "1 in this version", self.servers, "use --servers=1")
+        _require(0 <= self.seed < 2**32, "seed", "in [0, 2**32)", self.seed, "choose another")
+        _require(self.drain_secs > 0, "drain_secs", "above 0", self.drain_secs, "raise it")
+        for name in ("model", "data"):
+            value = getattr(self, name)
+            _require(
+                is_frozen_dataclass(value),
+                name,
+                "an instance of a frozen dataclass",
+                value,
+                "declare it with @dataclass(frozen=True)",
+            )
+        self._check_plan()
+        for straggler in Straggler.parse(self.emulation.stragglers):
+            _require(
+                straggler.worker < self.workers,
+                "emulation.stragglers",
+                f"about workers 0 to {self.workers - 1}",
+                straggler.worker,
+                "name one of them",
+            )
+
+    def _check_plan(self) -> None:
+        plan = Plan.parse(self.plan)
+        begin = 0
+        for stage, end in zip(plan.stages, plan.ends(self.workload), strict=True):
+            if end <= begin:
+                raise PlanError(
+                    f"plan {self.plan!r}: {stage.spec!r} would get no unit of the {self.workload}; "
+                    "raise its share or the workload"
+                )
+            begin = end
