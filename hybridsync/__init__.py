@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         TelemetryConfig,
     )
     from hybridsync.errors import HybridSyncError
+    from hybridsync.optimizer import Optimizer
     from hybridsync.plan import Plan
     from hybridsync.task import Task
     from hybridsync.trainer import FitResult, Trainer
@@ -35,6 +36,7 @@ _HOMES = {
     "ScheduleConfig": "config",
     "TelemetryConfig": "config",
     "HybridSyncError": "errors",
+    "Optimizer": "optimizer",
     "Plan": "plan",
     "Task": "task",
     "FitResult": "trainer",
@@ -46,6 +48,7 @@ __all__ = [
     "EmulationConfig",
     "FitResult",
     "HybridSyncError",
+    "Optimizer",
     "OptimizerConfig",
     "Plan",
     "RunConfig",

@@ -22,7 +22,7 @@ def apply_overrides(config: RunConfig, overrides: Iterable[str]) -> RunConfig:
 
     Args:
         config: where to start from; it is not changed.
-        overrides: `path=value` texts, the path's names separated by dots. The later of two for one path holds.
+        overrides: `path=value` texts, the path's names separated by dots; the later of two holds.
 
     Raises:
         ConfigError: a key is unknown (the message names the nearest), is a group, or its value does not fit.

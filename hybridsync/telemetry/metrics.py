@@ -1,0 +1,127 @@
+"""metrics.jsonl: how fast and how well the run goes, one line every log interval.
+
+>>> counts = Staleness()
+>>> counts.add([0, 1, 1, 2])
+>>> counts.summary()
+{'mean': 1.0, 'p95': 2, 'max': 2}
+"""
+
+import math
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Protocol
+
+from hybridsync.telemetry.events import Elapsed
+from hybridsync.telemetry.lines import LineFile
+
+METRICS_FILE = "metrics.jsonl"
+
+
+class Staleness:
+    """Counts how stale updates were: the version they were applied to less the version they were based on."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[int] = Counter()
+
+    def add(self, values: Iterable[int]) -> None:
+        """Count the staleness of some updates."""
+        self._counts.update(values)
+
+    def clear(self) -> None:
+        """Forget what was counted: a new interval begins."""
+        self._counts.clear()
+
+    def summary(self) -> dict[str, float]:
+        """Return mean, p95 (nearest rank) and max; zeros when nothing was counted."""
+        total = self._counts.total()
+        if not total:
+            return {"mean": 0.0, "p95": 0, "max": 0}
+        rank, seen = math.ceil(0.95 * total), 0
+        ordered = sorted(self._counts.items())
+        p95 = ordered[-1][0]
+        for value, count in ordered:
+            seen += count
+            if seen >= rank:
+                p95 = value
+                break
+        mean = sum(value * count for value, count in ordered) / total
+        return {"mean": mean, "p95": p95, "max": ordered[-1][0]}
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """What one line says besides its time.
+
+    Args:
+        units: units applied in the whole run.
+        examples: units times unit size.
+        epoch: number of the active epoch.
+        protocol: of the active phase, as the plan spells it.
+        loss: mean over the units whose loss arrived in the interval; None when none did.
+        learning_rate: of the newest update.
+        examples_per_sec: applied in the interval.
+        staleness: `Staleness.summary()` of the interval.
+        workers: worker id to its own examples per second.
+    """
+
+    units: int
+    examples: int
+    epoch: int
+    protocol: str
+    loss: float | None
+    learning_rate: float
+    examples_per_sec: float
+    staleness: Mapping[str, float]
+    workers: Mapping[int, float]
+
+
+class MetricsSink(Protocol):
+    """Where metrics go."""
+
+    def write(self, metrics: Metrics) -> None:
+        """Write one line."""
+        ...
+
+    def close(self) -> None:
+        """Close what is open; no line follows."""
+        ...
+
+
+class MetricsLog:
+    """Appends to metrics.jsonl.
+
+    Args:
+        workdir: existing directory.
+        elapsed: the run's time, from the event log.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+
+    def __init__(self, workdir: str | os.PathLike[str], elapsed: Elapsed) -> None:
+        self._file = LineFile(Path(workdir) / METRICS_FILE)
+        self._elapsed = elapsed
+
+    def write(self, metrics: Metrics) -> None:
+        """Append one line.
+
+        Raises:
+            OSError: the disk refuses.
+        """
+        self._file.append({"t": round(self._elapsed(), 6), **asdict(metrics)})
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class NullMetrics:
+    """Writes nothing: a run without a workdir."""
+
+    def write(self, metrics: Metrics) -> None:
+        pass
+
+    def close(self) -> None:
+        pass

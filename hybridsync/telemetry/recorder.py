@@ -1,0 +1,61 @@
+"""Everything that a chief records, opened together so that all of it shares the run's time."""
+
+import os
+from dataclasses import dataclass
+
+from hybridsync.clock import Clock
+from hybridsync.telemetry.events import EventLog, Events, NullEventLog
+from hybridsync.telemetry.metrics import MetricsLog, MetricsSink, NullMetrics
+from hybridsync.telemetry.progress import NullProgress, ProgressSink
+from hybridsync.telemetry.timeline import NullTimeline, Timeline, TimelineSink
+
+
+@dataclass(frozen=True)
+class Recorder:
+    """Events, metrics, timeline and progress of one run."""
+
+    events: Events
+    metrics: MetricsSink
+    timeline: TimelineSink
+    progress: ProgressSink
+
+    @classmethod
+    def open(
+        cls,
+        workdir: str | os.PathLike[str],
+        clock: Clock,
+        *,
+        timeline: bool = True,
+        progress: ProgressSink | None = None,
+    ) -> "Recorder":
+        """Open the files of a workdir, fresh or used.
+
+        Args:
+            workdir: existing directory, locked by this process.
+            clock: time source.
+            timeline: whether to keep timeline.json.
+            progress: where to show how far the run is; None for nowhere.
+
+        Raises:
+            OSError: the disk refuses.
+        """
+        events = EventLog(workdir, clock)
+        metrics = MetricsLog(workdir, events.elapsed)
+        spans = Timeline(workdir, events.elapsed) if timeline else NullTimeline()
+        return cls(events, metrics, spans, progress or NullProgress())
+
+    @classmethod
+    def null(cls, clock: Clock, progress: ProgressSink | None = None) -> "Recorder":
+        """Return a recorder that leaves nothing: a run without a workdir."""
+        return cls(NullEventLog(clock), NullMetrics(), NullTimeline(), progress or NullProgress())
+
+    def close(self) -> None:
+        """Write the timeline and close everything.
+
+        Raises:
+            OSError: the disk refuses.
+        """
+        self.progress.close()
+        self.timeline.write()
+        self.metrics.close()
+        self.events.close()

@@ -1,0 +1,113 @@
+"""summary.json and config.json: how the run ended, and what it was asked to do."""
+
+import importlib.metadata
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from hybridsync.config import RunConfig, to_json
+from hybridsync.durable import write_durable
+from hybridsync.telemetry.lines import encode
+
+SUMMARY_FILE = "summary.json"
+CONFIG_FILE = "config.json"
+
+PACKAGES = ("hybridsync", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grpcio", "protobuf", "numpy")
+
+
+@dataclass(frozen=True)
+class Units:
+    """The ledger's account: issued = applied + dropped + outstanding; `rolled_back` counts events."""
+
+    workload: int
+    issued: int
+    applied: int
+    dropped: int
+    outstanding: int
+    rolled_back: int
+
+    def __post_init__(self) -> None:
+        assert self.issued == self.applied + self.dropped + self.outstanding, f"units do not add up: {self}"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What summary.json holds, name by name.
+
+    Args:
+        exit: how the run ended.
+        units: the ledger's account.
+        examples: examples applied.
+        seconds: from the first unit leased, stalls and earlier lives included.
+        plan: the plan as it was run.
+        switches: the `switch` events, earlier lives' included.
+        final: `{"accuracy", "loss"}`, or what the task's `summarize` returned; empty without an evaluation.
+        staleness: mean, p95 and max over the run.
+        error: one line that says why it did not complete, else None.
+    """
+
+    exit: Literal["completed", "preempted", "failed"]
+    units: Units
+    examples: int
+    seconds: float
+    plan: str
+    switches: Sequence[Mapping[str, Any]]
+    final: Mapping[str, Any]
+    staleness: Mapping[str, float]
+    error: str | None = None
+
+
+def write_summary(workdir: str | os.PathLike[str], summary: Summary) -> None:
+    """Write summary.json, whole or not at all.
+
+    Raises:
+        OSError: the disk refuses; an earlier file is intact.
+    """
+    _write(Path(workdir) / SUMMARY_FILE, asdict(summary))
+
+
+def read_summary(workdir: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """Return what summary.json says, None before the run's first end.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    return _read(Path(workdir) / SUMMARY_FILE)
+
+
+def write_config(workdir: str | os.PathLike[str], config: RunConfig) -> None:
+    """Write config.json: `{"config": the resolved values, "versions": {package: version}}`.
+
+    Raises:
+        OSError: the disk refuses; an earlier file is intact.
+    """
+    versions = {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES}
+    _write(Path(workdir) / CONFIG_FILE, {"config": to_json(config), "versions": versions})
+
+
+def read_config(workdir: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """Return what config.json says, None in a fresh workdir.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    return _read(Path(workdir) / CONFIG_FILE)
+
+
+def _write(path: Path, value: Mapping[str, Any]) -> None:
+    write_durable(path, json.dumps(json.loads(encode(value)), indent=2) + "\n")
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    return json.loads(path.read_bytes()) if path.exists() else None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

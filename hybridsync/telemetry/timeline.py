@@ -1,0 +1,176 @@
+"""timeline.json: who did what when, as a Chrome trace that opens in Perfetto (ui.perfetto.dev).
+
+One process row a role, one thread row a category of its spans, microseconds of the run's time.
+"""
+
+import json
+import os
+import threading
+from collections import deque
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Protocol
+
+from absl import logging
+
+from hybridsync.durable import write_durable
+from hybridsync.messages import Span
+from hybridsync.telemetry.events import Elapsed
+from hybridsync.telemetry.lines import encode
+
+TIMELINE_FILE = "timeline.json"
+
+_FIRST_PID = {"supervisor": 1, "chief": 2, "server": 1_000, "worker": 10_000}
+
+
+class TimelineSink(Protocol):
+    """Where spans go."""
+
+    def add(self, role: str, role_id: int, spans: Iterable[Span]) -> None:
+        """Take spans of a role; their start is this host's monotonic clock."""
+        ...
+
+    def write(self) -> None:
+        """Put everything so far into the file."""
+        ...
+
+
+class _Stretch:
+    """The first and the last spans of one role in one epoch, so that every switch keeps both sides."""
+
+    def __init__(self, size: int) -> None:
+        self._first: list[str] = []
+        self._last: deque[str] = deque(maxlen=size - size // 2)
+        self._num_first = size // 2
+        self.left_out = 0
+
+    def add(self, line: str) -> None:
+        if len(self._first) < self._num_first:
+            self._first.append(line)
+            return
+        self.left_out += len(self._last) == self._last.maxlen
+        self._last.append(line)
+
+    def lines(self) -> Iterable[str]:
+        yield from self._first
+        yield from self._last
+
+
+class Timeline:
+    """Keeps spans and writes timeline.json, whole or not at all; a resume keeps the earlier lives' spans.
+
+    The lock guards the spans: roles report while the file is being written.
+
+    Args:
+        workdir: existing directory.
+        elapsed: the run's time, from the event log.
+        per_stretch: most spans kept of one role in one epoch: its first and last halves.
+        limit: most spans in the file; the oldest go first.
+    """
+
+    def __init__(
+        self,
+        workdir: str | os.PathLike[str],
+        elapsed: Elapsed,
+        *,
+        per_stretch: int = 1_000,
+        limit: int = 200_000,
+    ) -> None:
+        self._path = Path(workdir) / TIMELINE_FILE
+        self._elapsed = elapsed
+        self._per_stretch = per_stretch
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._rows: dict[tuple[str, int], list[str]] = {}
+        self._stretches: dict[tuple[str, int, int], _Stretch] = {}
+        self._earlier: list[str] = []
+        self._left_out_earlier = 0
+        self._load()
+
+    def add(self, role: str, role_id: int, spans: Iterable[Span]) -> None:
+        """Take spans of a role.
+
+        Args:
+            role: "supervisor", "chief", "server" or "worker".
+            role_id: number of the role, from 0.
+            spans: their `start` is this host's monotonic clock.
+        """
+        with self._lock:
+            categories = self._rows.setdefault((role, role_id), [])
+            for span in spans:
+                if span.category not in categories:
+                    categories.append(span.category)
+                stretch = self._stretches.get((role, role_id, span.epoch))
+                if stretch is None:
+                    stretch = self._stretches[role, role_id, span.epoch] = _Stretch(self._per_stretch)
+                stretch.add(self._line(_pid(role, role_id), categories.index(span.category), span))
+
+    def write(self) -> None:
+        """Replace timeline.json by everything that is kept.
+
+        Raises:
+            OSError: the disk refuses; the earlier file is intact.
+        """
+        with self._lock:
+            lines = self._earlier + [line for stretch in self._stretches.values() for line in stretch.lines()]
+            left_out = self._left_out_earlier + sum(stretch.left_out for stretch in self._stretches.values())
+            rows = [encode(row) for key, categories in self._rows.items() for row in _rows(*key, categories)]
+        over = max(len(lines) - self._limit, 0)
+        text = (
+            f'{{"displayTimeUnit":"ms","otherData":{{"left_out":{left_out + over}}},"traceEvents":[\n'
+            + ",\n".join(rows + lines[over:])
+            + "\n]}\n"
+        )
+        write_durable(self._path, text)
+
+    def _line(self, pid: int, tid: int, span: Span) -> str:
+        ts, dur = self._elapsed.at(span.start) * 1e6, max(span.secs, 0.0) * 1e6
+        return (
+            f'{{"ph":"X","name":{json.dumps(span.name)},"cat":{json.dumps(span.category)},"pid":{pid},"tid":{tid},'
+            f'"ts":{ts:.1f},"dur":{dur:.1f},"args":{{"epoch":{span.epoch},"units":{span.units}}}}}'
+        )
+
+    def _load(self) -> None:
+        try:
+            trace = json.loads(self._path.read_bytes())
+            self._left_out_earlier = trace["otherData"]["left_out"]
+            events = trace["traceEvents"]
+        except FileNotFoundError:
+            return
+        except (ValueError, KeyError, TypeError) as error:
+            logging.warning("%s is damaged (%s); a new timeline begins", self._path, error)
+            return
+        for event in events:
+            if event["ph"] == "X":
+                self._earlier.append(encode(event))
+            elif event["name"] == "thread_name":
+                role, role_id = _role(event["pid"])
+                self._rows.setdefault((role, role_id), []).append(event["args"]["name"])
+
+
+class NullTimeline:
+    """Keeps no spans: a run without a workdir or without a timeline."""
+
+    def add(self, role: str, role_id: int, spans: Iterable[Span]) -> None:
+        pass
+
+    def write(self) -> None:
+        pass
+
+
+def _pid(role: str, role_id: int) -> int:
+    return _FIRST_PID[role] + role_id
+
+
+def _role(pid: int) -> tuple[str, int]:
+    role = max((name for name in _FIRST_PID if _FIRST_PID[name] <= pid), key=_FIRST_PID.__getitem__)
+    return role, pid - _FIRST_PID[role]
+
+
+def _rows(role: str, role_id: int, categories: list[str]) -> Iterable[dict[str, Any]]:
+    pid = _pid(role, role_id)
+    name = f"{role} {role_id}" if role in ("server", "worker") else role
+    yield {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}
+    yield {"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": pid}}
+    for tid, category in enumerate(categories):
+        yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": category}}
