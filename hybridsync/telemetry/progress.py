@@ -38,7 +38,7 @@ class RichProgress:
     def __init__(self, workload: int, stream: TextIO) -> None:
         self._progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=10),
             TextColumn("{task.completed:,.0f}/{task.total:,.0f} units"),
             TextColumn("{task.fields[rate]:,.0f} ex/s  loss {task.fields[loss]}  epoch {task.fields[epoch]}"),
             TimeElapsedColumn(),

@@ -1,7 +1,7 @@
 """What each switch cost, read from a run's timeline.json and events.jsonl.
 
-A switch's stall is the time from the last unit applied in epoch e to the first applied in the next one, less one
-median unit time of the next one: the time in which a run without the switch would have applied nothing either.
+A switch's stall is the time from the last unit applied in epoch e to the first one applied in the next epoch,
+less one median unit time of that: in which a run without the switch would have applied nothing either.
 """
 
 import itertools
@@ -112,8 +112,8 @@ def percentile(values: Sequence[float], share: float) -> float:
 def _unit_secs(ends: Mapping[int, list[float]], num_members: int, units_per_update: int) -> float:
     """Return the median time that one worker takes for a unit.
 
-    While every member applies one unit, `num_members / units_per_update` updates happen: one step in lock-step,
-    one apply of each member at a server.
+    While every member applies one unit, `num_members / units_per_update` updates happen: one step in
+    lock-step, one apply of each member at a server.
     """
     lag = max(round(num_members / units_per_update), 1)
     gaps = [

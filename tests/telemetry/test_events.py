@@ -1,0 +1,145 @@
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hybridsync.telemetry.events import FIELDS, EventLog, NullEventLog, read_events
+from tests.telemetry.clocks import ManualClock
+
+# The workdir is a promise to other programs: this table is written out a second time on purpose.
+PROMISED = {
+    "run_started": "",
+    "role_started": "role id pid host address",
+    "role_lost": "role id reason",
+    "phase_entered": "protocol members reason units learning_rate units_per_update",
+    "phase_ended": "",
+    "switch": "from to reason units drain_secs capture_secs reserve_secs enter_secs commit_secs compile_secs "
+    "stall_secs fingerprint",
+    "straggler_flagged": "worker rate threshold",
+    "straggler_cleared": "worker rate threshold",
+    "worker_joined": "",
+    "worker_left": "",
+    "rollback": "to_units rolled_back",
+    "evaluation": "examples accuracy loss",
+    "checkpoint": "units bytes secs",
+    "run_finished": "",
+}
+
+
+def test_kinds_and_their_fields_are_those_that_readers_rely_on() -> None:
+    assert {kind: set(fields) for kind, fields in FIELDS.items()} == {
+        kind: set(fields.split()) for kind, fields in PROMISED.items()
+    }
+
+
+def test_a_line_holds_time_kind_epoch_and_the_kinds_fields(tmp_path: Path) -> None:
+    clock = ManualClock()
+    log = EventLog(tmp_path, clock)
+    clock.advance(1.5)
+    written = log.write("checkpoint", epoch=2, units=40, bytes=1024, secs=0.25)
+    log.close()
+    lines = (tmp_path / "events.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [written]
+    assert written == {
+        "t": 1.5,
+        "wall": 1_700_000_001.5,
+        "kind": "checkpoint",
+        "epoch": 2,
+        "units": 40,
+        "bytes": 1024,
+        "secs": 0.25,
+    }
+
+
+def test_a_resume_cuts_a_torn_last_line_and_its_time_goes_on(tmp_path: Path) -> None:
+    clock = ManualClock()
+    log = EventLog(tmp_path, clock)
+    clock.advance(7.0)
+    log.write("run_started", epoch=0)
+    log.close()
+    with open(tmp_path / "events.jsonl", "ab") as file:
+        file.write(b'{"t":7.5,"wall":1.0,"ki')
+
+    later = ManualClock(now=3.0)  # another boot: its monotonic clock is behind
+    log = EventLog(tmp_path, later)
+    later.advance(2.0)
+    log.write("phase_ended", epoch=1)
+    log.close()
+    assert [(event["kind"], event["t"]) for event in read_events(tmp_path)] == [
+        ("run_started", 7.0),
+        ("phase_ended", 9.0),
+    ]
+
+
+def test_bytes_that_never_became_durable_are_cut_as_well(tmp_path: Path) -> None:
+    log = EventLog(tmp_path, ManualClock())
+    log.write("run_started", epoch=0)
+    log.close()
+    with open(tmp_path / "events.jsonl", "ab") as file:
+        file.write(b"\0" * 40 + b"\n")
+    log = EventLog(tmp_path, ManualClock())
+    log.write("run_finished", epoch=1)
+    log.close()
+    assert [event["kind"] for event in read_events(tmp_path)] == ["run_started", "run_finished"]
+
+
+def test_a_reader_meets_whole_lines_only_while_a_line_is_torn(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_bytes(b'{"t":0.0,"wall":1.0,"kind":"run_started","epoch":0}\n{"t":')
+    assert [event["kind"] for event in read_events(tmp_path)] == ["run_started"]
+    assert read_events(tmp_path, kind="switch") == []
+
+
+@pytest.mark.parametrize("null", [False, True])
+def test_an_unknown_kind_a_missing_field_and_an_epoch_that_is_no_number_are_our_bugs(
+    tmp_path: Path, null: bool
+) -> None:
+    not_a_number: Any = (1, 99)
+    log = NullEventLog(ManualClock()) if null else EventLog(tmp_path, ManualClock())
+    with pytest.raises(AssertionError, match="unknown kind of event 'switched'"):
+        log.write("switched", epoch=1)
+    with pytest.raises(AssertionError, match="a rollback event lacks rolled_back"):
+        log.write("rollback", epoch=1, to_units=3)
+    with pytest.raises(AssertionError, match="by number"):
+        log.write("run_started", epoch=not_a_number)
+    log.close()
+    assert read_events(tmp_path) == []
+
+
+def test_an_event_handed_over_later_keeps_the_wall_time_at_which_it_happened(tmp_path: Path) -> None:
+    log = EventLog(tmp_path, ManualClock())
+    event = log.write("role_lost", epoch=1, wall=12.0, role="chief", id=0, reason="SIGKILL")
+    assert (event["wall"], event["t"]) == (12.0, 0.0)
+    log.close()
+
+
+def test_numbers_that_json_does_not_know_become_null_and_numpy_scalars_numbers(tmp_path: Path) -> None:
+    log = EventLog(tmp_path, ManualClock())
+    log.write("evaluation", epoch=1, examples=np.int64(8), accuracy=np.float32(0.5), loss=float("nan"))
+    log.close()
+    assert "NaN" not in (tmp_path / "events.jsonl").read_text()
+    event = read_events(tmp_path)[0]
+    assert (event["examples"], event["accuracy"], event["loss"]) == (8, 0.5, None)
+
+
+def test_lines_of_several_threads_stay_whole_and_in_time_order(tmp_path: Path) -> None:
+    class Ticking(ManualClock):
+        def monotonic(self) -> float:
+            self.now += 0.001
+            return self.now
+
+    log = EventLog(tmp_path, Ticking())
+    threads = [
+        threading.Thread(target=lambda: [log.write("phase_ended", epoch=1, pad="x" * 500) for _ in range(50)])
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=30)
+    log.close()
+    times = [event["t"] for event in read_events(tmp_path)]
+    assert len(times) == 200
+    assert times == sorted(times)

@@ -1,0 +1,81 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from hybridsync.telemetry.events import EventLog
+from hybridsync.telemetry.metrics import Metrics, MetricsLog, Staleness
+from tests.telemetry.clocks import ManualClock
+
+LINE = Metrics(
+    units=64,
+    examples=2048,
+    epoch=2,
+    protocol="asp",
+    loss=0.5,
+    learning_rate=0.05,
+    examples_per_sec=4000.0,
+    staleness={"mean": 2.5, "p95": 4, "max": 5},
+    workers={0: 1000.0, 3: 900.0},
+)
+
+
+def test_a_line_holds_exactly_the_promised_fields(tmp_path: Path) -> None:
+    clock = ManualClock()
+    events = EventLog(tmp_path, clock)
+    log = MetricsLog(tmp_path, events.elapsed)
+    clock.advance(3.0)
+    log.write(LINE)
+    log.close()
+    events.close()
+    assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {
+        "t": 3.0,
+        "units": 64,
+        "examples": 2048,
+        "epoch": 2,
+        "protocol": "asp",
+        "loss": 0.5,
+        "learning_rate": 0.05,
+        "examples_per_sec": 4000.0,
+        "staleness": {"mean": 2.5, "p95": 4, "max": 5},
+        "workers": {"0": 1000.0, "3": 900.0},
+    }
+
+
+def test_a_resume_continues_the_file_on_the_runs_own_time(tmp_path: Path) -> None:
+    for _ in range(2):
+        clock = ManualClock()
+        events = EventLog(tmp_path, clock)
+        log = MetricsLog(tmp_path, events.elapsed)
+        clock.advance(4.0)
+        events.write("run_started", epoch=0)
+        log.write(LINE)
+        log.close()
+        events.close()
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["t"] for line in lines] == [4.0, 8.0]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([], {"mean": 0.0, "p95": 0, "max": 0}),
+        ([3], {"mean": 3.0, "p95": 3, "max": 3}),
+        ([0] * 95 + [7] * 5, {"mean": 0.35, "p95": 0, "max": 7}),
+        ([0] * 94 + [7] * 6, {"mean": 0.42, "p95": 7, "max": 7}),
+    ],
+)
+def test_staleness_is_summed_up_by_mean_nearest_rank_p95_and_max(
+    values: list[int], expected: dict[str, float]
+) -> None:
+    counts = Staleness()
+    counts.add(values)
+    assert counts.summary() == pytest.approx(expected)
+
+
+def test_cleared_staleness_starts_anew() -> None:
+    counts = Staleness()
+    counts.add([9])
+    counts.clear()
+    counts.add([1])
+    assert counts.summary()["max"] == 1

@@ -1,0 +1,40 @@
+from pathlib import Path
+
+import pytest
+
+from hybridsync.messages import Span
+from hybridsync.telemetry.events import read_events
+from hybridsync.telemetry.metrics import Metrics
+from hybridsync.telemetry.recorder import Recorder
+from tests.telemetry.clocks import ManualClock
+
+METRICS = Metrics(1, 1, 1, "asp", None, 0.1, 1.0, {"mean": 0.0, "p95": 0, "max": 0}, {})
+
+
+def _record(recorder: Recorder) -> None:
+    recorder.events.write("run_started", epoch=0)
+    recorder.metrics.write(METRICS)
+    recorder.timeline.add("chief", 0, [Span("drain", "switch", 100.0, 0.1, 1, 0)])
+    recorder.progress.update(METRICS)
+    recorder.close()
+
+
+def test_a_workdir_gets_events_metrics_and_timeline(tmp_path: Path) -> None:
+    _record(Recorder.open(tmp_path, ManualClock()))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "events.jsonl",
+        "metrics.jsonl",
+        "timeline.json",
+    ]
+    assert len(read_events(tmp_path)) == 1
+
+
+def test_the_timeline_can_be_left_out(tmp_path: Path) -> None:
+    _record(Recorder.open(tmp_path, ManualClock(), timeline=False))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["events.jsonl", "metrics.jsonl"]
+
+
+def test_a_run_without_a_workdir_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    _record(Recorder.null(ManualClock()))
+    assert list(tmp_path.iterdir()) == []

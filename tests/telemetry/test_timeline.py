@@ -1,0 +1,100 @@
+import json
+from pathlib import Path
+from typing import Any
+
+from hybridsync.messages import Span
+from hybridsync.telemetry.events import Elapsed
+from hybridsync.telemetry.timeline import Timeline
+from tests.telemetry.clocks import ManualClock
+
+
+def _step(start: float, epoch: int = 1) -> Span:
+    return Span("step", "sync", start, 0.5, epoch, 4)
+
+
+def _read(workdir: Path) -> dict[str, Any]:
+    return json.loads((workdir / "timeline.json").read_text())
+
+
+def _spans(workdir: Path) -> list[dict[str, Any]]:
+    return [event for event in _read(workdir)["traceEvents"] if event["ph"] == "X"]
+
+
+def test_spans_become_complete_events_in_microseconds_of_the_runs_time(tmp_path: Path) -> None:
+    timeline = Timeline(tmp_path, Elapsed(ManualClock(now=100.0)))
+    timeline.add("worker", 3, [_step(102.0)])
+    timeline.write()
+    assert _spans(tmp_path) == [
+        {
+            "ph": "X",
+            "name": "step",
+            "cat": "sync",
+            "pid": 10_003,
+            "tid": 0,
+            "ts": 2_000_000.0,
+            "dur": 500_000.0,
+            "args": {"epoch": 1, "units": 4},
+        }
+    ]
+
+
+def test_each_role_is_one_process_row_and_each_category_one_thread_row(tmp_path: Path) -> None:
+    timeline = Timeline(tmp_path, Elapsed(ManualClock()))
+    timeline.add("worker", 0, [_step(1.0), Span("compute", "worker", 1.0, 0.4, 1, 1)])
+    timeline.add("server", 0, [Span("apply", "server", 2.0, 0.1, 2, 1)])
+    timeline.add("chief", 0, [Span("drain", "switch", 2.0, 0.1, 2, 0)])
+    timeline.write()
+    rows = [event for event in _read(tmp_path)["traceEvents"] if event["ph"] == "M"]
+    processes = {row["pid"]: row["args"]["name"] for row in rows if row["name"] == "process_name"}
+    threads = {(row["pid"], row["tid"]): row["args"]["name"] for row in rows if row["name"] == "thread_name"}
+    assert sorted(processes.values()) == ["chief", "server 0", "worker 0"]
+    assert {(processes[pid], name) for (pid, _), name in threads.items()} == {
+        ("worker 0", "sync"),
+        ("worker 0", "worker"),
+        ("server 0", "server"),
+        ("chief", "switch"),
+    }
+    assert all(threads[span["pid"], span["tid"]] == span["cat"] for span in _spans(tmp_path))
+
+
+def test_a_long_phase_keeps_its_two_ends_and_says_how_much_it_left_out(tmp_path: Path) -> None:
+    timeline = Timeline(tmp_path, Elapsed(ManualClock(now=0.0)), per_stretch=4)
+    timeline.add("worker", 0, [_step(float(second)) for second in range(10)])
+    timeline.add("worker", 0, [_step(20.0, epoch=2)])
+    timeline.write()
+    assert [span["ts"] / 1e6 for span in _spans(tmp_path)] == [0, 1, 8, 9, 20]
+    assert _read(tmp_path)["otherData"] == {"left_out": 6}
+
+
+def test_the_file_never_exceeds_its_limit_and_loses_the_oldest_first(tmp_path: Path) -> None:
+    timeline = Timeline(tmp_path, Elapsed(ManualClock(now=0.0)), limit=3)
+    timeline.add("worker", 0, [_step(float(epoch), epoch) for epoch in range(1, 6)])
+    timeline.write()
+    assert [span["args"]["epoch"] for span in _spans(tmp_path)] == [3, 4, 5]
+    assert _read(tmp_path)["otherData"] == {"left_out": 2}
+
+
+def test_a_resume_keeps_the_earlier_spans_rows_and_count(tmp_path: Path) -> None:
+    first = Timeline(tmp_path, Elapsed(ManualClock(now=0.0)), per_stretch=2)
+    first.add("worker", 1, [_step(1.0), _step(2.0), _step(3.0)])
+    first.write()
+    second = Timeline(tmp_path, Elapsed(ManualClock(now=50.0), offset=10.0), per_stretch=2)
+    second.add("worker", 1, [Span("compute", "worker", 51.0, 0.1, 2, 1), _step(51.0, epoch=2)])
+    second.write()
+    spans = _spans(tmp_path)
+    assert [(span["cat"], span["ts"] / 1e6) for span in spans] == [
+        ("sync", 1),
+        ("sync", 3),
+        ("worker", 11),
+        ("sync", 11),
+    ]
+    assert len({span["tid"] for span in spans if span["cat"] == "sync"}) == 1
+    assert _read(tmp_path)["otherData"] == {"left_out": 1}
+
+
+def test_a_damaged_file_gives_way_to_a_new_timeline(tmp_path: Path) -> None:
+    (tmp_path / "timeline.json").write_text('{"traceEvents": [')
+    timeline = Timeline(tmp_path, Elapsed(ManualClock(now=0.0)))
+    timeline.add("worker", 0, [_step(1.0)])
+    timeline.write()
+    assert len(_spans(tmp_path)) == 1
