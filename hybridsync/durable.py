@@ -1,0 +1,208 @@
+"""What must survive a crash outside the checkpoints: durable writes, the epoch number, the workdir's lock.
+
+A file's name is as durable as the directory that holds it: every rename and every new directory here is
+followed by an fsync of the parent.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+from pathlib import Path
+from types import TracebackType
+
+from hybridsync.errors import WorkdirError
+from hybridsync.plan import Epoch
+
+EPOCH_FILE = "epoch"
+LOCK_FILE = "lock"
+_NONCE_BYTES = 8
+
+
+def sync_directory(path: str | os.PathLike[str]) -> None:
+    """Make the entries of a directory durable.
+
+    Raises:
+      OSError: the directory is absent or the disk refuses.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(path: str | os.PathLike[str]) -> int:
+    """Make every file and directory entry below `path` durable, and `path` itself.
+
+    Returns:
+      Bytes in all the files together.
+
+    Raises:
+      OSError: something vanished meanwhile or the disk refuses.
+    """
+    num_bytes = 0
+    for folder, _, names in os.walk(path, topdown=False):
+        for name in names:
+            descriptor = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                os.fsync(descriptor)
+                num_bytes += os.fstat(descriptor).st_size
+            finally:
+                os.close(descriptor)
+        sync_directory(folder)
+    return num_bytes
+
+
+def make_directory(path: str | os.PathLike[str]) -> Path:
+    """Create a directory and its missing parents, each made durable in its own parent.
+
+    Returns:
+      The absolute path.
+
+    Raises:
+      OSError: a part of the path is a file, or the disk refuses.
+    """
+    target = Path(path).absolute()
+    missing = [part for part in (target, *target.parents) if not part.is_dir()]
+    for part in reversed(missing):
+        part.mkdir(exist_ok=True)
+        sync_directory(part.parent)
+    return target
+
+
+def write_durable(path: str | os.PathLike[str], text: str) -> None:
+    """Replace a file's whole content so that a crash leaves the old text or the new one, never a mixture.
+
+    One writer a path: the temporary name is fixed, so that a crash leaves at most one.
+
+    Raises:
+      OSError: the disk refuses; the old content is intact.
+    """
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.tmp")
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, target)
+    sync_directory(target.parent)
+
+
+class EpochFile:
+    """Hands out epochs whose number is durable before anyone hears of it, so none is handed out twice.
+
+    Args:
+      workdir: existing directory; the file `epoch` in it belongs to this class.
+    """
+
+    def __init__(self, workdir: str | os.PathLike[str]) -> None:
+        self._path = Path(workdir) / EPOCH_FILE
+
+    def read(self) -> Epoch | None:
+        """Return the newest epoch that was ever reserved, None before the first.
+
+        Raises:
+          WorkdirError: the file does not hold an epoch.
+        """
+        try:
+            text = self._path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        except UnicodeDecodeError as error:
+            raise self._unreadable(f"bytes that are no text: {error}") from error
+        try:
+            record = json.loads(text)
+            number, nonce = record["number"], int(record["nonce"], 16)
+        except (ValueError, TypeError, KeyError) as error:
+            raise self._unreadable(repr(text[:80])) from error
+        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+            raise self._unreadable(repr(text[:80]))
+        return Epoch(number, nonce)
+
+    def reserve(self, above: int = 0) -> Epoch:
+        """Reserve the next epoch: its number is above the file's and above `above`.
+
+        Args:
+          above: a number known from elsewhere, such as the checkpoint's, in case the file was lost.
+
+        Raises:
+          WorkdirError: the file does not hold an epoch.
+          OSError: the disk refuses; no epoch was handed out.
+        """
+        newest = self.read()
+        number = max(newest.number if newest else 0, above) + 1
+        epoch = Epoch(number, int.from_bytes(os.urandom(_NONCE_BYTES), "big"))
+        write_durable(self._path, json.dumps({"number": epoch.number, "nonce": f"{epoch.nonce:016x}"}) + "\n")
+        return epoch
+
+    def _unreadable(self, found: str) -> WorkdirError:
+        return WorkdirError(
+            f'{self._path} holds {found}, not {{"number": N, "nonce": "hex"}}; write the highest epoch that '
+            "events.jsonl names there, or start in another workdir"
+        )
+
+
+class WorkdirLock:
+    """Keeps a workdir to one chief at a time by an exclusive `flock`, which ends with the process.
+
+    Use it as a context manager. The file `lock` stays: removing it would let two holders lock two files.
+
+    Args:
+      workdir: existing directory.
+    """
+
+    def __init__(self, workdir: str | os.PathLike[str]) -> None:
+        self._workdir = Path(workdir)
+        self._descriptor: int | None = None
+
+    def acquire(self) -> None:
+        """Take the lock, or say at once who has it.
+
+        Raises:
+          WorkdirError: another process (or object of this one) holds it, or the directory is absent.
+        """
+        assert self._descriptor is None, "the lock is already held by this object"
+        path = self._workdir / LOCK_FILE
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        except OSError as error:
+            raise WorkdirError(f"cannot open {path}: {error.strerror}; name a writable workdir") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = _holder(os.pread(descriptor, 4096, 0))
+            os.close(descriptor)
+            raise WorkdirError(
+                f"workdir {self._workdir} is in use by {holder}; this is process {os.getpid()} on "
+                f"{socket.gethostname()}: wait for that run to end, stop it, or name another workdir"
+            ) from error
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Give the lock back; nothing happens when it is not held."""
+        if self._descriptor is not None:
+            os.ftruncate(self._descriptor, 0)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __enter__(self) -> WorkdirLock:
+        self.acquire()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def _holder(content: bytes) -> str:
+    try:
+        record = json.loads(content)
+        return f"process {record['pid']} on {record['host']}"
+    except (ValueError, TypeError, KeyError):  # taken a moment ago, its name not written yet
+        return "another process"
