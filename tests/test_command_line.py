@@ -1,4 +1,4 @@
-"""What the launcher refuses: message, exit code, no traceback. Faults of a running job live in multiprocess/."""
+"""What the launcher refuses: message, exit code, no traceback. A running job's faults: multiprocess/."""
 
 import subprocess
 import sys
