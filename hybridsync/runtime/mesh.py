@@ -1,0 +1,163 @@
+"""The collective of lock-step training: one flat sum over the members of a mesh of the world."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from hybridsync.errors import HybridSyncError
+from hybridsync.runtime.world import CollectiveBroken
+
+_AXIS = "worker"
+_SELF_TEST_PERIOD = 251  # the self-test's sums stay exact in float32 up to 360 members
+
+
+class MeshMean:
+    """Sum one flat buffer, and take the maximum of another, over the members of a mesh. Made by `World.mesh`.
+
+    The sum is plain: whoever wants a mean carries the weights in the buffer. The condition's lock guards
+    `_dead` and `_busy`, which the control thread reads and sets while the main thread is in a call.
+
+    Args:
+      members: slots in mesh order; the order decides the rounding.
+      lane: which device of each member, for messages.
+      devices: one `jax.Device` of each member, in this order.
+      process_index: the slot of this process.
+      arrive: `arrive(timeout_secs, check)` returns when all members have come here.
+
+    Attributes:
+      members: as given.
+      lane: as given.
+    """
+
+    def __init__(
+        self,
+        members: tuple[int, ...],
+        lane: int,
+        devices: list[Any],
+        process_index: int,
+        arrive: Callable[[float, Callable[[], None]], None],
+    ) -> None:
+        mesh = Mesh(np.array(devices), (_AXIS,), axis_types=(AxisType.Auto,))
+        split, whole = PartitionSpec(_AXIS), PartitionSpec()
+
+        def total(floats: jax.Array) -> jax.Array:
+            return jax.lax.psum(floats, _AXIS)
+
+        def total_and_highest(floats: jax.Array, ints: jax.Array) -> tuple[jax.Array, jax.Array]:
+            return jax.lax.psum(floats, _AXIS), jax.lax.pmax(ints, _AXIS)
+
+        self.members = members
+        self.lane = lane
+        self._total = jax.jit(jax.shard_map(total, mesh=mesh, in_specs=split, out_specs=whole))
+        self._total_and_highest = jax.jit(
+            jax.shard_map(total_and_highest, mesh=mesh, in_specs=(split, split), out_specs=(whole, whole))
+        )
+        self._sharding = NamedSharding(mesh, split)
+        self._position = members.index(process_index)
+        self._device = devices[self._position]
+        self._arrive = arrive
+        self._met = False
+        self._condition = threading.Condition()
+        self._dead = ""
+        self._busy = False
+
+    def __call__(self, floats: np.ndarray, ints: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Sum `floats` and take the maximum of `ints` over the members; all of them call it alike.
+
+        The caller's buffers may be reused as soon as this returns or raises.
+
+        Args:
+          floats: float32, one dimension, contiguous; not copied when aligned to 64 bytes.
+          ints: int32, one dimension; empty where there is nothing to take the maximum of.
+
+        Returns:
+          The sum and the maximum, read-only, in memory of their own.
+
+        Raises:
+          CollectiveBroken: a member is gone or the phase was revoked; the next mesh needs another lane.
+        """
+        assert floats.dtype == np.float32 and floats.ndim == 1 and floats.flags.c_contiguous
+        assert ints.dtype == np.int32 and ints.ndim == 1
+        with self._condition:
+            self._check()
+            self._busy = True
+        try:
+            if ints.size:
+                results = self._total_and_highest(self._place(floats), self._place(ints))
+            else:
+                results = (self._total(self._place(floats)),)
+            jax.block_until_ready(results)
+        except jax.errors.JaxRuntimeError as error:
+            self.kill(str(error).splitlines()[0])
+            raise CollectiveBroken(self._obituary()) from error
+        finally:
+            with self._condition:
+                self._busy = False
+                self._condition.notify_all()
+        total, *highest = (np.asarray(result.addressable_data(0)) for result in results)
+        return total, highest[0] if highest else ints
+
+    def warm(self, num_floats: int, num_ints: int, *, timeout_secs: float = 60.0) -> None:
+        """Meet the others, compile, connect, and prove the sum on known integers: first of an epoch.
+
+        Args:
+          num_floats: size of the run's float buffer.
+          num_ints: size of its integer buffer.
+          timeout_secs: how long to wait for the other members. When all are there, connecting is quick;
+            should one die in that very moment, the runtime takes 30 s to notice.
+
+        Raises:
+          WaitTimeout: a member did not come; the message names it.
+          CollectiveBroken: a member died, or the phase was revoked.
+          HybridSyncError: a sum or maximum is wrong.
+        """
+        if not self._met:
+            self._arrive(timeout_secs, self._check)
+            self._met = True
+        num_members = len(self.members)
+        pattern = (np.arange(num_floats) % _SELF_TEST_PERIOD + 1).astype(np.float32)
+        ramp = np.arange(num_ints, dtype=np.int32)
+        total, highest = self(pattern * np.float32(self._position + 1), ramp * (self._position + 1))
+        self._verify("sum", total, pattern * np.float32(num_members * (num_members + 1) // 2))
+        self._verify("maximum", highest, ramp * num_members)
+
+    def kill(self, reason: str) -> None:
+        """Refuse every later call: a mesh that lost a member never works again."""
+        with self._condition:
+            self._dead = self._dead or reason
+
+    def wait_idle(self, timeout_secs: float) -> bool:
+        """Wait until no call is under way, and return whether that is so."""
+        with self._condition:
+            return self._condition.wait_for(lambda: not self._busy, timeout_secs)
+
+    def _place(self, local: np.ndarray) -> jax.Array:
+        shape = (local.size * len(self.members),)
+        parts = [jax.device_put(local, self._device)]
+        return jax.make_array_from_single_device_arrays(shape, self._sharding, parts)
+
+    def _check(self) -> None:
+        if self._dead:
+            raise CollectiveBroken(self._obituary())
+
+    def _obituary(self) -> str:
+        return (
+            f"the collective over workers {list(self.members)} on lane {self.lane} is dead: {self._dead}; "
+            "enter the next phase on another lane"
+        )
+
+    def _verify(self, what: str, got: np.ndarray, expected: np.ndarray) -> None:
+        if np.array_equal(got, expected):
+            return
+        where = int(np.argmax(got != expected))
+        raise HybridSyncError(
+            f"the {what} of known integers over workers {list(self.members)} on lane {self.lane} is wrong: "
+            f"entry {where} of {got.size} is {got[where]}, not {expected[where]}; do not train over these "
+            "collectives, report it with the versions of jax and jaxlib"
+        )
