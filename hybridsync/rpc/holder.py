@@ -1,0 +1,93 @@
+"""A holder of the training state over gRPC: `HolderServicer` has the state, `HolderClient` wants it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import grpc
+import numpy as np
+
+from hybridsync.errors import SchemaMismatch
+from hybridsync.messages import Capture
+from hybridsync.plan import Epoch
+from hybridsync.ports import HolderPort
+from hybridsync.rpc import hybridsync_pb2 as pb
+from hybridsync.rpc.buffers import aligned
+from hybridsync.rpc.channels import Servicer, call, make_channel, retrying, stub
+from hybridsync.rpc.codec import decode, encode, parse
+from hybridsync.rpc.frames import receive, receive_header, send
+from hybridsync.rpc.status import Guard
+
+STATE_BYTES = 1 << 36
+"""Limit of a state; a reader who asks for more is refused before anything is allocated."""
+
+
+class HolderServicer(Servicer):
+    """Serves a holder.
+
+    Args:
+      backend: is called by several threads at a time.
+    """
+
+    def __init__(self, backend: HolderPort) -> None:
+        self._backend = backend
+        super().__init__("Holder", unary={"Capture": self._capture}, streams={"Read": self._read})
+
+    def _capture(self, request: pb.CaptureRequest) -> pb.Capture:
+        return encode(self._backend.capture(decode(Epoch, request.epoch), request.final))
+
+    def _read(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        with Guard(context, "hybridsync.Holder.Read"):
+            request = parse(pb.ReadRequest, data)
+            if request.num_bytes > STATE_BYTES:
+                raise SchemaMismatch(f"a state of {request.num_bytes} bytes is over the limit, {STATE_BYTES}")
+            buffer = aligned(request.num_bytes)
+            self._backend.read(request.capture_id, buffer)
+            yield from send(pb.Header(), buffer)
+
+
+class HolderClient:
+    """A holder in another process: `HolderPort`.
+
+    Args:
+      address: `host:port` of the holder.
+      deadline_secs: for each call, all attempts together.
+      who: the role behind the address, for errors.
+
+    All methods raise, besides the errors of the port:
+      RoleLost: the holder could not be reached.
+      WaitTimeout: the holder did not answer in time.
+    """
+
+    def __init__(self, address: str, deadline_secs: float = 60.0, who: str = "the state's holder") -> None:
+        self._who = f"{who} at {address}"
+        self._deadline_secs = deadline_secs
+        self._channel = make_channel(address)
+        self._capture = stub(self._channel, "Holder", "Capture")
+        self._read = stub(self._channel, "Holder", "Read")
+
+    def capture(self, epoch: Epoch, final: bool) -> Capture:
+        """Keep a consistent copy of the state at the holder."""
+        request = pb.CaptureRequest(epoch=encode(epoch), final=final)
+        return decode(Capture, call(self._capture, request, self._deadline_secs, self._who, "Capture"))
+
+    def read(self, capture_id: int, into: np.ndarray) -> None:
+        """Fill `into` (uint8, C-contiguous) with that capture; after an error its content is undefined.
+
+        Raises:
+          SchemaMismatch: the capture has another size than `into`.
+        """
+        request = pb.ReadRequest(capture_id=capture_id, num_bytes=into.nbytes)
+
+        def attempt(secs: float) -> None:
+            stream = self._read(request, timeout=secs)
+            try:
+                receive(stream, receive_header(stream), into)
+            finally:
+                stream.cancel()  # nothing to do after the last frame
+
+        retrying(attempt, self._deadline_secs, self._who, "Read")
+
+    def close(self) -> None:
+        """Close the channel; calls under way end with `RoleLost`."""
+        self._channel.close()

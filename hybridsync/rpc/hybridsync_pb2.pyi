@@ -1,0 +1,325 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Frame(_message.Message):
+    __slots__ = ("header", "chunk")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    header: Header
+    chunk: bytes
+    def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., chunk: _Optional[bytes] = ...) -> None: ...
+
+class Header(_message.Message):
+    __slots__ = ("num_bytes", "push", "reply")
+    NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PUSH_FIELD_NUMBER: _ClassVar[int]
+    REPLY_FIELD_NUMBER: _ClassVar[int]
+    num_bytes: int
+    push: Push
+    reply: PushReply
+    def __init__(self, num_bytes: _Optional[int] = ..., push: _Optional[_Union[Push, _Mapping]] = ..., reply: _Optional[_Union[PushReply, _Mapping]] = ...) -> None: ...
+
+class SmallPush(_message.Message):
+    __slots__ = ("push", "contribution")
+    PUSH_FIELD_NUMBER: _ClassVar[int]
+    CONTRIBUTION_FIELD_NUMBER: _ClassVar[int]
+    push: Push
+    contribution: bytes
+    def __init__(self, push: _Optional[_Union[Push, _Mapping]] = ..., contribution: _Optional[bytes] = ...) -> None: ...
+
+class SmallReply(_message.Message):
+    __slots__ = ("reply", "parameters")
+    REPLY_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    reply: PushReply
+    parameters: bytes
+    def __init__(self, reply: _Optional[_Union[PushReply, _Mapping]] = ..., parameters: _Optional[bytes] = ...) -> None: ...
+
+class CaptureRequest(_message.Message):
+    __slots__ = ("epoch", "final")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FINAL_FIELD_NUMBER: _ClassVar[int]
+    epoch: Epoch
+    final: bool
+    def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., final: _Optional[bool] = ...) -> None: ...
+
+class ReadRequest(_message.Message):
+    __slots__ = ("capture_id", "num_bytes")
+    CAPTURE_ID_FIELD_NUMBER: _ClassVar[int]
+    NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    capture_id: int
+    num_bytes: int
+    def __init__(self, capture_id: _Optional[int] = ..., num_bytes: _Optional[int] = ...) -> None: ...
+
+class FenceRequest(_message.Message):
+    __slots__ = ("epoch", "worker", "incarnation")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    epoch: Epoch
+    worker: int
+    incarnation: int
+    def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., worker: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
+
+class Empty(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Range(_message.Message):
+    __slots__ = ("start", "stop")
+    START_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    stop: int
+    def __init__(self, start: _Optional[int] = ..., stop: _Optional[int] = ...) -> None: ...
+
+class Epoch(_message.Message):
+    __slots__ = ("number", "nonce")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    nonce: int
+    def __init__(self, number: _Optional[int] = ..., nonce: _Optional[int] = ...) -> None: ...
+
+class Phase(_message.Message):
+    __slots__ = ("epoch", "spec", "members", "lane", "end_units", "applied", "dropped", "sequence", "source", "capture_id", "fingerprint", "servers", "reason")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    LANE_FIELD_NUMBER: _ClassVar[int]
+    END_UNITS_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    CAPTURE_ID_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    SERVERS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    epoch: Epoch
+    spec: str
+    members: _containers.RepeatedScalarFieldContainer[int]
+    lane: int
+    end_units: int
+    applied: _containers.RepeatedCompositeFieldContainer[Range]
+    dropped: _containers.RepeatedCompositeFieldContainer[Range]
+    sequence: int
+    source: str
+    capture_id: int
+    fingerprint: str
+    servers: _containers.RepeatedScalarFieldContainer[str]
+    reason: str
+    def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., spec: _Optional[str] = ..., members: _Optional[_Iterable[int]] = ..., lane: _Optional[int] = ..., end_units: _Optional[int] = ..., applied: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., sequence: _Optional[int] = ..., source: _Optional[str] = ..., capture_id: _Optional[int] = ..., fingerprint: _Optional[str] = ..., servers: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("role", "id", "pid", "host", "address", "schema", "version")
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    role: str
+    id: int
+    pid: int
+    host: str
+    address: str
+    schema: str
+    version: str
+    def __init__(self, role: _Optional[str] = ..., id: _Optional[int] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ..., address: _Optional[str] = ..., schema: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("incarnation", "heartbeat_secs", "lease_secs")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_SECS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_SECS_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    heartbeat_secs: float
+    lease_secs: float
+    def __init__(self, incarnation: _Optional[int] = ..., heartbeat_secs: _Optional[float] = ..., lease_secs: _Optional[float] = ...) -> None: ...
+
+class Held(_message.Message):
+    __slots__ = ("epoch", "units", "sequence", "fingerprint")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    UNITS_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    epoch: Epoch
+    units: int
+    sequence: int
+    fingerprint: str
+    def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., units: _Optional[int] = ..., sequence: _Optional[int] = ..., fingerprint: _Optional[str] = ...) -> None: ...
+
+class Capture(_message.Message):
+    __slots__ = ("capture_id", "held", "applied", "dropped", "num_bytes", "first_applied", "last_applied")
+    CAPTURE_ID_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FIRST_APPLIED_FIELD_NUMBER: _ClassVar[int]
+    LAST_APPLIED_FIELD_NUMBER: _ClassVar[int]
+    capture_id: int
+    held: Held
+    applied: _containers.RepeatedCompositeFieldContainer[Range]
+    dropped: _containers.RepeatedCompositeFieldContainer[Range]
+    num_bytes: int
+    first_applied: float
+    last_applied: float
+    def __init__(self, capture_id: _Optional[int] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., applied: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., num_bytes: _Optional[int] = ..., first_applied: _Optional[float] = ..., last_applied: _Optional[float] = ...) -> None: ...
+
+class PhaseRequest(_message.Message):
+    __slots__ = ("worker", "incarnation", "after", "held")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    worker: int
+    incarnation: int
+    after: Epoch
+    held: Held
+    def __init__(self, worker: _Optional[int] = ..., incarnation: _Optional[int] = ..., after: _Optional[_Union[Epoch, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ...) -> None: ...
+
+class PhaseReply(_message.Message):
+    __slots__ = ("phase", "done")
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    phase: Phase
+    done: bool
+    def __init__(self, phase: _Optional[_Union[Phase, _Mapping]] = ..., done: _Optional[bool] = ...) -> None: ...
+
+class LeaseRequest(_message.Message):
+    __slots__ = ("worker", "incarnation", "epoch", "known", "completed")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
+    COMPLETED_FIELD_NUMBER: _ClassVar[int]
+    worker: int
+    incarnation: int
+    epoch: Epoch
+    known: int
+    completed: int
+    def __init__(self, worker: _Optional[int] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[_Union[Epoch, _Mapping]] = ..., known: _Optional[int] = ..., completed: _Optional[int] = ...) -> None: ...
+
+class LeaseReply(_message.Message):
+    __slots__ = ("ranges", "final")
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    FINAL_FIELD_NUMBER: _ClassVar[int]
+    ranges: _containers.RepeatedCompositeFieldContainer[Range]
+    final: bool
+    def __init__(self, ranges: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., final: _Optional[bool] = ...) -> None: ...
+
+class Span(_message.Message):
+    __slots__ = ("name", "category", "start", "secs", "epoch", "units")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CATEGORY_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    SECS_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    UNITS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    category: str
+    start: float
+    secs: float
+    epoch: int
+    units: int
+    def __init__(self, name: _Optional[str] = ..., category: _Optional[str] = ..., start: _Optional[float] = ..., secs: _Optional[float] = ..., epoch: _Optional[int] = ..., units: _Optional[int] = ...) -> None: ...
+
+class DroppedUnit(_message.Message):
+    __slots__ = ("unit", "reason")
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    unit: int
+    reason: str
+    def __init__(self, unit: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Report(_message.Message):
+    __slots__ = ("role", "id", "incarnation", "epoch", "completed", "sequence", "applied", "dropped", "staleness", "num_losses", "loss_sum", "compute_secs", "wait_secs", "compile_secs", "first_applied", "last_applied", "spans")
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    COMPLETED_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_FIELD_NUMBER: _ClassVar[int]
+    NUM_LOSSES_FIELD_NUMBER: _ClassVar[int]
+    LOSS_SUM_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_SECS_FIELD_NUMBER: _ClassVar[int]
+    WAIT_SECS_FIELD_NUMBER: _ClassVar[int]
+    COMPILE_SECS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_APPLIED_FIELD_NUMBER: _ClassVar[int]
+    LAST_APPLIED_FIELD_NUMBER: _ClassVar[int]
+    SPANS_FIELD_NUMBER: _ClassVar[int]
+    role: str
+    id: int
+    incarnation: int
+    epoch: Epoch
+    completed: int
+    sequence: int
+    applied: _containers.RepeatedCompositeFieldContainer[Range]
+    dropped: _containers.RepeatedCompositeFieldContainer[DroppedUnit]
+    staleness: _containers.RepeatedScalarFieldContainer[int]
+    num_losses: int
+    loss_sum: float
+    compute_secs: float
+    wait_secs: float
+    compile_secs: float
+    first_applied: float
+    last_applied: float
+    spans: _containers.RepeatedCompositeFieldContainer[Span]
+    def __init__(self, role: _Optional[str] = ..., id: _Optional[int] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[_Union[Epoch, _Mapping]] = ..., completed: _Optional[int] = ..., sequence: _Optional[int] = ..., applied: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[DroppedUnit, _Mapping]]] = ..., staleness: _Optional[_Iterable[int]] = ..., num_losses: _Optional[int] = ..., loss_sum: _Optional[float] = ..., compute_secs: _Optional[float] = ..., wait_secs: _Optional[float] = ..., compile_secs: _Optional[float] = ..., first_applied: _Optional[float] = ..., last_applied: _Optional[float] = ..., spans: _Optional[_Iterable[_Union[Span, _Mapping]]] = ...) -> None: ...
+
+class ReportReply(_message.Message):
+    __slots__ = ("epoch", "revoked")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    REVOKED_FIELD_NUMBER: _ClassVar[int]
+    epoch: Epoch
+    revoked: bool
+    def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., revoked: _Optional[bool] = ...) -> None: ...
+
+class Push(_message.Message):
+    __slots__ = ("epoch", "worker", "incarnation", "units", "base")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    UNITS_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    epoch: Epoch
+    worker: int
+    incarnation: int
+    units: _containers.RepeatedScalarFieldContainer[int]
+    base: int
+    def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., worker: _Optional[int] = ..., incarnation: _Optional[int] = ..., units: _Optional[_Iterable[int]] = ..., base: _Optional[int] = ...) -> None: ...
+
+class PushReply(_message.Message):
+    __slots__ = ("sequence", "duplicate", "dropped")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    duplicate: bool
+    dropped: str
+    def __init__(self, sequence: _Optional[int] = ..., duplicate: _Optional[bool] = ..., dropped: _Optional[str] = ...) -> None: ...
+
+class RoleEvent(_message.Message):
+    __slots__ = ("role", "id", "pid", "reason", "wall")
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    WALL_FIELD_NUMBER: _ClassVar[int]
+    role: str
+    id: int
+    pid: int
+    reason: str
+    wall: float
+    def __init__(self, role: _Optional[str] = ..., id: _Optional[int] = ..., pid: _Optional[int] = ..., reason: _Optional[str] = ..., wall: _Optional[float] = ...) -> None: ...

@@ -1,0 +1,168 @@
+"""A parameter server over gRPC: `ParameterServicer` here, `ParameterClient` for chief and workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import grpc
+import numpy as np
+
+from hybridsync.messages import Held, Push, PushReply
+from hybridsync.plan import Epoch, Phase
+from hybridsync.ports import ParameterPort, Served, ServerPort
+from hybridsync.rpc import hybridsync_pb2 as pb
+from hybridsync.rpc.buffers import Buffers
+from hybridsync.rpc.channels import Servicer, call, retrying, stub
+from hybridsync.rpc.codec import decode, encode, parse
+from hybridsync.rpc.frames import check_size, receive, receive_header, send
+from hybridsync.rpc.holder import HolderClient
+from hybridsync.rpc.status import Guard
+
+SMALL_BYTES = 1 << 20
+"""Buffers below this go in one message."""
+
+BUFFER_SECS = 30.0
+"""How long a push waits for a receive buffer."""
+
+
+class ParameterBackend(ServerPort, ParameterPort, Protocol):
+    """What stands behind the service."""
+
+
+class ParameterServicer(Servicer):
+    """Serves a parameter server; its state is served by a `HolderServicer` on the same backend.
+
+    Args:
+      backend: is called by several threads at a time; a contribution it is handed is 64-byte aligned and its
+        own until the call returns.
+      contribution_bytes: size of every contribution; another is refused before it is received.
+      num_buffers: contributions that may be held at a time; at least the number of workers.
+    """
+
+    def __init__(self, backend: ParameterBackend, contribution_bytes: int, num_buffers: int = 32) -> None:
+        self._backend = backend
+        self._buffers = Buffers(contribution_bytes, num_buffers)
+        super().__init__(
+            "ParameterServer",
+            unary={"Enter": self._enter, "Fence": self._fence, "PushPullSmall": self._push_pull_small},
+            streams={"PushPull": self._push_pull, "Pull": self._pull},
+        )
+
+    def _enter(self, request: pb.Phase) -> pb.Held:
+        return encode(self._backend.enter(decode(Phase, request)))
+
+    def _fence(self, request: pb.FenceRequest) -> pb.Empty:
+        self._backend.fence(decode(Epoch, request.epoch), request.worker, request.incarnation)
+        return pb.Empty()
+
+    def _push_pull_small(self, request: pb.SmallPush) -> pb.SmallReply:
+        check_size(len(request.contribution), self._buffers.num_bytes)
+        with self._buffers.lend(BUFFER_SECS) as buffer:
+            buffer[:] = np.frombuffer(request.contribution, np.uint8)
+            reply, served = self._backend.push_pull(decode(Push, request.push), buffer)
+        try:
+            return pb.SmallReply(reply=encode(reply), parameters=served.buffer.tobytes())
+        finally:
+            served.release()
+
+    def _push_pull(self, stream: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        with Guard(context, "hybridsync.ParameterServer.PushPull"):
+            header = receive_header(stream)
+            check_size(header.num_bytes, self._buffers.num_bytes)
+            with self._buffers.lend(BUFFER_SECS) as buffer:
+                receive(stream, header, buffer)
+                reply, served = self._backend.push_pull(decode(Push, header.push), buffer)
+            yield from _answer(reply, served)
+
+    def _pull(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        with Guard(context, "hybridsync.ParameterServer.Pull"):
+            reply, served = self._backend.pull(decode(Push, parse(pb.Push, data)))
+            yield from _answer(reply, served)
+
+
+def _answer(reply: PushReply, served: Served) -> Iterator[bytes]:
+    """Yield the frames of a reply; the lent buffer goes back after the last, or when the caller is gone."""
+    try:
+        yield from send(pb.Header(reply=encode(reply)), served.buffer)
+    finally:
+        served.release()
+
+
+class ParameterClient(HolderClient):
+    """A parameter server in another process: `ServerPort` for the chief, `pull` and `push_pull` for workers.
+
+    Args:
+      address: `host:port` of the server.
+      deadline_secs: for each call, all attempts together; above the time that a rule may hold a push.
+      who: the role behind the address, for errors.
+
+    All methods raise, besides the errors of the ports:
+      RoleLost: the server could not be reached.
+      WaitTimeout: the server did not answer in time.
+    """
+
+    def __init__(self, address: str, deadline_secs: float = 60.0, who: str = "the parameter server") -> None:
+        super().__init__(address, deadline_secs, who)
+        self._enter = stub(self._channel, "ParameterServer", "Enter")
+        self._fence = stub(self._channel, "ParameterServer", "Fence")
+        self._pull = stub(self._channel, "ParameterServer", "Pull")
+        self._push_pull = stub(self._channel, "ParameterServer", "PushPull")
+        self._push_pull_small = stub(self._channel, "ParameterServer", "PushPullSmall")
+
+    def enter(self, phase: Phase) -> Held:
+        """Make the server take the phase's starting state and serve the phase."""
+        return decode(Held, call(self._enter, encode(phase), self._deadline_secs, self._who, "Enter"))
+
+    def fence(self, epoch: Epoch, worker: int, incarnation: int) -> None:
+        """Make the server refuse the worker's incarnations up to this one."""
+        request = pb.FenceRequest(epoch=encode(epoch), worker=worker, incarnation=incarnation)
+        call(self._fence, request, self._deadline_secs, self._who, "Fence")
+
+    def pull(self, push: Push, into: np.ndarray) -> PushReply:
+        """Fill `into` (uint8, C-contiguous) with the current parameters; after an error it holds anything.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: the caller is out of date.
+          SchemaMismatch: the parameters have another size than `into`.
+        """
+        request = encode(push)
+
+        def attempt(secs: float) -> PushReply:
+            return _receive_reply(self._pull(request, timeout=secs), into)
+
+        return retrying(attempt, self._deadline_secs, self._who, "Pull")
+
+    def push_pull(self, push: Push, contribution: np.ndarray, into: np.ndarray) -> PushReply:
+        """Offer a contribution; fill `into` with the parameters of the moment the rule releases it.
+
+        Args:
+          push: what is offered.
+          contribution: uint8, C-contiguous; unchanged until the call returns.
+          into: uint8, C-contiguous; after an error its content is undefined.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: the caller is out of date; nothing was applied.
+          SchemaMismatch: the contribution or `into` has another size than the server's.
+        """
+        if max(contribution.nbytes, into.nbytes) < SMALL_BYTES:
+            small = pb.SmallPush(push=encode(push), contribution=contribution.tobytes())
+            answer = call(self._push_pull_small, small, self._deadline_secs, self._who, "PushPull")
+            check_size(len(answer.parameters), into.nbytes)
+            into[:] = np.frombuffer(answer.parameters, np.uint8)
+            return decode(PushReply, answer.reply)
+        header = pb.Header(push=encode(push))
+
+        def attempt(secs: float) -> PushReply:
+            return _receive_reply(self._push_pull(send(header, contribution), timeout=secs), into)
+
+        return retrying(attempt, self._deadline_secs, self._who, "PushPull")
+
+
+def _receive_reply(stream: Any, into: np.ndarray) -> PushReply:
+    try:
+        header = receive_header(stream)
+        receive(stream, header, into)
+    finally:
+        stream.cancel()  # nothing to do after the last frame
+    return decode(PushReply, header.reply)
