@@ -75,22 +75,26 @@ class SupervisorPort(Protocol):
     def preempt(self) -> None: ...
 
 
-class HolderPort(Protocol):
-    """A role that holds the training state."""
-
-    def capture(self, epoch: Epoch, final: bool) -> Capture:
-        """Keep a consistent copy of the state; `final` also ends the phase for the holder: later pushes are refused.
-
-        Raises:
-          StaleEpoch: the holder is in another epoch.
-        """
-        ...
+class ReaderPort(Protocol):
+    """A role that keeps a captured training state."""
 
     def read(self, capture_id: int, into: np.ndarray) -> None:
         """Fill `into` (uint8, `Capture.num_bytes`) with the canonical buffer of that capture.
 
         Raises:
           StaleEpoch: the holder no longer keeps that capture.
+        """
+        ...
+
+
+class HolderPort(ReaderPort, Protocol):
+    """A role that holds the training state and can capture it."""
+
+    def capture(self, epoch: Epoch, final: bool) -> Capture:
+        """Keep a consistent copy of the state; `final` also ends the phase for the holder: later pushes are refused.
+
+        Raises:
+          StaleEpoch: the holder is in another epoch.
         """
         ...
 

@@ -8,6 +8,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 MESH_SECS = 0.25
 """A mesh runs this far ahead of the chief; it is also how long a lock-step drain takes at most."""
 WORKER_SECS = 10.0
@@ -28,3 +31,31 @@ def worker_grant(units_per_sec: float, room: int, num_workers: int) -> int:
     """
     ahead = max(1, round(units_per_sec * WORKER_SECS))
     return max(1, min(ahead, room // (2 * num_workers)))
+
+
+RATE_SECS = 1.0
+"""Over about this long a measured rate forgets."""
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Units a second, from a growing count: an exponential average over about RATE_SECS.
+
+    >>> rate = Rate().observe(count=0, now=10.0).observe(count=50, now=10.5)
+    >>> rate.per_sec
+    100.0
+    """
+
+    per_sec: float = 0.0
+    count: int = 0
+    at: float | None = None
+
+    def observe(self, count: int, now: float) -> Rate:
+        """Return the rate after `count` units in all were done by `now` (monotonic seconds)."""
+        if self.at is None or count < self.count:
+            return Rate(self.per_sec, count, now)
+        if now <= self.at or count == self.count:
+            return self
+        measured = (count - self.count) / (now - self.at)
+        kept = math.exp(-(now - self.at) / RATE_SECS) if self.per_sec else 0.0
+        return Rate(kept * self.per_sec + (1 - kept) * measured, count, now)

@@ -9,7 +9,10 @@ The holder of the state owns the truth about applied and dropped units; this is 
     >>> ledger = Ledger(workload=10)
     >>> ledger.lease("worker 0", count=4, limit=10)
     ((0, 4),)
-    >>> ledger.record_applied([(0, 2)]); ledger.release("worker 0"); ledger.lease("worker 1", count=3, limit=10)
+    >>> ledger.record_applied([(0, 2)])
+    >>> ledger.release("worker 0")
+    2
+    >>> ledger.lease("worker 1", count=3, limit=10)
     ((2, 4), (4, 5))
     >>> ledger.counts()
     Counts(workload=10, issued=5, applied=2, dropped=0, outstanding=3, rolled_back=0)
@@ -137,6 +140,10 @@ class Ledger:
     def applied(self) -> UnitSet:
         """Return a copy of the applied units."""
         return self._applied.copy()
+
+    def dropped(self) -> UnitSet:
+        """Return a copy of the finally dropped units."""
+        return self._dropped.copy()
 
     def check(self) -> None:
         """Assert issued = applied + dropped + outstanding."""

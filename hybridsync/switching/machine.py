@@ -1,5 +1,6 @@
 """The order of a phase change, as a state machine without IO: DRAIN, CAPTURE, RESERVE, ENTER, and COMMIT behind.
 
+    RUN --checkpoint--> RUN      COMMIT of a live capture runs beside the training
     RUN --begin--> DRAIN --drained--> CAPTURE --captured--> RESERVE --reserved--> ENTER --entered--> RUN
                                           \\--> COMMIT runs beside the stages after it; a next begin waits for it
 
@@ -34,6 +35,7 @@ class Command(Enum):
 
     STOP_LEASES = "stop leases"
     CAPTURE = "capture"
+    CAPTURE_LIVE = "capture live"
     COMMIT = "commit"
     RESERVE = "reserve"
     ANNOUNCE = "announce"
@@ -47,6 +49,11 @@ class Begin:
     """The phase shall end: planned, by a policy, or by a signal; `last` when no phase follows."""
 
     last: bool = False
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A periodic save is due; nothing changes but the disk."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +83,7 @@ class Committed:
     """The captured state is durable."""
 
 
-Event = Begin | Drained | Captured | Reserved | Entered | Committed
+Event = Begin | Checkpoint | Drained | Captured | Reserved | Entered | Committed
 
 
 @dataclass(frozen=True)
@@ -115,6 +122,10 @@ def advance(state: Switching, event: Event) -> tuple[Switching, tuple[Command, .
             if state.committing:
                 return replace(state, begin_waits=True, last=last), (Command.AWAIT_COMMIT,)
             return replace(state, step=Step.DRAIN, last=last), (Command.STOP_LEASES,)
+        case Checkpoint():
+            _expect(state, Step.RUN, event)
+            assert not state.committing, "a periodic save begins when the last commit has ended"
+            return replace(state, committing=True), (Command.CAPTURE_LIVE, Command.COMMIT)
         case Drained():
             _expect(state, Step.DRAIN, event)
             return replace(state, step=Step.CAPTURE), (Command.CAPTURE,)

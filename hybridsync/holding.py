@@ -1,0 +1,122 @@
+"""A role's captured copy of the training state: taken between updates, read by whoever needs it, and handed over.
+
+The canonical buffer is the whole TrainState packed by its layout; handing it over is bit-exact and checked by
+fingerprint. A capture stays readable until the next one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import numpy as np
+
+from hybridsync.errors import HybridSyncError, StaleEpoch
+from hybridsync.layout import Layout, fingerprint
+from hybridsync.messages import Capture, Held
+from hybridsync.plan import Epoch, Phase
+from hybridsync.ports import ReaderPort
+from hybridsync.state import TrainState
+from hybridsync.units import Range
+
+ReaderAt = Callable[[str], ReaderPort]
+"""Address of a role -> the role as one that keeps a captured state."""
+
+
+class Holding:
+    """Keeps the newest capture of a training state.
+
+    The lock guards the buffer: a capture waits until a read in progress has ended.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._lock = threading.Lock()
+        self._buffer: np.ndarray | None = None
+        self._capture: Capture | None = None
+        self._next_id = 1
+
+    def pack(self, state: TrainState) -> None:
+        """Copy `state` into the buffer; the caller keeps updates away meanwhile."""
+        with self._lock:
+            if self._buffer is None:
+                self._buffer = self._layout.empty()
+            self._capture = None
+            self._layout.pack(state, out=self._buffer)
+
+    def seal(
+        self,
+        epoch: Epoch,
+        *,
+        sequence: int,
+        applied: Iterable[Range],
+        dropped: Iterable[Range] = (),
+        first_applied: float = 0.0,
+        last_applied: float = 0.0,
+    ) -> Capture:
+        """Fingerprint what was packed and make it readable; updates may go on meanwhile."""
+        with self._lock:
+            assert self._buffer is not None, "seal follows pack"
+            applied = tuple(applied)
+            digest = fingerprint(self._layout.unpack(self._buffer))
+            units = sum(stop - start for start, stop in applied)
+            self._capture = Capture(
+                capture_id=self._next_id,
+                held=Held(epoch, units, sequence, digest),
+                applied=applied,
+                dropped=tuple(dropped),
+                num_bytes=self._layout.nbytes,
+                first_applied=first_applied,
+                last_applied=last_applied,
+            )
+            self._next_id += 1
+            return self._capture
+
+    def read(self, capture_id: int, into: np.ndarray) -> None:
+        """Copy the captured buffer.
+
+        Raises:
+          StaleEpoch: another capture has taken its place.
+        """
+        with self._lock:
+            if self._capture is None or self._buffer is None or self._capture.capture_id != capture_id:
+                kept = self._capture.capture_id if self._capture else "none"
+                raise StaleEpoch(f"capture {capture_id} is no longer kept here (kept: {kept}); ask the chief again")
+            np.copyto(into, self._buffer)
+
+    def state(self, capture: Capture) -> TrainState:
+        """Return a copy of the captured state as numpy arrays."""
+        buffer = self._layout.empty()
+        self.read(capture.capture_id, buffer)
+        return self._layout.unpack(buffer)
+
+
+def take_over(phase: Phase, layout: Layout, reader_at: ReaderAt, device: Any = None) -> TrainState:
+    """Return the starting state of `phase`, fetched from the role that holds it, on `device`.
+
+    Raises:
+      HybridSyncError: what arrived is not the state that was captured.
+    """
+    state = fetch(phase.source, phase.capture_id, phase.fingerprint, layout, reader_at)
+    return jax.device_put(state, device)
+
+
+def fetch(source: str, capture_id: int, digest: str, layout: Layout, reader_at: ReaderAt) -> TrainState:
+    """Return a captured state as numpy views of one fresh buffer, checked against its fingerprint.
+
+    Raises:
+      HybridSyncError: what arrived is not the state that was captured.
+      StaleEpoch: the source no longer keeps that capture.
+    """
+    buffer = layout.empty()
+    reader_at(source).read(capture_id, buffer)
+    state = layout.unpack(buffer)
+    got = fingerprint(state)
+    if got != digest:
+        raise HybridSyncError(
+            f"the state handed over by {source} has fingerprint {got}, but {digest} was captured; nothing was trained "
+            "on it, run the same command again to resume from the last checkpoint"
+        )
+    return state

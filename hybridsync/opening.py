@@ -1,0 +1,204 @@
+"""Opening a run: a fresh start, or the newest good checkpoint of its workdir, with what that means for the record."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from hybridsync import applylog
+from hybridsync.chief.ledger import Ledger
+from hybridsync.checkpoint import CheckpointStore, Restored
+from hybridsync.config import check_resumable
+from hybridsync.durable import EpochFile, WorkdirLock, make_directory
+from hybridsync.errors import ResumeError, WorkdirError
+from hybridsync.plan import Epoch
+from hybridsync.run import Run
+from hybridsync.state import TrainState, abstract_state
+from hybridsync.telemetry.events import read_events
+from hybridsync.telemetry.lines import read_lines
+from hybridsync.telemetry.metrics import METRICS_FILE
+from hybridsync.telemetry.summary import read_config, read_summary, write_config
+
+Resume = Literal["auto", "must", "never"]
+APPLY_LOG = "apply_log"
+CHECKPOINTS = "checkpoints"
+
+
+class MemoryEpochs:
+    """Epoch numbers of a run that leaves nothing."""
+
+    def __init__(self) -> None:
+        self._number = 0
+
+    def reserve(self, above: int = 0) -> Epoch:
+        """Return the next epoch."""
+        self._number = max(self._number, above) + 1
+        return Epoch(self._number, 0)
+
+
+@dataclass
+class Opening:
+    """Everything a chief starts from.
+
+    Args:
+      run: with the workload converted, when units were.
+      state: starting state on the host.
+      ledger: accounting before the first unit.
+      sequence: updates applied before.
+      reason: "start", "resume" or "init_from".
+      epoch: newest epoch number of an earlier life.
+      committed: whether `state` is durable already.
+      seconds: of earlier lives.
+      switches: switch events of earlier lives.
+      rolled_back: units of an earlier life that were lost with it.
+      quarantined: damaged checkpoints that were set aside, (step, reason).
+      store, epochs, lock: of the workdir; None, in memory, None without one.
+    """
+
+    run: Run
+    state: TrainState
+    ledger: Ledger
+    sequence: int
+    reason: str
+    epoch: int
+    committed: bool
+    seconds: float
+    switches: list[dict[str, Any]]
+    rolled_back: int
+    quarantined: tuple[tuple[int, str], ...]
+    store: CheckpointStore | None
+    epochs: Any
+    lock: WorkdirLock | None
+
+
+class AlreadyCompleted(Exception):
+    """The workdir's run has reached its workload; nothing is left to do."""
+
+
+def open_run(
+    run: Run, *, resume: Resume = "auto", init_from: Path | None = None, convert_units: bool = False
+) -> Opening:
+    """Lock the workdir, and find where the run begins.
+
+    Args:
+      resume: "auto" starts fresh or resumes, "must" refuses without a checkpoint, "never" refuses a used workdir.
+      init_from: workdir of another run whose newest parameters, optax and model state to start from, at unit 0.
+      convert_units: whether a checkpoint with another unit size may be resumed.
+
+    Raises:
+      AlreadyCompleted: nothing is left to do.
+      WorkdirError: the workdir is in use, or used and `resume` is "never".
+      ResumeError: the run in the workdir contradicts the configuration, or there is no checkpoint and there must be.
+      CheckpointError: no checkpoint of the workdir can be used.
+    """
+    if run.workdir is None:
+        if resume == "must":
+            raise ResumeError("resume is 'must', but the run has no workdir to resume from; name one")
+        return _fresh(run, None, MemoryEpochs(), None, init_from)
+    workdir = make_directory(run.workdir)
+    lock = WorkdirLock(workdir)
+    lock.acquire()
+    try:
+        return _open_locked(run, workdir, lock, resume, init_from, convert_units)
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _open_locked(
+    run: Run, workdir: Path, lock: WorkdirLock, resume: Resume, init_from: Path | None, convert_units: bool
+) -> Opening:
+    saved = read_config(workdir)
+    if saved is not None and resume == "never":
+        raise WorkdirError(
+            f"{run.workdir} holds a run already and resume is 'never'; name a fresh workdir, or resume with 'auto'"
+        )
+    if saved is not None:
+        check_resumable(saved["config"], run.config, convert_units=convert_units)
+    store = CheckpointStore(workdir / CHECKPOINTS, keep=run.config.checkpoint.keep)
+    restored = store.newest(abstract_state(run.task, run.optimizer)) if saved is not None else None
+    if restored is None and resume == "must":
+        raise ResumeError(
+            f"resume is 'must', but {run.workdir} holds no checkpoint; check the path, or start with 'auto'"
+        )
+    if restored is None:
+        opening = _fresh(run, store, EpochFile(workdir), lock, init_from)
+        (workdir / APPLY_LOG).unlink(missing_ok=True)
+    else:
+        opening = _resumed(run, workdir, store, lock, restored)
+    write_config(workdir, opening.run.config)
+    return opening
+
+
+def _fresh(run: Run, store: Any, epochs: Any, lock: Any, init_from: Path | None) -> Opening:
+    state = jax.device_get(run.initial_state())
+    if init_from is not None:
+        state = _adopt(init_from, state)
+    ledger = Ledger(run.config.workload)
+    reason = "start" if init_from is None else "init_from"
+    return Opening(run, state, ledger, 0, reason, 0, False, 0.0, [], 0, (), store, epochs, lock)
+
+
+def _adopt(init_from: Path, state: TrainState) -> TrainState:
+    """Return `state` with the parameters, optax and model state of another run."""
+    if not (init_from / CHECKPOINTS).is_dir():
+        raise ResumeError(f"init_from names {init_from}, which holds no checkpoints; name the workdir of a run")
+    restored = CheckpointStore(init_from / CHECKPOINTS).newest(state)
+    if restored is None:
+        raise ResumeError(f"init_from names {init_from}, which holds no checkpoint; name a run that has saved one")
+    found = restored.state
+    return state.replace(params=found.params, opt_state=found.opt_state, model_state=found.model_state)
+
+
+def _resumed(run: Run, workdir: Path, store: CheckpointStore, lock: WorkdirLock, restored: Restored) -> Opening:
+    record = restored.run
+    summary = read_summary(workdir)
+    if summary is not None and summary["exit"] == "completed" and restored.units >= run.config.workload:
+        raise AlreadyCompleted(f"{run.workdir} is complete: {restored.units} of {run.config.workload} units applied")
+    source = run.describe_source()
+    if record["source"] != source:
+        changed = sorted(key for key in {*source, *record["source"]} if source.get(key) != record["source"].get(key))
+        both = ", ".join(f"{key} was {record['source'].get(key)!r}, is {source.get(key)!r}" for key in changed)
+        raise ResumeError(f"the data of this run have changed: {both}; restore them, or start in a fresh workdir")
+    ledger, state = Ledger.from_json(restored.ledger), restored.state
+    before = record["config"]["unit_size"]
+    if before != run.config.unit_size:
+        run, ledger, state = _convert(run, before, ledger, state)
+    applied_before = max((line["units"] for line in read_lines(workdir / METRICS_FILE)), default=0)
+    lost = max(0, applied_before - restored.units) if before == run.config.unit_size else 0
+    ledger.rolled_back += lost
+    applylog.cut(workdir / APPLY_LOG, record["sequence"])
+    return Opening(
+        run=run,
+        state=state,
+        ledger=ledger,
+        sequence=record["sequence"],
+        reason="resume",
+        epoch=record["epoch"],
+        committed=True,
+        seconds=record["seconds"],
+        switches=read_events(workdir, "switch"),
+        rolled_back=lost,
+        quarantined=restored.quarantined,
+        store=store,
+        epochs=EpochFile(workdir),
+        lock=lock,
+    )
+
+
+def _convert(run: Run, before: int, ledger: Ledger, state: TrainState) -> tuple[Run, Ledger, TrainState]:
+    """Go on with units of another size: the first one is ceil(examples / B), the workload keeps its examples."""
+    size = run.config.unit_size
+    workload = math.ceil(ledger.workload * before / size)
+    first = math.ceil(ledger.num_applied * before / size)
+    config = dataclasses.replace(run.config, workload=workload)
+    counters = {**state.counters, "units": np.int32(first)}
+    applied = [(0, first)] if first else []
+    converted = Ledger(workload, issued=first, applied=applied, rolled_back=ledger.rolled_back)
+    return dataclasses.replace(run, config=config), converted, state.replace(counters=counters)

@@ -1,0 +1,179 @@
+"""The optimizer as a factory that names its hyperparameters, so that one optax state serves every protocol.
+
+    >>> import optax
+    >>> optimizer = Optimizer(lambda learning_rate, momentum: optax.sgd(learning_rate, momentum),
+    ...                       learning_rate=0.05, momentum=0.9)
+
+The rate of an update is `learning_rate(examples applied so far) x the protocol's factor`, set in the optax state inside
+the jitted step; everything else in the optax state means what it means in a plain optax loop.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from hybridsync.config import OptimizerConfig, ScheduleConfig
+from hybridsync.errors import OptimizerError
+
+Rate = Callable[[jax.Array], Any]
+"""Examples applied so far (int32, or float32 where the workload exceeds 2**31 examples) -> learning rate."""
+
+_HOW = (
+    "pass a function that names its hyperparameters and their values, for example "
+    "Optimizer(lambda learning_rate, momentum: optax.sgd(learning_rate, momentum), learning_rate=0.05, momentum=0.9)"
+)
+_REFUSED_STATES = {
+    "MultiStepsState": "it counts optimizer steps; batches change by units per update here",
+    "ScheduleFreeState": "its parameters are not those to evaluate",
+    "LookaheadState": "its parameters are not those to evaluate",
+}
+
+
+class Optimizer:
+    """An optax transformation to be built from named hyperparameters.
+
+    Args:
+      factory: returns an `optax.GradientTransformation`; its parameters are the hyperparameters' names and include
+        `learning_rate`.
+      learning_rate: eta of one worker: a float, or a function of the examples applied so far.
+      clip: global norm to which each unit's gradient is clipped on its worker; None leaves it.
+      **hyperparameters: the factory's other arguments.
+
+    Raises:
+      OptimizerError: a ready transformation was passed, `learning_rate` is not a parameter of the factory, a
+        hyperparameter is unknown to it, or the transformation is one that cannot be trained with here.
+    """
+
+    def __init__(
+        self,
+        factory: Callable[..., optax.GradientTransformation],
+        *,
+        learning_rate: float | Rate,
+        clip: float | None = None,
+        **hyperparameters: Any,
+    ) -> None:
+        if isinstance(factory, tuple) or not callable(factory):
+            kind = "a ready GradientTransformation" if isinstance(factory, tuple) else f"a {type(factory).__name__}"
+            raise OptimizerError(f"the optimizer is {kind}, whose learning rate can no longer be set; {_HOW}")
+        names = set(inspect.signature(factory).parameters)
+        if "learning_rate" not in names:
+            raise OptimizerError(f"the optimizer's factory has the parameters {sorted(names)}, no learning_rate; {_HOW}")
+        unknown = sorted(set(hyperparameters) - names)
+        if unknown:
+            raise OptimizerError(f"the optimizer's factory has no parameter {unknown[0]!r}, only {sorted(names)}; {_HOW}")
+        if clip is not None and not clip > 0:
+            raise OptimizerError(f"clip is {clip}; it must be above 0, or None for no clipping")
+        self.factory = factory
+        self.learning_rate = learning_rate
+        self.clip = clip
+        self.hyperparameters = hyperparameters
+        injected = optax.inject_hyperparams(factory, hyperparam_dtype=jnp.dtype(jnp.float32))
+        first = learning_rate(jnp.int32(0)) if callable(learning_rate) else learning_rate
+        self.transformation = injected(learning_rate=jnp.float32(first), **hyperparameters)
+
+    def rate(self, examples: jax.Array) -> jax.Array:
+        """Return eta at `examples` applied, float32 scalar."""
+        value = self.learning_rate(examples) if callable(self.learning_rate) else self.learning_rate
+        return jnp.asarray(value, jnp.float32)
+
+    def init(self, params: Any) -> Any:
+        """Return the optax state for `params`.
+
+        Raises:
+          OptimizerError: the transformation needs extra arguments, or keeps other parameters than the model's.
+        """
+        state = self.transformation.init(params)
+        for kind, why in _REFUSED_STATES.items():
+            if _contains(state, kind):
+                raise OptimizerError(f"the optimizer keeps a {kind}: {why}; use the transformation inside it")
+        try:
+            jax.eval_shape(self.transformation.update, params, state, params)
+        except TypeError as error:
+            raise OptimizerError(
+                f"the optimizer needs more than gradients, state and parameters ({error}); transformations with extra "
+                "arguments cannot be used"
+            ) from None
+        return state
+
+    def update(self, grads: Any, state: Any, params: Any, rate: jax.Array) -> tuple[Any, Any]:
+        """Return (updates, state) at learning rate `rate`; traceable."""
+        state = state._replace(hyperparams={**state.hyperparams, "learning_rate": rate})
+        return self.transformation.update(grads, state, params)
+
+
+def _contains(tree: Any, kind: str) -> bool:
+    """Tell whether any node of an optax state is of the class named `kind`."""
+    if type(tree).__name__ == kind:
+        return True
+    children = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, tuple | list) else ()
+    return any(_contains(child, kind) for child in children)
+
+
+def schedule(config: ScheduleConfig, learning_rate: float, total_examples: int) -> float | Rate:
+    """Return the learning rate that a configuration describes, as a function of examples (Sync-Switch, ICDCS 2021).
+
+    Args:
+      total_examples: examples of the whole workload; the configuration speaks in shares of it.
+    """
+    if config.kind == "constant" and not config.warmup:
+        return learning_rate
+
+    def rate(examples: jax.Array) -> jax.Array:
+        share = examples.astype(jnp.float32) / total_examples
+        factor = jnp.float32(1.0)
+        if config.kind == "piecewise":
+            for boundary, value in zip(config.boundaries, config.factors, strict=True):
+                factor = jnp.where(examples >= round(boundary * total_examples), jnp.float32(value), factor)
+        elif config.kind == "cosine":
+            factor = 0.5 * (1.0 + jnp.cos(jnp.pi * jnp.clip(share, 0.0, 1.0)))
+        if config.warmup:
+            factor = factor * jnp.minimum(1.0, share / config.warmup)
+        return learning_rate * factor
+
+    return rate
+
+
+def from_config(config: OptimizerConfig, workload: int, unit_size: int) -> Optimizer:
+    """Return the optimizer that a configuration names: sgd, adam, adamw or lion.
+
+    Raises:
+      OptimizerError: unknown name.
+    """
+    rate = schedule(config.schedule, config.learning_rate, workload * unit_size)
+    if config.name == "sgd" and config.weight_decay:
+        return Optimizer(
+            lambda learning_rate, momentum, weight_decay: optax.chain(
+                optax.add_decayed_weights(weight_decay), optax.sgd(learning_rate, momentum)
+            ),
+            learning_rate=rate,
+            momentum=config.momentum,
+            weight_decay=config.weight_decay,
+            clip=config.clip,
+        )
+    if config.name == "sgd" and config.momentum:
+        return Optimizer(
+            lambda learning_rate, momentum: optax.sgd(learning_rate, momentum),
+            learning_rate=rate,
+            momentum=config.momentum,
+            clip=config.clip,
+        )
+    if config.name == "sgd":
+        return Optimizer(lambda learning_rate: optax.sgd(learning_rate), learning_rate=rate, clip=config.clip)
+    if config.name == "adam":
+        return Optimizer(lambda learning_rate: optax.adam(learning_rate), learning_rate=rate, clip=config.clip)
+    decayed = {"adamw": optax.adamw, "lion": optax.lion}
+    if config.name not in decayed:
+        raise OptimizerError(f"unknown optimizer {config.name!r}; known: adam, adamw, lion, sgd")
+    make = decayed[config.name]
+    return Optimizer(
+        lambda learning_rate, weight_decay: make(learning_rate, weight_decay=weight_decay),
+        learning_rate=rate,
+        weight_decay=config.weight_decay,
+        clip=config.clip,
+    )

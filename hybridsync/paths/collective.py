@@ -1,0 +1,79 @@
+"""The only collective of a lock-step step: the total of the members' contributions."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from hybridsync.errors import PhaseRevoked, WaitTimeout
+
+
+class Collective(Protocol):
+    """Sums the contributions of a phase's members, in their order."""
+
+    def total(self, index: int, contribution: Any) -> Any:
+        """Deliver the contribution of the member at `index`; returns the total of all.
+
+        Raises:
+          PhaseRevoked: a member is gone.
+          WaitTimeout: a member did not deliver in time.
+        """
+        ...
+
+
+class Rendezvous:
+    """The collective among threads of one process: the last to arrive sums up, in member order.
+
+    The condition guards the slots and the generation; it is notified when a generation completes or breaks.
+
+    Args:
+      members: worker ids in mesh order, named when one is missing.
+      sum_up: ordered sum of a tuple of contributions.
+      deadline_secs: how long to wait for the slowest member.
+    """
+
+    def __init__(
+        self, members: tuple[int, ...], sum_up: Callable[[tuple], Any], deadline_secs: float = 600.0
+    ) -> None:
+        self._members, self._sum_up, self._deadline_secs = members, sum_up, deadline_secs
+        self._condition = threading.Condition()
+        self._slots: list[Any] = [None] * len(members)
+        self._arrived = 0
+        self._generation = 0
+        self._total: Any = None
+        self._broken = ""
+
+    def total(self, index: int, contribution: Any) -> Any:
+        """Deliver a contribution (see `Collective.total`)."""
+        if len(self._members) == 1:
+            return contribution
+        with self._condition:
+            generation = self._generation
+            self._slots[index] = contribution
+            self._arrived += 1
+            if self._arrived == len(self._members):
+                self._total = self._sum_up(tuple(self._slots))
+                self._slots = [None] * len(self._members)
+                self._arrived = 0
+                self._generation += 1
+                self._condition.notify_all()
+                return self._total
+            arrived = self._condition.wait_for(
+                lambda: self._generation != generation or self._broken, self._deadline_secs
+            )
+            if self._broken:
+                raise PhaseRevoked(self._broken)
+            if not arrived:
+                missing = [m for m, slot in zip(self._members, self._slots, strict=True) if slot is None]
+                raise WaitTimeout(
+                    f"workers {missing} did not deliver their gradients within {self._deadline_secs:g} s; the others "
+                    "of the step have"
+                )
+            return self._total
+
+    def break_off(self, reason: str) -> None:
+        """Make every waiting and later call raise PhaseRevoked."""
+        with self._condition:
+            self._broken = reason
+            self._condition.notify_all()

@@ -1,0 +1,45 @@
+"""Drives a worker program: carries out the effects it yields, and throws a revocation into it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hybridsync.errors import PhaseRevoked, StaleEpoch
+from hybridsync.protocols.base import Program
+
+Handlers = Mapping[type, Callable[[Any], Any]]
+"""Effect class -> what carries it out; its return value is the effect's result."""
+
+
+def drive(program: Program, handlers: Handlers) -> bool:
+    """Run `program` to its end; returns whether it ended by itself.
+
+    A handler that meets a stale epoch, or raises PhaseRevoked itself, revokes the program: `PhaseRevoked` is thrown in
+    at its current yield, which no program may survive.
+
+    Raises:
+      AssertionError: the program yields an effect outside its path's vocabulary, or catches the revocation.
+      Exception: whatever else a handler raises; the program is closed first.
+    """
+    try:
+        effect = next(program)
+        while True:
+            handler = handlers.get(type(effect))
+            assert handler is not None, f"{type(effect).__name__} is not an effect of this path"
+            effect = program.send(handler(effect))
+    except StopIteration:
+        return True
+    except (StaleEpoch, PhaseRevoked) as revoked:
+        _revoke(program, revoked)
+        return False
+    finally:
+        program.close()
+
+
+def _revoke(program: Program, reason: Exception) -> None:
+    try:
+        program.throw(PhaseRevoked(str(reason)))
+    except (PhaseRevoked, StopIteration):
+        return
+    raise AssertionError("a worker program went on after its phase was revoked; PhaseRevoked is not to be caught")

@@ -1,0 +1,90 @@
+"""A worker's side of leases: the stream of units it has been handed, fetched ahead so that it rarely waits."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor, Future
+
+from hybridsync.clock import Clock
+from hybridsync.errors import WaitTimeout
+from hybridsync.messages import LeaseReply, LeaseRequest
+from hybridsync.plan import Phase
+from hybridsync.ports import ChiefPort
+from hybridsync.units import UnitStream
+
+LEASE_DEADLINE_SECS = 600.0
+"""How long a worker waits for units before it gives up: others' last units may take long, the chief may restart."""
+
+
+class LeaseStream:
+    """The units of one phase in the order in which this worker (or its whole mesh) takes them.
+
+    Args:
+      chief: whom to ask.
+      worker, incarnation, phase: in whose name.
+      clock: for the deadline.
+      ahead: runs a renewal beside the training; None renews in the calling thread.
+    """
+
+    def __init__(
+        self,
+        chief: ChiefPort,
+        worker: int,
+        incarnation: int,
+        phase: Phase,
+        clock: Clock,
+        ahead: Executor | None,
+    ) -> None:
+        self._chief, self._worker, self._incarnation, self._phase = chief, worker, incarnation, phase
+        self._clock, self._ahead = clock, ahead
+        self._stream = UnitStream()
+        self._position = 0
+        self._final = False
+        self._renew_at = 0
+        self._renewal: Future[LeaseReply] | None = None
+
+    @property
+    def position(self) -> int:
+        """Units taken so far in this phase."""
+        return self._position
+
+    def next(self, count: int) -> tuple[int, ...]:
+        """Return the next `count` units, waiting for them; fewer only at the phase's end, none behind it.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: this worker is out of date.
+          WaitTimeout: the chief had nothing to give and did not end the phase in time.
+        """
+        deadline = self._clock.monotonic() + LEASE_DEADLINE_SECS
+        while not self._final and len(self._stream) - self._position < count:
+            self._extend(self._renewal.result(timeout=LEASE_DEADLINE_SECS) if self._renewal else self._ask())
+            if self._clock.monotonic() > deadline:
+                raise WaitTimeout(
+                    f"worker {self._worker} got no units from the chief for {LEASE_DEADLINE_SECS:g} s in epoch "
+                    f"{self._phase.epoch}, and the phase did not end"
+                )
+        units = self._stream.slice(self._position, count)
+        self._position += len(units)
+        if not self._final and self._position >= self._renew_at:
+            self._renew()
+        return units
+
+    def _renew(self) -> None:
+        """Fetch more before they are needed."""
+        if self._ahead is None:
+            self._extend(self._ask())
+        elif self._renewal is None:
+            self._renewal = self._ahead.submit(self._ask)
+        elif self._renewal.done():
+            self._extend(self._renewal.result())
+
+    def _ask(self) -> LeaseReply:
+        request = LeaseRequest(
+            self._worker, self._incarnation, self._phase.epoch, len(self._stream), self._position
+        )
+        return self._chief.lease(request)
+
+    def _extend(self, reply: LeaseReply) -> None:
+        self._renewal = None
+        self._stream.extend(reply.ranges)
+        self._final = reply.final
+        self._renew_at = (self._position + len(self._stream)) // 2

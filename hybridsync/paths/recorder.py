@@ -1,0 +1,84 @@
+"""What a worker notes while it trains, handed to the chief with each heartbeat.
+
+Losses stay on the device until the heartbeat fetches them, so that the training never waits for their values.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import jax
+
+from hybridsync.clock import Clock
+from hybridsync.messages import Report, Span
+from hybridsync.plan import NO_EPOCH, Epoch
+
+
+class WorkerRecorder:
+    """Collects one worker's spans, losses and times.
+
+    Lists are appended to by the training thread and swapped by the heartbeat's; the lock guards the swap and sums.
+    """
+
+    def __init__(self, worker: int, clock: Clock, keep_spans: bool) -> None:
+        self._worker, self._keep_spans = worker, keep_spans
+        self.clock = clock
+        self.incarnation = 0
+        self.epoch: Epoch = NO_EPOCH
+        self.completed = 0
+        self._lock = threading.Lock()
+        self._spans: list[tuple[str, str, float, float, int, int]] = []
+        self._losses: list[Any] = []
+        self._compute_secs = self._wait_secs = self._compile_secs = 0.0
+        self.stamps = lambda: (0.0, 0.0)
+
+    def compute(self, category: str, started: float, ended: float, loss: Any) -> None:
+        """Note one unit's local computation."""
+        with self._lock:
+            self._compute_secs += ended - started
+            self._losses.append(loss)
+            if self._keep_spans:
+                self._spans.append(("compute", category, started, ended - started, self.epoch.number, 1))
+
+    def wait(self, name: str, category: str, started: float, ended: float) -> None:
+        """Note time in which this worker waited for others or for a transfer."""
+        with self._lock:
+            self._wait_secs += ended - started
+            if self._keep_spans:
+                self._spans.append((name, category, started, ended - started, self.epoch.number, 0))
+
+    def step(self, started: float, ended: float, num_units: int) -> None:
+        """Note one completed lock-step step."""
+        if self._keep_spans:
+            self._spans.append(("step", "sync", started, ended - started, self.epoch.number, num_units))
+
+    def compiled(self, secs: float) -> None:
+        """Note time spent compiling."""
+        with self._lock:
+            self._compile_secs += secs
+
+    def drain(self) -> Report:
+        """Return what was noted since the last call as a report."""
+        with self._lock:
+            spans, self._spans = self._spans, []
+            losses, self._losses = self._losses, []
+            sums = self._compute_secs, self._wait_secs, self._compile_secs
+            self._compute_secs = self._wait_secs = self._compile_secs = 0.0
+        values = [float(value) for value in jax.device_get(losses)]
+        first, last = self.stamps()
+        return Report(
+            role="worker",
+            id=self._worker,
+            incarnation=self.incarnation,
+            epoch=self.epoch,
+            completed=self.completed,
+            num_losses=len(values),
+            loss_sum=sum(values),
+            compute_secs=sums[0],
+            wait_secs=sums[1],
+            compile_secs=sums[2],
+            first_applied=first,
+            last_applied=last,
+            spans=tuple(Span(*span) for span in spans),
+        )

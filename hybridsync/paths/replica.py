@@ -1,0 +1,134 @@
+"""A lock-step replica of the training state: updated once a step, captured between steps.
+
+In the process runtime every worker has its own; in one process all workers share one, and the first of them to bring
+a step's total updates it.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from hybridsync.applylog import ApplyLog, Entry
+from hybridsync.clock import Clock
+from hybridsync.errors import StaleEpoch
+from hybridsync.holding import ReaderAt, Holding, take_over
+from hybridsync.layout import fingerprint
+from hybridsync.messages import Capture, Held
+from hybridsync.plan import NO_EPOCH, Epoch, Phase
+from hybridsync.state import TrainState
+from hybridsync.step import Parameters, Programs
+from hybridsync.units import UnitSet
+
+
+class Replica:
+    """One copy of the state on the SYNC path.
+
+    The lock guards state and position: a capture sees whole steps only.
+
+    Args:
+      programs: the compiled programs.
+      reader_at: how to reach the role that holds a phase's starting state.
+      clock: for the stamps of the first and last update.
+      apply_log: where updates are written down, on the mesh's first member.
+      device: where the state lives; None is jax's default.
+    """
+
+    def __init__(
+        self, programs: Programs, reader_at: ReaderAt, clock: Clock, apply_log: ApplyLog, device: Any = None
+    ) -> None:
+        self._programs, self._reader_at, self._clock, self._apply_log = programs, reader_at, clock, apply_log
+        self._device = device
+        self._holding = Holding(programs.state_layout)
+        self._lock = threading.Lock()
+        self._state: TrainState | None = None
+        self._phase: Phase | None = None
+        self._logs = False
+        self._step = 0
+        self._sequence = 0
+        self._applied = UnitSet()
+        self._fingerprint = ""
+        self._first_applied = self._last_applied = 0.0
+
+    def enter(self, phase: Phase, worker: int) -> None:
+        """Hold the phase's starting state: keep it where it is held already, else take it over.
+
+        Raises:
+          HybridSyncError: what was handed over is not what was captured.
+        """
+        with self._lock:
+            if self._phase is not None and self._phase.epoch == phase.epoch:
+                return
+            if self._state is None or self._fingerprint != phase.fingerprint:
+                self._state = None  # free the old one before its successor comes
+                self._state = take_over(phase, self._programs.state_layout, self._reader_at, self._device)
+            self._phase, self._logs = phase, worker == phase.members[0]
+            self._step, self._sequence = 0, phase.sequence
+            self._applied = UnitSet(phase.applied)
+            self._fingerprint = ""
+            self._first_applied = self._last_applied = 0.0
+
+    @property
+    def parameters(self) -> Parameters:
+        """The replica's own parameters; only valid until its next update."""
+        assert self._state is not None
+        return Parameters(self._state.params, self._state.model_state)
+
+    def update(self, step: int, units: tuple[int, ...], total: Any, factor: float) -> None:
+        """Apply the total of `step` with `units`; a step that was applied already is ignored."""
+        with self._lock:
+            if step < self._step:
+                return
+            assert self._state is not None and self._phase is not None and step == self._step
+            self._state = self._programs.update(self._state, total, units=len(units), factor=factor, blend=1.0)
+            self._step += 1
+            self._sequence += 1
+            for unit in units:
+                self._applied.add(unit)
+            self._last_applied = self._clock.monotonic()
+            self._first_applied = self._first_applied or self._last_applied
+            if self._logs:
+                entry = Entry(
+                    self._phase.epoch.number, self._sequence, units, self._sequence - 1, factor, float(len(units)), 1.0
+                )
+                self._apply_log.write(entry)
+
+    def leave(self) -> Held:
+        """Return what is held at the end of the phase, with its fingerprint."""
+        with self._lock:
+            assert self._state is not None and self._phase is not None
+            if not self._fingerprint:
+                self._fingerprint = fingerprint(self._state)
+            return Held(self._phase.epoch, len(self._applied), self._sequence, self._fingerprint)
+
+    def stamps(self) -> tuple[float, float]:
+        """Return the monotonic seconds of the phase's first and last update, 0 before them."""
+        with self._lock:
+            return self._first_applied, self._last_applied
+
+    def capture(self, epoch: Epoch, final: bool) -> Capture:
+        """Copy the state between two steps; a lock-step phase ends by its stream, so `final` changes nothing.
+
+        Raises:
+          StaleEpoch: the replica is in another epoch.
+        """
+        with self._lock:
+            if self._phase is None or self._phase.epoch != epoch or self._state is None:
+                have = self._phase.epoch if self._phase else NO_EPOCH
+                raise StaleEpoch(f"epoch {epoch} was named, but this replica is in epoch {have}")
+            self._holding.pack(self._state)
+            applied, dropped, sequence = self._applied.ranges(), self._phase.dropped, self._sequence
+            first, last = self._first_applied, self._last_applied
+            self._apply_log.flush()
+        return self._holding.seal(
+            epoch,
+            sequence=sequence,
+            applied=applied,
+            dropped=dropped,
+            first_applied=first,
+            last_applied=last,
+        )
+
+    def read(self, capture_id: int, into: Any) -> None:
+        """Copy a capture (see `Holding.read`)."""
+        self._holding.read(capture_id, into)

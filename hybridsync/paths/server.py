@@ -1,0 +1,129 @@
+"""The SERVER engine: carries out an asynchronous worker program against the parameter server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+
+from hybridsync import protocols
+from hybridsync.paths.driver import drive
+from hybridsync.paths.emulation import Emulation
+from hybridsync.paths.leases import LeaseStream
+from hybridsync.paths.recorder import WorkerRecorder
+from hybridsync.plan import Phase
+from hybridsync.messages import Push, PushReply
+from hybridsync.ports import ChiefPort
+from hybridsync.protocols.base import Compute, Lease, Pull, PushPull
+from hybridsync.step import Parameters, Programs
+
+
+class ServerLink(Protocol):
+    """A worker's way to the parameter server; trees in and out."""
+
+    def pull(self, push: Push) -> tuple[PushReply, Parameters]:
+        """Return the current sequence and parameters.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: this worker is out of date.
+        """
+        ...
+
+    def push_pull(self, push: Push, contribution: Any) -> tuple[PushReply, Parameters]:
+        """Push a contribution; returns at its release, with the parameters then.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: this worker is out of date.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Version:
+    """Parameters handle: what was pulled, and its sequence."""
+
+    sequence: int
+    parameters: Parameters
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """Gradient handle: a contribution, its units, and the sequence it was computed on."""
+
+    units: tuple[int, ...]
+    base: int
+    contribution: Any
+
+
+class ServerEngine:
+    """Runs asynchronous phases for one worker.
+
+    Args:
+      worker: id.
+      chief: leases units to this worker.
+      programs: the compiled programs.
+      link_of: the phase -> the link to its server.
+      recorder, emulation: what is noted, and how slow the device pretends to be.
+    """
+
+    def __init__(
+        self,
+        worker: int,
+        chief: ChiefPort,
+        programs: Programs,
+        link_of: Callable[[Phase], ServerLink],
+        recorder: WorkerRecorder,
+        emulation: Emulation,
+    ) -> None:
+        self._worker, self._chief, self._programs, self._link_of = worker, chief, programs, link_of
+        self._recorder, self._emulation = recorder, emulation
+
+    def run(self, phase: Phase) -> None:
+        """Take part in `phase` until the chief has no more units or the phase is revoked."""
+        _Worker(self, phase).run()
+
+
+class _Worker:
+    """One worker in one phase."""
+
+    def __init__(self, engine: ServerEngine, phase: Phase) -> None:
+        self.engine, self.phase = engine, phase
+        self.recorder, self.clock = engine._recorder, engine._recorder.clock
+        self.protocol = protocols.parse(phase.spec)
+        self.link = engine._link_of(phase)
+        self.stream = LeaseStream(
+            engine._chief, engine._worker, self.recorder.incarnation, phase, self.clock, ahead=None
+        )
+
+    def run(self) -> None:
+        handlers = {Lease: self.lease, Pull: self.pull, Compute: self.compute, PushPull: self.push_pull}
+        drive(self.protocol.worker_program(len(self.phase.members)), handlers)
+
+    def lease(self, effect: Lease) -> tuple[int, ...] | None:
+        return self.stream.next(effect.count) or None
+
+    def pull(self, effect: Pull) -> Version:
+        reply, parameters = self.link.pull(self.push_of((), 0))
+        return Version(reply.sequence, parameters)
+
+    def compute(self, effect: Compute) -> Gradient:
+        (unit,) = effect.units
+        started = self.clock.monotonic()
+        contribution = self.engine._programs.gradient(effect.parameters.parameters, unit)
+        jax.block_until_ready(contribution)
+        if self.engine._emulation.active:
+            self.engine._emulation.finish(self.engine._worker, unit, started, self.clock)
+        self.recorder.compute("server", started, self.clock.monotonic(), contribution["floats"]["loss"])
+        return Gradient(effect.units, effect.parameters.sequence, contribution)
+
+    def push_pull(self, effect: PushPull) -> Version:
+        gradient: Gradient = effect.gradient
+        started = self.clock.monotonic()
+        reply, parameters = self.link.push_pull(self.push_of(gradient.units, gradient.base), gradient.contribution)
+        self.recorder.wait("push_pull", "server", started, self.clock.monotonic())
+        return Version(reply.sequence, parameters)
+
+    def push_of(self, units: tuple[int, ...], base: int) -> Push:
+        return Push(self.phase.epoch, self.engine._worker, self.recorder.incarnation, units, base)

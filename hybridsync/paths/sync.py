@@ -1,0 +1,114 @@
+"""The SYNC engine: carries out a lock-step program on one member of the mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Any
+
+import jax
+
+from hybridsync import protocols
+from hybridsync.paths.collective import Collective
+from hybridsync.paths.driver import drive
+from hybridsync.paths.emulation import Emulation
+from hybridsync.paths.leases import LeaseStream
+from hybridsync.paths.recorder import WorkerRecorder
+from hybridsync.paths.replica import Replica
+from hybridsync.plan import Phase
+from hybridsync.ports import ChiefPort
+from hybridsync.protocols.base import Average, Compute, Lease, LocalUpdate
+from hybridsync.step import Programs
+
+
+class SyncEngine:
+    """Runs lock-step phases for one worker.
+
+    Args:
+      worker: id.
+      chief: grants the mesh's units.
+      programs: the compiled programs.
+      replica: this worker's state (shared by all workers of one process).
+      collective_of: the phase -> its members' collective.
+      recorder, emulation: what is noted, and how slow the device pretends to be.
+      ahead: runs lease renewals beside the training; None renews in the training thread.
+    """
+
+    def __init__(
+        self,
+        worker: int,
+        chief: ChiefPort,
+        programs: Programs,
+        replica: Replica,
+        collective_of: Callable[[Phase], Collective],
+        recorder: WorkerRecorder,
+        emulation: Emulation,
+        ahead: Executor | None,
+    ) -> None:
+        self._worker, self._chief, self._programs, self._replica = worker, chief, programs, replica
+        self._collective_of, self._recorder, self._emulation = collective_of, recorder, emulation
+        self._ahead = ahead
+
+    def run(self, phase: Phase) -> None:
+        """Take part in `phase` until its stream of units ends."""
+        _Member(self, phase).run()
+
+
+class _Member:
+    """One worker in one phase."""
+
+    def __init__(self, engine: SyncEngine, phase: Phase) -> None:
+        self.engine, self.phase = engine, phase
+        self.recorder, self.clock = engine._recorder, engine._recorder.clock
+        self.members = phase.members
+        self.index = phase.members.index(engine._worker)
+        self.protocol = protocols.parse(phase.spec)
+        self.stream = LeaseStream(
+            engine._chief, engine._worker, self.recorder.incarnation, phase, self.clock, engine._ahead
+        )
+        self.step = 0
+        self.units: tuple[int, ...] = ()
+        self.started = 0.0
+
+    def run(self) -> None:
+        self.engine._replica.enter(self.phase, self.engine._worker)
+        self.recorder.stamps = self.engine._replica.stamps
+        self.collective = self.engine._collective_of(self.phase)
+        handlers = {
+            Lease: self.lease,
+            Compute: self.compute,
+            Average: self.average,
+            LocalUpdate: self.local_update,
+        }
+        drive(self.protocol.worker_program(len(self.members)), handlers)
+
+    def lease(self, effect: Lease) -> tuple[int, ...] | None:
+        self.units = self.stream.next(len(self.members))
+        self.started = self.clock.monotonic()
+        return self.units[self.index : self.index + 1] if self.units else None
+
+    def compute(self, effect: Compute) -> Any:
+        programs = self.engine._programs
+        if not effect.units:
+            return programs.zero
+        (unit,) = effect.units
+        started = self.clock.monotonic()
+        contribution = programs.gradient(self.engine._replica.parameters, unit)
+        jax.block_until_ready(contribution)
+        if self.engine._emulation.active:
+            self.engine._emulation.finish(self.engine._worker, unit, started, self.clock)
+        self.recorder.compute("sync", started, self.clock.monotonic(), contribution["floats"]["loss"])
+        return contribution
+
+    def average(self, effect: Average) -> Any:
+        started = self.clock.monotonic()
+        total = self.collective.total(self.index, effect.gradient)
+        self.recorder.wait("average", "sync", started, self.clock.monotonic())
+        return total
+
+    def local_update(self, effect: LocalUpdate) -> None:
+        factor = self.protocol.rate(len(self.units), len(self.members))
+        self.engine._replica.update(self.step, self.units, effect.mean, factor)
+        self.step += 1
+        self.recorder.completed = self.stream.position
+        self.recorder.step(self.started, self.clock.monotonic(), len(self.units))

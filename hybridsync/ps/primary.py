@@ -1,0 +1,303 @@
+"""The primary: holds the state on the SERVER path and carries out the protocol's rule, one push at a time."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from hybridsync import protocols
+from hybridsync.applylog import ApplyLog, Entry
+from hybridsync.clock import Clock
+from hybridsync.errors import StaleEpoch, StaleIncarnation, WaitTimeout
+from hybridsync.holding import ReaderAt, Holding, take_over
+from hybridsync.layout import fingerprint
+from hybridsync.messages import Capture, Held, Push, PushReply, Span
+from hybridsync.plan import NO_EPOCH, Epoch, Phase
+from hybridsync.protocols.base import Action, Apply, Arrival, Drop, Release
+from hybridsync.state import TrainState
+from hybridsync.step import Programs
+from hybridsync.units import Range, UnitSet
+
+RELEASE_SECS = 60.0
+"""How long a push may be held by the rule before its worker is told that nobody released it."""
+
+
+class Publisher(Protocol):
+    """Makes the parameters of a state readable while the next update runs."""
+
+    def publish(self, state: TrainState) -> None: ...
+
+    def current(self) -> Any: ...
+
+
+@dataclass
+class _Ticket:
+    push: Push
+    contribution: Any
+    reply: PushReply | None = None
+
+
+@dataclass
+class Progress:
+    """What happened since the last `drain`."""
+
+    applied: tuple[Range, ...]
+    dropped: tuple[tuple[int, str], ...]
+    staleness: tuple[int, ...]
+    spans: tuple[Span, ...]
+    sequence: int
+    first_applied: float
+    last_applied: float
+
+
+class Primary:
+    """One parameter server that holds the whole state.
+
+    The condition guards everything below it; it is notified when a push gets its reply and when the phase ends.
+
+    Args:
+      programs: the compiled programs; only `update` is used.
+      publisher: how parameters are lent out.
+      reader_at: how to reach the role that holds a phase's starting state.
+      clock: for spans.
+      apply_log: where updates are written down.
+      completed: set when the phase's units are all applied, so that the chief hears of it at once.
+    """
+
+    def __init__(
+        self,
+        programs: Programs,
+        publisher: Publisher,
+        reader_at: ReaderAt,
+        clock: Clock,
+        apply_log: ApplyLog,
+        completed: threading.Event,
+    ) -> None:
+        self._programs, self._publisher, self._reader_at = programs, publisher, reader_at
+        self._clock, self._apply_log, self._completed = clock, apply_log, completed
+        self._holding = Holding(programs.state_layout)
+        self._condition = threading.Condition()
+        self._state: TrainState | None = None
+        self._phase: Phase | None = None
+        self._open = False
+        self._fingerprint = ""
+        self._sequence = 0
+        self._applied, self._dropped = UnitSet(), UnitSet()
+        self._incarnations: dict[int, int] = {}
+        self._tickets: dict[int, _Ticket] = {}
+        self._by_units: dict[tuple[int, ...], int] = {}
+        self._next_push = 1
+        self._unreported = UnitSet()
+        self._unreported_drops: list[tuple[int, str]] = []
+        self._staleness: list[int] = []
+        self._spans: list[Span] = []
+        self._first_applied = self._last_applied = 0.0
+
+    # --- what the chief calls ---
+
+    def enter(self, phase: Phase) -> Held:
+        """Take over the phase's starting state and serve it; repeating the call is harmless.
+
+        Raises:
+          ConfigError: the protocol cannot work with these members.
+          StaleEpoch: a newer phase is already served.
+        """
+        protocol = protocols.parse(phase.spec)
+        rule = protocol.server_rule(phase.members)
+        with self._condition:
+            if self._phase is not None and phase.epoch.number < self._phase.epoch.number:
+                raise StaleEpoch(f"epoch {phase.epoch} is older than epoch {self._phase.epoch}, which is served")
+            if self._phase is not None and phase.epoch == self._phase.epoch:
+                return self._held()
+            if self._state is None or self._fingerprint != phase.fingerprint:
+                self._state = take_over(phase, self._programs.state_layout, self._reader_at)
+            self._fingerprint = ""
+            self._phase, self._rule, self._protocol, self._open = phase, rule, protocol, True
+            self._sequence = phase.sequence
+            self._applied, self._dropped = UnitSet(phase.applied), UnitSet(phase.dropped)
+            self._tickets, self._by_units = {}, {}
+            self._first_applied = self._last_applied = 0.0
+            self._publisher.publish(self._state)
+            return self._held(phase.fingerprint)
+
+    def capture(self, epoch: Epoch, final: bool) -> Capture:
+        """Copy the state between two updates; `final` refuses every later push of the epoch.
+
+        Raises:
+          StaleEpoch: another epoch is served.
+        """
+        with self._condition:
+            phase = self._expect(epoch)
+            assert self._state is not None
+            if final:
+                self._open = False
+                self._condition.notify_all()
+            self._holding.pack(self._state)
+            applied, dropped, sequence = self._applied.ranges(), self._dropped.ranges(), self._sequence
+            first, last = self._first_applied, self._last_applied
+            self._apply_log.flush()
+        capture = self._holding.seal(
+            phase.epoch,
+            sequence=sequence,
+            applied=applied,
+            dropped=dropped,
+            first_applied=first,
+            last_applied=last,
+        )
+        if final:
+            self._fingerprint = capture.held.fingerprint
+        return capture
+
+    def read(self, capture_id: int, into: Any) -> None:
+        """Copy a capture (see `Holding.read`)."""
+        self._holding.read(capture_id, into)
+
+    def fence(self, epoch: Epoch, worker: int, incarnation: int) -> None:
+        """Refuse `worker` up to `incarnation`: its process is gone."""
+        with self._condition:
+            if self._phase is None or self._phase.epoch != epoch:
+                return
+            self._incarnations[worker] = max(self._incarnations.get(worker, 0), incarnation + 1)
+            self._execute(self._rule.on_leave(worker))
+            self._condition.notify_all()
+
+    def drain(self) -> Progress:
+        """Return and forget what happened since the last call."""
+        with self._condition:
+            progress = Progress(
+                self._unreported.ranges(),
+                tuple(self._unreported_drops),
+                tuple(self._staleness),
+                tuple(self._spans),
+                self._sequence,
+                self._first_applied,
+                self._last_applied,
+            )
+            self._unreported = UnitSet()
+            self._unreported_drops, self._staleness, self._spans = [], [], []
+            return progress
+
+    @property
+    def epoch(self) -> Epoch:
+        """The phase being served."""
+        return self._phase.epoch if self._phase else NO_EPOCH
+
+    # --- what workers call ---
+
+    def pull(self, push: Push) -> tuple[PushReply, Any]:
+        """Return the current sequence and parameters.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: the caller is out of date.
+        """
+        with self._condition:
+            self._admit(push)
+            return PushReply(self._sequence), self._publisher.current()
+
+    def push_pull(self, push: Push, contribution: Any) -> tuple[PushReply, Any]:
+        """Offer a contribution tree; returns when the rule releases it, with the parameters then.
+
+        A unit is applied once: a repeated push gets the first one's result.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: the caller is out of date; nothing was applied.
+          WaitTimeout: the rule did not release the push in time.
+        """
+        with self._condition:
+            self._admit(push)
+            if any(unit in self._applied or unit in self._dropped for unit in push.units):
+                return PushReply(self._sequence, duplicate=True), self._publisher.current()
+            push_id = self._by_units.get(push.units)
+            if push_id is None:
+                push_id = self._arrive(push, contribution)
+            ticket = self._tickets[push_id]
+            settled = self._condition.wait_for(
+                lambda: ticket.reply is not None or not self._open or self.epoch != push.epoch, RELEASE_SECS
+            )
+            self._by_units.pop(push.units, None)
+            self._tickets.pop(push_id, None)
+            if ticket.reply is not None:
+                return ticket.reply, self._publisher.current()
+            self._admit(push)
+            assert not settled
+            raise WaitTimeout(
+                f"the push of worker {push.worker} with units {push.units} was held for {RELEASE_SECS:g} s by "
+                f"{self._protocol.name}; it waits for other workers of {self._phase and self._phase.members}"
+            )
+
+    def _arrive(self, push: Push, contribution: Any) -> int:
+        push_id = self._next_push
+        self._next_push += 1
+        self._tickets[push_id] = _Ticket(push, contribution)
+        self._by_units[push.units] = push_id
+        staleness = self._sequence - push.base
+        self._execute(self._rule.on_push(Arrival(push_id, push.worker, push.units, staleness)))
+        self._condition.notify_all()
+        return push_id
+
+    def _execute(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case Apply(pushes, rate):
+                    self._apply([self._tickets[push] for push in pushes], rate)
+                case Drop(push, reason):
+                    ticket = self._tickets[push]
+                    for unit in ticket.push.units:
+                        self._dropped.add(unit)
+                        self._unreported_drops.append((unit, reason))
+                    ticket.reply = PushReply(self._sequence, dropped=reason)
+                case Release(push):
+                    ticket = self._tickets[push]
+                    dropped = ticket.reply.dropped if ticket.reply else ""
+                    ticket.reply = PushReply(self._sequence, dropped=dropped)
+
+    def _apply(self, tickets: list[_Ticket], rate: float) -> None:
+        assert self._state is not None and self._phase is not None
+        started = self._clock.monotonic()
+        contributions = tuple(ticket.contribution for ticket in tickets)
+        total = contributions[0] if len(contributions) == 1 else self._programs.total(contributions)
+        units = tuple(unit for ticket in tickets for unit in ticket.push.units)
+        blend = min(1.0, len(tickets) / len(self._phase.members))
+        self._state = self._programs.update(self._state, total, units=len(units), factor=rate, blend=blend)
+        self._publisher.publish(self._state)
+        base = min(ticket.push.base for ticket in tickets)
+        self._staleness.extend(self._sequence - ticket.push.base for ticket in tickets)
+        self._sequence += 1
+        for unit in units:
+            self._applied.add(unit)
+            self._unreported.add(unit)
+        self._last_applied = self._clock.monotonic()
+        self._first_applied = self._first_applied or self._last_applied
+        self._apply_log.write(
+            Entry(self._phase.epoch.number, self._sequence, units, base, rate, float(len(units)), blend)
+        )
+        self._spans.append(
+            Span("apply", "server", started, self._last_applied - started, self._phase.epoch.number, len(units))
+        )
+        if len(self._applied) >= self._phase.end_units:
+            self._completed.set()
+
+    # --- admission ---
+
+    def _expect(self, epoch: Epoch) -> Phase:
+        if self._phase is None or self._phase.epoch != epoch:
+            raise StaleEpoch(f"epoch {epoch} was named, but the server is in epoch {self.epoch}; ask the chief again")
+        return self._phase
+
+    def _admit(self, push: Push) -> None:
+        self._expect(push.epoch)
+        if not self._open:
+            raise StaleEpoch(f"epoch {push.epoch} has ended; ask the chief for the next phase")
+        newest = self._incarnations.get(push.worker, 0)
+        if push.incarnation < newest:
+            raise StaleIncarnation(
+                f"worker {push.worker} speaks as incarnation {push.incarnation}, but {newest} or later is expected; "
+                "this process ends"
+            )
+        self._incarnations[push.worker] = push.incarnation
+
+    def _held(self, digest: str = "") -> Held:
+        assert self._state is not None and self._phase is not None
+        digest = digest or fingerprint(self._state)
+        return Held(self._phase.epoch, len(self._applied), self._sequence, digest)

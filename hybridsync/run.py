@@ -1,0 +1,80 @@
+"""What a run is made of before anybody starts it: the same values in every role's process."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hybridsync import protocols
+from hybridsync.config import RunConfig
+from hybridsync.errors import ConfigError
+from hybridsync.optimizer import Optimizer
+from hybridsync.plan import Plan
+from hybridsync.protocols.base import Protocol
+from hybridsync.state import TrainState, initial_state
+from hybridsync.step import Programs
+from hybridsync.task import Task
+
+
+@dataclass(frozen=True)
+class Run:
+    """A task, an optimizer and the values they run with.
+
+    Args:
+      config: resolved configuration.
+      task, optimizer: what to train, and how.
+      workdir: where everything is left; None leaves nothing.
+    """
+
+    config: RunConfig
+    task: Task
+    optimizer: Optimizer
+    workdir: Path | None
+
+    @functools.cached_property
+    def plan(self) -> Plan:
+        """The parsed plan."""
+        return Plan.parse(self.config.plan)
+
+    @functools.cached_property
+    def stages(self) -> tuple[Protocol, ...]:
+        """The protocol of each stage.
+
+        Raises:
+          PlanError: unknown protocol or argument.
+        """
+        return tuple(protocols.resolve(stage) for stage in self.plan.stages)
+
+    def check(self) -> None:
+        """Check what can be checked before anything starts.
+
+        Raises:
+          ConfigError: a stage cannot work with these workers, or another value is impossible.
+        """
+        if self.config.servers != 1:
+            raise ConfigError(f"servers is {self.config.servers}; this version runs exactly 1 parameter server")
+        members = tuple(range(self.config.workers))
+        for protocol in self.stages:
+            if protocol.path is protocol.path.SERVER:
+                protocol.server_rule(members)
+
+    def programs(self, *, donate_parameters: bool) -> Programs:
+        """Return the compiled programs (see `Programs`)."""
+        return Programs(
+            self.task,
+            self.optimizer,
+            unit_size=self.config.unit_size,
+            workload=self.config.workload,
+            seed=self.config.seed,
+            donate_parameters=donate_parameters,
+        )
+
+    def initial_state(self) -> TrainState:
+        """Return the state before the first unit."""
+        return initial_state(self.task, self.optimizer, self.config.seed)
+
+    def describe_source(self) -> dict[str, Any]:
+        """Return what the data source says of itself, for the checkpoint."""
+        return self.task.source.describe()

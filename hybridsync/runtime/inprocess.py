@@ -1,0 +1,204 @@
+"""The in-process runtime: chief, server and workers are objects and threads of one process, without sockets.
+
+The workers share the default device. Lock-step workers meet at a rendezvous and share one replica; asynchronous ones
+call the primary directly.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from hybridsync import __version__
+from hybridsync.applylog import FileApplyLog, NullApplyLog
+from hybridsync.chief.chief import Chief
+from hybridsync.clock import Clock
+from hybridsync.errors import HybridSyncError, RoleLost
+from hybridsync.evaluation import Evaluator
+from hybridsync.holding import Holding
+from hybridsync.messages import Hello, Report
+from hybridsync.opening import APPLY_LOG, Opening
+from hybridsync.paths.collective import Collective, Rendezvous
+from hybridsync.paths.emulation import Emulation
+from hybridsync.paths.recorder import WorkerRecorder
+from hybridsync.paths.replica import Replica
+from hybridsync.paths.server import ServerEngine
+from hybridsync.paths.sync import SyncEngine
+from hybridsync.paths.worker import WorkerLoop
+from hybridsync.plan import Epoch, Phase
+from hybridsync.protocols.base import Path
+from hybridsync.ps.primary import Primary
+from hybridsync.ps.publisher import DevicePublisher
+from hybridsync.switching.commits import Committer
+from hybridsync.switching.manager import Manager, Start
+from hybridsync.switching.reporter import Hook, Reporter
+from hybridsync.telemetry.recorder import Recorder
+from hybridsync.telemetry.summary import Summary
+
+CHIEF, REPLICA, SERVER = "inprocess:chief", "inprocess:replica", "inprocess:server"
+REPORT_SECS = 0.1
+JOIN_SECS = 60.0
+
+
+class InProcess:
+    """One run in this process.
+
+    Args:
+      opening: where the run begins.
+      recorder: events, metrics, timeline, progress.
+      clock: for everything that reads time.
+      hooks: (function, every so many units).
+    """
+
+    def __init__(
+        self, opening: Opening, recorder: Recorder, clock: Clock, hooks: list[tuple[Hook, int]]
+    ) -> None:
+        self._opening, self._recorder, self._clock = opening, recorder, clock
+        self._hooks = hooks
+        run = opening.run
+        self._programs = programs = run.programs(donate_parameters=False)
+        self.chief = Chief(opening.ledger, run.config.workers, programs.state_layout.schema_hash, clock)
+        self._holding = Holding(programs.state_layout)
+        logged = run.workdir is not None and run.config.telemetry.apply_log
+        apply_log = FileApplyLog(run.workdir / APPLY_LOG) if logged and run.workdir else NullApplyLog()
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+        self._primary = Primary(programs, DevicePublisher(), self._at, clock, apply_log, self._wake)
+        self._replica = Replica(programs, self._at, clock, apply_log)
+        self._rendezvous: dict[Epoch, Rendezvous] = {}
+        self._lock = threading.Lock()
+        self._recorders = [
+            WorkerRecorder(worker, clock, run.config.telemetry.timeline) for worker in range(run.config.workers)
+        ]
+        self._server_incarnation = 0
+        self.committer: Committer | None = None
+
+    def run(self) -> Summary:
+        """Run to the end or to a preemption (see `Manager.run`)."""
+        opening, run, clock = self._opening, self._opening.run, self._clock
+        self._holding.pack(opening.state)
+        counts = opening.ledger.applied().ranges()
+        capture = self._holding.seal(
+            Epoch(opening.epoch, 0), sequence=opening.sequence, applied=counts, dropped=opening.ledger.dropped().ranges()
+        )
+        reporter = Reporter(
+            run,
+            self.chief,
+            self._recorder,
+            clock,
+            seconds=opening.seconds,
+            hooks=self._hooks,
+            switches=opening.switches,
+        )
+        self.committer = Committer(opening.store, self._programs.state_layout, self._at, Evaluator(run.task), clock)
+        manager = Manager(
+            run,
+            self.chief,
+            Start(capture, CHIEF, opening.reason, opening.epoch, opening.committed),
+            servers=lambda: {SERVER: self._primary},
+            holder_at=self._at,
+            epochs=opening.epochs,
+            committer=self.committer,
+            reporter=reporter,
+            clock=clock,
+        )
+        schema = self._programs.state_layout.schema_hash
+        self._server_incarnation = self.chief.register(self._hello("server", 0, SERVER, schema)).incarnation
+        threads = [
+            threading.Thread(target=self._work, args=(worker, schema), name=f"worker-{worker}", daemon=True)
+            for worker in range(run.config.workers)
+        ]
+        heart = threading.Thread(target=self._beat, name="heart", daemon=True)
+        for thread in [*threads, heart]:
+            thread.start()
+        try:
+            return manager.run()
+        finally:
+            for rendezvous in self._rendezvous.values():
+                rendezvous.break_off("the run is over")
+            for thread in threads:
+                thread.join(JOIN_SECS)
+            self._stop.set()
+            self._wake.set()
+            heart.join(JOIN_SECS)
+
+    # --- the roles' threads ---
+
+    def _work(self, worker: int, schema: str) -> None:
+        recorder = self._recorders[worker]
+        run = self._opening.run
+        try:
+            recorder.incarnation = self.chief.register(self._hello("worker", worker, REPLICA, schema)).incarnation
+            emulation = Emulation(run.config.emulation, run.config.workload)
+            engines = {
+                Path.SYNC: SyncEngine(
+                    worker,
+                    self.chief,
+                    self._programs,
+                    self._replica,
+                    self._collective_of,
+                    recorder,
+                    emulation,
+                    ahead=None,
+                ),
+                Path.SERVER: ServerEngine(
+                    worker, self.chief, self._programs, lambda phase: self._primary, recorder, emulation
+                ),
+            }
+            WorkerLoop(worker, self.chief, engines, self._replica, recorder, self._clock).run()
+        except HybridSyncError as error:
+            self._fail(error)
+        except Exception as error:  # the task's own code: its traceback is the user's, and the run must end by it
+            failure = RoleLost(f"worker {worker} failed: {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            self._fail(failure)
+
+    def _fail(self, error: HybridSyncError) -> None:
+        self.chief.fail(error)
+        for rendezvous in list(self._rendezvous.values()):
+            rendezvous.break_off(str(error))
+
+    def _beat(self) -> None:
+        """Report for every role, and at once when the primary has applied the phase's last unit."""
+        while not self._stop.is_set():
+            self._wake.wait(REPORT_SECS)
+            self._wake.clear()
+            progress = self._primary.drain()
+            self.chief.report(
+                Report(
+                    role="server",
+                    id=0,
+                    incarnation=self._server_incarnation,
+                    epoch=self._primary.epoch,
+                    sequence=progress.sequence,
+                    applied=progress.applied,
+                    dropped=progress.dropped,
+                    staleness=progress.staleness,
+                    first_applied=progress.first_applied,
+                    last_applied=progress.last_applied,
+                    spans=progress.spans,
+                )
+            )
+            for recorder in self._recorders:
+                if recorder.incarnation:
+                    self.chief.report(recorder.drain())
+
+    # --- how roles find each other ---
+
+    def _at(self, address: str) -> Any:
+        return {CHIEF: self._holding, REPLICA: self._replica, SERVER: self._primary}[address]
+
+    def _collective_of(self, phase: Phase) -> Collective:
+        with self._lock:
+            if phase.epoch not in self._rendezvous:
+                self._rendezvous[phase.epoch] = Rendezvous(phase.members, self._programs.total)
+            return self._rendezvous[phase.epoch]
+
+    @staticmethod
+    def _hello(role: str, role_id: int, address: str, schema: str) -> Hello:
+        return Hello(role, role_id, os.getpid(), socket.gethostname(), address, schema, __version__)

@@ -1,0 +1,52 @@
+"""The training state, the same on every path: arrays only, free of any topology."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from hybridsync.errors import TaskError
+from hybridsync.optimizer import Optimizer
+from hybridsync.task import Task
+
+
+@flax.struct.dataclass
+class TrainState:
+    """Everything training carries from one update to the next.
+
+    Args:
+      params: the model's parameters, as the task returns them.
+      opt_state: the optax state, with the injected hyperparameters.
+      model_state: non-parameters (BatchNorm statistics, counters); {} when there are none.
+      protocol_state: what one protocol keeps beyond that; {} is always legal.
+      counters: {"units": int32 units applied, "updates": int32 optimizer updates applied}.
+    """
+
+    params: Any
+    opt_state: Any
+    model_state: Any
+    protocol_state: Any
+    counters: dict[str, Any]
+
+
+def initial_state(task: Task, optimizer: Optimizer, seed: int) -> TrainState:
+    """Return the state before the first unit; a pure function of the arguments.
+
+    Raises:
+      TaskError: the task's init does not return (params, model_state).
+      OptimizerError: the optimizer is one that cannot be trained with.
+    """
+    made = task.init(jax.random.key(seed))
+    if not isinstance(made, tuple) or len(made) != 2:
+        raise TaskError(f"task.init returned a {type(made).__name__}; it must return (params, model_state)")
+    params, model_state = made
+    counters = {"units": jnp.int32(0), "updates": jnp.int32(0)}
+    return TrainState(params, optimizer.init(params), model_state, {}, counters)
+
+
+def abstract_state(task: Task, optimizer: Optimizer) -> TrainState:
+    """Return the shapes and dtypes of the state without computing it."""
+    return jax.eval_shape(lambda: initial_state(task, optimizer, 0))

@@ -1,0 +1,170 @@
+"""The step as three programs, the same on every path: unit gradient, mean, update.
+
+    unit_gradient(parameters, unit)    local; pure function of the parameters and (seed, unit)
+    total(contributions)               the only collective: an ordered sum (over threads, or psum over the mesh)
+    update(state, total)               local; divides by the weight, sets the rate, runs the optimizer
+
+A *contribution* is one tree of float32 and int32 leaves: gradients, float model statistics and loss, each already
+weighted, beside their weight. Idle members contribute weight 0. What a failed collective could lose is never donated:
+`update` runs behind it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hybridsync.layout import Layout
+from hybridsync.optimizer import Optimizer
+from hybridsync.state import TrainState, abstract_state
+from hybridsync.task import Task
+
+MAX_INT32 = 2**31 - 1
+
+
+class Parameters(NamedTuple):
+    """What a worker needs to compute a gradient: `params` and `model_state` of a TrainState."""
+
+    params: Any
+    model_state: Any
+
+
+class Programs:
+    """The compiled programs of one task and optimizer, shared by all phases so that a switch compiles nothing.
+
+    Args:
+      task, optimizer: what to train, and how.
+      unit_size: examples a unit, B.
+      workload: units W; the schedule sees examples as int32 while 2WB fits, else as float32.
+      seed: of the run.
+      donate_parameters: whether `update` may reuse the parameters' memory. False where others read them while it
+        runs (threads sharing one state).
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        optimizer: Optimizer,
+        *,
+        unit_size: int,
+        workload: int,
+        seed: int,
+        donate_parameters: bool,
+    ) -> None:
+        self.task, self.optimizer = task, optimizer
+        self.unit_size, self.seed = unit_size, seed
+        self._wide = 2 * workload * unit_size > MAX_INT32
+        self.state = abstract_state(task, optimizer)
+        key = jax.random.key(seed)
+        self._key = key
+        self.unit_gradient = jax.jit(partial(_unit_gradient, task, optimizer.clip))
+        self.total = jax.jit(_total)
+        donated = ("parameters", "opt_state", "counters") if donate_parameters else ("opt_state", "counters")
+        self._update = jax.jit(self._update_program, donate_argnames=donated)
+        example = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in self.batch(0).items()}
+        parameters = Parameters(self.state.params, self.state.model_state)
+        self.contribution = jax.eval_shape(self.unit_gradient, parameters, example, jnp.int32(0), key)
+        self.contribution_layout = Layout.of(self.contribution)
+        self.parameters_layout = Layout.of(parameters)
+        self.state_layout = Layout.of(self.state)
+        self.zero = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), self.contribution)
+
+    def batch(self, unit: int) -> dict[str, np.ndarray]:
+        """Return the raw examples of `unit`, gathered on the host."""
+        return self.task.source.batch(unit, unit_size=self.unit_size, seed=self.seed)
+
+    def gradient(self, parameters: Parameters, unit: int) -> Any:
+        """Return the contribution of `unit` at `parameters`; dispatched, not awaited."""
+        return self.unit_gradient(parameters, self.batch(unit), np.int32(unit), self._key)
+
+    def update(self, state: TrainState, total: Any, *, units: int, factor: float, blend: float) -> TrainState:
+        """Return the state after one optimizer update; parts of `state` are donated.
+
+        Args:
+          total: summed contributions, of weight at least one unit.
+          units: units in `total`.
+          factor: the protocol's factor on the schedule's learning rate.
+          blend: share of the new float model statistics: 1 under lock-step, 1/n from one of n asynchronous workers.
+        """
+        parameters, opt_state, counters = self._update(
+            Parameters(state.params, state.model_state),
+            state.opt_state,
+            state.counters,
+            total,
+            np.int32(units),
+            np.float32(factor),
+            np.float32(blend),
+        )
+        return TrainState(parameters.params, opt_state, parameters.model_state, state.protocol_state, counters)
+
+    def _update_program(self, parameters, opt_state, counters, total, units, factor, blend):
+        params, model_state = parameters
+        applied = counters["units"]
+        examples = (applied.astype(jnp.float32) if self._wide else applied) * self.unit_size
+        rate = self.optimizer.rate(examples) * factor
+        weight = total["floats"]["weight"]
+        grads = jax.tree.map(lambda g, p: (g / weight).astype(p.dtype), total["floats"]["grads"], params)
+        updates, opt_state = self.optimizer.update(grads, opt_state, params, rate)
+        params = jax.tree.map(lambda p, u: jnp.asarray(p + u).astype(p.dtype), params, updates)
+        model_state = _merge_model_state(model_state, total, weight, blend)
+        counters = {"units": applied + units, "updates": counters["updates"] + 1}
+        return Parameters(params, model_state), opt_state, counters
+
+
+def _unit_gradient(task: Task, clip: float | None, parameters: Parameters, batch: dict, unit, key) -> dict:
+    """The gradient of one unit on that unit alone: its own batch statistics, its own mask mean."""
+    params, model_state = parameters
+    data_key, model_key = jax.random.split(jax.random.fold_in(key, unit))
+    batch = task.source.augment(batch, data_key)
+
+    def loss(params):
+        value, (_, new_state) = task.loss(params, model_state, batch, model_key)
+        return value, new_state
+
+    (value, new_state), grads = jax.value_and_grad(loss, has_aux=True)(params)
+    grads = jax.tree.map(lambda g: g.astype(jnp.float32), grads)
+    if clip is not None:
+        norm = jnp.sqrt(sum(jnp.sum(jnp.square(g)) for g in jax.tree.leaves(grads)))
+        grads = jax.tree.map(lambda g: g * jnp.minimum(1.0, clip / jnp.maximum(norm, 1e-30)), grads)
+    leaves = jax.tree.leaves(new_state)
+    return {
+        "floats": {
+            "grads": grads,
+            "loss": value.astype(jnp.float32),
+            "stats": [leaf.astype(jnp.float32) for leaf in leaves if _is_float(leaf)],
+            "weight": jnp.float32(1.0),
+        },
+        "ints": [leaf.astype(jnp.int32) for leaf in leaves if not _is_float(leaf)],
+    }
+
+
+def _total(contributions: tuple) -> dict:
+    """The ordered sum of contributions: floats add up in member order, integers take the maximum."""
+    first, *others = contributions
+    for other in others:
+        first = {
+            "floats": jax.tree.map(jnp.add, first["floats"], other["floats"]),
+            "ints": jax.tree.map(jnp.maximum, first["ints"], other["ints"]),
+        }
+    return first
+
+
+def _merge_model_state(model_state: Any, total: dict, weight: jax.Array, blend: jax.Array) -> Any:
+    """Average float statistics into the shared ones as (1-a)*s + a*w; integers take the maximum."""
+    leaves, treedef = jax.tree.flatten(model_state)
+    stats, ints = iter(total["floats"]["stats"]), iter(total["ints"])
+    merged = [
+        ((1.0 - blend) * leaf.astype(jnp.float32) + blend * (next(stats) / weight)).astype(leaf.dtype)
+        if _is_float(leaf)
+        else jnp.maximum(leaf, next(ints).astype(leaf.dtype))
+        for leaf in leaves
+    ]
+    return jax.tree.unflatten(treedef, merged)
+
+
+def _is_float(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jnp.floating)

@@ -1,0 +1,268 @@
+"""Turns what roles report and what the manager does into events, metrics, spans and the summary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax.numpy as jnp
+
+from hybridsync.chief.chief import Chief
+from hybridsync.clock import Clock
+from hybridsync.messages import Capture, Span
+from hybridsync.plan import Phase
+from hybridsync.run import Run
+from hybridsync.switching.commits import Commit
+from hybridsync.telemetry.metrics import Metrics, Staleness
+from hybridsync.telemetry.recorder import Recorder
+from hybridsync.telemetry.summary import Summary, Units, write_summary
+
+Hook = Callable[[Metrics], None]
+
+
+@dataclass
+class PendingSwitch:
+    """A switch whose stall and commit are not both known yet."""
+
+    fields: dict[str, Any]
+    last_applied: float
+    unit_secs: float
+    commit_secs: float | None = None
+    stall_secs: float | None = None
+
+
+@dataclass
+class StageTimes:
+    """Seconds of each stage of the switch under way."""
+
+    secs: dict[str, float] = field(default_factory=dict)
+    compile_secs: float = 0.0
+
+
+class Reporter:
+    """Writes the run's record; used by the manager's thread alone.
+
+    Args:
+      run: what is being run.
+      chief: whose intake is taken.
+      recorder: events, metrics, timeline, progress.
+      clock: for intervals.
+      seconds: of the run's earlier lives, from the first unit leased.
+      hooks: (function, every so many units): called with the newest metrics.
+      switches: switch events of earlier lives.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        chief: Chief,
+        recorder: Recorder,
+        clock: Clock,
+        *,
+        seconds: float,
+        hooks: list[tuple[Hook, int]],
+        switches: list[dict[str, Any]],
+    ) -> None:
+        self._run, self._chief, self._recorder, self._clock = run, chief, recorder, clock
+        self._seconds, self._hooks = seconds, hooks
+        self._switches = switches
+        self._next_log = clock.monotonic() + run.config.telemetry.log_secs
+        self._last = (clock.monotonic(), chief.num_applied)
+        self._loss: tuple[float, int] = (0.0, 0)
+        self._interval, self._whole = Staleness(), Staleness()
+        self._pending: PendingSwitch | None = None
+        self._compile_secs = 0.0
+        self._phase: Phase | None = None
+        self._due = [every for _, every in hooks]
+        self._final: dict[str, Any] = {}
+
+    # --- what the manager tells ---
+
+    def event(self, kind: str, **fields: Any) -> dict[str, Any]:
+        """Write one event of the current epoch."""
+        epoch = self._phase.epoch.number if self._phase else 0
+        return self._recorder.events.write(kind, epoch=epoch, **fields)
+
+    def note(self, text: str) -> None:
+        """Show one line that stays."""
+        self._recorder.progress.note(text)
+
+    def entered(self, phase: Phase, units: int) -> None:
+        """Write that `phase` was announced."""
+        self._phase = phase
+        protocol = self._protocol(phase)
+        per_update = protocol.units_per_update(len(phase.members))
+        self.event(
+            "phase_entered",
+            protocol=phase.spec,
+            members=list(phase.members),
+            lane=phase.lane,
+            reason=phase.reason,
+            units=units,
+            learning_rate=self._learning_rate(units),
+            units_per_update=per_update,
+            fingerprint=phase.fingerprint,
+        )
+        self.note(f"epoch {phase.epoch}: {phase.spec} from unit {units:,} to {phase.end_units:,} ({phase.reason})")
+
+    def ended(self, capture: Capture) -> None:
+        """Write that the current phase is over."""
+        self.event("phase_ended", units=capture.held.units, fingerprint=capture.held.fingerprint)
+
+    def switching(self, before: Phase, after: Phase, capture: Capture, times: StageTimes, unit_secs: float) -> None:
+        """Note a switch; its event follows when the stall and the commit are known."""
+        assert self._pending is None, "a switch begins when the last one is committed and has applied a unit"
+        self._pending = PendingSwitch(
+            {
+                "from": before.spec,
+                "to": after.spec,
+                "reason": after.reason,
+                "units": capture.held.units,
+                "fingerprint": capture.held.fingerprint,
+                **{f"{stage}_secs": times.secs[stage] for stage in ("drain", "capture", "reserve", "enter")},
+                "compile_secs": self._compile_secs,
+            },
+            capture.last_applied,
+            unit_secs,
+        )
+        self._compile_secs = 0.0
+
+    def committed(self, commit: Commit) -> None:
+        """Write that a state is durable."""
+        if commit.bytes:
+            self.event("checkpoint", units=commit.units, bytes=commit.bytes, secs=commit.secs)
+        if self._pending is not None and self._pending.commit_secs is None:
+            self._pending.commit_secs = commit.secs
+        self._finish_switch()
+
+    def evaluated(self, units: int, figures: dict[str, Any] | None) -> None:
+        """Write what a task measured of the state at `units`."""
+        if figures is None:
+            return
+        self._final = figures
+        fields = {"accuracy": None, "loss": None, **figures}
+        self.event("evaluation", examples=units * self._run.config.unit_size, **fields)
+        shown = ", ".join(f"{key} {value:.4g}" for key, value in figures.items())
+        self.note(f"unit {units:,}: {shown}")
+
+    def span(self, name: str, started: float, ended: float) -> None:
+        """Put a stretch of the chief's time on the timeline."""
+        epoch = self._phase.epoch.number if self._phase else 0
+        self._recorder.timeline.add("chief", 0, [Span(name, "switch", started, ended - started, epoch, 0)])
+
+    # --- the beat ---
+
+    def tick(self) -> None:
+        """Take what roles reported; write what is due."""
+        intake = self._chief.take_intake()
+        for hello in intake.joined:
+            self.event(
+                "role_started", role=hello.role, id=hello.id, pid=hello.pid, host=hello.host, address=hello.address
+            )
+            if hello.role == "worker":
+                self.event("worker_joined", worker=hello.id)
+        for lost in intake.lost:
+            self.event("role_lost", role=lost.role, id=lost.id, reason=lost.reason, pid=lost.pid)
+            if lost.role == "worker":
+                self.event("worker_left", worker=lost.id)
+            self.note(f"{lost.role} {lost.id} lost: {lost.reason}")
+        for role, role_id, spans in intake.spans:
+            self._recorder.timeline.add(role, role_id, spans)
+        self._loss = self._loss[0] + intake.loss_sum, self._loss[1] + intake.num_losses
+        self._interval.add(intake.staleness)
+        self._whole.add(intake.staleness)
+        self._compile_secs += intake.compile_secs
+        self._finish_switch()
+        now = self._clock.monotonic()
+        units = self._chief.num_applied
+        due = any(units >= at for at in self._due)
+        if self._phase is not None and (now >= self._next_log or due):
+            self._next_log = now + self._run.config.telemetry.log_secs
+            self._write_metrics(now, units)
+
+    def _write_metrics(self, now: float, units: int) -> None:
+        assert self._phase is not None
+        then, before = self._last
+        self._last = now, units
+        unit_size = self._run.config.unit_size
+        loss_sum, num_losses = self._loss
+        self._loss = (0.0, 0)
+        metrics = Metrics(
+            units=units,
+            examples=units * unit_size,
+            epoch=self._phase.epoch.number,
+            protocol=self._phase.spec,
+            loss=loss_sum / num_losses if num_losses else None,
+            learning_rate=self._learning_rate(units),
+            examples_per_sec=(units - before) * unit_size / max(now - then, 1e-9),
+            staleness=self._interval.summary(),
+            workers={worker: rate * unit_size for worker, rate in self._chief.worker_rates().items()},
+        )
+        self._interval.clear()
+        self._recorder.metrics.write(metrics)
+        self._recorder.progress.update(metrics)
+        for index, (hook, every) in enumerate(self._hooks):
+            if units >= self._due[index]:
+                self._due[index] = (units // every + 1) * every
+                hook(metrics)
+
+    def _finish_switch(self) -> None:
+        """Write the switch event once both its stall and its commit are known."""
+        pending = self._pending
+        if pending is None:
+            return
+        if pending.stall_secs is None:
+            first, _ = self._chief.stamps()
+            if first and pending.last_applied:
+                pending.stall_secs = max(0.0, first - pending.last_applied - pending.unit_secs)
+            elif first:
+                pending.stall_secs = 0.0
+        if pending.stall_secs is not None and pending.commit_secs is not None:
+            fields = {**pending.fields, "commit_secs": pending.commit_secs, "stall_secs": pending.stall_secs}
+            self._switches.append(self.event("switch", **fields))
+            self._pending = None
+
+    # --- the end ---
+
+    @property
+    def switch_pending(self) -> bool:
+        """Whether the last switch still waits for its stall or its commit."""
+        return self._pending is not None
+
+    def seconds(self) -> float:
+        """Seconds from the first unit leased, earlier lives included."""
+        first = self._chief.first_leased
+        return self._seconds + (self._clock.monotonic() - first if first else 0.0)
+
+    def finish(self, how: Any, error: str | None) -> Summary:
+        """Write the last metrics and the summary, and return it."""
+        self.tick()
+        if self._phase is not None:
+            self._write_metrics(self._clock.monotonic(), self._chief.num_applied)
+        counts = self._chief.ledger.counts()
+        summary = Summary(
+            exit=how,
+            units=Units(**counts.to_json()),
+            examples=counts.applied * self._run.config.unit_size,
+            seconds=self.seconds(),
+            plan=str(self._run.plan),
+            switches=self._switches,
+            final=self._final,
+            staleness=self._whole.summary(),
+            error=error,
+        )
+        self.event("run_finished", exit=how, units=counts.applied, error=error)
+        if self._run.workdir is not None:
+            write_summary(self._run.workdir, summary)
+        return summary
+
+    def _learning_rate(self, units: int) -> float:
+        assert self._phase is not None
+        protocol = self._protocol(self._phase)
+        workers = len(self._phase.members)
+        factor = protocol.rate(protocol.units_per_update(workers), workers)
+        return float(self._run.optimizer.rate(jnp.int32(units) * self._run.config.unit_size)) * factor
+
+    def _protocol(self, phase: Phase):
+        return next(p for s, p in zip(self._run.plan.stages, self._run.stages, strict=True) if s.spec == phase.spec)

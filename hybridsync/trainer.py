@@ -1,0 +1,186 @@
+"""The story of a run: `Trainer(task, optimizer, ...).fit()`.
+
+    trainer = Trainer(task, optimizer, workload=4000, unit_size=32, workers=4, plan="bsp:12.5%,asp")
+    result = trainer.fit()
+    result.accuracy, result.state.params
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import queue
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hybridsync.clock import SYSTEM_CLOCK
+from hybridsync.config import RunConfig, apply_overrides, load_config
+from hybridsync.errors import HybridSyncError, ResumeError
+from hybridsync.opening import AlreadyCompleted, Resume, open_run
+from hybridsync.optimizer import Optimizer
+from hybridsync.run import Run
+from hybridsync.runtime.inprocess import InProcess
+from hybridsync.state import TrainState
+from hybridsync.switching.reporter import Hook
+from hybridsync.task import Task
+from hybridsync.telemetry.metrics import Metrics
+from hybridsync.telemetry.progress import open_progress
+from hybridsync.telemetry.recorder import Recorder
+from hybridsync.telemetry.summary import Summary
+
+STEP_SECS = 3600.0
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """How a run ended.
+
+    Args:
+      state: final TrainState, numpy leaves.
+      summary: what summary.json holds.
+    """
+
+    state: TrainState
+    summary: Summary
+
+    @property
+    def completed(self) -> bool:
+        """Whether the whole workload was applied."""
+        return self.summary.exit == "completed"
+
+    @property
+    def accuracy(self) -> float | None:
+        """Accuracy on the held-out examples, None for tasks without one."""
+        return self.summary.final.get("accuracy")
+
+    @property
+    def loss(self) -> float | None:
+        """Loss on the held-out examples, None for tasks without one."""
+        return self.summary.final.get("loss")
+
+
+class Trainer:
+    """Trains one task on many workers, in this process.
+
+    Args:
+      task: model, loss and data (`Task.from_nnx`, `Task.from_linen`, or plain functions).
+      optimizer: `Optimizer(lambda learning_rate, ...: optax..., learning_rate=..., ...)`.
+      config: all values at once; or give some of its fields as keywords.
+      workdir: where checkpoints, events and the summary go; None leaves nothing.
+      resume: "auto", "must" or "never" (see `opening.open_run`).
+      init_from: workdir of a run to take parameters, optax and model state from.
+      convert_units: allow a resume with another unit size.
+      progress: show one line of progress on stderr.
+      **fields: fields of RunConfig: workload, unit_size, workers, plan, seed, ...
+
+    Raises:
+      ConfigError: a value is impossible; PlanError, OptimizerError and TaskError are its kinds.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        optimizer: Optimizer,
+        config: RunConfig | None = None,
+        *,
+        workdir: str | Path | None = None,
+        resume: Resume = "auto",
+        init_from: str | Path | None = None,
+        convert_units: bool = False,
+        progress: bool = True,
+        **fields: Any,
+    ) -> None:
+        config = RunConfig(**fields) if config is None else dataclasses.replace(config, **fields)
+        self._run = Run(config, task, optimizer, Path(workdir) if workdir is not None else None)
+        self._run.check()
+        self._resume: Resume = resume
+        self._init_from = Path(init_from) if init_from is not None else None
+        self._convert_units, self._progress = convert_units, progress
+        self._hooks: list[tuple[Hook, int]] = []
+        self._chief: Any = None
+
+    @classmethod
+    def from_config(cls, path: str | Path, overrides: Sequence[str] = (), **options: Any) -> Trainer:
+        """Return the trainer of a configuration file, with `key=value` overrides.
+
+        Raises:
+          ConfigError: the file or a value cannot be used.
+        """
+        loaded = load_config(path)
+        config = apply_overrides(loaded.config, overrides)
+        return cls(loaded.module.task(config), loaded.module.optimizer(config), config, **options)
+
+    def add_hook(self, hook: Hook, *, every: int) -> None:
+        """Call `hook(metrics)` in the chief's thread whenever another `every` units have been applied."""
+        self._hooks.append((hook, every))
+
+    def preempt(self) -> None:
+        """Ask a running `fit` to save its state and return early."""
+        if self._chief is not None:
+            self._chief.preempt()
+
+    def fit(self) -> FitResult:
+        """Train to the end of the workload, or go on where the workdir's checkpoint ends.
+
+        Raises:
+          WorkdirError, ResumeError, CheckpointError, DataError: refused before anything was trained.
+          HybridSyncError: the run could not go on; its last checkpoint is intact.
+        """
+        run, clock = self._run, SYSTEM_CLOCK
+        try:
+            opening = open_run(
+                run, resume=self._resume, init_from=self._init_from, convert_units=self._convert_units
+            )
+        except AlreadyCompleted as done:
+            raise ResumeError(f"{done}; nothing is left to train, name a fresh workdir") from None
+        progress = open_progress(run.config.workload, sys.stderr, clock) if self._progress else None
+        if run.workdir is None:
+            recorder = Recorder.null(clock, progress)
+        else:
+            recorder = Recorder.open(run.workdir, clock, timeline=run.config.telemetry.timeline, progress=progress)
+        try:
+            recorder.events.write("run_started", epoch=opening.epoch, runtime="inprocess", reason=opening.reason)
+            runtime = InProcess(opening, recorder, clock, self._hooks)
+            self._chief = runtime.chief
+            summary = runtime.run()
+            assert runtime.committer is not None and runtime.committer.state is not None
+            return FitResult(runtime.committer.state, summary)
+        finally:
+            recorder.close()
+            if opening.lock is not None:
+                opening.lock.release()
+
+    def steps(self, *, every: int) -> Iterator[Metrics]:
+        """Train while the caller iterates: yields metrics every `every` units; leaving the loop saves and stops.
+
+        Raises:
+          HybridSyncError: as `fit`.
+        """
+        metrics: queue.Queue[Metrics | None] = queue.Queue()
+        failure: list[BaseException] = []
+        self.add_hook(metrics.put, every=every)
+
+        def train() -> None:
+            try:
+                self.result = self.fit()
+            except BaseException as error:  # handed to the caller's thread below
+                failure.append(error)
+            finally:
+                metrics.put(None)
+
+        thread = threading.Thread(target=train, name="fit")
+        thread.start()
+        try:
+            while (newest := metrics.get(timeout=STEP_SECS)) is not None:
+                yield newest
+        except queue.Empty:
+            raise HybridSyncError(f"no unit was applied for {STEP_SECS:g} s") from None
+        finally:
+            self._hooks.pop()
+            self.preempt()
+            thread.join()
+        if failure:
+            raise failure[0]
