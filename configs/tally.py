@@ -1,0 +1,82 @@
+"""The tally: a run whose parameters count how often each unit was applied, an oracle for every fault test.
+
+Parameters are a vector of 2W zeros, the gradient of unit u is one-hot(u) and the optimizer is plain SGD of
+rate 1: after any run `-params[u]` is the number of times u was applied. The second half is for fresh units
+that replace dropped ones.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hybridsync.config import OptimizerConfig, RunConfig
+
+if TYPE_CHECKING:
+    from hybridsync.optimizer import Optimizer
+    from hybridsync.task import Task
+    from hybridsync.units import UnitSet
+
+
+def config() -> RunConfig:
+    """Return the run: 4 workers, lock-step for an eighth of it, then asynchronous."""
+    return RunConfig(
+        workload=6000,
+        unit_size=1,
+        workers=4,
+        servers=1,
+        plan="bsp:12.5%,asp",
+        optimizer=OptimizerConfig(name="sgd", learning_rate=1.0, momentum=0.0),
+    )
+
+
+def task(config: RunConfig) -> Task:
+    """Return the task: its loss is the unit's own entry, so its gradient is one-hot."""
+    import jax.numpy as jnp
+
+    from hybridsync.data import TallySource
+    from hybridsync.task import Task
+
+    num_units = 2 * config.workload
+
+    def init(key: Any) -> tuple[Any, Any]:
+        del key
+        return {"tally": jnp.zeros(num_units, jnp.float32)}, {}
+
+    def loss(params: Any, model_state: Any, batch: Any, key: Any) -> tuple[Any, Any]:
+        del key
+        return params["tally"][batch["unit"][0]], ({}, model_state)
+
+    return Task(init, loss, TallySource(num_units), summarize=summarize)
+
+
+def summarize(params: Any, model_state: Any, applied: UnitSet) -> dict[str, int]:
+    """Return how often units were applied, read from the parameters.
+
+    Args:
+      params: the run's final parameters.
+      model_state: none.
+      applied: the units that the ledger calls applied.
+
+    Returns:
+      `min_count` and `max_count` over the applied units (both 1 after a correct run, 0 where nothing was
+      applied), and `stray`, the largest count of any other unit in size (0 after a correct run).
+    """
+    import numpy as np
+
+    del model_state
+    counts = np.rint(-np.asarray(params["tally"], np.float64)).astype(np.int64)
+    inside = np.zeros(counts.shape, bool)
+    for start, stop in applied.ranges():
+        inside[start:stop] = True
+    return {
+        "min_count": int(counts[inside].min(initial=counts.max(initial=0))),
+        "max_count": int(counts[inside].max(initial=0)),
+        "stray": int(np.abs(counts[~inside]).max(initial=0)),
+    }
+
+
+def optimizer(config: RunConfig) -> Optimizer:
+    """Return the optimizer the configuration names."""
+    from hybridsync.optimizer import from_config
+
+    return from_config(config.optimizer, config.workload, config.unit_size)
