@@ -21,6 +21,7 @@ from hybridsync.telemetry.lines import encode
 TIMELINE_FILE = "timeline.json"
 
 _FIRST_PID = {"supervisor": 1, "chief": 2, "server": 1_000, "worker": 10_000}
+_SPAN = '{"ph":"X"'
 
 
 class TimelineSink(Protocol):
@@ -83,6 +84,7 @@ class Timeline:
         self._lock = threading.Lock()
         self._rows: dict[tuple[str, int], list[str]] = {}
         self._stretches: dict[tuple[str, int, int], _Stretch] = {}
+        self._prefixes: dict[tuple[str, str, int], str] = {}
         self._earlier: list[str] = []
         self._left_out_earlier = 0
         self._load()
@@ -124,28 +126,31 @@ class Timeline:
         write_durable(self._path, text)
 
     def _line(self, pid: int, tid: int, span: Span) -> str:
+        prefix = self._prefixes.get((span.name, span.category, pid))
+        if prefix is None:
+            prefix = self._prefixes[span.name, span.category, pid] = (
+                f'{_SPAN},"name":{json.dumps(span.name)},"cat":{json.dumps(span.category)},"pid":{pid},"tid":{tid}'
+            )
         ts, dur = self._elapsed.at(span.start) * 1e6, max(span.secs, 0.0) * 1e6
         return (
-            f'{{"ph":"X","name":{json.dumps(span.name)},"cat":{json.dumps(span.category)},"pid":{pid},"tid":{tid},'
-            f'"ts":{ts:.1f},"dur":{dur:.1f},"args":{{"epoch":{span.epoch},"units":{span.units}}}}}'
+            f'{prefix},"ts":{ts:.1f},"dur":{dur:.1f},"args":{{"epoch":{span.epoch},"units":{span.units}}}}}'
         )
 
     def _load(self) -> None:
+        """Take over an earlier life's file line by line, as `write` lays it out."""
         try:
-            trace = json.loads(self._path.read_bytes())
-            self._left_out_earlier = trace["otherData"]["left_out"]
-            events = trace["traceEvents"]
+            header, *lines, end = self._path.read_text(encoding="utf-8").splitlines()
+            self._left_out_earlier = json.loads(header + end)["otherData"]["left_out"]
+            rows = [json.loads(line.rstrip(",")) for line in lines if not line.startswith(_SPAN)]
         except FileNotFoundError:
             return
         except (ValueError, KeyError, TypeError) as error:
             logging.warning("%s is damaged (%s); a new timeline begins", self._path, error)
             return
-        for event in events:
-            if event["ph"] == "X":
-                self._earlier.append(encode(event))
-            elif event["name"] == "thread_name":
-                role, role_id = _role(event["pid"])
-                self._rows.setdefault((role, role_id), []).append(event["args"]["name"])
+        self._earlier = [line.rstrip(",") for line in lines if line.startswith(_SPAN)]
+        for row in rows:
+            if row["name"] == "thread_name":
+                self._rows.setdefault(_role(row["pid"]), []).append(row["args"]["name"])
 
 
 class NullTimeline:
