@@ -219,7 +219,8 @@ class World:
 
         Called by the control thread when a phase is revoked: a stopped peer, or one that died elsewhere in
         the ring, would block the main thread for ever. Only this process's connected gloo sockets are shut
-        down; the next mesh needs the listener.
+        down; the next mesh needs the listener. Order matters: the control thread notes the revocation, then
+        calls this; the main thread calls `mesh`, then looks at the note, so that one of them sees the other.
 
         Args:
           timeout_secs: how long to go on while the call does not return: its sockets may be about to connect.
