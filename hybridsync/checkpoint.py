@@ -175,8 +175,9 @@ class CheckpointStore:
         """
         started = self._clock.monotonic()
         items = {"ledger": _json_object("ledger", ledger), "run": _json_object("run", run)}
+        layout = Layout.of(state)
         state = jax.tree_util.tree_map(np.asarray, state)
-        record = _record(state, units, items)
+        record = _record(layout, state, units, items)
         step = self._next_step()
         try:
             with _patient():
@@ -386,10 +387,10 @@ class CheckpointStore:
         return _Damaged(f"unreadable: {_cause(error)}")
 
 
-def _record(state: Any, units: int, items: Mapping[str, Any]) -> dict[str, Any]:
+def _record(layout: Layout, state: Any, units: int, items: Mapping[str, Any]) -> dict[str, Any]:
     leaves: dict[str, list[str]] = {}
     stored = _by_path(ocp.tree.serialize_tree(state, keep_empty_nodes=True))
-    for spec, leaf in zip(Layout.of(state).leaves, jax.tree_util.tree_leaves(state), strict=True):
+    for spec, leaf in zip(layout.leaves, jax.tree_util.tree_leaves(state), strict=True):
         if leaf.size == 0:
             raise CheckpointError(f"leaf {spec.path} is {spec}: Orbax stores no empty arrays; drop it")
         if spec.path not in stored:
@@ -447,6 +448,8 @@ def _numbers(directory: Path) -> tuple[int, ...]:
 
 
 def _cause(error: BaseException) -> str:
-    """Return the first line of an error with its type: Orbax appends whole trees."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+    """Return an error's first line with its type: Orbax appends whole trees, TensorStore long paths."""
+    line, *_ = [*str(error).strip().splitlines(), ""]
+    if len(line) > 300:
+        line = f"{line[:120]} ... {line[-160:]}"
+    return f"{type(error).__name__}: {line}" if line else type(error).__name__

@@ -306,7 +306,7 @@ def test_a_full_disk_is_reported_and_the_previous_step_stays(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**18, hard))  # writes then fail as on a full disk
     try:
-        with pytest.raises(CheckpointError, match="checkpoint 2 at 200 units was not committed"):
+        with pytest.raises(CheckpointError, match=r"checkpoint 2 at 200 units was not.*File too large"):
             save(store, large, 200)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -349,7 +349,7 @@ def test_a_passing_refusal_to_read_costs_no_step(directory, monkeypatch):
 
 
 def test_what_a_killed_save_left_behind_is_ignored_and_removed(directory):
-    left = directory / "3.orbax-checkpoint-tmp"
+    left = directory / "9.orbax-checkpoint-tmp"
     shutil.copytree(directory / "2", left)
     store = CheckpointStore(directory)
     assert store.steps() == (1, 2)
@@ -361,7 +361,8 @@ def test_what_a_killed_save_left_behind_is_ignored_and_removed(directory):
     ("state", "ledger", "error", "message"),
     [
         (make_state(protocol_state={"x": np.zeros((0, 2))}), {}, CheckpointError, "x is float64.0,2."),
-        (make_state(protocol_state={"x": "text"}), {}, TaskError, "protocol_state/x has dtype"),
+        (make_state(protocol_state={"x": 3}), {}, TaskError, "protocol_state/x is a int, not an array"),
+        (make_state(protocol_state={"x": jax.random.key(0)}), {}, TaskError, "x is a PRNG key array"),
         (make_state(), {"x": float("nan")}, CheckpointError, "ledger is not JSON"),
         (make_state(), {"x": object()}, CheckpointError, "ledger is not JSON"),
     ],
