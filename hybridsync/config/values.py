@@ -42,8 +42,8 @@ class ScheduleConfig:
     """How the learning rate moves with progress; positions are shares of the workload.
 
     Args:
-        kind: "constant"; "piecewise", where the rate is `factors[i]` of the learning rate from `boundaries[i]`
-            on; or "cosine", down to 0 at the end.
+        kind: "constant"; "piecewise", where the rate is `factors[i]` of the learning rate from
+            `boundaries[i]` on; or "cosine", down to 0 at the end.
         boundaries: ascending shares of the workload in (0, 1); piecewise only.
         factors: positive, one for each boundary; piecewise only.
         warmup: share of the workload over which the rate rises linearly from 0; 0 for none.
