@@ -46,15 +46,8 @@ _DRAIN_SECS = 30.0
 
 # What Orbax, TensorStore and JSON raise on damaged files and refusing disks; there is no common base.
 _FAILURES = (
-    OSError,
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    ArithmeticError,
-    RuntimeError,
-    EOFError,
-    AssertionError,
+    *(OSError, EOFError, RuntimeError, ArithmeticError),
+    *(ValueError, TypeError, LookupError, AttributeError),
 )
 _DAMAGE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO, errno.EINVAL, errno.EUCLEAN, errno.EBADMSG}
 _REFUSALS = ("PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "Permission denied", "Too many open files")
