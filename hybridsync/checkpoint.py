@@ -46,7 +46,7 @@ _DRAIN_SECS = 30.0
 
 # What Orbax, TensorStore and JSON raise on damaged files and refusing disks; there is no common base.
 _FAILURES = (
-    *(OSError, EOFError, RuntimeError, ArithmeticError),
+    *(OSError, EOFError, RuntimeError, ArithmeticError, AssertionError),
     *(ValueError, TypeError, LookupError, AttributeError),
 )
 _DAMAGE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO, errno.EINVAL, errno.EUCLEAN, errno.EBADMSG}
