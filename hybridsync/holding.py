@@ -93,6 +93,25 @@ class Holding:
         return self._layout.unpack(buffer)
 
 
+class StartingState:
+    """The chief as a holder: it keeps the state that the run starts from, and trains nothing."""
+
+    def __init__(self, holding: Holding) -> None:
+        self._holding = holding
+
+    def capture(self, epoch: Epoch, final: bool) -> Capture:
+        """Refuse: the chief takes part in no epoch.
+
+        Raises:
+          StaleEpoch: always.
+        """
+        raise StaleEpoch(f"the chief keeps the starting state only and takes no part in epoch {epoch}")
+
+    def read(self, capture_id: int, into: np.ndarray) -> None:
+        """Copy the starting state (see `Holding.read`)."""
+        self._holding.read(capture_id, into)
+
+
 def take_over(phase: Phase, layout: Layout, reader_at: ReaderAt, device: Any = None) -> TrainState:
     """Return the starting state of `phase`, fetched from the role that holds it, on `device`.
 

@@ -179,10 +179,11 @@ class Report:
 
 @dataclass(frozen=True)
 class ReportReply:
-    """The active epoch; a role in an older one has been revoked."""
+    """The active epoch; a role in an older one has been revoked; `done` when the run is over."""
 
     epoch: Epoch
     revoked: bool
+    done: bool = False
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,8 @@ class Programs:
         self.parameters_layout = Layout.of(parameters)
         self.state_layout = Layout.of(self.state)
         self.zero = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), self.contribution)
+        weight = np.ones((), np.float32)
+        self.one = {**self.zero, "floats": {**self.zero["floats"], "weight": weight}}
 
     def batch(self, unit: int) -> dict[str, np.ndarray]:
         """Return the raw examples of `unit`, gathered on the host."""

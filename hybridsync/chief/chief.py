@@ -168,7 +168,7 @@ class Chief:
                 elif self._path is Path.SYNC:
                     self._note_progress(MESH, report.completed, self._clock.monotonic())
                 self._condition.notify_all()
-            return ReportReply(epoch, revoked=report.epoch != epoch)
+            return ReportReply(epoch, revoked=report.epoch != epoch, done=self._done)
 
     # --- what supervisors call (SupervisorPort) ---
 

@@ -42,6 +42,7 @@ class _Ticket:
 class Progress:
     """What happened since the last `drain`."""
 
+    epoch: Epoch
     applied: tuple[Range, ...]
     dropped: tuple[tuple[int, str], ...]
     staleness: tuple[int, ...]
@@ -63,6 +64,7 @@ class Primary:
       clock: for spans.
       apply_log: where updates are written down.
       completed: set when the phase's units are all applied, so that the chief hears of it at once.
+      device: where the state lives; None is jax's default.
     """
 
     def __init__(
@@ -73,7 +75,9 @@ class Primary:
         clock: Clock,
         apply_log: ApplyLog,
         completed: threading.Event,
+        device: Any = None,
     ) -> None:
+        self._device = device
         self._programs, self._publisher, self._reader_at = programs, publisher, reader_at
         self._clock, self._apply_log, self._completed = clock, apply_log, completed
         self._holding = Holding(programs.state_layout)
@@ -111,7 +115,7 @@ class Primary:
             if self._phase is not None and phase.epoch == self._phase.epoch:
                 return self._held()
             if self._state is None or self._fingerprint != phase.fingerprint:
-                self._state = take_over(phase, self._programs.state_layout, self._reader_at)
+                self._state = take_over(phase, self._programs.state_layout, self._reader_at, self._device)
             self._fingerprint = ""
             self._phase, self._rule, self._protocol, self._open = phase, rule, protocol, True
             self._sequence = phase.sequence
@@ -166,6 +170,7 @@ class Primary:
         """Return and forget what happened since the last call."""
         with self._condition:
             progress = Progress(
+                self.epoch,
                 self._unreported.ranges(),
                 tuple(self._unreported_drops),
                 tuple(self._staleness),

@@ -174,7 +174,7 @@ class InProcess:
                     role="server",
                     id=0,
                     incarnation=self._server_incarnation,
-                    epoch=self._primary.epoch,
+                    epoch=progress.epoch,
                     sequence=progress.sequence,
                     applied=progress.applied,
                     dropped=progress.dropped,

@@ -1,0 +1,52 @@
+"""The primary behind its gRPC service: contribution buffers in, packed parameters out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from hybridsync.layout import Layout
+from hybridsync.messages import Capture, Held, Push, PushReply
+from hybridsync.plan import Epoch, Phase
+from hybridsync.ports import Served
+from hybridsync.ps.primary import Primary
+
+
+class Endpoint:
+    """A `ServerPort` and `ParameterPort` over a primary whose publisher lends packed snapshots.
+
+    Args:
+      primary: decides and updates.
+      contribution_layout: of the buffers that workers push.
+      device: where the updates run.
+    """
+
+    def __init__(self, primary: Primary, contribution_layout: Layout, device: Any) -> None:
+        self._primary, self._layout, self._device = primary, contribution_layout, device
+
+    def enter(self, phase: Phase) -> Held:
+        """See `Primary.enter`."""
+        return self._primary.enter(phase)
+
+    def capture(self, epoch: Epoch, final: bool) -> Capture:
+        """See `Primary.capture`."""
+        return self._primary.capture(epoch, final)
+
+    def read(self, capture_id: int, into: np.ndarray) -> None:
+        """See `Holding.read`."""
+        self._primary.read(capture_id, into)
+
+    def fence(self, epoch: Epoch, worker: int, incarnation: int) -> None:
+        """See `Primary.fence`."""
+        self._primary.fence(epoch, worker, incarnation)
+
+    def pull(self, push: Push) -> tuple[PushReply, Served]:
+        """See `Primary.pull`."""
+        return self._primary.pull(push)
+
+    def push_pull(self, push: Push, contribution: np.ndarray) -> tuple[PushReply, Served]:
+        """See `Primary.push_pull`; `contribution` is aliased until the call returns, not copied."""
+        tree = jax.device_put(self._layout.unpack(contribution), self._device)
+        return self._primary.push_pull(push, tree)

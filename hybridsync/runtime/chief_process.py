@@ -1,0 +1,128 @@
+"""The chief's process: ledger, membership, switch manager, checkpoints, evaluation; member of no world, on CPU."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import TextIO
+
+from hybridsync.chief.chief import Chief
+from hybridsync.clock import SYSTEM_CLOCK
+from hybridsync.errors import EXIT_COMPLETED, EXIT_PREEMPTED
+from hybridsync.evaluation import Evaluator
+from hybridsync.holding import Holding, StartingState
+from hybridsync.opening import AlreadyCompleted, Opening, Resume, open_run
+from hybridsync.plan import Epoch
+from hybridsync.ports import ServerPort
+from hybridsync.rpc.channels import make_server
+from hybridsync.rpc.chief import ChiefServicer
+from hybridsync.rpc.holder import HolderClient, HolderServicer
+from hybridsync.rpc.parameter_server import ParameterClient
+from hybridsync.run import Run
+from hybridsync.runtime.roleprocess import use_compilation_cache
+from hybridsync.switching.commits import Committer
+from hybridsync.switching.manager import Manager, Start
+from hybridsync.switching.reporter import Reporter
+from hybridsync.telemetry.progress import open_progress
+from hybridsync.telemetry.recorder import Recorder
+
+
+def run_chief(
+    run: Run,
+    *,
+    resume: Resume,
+    init_from: Path | None,
+    convert_units: bool,
+    address: str,
+    report: Callable[[dict], None],
+    screen: TextIO = sys.stderr,
+) -> int:
+    """Open the run, serve its roles, take it to its end, and return the exit code.
+
+    Args:
+      address: `host:port` to serve on.
+      report: tells the supervisor: {"address": ...} once served.
+      screen: where progress is shown.
+
+    Raises:
+      HybridSyncError: refused input, or the run could not go on.
+    """
+    clock = SYSTEM_CLOCK
+    try:
+        opening = open_run(run, resume=resume, init_from=init_from, convert_units=convert_units)
+    except AlreadyCompleted as done:
+        print(f"{done}; nothing is left to do", file=screen, flush=True)
+        return EXIT_COMPLETED
+    run = opening.run
+    assert run.workdir is not None and opening.lock is not None
+    use_compilation_cache(run.workdir)
+    recorder = Recorder.open(
+        run.workdir,
+        clock,
+        timeline=run.config.telemetry.timeline,
+        progress=open_progress(run.config.workload, screen, clock),
+    )
+    try:
+        summary = _manage(opening, recorder, address, report)
+    finally:
+        recorder.close()
+        opening.lock.release()
+    return EXIT_COMPLETED if summary.exit == "completed" else EXIT_PREEMPTED
+
+
+def _manage(opening: Opening, recorder: Recorder, address: str, report: Callable[[dict], None]):
+    run, clock = opening.run, SYSTEM_CLOCK
+    programs = run.programs(donate_parameters=False)
+    chief = Chief(opening.ledger, run.config.workers, programs.state_layout.schema_hash, clock)
+    holding = Holding(programs.state_layout)
+    holding.pack(opening.state)
+    capture = holding.seal(
+        Epoch(opening.epoch, 0),
+        sequence=opening.sequence,
+        applied=opening.ledger.applied().ranges(),
+        dropped=opening.ledger.dropped().ranges(),
+    )
+    servicers = [ChiefServicer(chief), HolderServicer(StartingState(holding))]
+    server, bound = make_server(servicers, address, max_workers=4 * run.config.workers + 8)
+    server.start()
+    report({"address": bound})
+    recorder.events.write(
+        "run_started",
+        epoch=opening.epoch,
+        runtime="processes",
+        reason=opening.reason,
+        address=bound,
+        quarantined=[list(step) for step in opening.quarantined],
+    )
+    if opening.rolled_back:
+        units = opening.ledger.num_applied
+        recorder.events.write("rollback", epoch=opening.epoch, to_units=units, rolled_back=opening.rolled_back)
+    for step, reason in opening.quarantined:
+        recorder.progress.note(f"checkpoint {step} is damaged and was set aside: {reason}")
+    reporter = Reporter(
+        run, chief, recorder, clock, seconds=opening.seconds, hooks=[], switches=opening.switches
+    )
+    holder_at = cache(HolderClient)
+    server_at = cache(ParameterClient)
+
+    def servers() -> Mapping[str, ServerPort]:
+        addresses = [chief.address_of("server", index) for index in range(run.config.servers)]
+        return {server: server_at(server) for server in addresses}
+
+    manager = Manager(
+        run,
+        chief,
+        Start(capture, bound, opening.reason, opening.epoch, opening.committed),
+        servers=servers,
+        holder_at=holder_at,
+        epochs=opening.epochs,
+        committer=Committer(opening.store, programs.state_layout, holder_at, Evaluator(run.task), clock),
+        reporter=reporter,
+        clock=clock,
+    )
+    try:
+        return manager.run()
+    finally:
+        server.stop(grace=1.0).wait(5.0)

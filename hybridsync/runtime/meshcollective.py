@@ -1,0 +1,79 @@
+"""The collective of the process runtime: contributions travel as one flat buffer over a mesh of the world."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from hybridsync.errors import PhaseRevoked
+from hybridsync.layout import Layout
+from hybridsync.runtime.mesh import MeshMean
+from hybridsync.runtime.world import CollectiveBroken
+
+
+class FlatContributions:
+    """How a contribution lies in one buffer: all floats first, then all integers.
+
+    Args:
+      layout: of the contribution; its leaves are float32 and int32 only.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        floats = [leaf for leaf in layout.leaves if leaf.dtype == np.float32]
+        ints = [leaf for leaf in layout.leaves if leaf.dtype == np.int32]
+        assert layout.leaves == tuple(floats + ints), "a contribution has its floats before its integers"
+        self.layout = layout
+        self.float_bytes = ints[0].offset if ints else layout.nbytes
+        self.buffer = layout.empty()
+
+    @property
+    def num_floats(self) -> int:
+        """Length of the float buffer, padding included."""
+        return self.float_bytes // 4
+
+    @property
+    def num_ints(self) -> int:
+        """Length of the integer buffer, padding included."""
+        return (self.layout.nbytes - self.float_bytes) // 4
+
+    def split(self, contribution: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Pack a contribution; returns its float32 and int32 parts, views of the one buffer."""
+        self.layout.pack(contribution, out=self.buffer)
+        return self.buffer[: self.float_bytes].view(np.float32), self.buffer[self.float_bytes :].view(np.int32)
+
+    def join(self, floats: np.ndarray, ints: np.ndarray) -> Any:
+        """Return the tree of a total's two parts."""
+        if not ints.size:
+            return self.layout.unpack(floats.view(np.uint8))
+        whole = self.layout.empty()
+        whole[: self.float_bytes] = floats.view(np.uint8)
+        whole[self.float_bytes :] = ints.view(np.uint8)
+        return self.layout.unpack(whole)
+
+
+class MeshCollective:
+    """Totals over the members of one phase (see `paths.collective.Collective`).
+
+    Args:
+      mesh: of the phase; warmed here, which also proves it on known integers.
+      flat: the run's packing, shared by all phases.
+      device: where the total is put: the worker's compute device.
+    """
+
+    def __init__(self, mesh: MeshMean, flat: FlatContributions, device: Any) -> None:
+        self._mesh, self._flat, self._device = mesh, flat, device
+        mesh.warm(flat.num_floats, flat.num_ints)
+
+    def total(self, index: int, contribution: Any) -> Any:
+        """Deliver a contribution; returns the total of all members.
+
+        Raises:
+          PhaseRevoked: a member is gone.
+        """
+        try:
+            floats, ints = self._mesh(*self._flat.split(contribution))
+        except CollectiveBroken as broken:
+            raise PhaseRevoked(str(broken)) from broken
+        return jax.device_put(self._flat.join(floats, ints), self._device)

@@ -1,0 +1,105 @@
+"""A parameter server's process: the primary behind gRPC, on CPU."""
+
+from __future__ import annotations
+
+import threading
+
+import jax
+import numpy as np
+
+from hybridsync.applylog import FileApplyLog, NullApplyLog
+from hybridsync.clock import SYSTEM_CLOCK
+from hybridsync.errors import HybridSyncError, WaitTimeout
+from hybridsync.messages import Report
+from hybridsync.opening import APPLY_LOG
+from hybridsync.ps.endpoint import Endpoint
+from hybridsync.ps.primary import Primary
+from hybridsync.ps.publisher import SnapshotPool
+from hybridsync.rpc.channels import make_server
+from hybridsync.rpc.chief import ChiefClient
+from hybridsync.rpc.holder import HolderClient, HolderServicer
+from hybridsync.rpc.parameter_server import ParameterServicer
+from hybridsync.run import Run
+from hybridsync.runtime.roleprocess import CompileTimer, Heart, RoleSpec, use_compilation_cache
+from hybridsync.step import Programs
+
+REPORT_SECS = 0.2
+RUN_SECS = 365 * 86400.0
+
+
+def run_server(spec: RoleSpec, run: Run) -> int:
+    """Serve until the chief says that the run is over, and return the exit code.
+
+    Raises:
+      HybridSyncError: the chief refused this process, or is gone.
+    """
+    assert run.workdir is not None
+    use_compilation_cache(run.workdir)
+    compile_secs: list[float] = []
+    CompileTimer(compile_secs.append)
+    clock, workers = SYSTEM_CLOCK, run.config.workers
+    device = jax.local_devices()[0]
+    programs = run.programs(donate_parameters=True)
+    apply_log = FileApplyLog(run.workdir / APPLY_LOG) if run.config.telemetry.apply_log else NullApplyLog()
+    completed = threading.Event()
+    primary = Primary(
+        programs,
+        SnapshotPool(programs.parameters_layout),
+        lambda address: HolderClient(address),
+        clock,
+        apply_log,
+        completed,
+        device,
+    )
+    warm_up(programs, device)
+    endpoint = Endpoint(primary, programs.contribution_layout, device)
+    servicers = [
+        ParameterServicer(endpoint, programs.contribution_layout.nbytes, num_buffers=workers + 2),
+        HolderServicer(endpoint),
+    ]
+    server, address = make_server(servicers, max_workers=3 * workers + 4)
+    server.start()
+    chief = ChiefClient(spec.chief)
+    incarnation = chief.register(spec.hello(address, programs.state_layout.schema_hash)).incarnation
+
+    def drain() -> Report:
+        progress = primary.drain()
+        secs = sum(compile_secs)
+        compile_secs.clear()
+        return Report(
+            role="server",
+            id=spec.id,
+            incarnation=incarnation,
+            epoch=progress.epoch,
+            sequence=progress.sequence,
+            applied=progress.applied,
+            dropped=progress.dropped,
+            staleness=progress.staleness,
+            compile_secs=secs,
+            first_applied=progress.first_applied,
+            last_applied=progress.last_applied,
+            spans=progress.spans,
+        )
+
+    over = threading.Event()
+    failure: list[HybridSyncError] = []
+
+    def ended(error: HybridSyncError | None) -> None:
+        if error is not None:
+            failure.append(error)
+        over.set()
+
+    Heart(chief, drain, REPORT_SECS, completed, ended).start()
+    if not over.wait(RUN_SECS):
+        raise WaitTimeout(f"{spec.name} served for {RUN_SECS:g} s and the chief has not ended the run")
+    server.stop(grace=None)
+    if failure:
+        raise failure[0]
+    return 0
+
+
+def warm_up(programs: Programs, device) -> None:
+    """Compile and run the update once, on zeros, as a phase will call it."""
+    state = jax.device_put(jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), programs.state), device)
+    total = jax.device_put(programs.one, device)
+    jax.block_until_ready(programs.update(state, total, units=1, factor=1.0, blend=1.0))

@@ -1,0 +1,107 @@
+"""A worker's process: member of the world, client of the chief and the parameter server, holder of its replica."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import numpy as np
+from absl import logging
+
+from hybridsync.applylog import FileApplyLog, NullApplyLog
+from hybridsync.clock import SYSTEM_CLOCK
+from hybridsync.errors import EXIT_FAILED, HybridSyncError
+from hybridsync.opening import APPLY_LOG
+from hybridsync.paths.emulation import Emulation
+from hybridsync.paths.recorder import WorkerRecorder
+from hybridsync.paths.remote import RemoteLink
+from hybridsync.paths.replica import Replica
+from hybridsync.paths.server import ServerEngine, ServerLink
+from hybridsync.paths.sync import SyncEngine
+from hybridsync.paths.worker import WorkerLoop
+from hybridsync.plan import Phase
+from hybridsync.protocols.base import Path
+from hybridsync.rpc.channels import make_server
+from hybridsync.rpc.chief import ChiefClient
+from hybridsync.rpc.holder import HolderClient, HolderServicer
+from hybridsync.rpc.parameter_server import ParameterClient
+from hybridsync.run import Run
+from hybridsync.runtime.meshcollective import FlatContributions, MeshCollective
+from hybridsync.runtime.roleprocess import CompileTimer, Heart, RoleSpec, use_compilation_cache
+from hybridsync.runtime.world import World
+from hybridsync.state import TrainState
+from hybridsync.step import Parameters, Programs
+
+JOIN_SECS = 300.0
+
+
+def run_worker(spec: RoleSpec, make_run: Callable[[], Run], num_workers: int) -> int:
+    """Join the world, train until the chief says that the run is over, and return the exit code.
+
+    Args:
+      spec: who this is and where the others are.
+      make_run: builds task and optimizer; called behind the join, because it may touch JAX.
+      num_workers: slots of the world.
+
+    Raises:
+      HybridSyncError: refused input, or the run could not go on.
+    """
+    world = World.join(spec.coordinator, spec.id, num_workers, timeout_secs=JOIN_SECS, reborn=spec.reborn)
+    run = make_run()
+    assert run.workdir is not None
+    use_compilation_cache(run.workdir)
+    clock = SYSTEM_CLOCK
+    recorder = WorkerRecorder(spec.id, clock, run.config.telemetry.timeline)
+    CompileTimer(recorder.compiled)
+    device = world.compute_device
+    programs = run.programs(donate_parameters=True)
+    flat = FlatContributions(programs.contribution_layout)
+    warm_up(programs, device)
+    if not spec.reborn:  # everybody else is training: the mesh is met when a phase names it
+        world.mesh(range(num_workers), 0).warm(flat.num_floats, flat.num_ints, timeout_secs=JOIN_SECS)
+
+    apply_log = FileApplyLog(run.workdir / APPLY_LOG) if run.config.telemetry.apply_log else NullApplyLog()
+    replica = Replica(programs, lambda address: HolderClient(address), clock, apply_log, device)
+    server, address = make_server([HolderServicer(replica)], max_workers=4)
+    server.start()
+    chief = ChiefClient(spec.chief)
+    recorder.incarnation = chief.register(spec.hello(address, programs.state_layout.schema_hash)).incarnation
+
+    def ended(error: HybridSyncError | None) -> None:
+        if error is not None:  # the main thread may hang in a collective, or train for nobody
+            logging.error("%s ends: %s", spec.name, error)
+            logging.flush()
+            os._exit(EXIT_FAILED)
+
+    heart = Heart(chief, recorder.drain, 0.5, threading.Event(), ended)
+    heart.start()
+    emulation = Emulation(run.config.emulation, run.config.workload)
+
+    def collective_of(phase: Phase) -> MeshCollective:
+        return MeshCollective(world.mesh(phase.members, phase.lane), flat, device)
+
+    def link_of(phase: Phase) -> ServerLink:
+        return RemoteLink(ParameterClient(phase.servers[0]), programs, device)
+
+    with ThreadPoolExecutor(1, "leases") as ahead:
+        engines = {
+            Path.SYNC: SyncEngine(spec.id, chief, programs, replica, collective_of, recorder, emulation, ahead),
+            Path.SERVER: ServerEngine(spec.id, chief, programs, link_of, recorder, emulation),
+        }
+        WorkerLoop(spec.id, chief, engines, replica, recorder, clock).run()
+    heart.stop()
+    server.stop(grace=None)
+    return 0
+
+
+def warm_up(programs: Programs, device: Any) -> None:
+    """Compile and run the unit gradient and the update once, on zeros, as a phase will call them."""
+    zeros = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), programs.state)
+    state: TrainState = jax.device_put(zeros, device)
+    contribution = programs.gradient(Parameters(state.params, state.model_state), 0)
+    total = jax.device_put(jax.device_get(contribution), device)
+    jax.block_until_ready(programs.update(state, total, units=1, factor=1.0, blend=1.0))
