@@ -279,12 +279,14 @@ class Report(_message.Message):
     def __init__(self, role: _Optional[str] = ..., id: _Optional[int] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[_Union[Epoch, _Mapping]] = ..., completed: _Optional[int] = ..., sequence: _Optional[int] = ..., applied: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[DroppedUnit, _Mapping]]] = ..., staleness: _Optional[_Iterable[int]] = ..., num_losses: _Optional[int] = ..., loss_sum: _Optional[float] = ..., compute_secs: _Optional[float] = ..., wait_secs: _Optional[float] = ..., compile_secs: _Optional[float] = ..., first_applied: _Optional[float] = ..., last_applied: _Optional[float] = ..., spans: _Optional[_Iterable[_Union[Span, _Mapping]]] = ...) -> None: ...
 
 class ReportReply(_message.Message):
-    __slots__ = ("epoch", "revoked")
+    __slots__ = ("epoch", "revoked", "done")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     REVOKED_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
     epoch: Epoch
     revoked: bool
-    def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., revoked: _Optional[bool] = ...) -> None: ...
+    done: bool
+    def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., revoked: _Optional[bool] = ..., done: _Optional[bool] = ...) -> None: ...
 
 class Push(_message.Message):
     __slots__ = ("epoch", "worker", "incarnation", "units", "base")

@@ -160,6 +160,28 @@ def test_a_stale_push_is_refused_by_name(client: ParameterClient, server: FakeSe
     assert client.push_pull(PUSH, pattern(num_bytes), np.zeros(num_bytes, np.uint8)).sequence == 31
 
 
+@pytest.mark.parametrize("num_bytes", [LARGE], indirect=True)
+def test_a_push_whose_connection_was_lost_is_sent_whole_again(server: FakeServer, serve, closing) -> None:
+    class LosesTheFirst(ParameterServicer):
+        num_calls = 0
+
+        def _push_pull(self, stream: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+            self.num_calls += 1
+            if self.num_calls == 1:
+                next(stream), next(stream)
+                context.abort(grpc.StatusCode.UNAVAILABLE, "connection reset")
+            yield from super()._push_pull(stream, context)
+
+    arrived: list[np.ndarray] = []
+    server.on_push = lambda push, contribution: arrived.append(contribution.copy())
+    servicer = LosesTheFirst(server, LARGE)
+    client = closing(ParameterClient(serve(servicer), deadline_secs=10))
+    contribution, into = pattern(LARGE, seed=2), np.zeros(LARGE, np.uint8)
+    assert client.push_pull(PUSH, contribution, into).sequence == 31
+    assert servicer.num_calls == 2 and server.seen == [PUSH]
+    assert np.array_equal(arrived[0], contribution) and np.array_equal(into, server.parameters)
+
+
 def too_few(frames: list[bytes]) -> list[bytes]:
     return frames[:-1]
 
