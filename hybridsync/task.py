@@ -49,9 +49,9 @@ def cross_entropy(predict: Callable[[jax.Array], jax.Array], batch: DeviceBatch)
       batch: `image` and `label`, int (examples,).
 
     Raises:
-      TaskError: the scores do not have one row for every label.
+      TaskError: the batch lacks a field, or the scores do not have one row for every label.
     """
-    return _classify(predict(batch["image"]), batch["label"])
+    return _classify(predict(_field(batch, "image")), _field(batch, "label"))
 
 
 def language_model(predict: Callable[[jax.Array], jax.Array], batch: DeviceBatch) -> Sums:
@@ -62,9 +62,19 @@ def language_model(predict: Callable[[jax.Array], jax.Array], batch: DeviceBatch
       batch: `tokens`, int (examples, length + 1).
 
     Raises:
-      TaskError: the scores do not have one row for every token.
+      TaskError: the batch lacks the field, or the scores do not have one row for every token.
     """
-    return _classify(predict(batch["tokens"][:, :-1]), batch["tokens"][:, 1:])
+    tokens = _field(batch, "tokens")
+    return _classify(predict(tokens[:, :-1]), tokens[:, 1:])
+
+
+def _field(batch: DeviceBatch, name: str) -> jax.Array:
+    if name not in batch:
+        raise TaskError(
+            f"the loss needs the field {name!r}, the source's batches have {sorted(batch)}: "
+            "rename the field, or pass a loss that reads these (see hybridsync/task.py)."
+        )
+    return batch[name]
 
 
 def _classify(scores: jax.Array, labels: jax.Array) -> Sums:
