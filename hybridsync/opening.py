@@ -78,7 +78,17 @@ class Opening:
 
 
 class AlreadyCompleted(Exception):
-    """The workdir's run has reached its workload; nothing is left to do."""
+    """The workdir's run has reached its workload; nothing is left to do.
+
+    Args:
+      message: says so, with the units.
+      state: the final state.
+      summary: what summary.json holds.
+    """
+
+    def __init__(self, message: str, state: TrainState, summary: dict[str, Any]) -> None:
+        super().__init__(message)
+        self.state, self.summary = state, summary
 
 
 def open_run(
@@ -160,7 +170,8 @@ def _resumed(run: Run, workdir: Path, store: CheckpointStore, lock: WorkdirLock,
     record = restored.run
     summary = read_summary(workdir)
     if summary is not None and summary["exit"] == "completed" and restored.units >= run.config.workload:
-        raise AlreadyCompleted(f"{run.workdir} is complete: {restored.units} of {run.config.workload} units applied")
+        message = f"{run.workdir} is complete: {restored.units} of {run.config.workload} units applied"
+        raise AlreadyCompleted(message, restored.state, summary)
     source = run.describe_source()
     if record["source"] != source:
         changed = sorted(key for key in {*source, *record["source"]} if source.get(key) != record["source"].get(key))

@@ -26,12 +26,14 @@ class Run:
       config: resolved configuration.
       task, optimizer: what to train, and how.
       workdir: where everything is left; None leaves nothing.
+      file: the configuration file as it was given; None for an embedded run.
     """
 
     config: RunConfig
     task: Task
     optimizer: Optimizer
     workdir: Path | None
+    file: Path | None = None
 
     @functools.cached_property
     def plan(self) -> Plan:

@@ -16,9 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from absl import logging
+
+from hybridsync.chief.chief import Chief
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.config import RunConfig, apply_overrides, load_config
-from hybridsync.errors import HybridSyncError, ResumeError
+from hybridsync.errors import HybridSyncError
 from hybridsync.opening import AlreadyCompleted, Resume, open_run
 from hybridsync.optimizer import Optimizer
 from hybridsync.run import Run
@@ -29,7 +32,7 @@ from hybridsync.task import Task
 from hybridsync.telemetry.metrics import Metrics
 from hybridsync.telemetry.progress import open_progress
 from hybridsync.telemetry.recorder import Recorder
-from hybridsync.telemetry.summary import Summary
+from hybridsync.telemetry.summary import Summary, Units
 
 STEP_SECS = 3600.0
 
@@ -74,6 +77,7 @@ class Trainer:
       init_from: workdir of a run to take parameters, optax and model state from.
       convert_units: allow a resume with another unit size.
       progress: show one line of progress on stderr.
+      file: the configuration file that the values come from, for the record.
       **fields: fields of RunConfig: workload, unit_size, workers, plan, seed, ...
 
     Raises:
@@ -91,16 +95,18 @@ class Trainer:
         init_from: str | Path | None = None,
         convert_units: bool = False,
         progress: bool = True,
+        file: str | Path | None = None,
         **fields: Any,
     ) -> None:
         config = RunConfig(**fields) if config is None else dataclasses.replace(config, **fields)
-        self._run = Run(config, task, optimizer, Path(workdir) if workdir is not None else None)
+        self._run = Run(config, task, optimizer, _path(workdir), _path(file))
         self._run.check()
         self._resume: Resume = resume
-        self._init_from = Path(init_from) if init_from is not None else None
+        self._init_from = _path(init_from)
         self._convert_units, self._progress = convert_units, progress
         self._hooks: list[tuple[Hook, int]] = []
-        self._chief: Any = None
+        self._chief: Chief | None = None
+        self.result: FitResult | None = None
 
     @classmethod
     def from_config(cls, path: str | Path, overrides: Sequence[str] = (), **options: Any) -> Trainer:
@@ -111,7 +117,7 @@ class Trainer:
         """
         loaded = load_config(path)
         config = apply_overrides(loaded.config, overrides)
-        return cls(loaded.module.task(config), loaded.module.optimizer(config), config, **options)
+        return cls(loaded.module.task(config), loaded.module.optimizer(config), config, file=path, **options)
 
     def add_hook(self, hook: Hook, *, every: int) -> None:
         """Call `hook(metrics)` in the chief's thread whenever another `every` units have been applied."""
@@ -135,7 +141,9 @@ class Trainer:
                 run, resume=self._resume, init_from=self._init_from, convert_units=self._convert_units
             )
         except AlreadyCompleted as done:
-            raise ResumeError(f"{done}; nothing is left to train, name a fresh workdir") from None
+            logging.info("%s; nothing is left to do", done)
+            units = Units(**done.summary["units"])
+            return FitResult(done.state, Summary(**{**done.summary, "units": units}))
         progress = open_progress(run.config.workload, sys.stderr, clock) if self._progress else None
         if run.workdir is None:
             recorder = Recorder.null(clock, progress)
@@ -155,6 +163,8 @@ class Trainer:
 
     def steps(self, *, every: int) -> Iterator[Metrics]:
         """Train while the caller iterates: yields metrics every `every` units; leaving the loop saves and stops.
+
+        What `fit` would have returned is in `result` afterwards.
 
         Raises:
           HybridSyncError: as `fit`.
@@ -184,3 +194,7 @@ class Trainer:
             thread.join()
         if failure:
             raise failure[0]
+
+
+def _path(path: str | Path | None) -> Path | None:
+    return Path(path) if path is not None else None

@@ -22,7 +22,7 @@ class LeaseStream:
       chief: whom to ask.
       worker, incarnation, phase: in whose name.
       clock: for the deadline.
-      ahead: runs a renewal beside the training; None renews in the calling thread.
+      ahead: runs a renewal beside the training; None asks when there is nothing left.
     """
 
     def __init__(
@@ -64,16 +64,14 @@ class LeaseStream:
                 )
         units = self._stream.slice(self._position, count)
         self._position += len(units)
-        if not self._final and self._position >= self._renew_at:
-            self._renew()
+        if self._ahead is not None and not self._final and self._position >= self._renew_at:
+            self._renew(self._ahead)
         return units
 
-    def _renew(self) -> None:
-        """Fetch more before they are needed."""
-        if self._ahead is None:
-            self._extend(self._ask())
-        elif self._renewal is None:
-            self._renewal = self._ahead.submit(self._ask)
+    def _renew(self, ahead: Executor) -> None:
+        """Fetch more before they are needed: the answer may take long, and units in hand are not to wait for it."""
+        if self._renewal is None:
+            self._renewal = ahead.submit(self._ask)
         elif self._renewal.done():
             self._extend(self._renewal.result())
 

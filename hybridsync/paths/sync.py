@@ -31,7 +31,7 @@ class SyncEngine:
       replica: this worker's state (shared by all workers of one process).
       collective_of: the phase -> its members' collective.
       recorder, emulation: what is noted, and how slow the device pretends to be.
-      ahead: runs lease renewals beside the training; None renews in the training thread.
+      ahead: runs lease renewals beside the training; None asks when there is nothing left.
     """
 
     def __init__(

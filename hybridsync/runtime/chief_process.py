@@ -21,7 +21,7 @@ from hybridsync.rpc.chief import ChiefServicer
 from hybridsync.rpc.holder import HolderClient, HolderServicer
 from hybridsync.rpc.parameter_server import ParameterClient
 from hybridsync.run import Run
-from hybridsync.runtime.roleprocess import use_compilation_cache
+from hybridsync.runtime.heart import use_compilation_cache
 from hybridsync.switching.commits import Committer
 from hybridsync.switching.manager import Manager, Start
 from hybridsync.switching.reporter import Reporter

@@ -20,7 +20,8 @@ from hybridsync.rpc.chief import ChiefClient
 from hybridsync.rpc.holder import HolderClient, HolderServicer
 from hybridsync.rpc.parameter_server import ParameterServicer
 from hybridsync.run import Run
-from hybridsync.runtime.roleprocess import CompileTimer, Heart, RoleSpec, use_compilation_cache
+from hybridsync.runtime.child import RoleSpec
+from hybridsync.runtime.heart import CompileTimer, Heart, hello, use_compilation_cache
 from hybridsync.step import Programs
 
 REPORT_SECS = 0.2
@@ -60,7 +61,7 @@ def run_server(spec: RoleSpec, run: Run) -> int:
     server, address = make_server(servicers, max_workers=3 * workers + 4)
     server.start()
     chief = ChiefClient(spec.chief)
-    incarnation = chief.register(spec.hello(address, programs.state_layout.schema_hash)).incarnation
+    incarnation = chief.register(hello(spec, address, programs.state_layout.schema_hash)).incarnation
 
     def drain() -> Report:
         progress = primary.drain()
@@ -68,7 +69,7 @@ def run_server(spec: RoleSpec, run: Run) -> int:
         compile_secs.clear()
         return Report(
             role="server",
-            id=spec.id,
+            id=spec.role_id,
             incarnation=incarnation,
             epoch=progress.epoch,
             sequence=progress.sequence,
@@ -91,7 +92,7 @@ def run_server(spec: RoleSpec, run: Run) -> int:
 
     Heart(chief, drain, REPORT_SECS, completed, ended).start()
     if not over.wait(RUN_SECS):
-        raise WaitTimeout(f"{spec.name} served for {RUN_SECS:g} s and the chief has not ended the run")
+        raise WaitTimeout(f"server {spec.role_id} served for {RUN_SECS:g} s and the chief has not ended the run")
     server.stop(grace=None)
     if failure:
         raise failure[0]

@@ -31,7 +31,8 @@ from hybridsync.rpc.holder import HolderClient, HolderServicer
 from hybridsync.rpc.parameter_server import ParameterClient
 from hybridsync.run import Run
 from hybridsync.runtime.meshcollective import FlatContributions, MeshCollective
-from hybridsync.runtime.roleprocess import CompileTimer, Heart, RoleSpec, use_compilation_cache
+from hybridsync.runtime.child import RoleSpec
+from hybridsync.runtime.heart import CompileTimer, Heart, hello, use_compilation_cache
 from hybridsync.runtime.world import World
 from hybridsync.state import TrainState
 from hybridsync.step import Parameters, Programs
@@ -39,29 +40,29 @@ from hybridsync.step import Parameters, Programs
 JOIN_SECS = 300.0
 
 
-def run_worker(spec: RoleSpec, make_run: Callable[[], Run], num_workers: int) -> int:
+def run_worker(spec: RoleSpec, make_run: Callable[[], Run]) -> int:
     """Join the world, train until the chief says that the run is over, and return the exit code.
 
     Args:
       spec: who this is and where the others are.
       make_run: builds task and optimizer; called behind the join, because it may touch JAX.
-      num_workers: slots of the world.
 
     Raises:
       HybridSyncError: refused input, or the run could not go on.
     """
-    world = World.join(spec.coordinator, spec.id, num_workers, timeout_secs=JOIN_SECS, reborn=spec.reborn)
+    num_workers = spec.num_workers
+    world = World.join(spec.coordinator, spec.role_id, num_workers, timeout_secs=JOIN_SECS, reborn=spec.life > 0)
     run = make_run()
     assert run.workdir is not None
     use_compilation_cache(run.workdir)
     clock = SYSTEM_CLOCK
-    recorder = WorkerRecorder(spec.id, clock, run.config.telemetry.timeline)
+    recorder = WorkerRecorder(spec.role_id, clock, run.config.telemetry.timeline)
     CompileTimer(recorder.compiled)
     device = world.compute_device
     programs = run.programs(donate_parameters=True)
     flat = FlatContributions(programs.contribution_layout)
     warm_up(programs, device)
-    if not spec.reborn:  # everybody else is training: the mesh is met when a phase names it
+    if spec.life == 0:  # everybody else is training: the mesh is met when a phase names it
         world.mesh(range(num_workers), 0).warm(flat.num_floats, flat.num_ints, timeout_secs=JOIN_SECS)
 
     apply_log = FileApplyLog(run.workdir / APPLY_LOG) if run.config.telemetry.apply_log else NullApplyLog()
@@ -69,11 +70,11 @@ def run_worker(spec: RoleSpec, make_run: Callable[[], Run], num_workers: int) ->
     server, address = make_server([HolderServicer(replica)], max_workers=4)
     server.start()
     chief = ChiefClient(spec.chief)
-    recorder.incarnation = chief.register(spec.hello(address, programs.state_layout.schema_hash)).incarnation
+    recorder.incarnation = chief.register(hello(spec, address, programs.state_layout.schema_hash)).incarnation
 
     def ended(error: HybridSyncError | None) -> None:
         if error is not None:  # the main thread may hang in a collective, or train for nobody
-            logging.error("%s ends: %s", spec.name, error)
+            logging.error("worker %d ends: %s", spec.role_id, error)
             logging.flush()
             os._exit(EXIT_FAILED)
 
@@ -89,10 +90,10 @@ def run_worker(spec: RoleSpec, make_run: Callable[[], Run], num_workers: int) ->
 
     with ThreadPoolExecutor(1, "leases") as ahead:
         engines = {
-            Path.SYNC: SyncEngine(spec.id, chief, programs, replica, collective_of, recorder, emulation, ahead),
-            Path.SERVER: ServerEngine(spec.id, chief, programs, link_of, recorder, emulation),
+            Path.SYNC: SyncEngine(spec.role_id, chief, programs, replica, collective_of, recorder, emulation, ahead),
+            Path.SERVER: ServerEngine(spec.role_id, chief, programs, link_of, recorder, emulation),
         }
-        WorkerLoop(spec.id, chief, engines, replica, recorder, clock).run()
+        WorkerLoop(spec.role_id, chief, engines, replica, recorder, clock).run()
     heart.stop()
     server.stop(grace=None)
     return 0

@@ -1,4 +1,4 @@
-"""What every role process has in common: its spec, its heartbeat, and how it ends."""
+"""What server and worker processes have in common: first words, heartbeat, compilation cache and its account."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import jax
@@ -15,37 +14,15 @@ from hybridsync import __version__
 from hybridsync.errors import HybridSyncError
 from hybridsync.messages import Hello, Report
 from hybridsync.rpc.chief import ChiefClient
+from hybridsync.runtime.child import RoleSpec
 
 COMPILATION_CACHE = "compilation_cache"
 STOP_SECS = 10.0
 
 
-@dataclass(frozen=True)
-class RoleSpec:
-    """What a role process is told when it starts.
-
-    Args:
-      role: "chief", "server" or "worker".
-      id: number of the role, from 0.
-      chief: address of the chief; "" for the chief itself.
-      coordinator: address of the world's service; "" for roles outside the world.
-      reborn: whether an earlier process had this role.
-    """
-
-    role: str
-    id: int
-    chief: str = ""
-    coordinator: str = ""
-    reborn: bool = False
-
-    @property
-    def name(self) -> str:
-        """The role as errors name it."""
-        return f"{self.role} {self.id}"
-
-    def hello(self, address: str, schema: str) -> Hello:
-        """Return this process's first words to the chief."""
-        return Hello(self.role, self.id, os.getpid(), socket.gethostname(), address, schema, __version__)
+def hello(spec: RoleSpec, address: str, schema: str) -> Hello:
+    """Return this process's first words to the chief, which serves its state at `address`."""
+    return Hello(spec.role, spec.role_id, os.getpid(), socket.gethostname(), address, schema, __version__)
 
 
 def use_compilation_cache(workdir: Path) -> None:
