@@ -1,0 +1,127 @@
+"""The line between a supervisor and its roles, seen from the role.
+
+A child finds its role in the environment, reads one JSON line (its `RoleSpec`) from stdin once the chief
+serves, and reports JSON lines on an inherited pipe:
+
+    {"address": "127.0.0.1:4711"}           the chief serves there
+    {"over": true}                          the chief says that workers which end now are not to be replaced
+    {"error": "...", "exit_code": 1}        why this role is about to exit; the supervisor prints it, once
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import json
+import os
+import select
+import signal
+from typing import Any
+
+from hybridsync.clock import SYSTEM_CLOCK
+from hybridsync.errors import HybridSyncError, RoleLost, WaitTimeout
+
+ROLE = "HYBRIDSYNC_ROLE"
+ROLE_ID = "HYBRIDSYNC_ROLE_ID"
+REPORT_FD = "HYBRIDSYNC_REPORT_FD"
+SUPERVISOR_PID = "HYBRIDSYNC_SUPERVISOR_PID"
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class RoleSpec:
+    """What a role needs besides the run's own flags.
+
+    Attributes:
+      role: "chief", "server" or "worker".
+      role_id: its number among its kind.
+      life: how many processes had this place before; a worker with `life > 0` is reborn.
+      chief: "host:port" of the chief; empty for the chief itself.
+      coordinator: "host:port" of the world's coordination service.
+      workdir: absolute path.
+      num_workers: of the run.
+      num_servers: of the run.
+      host: the address to bind to.
+    """
+
+    role: str
+    role_id: int
+    life: int
+    chief: str
+    coordinator: str
+    workdir: str
+    num_workers: int
+    num_servers: int
+    host: str
+
+
+class Child:
+    """A role process's line to its supervisor. Made by `Child.attach`.
+
+    Attributes:
+      role: "chief", "server" or "worker".
+      role_id: its number among its kind.
+    """
+
+    def __init__(self, role: str, role_id: int, report_fd: int) -> None:
+        self.role = role
+        self.role_id = role_id
+        self._report_fd = report_fd
+
+    @classmethod
+    def attach(cls) -> Child | None:
+        """Take up the line, before any slow import; None when no supervisor started this process.
+
+        From here on this process dies with its supervisor. The environment is cleared of the line, so that
+        programs which this one starts do not take it for theirs.
+
+        Raises:
+          RoleLost: the supervisor has died meanwhile.
+        """
+        role = os.environ.pop(ROLE, None)
+        if role is None:
+            return None
+        role_id, report_fd, supervisor = (
+            int(os.environ.pop(name)) for name in (ROLE_ID, REPORT_FD, SUPERVISOR_PID)
+        )
+        os.set_inheritable(report_fd, False)
+        if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
+            raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+        if os.getppid() != supervisor:  # it died before the line above
+            raise RoleLost(
+                f"{role} {role_id} lost its supervisor {supervisor} at start; run the command again"
+            )
+        return cls(role, role_id, report_fd)
+
+    def spec(self, timeout_secs: float = 120.0) -> RoleSpec:
+        """Wait for the supervisor's line on stdin.
+
+        Raises:
+          WaitTimeout: no line came in time: the chief does not serve yet.
+          RoleLost: the supervisor closed the line.
+        """
+        deadline = SYSTEM_CLOCK.monotonic() + timeout_secs
+        line = b""
+        while not line.endswith(b"\n"):
+            remaining = max(0.0, deadline - SYSTEM_CLOCK.monotonic())
+            if not select.select([0], [], [], remaining)[0]:
+                missing = "the supervisor" if self.role == "chief" else "the chief"
+                raise WaitTimeout(
+                    f"{self.role} {self.role_id} waited {timeout_secs:g} s for {missing} to serve"
+                )
+            chunk = os.read(0, 1 << 16)
+            if not chunk:
+                raise RoleLost(
+                    f"{self.role} {self.role_id} lost its supervisor before it was told what to do"
+                )
+            line += chunk
+        return RoleSpec(**json.loads(line))
+
+    def report(self, **fields: Any) -> None:
+        """Write one line to the supervisor; from one thread at a time."""
+        os.write(self._report_fd, json.dumps(fields).encode() + b"\n")
+
+    def report_error(self, error: HybridSyncError) -> int:
+        """Tell the supervisor why this role ends, and return the exit code to end with."""
+        self.report(error=str(error)[:3000], exit_code=error.exit_code)
+        return error.exit_code

@@ -1,0 +1,177 @@
+"""One role's process, seen from the supervisor: its life, its reports, its log."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
+
+from hybridsync.clock import SYSTEM_CLOCK
+from hybridsync.runtime import child
+
+TAIL_LINES = 20
+
+
+class RoleProcess:
+    """Start a role and keep hold of its process.
+
+    It gets a session of its own, so that Ctrl-C reaches the supervisor alone. The chief keeps stdout (its
+    progress line); all else goes to the log. To be made on the main thread: a child dies with the thread that
+    started it.
+
+    Args:
+      command: program and arguments.
+      role: "chief", "server" or "worker".
+      role_id: its number among its kind.
+      life: how many processes had this place before.
+      log_path: appended to.
+
+    Attributes:
+      role: as given.
+      role_id: as given.
+      life: as given.
+      pid: process id.
+      pidfd: readable once the process has ended.
+      report_fd: readable when it has reported.
+      reports_ended: it has closed its end, so that `report_fd` stays readable.
+      error: (message, exit code) that it reported, None if it did not.
+    """
+
+    def __init__(self, command: Sequence[str], role: str, role_id: int, life: int, log_path: Path) -> None:
+        self.role = role
+        self.role_id = role_id
+        self.life = life
+        self.error: tuple[str, int] | None = None
+        self.reports_ended = False
+        self._log_path = log_path
+        self._partial = b""
+        self.report_fd, report_end = os.pipe()
+        os.set_blocking(self.report_fd, False)
+        environment = {
+            **os.environ,
+            "PYTHONUNBUFFERED": "1",
+            child.ROLE: role,
+            child.ROLE_ID: str(role_id),
+            child.REPORT_FD: str(report_end),
+            child.SUPERVISOR_PID: str(os.getpid()),
+        }
+        environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        if role != "worker":
+            environment["JAX_PLATFORMS"] = "cpu"
+        with open(log_path, "ab") as log:
+            log.write(f"--- {self.name}, life {life}\n".encode())
+            log.flush()
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=None if role == "chief" else log,
+                stderr=log,
+                env=environment,
+                pass_fds=(report_end,),
+                start_new_session=True,
+            )
+        os.close(report_end)
+        self.pid = self._process.pid
+        self.pidfd = os.pidfd_open(self.pid)
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return self.role if self.role == "chief" else f"{self.role} {self.role_id}"
+
+    def send_spec(self, spec: child.RoleSpec) -> None:
+        """Tell the role what to do; if it is dead already, its pidfd says so."""
+        stdin: IO[bytes] | None = self._process.stdin
+        assert stdin is not None
+        try:
+            stdin.write(json.dumps(asdict(spec)).encode() + b"\n")
+            stdin.flush()
+        except BrokenPipeError:
+            return
+
+    def read_reports(self) -> list[dict[str, Any]]:
+        """Return the whole lines that have come since the last call."""
+        while True:
+            try:
+                chunk = os.read(self.report_fd, 1 << 16)
+            except BlockingIOError:
+                break
+            if not chunk:
+                self.reports_ended = True
+                break
+            self._partial += chunk
+        *lines, self._partial = self._partial.split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def wait_ended(self, timeout_secs: float) -> bool:
+        """Wait for the process to end, and return whether it has."""
+        return bool(select.select([self.pidfd], [], [], max(0.0, timeout_secs))[0])
+
+    def kill(self) -> None:
+        """Kill the process and whatever it started, now."""
+        if self._process.returncode is None:  # not reaped: the number still is its own
+            try:
+                os.killpg(self.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                return
+
+    def reap(self) -> int:
+        """Collect an ended process and what it left running; returns its code, negative for a signal."""
+        self.kill()
+        code = self._process.wait()
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # a line it did not read
+            self._process.stdin.close()
+        os.close(self.pidfd)
+        os.close(self.report_fd)
+        return code
+
+    def log_tail(self) -> str:
+        """Return where the log is and its last lines."""
+        with open(self._log_path, encoding="utf-8", errors="replace") as log:
+            lines = "".join(deque(log, TAIL_LINES))
+        return f"last lines of {self._log_path}:\n{lines.rstrip()}"
+
+
+def describe_exit(code: int) -> str:
+    """Put an exit code into words.
+
+    >>> describe_exit(-9), describe_exit(3)
+    ('signal SIGKILL', 'exit 3')
+    """
+    if code < 0:
+        return f"signal {signal.Signals(-code).name}"
+    return f"exit {code}"
+
+
+class CrashLoop:
+    """Tell a worker that fails again and again by itself from one that is killed from outside.
+
+    >>> loop = CrashLoop(limit=1, window_secs=30.0)
+    >>> loop.add(3, now=0.0), loop.add(3, now=40.0), loop.add(3, now=41.0)
+    (False, False, True)
+
+    Args:
+      limit: failures of one worker that are borne within the window.
+      window_secs: length of the window.
+    """
+
+    def __init__(self, limit: int = 3, window_secs: float = 30.0) -> None:
+        self._limit = limit
+        self._window_secs = window_secs
+        self._failures: dict[int, list[float]] = {}
+
+    def add(self, worker_id: int, now: float | None = None) -> bool:
+        """Count a failure, and return whether that was one too many."""
+        now = SYSTEM_CLOCK.monotonic() if now is None else now
+        recent = [then for then in self._failures.get(worker_id, []) if now - then < self._window_secs]
+        self._failures[worker_id] = [*recent, now]
+        return len(recent) >= self._limit
