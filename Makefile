@@ -38,7 +38,7 @@ train: $(STAMP)
 	$(BIN)/python -m launch.train --config=configs/digits_mlp.py --workdir=runs/digits
 
 proto: $(STAMP)
-	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. $(PROTOS)
 
 clean:
 	rm -rf .venv .venv-* .pytest_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info build dist

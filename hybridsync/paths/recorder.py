@@ -6,6 +6,7 @@ Losses stay on the device until the heartbeat fetches them, so that the training
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,6 +14,10 @@ import jax
 from hybridsync.clock import Clock
 from hybridsync.messages import Report, Span
 from hybridsync.plan import NO_EPOCH, Epoch
+
+
+def _no_stamps() -> tuple[float, float]:
+    return 0.0, 0.0
 
 
 class WorkerRecorder:
@@ -31,7 +36,12 @@ class WorkerRecorder:
         self._spans: list[tuple[str, str, float, float, int, int]] = []
         self._losses: list[Any] = []
         self._compute_secs = self._wait_secs = self._compile_secs = 0.0
-        self.stamps = lambda: (0.0, 0.0)
+        self.stamps: Callable[[], tuple[float, float]] = _no_stamps
+
+    def enter(self, epoch: Epoch) -> None:
+        """Begin to note for another phase."""
+        self.stamps = _no_stamps
+        self.epoch, self.completed = epoch, 0
 
     def compute(self, category: str, started: float, ended: float, loss: Any) -> None:
         """Note one unit's local computation."""

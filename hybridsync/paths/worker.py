@@ -58,7 +58,7 @@ class WorkerLoop:
         epoch, held = NO_EPOCH, None
         while (phase := self._next_phase(epoch, held)) is not None:
             path = protocols.parse(phase.spec).path
-            self._recorder.epoch, self._recorder.completed = phase.epoch, 0
+            self._recorder.enter(phase.epoch)
             self._engines[path].run(phase)
             held = self._replica.leave() if path is Path.SYNC else None
             epoch = phase.epoch

@@ -52,6 +52,7 @@ _SERVER_OPTIONS = [
     *_COMMON_OPTIONS,
     ("grpc.so_reuseport", 0),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 500),
+    ("grpc.http2.max_ping_strikes", 0),  # a starved client sends its late pings close together
 ]
 
 _LOOPBACK = "127.0.0.0/8, ::1 or localhost"

@@ -15,7 +15,7 @@ from hybridsync.evaluation import Evaluator
 from hybridsync.holding import Holding, StartingState
 from hybridsync.opening import AlreadyCompleted, Opening, Resume, open_run
 from hybridsync.plan import Epoch
-from hybridsync.ports import ServerPort
+from hybridsync.ports import HolderPort, ServerPort
 from hybridsync.rpc.channels import make_server
 from hybridsync.rpc.chief import ChiefServicer
 from hybridsync.rpc.holder import HolderClient, HolderServicer
@@ -27,6 +27,7 @@ from hybridsync.switching.manager import Manager, Start
 from hybridsync.switching.reporter import Reporter
 from hybridsync.telemetry.progress import open_progress
 from hybridsync.telemetry.recorder import Recorder
+from hybridsync.telemetry.summary import Summary
 
 
 def run_chief(
@@ -72,7 +73,9 @@ def run_chief(
     return EXIT_COMPLETED if summary.exit == "completed" else EXIT_PREEMPTED
 
 
-def _manage(opening: Opening, recorder: Recorder, address: str, report: Callable[[dict], None]):
+def _manage(
+    opening: Opening, recorder: Recorder, address: str, report: Callable[[dict], None]
+) -> Summary:
     run, clock = opening.run, SYSTEM_CLOCK
     programs = run.programs(donate_parameters=False)
     chief = Chief(opening.ledger, run.config.workers, programs.state_layout.schema_hash, clock)
@@ -84,7 +87,8 @@ def _manage(opening: Opening, recorder: Recorder, address: str, report: Callable
         applied=opening.ledger.applied().ranges(),
         dropped=opening.ledger.dropped().ranges(),
     )
-    servicers = [ChiefServicer(chief), HolderServicer(StartingState(holding))]
+    starting = StartingState(holding)
+    servicers = [ChiefServicer(chief), HolderServicer(starting)]
     server, bound = make_server(servicers, address, max_workers=4 * run.config.workers + 8)
     server.start()
     report({"address": bound})
@@ -104,8 +108,11 @@ def _manage(opening: Opening, recorder: Recorder, address: str, report: Callable
     reporter = Reporter(
         run, chief, recorder, clock, seconds=opening.seconds, hooks=[], switches=opening.switches
     )
-    holder_at = cache(HolderClient)
+    client_of = cache(HolderClient)
     server_at = cache(ParameterClient)
+
+    def holder_at(address: str) -> HolderPort:
+        return starting if address == bound else client_of(address)
 
     def servers() -> Mapping[str, ServerPort]:
         addresses = [chief.address_of("server", index) for index in range(run.config.servers)]

@@ -37,7 +37,6 @@ class StageTimes:
     """Seconds of each stage of the switch under way."""
 
     secs: dict[str, float] = field(default_factory=dict)
-    compile_secs: float = 0.0
 
 
 class Reporter:
@@ -103,11 +102,13 @@ class Reporter:
             learning_rate=self._learning_rate(units),
             units_per_update=per_update,
             fingerprint=phase.fingerprint,
+            compile_secs=self._compile_secs,
         )
         self.note(f"epoch {phase.epoch}: {phase.spec} from unit {units:,} to {phase.end_units:,} ({phase.reason})")
 
     def ended(self, capture: Capture) -> None:
         """Write that the current phase is over."""
+        self._compile_secs = 0.0
         self.event("phase_ended", units=capture.held.units, fingerprint=capture.held.fingerprint)
 
     def switching(self, before: Phase, after: Phase, capture: Capture, times: StageTimes, unit_secs: float) -> None:
@@ -121,12 +122,10 @@ class Reporter:
                 "units": capture.held.units,
                 "fingerprint": capture.held.fingerprint,
                 **{f"{stage}_secs": times.secs[stage] for stage in ("drain", "capture", "reserve", "enter")},
-                "compile_secs": self._compile_secs,
             },
             capture.last_applied,
             unit_secs,
         )
-        self._compile_secs = 0.0
 
     def committed(self, commit: Commit) -> None:
         """Write that a state is durable."""
@@ -219,8 +218,12 @@ class Reporter:
             elif first:
                 pending.stall_secs = 0.0
         if pending.stall_secs is not None and pending.commit_secs is not None:
-            fields = {**pending.fields, "commit_secs": pending.commit_secs, "stall_secs": pending.stall_secs}
-            self._switches.append(self.event("switch", **fields))
+            known = {
+                "compile_secs": self._compile_secs,
+                "commit_secs": pending.commit_secs,
+                "stall_secs": pending.stall_secs,
+            }
+            self._switches.append(self.event("switch", **pending.fields, **known))
             self._pending = None
 
     # --- the end ---
