@@ -142,7 +142,7 @@ def _open_locked(
         (workdir / APPLY_LOG).unlink(missing_ok=True)
     else:
         opening = _resumed(run, workdir, store, lock, restored)
-    write_config(workdir, opening.run.config)
+    write_config(workdir, opening.run.config, opening.run.file)
     return opening
 
 

@@ -79,14 +79,22 @@ def read_summary(workdir: str | os.PathLike[str]) -> dict[str, Any] | None:
     return _read(Path(workdir) / SUMMARY_FILE)
 
 
-def write_config(workdir: str | os.PathLike[str], config: RunConfig) -> None:
-    """Write config.json: `{"config": the resolved values, "versions": {package: version}}`.
+def write_config(
+    workdir: str | os.PathLike[str], config: RunConfig, file: str | os.PathLike[str] | None = None
+) -> None:
+    """Write config.json: `{"config": the resolved values, "file": ..., "versions": {package: version}}`.
+
+    Args:
+        workdir: existing directory.
+        config: resolved.
+        file: the configuration file as it was given; None for a run that had none.
 
     Raises:
         OSError: the disk refuses; an earlier file is intact.
     """
     versions = {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES}
-    _write(Path(workdir) / CONFIG_FILE, {"config": to_json(config), "versions": versions})
+    record = {"config": to_json(config), "file": None if file is None else str(file), "versions": versions}
+    _write(Path(workdir) / CONFIG_FILE, record)
 
 
 def read_config(workdir: str | os.PathLike[str]) -> dict[str, Any] | None:

@@ -62,8 +62,9 @@ def test_a_fresh_workdir_has_neither_summary_nor_configuration(tmp_path: Path) -
 
 def test_the_resolved_configuration_lands_with_the_versions_of_what_ran_it(tmp_path: Path) -> None:
     config = RunConfig(workload=10, unit_size=1)
-    write_config(tmp_path, config)
+    write_config(tmp_path, config, Path("configs/tally.py"))
     record = read_config(tmp_path)
     assert record is not None
+    assert record["file"] == "configs/tally.py"
     assert record["config"] == to_json(config)
     assert record["versions"]["jax"] and record["versions"]["python"].startswith("3.")
