@@ -72,6 +72,7 @@ class Chief:
         self._admitted: dict[int, int] = {}
         self._announced = self._leasing = self._done = False
         self._drained: dict[int, Held | None] = {}
+        self._told: set[tuple[str, int]] = set()
         self._streams: dict[str, UnitStream] = {}
         self._completed = 0
         self._rates: dict[str, Rate] = {}
@@ -112,6 +113,7 @@ class Chief:
                 self.raise_failure()
                 self._workers.beat(request.worker, request.incarnation, self._clock.monotonic())
                 if self._done:
+                    self._tell("worker", request.worker)
                     return PhaseReply(None, done=True)
                 phase = self._phase
                 if phase is not None and request.after == phase.epoch and request.worker not in self._drained:
@@ -168,6 +170,8 @@ class Chief:
                 elif self._path is Path.SYNC:
                     self._note_progress(MESH, report.completed, self._clock.monotonic())
                 self._condition.notify_all()
+            if self._done:
+                self._tell(report.role, report.id)
             return ReportReply(epoch, revoked=report.epoch != epoch, done=self._done)
 
     # --- what supervisors call (SupervisorPort) ---
@@ -223,6 +227,15 @@ class Chief:
         with self._condition:
             self._done = True
             self._condition.notify_all()
+
+    def await_told(self, secs: float) -> bool:
+        """Wait until every live role has heard that the run is over; returns whether all have."""
+        with self._condition:
+            deadline = self._clock.monotonic() + secs
+            while not self._everybody() <= self._told:
+                if not self._wait(deadline):
+                    return False
+            return True
 
     def record(self, capture: Capture) -> None:
         """Bring the ledger up to what the state's holder says; what nobody applied is outstanding again."""
@@ -352,6 +365,14 @@ class Chief:
         return min(firsts, default=0.0), max(lasts, default=0.0)
 
     # --- inside ---
+
+    def _tell(self, role: str, role_id: int) -> None:
+        self._told.add((role, role_id))
+        self._condition.notify_all()
+
+    def _everybody(self) -> set[tuple[str, int]]:
+        servers = {("server", server) for server in self._servers.ids()}
+        return servers | {("worker", worker) for worker in self._workers.ids()}
 
     def _wait(self, deadline: float) -> bool:
         remaining = deadline - self._clock.monotonic()

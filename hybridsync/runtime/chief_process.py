@@ -29,6 +29,9 @@ from hybridsync.telemetry.progress import open_progress
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary
 
+TELL_SECS = 5.0
+"""How long the chief waits for roles to hear that the run is over; they report every half second."""
+
 
 def run_chief(
     run: Run,
@@ -132,4 +135,6 @@ def _manage(
     try:
         return manager.run()
     finally:
-        server.stop(grace=1.0).wait(5.0)
+        report({"over": True})
+        chief.await_told(TELL_SECS)
+        server.stop(grace=1.0).wait(TELL_SECS)
