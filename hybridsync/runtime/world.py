@@ -194,6 +194,9 @@ class World:
                 f"the process runtime joins workers over CPU devices, but worker {process_index} runs on "
                 f"{platform}; set JAX_PLATFORMS=cpu, or run with --runtime=inprocess"
             )
+        # Read from here on only to let process 0 alone write the persistent compilation cache. Each worker
+        # compiles for its own device, under its own key: without this all but one compile anew in each life.
+        state.process_id = 0
         return cls(client, process_index, num_workers, lanes, opened.pop())
 
     def mesh(self, members: Sequence[int], lane: int) -> MeshMean:

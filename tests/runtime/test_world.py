@@ -35,7 +35,7 @@ HANG_SECS = 0.5  # a step of these takes some 20 ms
 class Member:
     """One process of the world, and the answers it gave."""
 
-    def __init__(self, service: Service, index: int, *, reborn: bool = False) -> None:
+    def __init__(self, service: Service, index: int, cache: Path, *, reborn: bool = False) -> None:
         self.index = index
         life = "reborn" if reborn else "first"
         self.process = subprocess.Popen(
@@ -43,7 +43,14 @@ class Member:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT),
+                "JAX_PLATFORMS": "cpu",
+                "JAX_COMPILATION_CACHE_DIR": str(cache),
+                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+                "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+            },
         )
         self._buffer = b""
 
@@ -78,9 +85,10 @@ class Member:
 class Fleet:
     """A service and its members; every test leaves all of them alive, and no lane is used by two tests."""
 
-    def __init__(self) -> None:
+    def __init__(self, cache: Path) -> None:
         self.service = start_service(NUM_WORKERS)
-        self.members = [Member(self.service, index) for index in EVERYONE]
+        self._cache = cache
+        self.members = [Member(self.service, index, cache) for index in EVERYONE]
         self._lane = -1
 
     def fresh_lane(self) -> int:
@@ -111,11 +119,13 @@ class Fleet:
         fields = {"members": members, "lane": lane, "num_floats": 5_000, "num_ints": num_ints, "times": times}
         self.tell(members if who is None else who, "step", **fields)
 
-    def replace(self, index: int) -> None:
-        """Kill a member and start its slot's next life."""
+    def replace(self, index: int) -> dict[str, Any]:
+        """Kill a member and start its slot's next life; returns what it says when it has joined."""
         self.members[index].end(kill=True)
-        self.members[index] = Member(self.service, index, reborn=True)
-        assert self.members[index].answer() is not None
+        self.members[index] = Member(self.service, index, self._cache, reborn=True)
+        answer = self.members[index].answer()
+        assert answer is not None
+        return answer
 
     def close(self, *, kill: bool) -> list[int]:
         codes = [member.end(kill=kill) for member in self.members]
@@ -124,8 +134,8 @@ class Fleet:
 
 
 @pytest.fixture(scope="module")
-def fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
-    made = Fleet()
+def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    made = Fleet(tmp_path_factory.mktemp("cache"))
     try:
         assert None not in made.answers(EVERYONE)
         yield made
@@ -154,7 +164,7 @@ def test_a_subset_in_another_order_steps_without_the_others(fleet: Fleet) -> Non
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_member_killed_between_collectives_is_reborn_into_the_full_mesh(fleet: Fleet, victim: int) -> None:
     assert fleet.warm(EVERYONE, fleet.fresh_lane()) == [{"warm": True}] * 4
-    fleet.replace(victim)
+    assert fleet.replace(victim)["cache_hits"] > 0, "it compiled anew what its first life had compiled"
     lane = fleet.fresh_lane()
     assert fleet.warm(EVERYONE, lane) == [{"warm": True}] * 4
     fleet.step(EVERYONE, lane)
