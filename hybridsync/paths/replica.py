@@ -58,6 +58,7 @@ class Replica:
         """
         with self._lock:
             if self._phase is not None and self._phase.epoch == phase.epoch:
+                self._logs = self._logs or worker == phase.members[0]  # whichever member of a shared one came first
                 return
             if self._state is None or self._fingerprint != phase.fingerprint:
                 self._state = None  # free the old one before its successor comes
