@@ -107,7 +107,8 @@ class Reporter:
         self.note(f"epoch {phase.epoch}: {phase.spec} from unit {units:,} to {phase.end_units:,} ({phase.reason})")
 
     def ended(self, capture: Capture) -> None:
-        """Write that the current phase is over."""
+        """Write that the current phase is over; its capture knows the first update even of the shortest phase."""
+        self._finish_switch(capture.first_applied)
         self._compile_secs = 0.0
         self.event("phase_ended", units=capture.held.units, fingerprint=capture.held.fingerprint)
 
@@ -206,13 +207,13 @@ class Reporter:
                 self._due[index] = (units // every + 1) * every
                 hook(metrics)
 
-    def _finish_switch(self) -> None:
-        """Write the switch event once both its stall and its commit are known."""
+    def _finish_switch(self, first: float = 0.0) -> None:
+        """Write the switch event once both its stall (by the phase's `first` update) and its commit are known."""
         pending = self._pending
         if pending is None:
             return
         if pending.stall_secs is None:
-            first, _ = self._chief.stamps()
+            first = first or self._chief.stamps()[0]
             if first and pending.last_applied:
                 pending.stall_secs = max(0.0, first - pending.last_applied - pending.unit_secs)
             elif first:
