@@ -68,6 +68,8 @@ class UnitSet:
 
     def discard_range(self, start: int, stop: int) -> None:
         """Remove the units `start <= u < stop`; those that are not in the set are ignored."""
+        if start >= stop:
+            return
         first = bisect_right(self._stops, start)
         starts: list[int] = []
         stops: list[int] = []
