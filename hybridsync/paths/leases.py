@@ -56,29 +56,27 @@ class LeaseStream:
         """
         deadline = self._clock.monotonic() + LEASE_DEADLINE_SECS
         while not self._final and len(self._stream) - self._position < count:
-            self._extend(self._renewal.result(timeout=LEASE_DEADLINE_SECS) if self._renewal else self._ask())
+            self._extend(self._renewal.result(timeout=LEASE_DEADLINE_SECS) if self._renewal else self._ask(self._position))
             if self._clock.monotonic() > deadline:
                 raise WaitTimeout(
                     f"worker {self._worker} got no units from the chief for {LEASE_DEADLINE_SECS:g} s in epoch "
                     f"{self._phase.epoch}, and the phase did not end"
                 )
         units = self._stream.slice(self._position, count)
-        self._position += len(units)
+        completed, self._position = self._position, self._position + len(units)
         if self._ahead is not None and not self._final and self._position >= self._renew_at:
-            self._renew(self._ahead)
+            self._renew(self._ahead, completed)
         return units
 
-    def _renew(self, ahead: Executor) -> None:
+    def _renew(self, ahead: Executor, completed: int) -> None:
         """Fetch more before they are needed: the answer may take long, and units in hand are not to wait for it."""
         if self._renewal is None:
-            self._renewal = ahead.submit(self._ask)
+            self._renewal = ahead.submit(self._ask, completed)
         elif self._renewal.done():
             self._extend(self._renewal.result())
 
-    def _ask(self) -> LeaseReply:
-        request = LeaseRequest(
-            self._worker, self._incarnation, self._phase.epoch, len(self._stream), self._position
-        )
+    def _ask(self, completed: int) -> LeaseReply:
+        request = LeaseRequest(self._worker, self._incarnation, self._phase.epoch, len(self._stream), completed)
         return self._chief.lease(request)
 
     def _extend(self, reply: LeaseReply) -> None:

@@ -23,7 +23,8 @@ def _no_stamps() -> tuple[float, float]:
 class WorkerRecorder:
     """Collects one worker's spans, losses and times.
 
-    Lists are appended to by the training thread and swapped by the heartbeat's; the lock guards the swap and sums.
+    Lists are appended to by the training thread and swapped by the heartbeat's; the lock guards the swap, the sums
+    and the phase, so that a report never carries one phase's position under another's epoch.
     """
 
     def __init__(self, worker: int, clock: Clock, keep_spans: bool) -> None:
@@ -40,8 +41,9 @@ class WorkerRecorder:
 
     def enter(self, epoch: Epoch) -> None:
         """Begin to note for another phase."""
-        self.stamps = _no_stamps
-        self.epoch, self.completed = epoch, 0
+        with self._lock:
+            self.stamps = _no_stamps
+            self.epoch, self.completed = epoch, 0
 
     def compute(self, category: str, started: float, ended: float, loss: Any) -> None:
         """Note one unit's local computation."""
@@ -60,8 +62,9 @@ class WorkerRecorder:
 
     def step(self, started: float, ended: float, num_units: int) -> None:
         """Note one completed lock-step step."""
-        if self._keep_spans:
-            self._spans.append(("step", "sync", started, ended - started, self.epoch.number, num_units))
+        with self._lock:
+            if self._keep_spans:
+                self._spans.append(("step", "sync", started, ended - started, self.epoch.number, num_units))
 
     def compiled(self, secs: float) -> None:
         """Note time spent compiling."""
@@ -75,14 +78,15 @@ class WorkerRecorder:
             losses, self._losses = self._losses, []
             sums = self._compute_secs, self._wait_secs, self._compile_secs
             self._compute_secs = self._wait_secs = self._compile_secs = 0.0
+            epoch, completed, stamps = self.epoch, self.completed, self.stamps
         values = [float(value) for value in jax.device_get(losses)]
-        first, last = self.stamps()
+        first, last = stamps()
         return Report(
             role="worker",
             id=self._worker,
             incarnation=self.incarnation,
-            epoch=self.epoch,
-            completed=self.completed,
+            epoch=epoch,
+            completed=completed,
             num_losses=len(values),
             loss_sum=sum(values),
             compute_secs=sums[0],
