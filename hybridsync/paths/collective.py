@@ -49,6 +49,8 @@ class Rendezvous:
         if len(self._members) == 1:
             return contribution
         with self._condition:
+            if self._broken:
+                raise PhaseRevoked(self._broken)
             generation = self._generation
             self._slots[index] = contribution
             self._arrived += 1

@@ -22,14 +22,16 @@ def drive(program: Program, handlers: Handlers) -> bool:
       AssertionError: the program yields an effect outside its path's vocabulary, or catches the revocation.
       Exception: whatever else a handler raises; the program is closed first.
     """
+    result: Any = None
     try:
-        effect = next(program)
         while True:
+            try:
+                effect = program.send(result)
+            except StopIteration:
+                return True
             handler = handlers.get(type(effect))
             assert handler is not None, f"{type(effect).__name__} is not an effect of this path"
-            effect = program.send(handler(effect))
-    except StopIteration:
-        return True
+            result = handler(effect)
     except (StaleEpoch, PhaseRevoked) as revoked:
         _revoke(program, revoked)
         return False
