@@ -101,13 +101,18 @@ class Manager:
         """Run to the end of the workload or to a preemption; returns the summary that was written.
 
         Raises:
-          HybridSyncError: the run could not go on; the summary says "failed".
+          HybridSyncError: the run could not go on; the summary says "failed", as for any other exception.
         """
         try:
             return self._story()
         except HybridSyncError as error:
             self._chief.fail(error)
             self._reporter.finish("failed", str(error))
+            raise
+        except BaseException as error:  # a hook's own error, or the user's interrupt: nobody may train on
+            failure = HybridSyncError(f"the run was broken off by {type(error).__name__}: {error}")
+            self._chief.fail(failure)
+            self._reporter.finish("failed", str(failure))
             raise
         finally:
             self._chief.finish()
@@ -118,6 +123,11 @@ class Manager:
         if not self._start.committed:
             self._commit_now()
             self._reporter.committed(self._await_commit())
+        if self._capture.held.units >= self._run.config.workload:  # the earlier life had no time for its summary
+            self._evaluate = True
+            self._commit_now()
+            self._reporter.committed(self._await_commit())
+            return self._conclude()
         state, commands = machine.start(self._start.epoch)
         queue = deque(commands)
         while queue or state.step is not Step.DONE:
@@ -125,6 +135,9 @@ class Manager:
             if event is not None:
                 state, commands = machine.advance(state, event)
                 queue.extend(commands)
+        return self._conclude()
+
+    def _conclude(self) -> Summary:
         while self._evaluations:
             self._collect_evaluation()
         completed = self._chief.num_applied >= self._run.config.workload
@@ -330,7 +343,7 @@ class Manager:
         return {
             "config": to_json(self._run.config),
             "source": self._run.describe_source(),
-            "epoch": self._epoch.number if self._epoch else 0,
+            "epoch": self._epoch.number if self._epoch else self._start.epoch,
             "sequence": capture.held.sequence,
             "fingerprint": capture.held.fingerprint,
             "seconds": self._reporter.seconds(),
