@@ -1,0 +1,167 @@
+"""Phases of the process runtime, computed again in processes like the run's own.
+
+gloo sums in ring order, so a lock-step phase needs as many processes, in the recorded order, on the recorded lane. And
+bits depend on how many local devices a process has (measured, 2 cores: the text model's gradient differs between 1 and
+16, because XLA's thread pool grows with them), so a served phase is computed by a process that has joined a world too,
+alone.
+
+The parent hands over the starting state in a file of packed bytes; the phase's first member leaves the resulting one
+beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from hybridsync.clock import SYSTEM_CLOCK
+from hybridsync.errors import HybridSyncError, RoleLost, WaitTimeout
+from hybridsync.layout import Layout
+from hybridsync.protocols import base
+from hybridsync.replay.phases import as_member, on_one_device
+from hybridsync.replay.record import LoggedPhase, read_record
+from hybridsync.run import Run
+from hybridsync.runtime.child import Child, RoleSpec
+from hybridsync.runtime.meshcollective import FlatContributions, MeshCollective
+from hybridsync.runtime.role_process import RoleProcess, describe_exit
+from hybridsync.runtime.world import World, start_service
+from hybridsync.state import TrainState
+
+ROLE = "member"
+SILENT_SECS = 600.0
+"""How long no member may report progress: imports and compilation of all of them on few cores."""
+JOIN_SECS = 300.0
+REPORT_SECS = 1.0
+LEAVE_SECS = 30.0
+_BEFORE, _AFTER, _JOB = "before", "after", "job.json"
+
+
+def in_members(
+    command: Sequence[str], workdir: Path, layout: Layout, state: TrainState, phase: LoggedPhase, progress: Callable
+) -> TrainState:
+    """Return the state after `phase`, as numpy arrays.
+
+    To be called on the main thread, with which the members die.
+
+    Args:
+      command: program and arguments that start a member (it comes to `run_member`).
+      workdir: of the run; the members' logs go to `logs/` in it.
+      layout: of the state.
+      state: starting state, arrays of any kind.
+      phase: of the process runtime.
+      progress: told of updates now and then.
+
+    Raises:
+      RoleLost: a member ended early; the message holds the end of its log.
+      WaitTimeout: no member made progress.
+      HybridSyncError: what a member met.
+    """
+    num_members = len(phase.members) if phase.path is base.Path.SYNC else 1
+    logs = workdir / "logs"
+    logs.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="replay-") as folder:
+        job = Path(folder)
+        layout.pack(state).tofile(job / _BEFORE)
+        (job / _JOB).write_text(json.dumps({"epoch": phase.epoch}))
+        service = start_service(num_members)
+        members: list[RoleProcess] = []
+        try:
+            for index in range(num_members):
+                members.append(RoleProcess(command, ROLE, index, 0, logs / f"replay-{index}.log"))
+                spec = RoleSpec(ROLE, index, 0, "", service.address, str(job), num_members, 0, "127.0.0.1")
+                members[-1].send_spec(spec)
+            _await_members(members, phase, progress)
+        finally:
+            for member in members:
+                member.kill()
+            for member in members:
+                member.reap()
+            service.stop()
+        return _read(layout, job / _AFTER)
+
+
+def _await_members(members: list[RoleProcess], phase: LoggedPhase, progress: Callable[[int], None]) -> None:
+    """Wait until every member has said that it is done."""
+    waiting = {member.role_id: member for member in members}
+    deadline = SYSTEM_CLOCK.monotonic() + SILENT_SECS
+    while waiting:
+        remaining = deadline - SYSTEM_CLOCK.monotonic()
+        if remaining <= 0:
+            raise WaitTimeout(
+                f"members {sorted(waiting)} of the replay of {phase} made no progress for {SILENT_SECS:g} s; see "
+                "their logs"
+            )
+        handles = [handle for member in waiting.values() for handle in (member.report_fd, member.pidfd)]
+        readable = set(select.select(handles, [], [], remaining)[0])
+        for member in list(waiting.values()):
+            for report in member.read_reports():
+                deadline = SYSTEM_CLOCK.monotonic() + SILENT_SECS
+                if "error" in report:
+                    raise HybridSyncError(f"{member.name} of the replay of {phase}: {report['error']}")
+                if "update" in report:
+                    progress(report["update"])
+                if report.get("done"):
+                    waiting.pop(member.role_id, None)
+            if member.role_id in waiting and member.pidfd in readable:
+                how = describe_exit(member.reap())
+                raise RoleLost(f"{member.name} of the replay of {phase} ended early: {how}; {member.log_tail()}")
+
+
+def run_member(child: Child, spec: RoleSpec, workdir: Path, make_run: Callable[[], Run]) -> int:
+    """Be one process of a phase that is computed again, and return the exit code.
+
+    Args:
+      child: the line to the parent.
+      spec: who this is; its workdir is the job's folder.
+      workdir: of the run.
+      make_run: builds task and optimizer; called behind the join, because it may touch JAX.
+
+    Raises:
+      HybridSyncError: the phase could not be computed.
+    """
+    world = World.join(spec.coordinator, spec.role_id, spec.num_workers, timeout_secs=JOIN_SECS)
+    job = Path(spec.workdir)
+    epoch = json.loads((job / _JOB).read_text())["epoch"]
+    phase = next(phase for phase in read_record(workdir).phases if phase.epoch == epoch)
+    run, device = make_run(), world.compute_device
+    lockstep = phase.path is base.Path.SYNC
+    programs = run.programs(donate_parameters=lockstep)
+    state = jax.device_put(_read(programs.state_layout, job / _BEFORE), device)
+    note = _Progress(child)
+    if lockstep:
+        flat = FlatContributions(programs.contribution_layout)
+        collective = MeshCollective(world.mesh(phase.members, phase.lane), flat, device)
+        state = as_member(programs, state, phase, spec.role_id, collective, note)
+    else:
+        state = on_one_device(programs, state, phase, note)
+    if spec.role_id == (phase.members[0] if lockstep else 0):
+        programs.state_layout.pack(state).tofile(job / _AFTER)
+    child.report(done=True)
+    return 0
+
+
+class _Progress:
+    """Reports updates to the parent, not more often than every REPORT_SECS."""
+
+    def __init__(self, child: Child) -> None:
+        self._child = child
+        self._next = 0.0
+
+    def __call__(self, update: int) -> None:
+        now = SYSTEM_CLOCK.monotonic()
+        if now >= self._next:
+            self._next = now + REPORT_SECS
+            self._child.report(update=update)
+
+
+def _read(layout: Layout, path: Path) -> TrainState:
+    """Return a packed state as views of a fresh buffer."""
+    buffer = layout.empty()
+    np.copyto(buffer, np.fromfile(path, np.uint8))
+    return layout.unpack(buffer)

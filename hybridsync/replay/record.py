@@ -1,0 +1,235 @@
+"""What a finished run left for its replay: the configuration, the phases, and every update in order."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hybridsync import applylog, protocols
+from hybridsync.applylog import Entry
+from hybridsync.errors import ConfigError, ResumeError, WorkdirError
+from hybridsync.opening import APPLY_LOG
+from hybridsync.protocols import base
+from hybridsync.telemetry.events import read_events
+from hybridsync.telemetry.lines import read_lines
+from hybridsync.telemetry.metrics import METRICS_FILE
+from hybridsync.telemetry.summary import read_config
+
+
+@dataclass(frozen=True)
+class LoggedPhase:
+    """One phase of the run, as far as its updates were kept.
+
+    Args:
+      epoch: its number.
+      spec: its protocol, as in the plan.
+      members: worker ids in mesh order.
+      lane: of the mesh.
+      runtime: "inprocess" or "processes".
+      fingerprint: of the state that it began with.
+      entries: its updates.
+    """
+
+    epoch: int
+    spec: str
+    members: tuple[int, ...]
+    lane: int
+    runtime: str
+    fingerprint: str
+    entries: tuple[Entry, ...]
+
+    @property
+    def path(self) -> base.Path:
+        """Whether it was lock-step or served."""
+        return protocols.parse(self.spec).path
+
+    @property
+    def first(self) -> int:
+        """Sequence of the parameters that it began with."""
+        return self.entries[0].sequence - 1
+
+    def __str__(self) -> str:
+        return f"epoch {self.epoch} ({self.spec}, updates {self.first + 1} to {self.entries[-1].sequence})"
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a run left.
+
+    Args:
+      workdir: where it was read.
+      config: resolved configuration, as JSON.
+      file: the configuration file as the run was given it, None if it had none.
+      phases: those with updates, in order.
+    """
+
+    workdir: Path
+    config: dict[str, Any]
+    file: str | None
+    phases: tuple[LoggedPhase, ...]
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """All updates in order."""
+        return tuple(entry for phase in self.phases for entry in phase.entries)
+
+    @property
+    def on_cpu_only(self) -> bool:
+        """Whether the process runtime did all of it, whose roles compute on CPU."""
+        return all(phase.runtime == "processes" for phase in self.phases)
+
+
+def read_record(workdir: Path) -> Record:
+    """Read and check what the run in `workdir` left.
+
+    Raises:
+      WorkdirError: there is no run, no apply log, the run is not finished, or the log is cut or damaged.
+      ResumeError: the run began from another one, or changed its unit size: its log does not tell the whole.
+    """
+    config = read_config(workdir)
+    if config is None:
+        raise WorkdirError(f"{workdir} holds no run; give the --workdir of one")
+    if not config["config"]["telemetry"]["apply_log"]:
+        raise WorkdirError(f"{workdir} holds no apply log, or not all of it; run with --apply_log to replay")
+    _check_ended(workdir)
+    if not (workdir / APPLY_LOG).exists():
+        raise WorkdirError(f"{workdir} holds no apply log: nothing was trained, or the file is gone")
+    _check_origin(workdir, config["config"]["unit_size"])
+    entries = _read_entries(workdir / APPLY_LOG)
+    return Record(workdir, config["config"], config.get("file"), _phases(workdir, entries))
+
+
+def restore_values(values: Any, saved: Mapping[str, Any], path: str = "") -> Any:
+    """Return the configuration `values`, a frozen dataclass, with what its JSON form says.
+
+    >>> from hybridsync.config import RunConfig
+    >>> restore_values(RunConfig(workload=10, unit_size=1), {"seed": 7, "optimizer": {"momentum": 0.5}}).seed
+    7
+
+    Raises:
+      ConfigError: the file has no such key, or the value does not fit it.
+    """
+    known = {field.name for field in dataclasses.fields(values)}
+    changes: dict[str, Any] = {}
+    for key, value in saved.items():
+        if key not in known:
+            raise ConfigError(
+                f"the run was configured with {path}{key}={value!r}, which the configuration file does not know; "
+                "name the file as it was with --config"
+            )
+        current = getattr(values, key)
+        nested = dataclasses.is_dataclass(current) and not isinstance(current, type) and isinstance(value, dict)
+        changes[key] = restore_values(current, value, f"{path}{key}.") if nested else _from_json(value)
+    return dataclasses.replace(values, **changes)
+
+
+def _from_json(value: Any) -> Any:
+    return tuple(map(_from_json, value)) if isinstance(value, list) else value
+
+
+def _check_ended(workdir: Path) -> None:
+    """A run that goes on, or died, has updates that no checkpoint holds."""
+    last = [event for event in read_events(workdir) if event["kind"] in ("run_started", "run_finished")][-1:]
+    if not last or last[0]["kind"] != "run_finished":
+        raise WorkdirError(f"the run in {workdir} is not finished; let it end, or resume it, then replay")
+    if last[0]["exit"] == "failed":
+        raise WorkdirError(f"the run in {workdir} failed: {last[0]['error']}; resume it to its end, then replay")
+
+
+def _check_origin(workdir: Path, unit_size: int) -> None:
+    starts = [event["reason"] for event in read_events(workdir, "run_started") if event["reason"] != "resume"]
+    if starts[-1:] == ["init_from"]:
+        raise ResumeError(
+            f"the run in {workdir} began from another run's state (--init_from), not from its seed; "
+            "replay the run that it began from"
+        )
+    for line in read_lines(workdir / METRICS_FILE):
+        if line["examples"] != line["units"] * unit_size:
+            raise ResumeError(
+                f"the run in {workdir} was resumed with another unit size: {line['examples'] // line['units']} at "
+                f"unit {line['units']}, {unit_size} at its end; only runs of one unit size can be replayed"
+            )
+
+
+def _read_entries(path: Path) -> tuple[Entry, ...]:
+    """Return the log's entries, each of which must follow from those before it."""
+    entries: list[Entry] = []
+    applied: dict[int, int] = {}
+    try:
+        for entry in applylog.read(path):
+            entries.append(entry)
+            expected = len(entries)
+            if entry.sequence != expected:
+                raise WorkdirError(
+                    f"the apply log {path} is cut: update {entry.sequence} stands where {expected} should; all lives "
+                    "of a run need --apply_log"
+                )
+            if not 0 <= entry.base < entry.sequence:
+                raise WorkdirError(
+                    f"the apply log {path} is damaged: update {entry.sequence} says that its gradient was computed on "
+                    f"update {entry.base}'s parameters"
+                )
+            if not entry.units or entry.weight != len(entry.units):
+                raise WorkdirError(
+                    f"the apply log {path} is damaged: update {entry.sequence} has weight {entry.weight:g} and units "
+                    f"{list(entry.units)}"
+                )
+            for unit in entry.units:
+                if unit in applied:
+                    raise WorkdirError(
+                        f"unit {unit} was applied twice: the apply log {path} has it in updates {applied[unit]} and "
+                        f"{entry.sequence}"
+                    )
+                applied[unit] = entry.sequence
+    except (ValueError, TypeError, KeyError) as error:
+        if isinstance(error, WorkdirError):
+            raise
+        raise WorkdirError(f"the apply log {path} is damaged behind update {len(entries)}: {error}") from error
+    return tuple(entries)
+
+
+def _phases(workdir: Path, entries: tuple[Entry, ...]) -> tuple[LoggedPhase, ...]:
+    """Divide the entries into their phases."""
+    entered: dict[int, tuple[dict[str, Any], str]] = {}
+    runtime = ""
+    for event in read_events(workdir):
+        if event["kind"] == "run_started":
+            runtime = event["runtime"]
+        elif event["kind"] == "phase_entered":
+            entered[event["epoch"]] = event, runtime
+    by_epoch: dict[int, list[Entry]] = {}
+    for entry in entries:
+        by_epoch.setdefault(entry.epoch, []).append(entry)
+    phases, units = [], 0
+    for epoch, updates in by_epoch.items():
+        if epoch not in entered:
+            raise WorkdirError(
+                f"update {updates[0].sequence} is of epoch {epoch}, which no event of {workdir} announces; the log and "
+                "the events are of different runs"
+            )
+        event, runtime = entered[epoch]
+        if event["units"] != units:
+            raise WorkdirError(
+                f"the apply log of {workdir} is cut: epoch {epoch} began at unit {event['units']}, but the updates "
+                f"before it hold {units} units"
+            )
+        phase = LoggedPhase(
+            epoch=epoch,
+            spec=event["protocol"],
+            members=tuple(event["members"]),
+            lane=event["lane"],
+            runtime=runtime,
+            fingerprint=event["fingerprint"],
+            entries=tuple(updates),
+        )
+        if early := [entry for entry in updates if entry.base < phase.first]:
+            raise WorkdirError(
+                f"update {early[0].sequence} was computed on update {early[0].base}'s parameters, which are older "
+                f"than its phase, {phase}"
+            )
+        units += sum(len(entry.units) for entry in updates)
+        phases.append(phase)
+    return tuple(phases)
