@@ -30,7 +30,7 @@ class PhaseRate:
       epoch: its number.
       protocol: as the plan spells it.
       units: applied in it.
-      steady: without the first and last tenth of its updates (fewer, where the timeline has not kept as many).
+      steady: without the first and last tenth of its updates (fewer where the timeline keeps fewer).
       whole: from the phase's entry to its end.
     """
 
@@ -79,7 +79,8 @@ def train(workdir: Path, *flags: str, config: str = DIGITS) -> dict[str, Any]:
     job = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=JOB_SECS, check=False)
     summary = read_summary(workdir) if job.returncode == 0 else None
     if summary is None:
-        raise RuntimeError(f"{' '.join(command)} ended with {job.returncode}:\n{(job.stdout + job.stderr)[-3000:]}")
+        printed = (job.stdout + job.stderr)[-3000:]
+        raise RuntimeError(f"{' '.join(command)} ended with {job.returncode}:\n{printed}")
     return summary
 
 
@@ -96,11 +97,10 @@ def phase_rates(workdir: Path) -> list[PhaseRate]:
         end = ended[entered["epoch"]]
         units = end["units"] - entered["units"]
         per_update = entered["units_per_update"]
-        kept = min(ends[entered["epoch"]].items())[1]  # of the server, or of one worker: all make the same steps
+        rows = ends[entered["epoch"]]
+        kept = rows[min(rows)]  # the server's, or one worker's: all make the same steps
         steady = steady_rate(kept, -(-units // per_update)) * per_update
-        rates.append(
-            PhaseRate(entered["epoch"], entered["protocol"], units, steady, units / (end["t"] - entered["t"]))
-        )
+        rates.append(PhaseRate(entered["epoch"], entered["protocol"], units, steady, units / (end["t"] - entered["t"])))
     return rates
 
 
@@ -131,6 +131,7 @@ def report(title: str, rows: Sequence[Row], **more: Any) -> None:
     for row in rows:
         target = f"{row.bound} {row.target:g}" if row.bound else ""
         met = {None: "", True: "met", False: "NOT MET"}[row.met]
-        print(f"  {row.name:<{width}}  {row.figure:>11.4g} {row.unit:<12} {target:<10} {met:<8} load {row.load:.1f}")
+        figure = f"{row.figure:>10.4g} {row.unit:<11}"
+        print(f"  {row.name:<{width}} {figure} {target:<9} {met:<8} load {row.load:.1f}")
     found = [{**asdict(row), "met": row.met} for row in rows]
     print(json.dumps({"title": title, "cores": os.cpu_count(), "rows": found, **more}))

@@ -1,9 +1,9 @@
-"""Host time that the framework adds to a BSP step: `python -m benchmarks.step_overhead [--steps=1000] [--rounds=5]`.
+"""Host time that the framework adds to a BSP step: `python -m benchmarks.step_overhead [--rounds=5]`.
 
-Compared are median step times, in turns: `Trainer.fit` in-process with one worker and all telemetry, and a bare loop
-of the same three programs and transfers (batch gather, unit gradient, wait, update). A step is the time from one
-batch to the next, stamped in the data source of both. Digits MLP; once as fast as it goes, once with an *emulated*
-20 ms of compute a unit (--compute_secs), of which the framework may add 1 %.
+Compared are median step times, in turns: `Trainer.fit` in-process with one worker and all telemetry, and a
+bare loop of the same three programs and transfers (batch gather, unit gradient, wait, update). A step is the
+time from one batch to the next, stamped in the data source of both. Digits MLP; once as fast as it goes, once
+with an *emulated* 20 ms of compute a unit (--compute_secs), of which the framework may add 1 %.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class Loops:
         self._source = StampedSource(task.source)
         self._task = dataclasses.replace(task, source=self._source)
         self._optimizer: Optimizer = loaded.module.optimizer(self._config)
-        self._programs = Run(self._config, self._task, self._optimizer, None).programs(donate_parameters=False)
+        self._run = Run(self._config, self._task, self._optimizer, None)
+        self._programs = self._run.programs(donate_parameters=False)
         self._emulation = Emulation(self._config.emulation, steps)
 
     def framework(self) -> list[float]:
@@ -64,7 +65,7 @@ class Loops:
 
     def bare(self) -> list[float]:
         """Return the seconds of each step of the bare loop."""
-        programs, state = self._programs, Run(self._config, self._task, self._optimizer, None).initial_state()
+        programs, state = self._programs, self._run.initial_state()
         self._source.take()
         for unit in range(self._config.workload):
             started = SYSTEM_CLOCK.monotonic()

@@ -12,8 +12,8 @@ import jax
 import numpy as np
 
 from hybridsync import applylog
-from hybridsync.chief.ledger import Ledger
 from hybridsync.checkpoint import CheckpointStore, Restored
+from hybridsync.chief.ledger import Ledger
 from hybridsync.config import check_resumable
 from hybridsync.durable import EpochFile, WorkdirLock, make_directory
 from hybridsync.errors import ResumeError, WorkdirError
@@ -97,6 +97,7 @@ def open_run(
     """Lock the workdir, and find where the run begins.
 
     Args:
+      run: what to run, and where.
       resume: "auto" starts fresh or resumes, "must" refuses without a checkpoint, "never" refuses a used workdir.
       init_from: workdir of another run whose newest parameters, optax and model state to start from, at unit 0.
       convert_units: whether a checkpoint with another unit size may be resumed.
@@ -163,7 +164,9 @@ def _adopt(init_from: Path, state: TrainState) -> TrainState:
     if restored is None:
         raise ResumeError(f"init_from names {init_from}, which holds no checkpoint; name a run that has saved one")
     found = restored.state
-    return state.replace(params=found.params, opt_state=found.opt_state, model_state=found.model_state)
+    return dataclasses.replace(
+        state, params=found.params, opt_state=found.opt_state, model_state=found.model_state
+    )
 
 
 def _resumed(run: Run, workdir: Path, store: CheckpointStore, lock: WorkdirLock, restored: Restored) -> Opening:
@@ -212,4 +215,4 @@ def _convert(run: Run, before: int, ledger: Ledger, state: TrainState) -> tuple[
     counters = {**state.counters, "units": np.int32(first)}
     applied = [(0, first)] if first else []
     converted = Ledger(workload, issued=first, applied=applied, rolled_back=ledger.rolled_back)
-    return dataclasses.replace(run, config=config), converted, state.replace(counters=counters)
+    return dataclasses.replace(run, config=config), converted, dataclasses.replace(state, counters=counters)

@@ -63,10 +63,10 @@ class Optimizer:
             raise OptimizerError(f"the optimizer is {kind}, whose learning rate can no longer be set; {_HOW}")
         names = set(inspect.signature(factory).parameters)
         if "learning_rate" not in names:
-            raise OptimizerError(f"the optimizer's factory has the parameters {sorted(names)}, no learning_rate; {_HOW}")
+            raise OptimizerError(f"the factory's parameters are {sorted(names)}, no learning_rate: {_HOW}")
         unknown = sorted(set(hyperparameters) - names)
         if unknown:
-            raise OptimizerError(f"the optimizer's factory has no parameter {unknown[0]!r}, only {sorted(names)}; {_HOW}")
+            raise OptimizerError(f"the factory has no parameter {unknown[0]!r}, only {sorted(names)}; {_HOW}")
         if clip is not None and not clip > 0:
             raise OptimizerError(f"clip is {clip}; it must be above 0, or None for no clipping")
         self.factory = factory
@@ -119,6 +119,8 @@ def schedule(config: ScheduleConfig, learning_rate: float, total_examples: int) 
     """Return the learning rate that a configuration describes, as a function of examples (Sync-Switch, ICDCS 2021).
 
     Args:
+      config: kind, boundaries, factors, warm-up.
+      learning_rate: eta at factor 1.
       total_examples: examples of the whole workload; the configuration speaks in shares of it.
     """
     if config.kind == "constant" and not config.warmup:

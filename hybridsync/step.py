@@ -87,6 +87,7 @@ class Programs:
         """Return the state after one optimizer update; parts of `state` are donated.
 
         Args:
+          state: before it.
           total: summed contributions, of weight at least one unit.
           units: units in `total`.
           factor: the protocol's factor on the schedule's learning rate.

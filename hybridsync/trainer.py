@@ -10,8 +10,8 @@ from __future__ import annotations
 import dataclasses
 import queue
 import sys
-import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -170,30 +170,19 @@ class Trainer:
           HybridSyncError: as `fit`.
         """
         metrics: queue.Queue[Metrics | None] = queue.Queue()
-        failure: list[BaseException] = []
         self.add_hook(metrics.put, every=every)
-
-        def train() -> None:
+        with ThreadPoolExecutor(1, "fit") as executor:
+            fitted = executor.submit(self.fit)
+            fitted.add_done_callback(lambda _: metrics.put(None))
             try:
-                self.result = self.fit()
-            except BaseException as error:  # handed to the caller's thread below
-                failure.append(error)
+                while (newest := metrics.get(timeout=STEP_SECS)) is not None:
+                    yield newest
+            except queue.Empty:
+                raise HybridSyncError(f"no unit was applied for {STEP_SECS:g} s") from None
             finally:
-                metrics.put(None)
-
-        thread = threading.Thread(target=train, name="fit")
-        thread.start()
-        try:
-            while (newest := metrics.get(timeout=STEP_SECS)) is not None:
-                yield newest
-        except queue.Empty:
-            raise HybridSyncError(f"no unit was applied for {STEP_SECS:g} s") from None
-        finally:
-            self._hooks.pop()
-            self.preempt()
-            thread.join()
-        if failure:
-            raise failure[0]
+                self._hooks.pop()
+                self.preempt()
+            self.result = fitted.result()
 
 
 def _path(path: str | Path | None) -> Path | None:

@@ -133,8 +133,6 @@ class UnitSet:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, UnitSet) and self.ranges() == other.ranges()
 
-    __hash__ = None  # mutable
-
     def __repr__(self) -> str:
         return f"UnitSet({list(self.ranges())})"
 
@@ -177,7 +175,7 @@ class UnitStream:
         units: list[int] = []
         index = bisect_right(self._ends, position)
         while len(units) < count and index < len(self._ends):
-            start, stop = self._ranges[index]
+            stop = self._ranges[index][1]
             first = stop - (self._ends[index] - position)
             last = min(stop, first + count - len(units))
             units.extend(range(first, last))
@@ -190,7 +188,7 @@ class UnitStream:
         found: list[Range] = []
         index = bisect_right(self._ends, position)
         while position < end and index < len(self._ends):
-            start, stop = self._ranges[index]
+            stop = self._ranges[index][1]
             first = stop - (self._ends[index] - position)
             last = min(stop, first + end - position)
             found.append((first, last))

@@ -6,12 +6,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from hybridsync import protocols
-from hybridsync.chief.grants import Rate, mesh_grant, worker_grant
+from hybridsync.chief.leasing import MESH, Leasing
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.membership import HEARTBEAT_SECS, LEASE_SECS, Membership
 from hybridsync.clock import Clock
-from hybridsync.errors import HybridSyncError, RoleLost, SchemaMismatch, StaleEpoch, WaitTimeout
+from hybridsync.errors import HybridSyncError, RoleLost, SchemaMismatch, WaitTimeout
 from hybridsync.messages import (
     Capture,
     Held,
@@ -26,13 +25,11 @@ from hybridsync.messages import (
     Span,
     Welcome,
 )
-from hybridsync.plan import NO_EPOCH, Epoch, Phase
+from hybridsync.plan import Phase
 from hybridsync.protocols.base import Path
-from hybridsync.units import UnitStream
 
 POLL_SECS = 1.0
 """How long a call waits at the chief before it answers "ask again"."""
-MESH = "mesh"
 
 
 @dataclass
@@ -67,15 +64,11 @@ class Chief:
         self._schema, self._clock = schema, clock
         self._condition = threading.Condition()
         self._workers, self._servers = Membership("worker"), Membership("server")
-        self._phase: Phase | None = None
-        self._path = Path.SYNC
+        self._leasing = Leasing(ledger)
         self._admitted: dict[int, int] = {}
-        self._announced = self._leasing = self._done = False
+        self._announced = self._done = False
         self._drained: dict[int, Held | None] = {}
         self._told: set[tuple[str, int]] = set()
-        self._streams: dict[str, UnitStream] = {}
-        self._completed = 0
-        self._rates: dict[str, Rate] = {}
         self._stamps: dict[tuple[str, int], tuple[float, float]] = {}
         self._intake = Intake()
         self._fenced: list[tuple[int, int]] = []
@@ -83,7 +76,6 @@ class Chief:
         self._preempted = False
         self._meshes_lost = 0
         self._mesh_formed: set[int] = set()
-        self.first_leased = 0.0
 
     # --- what workers and servers call (ChiefPort) ---
 
@@ -115,13 +107,13 @@ class Chief:
                 if self._done:
                     self._tell("worker", request.worker)
                     return PhaseReply(None, done=True)
-                phase = self._phase
+                phase = self._leasing.phase
                 if phase is not None and request.after == phase.epoch and request.worker not in self._drained:
                     self._drained[request.worker] = request.held
                     self._condition.notify_all()
                 if phase is not None and self._may_enter(request, phase):
                     self._admitted[request.worker] = request.incarnation
-                    if self._path is Path.SYNC:
+                    if self._leasing.path is Path.SYNC:
                         self._mesh_formed.add(request.worker)
                     return PhaseReply(phase)
                 if not self._wait(deadline):
@@ -131,19 +123,16 @@ class Chief:
         """Extend the caller's stream (see `ChiefPort.lease`)."""
         with self._condition:
             deadline = self._clock.monotonic() + POLL_SECS
-            key = MESH if self._path is Path.SYNC else f"worker {request.worker}"
             while True:
                 self.raise_failure()
                 now = self._clock.monotonic()
                 self._workers.beat(request.worker, request.incarnation, now)
-                self._expect(request.epoch)
-                stream = self._streams.setdefault(key, UnitStream())
-                self._note_progress(key, request.completed, now)
-                if request.known >= len(stream):
-                    self._extend(key, stream)
-                final = self._is_final(stream)
-                if request.known < len(stream) or final:
-                    return LeaseReply(stream.ranges(request.known, len(stream)), final)
+                applied = self.ledger.num_applied
+                reply = self._leasing.answer(request, now)
+                if self.ledger.num_applied != applied:
+                    self._condition.notify_all()
+                if reply is not None:
+                    return reply
                 if not self._wait(deadline):
                     return LeaseReply((), False)
 
@@ -152,7 +141,7 @@ class Chief:
         with self._condition:
             members = self._servers if report.role == "server" else self._workers
             members.beat(report.id, report.incarnation, self._clock.monotonic())
-            epoch = self._phase.epoch if self._phase else NO_EPOCH
+            epoch = self._leasing.epoch
             intake = self._intake
             intake.loss_sum += report.loss_sum
             intake.num_losses += report.num_losses
@@ -167,8 +156,8 @@ class Chief:
                     for unit, _ in report.dropped:
                         self.ledger.record_dropped(unit)
                     intake.dropped += len(report.dropped)
-                elif self._path is Path.SYNC:
-                    self._note_progress(MESH, report.completed, self._clock.monotonic())
+                elif self._leasing.path is Path.SYNC:
+                    self._leasing.note_progress(MESH, report.completed, self._clock.monotonic())
                 self._condition.notify_all()
             if self._done:
                 self._tell(report.role, report.id)
@@ -203,23 +192,22 @@ class Chief:
     def announce(self, phase: Phase, path: Path) -> None:
         """Make `phase` the one that workers enter; its leases stay closed until `open_leases`."""
         with self._condition:
-            self._phase, self._path = phase, path
-            self._announced, self._leasing = True, False
-            self._admitted, self._drained = {}, {}
-            self._streams, self._completed = {}, 0
-            self._rates, self._stamps = {}, {}
+            self._leasing.begin(phase, path)
+            self._announced = True
+            self._admitted, self._drained, self._stamps = {}, {}, {}
             self._condition.notify_all()
 
     def open_leases(self) -> None:
         """Let units of the announced phase go out."""
         with self._condition:
-            self._leasing = True
+            self._leasing.open()
             self._condition.notify_all()
 
     def close_leases(self) -> None:
         """Hand out no further unit in this phase; streams end where they are."""
         with self._condition:
-            self._leasing = self._announced = False
+            self._leasing.close()
+            self._announced = False
             self._condition.notify_all()
 
     def finish(self) -> None:
@@ -353,10 +341,12 @@ class Chief:
 
     def worker_rates(self) -> dict[int, float]:
         """Units a second of each worker; under lock-step everybody's share of the mesh."""
-        if self._path is Path.SYNC:
-            rate = self._rates.get(MESH, Rate()).per_sec
-            return {worker: rate / self.num_workers for worker in self._workers.ids()}
-        return {w: self._rates.get(f"worker {w}", Rate()).per_sec for w in self._workers.ids()}
+        return self._leasing.rates(self._workers.ids())
+
+    @property
+    def first_leased(self) -> float:
+        """Monotonic seconds at which the first unit went out; 0 before."""
+        return self._leasing.first_leased
 
     def stamps(self) -> tuple[float, float]:
         """Earliest first and latest last update that a role reported in this phase; 0 before them."""
@@ -378,63 +368,25 @@ class Chief:
         remaining = deadline - self._clock.monotonic()
         return remaining > 0 and (self._condition.wait(remaining) or True)
 
-    def _expect(self, epoch: Epoch) -> None:
-        if self._phase is None or self._phase.epoch != epoch:
-            have = self._phase.epoch if self._phase else NO_EPOCH
-            raise StaleEpoch(f"epoch {epoch} was named, but epoch {have} is active; ask for the next phase")
-
     def _may_enter(self, request: PhaseRequest, phase: Phase) -> bool:
         if not self._announced or request.after == phase.epoch or request.worker not in phase.members:
             return False
-        if self._path is Path.SYNC:
+        if self._leasing.path is Path.SYNC:
             return request.worker not in self._admitted or self._admitted[request.worker] == request.incarnation
         return True
-
-    def _is_final(self, stream: UnitStream) -> bool:
-        assert self._phase is not None
-        if not self._announced:
-            return True
-        if self._path is Path.SYNC:
-            before = sum(stop - start for start, stop in self._phase.applied)
-            return before + len(stream) >= self._phase.end_units
-        return self.ledger.num_applied >= self._phase.end_units
-
-    def _extend(self, key: str, stream: UnitStream) -> None:
-        if not self._leasing or self._phase is None:
-            return
-        rate = self._rates.get(key, Rate()).per_sec
-        end = self._phase.end_units
-        if key == MESH:
-            count = mesh_grant(len(self._phase.members), rate)
-        else:
-            count = worker_grant(rate, self.ledger.room(end), len(self._phase.members))
-        ranges = self.ledger.lease(key, count, end)
-        if ranges and not self.first_leased:
-            self.first_leased = self._clock.monotonic()
-        stream.extend(ranges)
-
-    def _note_progress(self, key: str, completed: int, now: float) -> None:
-        self._rates[key] = self._rates.get(key, Rate()).observe(completed, now)
-        if key == MESH and completed > self._completed:
-            stream = self._streams.get(MESH)
-            if stream is not None:
-                self.ledger.record_applied(stream.ranges(self._completed, completed))
-                self._completed = completed
-                self._condition.notify_all()
 
     def _lose(self, worker: int, reason: str) -> None:
         member = self._workers.leave(worker)
         if member is None:
             return
-        self.ledger.release(f"worker {worker}")
-        self._streams.pop(f"worker {worker}", None)
+        self._leasing.lose(worker)
         self._drained.pop(worker, None)
         self._admitted.pop(worker, None)
         self._fenced.append((worker, member.incarnation))
         if worker in self._mesh_formed:
             self._mesh_formed.clear()
             self._meshes_lost += 1
-        if self._phase is not None and self._path is Path.SYNC and self._announced and not self._done:
+        if self._announced and self._leasing.path is Path.SYNC and not self._done:
             self._failure = self._failure or RoleLost(
                 f"worker {worker} was lost ({reason}) in a lock-step phase, which cannot go on without it; run the "
                 "same command again to resume from the last checkpoint"

@@ -91,6 +91,8 @@ class Ledger:
         """Hand up to `count` units to `holder`, outstanding ones first, then fresh ones.
 
         Args:
+          holder: who gets them.
+          count: how many at most.
           limit: applied units at which the phase ends; no lease lets applied plus leased exceed it.
         """
         count = min(count, self.room(limit))

@@ -56,7 +56,8 @@ class LeaseStream:
         """
         deadline = self._clock.monotonic() + LEASE_DEADLINE_SECS
         while not self._final and len(self._stream) - self._position < count:
-            self._extend(self._renewal.result(timeout=LEASE_DEADLINE_SECS) if self._renewal else self._ask(self._position))
+            renewal = self._renewal
+            self._extend(renewal.result(timeout=LEASE_DEADLINE_SECS) if renewal else self._ask(self._position))
             if self._clock.monotonic() > deadline:
                 raise WaitTimeout(
                     f"worker {self._worker} got no units from the chief for {LEASE_DEADLINE_SECS:g} s in epoch "

@@ -12,7 +12,7 @@ from typing import Any
 from hybridsync.applylog import ApplyLog, Entry
 from hybridsync.clock import Clock
 from hybridsync.errors import StaleEpoch
-from hybridsync.holding import ReaderAt, Holding, take_over
+from hybridsync.holding import Holding, ReaderAt, take_over
 from hybridsync.layout import fingerprint
 from hybridsync.messages import Capture, Held
 from hybridsync.plan import NO_EPOCH, Epoch, Phase

@@ -9,12 +9,12 @@ from typing import Any, Protocol
 import jax
 
 from hybridsync import protocols
+from hybridsync.messages import Push, PushReply
 from hybridsync.paths.driver import drive
 from hybridsync.paths.emulation import Emulation
 from hybridsync.paths.leases import LeaseStream
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.plan import Phase
-from hybridsync.messages import Push, PushReply
 from hybridsync.ports import ChiefPort
 from hybridsync.protocols.base import Compute, Lease, Pull, PushPull
 from hybridsync.step import Parameters, Programs

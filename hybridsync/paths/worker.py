@@ -1,4 +1,4 @@
-"""The worker loop, the same in a thread and in a process: take the next phase, run its engine, until the run is over."""
+"""The worker loop, the same in a thread and in a process: take the next phase, run its engine, until none follows."""
 
 from __future__ import annotations
 

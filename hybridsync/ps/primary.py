@@ -10,7 +10,7 @@ from hybridsync import protocols
 from hybridsync.applylog import ApplyLog, Entry
 from hybridsync.clock import Clock
 from hybridsync.errors import StaleEpoch, StaleIncarnation, WaitTimeout
-from hybridsync.holding import ReaderAt, Holding, take_over
+from hybridsync.holding import Holding, ReaderAt, take_over
 from hybridsync.layout import fingerprint
 from hybridsync.messages import Capture, Held, Push, PushReply, Span
 from hybridsync.plan import NO_EPOCH, Epoch, Phase

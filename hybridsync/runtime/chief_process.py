@@ -46,6 +46,10 @@ def run_chief(
     """Open the run, serve its roles, take it to its end, and return the exit code.
 
     Args:
+      run: what to run.
+      resume: see `open_run`.
+      init_from: see `open_run`.
+      convert_units: see `open_run`.
       address: `host:port` to serve on.
       report: tells the supervisor: {"address": ...} once served.
       screen: where progress is shown.

@@ -41,9 +41,9 @@ class CompileTimer:
         self._note = note
         jax.monitoring.register_event_duration_secs_listener(self._listen)
 
-    def _listen(self, event: str, secs: float, **_: object) -> None:
+    def _listen(self, event: str, duration_secs: float, **_: str | int) -> None:
         if event.endswith("backend_compile_duration"):
-            self._note(secs)
+            self._note(duration_secs)
 
 
 class Heart:

@@ -9,10 +9,8 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
-
-import jax
 
 from hybridsync import __version__
 from hybridsync.applylog import FileApplyLog, NullApplyLog
@@ -82,9 +80,12 @@ class InProcess:
         """Run to the end or to a preemption (see `Manager.run`)."""
         opening, run, clock = self._opening, self._opening.run, self._clock
         self._holding.pack(opening.state)
-        counts = opening.ledger.applied().ranges()
+        ledger = opening.ledger
         capture = self._holding.seal(
-            Epoch(opening.epoch, 0), sequence=opening.sequence, applied=counts, dropped=opening.ledger.dropped().ranges()
+            Epoch(opening.epoch, 0),
+            sequence=opening.sequence,
+            applied=ledger.applied().ranges(),
+            dropped=ledger.dropped().ranges(),
         )
         reporter = Reporter(
             run,
@@ -109,20 +110,16 @@ class InProcess:
         )
         schema = self._programs.state_layout.schema_hash
         self._server_incarnation = self.chief.register(self._hello("server", 0, SERVER, schema)).incarnation
-        threads = [
-            threading.Thread(target=self._work, args=(worker, schema), name=f"worker-{worker}", daemon=True)
-            for worker in range(run.config.workers)
-        ]
+        workers = ThreadPoolExecutor(run.config.workers, "worker")
+        for worker in range(run.config.workers):
+            workers.submit(self._work, worker, schema).add_done_callback(self._worker_ended)
         heart = threading.Thread(target=self._beat, name="heart", daemon=True)
-        for thread in [*threads, heart]:
-            thread.start()
+        heart.start()
         try:
             return manager.run()
         finally:
-            for rendezvous in self._rendezvous.values():
-                rendezvous.break_off("the run is over")
-            for thread in threads:
-                thread.join(JOIN_SECS)
+            self._break_off("the run is over")
+            workers.shutdown(wait=True)
             self._stop.set()
             self._wake.set()
             heart.join(JOIN_SECS)
@@ -132,36 +129,42 @@ class InProcess:
     def _work(self, worker: int, schema: str) -> None:
         recorder = self._recorders[worker]
         run = self._opening.run
-        try:
-            recorder.incarnation = self.chief.register(self._hello("worker", worker, REPLICA, schema)).incarnation
-            emulation = Emulation(run.config.emulation, run.config.workload)
-            engines = {
-                Path.SYNC: SyncEngine(
-                    worker,
-                    self.chief,
-                    self._programs,
-                    self._replica,
-                    self._collective_of,
-                    recorder,
-                    emulation,
-                    ahead=None,
-                ),
-                Path.SERVER: ServerEngine(
-                    worker, self.chief, self._programs, lambda phase: self._primary, recorder, emulation
-                ),
-            }
-            WorkerLoop(worker, self.chief, engines, self._replica, recorder, self._clock).run()
-        except HybridSyncError as error:
-            self._fail(error)
-        except Exception as error:  # the task's own code: its traceback is the user's, and the run must end by it
-            failure = RoleLost(f"worker {worker} failed: {type(error).__name__}: {error}")
-            failure.__cause__ = error
-            self._fail(failure)
+        recorder.incarnation = self.chief.register(self._hello("worker", worker, REPLICA, schema)).incarnation
+        emulation = Emulation(run.config.emulation, run.config.workload)
+        engines = {
+            Path.SYNC: SyncEngine(
+                worker,
+                self.chief,
+                self._programs,
+                self._replica,
+                self._collective_of,
+                recorder,
+                emulation,
+                ahead=None,
+            ),
+            Path.SERVER: ServerEngine(
+                worker, self.chief, self._programs, lambda phase: self._primary, recorder, emulation
+            ),
+        }
+        WorkerLoop(worker, self.chief, engines, self._replica, recorder, self._clock).run()
 
-    def _fail(self, error: HybridSyncError) -> None:
+    def _worker_ended(self, worker: Future) -> None:
+        """End the run by what a worker raised; the task's own errors stay visible as the cause."""
+        error = worker.exception()
+        if error is None:
+            return
+        if not isinstance(error, HybridSyncError):
+            failure = RoleLost(f"a worker failed: {type(error).__name__}: {error}; correct the task and run again")
+            failure.__cause__ = error
+            error = failure
         self.chief.fail(error)
-        for rendezvous in list(self._rendezvous.values()):
-            rendezvous.break_off(str(error))
+        self._break_off(str(error))
+
+    def _break_off(self, reason: str) -> None:
+        with self._lock:
+            rendezvous = list(self._rendezvous.values())
+        for each in rendezvous:
+            each.break_off(reason)
 
     def _beat(self) -> None:
         """Report for every role, and at once when the primary has applied the phase's last unit."""

@@ -30,9 +30,9 @@ from hybridsync.rpc.chief import ChiefClient
 from hybridsync.rpc.holder import HolderClient, HolderServicer
 from hybridsync.rpc.parameter_server import ParameterClient
 from hybridsync.run import Run
-from hybridsync.runtime.meshcollective import FlatContributions, MeshCollective
 from hybridsync.runtime.child import RoleSpec
 from hybridsync.runtime.heart import CompileTimer, Heart, hello, use_compilation_cache
+from hybridsync.runtime.meshcollective import FlatContributions, MeshCollective
 from hybridsync.runtime.world import World
 from hybridsync.state import TrainState
 from hybridsync.step import Parameters, Programs

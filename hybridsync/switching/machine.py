@@ -1,8 +1,8 @@
-"""The order of a phase change, as a state machine without IO: DRAIN, CAPTURE, RESERVE, ENTER, and COMMIT behind.
+r"""The order of a phase change, as a state machine without IO: DRAIN, CAPTURE, RESERVE, ENTER, and COMMIT behind.
 
     RUN --checkpoint--> RUN      COMMIT of a live capture runs beside the training
     RUN --begin--> DRAIN --drained--> CAPTURE --captured--> RESERVE --reserved--> ENTER --entered--> RUN
-                                          \\--> COMMIT runs beside the stages after it; a next begin waits for it
+                                          \--> COMMIT runs beside the stages after it; a next begin waits for it
 
 A run starts, and resumes, in RESERVE: the starting state is already captured. What the machine guarantees: leases
 stop before the state is captured; an epoch is durable before anybody hears of it; two epochs are never active; a

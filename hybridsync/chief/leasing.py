@@ -1,0 +1,125 @@
+"""Leases of one phase: streams of units, how far each has come, and when it ends. Pure: time is handed in.
+
+Under lock-step the whole mesh shares one stream; asynchronous workers have one each. A stream only grows, so an
+answer that was lost is given again by asking again.
+"""
+
+from __future__ import annotations
+
+from hybridsync.chief.grants import Rate, mesh_grant, worker_grant
+from hybridsync.chief.ledger import Ledger
+from hybridsync.errors import StaleEpoch
+from hybridsync.messages import LeaseReply, LeaseRequest
+from hybridsync.plan import NO_EPOCH, Epoch, Phase
+from hybridsync.protocols.base import Path
+from hybridsync.units import UnitStream, num_units
+
+MESH = "mesh"
+
+
+class Leasing:
+    """What the chief hands out in the active phase.
+
+    Args:
+      ledger: the run's accounting.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.phase: Phase | None = None
+        self.path = Path.SYNC
+        self.first_leased = 0.0
+        self._open = self._ended = False
+        self._streams: dict[str, UnitStream] = {}
+        self._rates: dict[str, Rate] = {}
+        self._completed = 0
+
+    @property
+    def epoch(self) -> Epoch:
+        """The active epoch."""
+        return self.phase.epoch if self.phase else NO_EPOCH
+
+    def begin(self, phase: Phase, path: Path) -> None:
+        """Make `phase` the active one; nothing goes out before `open`."""
+        self.phase, self.path = phase, path
+        self._open = self._ended = False
+        self._streams, self._rates, self._completed = {}, {}, 0
+
+    def open(self) -> None:
+        """Let units go out."""
+        self._open = True
+
+    def close(self) -> None:
+        """End every stream where it is."""
+        self._open, self._ended = False, True
+
+    def expect(self, epoch: Epoch) -> Phase:
+        """Return the active phase.
+
+        Raises:
+          StaleEpoch: it is another one.
+        """
+        if self.phase is None or self.phase.epoch != epoch:
+            raise StaleEpoch(f"epoch {epoch} was named, but epoch {self.epoch} is active; ask for the next phase")
+        return self.phase
+
+    def answer(self, request: LeaseRequest, now: float) -> LeaseReply | None:
+        """Return what extends the caller's stream, None while there is nothing to give.
+
+        Raises:
+          StaleEpoch: the caller is in another phase.
+        """
+        phase = self.expect(request.epoch)
+        key = self.key_of(request.worker)
+        stream = self._streams.setdefault(key, UnitStream())
+        self.note_progress(key, request.completed, now)
+        if request.known >= len(stream) and self._open:
+            self._extend(key, stream, phase, now)
+        final = self._is_final(stream, phase)
+        if request.known >= len(stream) and not final:
+            return None
+        return LeaseReply(stream.ranges(request.known, len(stream)), final)
+
+    def note_progress(self, key: str, completed: int, now: float) -> bool:
+        """Note how many units of a stream are done; returns whether the ledger learned of new applied ones."""
+        self._rates[key] = self._rates.get(key, Rate()).observe(completed, now)
+        stream = self._streams.get(key)
+        if key != MESH or stream is None or completed <= self._completed:
+            return False
+        self.ledger.record_applied(stream.ranges(self._completed, completed))
+        self._completed = completed
+        return True
+
+    def lose(self, worker: int) -> None:
+        """Take back what an asynchronous worker had: others get it."""
+        key = f"worker {worker}"
+        self.ledger.release(key)
+        self._streams.pop(key, None)
+        self._rates.pop(key, None)
+
+    def key_of(self, worker: int) -> str:
+        """Return whose stream `worker` takes units from."""
+        return MESH if self.path is Path.SYNC else f"worker {worker}"
+
+    def rates(self, workers: tuple[int, ...]) -> dict[int, float]:
+        """Return units a second of each worker; under lock-step everybody's share of the mesh."""
+        share = len(self.phase.members) if self.phase and self.path is Path.SYNC else 1
+        return {worker: self._rates.get(self.key_of(worker), Rate()).per_sec / share for worker in workers}
+
+    def _is_final(self, stream: UnitStream, phase: Phase) -> bool:
+        if self._ended:
+            return True
+        if self.path is Path.SYNC:
+            return num_units(phase.applied) + len(stream) >= phase.end_units
+        return self.ledger.num_applied >= phase.end_units
+
+    def _extend(self, key: str, stream: UnitStream, phase: Phase, now: float) -> None:
+        rate = self._rates[key].per_sec
+        if key == MESH:
+            count = mesh_grant(len(phase.members), rate)
+        else:
+            count = worker_grant(rate, self.ledger.room(phase.end_units), len(phase.members))
+        ranges = self.ledger.lease(key, count, phase.end_units)
+        if ranges and not self.first_leased:
+            self.first_leased = now
+        stream.extend(ranges)
