@@ -6,7 +6,7 @@ import dataclasses
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,18 +14,17 @@ import numpy as np
 from hybridsync import applylog
 from hybridsync.checkpoint import CheckpointStore, Restored
 from hybridsync.chief.ledger import Ledger
-from hybridsync.config import check_resumable
 from hybridsync.durable import EpochFile, WorkdirLock, make_directory
-from hybridsync.errors import ResumeError, WorkdirError
+from hybridsync.errors import ResumeError
 from hybridsync.plan import Epoch
+from hybridsync.resuming import Resume, check_workdir
 from hybridsync.run import Run
 from hybridsync.state import TrainState, abstract_state
 from hybridsync.telemetry.events import read_events
 from hybridsync.telemetry.lines import read_lines
 from hybridsync.telemetry.metrics import METRICS_FILE
-from hybridsync.telemetry.summary import read_config, read_summary, write_config
+from hybridsync.telemetry.summary import read_summary, write_config
 
-Resume = Literal["auto", "must", "never"]
 APPLY_LOG = "apply_log"
 CHECKPOINTS = "checkpoints"
 
@@ -125,15 +124,9 @@ def open_run(
 def _open_locked(
     run: Run, workdir: Path, lock: WorkdirLock, resume: Resume, init_from: Path | None, convert_units: bool
 ) -> Opening:
-    saved = read_config(workdir)
-    if saved is not None and resume == "never":
-        raise WorkdirError(
-            f"{run.workdir} holds a run already and resume is 'never'; name a fresh workdir, or resume with 'auto'"
-        )
-    if saved is not None:
-        check_resumable(saved["config"], run.config, convert_units=convert_units)
+    used = check_workdir(workdir, run.config, resume=resume, convert_units=convert_units)
     store = CheckpointStore(workdir / CHECKPOINTS, keep=run.config.checkpoint.keep)
-    restored = store.newest(abstract_state(run.task, run.optimizer)) if saved is not None else None
+    restored = store.newest(abstract_state(run.task, run.optimizer)) if used else None
     if restored is None and resume == "must":
         raise ResumeError(
             f"resume is 'must', but {run.workdir} holds no checkpoint; check the path, or start with 'auto'"

@@ -100,6 +100,7 @@ def run_role(child: Child, spec: RoleSpec, loaded: LoadedConfig) -> int:
                 init_from=Path(FLAGS.init_from) if FLAGS.init_from else None,
                 convert_units=FLAGS.convert_units,
                 address=f"{spec.host}:{FLAGS.port}",
+                coordinator=spec.coordinator,
                 report=lambda fields: child.report(**fields),
                 screen=sys.stdout,
             )
@@ -115,11 +116,13 @@ def run_role(child: Child, spec: RoleSpec, loaded: LoadedConfig) -> int:
 
 def supervise(loaded: LoadedConfig) -> int:
     """Start every role and watch them; returns the exit code."""
+    from hybridsync.resuming import check_workdir
     from hybridsync.rpc.chief import ChiefClient
     from hybridsync.runtime.supervisor import Supervisor, SupervisorSpec
 
-    config = loaded.config
-    spec = SupervisorSpec(tuple(sys.argv[1:]), Path(FLAGS.workdir), config.workers, config.servers, FLAGS.bind)
+    config, workdir = loaded.config, Path(FLAGS.workdir)
+    check_workdir(workdir, config, resume=FLAGS.resume, convert_units=FLAGS.convert_units)
+    spec = SupervisorSpec(tuple(sys.argv[1:]), workdir, config.workers, config.servers, FLAGS.bind)
     return Supervisor(spec, lambda address: ChiefClient(address, deadline_secs=5.0)).run()
 
 

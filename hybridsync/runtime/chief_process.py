@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -40,6 +42,7 @@ def run_chief(
     init_from: Path | None,
     convert_units: bool,
     address: str,
+    coordinator: str,
     report: Callable[[dict], None],
     screen: TextIO = sys.stderr,
 ) -> int:
@@ -51,6 +54,7 @@ def run_chief(
       init_from: see `open_run`.
       convert_units: see `open_run`.
       address: `host:port` to serve on.
+      coordinator: `host:port` where the supervisor, this process's parent, serves the world.
       report: tells the supervisor: {"address": ...} once served.
       screen: where progress is shown.
 
@@ -73,7 +77,7 @@ def run_chief(
         progress=open_progress(run.config.workload, screen, clock),
     )
     try:
-        summary = _manage(opening, recorder, address, report)
+        summary = _manage(opening, recorder, address, coordinator, report)
     finally:
         recorder.close()
         opening.lock.release()
@@ -81,7 +85,7 @@ def run_chief(
 
 
 def _manage(
-    opening: Opening, recorder: Recorder, address: str, report: Callable[[dict], None]
+    opening: Opening, recorder: Recorder, address: str, coordinator: str, report: Callable[[dict], None]
 ) -> Summary:
     run, clock = opening.run, SYSTEM_CLOCK
     programs = run.programs(donate_parameters=False)
@@ -107,6 +111,9 @@ def _manage(
         address=bound,
         quarantined=[list(step) for step in opening.quarantined],
     )
+    here = {"epoch": opening.epoch, "id": 0, "host": socket.gethostname()}
+    recorder.events.write("role_started", role="supervisor", pid=os.getppid(), address=coordinator, **here)
+    recorder.events.write("role_started", role="chief", pid=os.getpid(), address=bound, **here)
     if opening.rolled_back:
         units = opening.ledger.num_applied
         recorder.events.write("rollback", epoch=opening.epoch, to_units=units, rolled_back=opening.rolled_back)

@@ -250,9 +250,10 @@ class Supervisor:
             self._say(f"error: {process.error[0]}")
         elif code == EXIT_FAILED:
             self._say(process.log_tail())
-        deadline = SYSTEM_CLOCK.monotonic() + self._spec.grace_secs
-        for other in self._roles.values():
-            other.wait_ended(deadline - SYSTEM_CLOCK.monotonic())
+        if self._chief_address:  # before that, the others wait to be told what to do
+            deadline = SYSTEM_CLOCK.monotonic() + self._spec.grace_secs
+            for other in self._roles.values():
+                other.wait_ended(deadline - SYSTEM_CLOCK.monotonic())
         self._exit_code = code
 
     def _fail(self, message: str, process: RoleProcess, code: int = EXIT_FAILED) -> None:

@@ -1,0 +1,40 @@
+"""What the record in a workdir rules out: asked before any role starts, and again under the workdir's lock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from hybridsync.config import RunConfig, check_resumable
+from hybridsync.errors import ResumeError, WorkdirError
+from hybridsync.telemetry.summary import read_config
+
+Resume = Literal["auto", "must", "never"]
+
+
+def check_workdir(workdir: Path, config: RunConfig, *, resume: Resume, convert_units: bool) -> bool:
+    """Return whether `workdir` holds a run already; needs no JAX.
+
+    Args:
+      workdir: may be absent.
+      config: to start or go on with.
+      resume: "auto" starts fresh or resumes, "must" refuses a fresh workdir, "never" a used one.
+      convert_units: whether a run may go on with units of another size.
+
+    Raises:
+      WorkdirError: the workdir is used and `resume` is "never".
+      ResumeError: it is fresh and `resume` is "must", or its run contradicts the configuration.
+    """
+    saved = read_config(workdir)
+    if saved is None and resume == "must":
+        raise ResumeError(
+            f"resume is 'must', but {workdir} holds no checkpoint; check the path, or start with 'auto'"
+        )
+    if saved is None:
+        return False
+    if resume == "never":
+        raise WorkdirError(
+            f"{workdir} holds a run already and resume is 'never'; name a fresh workdir, or resume with 'auto'"
+        )
+    check_resumable(saved["config"], config, convert_units=convert_units)
+    return True
