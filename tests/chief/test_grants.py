@@ -1,0 +1,54 @@
+"""How much is handed out ahead."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hybridsync.chief.grants import MESH_SECS, WORKER_SECS, Rate, mesh_grant, worker_grant
+
+rates = st.floats(0, 1e6)
+
+
+@given(st.integers(1, 64), rates)
+def test_a_mesh_gets_whole_steps_and_about_a_quarter_second_of_them(members, rate):
+    grant = mesh_grant(members, rate)
+    assert grant % members == 0
+    assert grant >= 2 * members
+    assert abs(grant - rate * MESH_SECS) <= 2 * members
+
+
+@given(rates, st.integers(0, 100_000), st.integers(1, 64))
+def test_a_workers_grant_shrinks_with_what_is_left_and_never_vanishes(rate, room, workers):
+    grant = worker_grant(rate, room, workers)
+    assert 1 <= grant <= max(1, rate * WORKER_SECS + 1)
+    assert grant <= max(1, room // (2 * workers))
+
+
+def test_the_last_units_go_out_one_by_one_so_that_workers_end_together():
+    left, handed = 400, []
+    while left:
+        handed.append(min(left, worker_grant(1000.0, left, num_workers=4)))
+        left -= handed[-1]
+    assert handed[0] == 50
+    assert handed == sorted(handed, reverse=True)
+    assert handed[-8:] == [1] * 8
+
+
+def test_a_rate_follows_a_change_within_seconds():
+    rate = Rate()
+    for tick in range(50):
+        rate = rate.observe(tick * 10, tick * 0.1)
+    assert rate.per_sec == pytest.approx(100)
+    for tick in range(50):
+        rate = rate.observe(500 + tick, 5 + tick * 0.1)
+    assert rate.per_sec == pytest.approx(10, rel=0.1)
+
+
+def test_a_rate_survives_a_clock_that_stands_and_a_count_that_restarts():
+    rate = Rate().observe(0, 1.0).observe(10, 2.0)
+    assert rate.observe(20, 2.0) == rate
+    restarted = rate.observe(3, 3.0)
+    assert restarted.per_sec == rate.per_sec
+    assert restarted.observe(13, 4.0).per_sec == pytest.approx(10)
