@@ -216,6 +216,18 @@ class Chief:
             self._done = True
             self._condition.notify_all()
 
+    def reclaim(self) -> dict[str, int]:
+        """Offer every leased unit of an asynchronous phase to whoever asks, though its holder may still push it.
+
+        A unit is applied once whoever comes first. Returns how many units each holder had.
+        """
+        with self._condition:
+            held = self.ledger.holders()
+            for holder in held:
+                self.ledger.release(holder)
+            self._condition.notify_all()
+            return held
+
     def await_told(self, secs: float) -> bool:
         """Wait until every live role has heard that the run is over; returns whether all have."""
         with self._condition:
@@ -310,6 +322,10 @@ class Chief:
     def num_applied(self) -> int:
         """Units known to be applied."""
         return self.ledger.num_applied
+
+    def nothing_left(self, phase: Phase) -> bool:
+        """Whether every unit of `phase` is leased already."""
+        return self.ledger.room(phase.end_units) == 0
 
     @property
     def lane(self) -> int:

@@ -273,7 +273,7 @@ class RunConfig:
         checkpoint: when to save.
         telemetry: what to write.
         emulation: slowness put in on purpose.
-        drain_secs: how long the end of an asynchronous phase waits for gradients under way.
+        drain_secs: how long the last units of an asynchronous phase may stand still before others get them too.
 
     Raises:
         ConfigError: a value is out of range or of another type.
@@ -281,7 +281,7 @@ class RunConfig:
     """
 
     workload: int
-    unit_size: int
+    unit_size: int = 32
     workers: int = 4
     servers: int = 1
     plan: str = "bsp:12.5%,asp"

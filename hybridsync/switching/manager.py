@@ -93,6 +93,7 @@ class Manager:
         self._evaluations: deque[tuple[int, Future]] = deque()
         self._next_save = 0.0
         self._save_secs = 0.0
+        self._progress = (clock.monotonic(), 0)
         self._next_evaluation = run.config.telemetry.evaluate_units or None
         self._evaluate = False
         self._last = False
@@ -278,6 +279,7 @@ class Manager:
 
     def _tick(self) -> None:
         self._chief.expire()
+        self._reclaim_tail()
         for worker, incarnation in self._chief.take_fenced():
             if self._path is Path.SERVER and self._phase is not None:
                 for server in self._servers().values():
@@ -285,6 +287,17 @@ class Manager:
         self._reporter.tick()
         while self._evaluations and self._evaluations[0][1].done():
             self._collect_evaluation()
+
+    def _reclaim_tail(self) -> None:
+        """Give the last units of an asynchronous phase to others when nothing was applied for drain_secs."""
+        now, applied = self._clock.monotonic(), self._chief.num_applied
+        if applied != self._progress[1] or self._phase is None or self._path is not Path.SERVER:
+            self._progress = now, applied
+        elif now - self._progress[0] > self._run.config.drain_secs and self._chief.nothing_left(self._phase):
+            self._progress = now, applied
+            held = self._chief.reclaim()
+            if held:
+                self._reporter.note(f"the last units of epoch {self._phase.epoch} are given to others too: {held}")
 
     def _is_over(self) -> bool:
         assert self._phase is not None
