@@ -1,0 +1,87 @@
+"""Protocols by name, with arguments typed by their dataclass."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+
+from hybridsync import protocols
+from hybridsync.errors import PlanError
+from hybridsync.plan import Plan
+from hybridsync.protocols.asp import Asp
+from hybridsync.protocols.base import Path, Protocol, ServerRule
+from hybridsync.protocols.bsp import Bsp
+
+
+@dataclass(frozen=True)
+class Bounded(Protocol):
+    """A stand-in with arguments."""
+
+    staleness: int = 3
+    weight: float = 0.5
+    rule: str = "rate"
+    name: ClassVar[str] = "bounded"
+    path: ClassVar[Path] = Path.SERVER
+
+    def worker_program(self, num_workers):
+        yield from ()
+
+    def units_per_update(self, num_workers):
+        return 1
+
+    def rate(self, num_units, num_workers):
+        return 1.0
+
+
+@pytest.fixture(autouse=True)
+def bounded(monkeypatch):
+    monkeypatch.setitem(protocols.REGISTRY, "bounded", Bounded)
+
+
+def test_every_protocol_is_registered_under_its_own_name_and_is_a_frozen_value():
+    for name, cls in protocols.REGISTRY.items():
+        assert cls.name == name
+        assert protocols.parse(name) == cls()
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            cls().name = "other"
+
+
+def test_arguments_are_typed_by_their_defaults():
+    assert protocols.parse("bounded(staleness=5,weight=2,rule=dc)") == Bounded(5, 2.0, "dc")
+    assert protocols.resolve(Plan.parse("bsp:50%,bounded(staleness=0)").stages[1]) == Bounded(0)
+
+
+@pytest.mark.parametrize(
+    ("spec", "named"),
+    [
+        ("bps", "did you mean 'bsp'"),
+        ("nothing_like_it", "known: asp, bounded, bsp"),
+        ("bounded(stalenes=3)", "did you mean 'staleness'"),
+        ("bounded(staleness=three)", "'three' is not a int"),
+        ("bounded(staleness=1.5)", "'1.5'"),
+        ("bsp(n=4)", "no argument 'n'"),
+    ],
+)
+def test_what_no_protocol_understands_is_refused_by_name(spec, named):
+    with pytest.raises(PlanError) as refusal:
+        protocols.parse(spec)
+    assert named in str(refusal.value)
+
+
+@pytest.mark.parametrize(("protocol", "units", "rate"), [(Bsp(), 4, 4.0), (Asp(), 1, 1.0)])
+def test_the_rate_follows_the_units_of_an_update(protocol, units, rate):
+    assert protocol.units_per_update(4) == units
+    assert protocol.rate(units, 4) == rate
+
+
+def test_a_short_lock_step_update_has_the_rate_of_its_units():
+    assert Bsp().rate(3, 4) == 3.0
+
+
+def test_a_lock_step_protocol_has_no_server_rule():
+    with pytest.raises(AssertionError, match="bsp has no server rule"):
+        Bsp().server_rule((0, 1))
+    assert isinstance(Asp().server_rule((0, 1)), ServerRule)
