@@ -147,7 +147,7 @@ class Report:
 
     Args:
       epoch: phase the role is in (`NO_EPOCH` between phases).
-      completed: positions of the mesh's stream that are done (lock-step), else 0.
+      completed: units of the role's stream that are done (workers), else 0.
       sequence: updates applied (servers), else 0.
       applied: units applied since the last report (servers); repeating some is harmless.
       dropped: (unit, reason) finally dropped since the last report (servers).

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from hybridsync.chief.leasing import MESH, Leasing
+from hybridsync.chief.leasing import Leasing
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.membership import HEARTBEAT_SECS, LEASE_SECS, Membership
 from hybridsync.clock import Clock
@@ -156,8 +156,9 @@ class Chief:
                     for unit, _ in report.dropped:
                         self.ledger.record_dropped(unit)
                     intake.dropped += len(report.dropped)
-                elif self._leasing.path is Path.SYNC:
-                    self._leasing.note_progress(MESH, report.completed, self._clock.monotonic())
+                else:
+                    key = self._leasing.key_of(report.id)
+                    self._leasing.note_progress(key, report.completed, self._clock.monotonic())
                 self._condition.notify_all()
             if self._done:
                 self._tell(report.role, report.id)

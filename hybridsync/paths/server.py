@@ -123,6 +123,7 @@ class _Worker:
         started = self.clock.monotonic()
         reply, parameters = self.link.push_pull(self.push_of(gradient.units, gradient.base), gradient.contribution)
         self.recorder.wait("push_pull", "server", started, self.clock.monotonic())
+        self.recorder.completed = self.stream.position
         return Version(reply.sequence, parameters)
 
     def push_of(self, units: tuple[int, ...], base: int) -> Push:
