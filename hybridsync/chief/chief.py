@@ -56,10 +56,14 @@ class Chief:
       num_workers: slots of the run.
       schema: `Layout.schema_hash` that every role has to share.
       clock: for leases, deadlines and rates.
-      sequence: updates applied before.
+      lease_secs: a worker without a sign of life for so long is lost; infinite for threads, which cannot die
+        unnoticed.
     """
 
-    def __init__(self, ledger: Ledger, num_workers: int, schema: str, clock: Clock) -> None:
+    def __init__(
+        self, ledger: Ledger, num_workers: int, schema: str, clock: Clock, lease_secs: float = LEASE_SECS
+    ) -> None:
+        self._lease_secs = lease_secs
         self.ledger, self.num_workers = ledger, num_workers
         self._schema, self._clock = schema, clock
         self._condition = threading.Condition()
@@ -95,7 +99,7 @@ class Chief:
                 self._mesh_formed.add(hello.id)
             self._intake.joined.append(hello)
             self._condition.notify_all()
-            return Welcome(member.incarnation, HEARTBEAT_SECS, LEASE_SECS)
+            return Welcome(member.incarnation, HEARTBEAT_SECS, self._lease_secs)
 
     def next_phase(self, request: PhaseRequest) -> PhaseReply:
         """Answer with the phase after `request.after` (see `ChiefPort.next_phase`)."""
@@ -283,8 +287,8 @@ class Chief:
     def expire(self) -> None:
         """Treat workers whose lease has run out as lost."""
         with self._condition:
-            for member in self._workers.expired(self._clock.monotonic()):
-                reason = f"no sign of life for {LEASE_SECS:g} s"
+            for member in self._workers.expired(self._clock.monotonic(), self._lease_secs):
+                reason = f"no sign of life for {self._lease_secs:g} s"
                 event = RoleEvent("worker", member.hello.id, member.hello.pid, reason, self._clock.wall())
                 self._intake.lost.append(event)
                 self._lose(member.hello.id, reason)

@@ -60,9 +60,9 @@ class Membership:
         self._members[role_id] = replace(member, last_beat=now)
         return self._members[role_id]
 
-    def expired(self, now: float) -> tuple[Member, ...]:
-        """Return the members whose lease has run out."""
-        return tuple(m for m in self._members.values() if now - m.last_beat > LEASE_SECS)
+    def expired(self, now: float, lease_secs: float) -> tuple[Member, ...]:
+        """Return the members without a sign of life for `lease_secs`."""
+        return tuple(m for m in self._members.values() if now - m.last_beat > lease_secs)
 
     def get(self, role_id: int) -> Member | None:
         """Return the live process under that id."""

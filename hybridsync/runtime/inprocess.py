@@ -6,6 +6,7 @@ call the primary directly.
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import threading
@@ -60,7 +61,7 @@ class InProcess:
         self._hooks = hooks
         run = opening.run
         self._programs = programs = run.programs(donate_parameters=False)
-        self.chief = Chief(opening.ledger, run.config.workers, programs.state_layout.schema_hash, clock)
+        self.chief = Chief(opening.ledger, run.config.workers, programs.state_layout.schema_hash, clock, math.inf)
         self._holding = Holding(programs.state_layout)
         logged = run.workdir is not None and run.config.telemetry.apply_log
         apply_log = FileApplyLog(run.workdir / APPLY_LOG) if logged and run.workdir else NullApplyLog()

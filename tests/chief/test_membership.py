@@ -39,8 +39,8 @@ def test_a_lease_runs_out_without_beats_and_not_before():
     members = Membership("worker")
     quiet, lively = members.join(hello(0), now=0.0), members.join(hello(1), now=0.0)
     members.beat(1, lively.incarnation, LEASE_SECS)
-    assert members.expired(LEASE_SECS) == ()
-    assert members.expired(LEASE_SECS + 0.1) == (quiet,)
+    assert members.expired(LEASE_SECS, LEASE_SECS) == ()
+    assert members.expired(LEASE_SECS + 0.1, LEASE_SECS) == (quiet,)
     assert members.ids() == (0, 1)
 
 

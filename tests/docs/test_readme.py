@@ -1,0 +1,52 @@
+"""What the README tells a newcomer to type runs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hybridsync.config import apply_overrides, load_config
+from hybridsync.plan import Plan
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+COMMANDS = re.findall(r"^    python -m launch\.train (.*)$", README, re.MULTILINE)
+
+
+def test_the_python_blocks_run_in_order_as_one_notebook(tmp_path: Path) -> None:
+    notebook = tmp_path / "notebook.py"
+    notebook.write_text("\n".join(BLOCKS))
+    done = subprocess.run(
+        [sys.executable, notebook], cwd=ROOT, capture_output=True, text=True, timeout=110, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    units, accuracy = re.search(r"(\d+) units, accuracy ([\d.]+)", done.stdout).groups()
+    assert int(units) == 2000
+    assert float(accuracy) >= 0.9
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_launch_command_names_a_configuration_and_values_that_exist(command: str) -> None:
+    values = dict(re.findall(r'(?:--)?(\w+)[= ]"?([^\s"]+)"?', command))
+    overrides = [f"{name}={values[name]}" for name in ("plan", "workers") if name in values]
+    overrides += [values["set"]] if "set" in values else []
+    config = apply_overrides(load_config(ROOT / values["config"]).config, overrides)
+    assert Plan.parse(config.plan).ends(config.workload)[-1] == config.workload
+
+
+def test_every_flag_in_the_commands_is_one_of_the_launchers(tmp_path: Path) -> None:
+    told = subprocess.run(
+        [sys.executable, "-m", "launch.train", "--helpfull"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    ).stdout
+    for flag in sorted({flag for command in COMMANDS for flag in re.findall(r"--(\w+)", command)}):
+        assert re.search(rf"--(\[no\])?{flag}:", told), f"--{flag} is not a flag of launch.train"
