@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import pytest
 
 from hybridsync.checkpoint import CheckpointStore
 from hybridsync.config import RunConfig, load_config
-from hybridsync.errors import ConfigError, HybridSyncError, ResumeError, WorkdirError
+from hybridsync.errors import ConfigError, HybridSyncError, ResumeError, RoleLost, WorkdirError
 from hybridsync.layout import fingerprint
 from hybridsync.opening import APPLY_LOG, CHECKPOINTS
 from hybridsync.replay.record import read_record, restore_values
@@ -36,12 +36,12 @@ def trainer(workdir: Path, plan: str, *values: str, **options: Any) -> Trainer:
     return Trainer.from_config(DIGITS, [*VALUES, f"plan={plan}", *values], workdir=workdir, progress=False, **options)
 
 
-def replayed(workdir: Path) -> Replayed:
+def replayed(workdir: Path, command: Sequence[str] = ()) -> Replayed:
     record = read_record(workdir)
     loaded = load_config(DIGITS)
     config = restore_values(loaded.config, record.config)
     run = Run(config, loaded.module.task(config), loaded.module.optimizer(config), workdir)
-    return replay(record, run, [])
+    return replay(record, run, command)
 
 
 @pytest.fixture(scope="module")
@@ -224,6 +224,14 @@ def test_what_cannot_be_replayed_is_refused_by_name(
     spoil(copied)
     with pytest.raises(kind, match=message):
         replayed(copied)
+
+
+def test_a_member_process_that_ends_early_is_named_with_its_log(copied: Path) -> None:
+    events = (copied / "events.jsonl").read_text()
+    (copied / "events.jsonl").write_text(events.replace('"runtime":"inprocess"', '"runtime":"processes"', 1))
+    with pytest.raises(RoleLost, match=r"member \d of the replay of epoch 1 .* ended early: exit 3") as lost:
+        replayed(copied, [sys.executable, "-c", "raise SystemExit(print('so long') or 3)"])
+    assert "so long" in str(lost.value)
 
 
 def test_values_come_back_from_json_as_they_were_and_unknown_ones_are_refused() -> None:

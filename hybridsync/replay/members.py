@@ -87,7 +87,7 @@ def in_members(
 
 
 def _await_members(members: list[RoleProcess], phase: LoggedPhase, progress: Callable[[int], None]) -> None:
-    """Wait until every member has said that it is done."""
+    """Wait until every member has said that it is done; one that ended early is reaped and taken off `members`."""
     waiting = {member.role_id: member for member in members}
     deadline = SYSTEM_CLOCK.monotonic() + SILENT_SECS
     while waiting:
@@ -109,6 +109,7 @@ def _await_members(members: list[RoleProcess], phase: LoggedPhase, progress: Cal
                 if report.get("done"):
                     waiting.pop(member.role_id, None)
             if member.role_id in waiting and member.pidfd in readable:
+                members.remove(member)
                 how = describe_exit(member.reap())
                 raise RoleLost(f"{member.name} of the replay of {phase} ended early: {how}; {member.log_tail()}")
 
