@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from hybridsync.clock import SYSTEM_CLOCK
@@ -17,94 +18,169 @@ from hybridsync.telemetry.events import read_events
 from hybridsync.telemetry.lines import read_lines
 
 ROOT = Path(__file__).resolve().parents[2]
+PLANTED = Path(__file__).with_name("planted.py")
 POLL_SECS = 0.02
+END_SECS = 240.0
+STUCK_SECS = 90.0
+"""How long the units applied may stay the same: a slot waits for its new process to import and compile."""
+
+
+class Stuck(AssertionError):
+    """The job applies no unit any more."""
 
 
 class Job:
-    """`python -m launch.train` with some flags.
+    """`python -m launch.train` with some flags; as a context manager it leaves no process behind.
 
     Args:
       workdir: of the run.
-      config: name of a file in configs/.
+      config: path of a configuration file.
       flags: more flags.
-      environment: more environment variables.
+      planted: name of a bug (see planted.py) that every process of the job has; empty for none.
+
+    Attributes:
+      process: the supervisor.
+      output: what it and the chief printed, once the job has ended.
     """
 
-    def __init__(
-        self, workdir: Path, config: str, *flags: str, environment: dict[str, str] | None = None
-    ) -> None:
+    def __init__(self, workdir: Path, config: str, *flags: str, planted: str = "") -> None:
         self.workdir = workdir
-        self._waiter = threading.Event()
-        command = [sys.executable, "-m", "launch.train", f"--config=configs/{config}.py", f"--workdir={workdir}"]
-        self.process = subprocess.Popen(
-            [*command, *flags],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, **(environment or {})},
-        )
+        self.output = ""
+        self._never = threading.Event()
+        self._screen = workdir.with_name(f"{workdir.name}.screen")
+        launcher = [str(PLANTED), planted] if planted else ["-m", "launch.train"]
+        with open(self._screen, "wb") as screen:
+            self.process = subprocess.Popen(
+                [sys.executable, *launcher, f"--config={config}", f"--workdir={workdir}", *flags],
+                cwd=ROOT,
+                stdout=screen,
+                stderr=subprocess.STDOUT,
+            )
 
-    def wait(self, secs: float = 180.0) -> int:
-        """Return the exit code; what it printed is in `output`."""
-        try:
-            self.output, _ = self.process.communicate(timeout=secs)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.output, _ = self.process.communicate(timeout=30)
-            raise AssertionError(f"the job did not end within {secs:g} s:\n{self.output}\n{self.logs()}") from None
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill_everything()
+
+    # --- its end ---
+
+    def wait(self, secs: float = END_SECS, stuck_secs: float = STUCK_SECS) -> int:
+        """Return the exit code; what it printed is in `output`.
+
+        Raises:
+          Stuck: the units applied have not grown for `stuck_secs`.
+          AssertionError: it did not end within `secs`.
+        """
+        deadline = SYSTEM_CLOCK.monotonic() + secs
+        units, grown = 0, SYSTEM_CLOCK.monotonic()
+        while self.process.poll() is None:
+            now = SYSTEM_CLOCK.monotonic()
+            if self.units() > units:
+                units, grown = self.units(), now
+            if now > min(deadline, grown + stuck_secs):
+                self.kill_everything()
+                kind = AssertionError if now > deadline else Stuck
+                raise kind(f"the job stands at {units} units after {now - grown:.0f} s:\n{self.output}\n{self.logs()}")
+            self.pause(POLL_SECS)
+        self.output = self._screen.read_text()
         return self.process.returncode
 
-    def until(self, condition: Callable[[], Any], secs: float = 120.0, what: str = "a condition") -> Any:
+    def kill_everything(self) -> None:
+        """Kill the supervisor; its children die with it. Nothing happens when it has ended."""
+        self.process.kill()
+        self.process.wait(timeout=30)
+        self.output = self._screen.read_text()
+
+    # --- while it runs ---
+
+    def until(self, condition: Callable[[], Any], what: str, secs: float = 120.0) -> Any:
         """Wait until `condition()` is true and return it; fails when the job ends first or the time is up."""
         deadline = SYSTEM_CLOCK.monotonic() + secs
         while not (found := condition()):
             ended = self.process.poll() is not None
             if ended or SYSTEM_CLOCK.monotonic() > deadline:
-                if ended:
-                    self.wait()
                 reason = f"the job ended ({self.process.returncode})" if ended else f"{secs:g} s passed"
-                raise AssertionError(f"{reason} before {what}:\n{self.logs()}")
-            self._waiter.wait(POLL_SECS)
+                raise AssertionError(f"{reason} before {what}:\n{self._screen.read_text()}\n{self.logs()}")
+            self.pause(POLL_SECS)
         return found
+
+    def until_units(self, units: int) -> None:
+        """Wait until so many units are applied."""
+        self.until(lambda: self.units() >= units, f"{units} units were applied")
+
+    def until_phase(self, protocol: str) -> None:
+        """Wait until this life of the run is in a phase of `protocol` and has applied a unit of it."""
+
+        def inside() -> bool:
+            entered = [event for event in self.life() if event["kind"] == "phase_entered"]
+            last = entered[-1] if entered else None
+            return last is not None and last["protocol"] == protocol and self.units() > last["units"]
+
+        self.until(inside, f"a unit of {protocol} was applied")
 
     def pause(self, secs: float) -> None:
         """Let the job run on for a while: the gap between two faults."""
-        self._waiter.wait(secs)
+        self._never.wait(secs)
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the supervisor."""
+        self.process.send_signal(number)
+
+    def kill_worker(self, worker: int, number: signal.Signals = signal.SIGKILL) -> int:
+        """Send a signal to a worker that takes part; returns its pid."""
+        pid = self.until(lambda: self.live_workers().get(worker), f"worker {worker} took part")
+        os.kill(pid, number)
+        return pid
+
+    def until_lost(self, pid: int, secs: float = 120.0) -> dict[str, Any]:
+        """Wait until the run notes that the process is lost; returns the event."""
+
+        def lost() -> dict[str, Any] | None:
+            return next((event for event in self.events("role_lost") if event["pid"] == pid), None)
+
+        return self.until(lost, f"process {pid} was noted as lost", secs)
+
+    # --- what it left so far ---
 
     def events(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """Return the events so far."""
-        return read_events(self.workdir, kind) if (self.workdir / "events.jsonl").exists() else []
+        """Return the events so far, of all lives of the run."""
+        return read_events(self.workdir, kind)
+
+    def life(self) -> list[dict[str, Any]]:
+        """Return the events since this process started."""
+        events = self.events()
+        own = [
+            index
+            for index, event in enumerate(events)
+            if event["kind"] == "role_started" and event["pid"] == self.process.pid
+        ]
+        return events[own[0] :] if own else []
 
     def units(self) -> int:
         """Return the units applied by the last line of metrics.jsonl."""
-        path = self.workdir / "metrics.jsonl"
-        return max((line["units"] for line in read_lines(path)), default=0) if path.exists() else 0
+        lines = read_lines(self.workdir / "metrics.jsonl")
+        return lines[-1]["units"] if lines else 0
 
     def live_workers(self) -> dict[int, int]:
         """Return id -> pid of the workers that have joined and are not known to be lost."""
         alive: dict[int, int] = {}
-        for event in self.events():
-            if event["kind"] == "run_started":
-                alive.clear()
+        for event in self.life():
             if event["kind"] == "role_started" and event["role"] == "worker":
                 alive[event["id"]] = event["pid"]
             if event["kind"] == "role_lost" and event["role"] == "worker":
                 alive.pop(event["id"], None)
         return alive
 
-    def kill(self, pid: int, number: signal.Signals = signal.SIGKILL) -> None:
-        """Send a signal to one of the job's processes."""
-        os.kill(pid, number)
-
-    def kill_everything(self) -> None:
-        """Kill the supervisor; its children die with it."""
-        self.process.kill()
-        self.output, _ = self.process.communicate(timeout=30)
-
     def summary(self) -> dict[str, Any]:
         """Return summary.json."""
         return json.loads((self.workdir / "summary.json").read_text())
+
+    def log(self, role: str) -> str:
+        """Return a role's whole log, for example of "worker-2"."""
+        return (self.workdir / "logs" / f"{role}.log").read_text(errors="replace")
 
     def logs(self) -> str:
         """Return the end of every role's log."""
@@ -112,3 +188,19 @@ class Job:
             f"== {path.name}\n" + "\n".join(path.read_text(errors="replace").splitlines()[-15:])
             for path in sorted((self.workdir / "logs").glob("*.log"))
         )
+
+    def tracebacks(self) -> list[str]:
+        """Return where a traceback stands: names of logs, and "the terminal"."""
+        texts = {path.name: path.read_text(errors="replace") for path in (self.workdir / "logs").glob("*.log")}
+        return [name for name, text in {**texts, "the terminal": self.output}.items() if "Traceback" in text]
+
+
+def assert_exactly_once(summary: dict[str, Any]) -> None:
+    """Check a completed tally run: the ledger's identity, and every unit once, read from the parameters."""
+    units = summary["units"]
+    assert summary["exit"] == "completed" and summary["error"] is None
+    assert units["applied"] == units["workload"]
+    assert units["issued"] == units["applied"] + units["dropped"] + units["outstanding"]
+    assert units["outstanding"] == 0
+    final = {name: summary["final"][name] for name in ("min_count", "max_count", "stray")}
+    assert final == {"min_count": 1, "max_count": 1, "stray": 0}, f"units were lost or applied twice: {final}"

@@ -1,0 +1,108 @@
+"""`launch.train` with a bug planted in all its processes: `python tests/multiprocess/planted.py NAME FLAGS...`.
+
+A fault test that such a job passes proves nothing. The supervisor starts this program again for every role.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from absl import app
+
+from hybridsync.runtime import child, supervisor
+from launch import train
+
+
+def server_forgets_what_it_applied() -> None:
+    """A unit that is pushed again is applied again."""
+    from hybridsync.units import UnitSet
+
+    server_reports_late()
+    if os.environ.get(child.ROLE) == "server":
+        UnitSet.__contains__ = lambda self, unit: False
+
+
+def server_reports_late() -> None:
+    """No bug: the chief hears late of what was applied, so that units of a lost worker are surely pushed again."""
+    if os.environ.get(child.ROLE) == "server":
+        from hybridsync.runtime import server_process
+
+        server_process.REPORT_SECS = 2.0
+
+
+def units_of_the_lost_stay_leased() -> None:
+    """What a lost worker was to do is never handed to anybody else."""
+    from hybridsync.chief.ledger import Ledger
+
+    Ledger.release = lambda self, holder: 0
+
+
+def ledger_outruns_the_state() -> None:
+    """A resume takes the state of the checkpoint, but counts as applied what the metrics had seen applied."""
+    if os.environ.get(child.ROLE) != "chief":
+        return
+    from hybridsync import opening
+    from hybridsync.chief.ledger import Ledger
+    from hybridsync.telemetry.lines import read_lines
+
+    resumed = opening._resumed
+
+    def resume(run, workdir, *args):
+        opened = resumed(run, workdir, *args)
+        seen = max(line["units"] for line in read_lines(workdir / opening.METRICS_FILE))
+        issued = max(seen, opened.ledger.counts().issued)
+        opened.ledger = Ledger(run.config.workload, issued=issued, applied=[(0, seen)])
+        return opened
+
+    opening._resumed = resume
+
+
+def preemption_saves_nothing() -> None:
+    """A run that is asked to stop does, without a last checkpoint."""
+    if os.environ.get(child.ROLE) != "chief":
+        return
+    from hybridsync.switching.manager import Manager
+
+    commit, await_commit = Manager._commit_now, Manager._committed
+
+    def commit_now(self):
+        return None if self._last else commit(self)
+
+    def committed(self):
+        from hybridsync.switching import machine
+
+        return machine.Committed() if self._last else await_commit(self)
+
+    Manager._commit_now, Manager._committed = commit_now, committed
+
+
+BUGS: dict[str, Callable[[], None]] = {
+    bug.__name__: bug
+    for bug in (
+        server_forgets_what_it_applied,
+        server_reports_late,
+        units_of_the_lost_stay_leased,
+        ledger_outruns_the_state,
+        preemption_saves_nothing,
+    )
+}
+
+
+def main() -> None:
+    """Plant the bug, and be `launch.train` otherwise."""
+    name = sys.argv.pop(1)
+    BUGS[name]()
+    supervisor.SupervisorSpec = functools.partial(
+        supervisor.SupervisorSpec, command=(sys.executable, __file__, name)
+    )
+    app.run(train.main)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""Faults as stories: each starts jobs, hurts them, and asserts; with a planted bug the same story must fail."""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import signal
+from itertools import pairwise
+from pathlib import Path
+
+from hybridsync.telemetry.lines import read_lines
+from tests.multiprocess.job import STUCK_SECS, Job, assert_exactly_once
+
+MIXED = "bsp:20%,asp:60%,bsp"
+LONGEST_GAP_SECS = 2.5
+"""The others' pause that a lost worker may cost at most: the lease is longer, a new process takes longer."""
+
+
+def tally(
+    workdir: Path,
+    *more: str,
+    plan: str,
+    units: int,
+    workers: int = 4,
+    unit_secs: float = 0.01,
+    planted: str = "",
+) -> Job:
+    """Start, or resume, a tally run whose workers take `unit_secs` a unit; `more` are further flags."""
+    flags = [*more, f"--workers={workers}", f"--plan={plan}", f"--compute_secs={unit_secs}"]
+    flags += [f"--set=workload={units}", "--set=telemetry.log_secs=0.1"]
+    return Job(workdir, "configs/tally.py", *flags, planted=planted)
+
+
+def longest_pause(job: Job, protocol: str) -> float:
+    """Return the longest time in this protocol's phases that passed without a unit applied, by metrics.jsonl."""
+    lines = [line for line in read_lines(job.workdir / "metrics.jsonl") if line["protocol"] == protocol]
+    grown = [line for before, line in pairwise(lines) if line["units"] > before["units"]]
+    return max(b["t"] - a["t"] for a, b in pairwise(grown) if a["epoch"] == b["epoch"])
+
+
+def gone(pid: int, secs: float = 60.0) -> bool:
+    """Wait for the end of a process that is not our child, and return whether it has ended."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], secs)[0])
+    finally:
+        os.close(descriptor)
+
+
+def workers_are_killed_under_asp(
+    workdir: Path, *, plan: str = MIXED, units: int = 1500, workers: int = 4, victims: tuple[int, ...] = (1, 2),
+    planted: str = "", stuck_secs: float = STUCK_SECS,
+) -> None:
+    """The others do not pause, each unit is applied once, and the new processes enter the lock-step mesh."""
+    with tally(workdir, plan=plan, units=units, workers=workers, planted=planted) as job:
+        job.until_phase("asp")
+        dead = set()
+        for worker in victims:
+            job.pause(0.3)
+            dead.add(job.kill_worker(worker))
+        for pid in dead:
+            assert job.until_lost(pid)["reason"] == "signal SIGKILL"
+        assert job.wait(stuck_secs=stuck_secs) == 0, job.output + job.logs()
+        assert_exactly_once(job.summary())
+        assert job.summary()["units"]["rolled_back"] == 0
+        assert longest_pause(job, "asp") < LONGEST_GAP_SECS
+        last = job.events("phase_entered")[-1]
+        if last["protocol"] == "bsp":
+            assert sorted(last["members"]) == list(range(workers))
+            assert not dead & set(job.live_workers().values())
+        assert job.tracebacks() == []
+
+
+def everything_is_killed_and_resumed(workdir: Path, *, planted: str = "", workers: int = 4) -> None:
+    """What was applied after the last commit is rolled back with the state, and applied again."""
+    save = "--checkpoint_secs=600"  # none between unit 0 and the end
+    with tally(workdir, save, plan="asp", units=600, workers=workers, planted=planted) as job:
+        job.until_units(150)
+        pids = [event["pid"] for event in job.events("role_started")]
+        job.kill_everything()
+        assert all(gone(pid) for pid in pids), "a role outlived its supervisor"
+        assert job.events()[-1]["kind"] != "run_finished"
+    with tally(workdir, save, plan="asp", units=600, workers=workers, planted=planted) as job:
+        assert job.wait() == 0, job.output + job.logs()
+        assert_exactly_once(job.summary())
+        (rollback,) = job.events("rollback")
+        assert rollback["rolled_back"] >= 150 and rollback["to_units"] == 0
+        assert job.summary()["units"]["rolled_back"] == rollback["rolled_back"]
+        assert [event["reason"] for event in job.events("phase_entered")] == ["start", "resume"]
+        epochs = [event["epoch"] for event in job.events("phase_entered")]
+        assert epochs == sorted(set(epochs)), "an epoch was handed out twice"
+        assert job.tracebacks() == []
+
+
+def sigterm_saves_and_the_same_command_completes(
+    workdir: Path, *, planted: str = "", workers: int = 4, phases: tuple[str, ...] = ("asp", "bsp")
+) -> None:
+    """Exit 75 means that nothing was lost: no unit is rolled back when the run goes on."""
+    plan = "asp:50%,bsp"
+    for protocol in phases:
+        with tally(workdir, plan=plan, units=600, workers=workers, planted=planted) as job:
+            job.until_phase(protocol)
+            job.send(signal.SIGTERM)
+            assert job.wait() == 75, job.output + job.logs()
+            summary = job.summary()
+            assert summary["exit"] == "preempted" and 0 < summary["units"]["applied"] < 600
+            assert job.events()[-1]["kind"] == "run_finished"
+            assert job.tracebacks() == []
+    with tally(workdir, plan=plan, units=600, workers=workers, planted=planted) as job:
+        assert job.wait() == 0, job.output + job.logs()
+        assert_exactly_once(job.summary())
+        assert job.summary()["units"]["rolled_back"] == 0
+        assert job.events("rollback") == []
+        assert [event["reason"] for event in job.events("phase_entered")].count("resume") == len(phases)
+
+
+def a_worker_is_stopped_beyond_its_lease(
+    workdir: Path, *, planted: str = "", stuck_secs: float = STUCK_SECS, continues: bool = True
+) -> None:
+    """The others go on and take over its units; when it goes on, it finds itself stale, ends, and is replaced."""
+    with tally(workdir, plan="asp:80%,bsp", units=1500, unit_secs=0.02, planted=planted) as job:
+        job.until_units(100)
+        pid = job.kill_worker(2, signal.SIGSTOP)
+        lost = job.until_lost(pid)
+        assert lost["reason"].startswith("no sign of life") and lost["id"] == 2
+        if continues:
+            os.kill(pid, signal.SIGCONT)
+            assert gone(pid), "a stale worker lives on"
+        assert job.wait(stuck_secs=stuck_secs) == 0, job.output + job.logs()
+        assert_exactly_once(job.summary())
+        assert job.summary()["units"]["rolled_back"] == 0
+        assert longest_pause(job, "asp") < LONGEST_GAP_SECS
+        assert "incarnation" in job.log("worker-2")
+        started = [event["pid"] for event in job.events("role_started") if event.get("id") == 2]
+        assert len(started) == 2 and started[0] == pid
+
+
+def faults_at_random(workdir: Path, *, plan: str, lives: int, kills: int, seed: int) -> None:
+    """Some worker kills in every life, everything killed at the end of each, and one life more that completes."""
+    rng = random.Random(seed)
+    units = 6000
+    for life in range(lives):
+        with tally(workdir, plan=plan, units=units, unit_secs=0.02) as job:
+            job.until_phase("asp")
+            for _ in range(kills):
+                job.pause(rng.uniform(0.2, 3.0))
+                job.until_lost(job.kill_worker(rng.choice(sorted(job.live_workers()))))
+            job.pause(rng.uniform(0.2, 3.0))
+            assert job.process.poll() is None, f"life {life} ended by itself:\n{job.logs()}"
+            job.kill_everything()
+    with tally(workdir, plan=plan, units=units, unit_secs=0.0) as job:
+        assert job.wait() == 0, job.output + job.logs()
+        assert_exactly_once(job.summary())
+        killed = [e for e in job.events("role_lost") if e["reason"] == "signal SIGKILL"]
+        assert len(killed) == lives * kills
+        assert len(job.events("run_started")) == lives + 1
+        assert job.tracebacks() == []
