@@ -342,8 +342,8 @@ class Chief:
         return [worker for worker in range(self.num_workers) if self._workers.get(worker) is None]
 
     def missing_drained(self) -> list[int]:
-        """Live members of the phase that have not yet come back from it."""
-        return [w for w in self._workers.ids() if w in self._admitted and w not in self._drained]
+        """Live workers that have not yet come back from a lock-step phase; who has not entered it is missing too."""
+        return [worker for worker in self._workers.ids() if worker not in self._drained]
 
     def drained(self) -> dict[int, Held | None]:
         """Who has come back from the phase, with what they hold."""
@@ -390,24 +390,25 @@ class Chief:
         return remaining > 0 and (self._condition.wait(remaining) or True)
 
     def _may_enter(self, request: PhaseRequest, phase: Phase) -> bool:
-        if not self._announced or request.after == phase.epoch or request.worker not in phase.members:
+        if request.after == phase.epoch or request.worker not in phase.members:
             return False
-        if self._leasing.path is Path.SYNC:
-            return request.worker not in self._admitted or self._admitted[request.worker] == request.incarnation
-        return True
+        if self._leasing.path is Path.SYNC:  # also while it drains: those who are in wait for the others
+            same = self._admitted.get(request.worker, request.incarnation) == request.incarnation
+            return same and request.worker not in self._drained
+        return self._announced
 
     def _lose(self, worker: int, reason: str) -> None:
         member = self._workers.leave(worker)
         if member is None:
             return
         self._leasing.lose(worker)
-        self._drained.pop(worker, None)
         self._admitted.pop(worker, None)
         self._fenced.append((worker, member.incarnation))
         if worker in self._mesh_formed:
             self._mesh_formed.clear()
             self._meshes_lost += 1
-        if self._announced and self._leasing.path is Path.SYNC and not self._done:
+        in_phase = self._leasing.phase is not None and worker not in self._drained
+        if in_phase and self._leasing.path is Path.SYNC and not self._done:
             self._failure = self._failure or RoleLost(
                 f"worker {worker} was lost ({reason}) in a lock-step phase, which cannot go on without it; run the "
                 "same command again to resume from the last checkpoint"

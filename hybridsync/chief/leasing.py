@@ -81,7 +81,12 @@ class Leasing:
         return LeaseReply(stream.ranges(request.known, len(stream)), final)
 
     def note_progress(self, key: str, completed: int, now: float) -> bool:
-        """Note how many units of a stream are done; returns whether the ledger learned of new applied ones."""
+        """Note how many units of a stream are done; returns whether the ledger learned of new applied ones.
+
+        A member of the mesh that is a step behind says nothing new.
+        """
+        if key == MESH:
+            completed = max(completed, self._completed)
         self._rates[key] = self._rates.get(key, Rate()).observe(completed, now)
         stream = self._streams.get(key)
         if key != MESH or stream is None or completed <= self._completed:
