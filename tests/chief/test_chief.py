@@ -1,0 +1,345 @@
+"""The chief between its roles: leases, phases, members that come and go."""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from hybridsync.chief import chief as chief_module
+from hybridsync.chief.chief import Chief
+from hybridsync.chief.ledger import Ledger
+from hybridsync.clock import SYSTEM_CLOCK
+from hybridsync.errors import RoleLost, SchemaMismatch, StaleEpoch, StaleIncarnation, WaitTimeout
+from hybridsync.messages import Capture, Held, LeaseRequest, PhaseRequest, Report, RoleEvent
+from hybridsync.plan import NO_EPOCH, Epoch, Phase
+from hybridsync.protocols.base import Path
+from tests.roles import hello, phase_of
+from tests.telemetry.clocks import ManualClock
+
+WORKLOAD = 20
+
+
+@pytest.fixture(autouse=True)
+def answer_at_once(monkeypatch):
+    monkeypatch.setattr(chief_module, "POLL_SECS", 0.02)
+
+
+def make_chief(num_workers: int = 4, workload: int = WORKLOAD, clock=SYSTEM_CLOCK, lease_secs=math.inf) -> Chief:
+    chief = Chief(Ledger(workload), num_workers, "schema", clock, lease_secs)
+    for worker in range(num_workers):
+        chief.register(hello(worker, pid=100 + worker))
+    chief.register(hello(0, role="server", pid=99))
+    return chief
+
+
+def begin(chief: Chief, spec: str = "asp", end: int = WORKLOAD, number: int = 1) -> Phase:
+    phase = phase_of(number, spec, members=tuple(range(chief.num_workers)), end=end)
+    chief.announce(phase, Path.SYNC if spec == "bsp" else Path.SERVER)
+    chief.open_leases()
+    return phase
+
+
+def lease(chief: Chief, phase: Phase, worker: int = 0, known: int = 0, completed: int = 0, incarnation: int = 1):
+    return chief.lease(LeaseRequest(worker, incarnation, phase.epoch, known, completed))
+
+
+def enter(chief: Chief, worker: int, after: Epoch = NO_EPOCH, held: Held | None = None, incarnation: int = 1):
+    return chief.next_phase(PhaseRequest(worker, incarnation, after, held))
+
+
+def served(chief: Chief, phase: Phase, *applied: tuple[int, int], **fields):
+    return chief.report(Report("server", 0, 1, phase.epoch, applied=applied, **fields))
+
+
+def units_of(reply) -> list[int]:
+    return [unit for start, stop in reply.ranges for unit in range(start, stop)]
+
+
+def collect(chief: Chief, phase: Phase, worker: int, incarnation: int = 1) -> list[int]:
+    """Lease as one worker until there is nothing more to get for now."""
+    units: list[int] = []
+    while new := units_of(lease(chief, phase, worker, len(units), len(units), incarnation)):
+        units += new
+    return units
+
+
+# --- leases ---
+
+
+def test_repeating_a_lease_request_extends_nothing_and_gives_the_same():
+    chief = make_chief()
+    phase = begin(chief)
+    first = lease(chief, phase)
+    assert units_of(first)
+    assert lease(chief, phase) == first
+    more = lease(chief, phase, known=len(units_of(first)))
+    assert units_of(lease(chief, phase)) == units_of(first) + units_of(more)
+    chief.ledger.check()
+
+
+def test_asynchronous_workers_never_share_a_unit_and_together_get_all():
+    chief = make_chief()
+    phase = begin(chief)
+    streams = [collect(chief, phase, worker) for worker in range(4)]
+    assert sorted(unit for stream in streams for unit in stream) == list(range(WORKLOAD))
+
+
+def test_members_of_a_mesh_get_the_same_stream_in_the_same_order():
+    chief = make_chief()
+    phase = begin(chief, "bsp")
+    streams = [collect(chief, phase, worker) for worker in range(4)]
+    assert streams == [list(range(WORKLOAD))] * 4
+    assert lease(chief, phase, 2, known=WORKLOAD).final
+
+
+def test_an_asynchronous_phase_is_final_when_its_units_are_applied_not_when_they_are_leased():
+    chief = make_chief()
+    phase = begin(chief, end=8)
+    units = collect(chief, phase, 0)
+    assert units == list(range(8))
+    assert not lease(chief, phase, known=8, completed=8).final
+    served(chief, phase, (0, 8))
+    assert lease(chief, phase, known=8, completed=8).final
+
+
+def test_a_waiting_worker_hears_at_once_of_units_that_come_back(monkeypatch):
+    monkeypatch.setattr(chief_module, "POLL_SECS", 30.0)
+    chief = make_chief(num_workers=2, workload=2)
+    phase = begin(chief, end=2)
+    lease(chief, phase, 0)
+    lease(chief, phase, 0, known=1, completed=1)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(lease, chief, phase, 1)
+        chief.role_lost(RoleEvent("worker", 0, 100, "exit code -9", 0.0))
+        assert units_of(waiting.result(timeout=10)) == [0]
+
+
+def test_nothing_goes_out_before_leases_open_nor_after_they_close():
+    chief = make_chief()
+    phase = phase_of(1, "bsp", end=WORKLOAD)
+    chief.announce(phase, Path.SYNC)
+    assert lease(chief, phase) == chief_module.LeaseReply((), False)
+    chief.open_leases()
+    granted = units_of(lease(chief, phase))
+    chief.close_leases()
+    assert lease(chief, phase).final
+    assert units_of(lease(chief, phase, worker=3)) == granted, "the mesh stops at a common unit"
+
+
+def test_a_call_of_an_older_epoch_is_refused_with_both_numbers():
+    chief = make_chief()
+    old = begin(chief, number=1)
+    begin(chief, number=2)
+    with pytest.raises(StaleEpoch, match=r"epoch 1 .* epoch 2"):
+        lease(chief, old)
+    assert served(chief, old, (0, 1)).revoked
+    assert chief.num_applied == 0
+
+
+# --- members ---
+
+
+def test_a_lost_workers_units_go_to_others_first():
+    chief = make_chief(num_workers=2)
+    phase = begin(chief)
+    lost = units_of(lease(chief, phase, 1))
+    chief.role_lost(RoleEvent("worker", 1, 101, "exit code -9", 0.0))
+    assert collect(chief, phase, 0)[: len(lost)] == lost
+    assert chief.take_fenced() == [(1, 1)]
+    with pytest.raises(StaleIncarnation, match="worker 1"):
+        lease(chief, phase, 1)
+
+
+def test_a_newer_process_takes_the_place_and_starts_a_stream_of_its_own():
+    chief = make_chief(num_workers=2)
+    phase = begin(chief)
+    before = units_of(lease(chief, phase, 1))
+    welcome = chief.register(hello(1, pid=500))
+    assert welcome.incarnation == 2
+    with pytest.raises(StaleIncarnation, match="incarnation 2"):
+        lease(chief, phase, 1)
+    assert units_of(lease(chief, phase, 1, incarnation=2)) == before
+    assert enter(chief, 1, incarnation=2).phase == phase
+    chief.ledger.check()
+
+
+def test_the_death_of_a_process_that_was_replaced_already_changes_nothing():
+    chief = make_chief(num_workers=2)
+    phase = begin(chief)
+    chief.register(hello(1, pid=500))
+    units = units_of(lease(chief, phase, 1, incarnation=2))
+    chief.role_lost(RoleEvent("worker", 1, 101, "exit code -9", 0.0))
+    assert units_of(lease(chief, phase, 1, incarnation=2)) == units
+
+
+def test_a_silent_worker_is_lost_when_its_lease_runs_out_and_not_before():
+    clock = ManualClock()
+    chief = make_chief(num_workers=2, clock=clock, lease_secs=3.0)
+    phase = begin(chief)
+    lease(chief, phase, 1)
+    clock.advance(2.9)
+    chief.report(Report("worker", 0, 1, phase.epoch))
+    chief.expire()
+    assert chief.missing_workers() == []
+    clock.advance(0.2)
+    chief.expire()
+    assert chief.missing_workers() == [1]
+    (lost,) = chief.take_intake().lost
+    assert (lost.id, lost.reason) == (1, "no sign of life for 3 s")
+
+
+def test_a_lock_step_phase_cannot_lose_a_member():
+    chief = make_chief()
+    begin(chief, "bsp")
+    chief.role_lost(RoleEvent("worker", 2, 102, "exit code -9", 0.0))
+    with pytest.raises(RoleLost, match=r"worker 2 .*exit code -9"):
+        chief.raise_failure()
+    with pytest.raises(RoleLost):
+        enter(chief, 0)
+
+
+def test_a_member_that_has_come_back_from_a_lock_step_phase_may_be_replaced():
+    chief = make_chief()
+    phase = begin(chief, "bsp")
+    assert enter(chief, 2).phase == phase
+    enter(chief, 2, after=phase.epoch)
+    chief.close_leases()
+    chief.role_lost(RoleEvent("worker", 2, 102, "exit code -9", 0.0))
+    chief.raise_failure()
+    chief.register(hello(2, pid=500))
+    assert enter(chief, 2, incarnation=2).phase is None, "it waits for the next phase"
+    following = begin(chief, "bsp", number=2)
+    assert enter(chief, 2, incarnation=2).phase == following
+
+
+def test_a_role_of_another_model_is_refused_with_both_schemas():
+    chief = make_chief()
+    with pytest.raises(SchemaMismatch, match=r"worker 9 .*other.*schema"):
+        chief.register(hello(9, schema="other"))
+
+
+# --- phases ---
+
+
+def test_a_worker_enters_each_phase_once_and_says_when_it_is_back():
+    chief = make_chief()
+    assert enter(chief, 0).phase is None
+    phase = begin(chief, "bsp")
+    assert enter(chief, 0).phase == phase
+    assert enter(chief, 0).phase == phase, "an answer that was lost is given again"
+    held = Held(phase.epoch, 20, 5, "f00d")
+    assert enter(chief, 0, after=phase.epoch, held=held).phase is None
+    assert chief.drained() == {0: held}
+    assert chief.missing_drained() == [1, 2, 3]
+    following = begin(chief, "asp", number=2)
+    assert enter(chief, 0, after=phase.epoch).phase == following
+
+
+def test_a_preempted_lock_step_phase_lets_its_late_members_in():
+    """Who has entered waits for the others in the collective: they must be let in, to the same units."""
+    chief = make_chief(num_workers=2)
+    phase = begin(chief, "bsp")
+    assert enter(chief, 0).phase == phase
+    units = units_of(lease(chief, phase, 0))
+    chief.preempt()
+    chief.close_leases()
+    assert chief.missing_drained() == [0, 1]
+    assert enter(chief, 1).phase == phase
+    reply = lease(chief, phase, 1)
+    assert (units_of(reply), reply.final) == (units, True)
+
+
+def test_an_asynchronous_phase_that_ends_lets_nobody_in():
+    chief = make_chief(num_workers=2)
+    begin(chief)
+    chief.close_leases()
+    assert enter(chief, 1).phase is None
+
+
+def test_everybody_hears_that_the_run_is_over():
+    chief = make_chief(num_workers=2)
+    phase = begin(chief)
+    chief.finish()
+    assert not chief.await_told(0.01)
+    assert enter(chief, 0, after=phase.epoch).done
+    assert chief.report(Report("worker", 1, 1, phase.epoch)).done
+    assert served(chief, phase).done
+    assert chief.await_told(0.01)
+
+
+# --- what roles report ---
+
+
+def test_a_mesh_counts_each_position_once_whoever_reports_it():
+    chief = make_chief()
+    phase = begin(chief, "bsp")
+    assert len(units_of(lease(chief, phase))) >= 8
+    for worker, completed in [(0, 4), (1, 4), (2, 0), (3, 8), (0, 4)]:
+        chief.report(Report("worker", worker, 1, phase.epoch, completed=completed))
+    assert chief.num_applied == 8
+    assert sorted(chief.ledger.applied()) == list(range(8))
+
+
+def test_members_a_step_apart_do_not_disturb_the_rate_of_their_mesh():
+    clock = ManualClock()
+    chief = make_chief(workload=10_000, clock=clock)
+    phase = begin(chief, "bsp", end=10_000)
+    done = granted = 0
+    for tick in range(100):
+        done += 2
+        granted += len(units_of(lease(chief, phase, known=granted, completed=done - 2)))
+        for worker in range(4):
+            completed = max(0, done - worker % 2)
+            chief.report(Report("worker", worker, 1, phase.epoch, completed=completed))
+        clock.advance(0.1)
+        assert tick < 50 or sum(chief.worker_rates().values()) == pytest.approx(20, rel=0.1)
+
+
+def test_repeating_what_was_applied_is_harmless():
+    chief = make_chief()
+    phase = begin(chief)
+    collect(chief, phase, 0)
+    for _ in range(2):
+        served(chief, phase, (0, 3), dropped=((5, "too stale"),))
+    counts = chief.ledger.counts()
+    assert (counts.applied, counts.dropped) == (3, 1)
+
+
+def test_the_holders_word_is_the_truth_and_the_rest_is_outstanding_again():
+    chief = make_chief()
+    phase = begin(chief)
+    collect(chief, phase, 0)
+    capture = Capture(1, Held(phase.epoch, 5, 5, ""), ((0, 4), (6, 7)), ((4, 5),), 0, 0.0, 0.0)
+    chief.close_leases()
+    chief.record(capture)
+    chief.release_all()
+    begin(chief, number=2)
+    counts = chief.ledger.counts()
+    assert (counts.applied, counts.dropped, counts.outstanding) == (5, 1, WORKLOAD - 6)
+    again = collect(chief, phase_of(2), 1)
+    assert again == [5, *range(7, WORKLOAD), WORKLOAD]
+
+
+def test_units_that_stand_still_are_offered_to_others_too():
+    chief = make_chief(num_workers=2)
+    phase = begin(chief, end=4)
+    slow = collect(chief, phase, 0)
+    assert chief.nothing_left(phase)
+    assert chief.reclaim() == {"worker 0": 4}
+    assert collect(chief, phase, 1) == slow
+    served(chief, phase, (0, 4))
+    assert lease(chief, phase, 0, known=4).final
+    assert chief.ledger.counts().issued == 4
+
+
+def test_a_wait_that_ends_late_names_who_is_missing():
+    chief = Chief(Ledger(4), 2, "schema", SYSTEM_CLOCK)
+    chief.register(hello(1))
+
+    def missing() -> str:
+        return f"workers {chief.missing_workers()} have not registered"
+
+    with pytest.raises(WaitTimeout, match=r"0.01 s: workers \[0\]"):
+        chief.wait(lambda: not chief.missing_workers(), 0.01, missing)

@@ -1,0 +1,106 @@
+"""Roles wired by hand: phases, a holder of the starting state, a primary."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import Any
+
+import jax
+
+from hybridsync.applylog import ApplyLog, NullApplyLog
+from hybridsync.clock import SYSTEM_CLOCK
+from hybridsync.holding import Holding
+from hybridsync.messages import Capture, Hello, Push
+from hybridsync.plan import NO_EPOCH, Epoch, Phase
+from hybridsync.ps.primary import Primary
+from hybridsync.ps.publisher import DevicePublisher
+from hybridsync.state import TrainState, initial_state
+from hybridsync.step import Programs
+from tests.tasks import plain_sgd, programs_of, tally_task
+
+WORKLOAD = 64
+CHIEF = "chief"
+
+
+def hello(worker: int, *, role: str = "worker", pid: int = 0, schema: str = "schema") -> Hello:
+    return Hello(role, worker, pid, "host", f"{role}:{worker}", schema, "1")
+
+
+def phase_of(
+    number: int = 1,
+    spec: str = "asp",
+    *,
+    members: tuple[int, ...] = (0, 1, 2, 3),
+    end: int = WORKLOAD,
+    capture: Capture | None = None,
+    source: str = CHIEF,
+) -> Phase:
+    return Phase(
+        epoch=Epoch(number, 77),
+        spec=spec,
+        members=members,
+        lane=0,
+        end_units=end,
+        applied=capture.applied if capture else (),
+        dropped=capture.dropped if capture else (),
+        sequence=capture.held.sequence if capture else 0,
+        source=source,
+        capture_id=capture.capture_id if capture else 1,
+        fingerprint=capture.held.fingerprint if capture else "",
+        servers=(),
+        reason="start",
+    )
+
+
+@functools.cache
+def tally_programs() -> Programs:
+    """Return the programs whose parameters count applied units."""
+    return programs_of(tally_task(WORKLOAD), plain_sgd(1.0), unit_size=1, workload=WORKLOAD)
+
+
+@functools.cache
+def tally_state() -> TrainState:
+    return jax.device_get(initial_state(tally_programs().task, tally_programs().optimizer, 0))
+
+
+class Start:
+    """A holder of the tally's starting state, and who else can be reached."""
+
+    def __init__(self) -> None:
+        self.holding = Holding(tally_programs().state_layout)
+        self.holding.pack(tally_state())
+        self.capture = self.holding.seal(NO_EPOCH, sequence=0, applied=())
+        self.roles: dict[str, Any] = {CHIEF: self.holding}
+
+    def reader_at(self, address: str) -> Any:
+        return self.roles[address]
+
+    def primary(self, apply_log: ApplyLog | None = None, programs: Programs | None = None) -> Primary:
+        """Return a primary that has not entered a phase yet."""
+        primary = Primary(
+            programs or tally_programs(),
+            DevicePublisher(),
+            self.reader_at,
+            SYSTEM_CLOCK,
+            apply_log or NullApplyLog(),
+            threading.Event(),
+        )
+        self.roles["primary"] = primary
+        return primary
+
+
+def push_of(phase: Phase, *units: int, worker: int = 0, incarnation: int = 1, base: int = 0) -> Push:
+    return Push(phase.epoch, worker, incarnation, units, base)
+
+
+def gradient_of(unit: int) -> Any:
+    """Return the contribution of one unit of the tally."""
+    programs = tally_programs()
+    parameters = programs.parameters_layout.unpack(programs.parameters_layout.empty())
+    return programs.gradient(parameters, unit)
+
+
+def counts(state: TrainState) -> list[int]:
+    """Return how often each unit was applied."""
+    return [round(-float(value)) for value in state.params["tally"]]
