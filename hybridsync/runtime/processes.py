@@ -1,0 +1,126 @@
+"""The process runtime: the same program supervises, or plays the role that a supervisor gave it.
+
+Importing this file loads no JAX; a role's own module does, while the chief is still starting.
+"""
+
+from __future__ import annotations
+
+import importlib
+import ipaddress
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hybridsync import protocols
+from hybridsync.config import LoadedConfig, RunConfig
+from hybridsync.errors import AddressError, ConfigError
+from hybridsync.plan import Plan
+from hybridsync.resuming import Resume, check_workdir
+from hybridsync.runtime.child import Child, RoleSpec
+
+if TYPE_CHECKING:
+    from hybridsync.run import Run
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a command line asks for.
+
+    Args:
+      loaded: the configuration file, with all overrides applied.
+      file: its path as given.
+      workdir: where everything is left.
+      resume: "auto", "must" or "never".
+      init_from: workdir of a run to start from.
+      convert_units: allow a resume with another unit size.
+      bind: address to serve on.
+      port: of the chief; 0 takes a free one.
+      argv: the flags, handed on to every role.
+
+    Raises:
+      AddressError: `bind` is not a loopback address.
+      ConfigError: `port` is not a port, or the plan names an unknown protocol.
+    """
+
+    loaded: LoadedConfig
+    file: Path
+    workdir: Path
+    resume: Resume = "auto"
+    init_from: Path | None = None
+    convert_units: bool = False
+    bind: str = "127.0.0.1"
+    port: int = 0
+    argv: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for stage in Plan.parse(self.config.plan).stages:
+            protocols.resolve(stage)
+        try:
+            local = self.bind == "localhost" or ipaddress.ip_address(self.bind).is_loopback
+        except ValueError:
+            local = False
+        if not local:
+            raise AddressError(
+                f"--bind={self.bind} is refused: it is not a loopback address, and TLS and a token do not exist yet; "
+                "use --bind=127.0.0.1"
+            )
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"--port={self.port} is not a port; use 1 to 65535, or 0 for a free one")
+
+    @property
+    def config(self) -> RunConfig:
+        """The resolved values."""
+        return self.loaded.config
+
+    def run(self) -> Run:
+        """Return the run; the first call that imports JAX.
+
+        Raises:
+          HybridSyncError: the configuration's task or optimizer refuses its input.
+        """
+        from hybridsync.run import Run
+
+        module, config = self.loaded.module, self.config
+        run = Run(config, module.task(config), module.optimizer(config), self.workdir, self.file)
+        run.check()
+        return run
+
+
+def supervise(launch: Launch) -> int:
+    """Start every role and watch them to the run's end; returns the exit code.
+
+    Raises:
+      HybridSyncError: refused before any role was started.
+    """
+    from hybridsync.rpc.chief import ChiefClient
+    from hybridsync.runtime.supervisor import Supervisor, SupervisorSpec
+
+    config = launch.config
+    check_workdir(launch.workdir, config, resume=launch.resume, convert_units=launch.convert_units)
+    spec = SupervisorSpec(launch.argv, launch.workdir, config.workers, config.servers, launch.bind)
+    return Supervisor(spec, lambda address: ChiefClient(address, deadline_secs=5.0)).run()
+
+
+def play(child: Child, launch: Launch) -> int:
+    """Be the role that the supervisor gave this process; returns the exit code.
+
+    Raises:
+      HybridSyncError: refused input, or the run could not go on.
+    """
+    module = importlib.import_module(f"hybridsync.runtime.{child.role}_process")
+    spec: RoleSpec = child.spec()
+    if child.role == "chief":
+        return module.run_chief(
+            launch.run(),
+            resume=launch.resume,
+            init_from=launch.init_from,
+            convert_units=launch.convert_units,
+            address=f"{spec.host}:{launch.port}",
+            coordinator=spec.coordinator,
+            report=lambda fields: child.report(**fields),
+            screen=sys.stdout,
+        )
+    if child.role == "server":
+        return module.run_server(spec, launch.run())
+    return module.run_worker(spec, launch.run)
