@@ -1,0 +1,63 @@
+"""What a worker notes reaches exactly one report, of the right phase."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+
+from hybridsync.paths.recorder import WorkerRecorder
+from hybridsync.plan import Epoch
+from tests.telemetry.clocks import ManualClock
+
+
+def test_everything_noted_is_in_one_report():
+    recorder = WorkerRecorder(3, ManualClock(), keep_spans=True)
+    recorder.incarnation = 7
+    recorder.enter(Epoch(2, 5))
+    recorder.completed = 12
+    recorder.compute("sync", 1.0, 1.5, np.float32(0.25))
+    recorder.compute("sync", 2.0, 2.5, np.float32(0.75))
+    recorder.wait("average", "sync", 2.5, 2.75)
+    recorder.step(1.0, 2.75, 4)
+    recorder.compiled(0.5)
+    report = recorder.drain()
+    assert (report.role, report.id, report.incarnation, report.epoch) == ("worker", 3, 7, Epoch(2, 5))
+    assert (report.completed, report.num_losses, report.loss_sum) == (12, 2, 1.0)
+    assert (report.compute_secs, report.wait_secs, report.compile_secs) == (1.0, 0.25, 0.5)
+    assert [(span.name, span.secs, span.epoch) for span in report.spans] == [
+        ("compute", 0.5, 2),
+        ("compute", 0.5, 2),
+        ("average", 0.25, 2),
+        ("step", 1.75, 2),
+    ]
+    empty = recorder.drain()
+    assert (empty.num_losses, empty.compute_secs, empty.spans, empty.completed) == (0, 0.0, (), 12)
+
+
+def test_a_new_phase_forgets_position_and_stamps_of_the_old():
+    recorder = WorkerRecorder(0, ManualClock(), keep_spans=False)
+    recorder.enter(Epoch(1, 0))
+    recorder.completed, recorder.stamps = 40, lambda: (3.0, 4.0)
+    assert recorder.drain().last_applied == 4.0
+    recorder.enter(Epoch(2, 0))
+    report = recorder.drain()
+    assert (report.epoch, report.completed, report.first_applied) == (Epoch(2, 0), 0, 0.0)
+
+
+def test_no_report_carries_one_phases_position_under_anothers_epoch():
+    recorder = WorkerRecorder(0, ManualClock(), keep_spans=False)
+    stop = threading.Event()
+
+    def train() -> None:
+        for number in range(1, 3000):
+            recorder.enter(Epoch(number, 0))
+            recorder.completed = number
+        stop.set()
+
+    trainer = threading.Thread(target=train)
+    trainer.start()
+    while not stop.is_set():
+        report = recorder.drain()
+        assert report.completed in (0, report.epoch.number)
+    trainer.join(10)
