@@ -124,7 +124,9 @@ def open_run(
 def _open_locked(
     run: Run, workdir: Path, lock: WorkdirLock, resume: Resume, init_from: Path | None, convert_units: bool
 ) -> Opening:
+    workload_asked = run.config.workload
     used = check_workdir(workdir, run.config, resume=resume, convert_units=convert_units)
+    run = dataclasses.replace(run, config=used or run.config)
     store = CheckpointStore(workdir / CHECKPOINTS, keep=run.config.checkpoint.keep)
     restored = store.newest(abstract_state(run.task, run.optimizer)) if used else None
     if restored is None and resume == "must":
@@ -136,7 +138,7 @@ def _open_locked(
         (workdir / APPLY_LOG).unlink(missing_ok=True)
     else:
         opening = _resumed(run, workdir, store, lock, restored)
-    write_config(workdir, opening.run.config, opening.run.file)
+    write_config(workdir, opening.run.config, opening.run.file, workload_asked)
     return opening
 
 

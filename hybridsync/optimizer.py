@@ -59,8 +59,7 @@ class Optimizer:
         **hyperparameters: Any,
     ) -> None:
         if isinstance(factory, tuple) or not callable(factory):
-            kind = "a ready GradientTransformation" if isinstance(factory, tuple) else f"a {type(factory).__name__}"
-            raise OptimizerError(f"the optimizer is {kind}, whose learning rate can no longer be set; {_HOW}")
+            raise no_optimizer(factory)
         names = set(inspect.signature(factory).parameters)
         if "learning_rate" not in names:
             raise OptimizerError(f"the factory's parameters are {sorted(names)}, no learning_rate: {_HOW}")
@@ -105,6 +104,12 @@ class Optimizer:
         """Return (updates, state) at learning rate `rate`; traceable."""
         state = state._replace(hyperparams={**state.hyperparams, "learning_rate": rate})
         return self.transformation.update(grads, state, params)
+
+
+def no_optimizer(value: Any) -> OptimizerError:
+    """Return the error for a value that stands where an optimizer is expected; it says how to pass one."""
+    kind = "a ready GradientTransformation" if isinstance(value, tuple) else f"a {type(value).__name__}"
+    return OptimizerError(f"the optimizer is {kind}, whose learning rate can no longer be set; {_HOW}")
 
 
 def _contains(tree: Any, kind: str) -> bool:

@@ -1,7 +1,12 @@
-"""What the record in a workdir rules out: asked before any role starts, and again under the workdir's lock."""
+"""What the record in a workdir rules out: asked before any role starts, and again under the workdir's lock.
+
+A run that goes on with units of another size has another workload than its command line says. The record keeps
+both, so that the same command still means the same run.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Literal
 
@@ -12,8 +17,8 @@ from hybridsync.telemetry.summary import read_config
 Resume = Literal["auto", "must", "never"]
 
 
-def check_workdir(workdir: Path, config: RunConfig, *, resume: Resume, convert_units: bool) -> bool:
-    """Return whether `workdir` holds a run already; needs no JAX.
+def check_workdir(workdir: Path, config: RunConfig, *, resume: Resume, convert_units: bool) -> RunConfig | None:
+    """Return what the run in `workdir` goes on with, None where there is no run yet; needs no JAX.
 
     Args:
       workdir: may be absent.
@@ -31,10 +36,12 @@ def check_workdir(workdir: Path, config: RunConfig, *, resume: Resume, convert_u
             f"resume is 'must', but {workdir} holds no checkpoint; check the path, or start with 'auto'"
         )
     if saved is None:
-        return False
+        return None
     if resume == "never":
         raise WorkdirError(
             f"{workdir} holds a run already and resume is 'never'; name a fresh workdir, or resume with 'auto'"
         )
+    if config.workload == saved.get("workload_asked"):
+        config = dataclasses.replace(config, workload=saved["config"]["workload"])
     check_resumable(saved["config"], config, convert_units=convert_units)
-    return True
+    return config

@@ -10,7 +10,7 @@ from typing import Any
 from hybridsync import protocols
 from hybridsync.config import RunConfig
 from hybridsync.errors import ConfigError
-from hybridsync.optimizer import Optimizer
+from hybridsync.optimizer import Optimizer, no_optimizer
 from hybridsync.plan import Plan
 from hybridsync.protocols.base import Protocol
 from hybridsync.state import TrainState, initial_state
@@ -53,8 +53,11 @@ class Run:
         """Check what can be checked before anything starts.
 
         Raises:
+          OptimizerError: the optimizer is none, for example a ready GradientTransformation.
           ConfigError: a stage cannot work with these workers, or another value is impossible.
         """
+        if not isinstance(self.optimizer, Optimizer):
+            raise no_optimizer(self.optimizer)
         if self.config.servers != 1:
             raise ConfigError(f"servers is {self.config.servers}; this version runs exactly 1 parameter server")
         members = tuple(range(self.config.workers))

@@ -86,7 +86,9 @@ def make_server(
     try:
         port = server.add_insecure_port(address)
     except RuntimeError as error:
-        raise AddressError(f"cannot serve on {address}: {error}; choose another port, or 0") from error
+        raise AddressError(
+            f"cannot serve on {address}: the port is in use, or not free to take; choose another port, or 0"
+        ) from error
     return server, f"{host}:{port}"
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import importlib
 import ipaddress
+import os
+import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,8 +100,25 @@ def supervise(launch: Launch) -> int:
 
     config = launch.config
     check_workdir(launch.workdir, config, resume=launch.resume, convert_units=launch.convert_units)
+    check_port(launch.bind, launch.port)
     spec = SupervisorSpec(launch.argv, launch.workdir, config.workers, config.servers, launch.bind)
     return Supervisor(spec, lambda address: ChiefClient(address, deadline_secs=5.0)).run()
+
+
+def check_port(host: str, port: int) -> None:
+    """Check that the chief will be able to serve there, before it leaves a trace in the workdir.
+
+    Raises:
+      AddressError: the port is in use, or not free to take.
+    """
+    if port == 0:
+        return
+    try:
+        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+    except OSError as error:
+        raise AddressError(
+            f"--port={port} cannot be served on at {host}: {os.strerror(error.errno or 0)}; choose another port, or 0"
+        ) from error
 
 
 def play(child: Child, launch: Launch) -> int:

@@ -80,20 +80,29 @@ def read_summary(workdir: str | os.PathLike[str]) -> dict[str, Any] | None:
 
 
 def write_config(
-    workdir: str | os.PathLike[str], config: RunConfig, file: str | os.PathLike[str] | None = None
+    workdir: str | os.PathLike[str],
+    config: RunConfig,
+    file: str | os.PathLike[str] | None = None,
+    workload_asked: int | None = None,
 ) -> None:
-    """Write config.json: `{"config": the resolved values, "file": ..., "versions": {package: version}}`.
+    """Write config.json: `{"config": the resolved values, "file", "workload_asked", "versions": {package: version}}`.
 
     Args:
         workdir: existing directory.
         config: resolved.
         file: the configuration file as it was given; None for a run that had none.
+        workload_asked: what the command said, when `config` counts in converted units; None for the same.
 
     Raises:
         OSError: the disk refuses; an earlier file is intact.
     """
     versions = {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES}
-    record = {"config": to_json(config), "file": None if file is None else str(file), "versions": versions}
+    record = {
+        "config": to_json(config),
+        "file": None if file is None else str(file),
+        "workload_asked": workload_asked or config.workload,
+        "versions": versions,
+    }
     _write(Path(workdir) / CONFIG_FILE, record)
 
 
