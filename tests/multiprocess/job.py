@@ -47,12 +47,14 @@ class Job:
         self.workdir = workdir
         self.output = ""
         self._never = threading.Event()
+        environment = {key: value for key, value in os.environ.items() if key != "TF_CPP_MIN_LOG_LEVEL"}  # jax sets it
         self._screen = workdir.with_name(f"{workdir.name}.screen")
         launcher = [str(PLANTED), planted] if planted else ["-m", "launch.train"]
         with open(self._screen, "wb") as screen:
             self.process = subprocess.Popen(
                 [sys.executable, *launcher, f"--config={config}", f"--workdir={workdir}", *flags],
                 cwd=ROOT,
+                env=environment,
                 stdout=screen,
                 stderr=subprocess.STDOUT,
             )
