@@ -179,7 +179,9 @@ def _resumed(run: Run, workdir: Path, store: CheckpointStore, lock: WorkdirLock,
     before = record["config"]["unit_size"]
     if before != run.config.unit_size:
         run, ledger, state = _convert(run, before, ledger, state)
-    applied_before = max((line["units"] for line in read_lines(workdir / METRICS_FILE)), default=0)
+    lines = read_lines(workdir / METRICS_FILE)
+    since = (line["units"] for line in lines if line["epoch"] >= record["epoch"])  # not those of lives before it
+    applied_before = max(since, default=0)
     lost = max(0, applied_before - restored.units) if before == run.config.unit_size else 0
     ledger.rolled_back += lost
     applylog.cut(workdir / APPLY_LOG, record["sequence"])
