@@ -1,0 +1,118 @@
+"""Captured states: readable until the next, handed over bit for bit or not at all."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from hybridsync.errors import HybridSyncError, StaleEpoch
+from hybridsync.holding import Holding, StartingState, fetch, take_over
+from hybridsync.layout import Layout, fingerprint
+from hybridsync.plan import Epoch
+from hybridsync.state import TrainState
+from tests.roles import phase_of
+
+EPOCH = Epoch(4, 9)
+
+
+def state_of(value: float) -> TrainState:
+    params = {"w": np.full((300,), value, np.float32), "b": np.float32(value)}
+    return TrainState(params, {"m": np.full((7,), value, np.float16)}, {}, {}, {"units": np.int32(value)})
+
+
+@pytest.fixture
+def holding() -> Holding:
+    return Holding(Layout.of(state_of(0)))
+
+
+def test_a_capture_names_what_it_holds(holding):
+    holding.pack(state_of(3))
+    capture = holding.seal(EPOCH, sequence=5, applied=[(0, 2), (4, 5)], dropped=[(2, 3)], last_applied=8.5)
+    assert (capture.held.epoch, capture.held.units, capture.held.sequence) == (EPOCH, 3, 5)
+    assert capture.held.fingerprint == fingerprint(state_of(3))
+    assert (capture.applied, capture.dropped, capture.last_applied) == (((0, 2), (4, 5)), ((2, 3),), 8.5)
+    assert fingerprint(holding.state(capture)) == capture.held.fingerprint
+
+
+def test_a_capture_does_not_follow_the_state_it_was_taken_of(holding):
+    state = state_of(3)
+    holding.pack(state)
+    capture = holding.seal(EPOCH, sequence=1, applied=[(0, 1)])
+    state.params["w"][:] = 8
+    assert fingerprint(holding.state(capture)) == capture.held.fingerprint
+
+
+def test_an_older_capture_is_refused_as_soon_as_a_new_one_is_being_taken(holding):
+    buffer = Layout.of(state_of(0)).empty()
+    with pytest.raises(StaleEpoch, match="kept: none"):
+        holding.read(1, buffer)
+    holding.pack(state_of(1))
+    first = holding.seal(EPOCH, sequence=1, applied=[(0, 1)])
+    holding.pack(state_of(2))
+    with pytest.raises(StaleEpoch, match=r"capture 1 .*kept: none"):
+        holding.read(first.capture_id, buffer)
+    second = holding.seal(EPOCH, sequence=2, applied=[(0, 2)])
+    with pytest.raises(StaleEpoch, match=f"kept: {second.capture_id}"):
+        holding.read(first.capture_id, buffer)
+
+
+def test_readers_and_captures_at_once_never_mix_two_states(holding):
+    layout = Layout.of(state_of(0))
+    holding.pack(state_of(0))
+    captures = [holding.seal(EPOCH, sequence=0, applied=())]
+    stop = threading.Event()
+
+    def read() -> int:
+        num_read, buffer = 0, layout.empty()
+        while not stop.is_set():
+            capture = captures[-1]
+            try:
+                holding.read(capture.capture_id, buffer)
+            except StaleEpoch:
+                continue
+            assert fingerprint(layout.unpack(buffer)) == capture.held.fingerprint
+            num_read += 1
+        return num_read
+
+    with ThreadPoolExecutor(2) as threads:
+        readers = [threads.submit(read) for _ in range(2)]
+        for value in range(1, 60):
+            holding.pack(state_of(value))
+            captures.append(holding.seal(EPOCH, sequence=value, applied=[(0, value)]))
+        stop.set()
+        for reader in readers:
+            reader.result(timeout=20)
+
+
+def test_a_state_that_is_not_what_was_captured_is_refused_with_both_fingerprints(holding):
+    holding.pack(state_of(1))
+    capture = holding.seal(EPOCH, sequence=1, applied=[(0, 1)])
+    layout = Layout.of(state_of(0))
+    digest = capture.held.fingerprint
+    assert fingerprint(fetch("s", capture.capture_id, digest, layout, lambda address: holding)) == digest
+    with pytest.raises(HybridSyncError) as refusal:
+        fetch("server 0", capture.capture_id, "f00d", layout, lambda address: holding)
+    assert all(part in str(refusal.value) for part in ("server 0", digest, "f00d"))
+
+
+def test_taking_over_gives_device_arrays_equal_bit_for_bit(holding):
+    holding.pack(state_of(1))
+    capture = holding.seal(EPOCH, sequence=1, applied=[(0, 1)])
+    phase = phase_of(5, capture=capture, source="holder")
+    state = take_over(phase, Layout.of(state_of(0)), {"holder": holding}.__getitem__)
+    assert fingerprint(state) == capture.held.fingerprint
+    holding.pack(state_of(2))
+    assert fingerprint(state) == capture.held.fingerprint, "its memory is its own"
+
+
+def test_the_chief_keeps_the_start_and_captures_nothing(holding):
+    holding.pack(state_of(1))
+    capture = holding.seal(EPOCH, sequence=0, applied=())
+    start = StartingState(holding)
+    buffer = Layout.of(state_of(0)).empty()
+    start.read(capture.capture_id, buffer)
+    with pytest.raises(StaleEpoch, match="epoch 4"):
+        start.capture(EPOCH, final=True)
