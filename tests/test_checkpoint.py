@@ -302,9 +302,9 @@ def test_a_protocol_state_may_be_missing_on_either_side(tmp_path):
 def test_a_full_disk_is_reported_and_the_previous_step_stays(tmp_path):
     store = CheckpointStore(tmp_path)
     save(store, make_state(1), 100)
-    large = make_state(params={"w": np.random.default_rng(0).standard_normal(2**17)})
+    large = make_state(params={"w": np.random.default_rng(0).standard_normal(2**20)})
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2**18, hard))  # writes then fail as on a full disk
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**22, hard))  # writes then fail as on a full disk
     try:
         with pytest.raises(CheckpointError, match=r"checkpoint 2 at 200 units was not.*File too large"):
             save(store, large, 200)
