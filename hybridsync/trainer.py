@@ -182,7 +182,7 @@ class Trainer:
             finally:
                 self._hooks.pop()
                 self.preempt()
-            self.result = fitted.result()
+                self.result = fitted.result()
 
 
 def _path(path: str | Path | None) -> Path | None:

@@ -73,7 +73,7 @@ class Reporter:
         self._pending: PendingSwitch | None = None
         self._compile_secs = 0.0
         self._phase: Phase | None = None
-        self._due = [every for _, every in hooks]
+        self._due = [(chief.num_applied // every + 1) * every for _, every in hooks]
         self._final: dict[str, Any] = {}
 
     # --- what the manager tells ---
