@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from flax import nnx
 
 from configs import tally
 from hybridsync.config import OptimizerConfig, RunConfig
@@ -32,6 +33,24 @@ def resnet_task() -> Task:
     """Return ResNet-8 with BatchNorm on 8x8 images."""
     source = SyntheticSource(128, (8, 8, 3), num_classes=10, num_test=16)
     return Task.from_nnx(lambda rngs: resnet(8, 10, rngs=rngs), source)
+
+
+class Normalized(nnx.Module):
+    """Two layers with batch statistics between them."""
+
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.first = nnx.Linear(16, 8, rngs=rngs)
+        self.norm = nnx.BatchNorm(8, rngs=rngs)
+        self.second = nnx.Linear(8, 4, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.second(nnx.relu(self.norm(self.first(x.reshape(len(x), -1)))))
+
+
+@functools.cache
+def batchnorm_task() -> Task:
+    """Return a small model with BatchNorm on 4x4 images of 4 classes."""
+    return Task.from_nnx(Normalized, SyntheticSource(512, (4, 4, 1), num_classes=4, num_test=64))
 
 
 def tally_task(workload: int) -> Task:
