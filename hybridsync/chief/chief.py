@@ -179,6 +179,12 @@ class Chief:
             if self._done:
                 return
             member = self._workers.get(event.id) if event.role == "worker" else None
+            if event.role == "worker" and member is None and self._leasing.phase is None:
+                self.fail(  # the others wait for that very process in the world's first mesh, for minutes
+                    RoleLost(
+                        f"worker {event.id} was lost ({event.reason}) before the run began; run the same command again"
+                    )
+                )
             if event.role == "worker" and (member is None or member.hello.pid != event.pid):
                 return
             self._intake.lost.append(event)

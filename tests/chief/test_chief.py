@@ -190,6 +190,23 @@ def test_a_silent_worker_is_lost_when_its_lease_runs_out_and_not_before():
     assert (lost.id, lost.reason) == (1, "no sign of life for 3 s")
 
 
+def test_a_worker_that_is_lost_before_it_came_ends_a_run_that_has_not_begun():
+    chief = Chief(Ledger(WORKLOAD), 2, "schema", SYSTEM_CLOCK, math.inf)
+    chief.register(hello(0, pid=100))
+    chief.role_lost(RoleEvent("worker", 1, 101, "signal SIGKILL", 0.0))
+    with pytest.raises(RoleLost, match=r"worker 1 was lost \(signal SIGKILL\) before the run began"):
+        chief.raise_failure()
+
+
+def test_a_new_process_that_is_lost_before_it_came_costs_a_running_phase_nothing():
+    chief = make_chief(num_workers=2)
+    begin(chief)
+    chief.role_lost(RoleEvent("worker", 1, 101, "signal SIGKILL", 0.0))
+    chief.role_lost(RoleEvent("worker", 1, 500, "signal SIGKILL", 0.0))
+    chief.raise_failure()
+    assert chief.missing_workers() == [1]
+
+
 def test_a_lock_step_phase_cannot_lose_a_member():
     chief = make_chief()
     begin(chief, "bsp")

@@ -57,6 +57,22 @@ def test_a_worker_killed_in_lock_step_ends_the_run_with_one_message_and_the_same
         assert job.summary()["units"]["rolled_back"] > 0
 
 
+@pytest.mark.soak
+def test_a_worker_killed_before_the_run_began_ends_it_with_one_message(tmp_path: Path) -> None:
+    with scenarios.tally(tmp_path / "run", plan="asp", units=40) as job:
+        children = Path(f"/proc/{job.process.pid}/task/{job.process.pid}/children")
+        pids = job.until(lambda: (found := children.read_text().split())[5:] and found, "every role was started")
+        os.kill(int(pids[3]), signal.SIGKILL)  # chief, server, worker 0, worker 1
+        assert job.wait() == 70, job.output + job.logs()
+        errors = [line for line in job.output.splitlines() if line.startswith("error:")]
+        assert errors == [
+            "error: worker 1 was lost (signal SIGKILL) before the run began; run the same command again"
+        ]
+    with scenarios.tally(tmp_path / "run", plan="asp", units=40) as job:
+        assert job.wait() == 0, job.output + job.logs()
+        assert_exactly_once(job.summary())
+
+
 def test_a_second_sigterm_ends_the_run_at_once_and_the_same_command_completes(tmp_path: Path) -> None:
     # A unit that takes long: without the second signal, the first one would wait for it.
     with scenarios.tally(tmp_path / "run", plan="bsp", units=40, workers=2, unit_secs=5.0) as job:
