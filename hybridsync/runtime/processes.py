@@ -101,6 +101,9 @@ def supervise(launch: Launch) -> int:
     config = launch.config
     check_workdir(launch.workdir, config, resume=launch.resume, convert_units=launch.convert_units)
     check_port(launch.bind, launch.port)
+    sys.stderr.write(
+        f"starting 1 chief, {config.servers} server, {config.workers} worker(s); logs in {launch.workdir / 'logs'}\n"
+    )
     spec = SupervisorSpec(launch.argv, launch.workdir, config.workers, config.servers, launch.bind)
     return Supervisor(spec, lambda address: ChiefClient(address, deadline_secs=5.0)).run()
 

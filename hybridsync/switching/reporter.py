@@ -257,6 +257,11 @@ class Reporter:
             error=error,
         )
         self.event("run_finished", exit=how, units=counts.applied, error=error)
+        self.note(
+            f"{how}: {counts.applied:,} of {counts.workload:,} units in {summary.seconds:.1f} s, "
+            f"{len(self._switches)} switch(es)"
+            + (f"; everything is in {self._run.workdir}" if self._run.workdir is not None else "")
+        )
         if self._run.workdir is not None:
             write_summary(self._run.workdir, summary)
         return summary
