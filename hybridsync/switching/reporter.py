@@ -257,6 +257,7 @@ class Reporter:
             error=error,
         )
         self.event("run_finished", exit=how, units=counts.applied, error=error)
+        self._recorder.progress.close()
         self.note(
             f"{how}: {counts.applied:,} of {counts.workload:,} units in {summary.seconds:.1f} s, "
             f"{len(self._switches)} switch(es)"
