@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from hybridsync.chief.chief import Chief
 from hybridsync.clock import Clock
 from hybridsync.config import to_json
-from hybridsync.errors import HybridSyncError
+from hybridsync.errors import HybridSyncError, Preempted, WaitTimeout
 from hybridsync.messages import Capture
 from hybridsync.plan import Epoch, Phase
 from hybridsync.ports import HolderPort, ServerPort
@@ -26,6 +26,8 @@ from hybridsync.telemetry.summary import Summary
 TICK_SECS = 0.05
 START_DEADLINE_SECS = 600.0
 """For every role to register: imports and compilation of all of them on few cores."""
+SAY_SECS = 20.0
+"""How long the wait for roles goes without a word."""
 DRAIN_DEADLINE_SECS = 60.0
 LANES = 16
 
@@ -120,6 +122,17 @@ class Manager:
             self._committer.close()
 
     def _story(self) -> Summary:
+        try:
+            self._train()
+        except Preempted:
+            if self._commit is not None:
+                self._reporter.committed(self._await_commit())
+        while self._evaluations:
+            self._collect_evaluation()
+        completed = self._chief.num_applied >= self._run.config.workload
+        return self._reporter.finish("completed" if completed else "preempted", None)
+
+    def _train(self) -> None:
         self._await_roles()
         if not self._start.committed:
             self._commit_now()
@@ -128,7 +141,7 @@ class Manager:
             self._evaluate = True
             self._commit_now()
             self._reporter.committed(self._await_commit())
-            return self._conclude()
+            return
         state, commands = machine.start(self._start.epoch)
         queue = deque(commands)
         while queue or state.step is not Step.DONE:
@@ -136,13 +149,6 @@ class Manager:
             if event is not None:
                 state, commands = machine.advance(state, event)
                 queue.extend(commands)
-        return self._conclude()
-
-    def _conclude(self) -> Summary:
-        while self._evaluations:
-            self._collect_evaluation()
-        completed = self._chief.num_applied >= self._run.config.workload
-        return self._reporter.finish("completed" if completed else "preempted", None)
 
     # --- commands ---
 
@@ -341,15 +347,32 @@ class Manager:
                 )
 
     def _await_roles(self) -> None:
-        self._chief.wait(
-            lambda: not self._chief.missing_workers() and self._chief.num_servers() >= self._run.config.servers,
-            START_DEADLINE_SECS,
-            lambda: (
+        """Wait until every role takes part; the record goes on meanwhile.
+
+        Raises:
+          Preempted: the run was asked to stop; what it has is captured and on its way to the disk.
+          WaitTimeout: a role did not come.
+        """
+        now = self._clock.monotonic()
+        deadline, say_at = now + START_DEADLINE_SECS, now + SAY_SECS
+        while not self._chief.watch(self._all_here, TICK_SECS):
+            now = self._clock.monotonic()
+            missing = (
                 f"workers {self._chief.missing_workers()} have not registered; "
                 f"{self._chief.num_servers()} of {self._run.config.servers} servers have"
-            ),
-        )
+            )
+            if self._chief.preempted:
+                raise Preempted(f"asked to stop while {missing}; run the same command again")
+            if now >= deadline:
+                raise WaitTimeout(f"after {START_DEADLINE_SECS:g} s: {missing}")
+            if now >= say_at:
+                self._reporter.note(f"waiting: {missing}")
+                say_at = deadline
+            self._tick()
         self._reporter.tick()
+
+    def _all_here(self) -> bool:
+        return not self._chief.missing_workers() and self._chief.num_servers() >= self._run.config.servers
 
     def _record_of(self, capture: Capture) -> dict[str, Any]:
         """What a checkpoint stores beside state and ledger."""

@@ -87,14 +87,14 @@ class Job:
                 kind = AssertionError if now > deadline else Stuck
                 raise kind(f"the job stands at {units} units after {now - grown:.0f} s:\n{self.output}\n{self.logs()}")
             self.pause(POLL_SECS)
-        self.output = self._screen.read_text()
+        self.output = self.screen()
         return self.process.returncode
 
     def kill_everything(self) -> None:
         """Kill the supervisor; its children die with it. Nothing happens when it has ended."""
         self.process.kill()
         self.process.wait(timeout=30)
-        self.output = self._screen.read_text()
+        self.output = self.screen()
 
     # --- while it runs ---
 
@@ -105,7 +105,7 @@ class Job:
             ended = self.process.poll() is not None
             if ended or SYSTEM_CLOCK.monotonic() > deadline:
                 reason = f"the job ended ({self.process.returncode})" if ended else f"{secs:g} s passed"
-                raise AssertionError(f"{reason} before {what}:\n{self._screen.read_text()}\n{self.logs()}")
+                raise AssertionError(f"{reason} before {what}:\n{self.screen()}\n{self.logs()}")
             self.pause(POLL_SECS)
         return found
 
@@ -160,6 +160,10 @@ class Job:
             if event["kind"] == "role_started" and event["pid"] == self.process.pid
         ]
         return events[own[0] :] if own else []
+
+    def screen(self) -> str:
+        """Return what supervisor and chief have printed so far."""
+        return self._screen.read_text()
 
     def units(self) -> int:
         """Return the units applied by the last line of metrics.jsonl."""

@@ -72,12 +72,12 @@ def preemption_saves_nothing() -> None:
     commit, await_commit = Manager._commit_now, Manager._committed
 
     def commit_now(self):
-        return None if self._last else commit(self)
+        return None if self._chief.preempted else commit(self)
 
     def committed(self):
         from hybridsync.switching import machine
 
-        return machine.Committed() if self._last else await_commit(self)
+        return machine.Committed() if self._chief.preempted else await_commit(self)
 
     Manager._commit_now, Manager._committed = commit_now, committed
 

@@ -164,13 +164,19 @@ def test_sigterm_at_any_time_saves_or_has_nothing_to_save(tmp_path: Path) -> Non
 
 
 @pytest.mark.soak
-def test_a_worker_that_stays_stopped_is_awaited_by_the_next_lock_step_phase(tmp_path: Path) -> None:
-    """A stopped process cannot be replaced while it lives: the run waits for it, and says for whom."""
+def test_the_wait_for_a_worker_that_stays_stopped_is_told_and_ended_by_sigterm(tmp_path: Path) -> None:
+    """A stopped process cannot be replaced while it lives, and a lock-step phase needs it."""
     with scenarios.tally(tmp_path / "run", plan="asp:50%,bsp", units=400) as job:
         job.until_units(50)
         pid = job.kill_worker(0, signal.SIGSTOP)
         job.until_lost(pid)
-        job.until(lambda: job.units() == 200, "the asynchronous phase ended without it")
-        os.kill(pid, signal.SIGCONT)
+        job.until_units(200)
+        job.until(lambda: "waiting: workers [0] have not registered" in job.screen(), "it said for whom it waits")
+        job.send(signal.SIGTERM)
+        assert job.wait(secs=30.0) == 75, job.output + job.logs()
+        assert scenarios.gone(pid, secs=5.0), "the stopped process was left behind"
+        assert job.summary()["units"]["applied"] == 200
+    with scenarios.tally(tmp_path / "run", plan="asp:50%,bsp", units=400) as job:
         assert job.wait() == 0, job.output + job.logs()
         assert_exactly_once(job.summary())
+        assert job.summary()["units"]["rolled_back"] == 0
