@@ -113,7 +113,7 @@ def sigterm_saves_and_the_same_command_completes(
     with tally(workdir, plan=plan, units=600, workers=workers, planted=planted) as job:
         assert job.wait() == 0, job.output + job.logs()
         assert_exactly_once(job.summary())
-        assert job.summary()["units"]["rolled_back"] == 0
+        assert job.summary()["units"]["rolled_back"] == 0, "a preempted run lost units"
         assert job.events("rollback") == []
         assert [event["reason"] for event in job.events("phase_entered")].count("resume") == len(phases)
 
