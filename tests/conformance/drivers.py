@@ -1,0 +1,28 @@
+"""How the conformance suite runs a configuration: one driver for each runtime, all with one interface.
+
+A runtime joins the suite by its line in `DRIVERS`; whatever it cannot do is a failure of the suite, not an option.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hybridsync.trainer import Trainer
+
+Summary = dict[str, Any]
+Driver = Callable[[str, Sequence[str], Path], Summary]
+"""(configuration file, `key=value` overrides, fresh workdir) -> what summary.json says at the end."""
+
+
+def run_in_process(config_path: str, overrides: Sequence[str], workdir: Path) -> Summary:
+    """Run as `Trainer.fit()` does: threads of this process."""
+    Trainer.from_config(config_path, overrides, workdir=workdir, progress=False).fit()
+    return json.loads((workdir / "summary.json").read_text())
+
+
+DRIVERS: dict[str, Driver] = {
+    "inprocess": run_in_process,
+}

@@ -1,0 +1,361 @@
+"""Every oracle is shown able to fail: each bug planted here must be found by the check that is there to find it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from hybridsync import EmulationConfig
+from hybridsync.chief.chief import Chief
+from hybridsync.chief.leasing import Leasing
+from hybridsync.chief.ledger import Ledger
+from hybridsync.errors import HybridSyncError, StaleEpoch, StaleIncarnation
+from hybridsync.holding import Holding
+from hybridsync.messages import RoleEvent
+from hybridsync.opening import Opening
+from hybridsync.paths.collective import Rendezvous
+from hybridsync.paths.replica import Replica
+from hybridsync.paths.server import _Worker
+from hybridsync.protocols.bsp import Bsp
+from hybridsync.ps import primary as primary_module
+from hybridsync.ps.primary import Primary
+from hybridsync.runtime.inprocess import InProcess
+from hybridsync.units import UnitSet
+from tests.roles import Start, counts, gradient_of, phase_of, push_of
+from tests.trainers import is_exact, tally_trainer
+
+WORKLOAD = 60
+STUCK_SECS = 6.0
+"""When the watchdog of a run of half a second says that it hangs."""
+SLOW = EmulationConfig(compute_secs=0.01)
+
+# --- stories: what a run goes through while the oracles look --------------------------------------------------------
+
+
+def retried_pushes(tmp_path) -> None:
+    """Every push is sent again after its answer, as after a lost reply."""
+    push_pull = _Worker.push_pull
+
+    def twice(self, effect):
+        push_pull(self, effect)
+        return push_pull(self, effect)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Worker, "push_pull", twice)
+        check(tally_trainer("bsp:20%,asp:40%,bsp:10%,asp", WORKLOAD, emulation=SLOW).fit())
+
+
+class Died(BaseException):
+    """Ends a worker's thread as a kill ends its process."""
+
+
+def lost_worker(tmp_path) -> None:
+    """Worker 2 dies with units in hand; another process takes its place."""
+    lease = _Worker.lease
+    died = threading.Event()
+    ended = InProcess._worker_ended
+
+    def die_once(self, effect):
+        units = lease(self, effect)
+        if self.engine._worker == 2 and units and units[0] > WORKLOAD // 3 and not died.is_set():
+            died.set()
+            raise Died
+        return units
+
+    def restart(self, future):
+        if isinstance(future.exception(), Died):
+            chief: Chief = self.chief
+            pid = self._hello("worker", 2, "", "").pid
+            chief.role_lost(RoleEvent("worker", 2, pid, "exit code -9", 0.0))
+            reborn.submit(self._work, 2, self._programs.state_layout.schema_hash).add_done_callback(
+                lambda life: ended(self, life)
+            )
+        else:
+            ended(self, future)
+
+    def report_for_the_living(self, report):
+        with contextlib.suppress(StaleIncarnation):  # one heart beats for all: a dead worker's report is refused
+            return heard(self, report)
+
+    heard = Chief.report
+    with ThreadPoolExecutor(1) as reborn, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Worker, "lease", die_once)
+        patch.setattr(InProcess, "_worker_ended", restart)
+        patch.setattr(Chief, "report", report_for_the_living)
+        trainer = tally_trainer("asp", WORKLOAD, emulation=SLOW, drain_secs=60.0)
+        watchdog = threading.Timer(STUCK_SECS, lambda: give_up(trainer))
+        watchdog.start()
+        try:
+            check(trainer.fit())
+        finally:
+            watchdog.cancel()
+    assert died.is_set(), "worker 2 never died"
+
+
+def give_up(trainer: Any) -> None:
+    trainer._chief.fail(HybridSyncError("units were lost with worker 2: nobody was given them"))
+
+
+def preempted_and_resumed(tmp_path) -> None:
+    """The run is stopped among its units, twice, and resumed."""
+    for stop in (1, 2):
+        trainer = tally_trainer("bsp:50%,asp", WORKLOAD, workdir=tmp_path / "run", emulation=SLOW)
+        trainer.add_hook(lambda metrics, trainer=trainer: trainer.preempt(), every=16 * stop)
+        trainer.fit()
+    check(tally_trainer("bsp:50%,asp", WORKLOAD, workdir=tmp_path / "run").fit())
+
+
+def plain(tmp_path) -> None:
+    """Nothing special happens."""
+    check(tally_trainer("bsp:30%,asp:30%,bsp:20%,asp", WORKLOAD).fit())
+
+
+def check(result: Any) -> None:
+    """Look at the tally and the accounts."""
+    units = result.summary.units
+    assert result.completed, result.summary
+    assert is_exact(result.summary.final), result.summary.final
+    assert units.applied == units.workload == int(result.state.counters["units"])
+    assert units.outstanding == units.rolled_back == 0
+
+
+def strangers(tmp_path) -> None:
+    """Who speaks of an old epoch, or for a process that was replaced, is refused."""
+    start = Start()
+    primary = start.primary()
+    phase = phase_of(1, "asp", capture=start.capture)
+    primary.enter(phase)
+    primary.fence(phase.epoch, worker=0, incarnation=1)
+    with pytest.raises(StaleIncarnation):
+        primary.push_pull(push_of(phase, 0), gradient_of(0))
+    capture = primary.capture(phase.epoch, final=True)
+    with pytest.raises(StaleEpoch):
+        primary.push_pull(push_of(phase, 1, worker=1), gradient_of(1))
+    second = phase_of(2, "asp", capture=capture, source="primary")
+    primary.enter(second)
+    with pytest.raises(StaleEpoch):
+        primary.push_pull(push_of(phase, 2, worker=1), gradient_of(2))
+
+
+def captured_among_pushes(tmp_path) -> None:
+    """A capture taken while workers push holds exactly the units it names, under its fingerprint."""
+    start = Start()
+    primary = start.primary()
+    phase = phase_of(1, "asp", capture=start.capture)
+    primary.enter(phase)
+
+    looking, pace = threading.Event(), threading.Event()
+
+    def train(worker: int) -> None:
+        looking.wait(20)
+        for unit in range(worker, 64, 4):
+            primary.push_pull(push_of(phase, unit, worker=worker), gradient_of(unit))
+            pace.wait(0.003)
+
+    with ThreadPoolExecutor(4) as threads:
+        pushes = [threads.submit(train, worker) for worker in range(4)]
+        looking.set()
+        for _ in range(10):
+            capture = primary.capture(phase.epoch, final=False)
+            state = primary._holding.state(capture)
+            applied = sorted(UnitSet(capture.applied))
+            assert [unit for unit, count in enumerate(counts(state)) if count] == applied
+            assert int(state.counters["units"]) == capture.held.units == len(applied)
+        for push in pushes:
+            push.result(timeout=20)
+
+
+def acknowledged(tmp_path) -> None:
+    """A unit is acknowledged when it is in the parameters, and in no other case."""
+    start = Start()
+    primary = start.primary()
+    phase = phase_of(1, "asp", capture=start.capture)
+    primary.enter(phase)
+    for unit in range(4):
+        reply, parameters = primary.push_pull(push_of(phase, unit), gradient_of(unit))
+        assert reply.sequence == unit + 1
+        assert float(parameters.params["tally"][unit]) == -1.0
+
+
+STORIES: tuple[Callable[..., None], ...] = (
+    *(retried_pushes, lost_worker, preempted_and_resumed, plain),
+    *(strangers, captured_among_pushes, acknowledged),
+)
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
+def test_without_a_bug_the_oracles_are_silent(story, tmp_path):
+    story(tmp_path)
+
+
+# --- bugs -----------------------------------------------------------------------------------------------------------
+
+
+def forgets_what_it_applied(patch):
+    """The primary does not look into its applied-set, so a repeated push is applied again."""
+
+    class Forgetful(UnitSet):
+        def __contains__(self, unit: int) -> bool:
+            return False
+
+    patch.setattr(primary_module, "UnitSet", Forgetful)
+
+
+def keeps_a_lost_workers_units(patch):
+    """The ledger does not take back what a lost worker had."""
+    patch.setattr(Leasing, "lose", lambda self, worker: self._streams.pop(f"worker {worker}", None))
+
+
+def leases_beyond_the_workload(patch):
+    """More units go out than may end up applied."""
+    original = Ledger.room
+    patch.setattr(Ledger, "room", lambda self, limit: original(self, limit + 3))
+
+
+def skips_the_epoch_check(patch):
+    """The server admits every epoch."""
+    patch.setattr(Primary, "_expect", lambda self, epoch: self._phase)
+
+
+def stays_open_after_the_final_capture(patch):
+    """Pushes that come behind a final capture are applied: they are lost with the next epoch."""
+    original = Primary.capture
+
+    def open_again(self, epoch, final):
+        capture = original(self, epoch, final)
+        self._open = True
+        return capture
+
+    patch.setattr(Primary, "capture", open_again)
+
+
+def forgets_the_fence(patch):
+    """A dead worker's incarnation may still speak."""
+    patch.setattr(Primary, "fence", lambda self, epoch, worker, incarnation: None)
+
+
+def captures_without_the_lock(patch):
+    """Units and state are read at two moments, with an update between them."""
+    pack, capture = Holding.pack, Primary.capture
+
+    def unlocked(self, epoch, final):
+        def pack_and_let_others_in(holding, state):
+            pack(holding, state)
+            before = self._sequence
+            self._condition.wait_for(lambda: self._sequence > before, 0.2)
+
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(Holding, "pack", pack_and_let_others_in)
+            return capture(self, epoch, final)
+
+    patch.setattr(Primary, "capture", unlocked)
+
+
+def acknowledges_before_it_applies(patch):
+    """The reply goes out before the update, and the update is lost."""
+
+    def acknowledge_only(self, tickets, rate):
+        self._sequence += 1
+        self._first_applied = self._last_applied = self._clock.monotonic()
+        for ticket in tickets:
+            for unit in ticket.push.units:
+                self._applied.add(unit)
+                self._unreported.add(unit)
+        if len(self._applied) >= self._phase.end_units:
+            self._completed.set()
+
+    patch.setattr(Primary, "_apply", acknowledge_only)
+
+
+def applies_at_the_rate_of_one_unit(patch):
+    """A lock-step update takes n units at the rate of one."""
+    patch.setattr(Bsp, "rate", lambda self, num_units, num_workers: 1.0)
+
+
+def takes_the_rate_of_a_full_step_for_a_short_one(patch):
+    """The short last step is applied at n times the rate."""
+    patch.setattr(Bsp, "rate", lambda self, num_units, num_workers: float(num_workers))
+
+
+def loses_a_members_gradient(patch):
+    """The sum leaves the last member out."""
+    original = Rendezvous.__init__
+
+    def without_the_last(self, members, sum_up, *rest):
+        original(self, members, lambda slots: sum_up((*slots[:-1], slots[0])), *rest)
+
+    patch.setattr(Rendezvous, "__init__", without_the_last)
+
+
+def applies_a_step_for_each_member(patch):
+    """Members that share a replica all apply the step's total."""
+    original = Replica.update
+
+    def every_time(self, step, units, total, factor):
+        with self._lock:
+            self._step = min(self._step, step)
+        original(self, step, units, total, factor)
+
+    patch.setattr(Replica, "update", every_time)
+
+
+def hands_over_the_older_state(patch):
+    """A phase starts from the state before the last captured one."""
+    original = Holding.pack
+
+    def only_the_first(self, state):
+        if self._buffer is None:
+            original(self, state)
+
+    patch.setattr(Holding, "pack", only_the_first)
+
+
+def resumes_with_the_wrong_ledger(patch):
+    """A resume believes that fewer units were applied than the state holds."""
+    original = Opening.__init__
+
+    def wrong(self, *args, **fields):
+        original(self, *args, **fields)
+        applied = len(self.ledger.applied())
+        if applied > 4:
+            self.ledger = Ledger(self.ledger.workload, issued=applied, applied=[(0, applied - 4)])
+
+    patch.setattr(Opening, "__init__", wrong)
+
+
+TALLY = r"'min_count': 0|'max_count': [2-9]|'stray': [1-9]"
+
+BUGS = [
+    # bug, story, what finds it
+    (forgets_what_it_applied, retried_pushes, TALLY),
+    (keeps_a_lost_workers_units, lost_worker, "nobody was given them"),
+    (leases_beyond_the_workload, plain, r"6[1-9] == 60"),
+    (skips_the_epoch_check, strangers, "DID NOT RAISE .*StaleEpoch"),
+    (stays_open_after_the_final_capture, strangers, "DID NOT RAISE .*StaleEpoch"),
+    (forgets_the_fence, strangers, "DID NOT RAISE .*StaleIncarnation"),
+    (captures_without_the_lock, captured_among_pushes, r"assert \[0"),
+    (acknowledges_before_it_applies, acknowledged, "0.0 == -1.0"),
+    (acknowledges_before_it_applies, plain, TALLY),
+    (applies_at_the_rate_of_one_unit, plain, TALLY),
+    (takes_the_rate_of_a_full_step_for_a_short_one, plain, TALLY),
+    (loses_a_members_gradient, plain, TALLY),
+    (applies_a_step_for_each_member, plain, f"{TALLY}|lock-step replicas must be equal"),
+    (hands_over_the_older_state, plain, "lock-step replicas must be equal"),
+    (resumes_with_the_wrong_ledger, preempted_and_resumed, TALLY),
+]
+
+
+@pytest.mark.parametrize(("bug", "story", "finding"), BUGS, ids=lambda part: getattr(part, "__name__", ""))
+def test_a_planted_bug_is_found(bug, story, finding, tmp_path, monkeypatch):
+    bug(monkeypatch)
+    with pytest.raises((AssertionError, HybridSyncError, pytest.fail.Exception), match=finding):
+        story(tmp_path)
+
+
+def test_every_story_is_shown_able_to_fail():
+    assert {story for _, story, _ in BUGS} == set(STORIES)
