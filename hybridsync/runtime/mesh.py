@@ -121,7 +121,7 @@ class MeshMean:
             self._arrive(timeout_secs, self._check)
             self._met = True
         num_members = len(self.members)
-        pattern = (np.arange(num_floats) % _SELF_TEST_PERIOD + 1).astype(np.float32)
+        pattern = np.resize(np.arange(1, _SELF_TEST_PERIOD + 1, dtype=np.float32), num_floats)
         ramp = np.arange(num_ints, dtype=np.int32)
         total, highest = self(pattern * np.float32(self._position + 1), ramp * (self._position + 1))
         self._verify("sum", total, pattern * np.float32(num_members * (num_members + 1) // 2))
