@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridsync.trainer import Trainer
+from tests.multiprocess.job import Job
 
 Summary = dict[str, Any]
 Driver = Callable[[str, Sequence[str], Path], Summary]
@@ -23,6 +24,14 @@ def run_in_process(config_path: str, overrides: Sequence[str], workdir: Path) ->
     return json.loads((workdir / "summary.json").read_text())
 
 
+def run_in_processes(config_path: str, overrides: Sequence[str], workdir: Path) -> Summary:
+    """Run as `python -m launch.train` does: a process for each role."""
+    with Job(workdir, config_path, *(f"--set={value}" for value in overrides)) as job:
+        assert job.wait() == 0, job.output + job.logs()
+        return job.summary()
+
+
 DRIVERS: dict[str, Driver] = {
     "inprocess": run_in_process,
+    "processes": run_in_processes,
 }
