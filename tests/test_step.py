@@ -28,7 +28,8 @@ def parameters_of(state: TrainState) -> Parameters:
     return Parameters(state.params, state.model_state)
 
 
-def written_out(programs: Programs) -> Callable[..., Any]:
+@functools.cache
+def reference_of(programs: Programs) -> Callable[..., Any]:
     """Return what a unit's loss and gradient are by their definition, from the task alone."""
     task = programs.task
 
@@ -56,7 +57,15 @@ def relative_error(found: Any, expected: Any) -> float:
 def small_run(model: str) -> tuple[Programs, TrainState]:
     task = {"mlp": mlp_task, "resnet8": resnet_task}[model]()
     programs = programs_of(task, plain_sgd(0.1))
-    return programs, jax.jit(lambda: initial_state(task, programs.optimizer, seed=0))()
+    random = np.random.default_rng(0)  # drawn here: compiling a deep model's init takes longer than all of its steps
+
+    def draw(leaf):
+        return jnp.asarray(0.2 * random.standard_normal(leaf.shape), leaf.dtype)
+
+    params = jax.tree.map(draw, programs.state.params)
+    model_state = jax.tree.map(lambda leaf: 1 + jnp.abs(draw(leaf)), programs.state.model_state)
+    counters = {"units": jnp.int32(0), "updates": jnp.int32(0)}
+    return programs, TrainState(params, programs.optimizer.init(params), model_state, {}, counters)
 
 
 @pytest.fixture(params=["mlp", "resnet8"])
@@ -70,7 +79,7 @@ def test_a_step_of_four_workers_is_the_mean_of_four_unit_gradients(case):
     total = programs.total(contributions)
     after = programs.update(copied(state), total, units=4, factor=4.0, blend=1.0)
 
-    reference = written_out(programs)
+    reference = reference_of(programs)
     found = [reference(state.params, state.model_state, programs.batch(unit), unit) for unit in UNITS]
     mean = jax.tree.map(lambda *grads: np.mean([np.asarray(g, np.float64) for g in grads], 0), *[g for _, g in found])
     assert relative_error(jax.tree.map(lambda g: g / 4, total["floats"]["grads"]), mean) <= 1e-6
@@ -83,6 +92,21 @@ def test_a_step_of_four_workers_is_the_mean_of_four_unit_gradients(case):
         assert fingerprint(after.model_state) != fingerprint(state.model_state)
     assert float(total["floats"]["loss"]) == pytest.approx(sum(float(value) for (value, _), _ in found), rel=1e-5)
     assert jax.tree.map(int, after.counters) == {"units": 4, "updates": 1}
+
+
+def test_a_hundred_free_running_steps_stay_with_those_of_one_device(case):
+    programs, start = case
+    reference = reference_of(programs)
+    state, params, model_state = copied(start), start.params, start.model_state
+    for step in range(100):
+        units = range(4 * step, 4 * step + 4)
+        total = programs.total(tuple(programs.gradient(parameters_of(state), unit) for unit in units))
+        state = programs.update(state, total, units=4, factor=0.1, blend=1.0)
+        found = [reference(params, model_state, programs.batch(unit), unit) for unit in units]
+        mean = jax.tree.map(lambda *leaves: np.mean(leaves, 0), *[(aux[1], grads) for (_, aux), grads in found])
+        model_state, params = mean[0], jax.tree.map(lambda p, g: p - np.float32(0.01) * g, params, mean[1])
+    assert relative_error(state.params, params) <= 1e-4
+    assert relative_error(state.params, start.params) > 1e-3, "it trained"
 
 
 def test_idle_members_leave_the_mean_as_it_is(case):
