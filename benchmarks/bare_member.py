@@ -68,7 +68,7 @@ def main() -> None:
     run = Run(loaded.config, loaded.module.task(loaded.config), loaded.module.optimizer(loaded.config), None)
     programs = run.programs(donate_parameters=True)
     collective = MeshCollective(
-        world.mesh(range(num_members), 0), FlatContributions(programs.contribution_layout), world.compute_device
+        world.mesh(range(num_members), 0), FlatContributions(programs.contribution_layout)
     )
 
     def steps_per_sec(num_steps: int, total: Total) -> float:

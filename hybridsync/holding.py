@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
-from hybridsync.errors import HybridSyncError, StaleEpoch
+from hybridsync.errors import HybridSyncError, StaleEpoch, WaitTimeout
 from hybridsync.layout import Layout, fingerprint
 from hybridsync.messages import Capture, Held
 from hybridsync.plan import Epoch, Phase
@@ -25,22 +26,44 @@ ReaderAt = Callable[[str], ReaderPort]
 """Address of a role -> the role as one that keeps a captured state."""
 
 
+READ_SECS = 60.0
+"""How long a capture waits for the readers of the one before."""
+
+
+@dataclass(frozen=True)
+class Loan:
+    """A captured buffer in a reader's hands: read-only uint8, given back once by `release`."""
+
+    buffer: np.ndarray
+    release: Callable[[], None]
+
+
 class Holding:
     """Keeps the newest capture of a training state.
 
-    The lock guards the buffer: a capture waits until a read in progress has ended.
+    The condition guards the buffer and counts its readers: a capture waits until the last of them is done.
     """
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._lock = threading.Lock()
+        self._condition = threading.Condition()
+        self._readers = 0
         self._buffer: np.ndarray | None = None
         self._capture: Capture | None = None
         self._next_id = 1
 
     def pack(self, state: TrainState) -> None:
-        """Copy `state` into the buffer; the caller keeps updates away meanwhile."""
-        with self._lock:
+        """Copy `state` into the buffer; the caller keeps updates away meanwhile.
+
+        Raises:
+          WaitTimeout: somebody still reads the last capture.
+        """
+        with self._condition:
+            if not self._condition.wait_for(lambda: not self._readers, READ_SECS):
+                raise WaitTimeout(
+                    f"{self._readers} reader(s) of the last capture have not ended within {READ_SECS:g} s; "
+                    "no other capture can be taken"
+                )
             if self._buffer is None:
                 self._buffer = self._layout.empty()
             self._capture = None
@@ -57,7 +80,7 @@ class Holding:
         last_applied: float = 0.0,
     ) -> Capture:
         """Fingerprint what was packed and make it readable; updates may go on meanwhile."""
-        with self._lock:
+        with self._condition:
             assert self._buffer is not None, "seal follows pack"
             applied = tuple(applied)
             digest = fingerprint(self._layout.unpack(self._buffer))
@@ -80,11 +103,27 @@ class Holding:
         Raises:
           StaleEpoch: another capture has taken its place.
         """
-        with self._lock:
+        loan = self.lend(capture_id)
+        try:
+            np.copyto(into, loan.buffer)
+        finally:
+            loan.release()
+
+    def lend(self, capture_id: int) -> Loan:
+        """Lend the captured buffer, read-only (see `LenderPort.lend`)."""
+        with self._condition:
             if self._capture is None or self._buffer is None or self._capture.capture_id != capture_id:
                 kept = self._capture.capture_id if self._capture else "none"
                 raise StaleEpoch(f"capture {capture_id} is no longer kept here (kept: {kept}); ask the chief again")
-            np.copyto(into, self._buffer)
+            self._readers += 1
+            view = self._buffer.view()
+            view.flags.writeable = False
+            return Loan(view, self._release)
+
+    def _release(self) -> None:
+        with self._condition:
+            self._readers -= 1
+            self._condition.notify_all()
 
     def state(self, capture: Capture) -> TrainState:
         """Return a copy of the captured state as numpy arrays."""
@@ -110,6 +149,10 @@ class StartingState:
     def read(self, capture_id: int, into: np.ndarray) -> None:
         """Copy the starting state (see `Holding.read`)."""
         self._holding.read(capture_id, into)
+
+    def lend(self, capture_id: int) -> Loan:
+        """Lend the starting state (see `Holding.lend`)."""
+        return self._holding.lend(capture_id)
 
 
 def take_over(phase: Phase, layout: Layout, reader_at: ReaderAt, device: Any = None) -> TrainState:

@@ -87,6 +87,27 @@ class ReaderPort(Protocol):
         ...
 
 
+class Served(Protocol):
+    """A buffer lent out for one reply; `release` gives it back."""
+
+    @property
+    def buffer(self) -> np.ndarray: ...
+
+    def release(self) -> None: ...
+
+
+class LenderPort(ReaderPort, Protocol):
+    """A role that streams a captured state to others without copying it first."""
+
+    def lend(self, capture_id: int) -> Served:
+        """Lend the canonical buffer of that capture; the next capture waits for its return.
+
+        Raises:
+          StaleEpoch: the holder no longer keeps that capture.
+        """
+        ...
+
+
 class HolderPort(ReaderPort, Protocol):
     """A role that holds the training state and can capture it."""
 
@@ -109,15 +130,6 @@ class ServerPort(HolderPort, Protocol):
     def fence(self, epoch: Epoch, worker: int, incarnation: int) -> None:
         """Refuse calls of `worker` with an incarnation up to this one."""
         ...
-
-
-class Served(Protocol):
-    """A buffer lent out for one reply; `release` gives it back."""
-
-    @property
-    def buffer(self) -> np.ndarray: ...
-
-    def release(self) -> None: ...
 
 
 class ParameterPort(Protocol):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
-
 from hybridsync.messages import Push, PushReply
 from hybridsync.rpc.parameter_server import ParameterClient
 from hybridsync.step import Parameters, Programs
@@ -15,16 +13,16 @@ class RemoteLink:
     """Pushes contributions and pulls parameters over gRPC.
 
     One pair of buffers serves the whole phase: the parameters of the last reply have been read by the gradient that is
-    pushed now, so its buffer may be overwritten.
+    pushed now, so its buffer may be overwritten. The gradient reads it where it lies: on CPU a jitted program aliases
+    aligned views, where a `device_put` of each leaf would cost more than a small gradient does.
 
     Args:
       client: of the server.
       programs: for the layouts.
-      device: where parameters are put; on CPU they alias the receive buffer.
     """
 
-    def __init__(self, client: ParameterClient, programs: Programs, device: Any) -> None:
-        self._client, self._device = client, device
+    def __init__(self, client: ParameterClient, programs: Programs) -> None:
+        self._client = client
         self._contribution_layout = programs.contribution_layout
         self._parameters_layout = programs.parameters_layout
         self._contribution = programs.contribution_layout.empty()
@@ -42,4 +40,4 @@ class RemoteLink:
         return reply, self._unpacked()
 
     def _unpacked(self) -> Parameters:
-        return jax.device_put(self._parameters_layout.unpack(self._parameters), self._device)
+        return self._parameters_layout.unpack(self._parameters)

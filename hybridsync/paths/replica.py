@@ -12,7 +12,7 @@ from typing import Any
 from hybridsync.applylog import ApplyLog, Entry
 from hybridsync.clock import Clock
 from hybridsync.errors import StaleEpoch
-from hybridsync.holding import Holding, ReaderAt, take_over
+from hybridsync.holding import Holding, Loan, ReaderAt, take_over
 from hybridsync.layout import fingerprint
 from hybridsync.messages import Capture, Held
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
@@ -133,3 +133,7 @@ class Replica:
     def read(self, capture_id: int, into: Any) -> None:
         """Copy a capture (see `Holding.read`)."""
         self._holding.read(capture_id, into)
+
+    def lend(self, capture_id: int) -> Loan:
+        """Lend a capture (see `Holding.lend`)."""
+        return self._holding.lend(capture_id)

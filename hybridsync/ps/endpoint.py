@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import jax
 import numpy as np
 
 from hybridsync.layout import Layout
@@ -20,11 +17,10 @@ class Endpoint:
     Args:
       primary: decides and updates.
       contribution_layout: of the buffers that workers push.
-      device: where the updates run.
     """
 
-    def __init__(self, primary: Primary, contribution_layout: Layout, device: Any) -> None:
-        self._primary, self._layout, self._device = primary, contribution_layout, device
+    def __init__(self, primary: Primary, contribution_layout: Layout) -> None:
+        self._primary, self._layout = primary, contribution_layout
 
     def enter(self, phase: Phase) -> Held:
         """See `Primary.enter`."""
@@ -38,6 +34,10 @@ class Endpoint:
         """See `Holding.read`."""
         self._primary.read(capture_id, into)
 
+    def lend(self, capture_id: int) -> Served:
+        """See `Holding.lend`."""
+        return self._primary.lend(capture_id)
+
     def fence(self, epoch: Epoch, worker: int, incarnation: int) -> None:
         """See `Primary.fence`."""
         self._primary.fence(epoch, worker, incarnation)
@@ -47,6 +47,9 @@ class Endpoint:
         return self._primary.pull(push)
 
     def push_pull(self, push: Push, contribution: np.ndarray) -> tuple[PushReply, Served]:
-        """See `Primary.push_pull`; `contribution` is aliased until the call returns, not copied."""
-        tree = jax.device_put(self._layout.unpack(contribution), self._device)
-        return self._primary.push_pull(push, tree)
+        """See `Primary.push_pull`; the update reads `contribution` where it lies, until the call returns.
+
+        Views go straight into the jitted update: on CPU it aliases them, where a `device_put` of each leaf would cost
+        more than a small update does.
+        """
+        return self._primary.push_pull(push, self._layout.unpack(contribution))

@@ -10,7 +10,7 @@ from hybridsync import protocols
 from hybridsync.applylog import ApplyLog, Entry
 from hybridsync.clock import Clock
 from hybridsync.errors import StaleEpoch, StaleIncarnation, WaitTimeout
-from hybridsync.holding import Holding, ReaderAt, take_over
+from hybridsync.holding import Holding, Loan, ReaderAt, take_over
 from hybridsync.layout import fingerprint
 from hybridsync.messages import Capture, Held, Push, PushReply, Span
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
@@ -156,6 +156,10 @@ class Primary:
     def read(self, capture_id: int, into: Any) -> None:
         """Copy a capture (see `Holding.read`)."""
         self._holding.read(capture_id, into)
+
+    def lend(self, capture_id: int) -> Loan:
+        """Lend a capture (see `Holding.lend`)."""
+        return self._holding.lend(capture_id)
 
     def fence(self, epoch: Epoch, worker: int, incarnation: int) -> None:
         """Refuse `worker` up to `incarnation`: its process is gone."""

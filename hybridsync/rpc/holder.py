@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
 import grpc
 import numpy as np
@@ -10,16 +11,19 @@ import numpy as np
 from hybridsync.errors import SchemaMismatch
 from hybridsync.messages import Capture
 from hybridsync.plan import Epoch
-from hybridsync.ports import HolderPort
+from hybridsync.ports import HolderPort, LenderPort
 from hybridsync.rpc import hybridsync_pb2 as pb
-from hybridsync.rpc.buffers import aligned
 from hybridsync.rpc.channels import Servicer, call, make_channel, retrying, stub
 from hybridsync.rpc.codec import decode, encode, parse
-from hybridsync.rpc.frames import receive, receive_header, send
+from hybridsync.rpc.frames import check_size, receive, receive_header, send
 from hybridsync.rpc.status import Guard
 
 STATE_BYTES = 1 << 36
 """Limit of a state; a reader who asks for more is refused before anything is allocated."""
+
+
+class LendingHolder(HolderPort, LenderPort, Protocol):
+    """What stands behind the service."""
 
 
 class HolderServicer(Servicer):
@@ -29,7 +33,7 @@ class HolderServicer(Servicer):
       backend: is called by several threads at a time.
     """
 
-    def __init__(self, backend: HolderPort) -> None:
+    def __init__(self, backend: LendingHolder) -> None:
         self._backend = backend
         super().__init__("Holder", unary={"Capture": self._capture}, streams={"Read": self._read})
 
@@ -41,9 +45,12 @@ class HolderServicer(Servicer):
             request = parse(pb.ReadRequest, data)
             if request.num_bytes > STATE_BYTES:
                 raise SchemaMismatch(f"a state of {request.num_bytes} bytes is over the limit, {STATE_BYTES}")
-            buffer = aligned(request.num_bytes)
-            self._backend.read(request.capture_id, buffer)
-            yield from send(pb.Header(), buffer)
+            loan = self._backend.lend(request.capture_id)
+            try:
+                check_size(request.num_bytes, loan.buffer.nbytes)
+                yield from send(pb.Header(), loan.buffer)
+            finally:
+                loan.release()
 
 
 class HolderClient:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import numpy as np
 
 from hybridsync.errors import PhaseRevoked
@@ -59,11 +58,10 @@ class MeshCollective:
     Args:
       mesh: of the phase; warmed here, which also proves it on known integers.
       flat: the run's packing, shared by all phases.
-      device: where the total is put: the worker's compute device.
     """
 
-    def __init__(self, mesh: MeshMean, flat: FlatContributions, device: Any) -> None:
-        self._mesh, self._flat, self._device = mesh, flat, device
+    def __init__(self, mesh: MeshMean, flat: FlatContributions) -> None:
+        self._mesh, self._flat = mesh, flat
         mesh.warm(flat.num_floats, flat.num_ints)
 
     def total(self, index: int, contribution: Any) -> Any:
@@ -76,4 +74,4 @@ class MeshCollective:
             floats, ints = self._mesh(*self._flat.split(contribution))
         except CollectiveBroken as broken:
             raise PhaseRevoked(str(broken)) from broken
-        return jax.device_put(self._flat.join(floats, ints), self._device)
+        return self._flat.join(floats, ints)

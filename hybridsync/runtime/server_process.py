@@ -53,7 +53,7 @@ def run_server(spec: RoleSpec, run: Run) -> int:
         device,
     )
     warm_up(programs, device)
-    endpoint = Endpoint(primary, programs.contribution_layout, device)
+    endpoint = Endpoint(primary, programs.contribution_layout)
     servicers = [
         ParameterServicer(endpoint, programs.contribution_layout.nbytes, num_buffers=workers + 2),
         HolderServicer(endpoint),
@@ -102,5 +102,4 @@ def run_server(spec: RoleSpec, run: Run) -> int:
 def warm_up(programs: Programs, device) -> None:
     """Compile and run the update once, on zeros, as a phase will call it."""
     state = jax.device_put(jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), programs.state), device)
-    total = jax.device_put(programs.one, device)
-    jax.block_until_ready(programs.update(state, total, units=1, factor=1.0, blend=1.0))
+    jax.block_until_ready(programs.update(state, programs.one, units=1, factor=1.0, blend=1.0))

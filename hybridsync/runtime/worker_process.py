@@ -83,10 +83,10 @@ def run_worker(spec: RoleSpec, make_run: Callable[[], Run]) -> int:
     emulation = Emulation(run.config.emulation, run.config.workload)
 
     def collective_of(phase: Phase) -> MeshCollective:
-        return MeshCollective(world.mesh(phase.members, phase.lane), flat, device)
+        return MeshCollective(world.mesh(phase.members, phase.lane), flat)
 
     def link_of(phase: Phase) -> ServerLink:
-        return RemoteLink(ParameterClient(phase.servers[0]), programs, device)
+        return RemoteLink(ParameterClient(phase.servers[0]), programs)
 
     with ThreadPoolExecutor(1, "leases") as ahead:
         engines = {
@@ -100,9 +100,13 @@ def run_worker(spec: RoleSpec, make_run: Callable[[], Run]) -> int:
 
 
 def warm_up(programs: Programs, device: Any) -> None:
-    """Compile and run the unit gradient and the update once, on zeros, as a phase will call them."""
+    """Compile and run the programs once, on zeros, as the phases will call them.
+
+    A replica's parameters lie on the device, a server's reply and a mesh's total are views in host memory.
+    """
     zeros = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), programs.state)
     state: TrainState = jax.device_put(zeros, device)
-    contribution = programs.gradient(Parameters(state.params, state.model_state), 0)
-    total = jax.device_put(jax.device_get(contribution), device)
+    for held in (zeros, state):
+        contribution = programs.gradient(Parameters(held.params, held.model_state), 0)
+    total = jax.device_get(contribution)
     jax.block_until_ready(programs.update(state, total, units=1, factor=1.0, blend=1.0))

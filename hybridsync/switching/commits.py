@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ from hybridsync.state import TrainState
 from hybridsync.units import UnitSet
 
 COMMIT_DEADLINE_SECS = 600.0
+YIELD_SECS = 30.0
 
 
 class Store(Protocol):
@@ -63,13 +65,30 @@ class Committer:
         return self._store is not None
 
     def submit(
-        self, capture: Capture, source: str, ledger: dict[str, Any], run: dict[str, Any], evaluate: bool
+        self,
+        capture: Capture,
+        source: str,
+        ledger: dict[str, Any],
+        run: dict[str, Any],
+        *,
+        evaluate: bool,
+        after: threading.Event,
     ) -> tuple[Future[Commit], Future[dict[str, float] | None]]:
-        """Start a commit; returns its end, and the end of the evaluation behind it."""
+        """Start a commit; returns its end, and the end of the evaluation behind it.
+
+        Args:
+          capture: what to commit.
+          source: address of the role that keeps it.
+          ledger: stored beside the state.
+          run: stored beside the state.
+          evaluate: whether to measure the state as well.
+          after: the fetch waits for it, at most YIELD_SECS: those who need the state to train come first.
+        """
         fetched: Future[TrainState] = Future()
         started = self._clock.monotonic()
 
         def commit() -> Commit:
+            after.wait(YIELD_SECS)
             state = fetch(source, capture.capture_id, capture.held.fingerprint, self._layout, self._reader_at)
             self.state = state
             fetched.set_result(state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -95,6 +96,8 @@ class Manager:
         self._evaluations: deque[tuple[int, Future]] = deque()
         self._next_save = 0.0
         self._save_secs = 0.0
+        self._training = threading.Event()  # clear while a switch's next phase has not applied its first unit
+        self._training.set()
         self._progress = (clock.monotonic(), 0)
         self._next_evaluation = run.config.telemetry.evaluate_units or None
         self._evaluate = False
@@ -118,6 +121,7 @@ class Manager:
             self._reporter.finish("failed", str(failure))
             raise
         finally:
+            self._training.set()
             self._chief.finish()
             self._committer.close()
 
@@ -202,6 +206,7 @@ class Manager:
         self._reporter.tick()
         self._reporter.ended(capture)
         self._evaluate = True
+        self._training.clear()
         self._note_stage("capture", started)
         return machine.Captured()
 
@@ -223,7 +228,12 @@ class Manager:
         capture = self._capture
         ledger = self._chief.ledger.to_json(capture.applied, capture.dropped)
         self._commit, evaluation = self._committer.submit(
-            capture, self._source, ledger, self._record_of(capture), self._evaluate
+            capture,
+            self._source,
+            ledger,
+            self._record_of(capture),
+            evaluate=self._evaluate,
+            after=self._training,
         )
         if self._evaluate:
             self._evaluations.append((capture.held.units, evaluation))
@@ -234,6 +244,7 @@ class Manager:
 
     def _await_commit(self) -> Commit:
         assert self._commit is not None
+        self._training.set()
         commit = result_of(self._commit, f"the checkpoint of epoch {self._capture.held.epoch}")
         self._commit = None
         self._save_secs = commit.secs
@@ -286,6 +297,8 @@ class Manager:
     def _tick(self) -> None:
         self._chief.expire()
         self._reclaim_tail()
+        if self._chief.stamps()[0]:
+            self._training.set()
         for worker, incarnation in self._chief.take_fenced():
             if self._path is Path.SERVER and self._phase is not None:
                 for server in self._servers().values():

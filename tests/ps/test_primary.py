@@ -317,7 +317,7 @@ def test_an_endpoint_takes_packed_contributions_and_lends_packed_parameters(star
     programs = tally_programs()
     primary = start.primary()
     primary._publisher = SnapshotPool(programs.parameters_layout)
-    endpoint = Endpoint(primary, programs.contribution_layout, None)
+    endpoint = Endpoint(primary, programs.contribution_layout)
     phase = phase_of(1, "asp", capture=start.capture)
     endpoint.enter(phase)
     contribution = programs.contribution_layout.empty()

@@ -114,14 +114,15 @@ class FakeServer:
             raise StaleEpoch(f"epoch {epoch} was asked for, {EPOCH} is held")
         return Capture(4, HELD, ((0, 7),), (), self.parameters.nbytes, 1.5, 2.5)
 
-    def read(self, capture_id: int, into: np.ndarray) -> None:
+    def lend(self, capture_id: int) -> Loan:
         if capture_id != 4:
             raise StaleEpoch(f"capture {capture_id} is no longer kept, 4 is")
-        if into.nbytes != self.parameters.nbytes:
-            raise SchemaMismatch(
-                f"capture 4 has {self.parameters.nbytes} bytes, the reader has {into.nbytes}"
-            )
-        into[:] = self.parameters
+        return self._lend()
+
+    def read(self, capture_id: int, into: np.ndarray) -> None:
+        loan = self.lend(capture_id)
+        into[:] = loan.buffer
+        loan.release()
 
     def enter(self, phase: Phase) -> Held:
         self.seen.append(phase)

@@ -39,7 +39,7 @@ def test_a_holder_in_another_epoch_says_so(client: HolderClient) -> None:
 
 
 def test_a_reader_with_another_size_is_refused_with_both(client: HolderClient) -> None:
-    with pytest.raises(SchemaMismatch, match=f"has {NUM_BYTES} bytes, the reader has 5"):
+    with pytest.raises(SchemaMismatch, match=f"has 5 bytes where {NUM_BYTES} are expected"):
         client.read(4, np.zeros(5, np.uint8))
 
 
