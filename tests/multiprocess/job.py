@@ -25,6 +25,11 @@ STUCK_SECS = 90.0
 """How long the units applied may stay the same: a slot waits for its new process to import and compile."""
 
 
+def users_environment() -> dict[str, str]:
+    """Return this process's environment without what importing jax has put into it."""
+    return {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+
+
 class Stuck(AssertionError):
     """The job applies no unit any more."""
 
@@ -47,14 +52,13 @@ class Job:
         self.workdir = workdir
         self.output = ""
         self._never = threading.Event()
-        environment = {key: value for key, value in os.environ.items() if key != "TF_CPP_MIN_LOG_LEVEL"}  # jax sets it
         self._screen = workdir.with_name(f"{workdir.name}.screen")
         launcher = [str(PLANTED), planted] if planted else ["-m", "launch.train"]
         with open(self._screen, "wb") as screen:
             self.process = subprocess.Popen(
                 [sys.executable, *launcher, f"--config={config}", f"--workdir={workdir}", *flags],
                 cwd=ROOT,
-                env=environment,
+                env=users_environment(),
                 stdout=screen,
                 stderr=subprocess.STDOUT,
             )

@@ -75,7 +75,7 @@ def workers_are_killed_under_asp(
         assert job.tracebacks() == []
 
 
-def everything_is_killed_and_resumed(workdir: Path, *, planted: str = "", workers: int = 4) -> None:
+def everything_is_killed_and_resumed(workdir: Path, *, planted: str = "", workers: int = 3) -> None:
     """What was applied after the last commit is rolled back with the state, and applied again."""
     save = "--checkpoint_secs=600"  # none between unit 0 and the end
     with tally(workdir, save, plan="asp", units=600, workers=workers, planted=planted) as job:
@@ -97,7 +97,7 @@ def everything_is_killed_and_resumed(workdir: Path, *, planted: str = "", worker
 
 
 def sigterm_saves_and_the_same_command_completes(
-    workdir: Path, *, planted: str = "", workers: int = 4, phases: tuple[str, ...] = ("asp", "bsp")
+    workdir: Path, *, planted: str = "", workers: int = 2, phases: tuple[str, ...] = ("asp", "bsp")
 ) -> None:
     """Exit 75 means that nothing was lost: no unit is rolled back when the run goes on."""
     plan = "asp:50%,bsp"

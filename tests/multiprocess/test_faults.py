@@ -40,17 +40,17 @@ def test_a_worker_killed_in_lock_step_ends_the_run_with_one_message_and_the_same
     tmp_path: Path,
 ) -> None:
     def start():
-        return scenarios.tally(tmp_path / "run", plan="asp:25%,bsp", units=400)
+        return scenarios.tally(tmp_path / "run", plan="asp:25%,bsp", units=400, workers=3)
 
     with start() as job:
         job.until_phase("bsp")
-        job.kill_worker(3)
+        job.kill_worker(2)
         assert job.wait() == 70, job.output + job.logs()
         errors = [line for line in job.output.splitlines() if line.startswith("error:")]
-        assert len(errors) == 1 and "worker 3 was lost (signal SIGKILL) in a lock-step phase" in errors[0]
+        assert len(errors) == 1 and "worker 2 was lost (signal SIGKILL) in a lock-step phase" in errors[0]
         assert "run the same command again" in errors[0]
         assert "Traceback" not in job.output
-        assert job.summary()["exit"] == "failed" and "worker 3" in job.summary()["error"]
+        assert job.summary()["exit"] == "failed" and "worker 2" in job.summary()["error"]
     with start() as job:
         assert job.wait() == 0, job.output + job.logs()
         assert_exactly_once(job.summary())
@@ -105,7 +105,7 @@ def killed_run(workdir: Path, planted: str) -> None:
 
 
 def preempted_run(workdir: Path, planted: str) -> None:
-    scenarios.sigterm_saves_and_the_same_command_completes(workdir, planted=planted, workers=2, phases=("bsp",))
+    scenarios.sigterm_saves_and_the_same_command_completes(workdir, planted=planted, phases=("bsp",))
 
 
 PLANTED = [

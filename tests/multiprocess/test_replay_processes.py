@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hybridsync.telemetry.events import read_events
+from tests.multiprocess.job import users_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 SECS = 200.0
@@ -17,7 +18,10 @@ SECS = 200.0
 
 def launch(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", f"launch.{module}", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECS, check=False)
+    environment = users_environment()
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=SECS, check=False
+    )
 
 
 @pytest.mark.timeout(620)
