@@ -103,10 +103,11 @@ def give_up(trainer: Any) -> None:
 
 def preempted_and_resumed(tmp_path) -> None:
     """The run is stopped among its units, twice, and resumed."""
-    for stop in (1, 2):
-        trainer = tally_trainer("bsp:50%,asp", WORKLOAD, workdir=tmp_path / "run", emulation=SLOW)
-        trainer.add_hook(lambda metrics, trainer=trainer: trainer.preempt(), every=16 * stop)
-        trainer.fit()
+    for _ in range(2):
+        slower = EmulationConfig(compute_secs=0.05)
+        trainer = tally_trainer("bsp:50%,asp", WORKLOAD, workdir=tmp_path / "run", emulation=slower)
+        trainer.add_hook(lambda metrics, trainer=trainer: trainer.preempt(), every=8)
+        assert trainer.fit().summary.exit == "preempted", "there was no time to stop it"
     check(tally_trainer("bsp:50%,asp", WORKLOAD, workdir=tmp_path / "run").fit())
 
 
