@@ -19,6 +19,8 @@ from tests.tasks import adamw, batchnorm_task, mlp_task, momentum_sgd, plain_sgd
 from tests.trainers import LOGGED, NEVER, events_of, is_exact, lines_of, mlp_trainer, tally_trainer
 
 SLOW = EmulationConfig(compute_secs=0.02)
+SLOWER = EmulationConfig(compute_secs=0.05)
+"""Leaves time to stop a run among its units, on a busy machine too."""
 EVENT_FIELDS = {
     "run_started": {"runtime", "reason"},
     "role_started": {"role", "id", "pid", "host", "address"},
@@ -138,7 +140,7 @@ def test_a_hook_is_called_with_metrics_as_units_are_applied():
 
 
 def test_a_hook_is_not_called_at_a_resume_before_anything_new_was_applied(tmp_path):
-    first = mlp_trainer("bsp", 64, workdir=tmp_path / "run", emulation=SLOW)
+    first = mlp_trainer("bsp", 64, workdir=tmp_path / "run", emulation=SLOWER)
     first.add_hook(lambda metrics: first.preempt(), every=16)
     stopped = first.fit().summary.units.applied
     assert 16 <= stopped < 64
@@ -203,7 +205,7 @@ def test_a_preempted_run_goes_on_where_it_stopped(plan, tmp_path):
 
 
 def test_a_preempted_lock_step_run_resumes_to_the_state_of_an_unbroken_one(tmp_path):
-    trainer = mlp_trainer("bsp", 64, workdir=tmp_path / "run", emulation=SLOW)
+    trainer = mlp_trainer("bsp", 64, workdir=tmp_path / "run", emulation=SLOWER)
     trainer.add_hook(lambda metrics: trainer.preempt(), every=16)
     stopped = trainer.fit().summary
     assert stopped.exit == "preempted"
