@@ -178,7 +178,7 @@ def _resumed(run: Run, workdir: Path, store: CheckpointStore, lock: WorkdirLock,
     ledger, state = Ledger.from_json(restored.ledger), restored.state
     before = record["config"]["unit_size"]
     if before != run.config.unit_size:
-        run, ledger, state = _convert(run, before, ledger, state)
+        ledger, state = _convert(run, before, ledger, state)
     lines = read_lines(workdir / METRICS_FILE)
     since = (line["units"] for line in lines if line["epoch"] >= record["epoch"])  # not those of lives before it
     applied_before = max(since, default=0)
@@ -203,13 +203,10 @@ def _resumed(run: Run, workdir: Path, store: CheckpointStore, lock: WorkdirLock,
     )
 
 
-def _convert(run: Run, before: int, ledger: Ledger, state: TrainState) -> tuple[Run, Ledger, TrainState]:
+def _convert(run: Run, before: int, ledger: Ledger, state: TrainState) -> tuple[Ledger, TrainState]:
     """Go on with units of another size: the first one is ceil(examples / B), the workload keeps its examples."""
-    size = run.config.unit_size
-    workload = math.ceil(ledger.workload * before / size)
-    first = math.ceil(ledger.num_applied * before / size)
-    config = dataclasses.replace(run.config, workload=workload)
+    first = math.ceil(ledger.num_applied * before / run.config.unit_size)
     counters = {**state.counters, "units": np.int32(first)}
     applied = [(0, first)] if first else []
-    converted = Ledger(workload, issued=first, applied=applied, rolled_back=ledger.rolled_back)
-    return dataclasses.replace(run, config=config), converted, dataclasses.replace(state, counters=counters)
+    converted = Ledger(run.config.workload, issued=first, applied=applied, rolled_back=ledger.rolled_back)
+    return converted, dataclasses.replace(state, counters=counters)

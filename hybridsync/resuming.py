@@ -7,6 +7,7 @@ both, so that the same command still means the same run.
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Literal
 
@@ -41,7 +42,28 @@ def check_workdir(workdir: Path, config: RunConfig, *, resume: Resume, convert_u
         raise WorkdirError(
             f"{workdir} holds a run already and resume is 'never'; name a fresh workdir, or resume with 'auto'"
         )
+    asked = config
     if config.workload == saved.get("workload_asked"):
         config = dataclasses.replace(config, workload=saved["config"]["workload"])
     check_resumable(saved["config"], config, convert_units=convert_units)
+    return continued(workdir, asked)
+
+
+def continued(workdir: Path, config: RunConfig) -> RunConfig:
+    """Return `config` with the workload that the run in `workdir` has in units of `config.unit_size`.
+
+    Every role builds its optimizer from it, so that schedules keep their place when the units change.
+
+    Args:
+      workdir: may be absent.
+      config: as the command line asks for it.
+    """
+    saved = read_config(workdir)
+    if saved is None:
+        return config
+    before, size = saved["config"]["unit_size"], config.unit_size
+    if before != size:
+        return dataclasses.replace(config, workload=math.ceil(saved["config"]["workload"] * before / size))
+    if config.workload == saved.get("workload_asked"):
+        return dataclasses.replace(config, workload=saved["config"]["workload"])
     return config

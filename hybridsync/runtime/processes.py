@@ -18,7 +18,7 @@ from hybridsync import protocols
 from hybridsync.config import LoadedConfig, RunConfig
 from hybridsync.errors import AddressError, ConfigError
 from hybridsync.plan import Plan
-from hybridsync.resuming import Resume, check_workdir
+from hybridsync.resuming import Resume, check_workdir, continued
 from hybridsync.runtime.child import Child, RoleSpec
 
 if TYPE_CHECKING:
@@ -84,7 +84,8 @@ class Launch:
         from hybridsync.run import Run
 
         module, config = self.loaded.module, self.config
-        run = Run(config, module.task(config), module.optimizer(config), self.workdir, self.file)
+        optimizer = module.optimizer(continued(self.workdir, config))  # a schedule's shares are of the workload it has
+        run = Run(config, module.task(config), optimizer, self.workdir, self.file)
         run.check()
         return run
 
