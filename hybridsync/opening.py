@@ -23,6 +23,7 @@ from hybridsync.state import TrainState, abstract_state
 from hybridsync.telemetry.events import read_events
 from hybridsync.telemetry.lines import read_lines
 from hybridsync.telemetry.metrics import METRICS_FILE
+from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import read_summary, write_config
 
 APPLY_LOG = "apply_log"
@@ -74,6 +75,19 @@ class Opening:
     store: CheckpointStore | None
     epochs: Any
     lock: WorkdirLock | None
+
+    def announce(self, recorder: Recorder, **fields: Any) -> None:
+        """Write down that the run starts, with `fields`, what was lost before, and what was found damaged."""
+        quarantined = [list(step) for step in self.quarantined]
+        recorder.events.write(
+            "run_started", epoch=self.epoch, reason=self.reason, quarantined=quarantined, **fields
+        )
+        if self.rolled_back:
+            units = self.ledger.num_applied
+            recorder.events.write("rollback", epoch=self.epoch, to_units=units, rolled_back=self.rolled_back)
+            recorder.progress.note(f"{self.rolled_back:,} units after the last commit were lost and are done again")
+        for step, reason in self.quarantined:
+            recorder.progress.note(f"checkpoint {step} is damaged and was set aside: {reason}")
 
 
 class AlreadyCompleted(Exception):

@@ -150,7 +150,7 @@ class Trainer:
         else:
             recorder = Recorder.open(run.workdir, clock, timeline=run.config.telemetry.timeline, progress=progress)
         try:
-            recorder.events.write("run_started", epoch=opening.epoch, runtime="inprocess", reason=opening.reason)
+            opening.announce(recorder, runtime="inprocess")
             runtime = InProcess(opening, recorder, clock, self._hooks)
             self._chief = runtime.chief
             summary = runtime.run()

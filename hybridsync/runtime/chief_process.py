@@ -103,22 +103,10 @@ def _manage(
     server, bound = make_server(servicers, address, max_workers=4 * run.config.workers + 8)
     server.start()
     report({"address": bound})
-    recorder.events.write(
-        "run_started",
-        epoch=opening.epoch,
-        runtime="processes",
-        reason=opening.reason,
-        address=bound,
-        quarantined=[list(step) for step in opening.quarantined],
-    )
+    opening.announce(recorder, runtime="processes", address=bound)
     here = {"epoch": opening.epoch, "id": 0, "host": socket.gethostname()}
     recorder.events.write("role_started", role="supervisor", pid=os.getppid(), address=coordinator, **here)
     recorder.events.write("role_started", role="chief", pid=os.getpid(), address=bound, **here)
-    if opening.rolled_back:
-        units = opening.ledger.num_applied
-        recorder.events.write("rollback", epoch=opening.epoch, to_units=units, rolled_back=opening.rolled_back)
-    for step, reason in opening.quarantined:
-        recorder.progress.note(f"checkpoint {step} is damaged and was set aside: {reason}")
     reporter = Reporter(
         run, chief, recorder, clock, seconds=opening.seconds, hooks=[], switches=opening.switches
     )
