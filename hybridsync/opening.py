@@ -15,7 +15,7 @@ from hybridsync import applylog
 from hybridsync.checkpoint import CheckpointStore, Restored
 from hybridsync.chief.ledger import Ledger
 from hybridsync.durable import EpochFile, WorkdirLock, make_directory
-from hybridsync.errors import ResumeError
+from hybridsync.errors import ResumeError, WorkdirError
 from hybridsync.plan import Epoch
 from hybridsync.resuming import Resume, check_workdir
 from hybridsync.run import Run
@@ -117,7 +117,7 @@ def open_run(
 
     Raises:
       AlreadyCompleted: nothing is left to do.
-      WorkdirError: the workdir is in use, or used and `resume` is "never".
+      WorkdirError: the workdir is in use, not writable, somebody else's, or used and `resume` is "never".
       ResumeError: the run in the workdir contradicts the configuration, or there is no checkpoint and there must be.
       CheckpointError: no checkpoint of the workdir can be used.
     """
@@ -125,7 +125,12 @@ def open_run(
         if resume == "must":
             raise ResumeError("resume is 'must', but the run has no workdir to resume from; name one")
         return _fresh(run, None, MemoryEpochs(), None, init_from)
-    workdir = make_directory(run.workdir)
+    try:
+        workdir = make_directory(run.workdir)
+    except OSError as error:
+        raise WorkdirError(
+            f"the workdir {run.workdir} cannot be made: {error.strerror}; name a writable directory"
+        ) from None
     lock = WorkdirLock(workdir)
     lock.acquire()
     try:
@@ -169,7 +174,8 @@ def _adopt(init_from: Path, state: TrainState) -> TrainState:
     """Return `state` with the parameters, optax and model state of another run."""
     if not (init_from / CHECKPOINTS).is_dir():
         raise ResumeError(f"init_from names {init_from}, which holds no checkpoints; name the workdir of a run")
-    restored = CheckpointStore(init_from / CHECKPOINTS).newest(state)
+    with WorkdirLock(init_from):  # a run that is still writing there is left alone
+        restored = CheckpointStore(init_from / CHECKPOINTS).newest(state)
     if restored is None:
         raise ResumeError(f"init_from names {init_from}, which holds no checkpoint; name a run that has saved one")
     found = restored.state

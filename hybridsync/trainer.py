@@ -106,6 +106,7 @@ class Trainer:
         self._convert_units, self._progress = convert_units, progress
         self._hooks: list[tuple[Hook, int]] = []
         self._chief: Chief | None = None
+        self._preempted = False
         self.result: FitResult | None = None
 
     @classmethod
@@ -125,6 +126,7 @@ class Trainer:
 
     def preempt(self) -> None:
         """Ask a running `fit` to save its state and return early."""
+        self._preempted = True
         if self._chief is not None:
             self._chief.preempt()
 
@@ -136,6 +138,7 @@ class Trainer:
           HybridSyncError: the run could not go on; its last checkpoint is intact.
         """
         run, clock = self._run, SYSTEM_CLOCK
+        self._chief, self._preempted = None, False
         try:
             opening = open_run(
                 run, resume=self._resume, init_from=self._init_from, convert_units=self._convert_units
@@ -153,6 +156,8 @@ class Trainer:
             opening.announce(recorder, runtime="inprocess")
             runtime = InProcess(opening, recorder, clock, self._hooks)
             self._chief = runtime.chief
+            if self._preempted:  # it was asked while the run was being opened
+                runtime.chief.preempt()
             summary = runtime.run()
             assert runtime.committer is not None and runtime.committer.state is not None
             return FitResult(runtime.committer.state, summary)

@@ -86,8 +86,13 @@ def train_here(launch: Launch) -> int:
         convert_units=launch.convert_units,
         file=run.file,
     )
+
+    def save_and_stop(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_DFL)  # a second one does not wait
+        trainer.preempt()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: trainer.preempt())
+        signal.signal(number, save_and_stop)
     return EXIT_COMPLETED if trainer.fit().completed else EXIT_PREEMPTED
 
 

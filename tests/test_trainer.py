@@ -12,7 +12,8 @@ from hybridsync import CheckpointConfig, EmulationConfig, TelemetryConfig, Train
 from hybridsync.applylog import read
 from hybridsync.checkpoint import CheckpointStore
 from hybridsync.chief.chief import Chief
-from hybridsync.errors import CheckpointError, ConfigError, HybridSyncError, PlanError, RoleLost
+from hybridsync.durable import WorkdirLock
+from hybridsync.errors import CheckpointError, ConfigError, HybridSyncError, PlanError, RoleLost, WorkdirError
 from hybridsync.layout import fingerprint
 from hybridsync.task import Task
 from tests.tasks import adamw, batchnorm_task, mlp_task, momentum_sgd, plain_sgd, tally_task
@@ -400,7 +401,45 @@ def test_periodic_saves_do_not_disturb_the_training(tmp_path):
     assert len(steps) == 2
 
 
-def test_a_failed_commit_ends_the_run_with_its_earlier_checkpoints_intact(tmp_path, monkeypatch):
+def test_a_commit_that_fails_once_is_tried_again_and_the_training_goes_on(tmp_path, monkeypatch, capsys):
+    save, refused = CheckpointStore.save, []
+
+    def refuse_once(self, state, *, units, ledger, run):
+        if units and not refused:
+            refused.append(units)
+            raise CheckpointError("the disk is full")
+        return save(self, state, units=units, ledger=ledger, run=run)
+
+    monkeypatch.setattr(CheckpointStore, "save", refuse_once)
+    trainer = tally_trainer("bsp:50%,asp", 64, workdir=tmp_path / "run", emulation=SLOW, progress=True)
+    result = trainer.fit()
+    assert result.completed
+    assert is_exact(result.summary.final)
+    assert refused == [32]
+    assert "not durable since unit 32" in capsys.readouterr().err
+    (switch,) = result.summary.switches
+    assert switch["commit_secs"] > 0
+
+
+def test_a_run_that_is_still_writing_is_not_started_from(tmp_path):
+    tally_trainer("bsp", 32, workdir=tmp_path / "first").fit()
+    with WorkdirLock(tmp_path / "first"), pytest.raises(WorkdirError, match="first"):
+        tally_trainer("bsp", 32, workdir=tmp_path / "second", init_from=tmp_path / "first").fit()
+
+
+def test_a_record_that_is_not_ours_is_refused_by_name(tmp_path):
+    (tmp_path / "config.json").write_text('{"lr": 1}')
+    with pytest.raises(WorkdirError, match="was not written by HybridSync"):
+        tally_trainer("bsp", 32, workdir=tmp_path).fit()
+    (tmp_path / "config.json").write_text('{"config": {')
+    with pytest.raises(WorkdirError, match="damaged"):
+        tally_trainer("bsp", 32, workdir=tmp_path).fit()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(WorkdirError, match="cannot be made"):
+        tally_trainer("bsp", 32, workdir=tmp_path / "file").fit()
+
+
+def test_a_failed_last_commit_ends_the_run_with_its_earlier_checkpoints_intact(tmp_path, monkeypatch):
     save = CheckpointStore.save
 
     def refuse(self, state, *, units, ledger, run):

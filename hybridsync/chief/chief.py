@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hybridsync.chief.leasing import Leasing
-from hybridsync.chief.ledger import Ledger
+from hybridsync.chief.ledger import Counts, Ledger
 from hybridsync.chief.membership import HEARTBEAT_SECS, LEASE_SECS, Membership
 from hybridsync.clock import Clock
 from hybridsync.errors import HybridSyncError, RoleLost, SchemaMismatch, WaitTimeout
@@ -43,7 +43,6 @@ class Intake:
     spans: list[tuple[str, int, tuple[Span, ...]]] = field(default_factory=list)
     joined: list[Hello] = field(default_factory=list)
     lost: list[RoleEvent] = field(default_factory=list)
-    dropped: int = 0
 
 
 class Chief:
@@ -72,6 +71,8 @@ class Chief:
         self._admitted: dict[int, int] = {}
         self._announced = self._done = False
         self._drained: dict[int, Held | None] = {}
+        self._positions: dict[int, int] = {}
+        self._judged = clock.monotonic()
         self._told: set[tuple[str, int]] = set()
         self._stamps: dict[tuple[str, int], tuple[float, float]] = {}
         self._intake = Intake()
@@ -159,8 +160,8 @@ class Chief:
                     self.ledger.record_applied(report.applied)
                     for unit, _ in report.dropped:
                         self.ledger.record_dropped(unit)
-                    intake.dropped += len(report.dropped)
                 else:
+                    self._positions[report.id] = report.completed
                     key = self._leasing.key_of(report.id)
                     self._leasing.note_progress(key, report.completed, self._clock.monotonic())
                 self._condition.notify_all()
@@ -205,7 +206,7 @@ class Chief:
         with self._condition:
             self._leasing.begin(phase, path)
             self._announced = True
-            self._admitted, self._drained, self._stamps = {}, {}, {}
+            self._admitted, self._drained, self._stamps, self._positions = {}, {}, {}, {}
             self._condition.notify_all()
 
     def open_leases(self) -> None:
@@ -291,8 +292,11 @@ class Chief:
             return ready()
 
     def expire(self) -> None:
-        """Treat workers whose lease has run out as lost."""
+        """Treat workers whose lease has run out as lost; after its own silence the chief judges nobody."""
         with self._condition:
+            silent, self._judged = self._clock.monotonic() - self._judged, self._clock.monotonic()
+            if silent > HEARTBEAT_SECS:
+                self._workers.refresh(self._clock.monotonic())
             for member in self._workers.expired(self._clock.monotonic(), self._lease_secs):
                 reason = f"no sign of life for {self._lease_secs:g} s"
                 event = RoleEvent("worker", member.hello.id, member.hello.pid, reason, self._clock.wall())
@@ -336,7 +340,19 @@ class Chief:
 
     def nothing_left(self, phase: Phase) -> bool:
         """Whether every unit of `phase` is leased already."""
-        return self.ledger.room(phase.end_units) == 0
+        with self._condition:
+            return self.ledger.room(phase.end_units) == 0
+
+    def counts(self) -> Counts:
+        """The accounting at this moment."""
+        with self._condition:
+            return self.ledger.counts()
+
+    def behind(self) -> list[int]:
+        """Members of a lock-step phase that have reported the fewest completed units."""
+        with self._condition:
+            at = {worker: self._positions.get(worker, 0) for worker in self._workers.ids()}
+            return [worker for worker, position in at.items() if position == min(at.values())]
 
     @property
     def lane(self) -> int:
@@ -377,9 +393,10 @@ class Chief:
 
     def stamps(self) -> tuple[float, float]:
         """Earliest first and latest last update that a role reported in this phase; 0 before them."""
-        firsts = [first for first, _ in self._stamps.values() if first]
-        lasts = [last for _, last in self._stamps.values() if last]
-        return min(firsts, default=0.0), max(lasts, default=0.0)
+        with self._condition:
+            firsts = [first for first, _ in self._stamps.values() if first]
+            lasts = [last for _, last in self._stamps.values() if last]
+            return min(firsts, default=0.0), max(lasts, default=0.0)
 
     # --- inside ---
 

@@ -64,6 +64,10 @@ class Membership:
         """Return the members without a sign of life for `lease_secs`."""
         return tuple(m for m in self._members.values() if now - m.last_beat > lease_secs)
 
+    def refresh(self, now: float) -> None:
+        """Count everybody as just heard of."""
+        self._members = {role_id: replace(member, last_beat=now) for role_id, member in self._members.items()}
+
     def get(self, role_id: int) -> Member | None:
         """Return the live process under that id."""
         return self._members.get(role_id)

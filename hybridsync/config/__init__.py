@@ -5,7 +5,7 @@
 (0.1, 'bsp:12.5%,asp')
 """
 
-from hybridsync.config.loading import LoadedConfig, load_config
+from hybridsync.config.loading import LoadedConfig, explained, load_config
 from hybridsync.config.overrides import apply_overrides
 from hybridsync.config.record import check_resumable, to_json
 from hybridsync.config.values import (
@@ -31,6 +31,7 @@ __all__ = [
     "TelemetryConfig",
     "apply_overrides",
     "check_resumable",
+    "explained",
     "load_config",
     "to_json",
 ]

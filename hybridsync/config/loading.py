@@ -48,7 +48,7 @@ def load_config(path: str | Path) -> LoadedConfig:
     try:
         config = module.config()
     except Exception as error:  # the file is its author's: whatever it raises becomes one clear message
-        raise _explained(file, error) from error
+        raise explained(file, error) from error
     if not isinstance(config, RunConfig):
         raise ConfigError(
             f"{path}: config() returned {type(config).__name__}, not RunConfig; return a RunConfig"
@@ -75,12 +75,17 @@ def _run(file: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:  # as above
         del sys.modules[name]
-        raise _explained(file, error) from error
+        raise explained(file, error) from error
     return module
 
 
-def _explained(file: Path, error: Exception) -> ConfigError:
-    """Say in one line what the file raised and where."""
+def explained(file: Path, error: Exception) -> ConfigError:
+    """Return an error that says in one line what a configuration file raised, and where.
+
+    Args:
+        file: the configuration file.
+        error: what one of its functions raised.
+    """
     if isinstance(error, SyntaxError):
         return ConfigError(f"{error.filename or file}, line {error.lineno}: {error.msg}; correct the file")
     lines = [

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hybridsync import protocols
-from hybridsync.config import LoadedConfig, RunConfig
-from hybridsync.errors import AddressError, ConfigError
+from hybridsync.config import LoadedConfig, RunConfig, explained
+from hybridsync.errors import AddressError, ConfigError, HybridSyncError
 from hybridsync.plan import Plan
 from hybridsync.resuming import Resume, check_workdir, continued
 from hybridsync.runtime.child import Child, RoleSpec
@@ -84,8 +84,14 @@ class Launch:
         from hybridsync.run import Run
 
         module, config = self.loaded.module, self.config
-        optimizer = module.optimizer(continued(self.workdir, config))  # a schedule's shares are of the workload it has
-        run = Run(config, module.task(config), optimizer, self.workdir, self.file)
+        try:
+            task = module.task(config)
+            optimizer = module.optimizer(continued(self.workdir, config))  # a schedule's shares: of the workload it has
+        except HybridSyncError:
+            raise
+        except Exception as error:  # the file is its author's: whatever it raises becomes one clear message
+            raise explained(self.file, error) from error
+        run = Run(config, task, optimizer, self.workdir, self.file)
         run.check()
         return run
 

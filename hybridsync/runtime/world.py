@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hybridsync.clock import SYSTEM_CLOCK
-from hybridsync.errors import HybridSyncError, WaitTimeout
+from hybridsync.errors import ConfigError, HybridSyncError, WaitTimeout
 from hybridsync.runtime.sockets import Endpoint, listening, shut_down_connected
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ class World:
         # The same factory with our collectives: jax's own would listen where the machine's name points to.
         register("cpu", functools.partial(make_cpu, gloo), priority=0, fail_quietly=False)
         if (platform := jax.default_backend()) != "cpu":
-            raise HybridSyncError(
+            raise ConfigError(
                 f"the process runtime joins workers over CPU devices, but worker {process_index} runs on "
                 f"{platform}; set JAX_PLATFORMS=cpu, or run with --runtime=inprocess"
             )

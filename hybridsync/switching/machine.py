@@ -83,7 +83,12 @@ class Committed:
     """The captured state is durable."""
 
 
-Event = Begin | Checkpoint | Drained | Captured | Reserved | Entered | Committed
+@dataclass(frozen=True)
+class CommitFailed:
+    """The captured state could not be made durable; training goes on, and a newer state is tried."""
+
+
+Event = CommitFailed | Begin | Checkpoint | Drained | Captured | Reserved | Entered | Committed
 
 
 @dataclass(frozen=True)
@@ -142,6 +147,11 @@ def advance(state: Switching, event: Event) -> tuple[Switching, tuple[Command, .
         case Entered():
             _expect(state, Step.ENTER, event)
             return replace(state, step=Step.RUN), (Command.RESUME_LEASES,)
+        case CommitFailed():
+            _expect(state, Step.RUN, event)
+            assert state.committing, "a commit failed that was never begun"
+            again = (Command.CAPTURE_LIVE, Command.COMMIT)
+            return state, (*again, Command.AWAIT_COMMIT) if state.begin_waits else again
         case Committed():
             assert state.committing, "a commit ended that was never begun"
             state = replace(state, committing=False)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from hybridsync.chief.chief import Chief
 from hybridsync.clock import Clock
 from hybridsync.config import to_json
-from hybridsync.errors import HybridSyncError, Preempted, WaitTimeout
+from hybridsync.errors import CheckpointError, HybridSyncError, Preempted, RoleLost, StaleEpoch, WaitTimeout
 from hybridsync.messages import Capture
 from hybridsync.plan import Epoch, Phase
 from hybridsync.ports import HolderPort, ServerPort
@@ -30,6 +30,10 @@ START_DEADLINE_SECS = 600.0
 SAY_SECS = 20.0
 """How long the wait for roles goes without a word."""
 DRAIN_DEADLINE_SECS = 60.0
+STUCK_SECS = 60.0
+"""The shortest time without a completed lock-step step that ends the run."""
+RETRY_SECS = 1.0
+"""Between two tries to make a state durable."""
 LANES = 16
 
 
@@ -98,10 +102,10 @@ class Manager:
         self._save_secs = 0.0
         self._training = threading.Event()  # clear while a switch's next phase has not applied its first unit
         self._training.set()
-        self._progress = (clock.monotonic(), 0)
+        self._progress = self._moved = (clock.monotonic(), 0)
         self._next_evaluation = run.config.telemetry.evaluate_units or None
         self._evaluate = False
-        self._last = False
+        self._ending = False
 
     def run(self) -> Summary:
         """Run to the end of the workload or to a preemption; returns the summary that was written.
@@ -152,6 +156,7 @@ class Manager:
             event = self._execute(queue.popleft()) if queue else self._watch()
             if event is not None:
                 state, commands = machine.advance(state, event)
+                self._ending = state.step is Step.DONE
                 queue.extend(commands)
 
     # --- commands ---
@@ -178,9 +183,10 @@ class Manager:
             if self._commit is not None and self._commit.done():
                 return self._committed()
             if over or self._chief.preempted:
-                self._last = self._chief.preempted or self._phase.end_units >= self._run.config.workload
                 self._unit_secs = self._measure_unit()
-                return machine.Begin(last=self._last)
+                last = self._chief.preempted or self._phase.end_units >= self._run.config.workload
+                return machine.Begin(last=last)
+            self._check_progress()
             if self._commit is None and self._save_is_due():
                 return machine.Checkpoint()
 
@@ -190,7 +196,7 @@ class Manager:
         if self._path is Path.SYNC:
             self._chief.wait(
                 lambda: not self._chief.missing_drained(),
-                DRAIN_DEADLINE_SECS,
+                max(DRAIN_DEADLINE_SECS, 10 * self._unit_secs),
                 lambda: f"workers {self._chief.missing_drained()} have not finished their last lock-step step",
             )
         self._times = StageTimes()
@@ -205,7 +211,7 @@ class Manager:
         self._check_members(capture)
         self._reporter.tick()
         self._reporter.ended(capture)
-        self._evaluate = True
+        self._evaluate = not self._chief.preempted
         self._training.clear()
         self._note_stage("capture", started)
         return machine.Captured()
@@ -239,7 +245,16 @@ class Manager:
             self._evaluations.append((capture.held.units, evaluation))
 
     def _committed(self) -> machine.Event:
-        self._reporter.committed(self._await_commit())
+        try:
+            commit = self._await_commit()
+        except (CheckpointError, RoleLost, StaleEpoch, WaitTimeout) as error:
+            if self._ending:  # nothing goes on that could be saved later
+                raise
+            self._commit = None
+            self._reporter.not_durable(self._capture.held.units, str(error))
+            self._chief.watch(lambda: False, RETRY_SECS)
+            return machine.CommitFailed()
+        self._reporter.committed(commit)
         return machine.Committed()
 
     def _await_commit(self) -> Commit:
@@ -317,6 +332,19 @@ class Manager:
             held = self._chief.reclaim()
             if held:
                 self._reporter.note(f"the last units of epoch {self._phase.epoch} are given to others too: {held}")
+
+    def _check_progress(self) -> None:
+        """Raise WaitTimeout when a lock-step phase stands still, and name who is behind."""
+        now, applied = self._clock.monotonic(), self._chief.num_applied
+        if self._path is not Path.SYNC or applied != self._moved[1]:
+            self._moved = now, applied
+            return
+        limit = max(STUCK_SECS, 10 * self._measure_unit()) if self._chief.stamps()[0] else START_DEADLINE_SECS
+        if now - self._moved[0] > limit:
+            raise WaitTimeout(
+                f"no lock-step step was completed for {limit:g} s; workers {self._chief.behind()} are behind: "
+                "run the same command again to resume from the last checkpoint"
+            )
 
     def _is_over(self) -> bool:
         assert self._phase is not None

@@ -136,6 +136,10 @@ class Reporter:
             self._pending.commit_secs = commit.secs
         self._finish_switch()
 
+    def not_durable(self, units: int, why: str) -> None:
+        """Say that the state at `units` could not be saved, and that training goes on."""
+        self.note(f"not durable since unit {units:,}, training goes on and the save is tried again: {why}")
+
     def evaluated(self, units: int, figures: dict[str, Any] | None) -> None:
         """Write what a task measured of the state at `units`."""
         if figures is None:
@@ -244,7 +248,7 @@ class Reporter:
         self.tick()
         if self._phase is not None:
             self._write_metrics(self._clock.monotonic(), self._chief.num_applied)
-        counts = self._chief.ledger.counts()
+        counts = self._chief.counts()
         summary = Summary(
             exit=how,
             units=Units(**counts.to_json()),

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from hybridsync.config import RunConfig, to_json
 from hybridsync.durable import write_durable
+from hybridsync.errors import WorkdirError
 from hybridsync.telemetry.lines import encode
 
 SUMMARY_FILE = "summary.json"
@@ -74,7 +75,7 @@ def read_summary(workdir: str | os.PathLike[str]) -> dict[str, Any] | None:
     """Return what summary.json says, None before the run's first end.
 
     Raises:
-        OSError: the file cannot be read.
+        WorkdirError: the file cannot be read, is damaged, or somebody else's.
     """
     return _read(Path(workdir) / SUMMARY_FILE)
 
@@ -110,7 +111,7 @@ def read_config(workdir: str | os.PathLike[str]) -> dict[str, Any] | None:
     """Return what config.json says, None in a fresh workdir.
 
     Raises:
-        OSError: the file cannot be read.
+        WorkdirError: the file cannot be read, is damaged, or somebody else's.
     """
     return _read(Path(workdir) / CONFIG_FILE)
 
@@ -120,7 +121,18 @@ def _write(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    return json.loads(path.read_bytes()) if path.exists() else None
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise WorkdirError(f"{path} is damaged ({error}); restore it, or name another workdir") from None
+    except OSError as error:
+        raise WorkdirError(f"cannot read {path}: {error.strerror}; name another workdir") from None
+    known = {CONFIG_FILE: "config", SUMMARY_FILE: "units"}[path.name]
+    if not isinstance(value, dict) or known not in value:
+        raise WorkdirError(f"{path} was not written by HybridSync: it lacks {known!r}; name another workdir")
+    return value
 
 
 def _version(package: str) -> str | None:

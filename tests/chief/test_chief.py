@@ -174,12 +174,28 @@ def test_the_death_of_a_process_that_was_replaced_already_changes_nothing():
     assert units_of(lease(chief, phase, 1, incarnation=2)) == units
 
 
+def test_a_chief_that_was_silent_itself_judges_nobody_before_it_has_listened_again():
+    clock = ManualClock()
+    chief = make_chief(num_workers=2, clock=clock, lease_secs=3.0)
+    begin(chief)
+    clock.advance(100.0)
+    chief.expire()
+    assert chief.missing_workers() == []
+    for _ in range(7):
+        clock.advance(0.5)
+        chief.expire()
+    assert chief.missing_workers() == [0, 1]
+
+
 def test_a_silent_worker_is_lost_when_its_lease_runs_out_and_not_before():
     clock = ManualClock()
     chief = make_chief(num_workers=2, clock=clock, lease_secs=3.0)
     phase = begin(chief)
     lease(chief, phase, 1)
-    clock.advance(2.9)
+    for _ in range(5):
+        clock.advance(0.5)
+        chief.expire()
+    clock.advance(0.4)
     chief.report(Report("worker", 0, 1, phase.epoch))
     chief.expire()
     assert chief.missing_workers() == []

@@ -13,6 +13,7 @@ from hybridsync.switching.machine import (
     Captured,
     Checkpoint,
     Command,
+    CommitFailed,
     Committed,
     Drained,
     Entered,
@@ -169,3 +170,13 @@ WRONG = [
 def test_an_event_out_of_order_is_our_fault(state, event):
     with pytest.raises(AssertionError):
         advance(state, event)
+
+
+def test_a_failed_commit_is_tried_on_a_newer_state_while_the_phase_runs_and_a_begin_still_waits() -> None:
+    running = Switching(Step.RUN, epoch=3, committing=True)
+    assert advance(running, CommitFailed()) == (running, (Command.CAPTURE_LIVE, Command.COMMIT))
+    waiting, commands = advance(running, Begin())
+    assert commands == (Command.AWAIT_COMMIT,)
+    again, commands = advance(waiting, CommitFailed())
+    assert commands == (Command.CAPTURE_LIVE, Command.COMMIT, Command.AWAIT_COMMIT)
+    assert advance(again, Committed())[0].step is Step.DRAIN
