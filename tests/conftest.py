@@ -9,6 +9,8 @@ import jax
 import pytest
 from hypothesis import settings
 
+pytest.register_assert_rewrite("tests.multiprocess.job", "tests.multiprocess.scenarios")
+
 GOLDEN = Path(__file__).parent / "golden"
 
 # The same examples on every machine, and no verdict on its speed.

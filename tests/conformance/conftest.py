@@ -12,7 +12,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
             continue
-        if "processes" in item.callspec.params.values():
+        if any(isinstance(value, str) and value == "processes" for value in item.callspec.params.values()):
             item.add_marker(pytest.mark.timeout(600))
             if item.originalname != WIDEST or item.callspec.params["plan"].count(",") < 3:
                 item.add_marker(pytest.mark.soak)
