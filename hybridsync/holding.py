@@ -59,6 +59,7 @@ class Holding:
           WaitTimeout: somebody still reads the last capture.
         """
         with self._condition:
+            self._capture = None  # no new reader comes, so that a stream of them cannot keep the next capture away
             if not self._condition.wait_for(lambda: not self._readers, READ_SECS):
                 raise WaitTimeout(
                     f"{self._readers} reader(s) of the last capture have not ended within {READ_SECS:g} s; "
@@ -66,7 +67,6 @@ class Holding:
                 )
             if self._buffer is None:
                 self._buffer = self._layout.empty()
-            self._capture = None
             self._layout.pack(state, out=self._buffer)
 
     def seal(
