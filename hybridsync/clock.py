@@ -32,7 +32,18 @@ class SystemClock:
 SYSTEM_CLOCK = SystemClock()
 
 
+_WAKE_SECS = 0.0003
+"""How late an idle machine wakes a sleeper."""
+
+
 def pause(secs: float) -> None:
-    """Block this thread for `secs` seconds: emulated compute and injected delays, never a wait for an event."""
-    if secs > 0:
-        threading.Event().wait(secs)
+    """Block this thread for `secs` seconds: emulated compute and injected delays, never a wait for an event.
+
+    An emulated device is busy for as long as it says, not for as long as the machine takes to wake up: the end of the
+    time is polled.
+    """
+    until = time.monotonic() + secs
+    if secs > _WAKE_SECS:
+        threading.Event().wait(secs - _WAKE_SECS)
+    while time.monotonic() < until:
+        pass

@@ -15,6 +15,7 @@ from hybridsync.rpc import hybridsync_pb2 as pb
 from hybridsync.rpc.buffers import Buffers
 from hybridsync.rpc.channels import Servicer, call, retrying, stub
 from hybridsync.rpc.codec import decode, encode, parse
+from hybridsync.rpc.exchange import Exchange
 from hybridsync.rpc.frames import check_size, receive, receive_header, send
 from hybridsync.rpc.holder import HolderClient
 from hybridsync.rpc.status import Guard
@@ -45,8 +46,8 @@ class ParameterServicer(Servicer):
         self._buffers = Buffers(contribution_bytes, num_buffers)
         super().__init__(
             "ParameterServer",
-            unary={"Enter": self._enter, "Fence": self._fence, "PushPullSmall": self._push_pull_small},
-            streams={"PushPull": self._push_pull, "Pull": self._pull},
+            unary={"Enter": self._enter, "Fence": self._fence},
+            streams={"PushPull": self._push_pull, "PushPullSmall": self._push_pull_small, "Pull": self._pull},
         )
 
     def _enter(self, request: pb.Phase) -> pb.Held:
@@ -56,7 +57,12 @@ class ParameterServicer(Servicer):
         self._backend.fence(decode(Epoch, request.epoch), request.worker, request.incarnation)
         return pb.Empty()
 
-    def _push_pull_small(self, request: pb.SmallPush) -> pb.SmallReply:
+    def _push_pull_small(self, stream: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        with Guard(context, "hybridsync.ParameterServer.PushPullSmall"):
+            for data in stream:
+                yield self._answer_small(parse(pb.SmallPush, data)).SerializeToString()
+
+    def _answer_small(self, request: pb.SmallPush) -> pb.SmallReply:
         check_size(len(request.contribution), self._buffers.num_bytes)
         with self._buffers.lend(BUFFER_SECS) as buffer:
             buffer[:] = np.frombuffer(request.contribution, np.uint8)
@@ -108,7 +114,7 @@ class ParameterClient(HolderClient):
         self._fence = stub(self._channel, "ParameterServer", "Fence")
         self._pull = stub(self._channel, "ParameterServer", "Pull")
         self._push_pull = stub(self._channel, "ParameterServer", "PushPull")
-        self._push_pull_small = stub(self._channel, "ParameterServer", "PushPullSmall")
+        self._small = Exchange(stub(self._channel, "ParameterServer", "PushPullSmall"), self._who)
 
     def enter(self, phase: Phase) -> Held:
         """Make the server take the phase's starting state and serve the phase."""
@@ -147,7 +153,9 @@ class ParameterClient(HolderClient):
         """
         if max(contribution.nbytes, into.nbytes) < SMALL_BYTES:
             small = pb.SmallPush(push=encode(push), contribution=contribution.tobytes())
-            answer = call(self._push_pull_small, small, self._deadline_secs, self._who, "PushPull")
+            request = small.SerializeToString()
+            data = retrying(lambda secs: self._small.send(request, secs), self._deadline_secs, self._who, "PushPull")
+            answer = parse(pb.SmallReply, data)
             check_size(len(answer.parameters), into.nbytes)
             into[:] = np.frombuffer(answer.parameters, np.uint8)
             return decode(PushReply, answer.reply)
@@ -157,6 +165,11 @@ class ParameterClient(HolderClient):
             return _receive_reply(self._push_pull(send(header, contribution), timeout=secs), into)
 
         return retrying(attempt, self._deadline_secs, self._who, "PushPull")
+
+    def close(self) -> None:
+        """Close the channel; calls under way end with `RoleLost`."""
+        self._small.close()
+        super().close()
 
 
 def _receive_reply(stream: Any, into: np.ndarray) -> PushReply:

@@ -21,7 +21,7 @@ LARGE, SMALL = 2 * (1 << 20) + 77, 80_000
 PUSH = Push(EPOCH, worker=2, incarnation=2**64 - 1, units=(4, 7), base=30)
 
 
-@pytest.fixture(params=[LARGE, SMALL], ids=["stream", "unary"])
+@pytest.fixture(params=[LARGE, SMALL], ids=["chunks", "one message"])
 def num_bytes(request: pytest.FixtureRequest) -> int:
     return request.param
 
