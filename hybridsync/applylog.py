@@ -6,7 +6,8 @@
 protocol's factor on the schedule's learning rate, `weight` the units in the update, `blend` the share of the new model
 statistics. Under lock-step the units stand in member order and `base` is `sequence - 1`.
 
-Each phase has one writer: the primary, or the mesh's first member.
+Every member of a mesh notes every update; whoever is captured writes down what the file does not hold yet, so that a
+member's death loses none.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
+
+_TAIL_BYTES = 1 << 20
+"""More than the longest line, and less than is noticed."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +39,21 @@ class Entry:
 class ApplyLog(Protocol):
     """Where updates are written down."""
 
-    def write(self, entry: Entry) -> None: ...
+    def write(self, entry: Entry) -> None:
+        """Note one update; the caller serialises the calls."""
+        ...
 
-    def flush(self) -> None: ...
+    def flush(self) -> None:
+        """Write down what was noted, durably.
+
+        Raises:
+          OSError: the disk refuses.
+        """
+        ...
+
+    def clear(self) -> None:
+        """Forget what was noted and not written down: it is not, or no longer, part of the run."""
+        ...
 
 
 class NullApplyLog:
@@ -47,28 +63,55 @@ class NullApplyLog:
 
     def flush(self) -> None: ...
 
+    def clear(self) -> None: ...
+
 
 class FileApplyLog:
-    """Appends to a file; lines are buffered until `flush`, which makes them durable."""
+    """Appends to a file that other processes append to before and after; see `ApplyLog`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._lines: list[str] = []
+        self._entries: list[Entry] = []
 
     def write(self, entry: Entry) -> None:
-        """Buffer one entry; the caller serialises writes with its updates."""
-        self._lines.append(json.dumps(asdict(entry), separators=(",", ":")))
+        self._entries.append(entry)
 
     def flush(self) -> None:
-        """Write the buffered lines and wait until they are on the disk."""
-        lines, self._lines = self._lines, []
-        if lines:
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-            try:
-                os.write(descriptor, ("\n".join(lines) + "\n").encode())
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        entries, self._entries = self._entries, []
+        if not entries:
+            return
+        end, sequence = _tail(self._path)
+        lines = [_line(entry) for entry in entries if entry.sequence > sequence]
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            os.ftruncate(descriptor, end)
+            os.pwrite(descriptor, "".join(lines).encode(), end)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def clear(self) -> None:
+        self._entries = []
+
+
+def _line(entry: Entry) -> str:
+    return json.dumps(asdict(entry), separators=(",", ":")) + "\n"
+
+
+def _tail(path: Path) -> tuple[int, int]:
+    """Return where the last whole line ends, and its sequence; a writer that was killed may leave a torn one."""
+    if not path.exists():
+        return 0, 0
+    with open(path, "rb") as log:
+        size = log.seek(0, os.SEEK_END)
+        start = max(0, size - _TAIL_BYTES)
+        log.seek(start)
+        tail = log.read()
+    end = tail.rfind(b"\n") + 1
+    if not end:
+        return 0, 0
+    last = tail[:end].splitlines()[-1]
+    return start + end, json.loads(last)["sequence"]
 
 
 def read(path: Path) -> Iterator[Entry]:
@@ -81,13 +124,17 @@ def read(path: Path) -> Iterator[Entry]:
 
 
 def cut(path: Path, sequence: int) -> int:
-    """Remove the entries after `sequence`, those of updates that were lost; returns how many."""
-    if not path.exists():
+    """Remove the entries after `sequence`, those of updates that were lost; returns how many.
+
+    Raises:
+      OSError: the disk refuses.
+    """
+    if _tail(path)[1] <= sequence:
         return 0
     kept, removed = [], 0
     for entry in read(path):
         if entry.sequence <= sequence:
-            kept.append(json.dumps(asdict(entry), separators=(",", ":")) + "\n")
+            kept.append(_line(entry))
         else:
             removed += 1
     temporary = path.with_name(path.name + ".tmp")

@@ -72,6 +72,14 @@ class StaleIncarnation(HybridSyncError):
     """A call of a worker that has been replaced by a newer process."""
 
 
+class NotRegistered(HybridSyncError):
+    """A call of a role that this chief has not heard of: it was restarted; register again and repeat the call."""
+
+
+class PhaseBroken(HybridSyncError):
+    """The active phase has lost somebody without whom it cannot go on; another epoch follows from the newest state."""
+
+
 class PhaseRevoked(HybridSyncError):
     """Thrown into a worker program at its next yield when its phase is revoked; not to be caught by it."""
 

@@ -132,11 +132,42 @@ class Holding:
         return self._layout.unpack(buffer)
 
 
-class StartingState:
-    """The chief as a holder: it keeps the state that the run starts from, and trains nothing."""
+class Kept:
+    """The chief as a holder: it keeps the last committed state, for when nobody holds a newer one.
 
-    def __init__(self, holding: Holding) -> None:
+    The state itself is the commit's own copy; it is packed when somebody needs it.
+
+    Args:
+      holding: what others read.
+      capture: of the state that the run starts from.
+      state: that state.
+    """
+
+    def __init__(self, holding: Holding, capture: Capture, state: TrainState) -> None:
         self._holding = holding
+        self._kept = capture, state
+
+    def keep(self, capture: Capture, state: TrainState) -> None:
+        """Keep a newer state, which nobody changes any more."""
+        self._kept = capture, state
+
+    @property
+    def units(self) -> int:
+        """Units applied in the kept state."""
+        return self._kept[0].held.units
+
+    def offer(self) -> Capture:
+        """Return a capture of the kept state, readable here.
+
+        Raises:
+          WaitTimeout: somebody still reads the capture offered before.
+        """
+        capture, state = self._kept
+        self._holding.pack(state)
+        held = capture.held
+        return self._holding.seal(
+            held.epoch, sequence=held.sequence, applied=capture.applied, dropped=capture.dropped
+        )
 
     def capture(self, epoch: Epoch, final: bool) -> Capture:
         """Refuse: the chief takes part in no epoch.
@@ -144,14 +175,14 @@ class StartingState:
         Raises:
           StaleEpoch: always.
         """
-        raise StaleEpoch(f"the chief keeps the starting state only and takes no part in epoch {epoch}")
+        raise StaleEpoch(f"the chief keeps the last committed state only and takes no part in epoch {epoch}")
 
     def read(self, capture_id: int, into: np.ndarray) -> None:
-        """Copy the starting state (see `Holding.read`)."""
+        """Copy what was offered last (see `Holding.read`)."""
         self._holding.read(capture_id, into)
 
     def lend(self, capture_id: int) -> Loan:
-        """Lend the starting state (see `Holding.lend`)."""
+        """Lend what was offered last (see `Holding.lend`)."""
         return self._holding.lend(capture_id)
 
 

@@ -12,10 +12,30 @@ from dataclasses import dataclass
 from hybridsync.plan import Epoch, Phase
 from hybridsync.units import Range
 
+WAITING = "average"
+"""What a member of a mesh is `doing` that waits for the others of its step."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a role is in the middle of when a restarted chief hears of it for the first time.
+
+    Args:
+      phase: that it takes part in.
+      open: whether it still does: a server takes pushes, a worker has not come back.
+      stream: units leased to it in this phase so far, in order (workers).
+      completed: how many of them are done (workers).
+    """
+
+    phase: Phase
+    open: bool
+    stream: tuple[Range, ...] = ()
+    completed: int = 0
+
 
 @dataclass(frozen=True)
 class Hello:
-    """A role's first words to the chief.
+    """A role's first words to a chief.
 
     Args:
       role: "server" or "worker".
@@ -25,6 +45,8 @@ class Hello:
       address: where the role serves its own state.
       schema: `Layout.schema_hash` of the training state it was built for.
       version: version of the package.
+      life: how many processes had this place before; makes the incarnation.
+      standing: what the role is in the middle of; None in its own first words.
     """
 
     role: str
@@ -34,6 +56,8 @@ class Hello:
     address: str
     schema: str
     version: str
+    life: int = 0
+    standing: Standing | None = None
 
 
 @dataclass(frozen=True)
@@ -87,12 +111,18 @@ class Capture:
 
 @dataclass(frozen=True)
 class PhaseRequest:
-    """A worker asks for the phase after `after`; `held` is the state it brings along, if any."""
+    """A worker asks for the phase after `after`.
+
+    Args:
+      held: the state it brings along, if any.
+      failure: why it left that phase before its end; "" if it did not.
+    """
 
     worker: int
     incarnation: int
     after: Epoch
     held: Held | None
+    failure: str = ""
 
 
 @dataclass(frozen=True)
@@ -158,6 +188,8 @@ class Report:
       wait_secs: time waited for others.
       compile_secs: time spent compiling.
       spans: for the timeline.
+      doing: what the worker's training thread is at: "compute", "average" or "".
+      hold_secs: how long the chief may keep its answer back while it has no news: a long poll.
     """
 
     role: str
@@ -177,11 +209,13 @@ class Report:
     first_applied: float = 0.0
     last_applied: float = 0.0
     spans: tuple[Span, ...] = ()
+    doing: str = ""
+    hold_secs: float = 0.0
 
 
 @dataclass(frozen=True)
 class ReportReply:
-    """The active epoch; a role in an older one has been revoked; `done` when the run is over."""
+    """The active epoch; whether the phase that the role reported from is revoked; `done` when the run is over."""
 
     epoch: Epoch
     revoked: bool

@@ -16,6 +16,8 @@ from hybridsync.checkpoint import CheckpointStore, Restored
 from hybridsync.chief.ledger import Ledger
 from hybridsync.durable import EpochFile, WorkdirLock, make_directory
 from hybridsync.errors import ResumeError, WorkdirError
+from hybridsync.holding import Holding
+from hybridsync.messages import Capture
 from hybridsync.plan import Epoch
 from hybridsync.resuming import Resume, check_workdir
 from hybridsync.run import Run
@@ -88,6 +90,17 @@ class Opening:
             recorder.progress.note(f"{self.rolled_back:,} units after the last commit were lost and are done again")
         for step, reason in self.quarantined:
             recorder.progress.note(f"checkpoint {step} is damaged and was set aside: {reason}")
+
+
+def start_capture(opening: Opening, holding: Holding) -> Capture:
+    """Pack the state that a run begins with into `holding`, and return its capture."""
+    holding.pack(opening.state)
+    return holding.seal(
+        Epoch(opening.epoch, 0),
+        sequence=opening.sequence,
+        applied=opening.ledger.applied().ranges(),
+        dropped=opening.ledger.dropped().ranges(),
+    )
 
 
 class AlreadyCompleted(Exception):

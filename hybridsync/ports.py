@@ -29,22 +29,15 @@ from hybridsync.messages import (
 from hybridsync.plan import Epoch, Phase
 
 
-class ChiefPort(Protocol):
-    """What workers and servers ask of the chief."""
-
-    def register(self, hello: Hello) -> Welcome:
-        """Take part in the run; issues a fresh incarnation.
-
-        Raises:
-          SchemaMismatch: the role's state has other leaves than the chief's.
-        """
-        ...
+class WorkPort(Protocol):
+    """Where a worker gets its work."""
 
     def next_phase(self, request: PhaseRequest) -> PhaseReply:
         """Return the phase after `request.after`, waiting for it up to about a second.
 
         Raises:
           StaleIncarnation: the worker has been replaced.
+          NotRegistered: this chief does not know the worker.
         """
         ...
 
@@ -53,14 +46,29 @@ class ChiefPort(Protocol):
 
         Raises:
           StaleEpoch, StaleIncarnation: the caller is out of date.
+          NotRegistered: this chief does not know the worker.
+        """
+        ...
+
+
+class ChiefPort(WorkPort, Protocol):
+    """What workers and servers ask of the chief."""
+
+    def register(self, hello: Hello) -> Welcome:
+        """Take part in the run; a repeat changes nothing.
+
+        Raises:
+          SchemaMismatch: the role's state has other leaves than the chief's.
+          StaleIncarnation: a later process has this place.
         """
         ...
 
     def report(self, report: Report) -> ReportReply:
-        """Take a heartbeat.
+        """Take a heartbeat; the answer waits up to `report.hold_secs` for news.
 
         Raises:
           StaleIncarnation: the role has been replaced.
+          NotRegistered: this chief does not know the role.
         """
         ...
 

@@ -53,6 +53,11 @@ class Leasing:
         """End every stream where it is."""
         self._open, self._ended = False, True
 
+    @property
+    def closed(self) -> bool:
+        """Whether every stream has ended."""
+        return self._ended
+
     def expect(self, epoch: Epoch) -> Phase:
         """Return the active phase.
 

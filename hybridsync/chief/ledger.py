@@ -123,6 +123,21 @@ class Ledger:
         self._waiting.update(units)
         return len(units)
 
+    def restore(self, applied: Iterable[Range], dropped: Iterable[Range]) -> int:
+        """Take over what the holder of the newest state says: nothing else was applied, and nobody has a lease.
+
+        Returns:
+          how many units had been noted as applied that were not; they wait to be leased again.
+        """
+        held, gone = UnitSet(applied), UnitSet(dropped)
+        lost = len(self._applied.difference(held))
+        self._issued = max([self._issued, *(stop for _, stop in (*held.ranges(), *gone.ranges()))])
+        self._applied, self._dropped, self._leased = held, gone, {}
+        whole = UnitSet([(0, self._issued)]) if self._issued else UnitSet()
+        self._waiting = whole.difference(held).difference(gone)
+        self.check()
+        return lost
+
     def holders(self) -> dict[str, int]:
         """Return who has how many units leased."""
         return {holder: len(units) for holder, units in self._leased.items() if len(units)}

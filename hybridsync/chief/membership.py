@@ -1,14 +1,15 @@
 """Who takes part: incarnations and liveness leases, without reading a clock.
 
 A role is alive while its last sign of life is younger than the lease. A newer process under the same number fences
-the older one: its incarnation is refused from then on.
+the older one: its incarnation is refused from then on. The incarnation is the number of the process's life, which its
+supervisor counts, so that a restarted chief goes on with the same ones.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from hybridsync.errors import StaleIncarnation
+from hybridsync.errors import NotRegistered, StaleIncarnation
 from hybridsync.messages import Hello
 
 HEARTBEAT_SECS = 1.0
@@ -33,8 +34,15 @@ class Membership:
         self._incarnations: dict[int, int] = {}
 
     def join(self, hello: Hello, now: float) -> Member:
-        """Register a process; it replaces any earlier one under the same id."""
-        incarnation = self._incarnations.get(hello.id, 0) + 1
+        """Register a process; it replaces any earlier one under the same id. A repeat changes nothing.
+
+        Raises:
+          StaleIncarnation: a later process has this place, or this one has left it.
+        """
+        incarnation = hello.life + 1
+        newest = self._incarnations.get(hello.id, 0)
+        if incarnation < newest or (incarnation == newest and hello.id not in self._members):
+            raise self._stale(hello.id, incarnation)
         self._incarnations[hello.id] = incarnation
         self._members[hello.id] = Member(hello, incarnation, now)
         return self._members[hello.id]
@@ -48,17 +56,22 @@ class Membership:
 
         Raises:
           StaleIncarnation: that process has left or been replaced.
+          NotRegistered: nobody has registered under that number yet.
         """
+        if role_id not in self._incarnations:
+            raise NotRegistered(f"{self.role} {role_id} has not registered with this chief; register and call again")
         member = self._members.get(role_id)
         if member is None or member.incarnation != incarnation:
-            newest = self._incarnations.get(role_id, 0)
-            raise StaleIncarnation(
-                f"{self.role} {role_id} speaks as incarnation {incarnation}, but "
-                + (f"incarnation {newest} has taken its place" if newest != incarnation else "its lease has expired")
-                + "; this process ends"
-            )
+            raise self._stale(role_id, incarnation)
         self._members[role_id] = replace(member, last_beat=now)
         return self._members[role_id]
+
+    def _stale(self, role_id: int, incarnation: int) -> StaleIncarnation:
+        newest = self._incarnations[role_id]
+        why = f"incarnation {newest} has taken its place" if newest != incarnation else "its lease has expired"
+        return StaleIncarnation(
+            f"{self.role} {role_id} speaks as incarnation {incarnation}, but {why}; this process ends"
+        )
 
     def expired(self, now: float, lease_secs: float) -> tuple[Member, ...]:
         """Return the members without a sign of life for `lease_secs`."""

@@ -12,6 +12,19 @@ from hybridsync.errors import PhaseRevoked, WaitTimeout
 class Collective(Protocol):
     """Sums the contributions of a phase's members, in their order."""
 
+    def enter(self) -> None:
+        """Meet the other members, before the first total.
+
+        Raises:
+          PhaseRevoked: a member is gone, or the collective was broken off.
+          WaitTimeout: a member did not come in time.
+        """
+        ...
+
+    def break_off(self, reason: str) -> None:
+        """Make every call under way, in any thread, and every later one raise PhaseRevoked."""
+        ...
+
     def total(self, index: int, contribution: Any) -> Any:
         """Deliver the contribution of the member at `index`; returns the total of all.
 
@@ -44,6 +57,9 @@ class Rendezvous:
         self._total: Any = None
         self._broken = ""
 
+    def enter(self) -> None:
+        """Nothing: threads of one process need no introduction."""
+
     def total(self, index: int, contribution: Any) -> Any:
         """Deliver a contribution (see `Collective.total`)."""
         if len(self._members) == 1:
@@ -75,7 +91,7 @@ class Rendezvous:
             return self._total
 
     def break_off(self, reason: str) -> None:
-        """Make every waiting and later call raise PhaseRevoked."""
+        """Make every waiting and later call raise PhaseRevoked (see `Collective.break_off`)."""
         with self._condition:
             self._broken = reason
             self._condition.notify_all()

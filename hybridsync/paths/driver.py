@@ -12,13 +12,14 @@ Handlers = Mapping[type, Callable[[Any], Any]]
 """Effect class -> what carries it out; its return value is the effect's result."""
 
 
-def drive(program: Program, handlers: Handlers) -> bool:
-    """Run `program` to its end; returns whether it ended by itself.
+def drive(program: Program, handlers: Handlers) -> None:
+    """Run `program` to its end.
 
     A handler that meets a stale epoch, or raises PhaseRevoked itself, revokes the program: `PhaseRevoked` is thrown in
     at its current yield, which no program may survive.
 
     Raises:
+      PhaseRevoked: the program was revoked; the text says why.
       AssertionError: the program yields an effect outside its path's vocabulary, or catches the revocation.
       Exception: whatever else a handler raises; the program is closed first.
     """
@@ -28,13 +29,13 @@ def drive(program: Program, handlers: Handlers) -> bool:
             try:
                 effect = program.send(result)
             except StopIteration:
-                return True
+                return
             handler = handlers.get(type(effect))
             assert handler is not None, f"{type(effect).__name__} is not an effect of this path"
             result = handler(effect)
     except (StaleEpoch, PhaseRevoked) as revoked:
         _revoke(program, revoked)
-        return False
+        raise PhaseRevoked(str(revoked)) from revoked
     finally:
         program.close()
 

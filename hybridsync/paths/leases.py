@@ -8,8 +8,8 @@ from hybridsync.clock import Clock
 from hybridsync.errors import WaitTimeout
 from hybridsync.messages import LeaseReply, LeaseRequest
 from hybridsync.plan import Phase
-from hybridsync.ports import ChiefPort
-from hybridsync.units import UnitStream
+from hybridsync.ports import WorkPort
+from hybridsync.units import Range, UnitStream
 
 LEASE_DEADLINE_SECS = 600.0
 """How long a worker waits for units before it gives up: others' last units may take long, the chief may restart."""
@@ -27,7 +27,7 @@ class LeaseStream:
 
     def __init__(
         self,
-        chief: ChiefPort,
+        chief: WorkPort,
         worker: int,
         incarnation: int,
         phase: Phase,
@@ -41,6 +41,11 @@ class LeaseStream:
         self._final = False
         self._renew_at = 0
         self._renewal: Future[LeaseReply] | None = None
+
+    @property
+    def ranges(self) -> tuple[Range, ...]:
+        """Units received so far in this phase, in order."""
+        return self._stream.ranges(0, len(self._stream))
 
     @property
     def position(self) -> int:

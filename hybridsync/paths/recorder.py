@@ -33,6 +33,7 @@ class WorkerRecorder:
         self.incarnation = 0
         self.epoch: Epoch = NO_EPOCH
         self.completed = 0
+        self.doing = ""
         self._lock = threading.Lock()
         self._spans: list[tuple[str, str, float, float, int, int]] = []
         self._losses: list[Any] = []
@@ -43,7 +44,7 @@ class WorkerRecorder:
         """Begin to note for another phase."""
         with self._lock:
             self.stamps = _no_stamps
-            self.epoch, self.completed = epoch, 0
+            self.epoch, self.completed, self.doing = epoch, 0, ""
 
     def compute(self, category: str, started: float, ended: float, loss: Any) -> None:
         """Note one unit's local computation."""
@@ -94,5 +95,6 @@ class WorkerRecorder:
             compile_secs=sums[2],
             first_applied=first,
             last_applied=last,
+            doing=self.doing,
             spans=tuple(Span(*span) for span in spans),
         )

@@ -39,5 +39,9 @@ class RemoteLink:
         reply = self._client.push_pull(push, self._contribution, self._parameters)
         return reply, self._unpacked()
 
+    def close(self) -> None:
+        """See `ServerLink.close`."""
+        self._client.close()
+
     def _unpacked(self) -> Parameters:
         return self._parameters_layout.unpack(self._parameters)

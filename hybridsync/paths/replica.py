@@ -30,7 +30,7 @@ class Replica:
       programs: the compiled programs.
       reader_at: how to reach the role that holds a phase's starting state.
       clock: for the stamps of the first and last update.
-      apply_log: where updates are written down, on the mesh's first member.
+      apply_log: where updates are noted; whichever member is captured writes them down.
       device: where the state lives; None is jax's default.
     """
 
@@ -43,14 +43,13 @@ class Replica:
         self._lock = threading.Lock()
         self._state: TrainState | None = None
         self._phase: Phase | None = None
-        self._logs = False
         self._step = 0
         self._sequence = 0
         self._applied = UnitSet()
         self._fingerprint = ""
         self._first_applied = self._last_applied = 0.0
 
-    def enter(self, phase: Phase, worker: int) -> None:
+    def enter(self, phase: Phase) -> None:
         """Hold the phase's starting state: keep it where it is held already, else take it over.
 
         Raises:
@@ -58,15 +57,15 @@ class Replica:
         """
         with self._lock:
             if self._phase is not None and self._phase.epoch == phase.epoch:
-                self._logs = self._logs or worker == phase.members[0]  # whichever member of a shared one came first
                 return
             if self._state is None or self._fingerprint != phase.fingerprint:
-                self._state = None  # free the old one before its successor comes
+                # The old state stays until its successor is here: should the sender die, somebody may need it.
                 self._state = take_over(phase, self._programs.state_layout, self._reader_at, self._device)
-            self._phase, self._logs = phase, worker == phase.members[0]
+            self._apply_log.clear()  # the phase's starting state was captured, and its updates were written, elsewhere
+            self._phase = phase
             self._step, self._sequence = 0, phase.sequence
             self._applied = UnitSet(phase.applied)
-            self._fingerprint = ""
+            self._fingerprint = phase.fingerprint
             self._first_applied = self._last_applied = 0.0
 
     @property
@@ -86,18 +85,19 @@ class Replica:
             self._sequence += 1
             for unit in units:
                 self._applied.add(unit)
+            self._fingerprint = ""
             self._last_applied = self._clock.monotonic()
             self._first_applied = self._first_applied or self._last_applied
-            if self._logs:
-                entry = Entry(
-                    self._phase.epoch.number, self._sequence, units, self._sequence - 1, factor, float(len(units)), 1.0
-                )
-                self._apply_log.write(entry)
+            entry = Entry(
+                self._phase.epoch.number, self._sequence, units, self._sequence - 1, factor, float(len(units)), 1.0
+            )
+            self._apply_log.write(entry)
 
-    def leave(self) -> Held:
-        """Return what is held at the end of the phase, with its fingerprint."""
+    def held(self) -> Held | None:
+        """Return what is held between two phases, with its fingerprint; None before the first."""
         with self._lock:
-            assert self._state is not None and self._phase is not None
+            if self._state is None or self._phase is None:
+                return None
             if not self._fingerprint:
                 self._fingerprint = fingerprint(self._state)
             return Held(self._phase.epoch, len(self._applied), self._sequence, self._fingerprint)

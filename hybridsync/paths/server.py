@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -15,7 +16,7 @@ from hybridsync.paths.emulation import Emulation
 from hybridsync.paths.leases import LeaseStream
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.plan import Phase
-from hybridsync.ports import ChiefPort
+from hybridsync.ports import WorkPort
 from hybridsync.protocols.base import Compute, Lease, Pull, PushPull
 from hybridsync.step import Parameters, Programs
 
@@ -37,6 +38,10 @@ class ServerLink(Protocol):
         Raises:
           StaleEpoch, StaleIncarnation: this worker is out of date.
         """
+        ...
+
+    def close(self) -> None:
+        """End the calls under way, with RoleLost, and refuse later ones."""
         ...
 
 
@@ -71,7 +76,7 @@ class ServerEngine:
     def __init__(
         self,
         worker: int,
-        chief: ChiefPort,
+        chief: WorkPort,
         programs: Programs,
         link_of: Callable[[Phase], ServerLink],
         recorder: WorkerRecorder,
@@ -79,21 +84,42 @@ class ServerEngine:
     ) -> None:
         self._worker, self._chief, self._programs, self._link_of = worker, chief, programs, link_of
         self._recorder, self._emulation = recorder, emulation
+        self._lock = threading.Lock()
+        self.stream: LeaseStream | None = None
+        self._link: ServerLink | None = None
 
     def run(self, phase: Phase) -> None:
-        """Take part in `phase` until the chief has no more units or the phase is revoked."""
-        _Worker(self, phase).run()
+        """Take part in `phase` until the chief has no more units.
+
+        Raises:
+          PhaseRevoked: the phase has ended for everybody.
+          RoleLost, WaitTimeout: the server did not answer, or the phase was revoked.
+        """
+        link = self._link_of(phase)
+        with self._lock:
+            self._link = link
+        try:
+            _Worker(self, phase, link).run()
+        finally:
+            link.close()
+
+    def revoke(self, reason: str) -> None:
+        """Make the phase under way raise RoleLost; called from another thread."""
+        with self._lock:
+            link = self._link
+        if link is not None:
+            link.close()
 
 
 class _Worker:
     """One worker in one phase."""
 
-    def __init__(self, engine: ServerEngine, phase: Phase) -> None:
+    def __init__(self, engine: ServerEngine, phase: Phase, link: ServerLink) -> None:
         self.engine, self.phase = engine, phase
         self.recorder, self.clock = engine._recorder, engine._recorder.clock
         self.protocol = protocols.parse(phase.spec)
-        self.link = engine._link_of(phase)
-        self.stream = LeaseStream(
+        self.link = link
+        self.stream = engine.stream = LeaseStream(
             engine._chief, engine._worker, self.recorder.incarnation, phase, self.clock, ahead=None
         )
 

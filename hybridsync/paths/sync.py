@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import jax
 
 from hybridsync import protocols
+from hybridsync.errors import PhaseRevoked
+from hybridsync.messages import WAITING
 from hybridsync.paths.collective import Collective
 from hybridsync.paths.driver import drive
 from hybridsync.paths.emulation import Emulation
@@ -16,7 +19,7 @@ from hybridsync.paths.leases import LeaseStream
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.paths.replica import Replica
 from hybridsync.plan import Phase
-from hybridsync.ports import ChiefPort
+from hybridsync.ports import WorkPort
 from hybridsync.protocols.base import Average, Compute, Lease, LocalUpdate
 from hybridsync.step import Programs
 
@@ -37,7 +40,7 @@ class SyncEngine:
     def __init__(
         self,
         worker: int,
-        chief: ChiefPort,
+        chief: WorkPort,
         programs: Programs,
         replica: Replica,
         collective_of: Callable[[Phase], Collective],
@@ -48,10 +51,40 @@ class SyncEngine:
         self._worker, self._chief, self._programs, self._replica = worker, chief, programs, replica
         self._collective_of, self._recorder, self._emulation = collective_of, recorder, emulation
         self._ahead = ahead
+        self._lock = threading.Lock()
+        self.stream: LeaseStream | None = None
+        self._collective: Collective | None = None
+        self._revoked = ""
 
     def run(self, phase: Phase) -> None:
-        """Take part in `phase` until its stream of units ends."""
+        """Take part in `phase` until its stream of units ends.
+
+        Raises:
+          PhaseRevoked: the phase was revoked, or lost a member.
+          RoleLost, WaitTimeout: whoever holds the starting state, or a member, did not answer.
+        """
+        with self._lock:
+            self._collective, self._revoked = None, ""
         _Member(self, phase).run()
+
+    def revoke(self, reason: str) -> None:
+        """Make the phase under way raise PhaseRevoked; called from another thread."""
+        with self._lock:
+            self._revoked, collective = reason, self._collective
+        if collective is not None:
+            collective.break_off(reason)
+
+    def attach(self, collective: Collective) -> Collective:
+        """Make `collective` the one that a revocation breaks off.
+
+        Raises:
+          PhaseRevoked: it came first.
+        """
+        with self._lock:
+            self._collective = collective
+            if self._revoked:
+                raise PhaseRevoked(self._revoked)
+        return collective
 
 
 class _Member:
@@ -63,7 +96,7 @@ class _Member:
         self.members = phase.members
         self.index = phase.members.index(engine._worker)
         self.protocol = protocols.parse(phase.spec)
-        self.stream = LeaseStream(
+        self.stream = engine.stream = LeaseStream(
             engine._chief, engine._worker, self.recorder.incarnation, phase, self.clock, engine._ahead
         )
         self.step = 0
@@ -71,9 +104,10 @@ class _Member:
         self.started = 0.0
 
     def run(self) -> None:
-        self.engine._replica.enter(self.phase, self.engine._worker)
+        self.engine._replica.enter(self.phase)
         self.recorder.stamps = self.engine._replica.stamps
-        self.collective = self.engine._collective_of(self.phase)
+        self.collective = self.engine.attach(self.engine._collective_of(self.phase))
+        self.collective.enter()
         handlers = {
             Lease: self.lease,
             Compute: self.compute,
@@ -92,6 +126,7 @@ class _Member:
         if not effect.units:
             return programs.zero
         (unit,) = effect.units
+        self.recorder.doing = "compute"
         started = self.clock.monotonic()
         contribution = programs.gradient(self.engine._replica.parameters, unit)
         jax.block_until_ready(contribution)
@@ -101,9 +136,11 @@ class _Member:
         return contribution
 
     def average(self, effect: Average) -> Any:
+        self.recorder.doing = WAITING
         started = self.clock.monotonic()
         total = self.collective.total(self.index, effect.gradient)
         self.recorder.wait("average", "sync", started, self.clock.monotonic())
+        self.recorder.doing = ""
         return total
 
     def local_update(self, effect: LocalUpdate) -> None:

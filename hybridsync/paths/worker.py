@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import Protocol
 
 from hybridsync import protocols
 from hybridsync.clock import Clock
-from hybridsync.errors import WaitTimeout
-from hybridsync.messages import PhaseRequest
+from hybridsync.errors import PhaseRevoked, RoleLost, StaleEpoch, WaitTimeout
+from hybridsync.messages import PhaseRequest, Standing
+from hybridsync.paths.leases import LeaseStream
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.paths.replica import Replica
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
-from hybridsync.ports import ChiefPort
+from hybridsync.ports import WorkPort
 from hybridsync.protocols.base import Path
 
 PHASE_DEADLINE_SECS = 900.0
@@ -23,6 +25,11 @@ class Engine(Protocol):
     """Runs phases of one path."""
 
     def run(self, phase: Phase) -> None: ...
+
+    def revoke(self, reason: str) -> None: ...
+
+    @property
+    def stream(self) -> LeaseStream | None: ...
 
 
 class WorkerLoop:
@@ -39,7 +46,7 @@ class WorkerLoop:
     def __init__(
         self,
         worker: int,
-        chief: ChiefPort,
+        chief: WorkPort,
         engines: Mapping[Path, Engine],
         replica: Replica,
         recorder: WorkerRecorder,
@@ -47,6 +54,9 @@ class WorkerLoop:
     ) -> None:
         self._worker, self._chief, self._engines = worker, chief, engines
         self._replica, self._recorder, self._clock = replica, recorder, clock
+        self._lock = threading.Lock()
+        self._phase: Phase | None = None
+        self._inside = False
 
     def run(self) -> None:
         """Work until the chief says that the run is over.
@@ -55,18 +65,49 @@ class WorkerLoop:
           StaleIncarnation: another process has taken this worker's place.
           WaitTimeout: the chief announced no phase in time.
         """
-        epoch, held = NO_EPOCH, None
-        while (phase := self._next_phase(epoch, held)) is not None:
-            path = protocols.parse(phase.spec).path
+        epoch, failure = NO_EPOCH, ""
+        while (phase := self._next_phase(epoch, failure)) is not None:
             self._recorder.enter(phase.epoch)
-            self._engines[path].run(phase)
-            held = self._replica.leave() if path is Path.SYNC else None
+            with self._lock:
+                self._phase, self._inside = phase, True
+            failure = self._take_part(phase)
+            with self._lock:
+                self._inside = False
             epoch = phase.epoch
 
-    def _next_phase(self, after: Epoch, held) -> Phase | None:
+    def revoke(self, epoch: Epoch, reason: str) -> None:
+        """Call the worker back from the phase `epoch`, if it is in it; from the thread that hears of it."""
+        with self._lock:
+            phase = self._phase
+        if phase is not None and phase.epoch == epoch:
+            self._engines[protocols.parse(phase.spec).path].revoke(reason)
+
+    def standing(self) -> Standing | None:
+        """Return where the worker is, for a chief that has not heard of it."""
+        with self._lock:
+            phase, inside = self._phase, self._inside
+        if phase is None:
+            return None
+        stream = self._engines[protocols.parse(phase.spec).path].stream
+        ranges = stream.ranges if inside and stream is not None else ()
+        return Standing(phase, inside, ranges, self._recorder.completed)
+
+    def _take_part(self, phase: Phase) -> str:
+        """Run the phase to its end; returns why it ended early, "" if it did not.
+
+        What others did, or did not do, is for the chief to judge: it hears of it with the request for the next phase.
+        """
+        try:
+            self._engines[protocols.parse(phase.spec).path].run(phase)
+        except (PhaseRevoked, RoleLost, StaleEpoch, WaitTimeout) as failure:
+            return f"{type(failure).__name__}: {failure}"
+        return ""
+
+    def _next_phase(self, after: Epoch, failure: str) -> Phase | None:
+        held = self._replica.held()
         deadline = self._clock.monotonic() + PHASE_DEADLINE_SECS
         while self._clock.monotonic() < deadline:
-            reply = self._chief.next_phase(PhaseRequest(self._worker, self._recorder.incarnation, after, held))
+            reply = self._chief.next_phase(PhaseRequest(self._worker, self._recorder.incarnation, after, held, failure))
             if reply.done:
                 return None
             if reply.phase is not None:

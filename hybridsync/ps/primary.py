@@ -12,7 +12,7 @@ from hybridsync.clock import Clock
 from hybridsync.errors import StaleEpoch, StaleIncarnation, WaitTimeout
 from hybridsync.holding import Holding, Loan, ReaderAt, take_over
 from hybridsync.layout import fingerprint
-from hybridsync.messages import Capture, Held, Push, PushReply, Span
+from hybridsync.messages import Capture, Held, Push, PushReply, Span, Standing
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.protocols.base import Action, Apply, Arrival, Drop, Release
 from hybridsync.state import TrainState
@@ -117,6 +117,7 @@ class Primary:
             if self._state is None or self._fingerprint != phase.fingerprint:
                 self._state = take_over(phase, self._programs.state_layout, self._reader_at, self._device)
             self._fingerprint = ""
+            self._apply_log.clear()
             self._phase, self._rule, self._protocol, self._open = phase, rule, protocol, True
             self._sequence = phase.sequence
             self._applied, self._dropped = UnitSet(phase.applied), UnitSet(phase.dropped)
@@ -169,6 +170,11 @@ class Primary:
             self._incarnations[worker] = max(self._incarnations.get(worker, 0), incarnation + 1)
             self._execute(self._rule.on_leave(worker))
             self._condition.notify_all()
+
+    def standing(self) -> Standing | None:
+        """Return the phase that is served, for a chief that has not heard of it."""
+        with self._condition:
+            return Standing(self._phase, self._open) if self._phase is not None else None
 
     def drain(self) -> Progress:
         """Return and forget what happened since the last call."""

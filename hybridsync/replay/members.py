@@ -137,7 +137,8 @@ def run_member(child: Child, spec: RoleSpec, workdir: Path, make_run: Callable[[
     note = _Progress(child)
     if lockstep:
         flat = FlatContributions(programs.contribution_layout)
-        collective = MeshCollective(world.mesh(phase.members, phase.lane), flat)
+        collective = MeshCollective(world, world.mesh(phase.members, phase.lane), flat)
+        collective.enter()
         state = as_member(programs, state, phase, spec.role_id, collective, note)
     else:
         state = on_one_device(programs, state, phase, note)

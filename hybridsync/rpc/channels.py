@@ -172,12 +172,21 @@ def stub(channel: grpc.Channel, service_name: str, method_name: str) -> Callable
     return channel.unary_unary(path, request_type.SerializeToString, reply_type.FromString)
 
 
-def call(stub_method: Callable[..., T], request: Any, deadline_secs: float, who: str, what: str) -> T:
+def call(
+    stub_method: Callable[..., T],
+    request: Any,
+    deadline_secs: float,
+    who: str,
+    what: str,
+    unreachable_secs: float | None = None,
+) -> T:
     """Call a unary method; see `retrying`."""
-    return retrying(lambda secs: stub_method(request, timeout=secs), deadline_secs, who, what)
+    return retrying(lambda secs: stub_method(request, timeout=secs), deadline_secs, who, what, unreachable_secs)
 
 
-def retrying(attempt: Callable[[float], T], deadline_secs: float, who: str, what: str) -> T:
+def retrying(
+    attempt: Callable[[float], T], deadline_secs: float, who: str, what: str, unreachable_secs: float | None = None
+) -> T:
     """Run `attempt(seconds left)` until it succeeds, the callee refuses by name, or the deadline has passed.
 
     Only a call that did not get an answer (UNAVAILABLE, DEADLINE_EXCEEDED) is repeated, with a growing pause.
@@ -187,26 +196,36 @@ def retrying(attempt: Callable[[float], T], deadline_secs: float, who: str, what
       deadline_secs: for all attempts together.
       who: the role that is called, for the error: "chief at 127.0.0.1:4000".
       what: the call, for the error.
+      unreachable_secs: for attempts that do not reach the callee at all, of a role whose successor has another
+        address; None for the whole deadline.
 
     Raises:
       HybridSyncError: by its own name, the error that the callee raised.
       RoleLost: the callee could not be reached.
       WaitTimeout: the callee was reached and did not answer in time.
     """
-    deadline = SYSTEM_CLOCK.monotonic() + deadline_secs
+    started = SYSTEM_CLOCK.monotonic()
+    deadline = started + deadline_secs
     pause_secs = FIRST_PAUSE_SECS
     left = deadline_secs
     while True:
         try:
             return attempt(left)
         except grpc.RpcError as error:
+            assert isinstance(error, grpc.Call)
             named = to_error(error, who, what)
             if named is not None:
                 raise named from None
             failure = error
+        except ValueError as error:
+            if "closed channel" not in str(error):
+                raise
+            raise RoleLost(f"{who} was not asked for {what}: its channel is closed here") from None
+        if unreachable_secs is not None and failure.code() is grpc.StatusCode.UNAVAILABLE:
+            deadline = min(deadline, started + unreachable_secs)
         left = deadline - SYSTEM_CLOCK.monotonic() - pause_secs
         if left < FIRST_PAUSE_SECS:
-            raise _missing(failure, deadline_secs, who, what) from failure
+            raise _missing(failure, deadline - started, who, what) from failure
         pause(pause_secs)
         pause_secs = min(2 * pause_secs, LAST_PAUSE_SECS)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -17,6 +18,9 @@ from hybridsync.rpc.channels import Servicer, call, make_channel, retrying, stub
 from hybridsync.rpc.codec import decode, encode, parse
 from hybridsync.rpc.frames import check_size, receive, receive_header, send
 from hybridsync.rpc.status import Guard
+
+UNREACHABLE_SECS = 5.0
+"""How long a holder may be out of reach; one that is gone comes back at another address."""
 
 STATE_BYTES = 1 << 36
 """Limit of a state; a reader who asks for more is refused before anything is allocated."""
@@ -53,6 +57,33 @@ class HolderServicer(Servicer):
                 loan.release()
 
 
+class Readers:
+    """The way to whichever holder is read next: one open client, which another thread may close.
+
+    The lock guards the client.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._client: HolderClient | None = None
+
+    def __call__(self, address: str) -> HolderClient:
+        """Return a client of the holder at `address`; the one before is closed."""
+        client = HolderClient(address)
+        with self._lock:
+            former, self._client = self._client, client
+        if former is not None:
+            former.close()
+        return client
+
+    def close(self) -> None:
+        """End the read under way, with RoleLost; a later one opens another client."""
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+
 class HolderClient:
     """A holder in another process: `HolderPort`.
 
@@ -76,7 +107,9 @@ class HolderClient:
     def capture(self, epoch: Epoch, final: bool) -> Capture:
         """Keep a consistent copy of the state at the holder."""
         request = pb.CaptureRequest(epoch=encode(epoch), final=final)
-        return decode(Capture, call(self._capture, request, self._deadline_secs, self._who, "Capture"))
+        return decode(
+            Capture, call(self._capture, request, self._deadline_secs, self._who, "Capture", UNREACHABLE_SECS)
+        )
 
     def read(self, capture_id: int, into: np.ndarray) -> None:
         """Fill `into` (uint8, C-contiguous) with that capture; after an error its content is undefined.
@@ -93,7 +126,7 @@ class HolderClient:
             finally:
                 stream.cancel()  # nothing to do after the last frame
 
-        retrying(attempt, self._deadline_secs, self._who, "Read")
+        retrying(attempt, self._deadline_secs, self._who, "Read", UNREACHABLE_SECS)
 
     def close(self) -> None:
         """Close the channel; calls under way end with `RoleLost`."""

@@ -6,26 +6,28 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Mapping
-from functools import cache
 from pathlib import Path
 from typing import TextIO
 
+from hybridsync import applylog
 from hybridsync.chief.chief import Chief
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import EXIT_COMPLETED, EXIT_PREEMPTED
 from hybridsync.evaluation import Evaluator
-from hybridsync.holding import Holding, StartingState
-from hybridsync.opening import AlreadyCompleted, Opening, Resume, open_run
-from hybridsync.plan import Epoch
+from hybridsync.holding import Holding, Kept
+from hybridsync.messages import RoleEvent
+from hybridsync.opening import APPLY_LOG, AlreadyCompleted, Opening, Resume, open_run, start_capture
 from hybridsync.ports import HolderPort, ServerPort
 from hybridsync.rpc.channels import make_server
 from hybridsync.rpc.chief import ChiefServicer
+from hybridsync.rpc.directory import Directory
 from hybridsync.rpc.holder import HolderClient, HolderServicer
 from hybridsync.rpc.parameter_server import ParameterClient
 from hybridsync.run import Run
 from hybridsync.runtime.heart import use_compilation_cache
 from hybridsync.switching.commits import Committer
-from hybridsync.switching.manager import Manager, Start
+from hybridsync.switching.manager import Manager
+from hybridsync.switching.recovery import Start
 from hybridsync.switching.reporter import Reporter
 from hybridsync.telemetry.progress import open_progress
 from hybridsync.telemetry.recorder import Recorder
@@ -88,18 +90,14 @@ def _manage(
     opening: Opening, recorder: Recorder, address: str, coordinator: str, report: Callable[[dict], None]
 ) -> Summary:
     run, clock = opening.run, SYSTEM_CLOCK
+    assert run.workdir is not None
+    apply_log = run.workdir / APPLY_LOG
     programs = run.programs(donate_parameters=False)
     chief = Chief(opening.ledger, run.config.workers, programs.state_layout.schema_hash, clock)
     holding = Holding(programs.state_layout)
-    holding.pack(opening.state)
-    capture = holding.seal(
-        Epoch(opening.epoch, 0),
-        sequence=opening.sequence,
-        applied=opening.ledger.applied().ranges(),
-        dropped=opening.ledger.dropped().ranges(),
-    )
-    starting = StartingState(holding)
-    servicers = [ChiefServicer(chief), HolderServicer(starting)]
+    capture = start_capture(opening, holding)
+    kept = Kept(holding, capture, opening.state)
+    servicers = [ChiefServicer(chief), HolderServicer(kept)]
     server, bound = make_server(servicers, address, max_workers=4 * run.config.workers + 8)
     server.start()
     report({"address": bound})
@@ -110,11 +108,14 @@ def _manage(
     reporter = Reporter(
         run, chief, recorder, clock, seconds=opening.seconds, hooks=[], switches=opening.switches
     )
-    client_of = cache(HolderClient)
-    server_at = cache(ParameterClient)
+    client_of = Directory(HolderClient, chief.is_live)
+    server_at = Directory(ParameterClient, chief.is_live)
 
     def holder_at(address: str) -> HolderPort:
-        return starting if address == bound else client_of(address)
+        return kept if address == bound else client_of(address)
+
+    def evict(event: RoleEvent) -> None:
+        report({"kill": {"role": event.role, "id": event.id, "pid": event.pid}})
 
     def servers() -> Mapping[str, ServerPort]:
         addresses = [chief.address_of("server", index) for index in range(run.config.servers)]
@@ -127,9 +128,12 @@ def _manage(
         servers=servers,
         holder_at=holder_at,
         epochs=opening.epochs,
-        committer=Committer(opening.store, programs.state_layout, holder_at, Evaluator(run.task), clock),
+        committer=Committer(opening.store, programs.state_layout, holder_at, Evaluator(run.task), clock, kept.keep),
         reporter=reporter,
+        keeper=kept,
         clock=clock,
+        evict=evict,
+        forget=lambda sequence: applylog.cut(apply_log, sequence),
     )
     try:
         return manager.run()

@@ -6,23 +6,79 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import jax
 
 from hybridsync import __version__
-from hybridsync.errors import HybridSyncError
-from hybridsync.messages import Hello, Report
+from hybridsync.errors import HybridSyncError, NotRegistered
+from hybridsync.messages import (
+    Hello,
+    LeaseReply,
+    LeaseRequest,
+    PhaseReply,
+    PhaseRequest,
+    Report,
+    ReportReply,
+    Standing,
+    Welcome,
+)
+from hybridsync.plan import Epoch
 from hybridsync.rpc.chief import ChiefClient
 from hybridsync.runtime.child import RoleSpec
+
+T = TypeVar("T")
+
+CHIEF_SECS = 60.0
+"""How long a role goes on without a chief: a restarted one has to import everything, on few cores."""
 
 COMPILATION_CACHE = "compilation_cache"
 STOP_SECS = 10.0
 
 
-def hello(spec: RoleSpec, address: str, schema: str) -> Hello:
-    """Return this process's first words to the chief, which serves its state at `address`."""
-    return Hello(spec.role, spec.role_id, os.getpid(), socket.gethostname(), address, schema, __version__)
+class LastingChief:
+    """The chief as a role process calls it: `ChiefPort`, whatever chief process answers.
+
+    A restarted chief does not know the role: it is told who calls and what it is in the middle of, and asked again.
+
+    Args:
+      client: of the chief's address, which a restarted one keeps.
+      hello: says who calls, and where it stands.
+    """
+
+    def __init__(self, client: ChiefClient, hello: Callable[[], Hello]) -> None:
+        self._client, self._hello = client, hello
+
+    def register(self) -> Welcome:
+        """Take part in the run."""
+        return self._client.register(self._hello())
+
+    def next_phase(self, request: PhaseRequest) -> PhaseReply:
+        """See `ChiefPort.next_phase`."""
+        return self._known(lambda: self._client.next_phase(request))
+
+    def lease(self, request: LeaseRequest) -> LeaseReply:
+        """See `ChiefPort.lease`."""
+        return self._known(lambda: self._client.lease(request))
+
+    def report(self, report: Report) -> ReportReply:
+        """See `ChiefPort.report`."""
+        return self._known(lambda: self._client.report(report))
+
+    def _known(self, ask: Callable[[], T]) -> T:
+        try:
+            return ask()
+        except NotRegistered:
+            self.register()
+            return ask()
+
+
+def hello(spec: RoleSpec, address: str, schema: str, standing: Standing | None = None) -> Hello:
+    """Return who this process is, which serves its state at `address`."""
+    host = socket.gethostname()
+    return Hello(spec.role, spec.role_id, os.getpid(), host, address, schema, __version__, spec.life, standing)
 
 
 def use_compilation_cache(workdir: Path) -> None:
@@ -47,26 +103,32 @@ class CompileTimer:
 
 
 class Heart:
-    """Reports to the chief from a thread of its own, every `secs` or when woken.
+    """Reports to the chief from a thread of its own, and hears from it.
 
     Args:
       chief: where to.
       drain: returns what happened since the last report.
       secs: between reports.
       wake: set by others to report at once.
+      hold_secs: how long the chief may keep its answer back while it has no news.
+      heard: called with the epoch that was reported from, and the answer.
       ended: called once, with None when the run is over, or with why the chief refused this process or is gone.
     """
 
     def __init__(
         self,
-        chief: ChiefClient,
+        chief: LastingChief,
         drain: Callable[[], Report],
         secs: float,
         wake: threading.Event,
         ended: Callable[[HybridSyncError | None], None],
+        *,
+        hold_secs: float = 0.0,
+        heard: Callable[[Epoch, ReportReply], None] = lambda epoch, reply: None,
     ) -> None:
         self._chief, self._drain, self._secs = chief, drain, secs
         self._wake, self._ended = wake, ended
+        self._hold_secs, self._heard = hold_secs, heard
         self._stopping = False
         self._thread = threading.Thread(target=self._beat, name="heart", daemon=True)
 
@@ -85,13 +147,15 @@ class Heart:
             self._wake.wait(self._secs)
             self._wake.clear()
             last = self._stopping
+            report = replace(self._drain(), hold_secs=0.0 if last else self._hold_secs)
             try:
-                done = self._chief.report(self._drain()).done
+                reply = self._chief.report(report)
             except HybridSyncError as error:
                 if not last:
                     self._ended(error)
                 return
-            if done and not last:
+            self._heard(report.epoch, reply)
+            if reply.done and not last:
                 self._ended(None)
-            if done or last:
+            if reply.done or last:
                 return

@@ -13,15 +13,15 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from hybridsync import __version__
+from hybridsync import __version__, applylog
 from hybridsync.applylog import FileApplyLog, NullApplyLog
 from hybridsync.chief.chief import Chief
 from hybridsync.clock import Clock
 from hybridsync.errors import HybridSyncError, RoleLost
 from hybridsync.evaluation import Evaluator
-from hybridsync.holding import Holding
-from hybridsync.messages import Hello, Report
-from hybridsync.opening import APPLY_LOG, Opening
+from hybridsync.holding import Holding, Kept
+from hybridsync.messages import Hello, Push, PushReply, Report
+from hybridsync.opening import APPLY_LOG, Opening, start_capture
 from hybridsync.paths.collective import Collective, Rendezvous
 from hybridsync.paths.emulation import Emulation
 from hybridsync.paths.recorder import WorkerRecorder
@@ -34,7 +34,8 @@ from hybridsync.protocols.base import Path
 from hybridsync.ps.primary import Primary
 from hybridsync.ps.publisher import DevicePublisher
 from hybridsync.switching.commits import Committer
-from hybridsync.switching.manager import Manager, Start
+from hybridsync.switching.manager import Manager
+from hybridsync.switching.recovery import Start
 from hybridsync.switching.reporter import Hook, Reporter
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary
@@ -42,6 +43,22 @@ from hybridsync.telemetry.summary import Summary
 CHIEF, REPLICA, SERVER = "inprocess:chief", "inprocess:replica", "inprocess:server"
 REPORT_SECS = 0.1
 JOIN_SECS = 60.0
+
+
+class _Link:
+    """A worker thread's way to the primary: there is nothing between them that could be closed."""
+
+    def __init__(self, primary: Primary) -> None:
+        self._primary = primary
+
+    def pull(self, push: Push) -> tuple[PushReply, Any]:
+        return self._primary.pull(push)
+
+    def push_pull(self, push: Push, contribution: Any) -> tuple[PushReply, Any]:
+        return self._primary.push_pull(push, contribution)
+
+    def close(self) -> None:
+        """Nothing: a push that is held ends with its phase."""
 
 
 class InProcess:
@@ -74,20 +91,15 @@ class InProcess:
         self._recorders = [
             WorkerRecorder(worker, clock, run.config.telemetry.timeline) for worker in range(run.config.workers)
         ]
+        self._loops: dict[int, WorkerLoop] = {}
         self._server_incarnation = 0
         self.committer: Committer | None = None
 
     def run(self) -> Summary:
         """Run to the end or to a preemption (see `Manager.run`)."""
         opening, run, clock = self._opening, self._opening.run, self._clock
-        self._holding.pack(opening.state)
-        ledger = opening.ledger
-        capture = self._holding.seal(
-            Epoch(opening.epoch, 0),
-            sequence=opening.sequence,
-            applied=ledger.applied().ranges(),
-            dropped=ledger.dropped().ranges(),
-        )
+        capture = start_capture(opening, self._holding)
+        kept = Kept(self._holding, capture, opening.state)
         reporter = Reporter(
             run,
             self.chief,
@@ -97,7 +109,8 @@ class InProcess:
             hooks=self._hooks,
             switches=opening.switches,
         )
-        self.committer = Committer(opening.store, self._programs.state_layout, self._at, Evaluator(run.task), clock)
+        layout, evaluator = self._programs.state_layout, Evaluator(run.task)
+        self.committer = Committer(opening.store, layout, self._at, evaluator, clock, kept.keep)
         manager = Manager(
             run,
             self.chief,
@@ -107,7 +120,9 @@ class InProcess:
             epochs=opening.epochs,
             committer=self.committer,
             reporter=reporter,
+            keeper=kept,
             clock=clock,
+            forget=self._forget,
         )
         schema = self._programs.state_layout.schema_hash
         self._server_incarnation = self.chief.register(self._hello("server", 0, SERVER, schema)).incarnation
@@ -144,10 +159,11 @@ class InProcess:
                 ahead=None,
             ),
             Path.SERVER: ServerEngine(
-                worker, self.chief, self._programs, lambda phase: self._primary, recorder, emulation
+                worker, self.chief, self._programs, lambda phase: _Link(self._primary), recorder, emulation
             ),
         }
-        WorkerLoop(worker, self.chief, engines, self._replica, recorder, self._clock).run()
+        loop = self._loops[worker] = WorkerLoop(worker, self.chief, engines, self._replica, recorder, self._clock)
+        loop.run()
 
     def _worker_ended(self, worker: Future) -> None:
         """End the run by what a worker raised; the task's own errors stay visible as the cause."""
@@ -188,9 +204,17 @@ class InProcess:
                     spans=progress.spans,
                 )
             )
-            for recorder in self._recorders:
-                if recorder.incarnation:
-                    self.chief.report(recorder.drain())
+            for worker, recorder in enumerate(self._recorders):
+                if not recorder.incarnation:
+                    continue
+                report = recorder.drain()
+                if self.chief.report(report).revoked and worker in self._loops:
+                    self._loops[worker].revoke(report.epoch, "the chief has revoked the phase")
+
+    def _forget(self, sequence: int) -> None:
+        workdir = self._opening.run.workdir
+        if workdir is not None:
+            applylog.cut(workdir / APPLY_LOG, sequence)
 
     # --- how roles find each other ---
 

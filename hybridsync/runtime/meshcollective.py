@@ -9,7 +9,7 @@ import numpy as np
 from hybridsync.errors import PhaseRevoked
 from hybridsync.layout import Layout
 from hybridsync.runtime.mesh import MeshMean
-from hybridsync.runtime.world import CollectiveBroken
+from hybridsync.runtime.world import CollectiveBroken, World
 
 
 class FlatContributions:
@@ -56,13 +56,29 @@ class MeshCollective:
     """Totals over the members of one phase (see `paths.collective.Collective`).
 
     Args:
-      mesh: of the phase; warmed here, which also proves it on known integers.
+      world: whose mesh it is.
+      mesh: of the phase.
       flat: the run's packing, shared by all phases.
     """
 
-    def __init__(self, mesh: MeshMean, flat: FlatContributions) -> None:
-        self._mesh, self._flat = mesh, flat
-        mesh.warm(flat.num_floats, flat.num_ints)
+    def __init__(self, world: World, mesh: MeshMean, flat: FlatContributions) -> None:
+        self._world, self._mesh, self._flat = world, mesh, flat
+
+    def enter(self) -> None:
+        """Meet the others and prove the sum on known integers.
+
+        Raises:
+          PhaseRevoked: a member is gone, or the phase was revoked meanwhile.
+          WaitTimeout: a member did not come.
+        """
+        try:
+            self._mesh.warm(self._flat.num_floats, self._flat.num_ints)
+        except CollectiveBroken as broken:
+            raise PhaseRevoked(str(broken)) from broken
+
+    def break_off(self, reason: str) -> None:
+        """Make the call that another thread is blocked in raise; called by the control thread."""
+        self._world.break_collective(self._mesh, reason)
 
     def total(self, index: int, contribution: Any) -> Any:
         """Deliver a contribution; returns the total of all members.

@@ -153,25 +153,25 @@ def describe_exit(code: int) -> str:
 
 
 class CrashLoop:
-    """Tell a worker that fails again and again by itself from one that is killed from outside.
+    """Tell a role that fails again and again by itself from one that is killed from outside.
 
     >>> loop = CrashLoop(limit=1, window_secs=30.0)
-    >>> loop.add(3, now=0.0), loop.add(3, now=40.0), loop.add(3, now=41.0)
+    >>> loop.add("worker 3", now=0.0), loop.add("worker 3", now=40.0), loop.add("worker 3", now=41.0)
     (False, False, True)
 
     Args:
-      limit: failures of one worker that are borne within the window.
+      limit: failures of one role that are borne within the window.
       window_secs: length of the window.
     """
 
     def __init__(self, limit: int = 3, window_secs: float = 30.0) -> None:
         self._limit = limit
         self._window_secs = window_secs
-        self._failures: dict[int, list[float]] = {}
+        self._failures: dict[str, list[float]] = {}
 
-    def add(self, worker_id: int, now: float | None = None) -> bool:
+    def add(self, name: str, now: float | None = None) -> bool:
         """Count a failure, and return whether that was one too many."""
         now = SYSTEM_CLOCK.monotonic() if now is None else now
-        recent = [then for then in self._failures.get(worker_id, []) if now - then < self._window_secs]
-        self._failures[worker_id] = [*recent, now]
+        recent = [then for then in self._failures.get(name, []) if now - then < self._window_secs]
+        self._failures[name] = [*recent, now]
         return len(recent) >= self._limit

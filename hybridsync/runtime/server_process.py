@@ -21,7 +21,7 @@ from hybridsync.rpc.holder import HolderClient, HolderServicer
 from hybridsync.rpc.parameter_server import ParameterServicer
 from hybridsync.run import Run
 from hybridsync.runtime.child import RoleSpec
-from hybridsync.runtime.heart import CompileTimer, Heart, hello, use_compilation_cache
+from hybridsync.runtime.heart import CHIEF_SECS, CompileTimer, Heart, LastingChief, hello, use_compilation_cache
 from hybridsync.step import Programs
 
 REPORT_SECS = 0.2
@@ -60,8 +60,11 @@ def run_server(spec: RoleSpec, run: Run) -> int:
     ]
     server, address = make_server(servicers, max_workers=3 * workers + 4)
     server.start()
-    chief = ChiefClient(spec.chief)
-    incarnation = chief.register(hello(spec, address, programs.state_layout.schema_hash)).incarnation
+    schema = programs.state_layout.schema_hash
+    chief = LastingChief(
+        ChiefClient(spec.chief, CHIEF_SECS), lambda: hello(spec, address, schema, primary.standing())
+    )
+    incarnation = chief.register().incarnation
 
     def drain() -> Report:
         progress = primary.drain()

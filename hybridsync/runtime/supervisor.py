@@ -210,11 +210,19 @@ class Supervisor:
             process.error = report["error"], report["exit_code"]
         if process.role == "chief":
             self._over = self._over or report.get("over", False)
+            if "kill" in report:
+                self._end(**report["kill"])
             if "address" in report and not self._chief_address:
                 self._chief_address = report["address"]
                 for other in self._roles.values():
                     if other is not process:
                         other.send_spec(self._role_spec(other))
+
+    def _end(self, role: str, id: int, pid: int) -> None:
+        """Kill a process that the chief has given up, unless another one has its place already."""
+        process = self._roles.get((role, id))
+        if process is not None and process.pid == pid:
+            process.kill()
 
     def _lost(self, process: RoleProcess) -> None:
         """Decide what the end of a role means; the only place that does."""
@@ -230,11 +238,9 @@ class Supervisor:
             self._exit_code = EXIT_REFUSED
         elif self._over or code in (EXIT_COMPLETED, EXIT_PREEMPTED):
             return
-        elif process.role == "server":
-            self._fail(f"{process.name} was lost ({reason}); {_RESUME}", process, code)
         else:
             self._note("role_lost", process.role, process.role_id, process.pid, reason)
-            if code not in _KILLED_FROM_OUTSIDE and self._crash_loop.add(process.role_id):
+            if code not in _KILLED_FROM_OUTSIDE and self._crash_loop.add(process.name):
                 self._fail(
                     f"{process.name} fails again and again ({reason}); correct that, then {_RESUME}", process
                 )

@@ -15,6 +15,7 @@ from absl import logging
 from hybridsync.applylog import FileApplyLog, NullApplyLog
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import EXIT_FAILED, HybridSyncError
+from hybridsync.messages import Hello, ReportReply
 from hybridsync.opening import APPLY_LOG
 from hybridsync.paths.emulation import Emulation
 from hybridsync.paths.recorder import WorkerRecorder
@@ -23,21 +24,30 @@ from hybridsync.paths.replica import Replica
 from hybridsync.paths.server import ServerEngine, ServerLink
 from hybridsync.paths.sync import SyncEngine
 from hybridsync.paths.worker import WorkerLoop
-from hybridsync.plan import Phase
+from hybridsync.plan import Epoch, Phase
 from hybridsync.protocols.base import Path
 from hybridsync.rpc.channels import make_server
 from hybridsync.rpc.chief import ChiefClient
-from hybridsync.rpc.holder import HolderClient, HolderServicer
+from hybridsync.rpc.holder import HolderServicer, Readers
 from hybridsync.rpc.parameter_server import ParameterClient
 from hybridsync.run import Run
 from hybridsync.runtime.child import RoleSpec
-from hybridsync.runtime.heart import CompileTimer, Heart, hello, use_compilation_cache
+from hybridsync.runtime.heart import (
+    CHIEF_SECS,
+    CompileTimer,
+    Heart,
+    LastingChief,
+    hello,
+    use_compilation_cache,
+)
 from hybridsync.runtime.meshcollective import FlatContributions, MeshCollective
 from hybridsync.runtime.world import World
 from hybridsync.state import TrainState
 from hybridsync.step import Parameters, Programs
 
 JOIN_SECS = 300.0
+REPORT_SECS = 0.5
+"""Between two heartbeats; the chief answers earlier when it has news."""
 
 
 def run_worker(spec: RoleSpec, make_run: Callable[[], Run]) -> int:
@@ -50,6 +60,7 @@ def run_worker(spec: RoleSpec, make_run: Callable[[], Run]) -> int:
     Raises:
       HybridSyncError: refused input, or the run could not go on.
     """
+    loop: WorkerLoop | None = None
     num_workers = spec.num_workers
     world = World.join(spec.coordinator, spec.role_id, num_workers, timeout_secs=JOIN_SECS, reborn=spec.life > 0)
     run = make_run()
@@ -66,24 +77,25 @@ def run_worker(spec: RoleSpec, make_run: Callable[[], Run]) -> int:
         world.mesh(range(num_workers), 0).warm(flat.num_floats, flat.num_ints, timeout_secs=JOIN_SECS)
 
     apply_log = FileApplyLog(run.workdir / APPLY_LOG) if run.config.telemetry.apply_log else NullApplyLog()
-    replica = Replica(programs, lambda address: HolderClient(address), clock, apply_log, device)
+    readers = Readers()
+    replica = Replica(programs, readers, clock, apply_log, device)
     server, address = make_server([HolderServicer(replica)], max_workers=4)
     server.start()
-    chief = ChiefClient(spec.chief)
-    recorder.incarnation = chief.register(hello(spec, address, programs.state_layout.schema_hash)).incarnation
 
+    def hello_now() -> Hello:
+        return hello(spec, address, programs.state_layout.schema_hash, loop.standing() if loop else None)
+
+    chief = LastingChief(ChiefClient(spec.chief, CHIEF_SECS), hello_now)
     def ended(error: HybridSyncError | None) -> None:
         if error is not None:  # the main thread may hang in a collective, or train for nobody
             logging.error("worker %d ends: %s", spec.role_id, error)
             logging.flush()
             os._exit(EXIT_FAILED)
 
-    heart = Heart(chief, recorder.drain, 0.5, threading.Event(), ended)
-    heart.start()
     emulation = Emulation(run.config.emulation, run.config.workload)
 
     def collective_of(phase: Phase) -> MeshCollective:
-        return MeshCollective(world.mesh(phase.members, phase.lane), flat)
+        return MeshCollective(world, world.mesh(phase.members, phase.lane), flat)
 
     def link_of(phase: Phase) -> ServerLink:
         return RemoteLink(ParameterClient(phase.servers[0]), programs)
@@ -93,7 +105,17 @@ def run_worker(spec: RoleSpec, make_run: Callable[[], Run]) -> int:
             Path.SYNC: SyncEngine(spec.role_id, chief, programs, replica, collective_of, recorder, emulation, ahead),
             Path.SERVER: ServerEngine(spec.role_id, chief, programs, link_of, recorder, emulation),
         }
-        WorkerLoop(spec.role_id, chief, engines, replica, recorder, clock).run()
+        loop = WorkerLoop(spec.role_id, chief, engines, replica, recorder, clock)
+        recorder.incarnation = chief.register().incarnation
+
+        def heard(epoch: Epoch, reply: ReportReply) -> None:
+            if reply.revoked:
+                readers.close()
+                loop.revoke(epoch, "the chief has revoked the phase: it lost a role")
+
+        heart = Heart(chief, recorder.drain, 0.0, threading.Event(), ended, hold_secs=REPORT_SECS, heard=heard)
+        heart.start()
+        loop.run()
     heart.stop()
     server.stop(grace=None)
     return 0

@@ -217,34 +217,34 @@ class World:
                 self._meshes[key] = MeshMean(members, lane, devices, self.process_index, arrive)
             return self._meshes[key]
 
-    def break_collective(self, timeout_secs: float = 2.0) -> bool:
-        """Make the collective that this process may be blocked in raise; all meshes so far are dead then.
+    def break_collective(self, mesh: MeshMean, reason: str, timeout_secs: float = 2.0) -> bool:
+        """Make the call on `mesh` that this process may be blocked in raise; the mesh is dead then.
 
         Called by the control thread when a phase is revoked: a stopped peer, or one that died elsewhere in
-        the ring, would block the main thread for ever. Only this process's connected gloo sockets are shut
-        down; the next mesh needs the listener. Order matters: the control thread notes the revocation, then
-        calls this; the main thread calls `mesh`, then looks at the note, so that one of them sees the other.
+        the ring, would block the main thread for ever. This process's connected gloo sockets are shut down,
+        but only while the call is under way: no other mesh is entered meanwhile, and the next one connects
+        anew. Its listener lives on.
 
         Args:
+          mesh: of the revoked phase.
+          reason: for the error of whoever calls it.
           timeout_secs: how long to go on while the call does not return: its sockets may be about to connect.
 
         Returns:
-          Whether no collective of this process is under way any more.
+          Whether no call on the mesh is under way any more.
         """
-        with self._lock:
-            meshes = list(self._meshes.values())
-        for mesh in meshes:
-            mesh.kill("it was broken on purpose, because its phase was revoked")
+        mesh.kill(reason)
         deadline = SYSTEM_CLOCK.monotonic() + timeout_secs
-        while True:
+        while not mesh.wait_idle(0.0):
             with self._lock:
                 peers = self._peers - {self._listener}
             shut_down_connected(self._listener, peers)
             remaining = max(0.0, deadline - SYSTEM_CLOCK.monotonic())
-            if all(mesh.wait_idle(min(_POLL_SECS, remaining)) for mesh in meshes):
+            if mesh.wait_idle(min(_POLL_SECS, remaining)):
                 return True
             if not remaining:
                 return False
+        return True
 
     def leave(self) -> None:
         """Take leave of the service; no other worker is waited for. A normal exit does the same."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from hybridsync.clock import Clock
 from hybridsync.errors import WaitTimeout
 from hybridsync.evaluation import Evaluator
 from hybridsync.holding import ReaderAt, fetch
@@ -49,13 +51,20 @@ class Committer:
       reader_at: how to reach the holder of a capture.
       evaluator: evaluates a state.
       clock: for `Commit.secs`.
+      keep: called with each state that is durable.
     """
 
     def __init__(
-        self, store: Store | None, layout: Layout, reader_at: ReaderAt, evaluator: Evaluator, clock
+        self,
+        store: Store | None,
+        layout: Layout,
+        reader_at: ReaderAt,
+        evaluator: Evaluator,
+        clock: Clock,
+        keep: Callable[[Capture, TrainState], None],
     ) -> None:
         self._store, self._layout, self._reader_at = store, layout, reader_at
-        self._evaluator, self._clock = evaluator, clock
+        self._evaluator, self._clock, self._keep = evaluator, clock, keep
         self._executor = ThreadPoolExecutor(1, "commit")
         self.state: TrainState | None = None
 
@@ -95,6 +104,7 @@ class Committer:
             num_bytes = 0
             if self._store is not None:
                 num_bytes = self._store.save(state, units=capture.held.units, ledger=ledger, run=run).bytes
+            self._keep(capture, state)
             return Commit(capture.held.units, num_bytes, self._clock.monotonic() - started)
 
         def measure() -> dict[str, float] | None:
@@ -109,14 +119,14 @@ class Committer:
         self._executor.shutdown(wait=True)
 
 
-def result_of(commit: Future, what: str) -> Any:
-    """Return a future's result.
+def result_of(commit: Future, what: str, secs: float = COMMIT_DEADLINE_SECS) -> Any:
+    """Return a future's result, waiting for it up to `secs`.
 
     Raises:
       WaitTimeout: it did not end in time.
       HybridSyncError: what it raised.
     """
     try:
-        return commit.result(timeout=COMMIT_DEADLINE_SECS)
+        return commit.result(timeout=secs)
     except TimeoutError:
         raise WaitTimeout(f"{what} did not end within {COMMIT_DEADLINE_SECS:g} s; is the disk hanging?") from None

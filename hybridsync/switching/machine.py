@@ -3,10 +3,14 @@ r"""The order of a phase change, as a state machine without IO: DRAIN, CAPTURE, 
     RUN --checkpoint--> RUN      COMMIT of a live capture runs beside the training
     RUN --begin--> DRAIN --drained--> CAPTURE --captured--> RESERVE --reserved--> ENTER --entered--> RUN
                                           \--> COMMIT runs beside the stages after it; a next begin waits for it
+    any of them --broken--> GATHER --gathered--> RESERVE
 
-A run starts, and resumes, in RESERVE: the starting state is already captured. What the machine guarantees: leases
-stop before the state is captured; an epoch is durable before anybody hears of it; two epochs are never active; a
-switch begins only when the last one is committed.
+A run starts, and resumes, in RESERVE: the starting state is already captured. A phase that loses somebody breaks at
+whatever stage it is: GATHER finds the newest state that someone holds, and an epoch is entered from it as after any
+capture. A regroup (members joined) is a begin that nobody has to commit.
+
+What the machine guarantees: leases stop before the state is captured; an epoch is durable before anybody hears of
+it; two epochs are never active; a switch begins only when the last one is committed.
 
     >>> state, commands = advance(Switching(step=Step.RUN, epoch=3), Begin())
     >>> state.step.name, commands
@@ -25,6 +29,7 @@ class Step(Enum):
     RUN = "run"
     DRAIN = "drain"
     CAPTURE = "capture"
+    GATHER = "gather"
     RESERVE = "reserve"
     ENTER = "enter"
     DONE = "done"
@@ -36,6 +41,7 @@ class Command(Enum):
     STOP_LEASES = "stop leases"
     CAPTURE = "capture"
     CAPTURE_LIVE = "capture live"
+    GATHER = "gather"
     COMMIT = "commit"
     RESERVE = "reserve"
     ANNOUNCE = "announce"
@@ -47,6 +53,23 @@ class Command(Enum):
 @dataclass(frozen=True)
 class Begin:
     """The phase shall end: planned, by a policy, or by a signal; `last` when no phase follows."""
+
+    last: bool = False
+
+
+@dataclass(frozen=True)
+class Regroup:
+    """The same stage shall go on with other members, from a state that need not be committed."""
+
+
+@dataclass(frozen=True)
+class Broken:
+    """The phase, or the way into it, lost somebody without whom it cannot go on."""
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """The newest state that someone holds is captured; `last` when no phase is to follow."""
 
     last: bool = False
 
@@ -88,7 +111,10 @@ class CommitFailed:
     """The captured state could not be made durable; training goes on, and a newer state is tried."""
 
 
-Event = CommitFailed | Begin | Checkpoint | Drained | Captured | Reserved | Entered | Committed
+Event = (
+    (Begin | Regroup | Checkpoint | Drained | Captured | Broken | Gathered)
+    | (Reserved | Entered | Committed | CommitFailed)
+)
 
 
 @dataclass(frozen=True)
@@ -101,6 +127,7 @@ class Switching:
       last: no phase follows this one.
       committing: a captured state is on its way to the disk.
       begin_waits: a begin came while committing.
+      commits: the state to be captured is to be made durable.
     """
 
     step: Step
@@ -108,6 +135,7 @@ class Switching:
     last: bool = False
     committing: bool = False
     begin_waits: bool = False
+    commits: bool = True
 
 
 def start(epoch: int) -> tuple[Switching, tuple[Command, ...]]:
@@ -122,11 +150,12 @@ def advance(state: Switching, event: Event) -> tuple[Switching, tuple[Command, .
       AssertionError: the event does not belong to this step; the manager is at fault.
     """
     match event:
-        case Begin(last):
+        case Begin() | Regroup():
             assert state.step is Step.RUN, f"a phase change begins in RUN, not in {state.step.name}"
+            state = replace(state, last=isinstance(event, Begin) and event.last, commits=isinstance(event, Begin))
             if state.committing:
-                return replace(state, begin_waits=True, last=last), (Command.AWAIT_COMMIT,)
-            return replace(state, step=Step.DRAIN, last=last), (Command.STOP_LEASES,)
+                return replace(state, begin_waits=True), (Command.AWAIT_COMMIT,)
+            return replace(state, step=Step.DRAIN), (Command.STOP_LEASES,)
         case Checkpoint():
             _expect(state, Step.RUN, event)
             assert not state.committing, "a periodic save begins when the last commit has ended"
@@ -136,10 +165,22 @@ def advance(state: Switching, event: Event) -> tuple[Switching, tuple[Command, .
             return replace(state, step=Step.CAPTURE), (Command.CAPTURE,)
         case Captured():
             _expect(state, Step.CAPTURE, event)
+            if not state.commits:
+                return replace(state, step=Step.RESERVE), (Command.RESERVE,)
             state = replace(state, committing=True)
             if state.last:
-                return replace(state, step=Step.DONE), (Command.COMMIT, Command.AWAIT_COMMIT, Command.FINISH)
+                return _end(state)
             return replace(state, step=Step.RESERVE), (Command.COMMIT, Command.RESERVE)
+        case Broken():
+            assert state.step is not Step.GATHER, "what is gathered from is nobody's phase any more"
+            return replace(state, step=Step.GATHER, last=False, begin_waits=False), (Command.GATHER,)
+        case Gathered(last):
+            _expect(state, Step.GATHER, event)
+            if not last:
+                return replace(state, step=Step.RESERVE), (Command.RESERVE,)
+            if state.committing:  # a capture of the broken phase; the last one follows it
+                return replace(state, last=True), (Command.AWAIT_COMMIT,)
+            return _end(replace(state, last=True, committing=True))
         case Reserved(epoch):
             _expect(state, Step.RESERVE, event)
             assert epoch > state.epoch, f"epoch {epoch} was reserved, but {state.epoch} is already in use"
@@ -148,16 +189,26 @@ def advance(state: Switching, event: Event) -> tuple[Switching, tuple[Command, .
             _expect(state, Step.ENTER, event)
             return replace(state, step=Step.RUN), (Command.RESUME_LEASES,)
         case CommitFailed():
-            _expect(state, Step.RUN, event)
             assert state.committing, "a commit failed that was never begun"
+            if state.step is Step.GATHER:
+                return _end(state)
+            if state.step is Step.DONE:  # who held the last state is gone: somebody else may
+                return replace(state, step=Step.GATHER, last=False, committing=False), (Command.GATHER,)
+            _expect(state, Step.RUN, event)
             again = (Command.CAPTURE_LIVE, Command.COMMIT)
             return state, (*again, Command.AWAIT_COMMIT) if state.begin_waits else again
         case Committed():
             assert state.committing, "a commit ended that was never begun"
+            if state.step is Step.GATHER:
+                return _end(state)
             state = replace(state, committing=False)
             if state.begin_waits:
                 return replace(state, step=Step.DRAIN, begin_waits=False), (Command.STOP_LEASES,)
             return state, ()
+
+
+def _end(state: Switching) -> tuple[Switching, tuple[Command, ...]]:
+    return replace(state, step=Step.DONE), (Command.COMMIT, Command.AWAIT_COMMIT, Command.FINISH)
 
 
 def _expect(state: Switching, step: Step, event: Event) -> None:

@@ -6,21 +6,22 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any, Protocol
 
-from hybridsync.chief.chief import Chief
+from hybridsync.chief.board import Board
+from hybridsync.chief.meshes import Meshes
 from hybridsync.clock import Clock
 from hybridsync.config import to_json
-from hybridsync.errors import CheckpointError, HybridSyncError, Preempted, RoleLost, StaleEpoch, WaitTimeout
-from hybridsync.messages import Capture
+from hybridsync.errors import CheckpointError, HybridSyncError, PhaseBroken, Preempted, WaitTimeout
+from hybridsync.messages import Capture, RoleEvent
 from hybridsync.plan import Epoch, Phase
 from hybridsync.ports import HolderPort, ServerPort
 from hybridsync.protocols.base import Path
 from hybridsync.run import Run
 from hybridsync.switching import machine
-from hybridsync.switching.commits import Commit, Committer, result_of
+from hybridsync.switching.commits import COMMIT_DEADLINE_SECS, Commit, Committer, result_of
 from hybridsync.switching.machine import Command, Step
+from hybridsync.switching.recovery import UNREACHED, Keeper, Reach, Recovery, Start, give_up
 from hybridsync.switching.reporter import Reporter, StageTimes
 from hybridsync.telemetry.summary import Summary
 
@@ -30,8 +31,12 @@ START_DEADLINE_SECS = 600.0
 SAY_SECS = 20.0
 """How long the wait for roles goes without a word."""
 DRAIN_DEADLINE_SECS = 60.0
-STUCK_SECS = 60.0
-"""The shortest time without a completed lock-step step that ends the run."""
+STUCK_SECS = 2.0
+"""The shortest time without a completed lock-step step after which somebody is given up."""
+SILENT_SHARE = 0.5
+"""Of that time without a heartbeat: who is stopped, and not only waiting for others."""
+MAX_BROKEN = 10
+"""How many phases in a row may break before one applies a unit."""
 RETRY_SECS = 1.0
 """Between two tries to make a state durable."""
 LANES = 16
@@ -41,17 +46,6 @@ class Epochs(Protocol):
     """Hands out epoch numbers, each once ever."""
 
     def reserve(self, above: int = 0) -> Epoch: ...
-
-
-@dataclass(frozen=True)
-class Start:
-    """Where a run begins: a captured state, who holds it, and why."""
-
-    capture: Capture
-    source: str
-    reason: str
-    epoch: int
-    committed: bool
 
 
 class Manager:
@@ -66,6 +60,9 @@ class Manager:
       epochs: reserves epoch numbers.
       committer: commits and evaluates behind the training.
       reporter: writes the record.
+      keeper: of the last committed state, for when nobody holds a newer one.
+      evict: has the process ended of a role that was given up; None where roles are threads, which cannot be.
+      forget: called with the sequence of the state that a run goes on from when updates behind it are lost.
       lanes: how many communicators one member order can have before another order is used.
       clock: for stage times and deadlines.
     """
@@ -73,7 +70,7 @@ class Manager:
     def __init__(
         self,
         run: Run,
-        chief: Chief,
+        chief: Board,
         start: Start,
         *,
         servers: Callable[[], Mapping[str, ServerPort]],
@@ -81,22 +78,30 @@ class Manager:
         epochs: Epochs,
         committer: Committer,
         reporter: Reporter,
+        keeper: Keeper,
         clock: Clock,
+        evict: Callable[[RoleEvent], None] | None = None,
+        forget: Callable[[int], object] = lambda sequence: None,
         lanes: int = LANES,
     ) -> None:
         self._run, self._chief, self._start = run, chief, start
         self._servers, self._holder_at, self._epochs = servers, holder_at, epochs
-        self._committer, self._reporter, self._clock, self._lanes = committer, reporter, clock, lanes
+        self._committer, self._reporter, self._clock = committer, reporter, clock
+        self._evict, self._forget = evict, forget
+        self._recovery = Recovery(chief, holder_at, keeper, start.source, clock)
+        self._meshes = Meshes(run.config.workers, lanes)
         self._ends = run.plan.ends(run.config.workload)
         self._capture, self._source = start.capture, start.source
-        self._ledger_json: dict[str, Any] = {}
         self._phase: Phase | None = None
         self._before: Phase | None = None
         self._epoch: Epoch | None = None
         self._path = Path.SYNC
         self._times = StageTimes()
         self._unit_secs = 0.0
+        self._reason, self._why = start.reason, ""
+        self._num_broken = 0
         self._commit: Future[Commit] | None = None
+        self._submitted: Capture | None = start.capture if start.committed else None
         self._evaluations: deque[tuple[int, Future]] = deque()
         self._next_save = 0.0
         self._save_secs = 0.0
@@ -133,7 +138,11 @@ class Manager:
         try:
             self._train()
         except Preempted:
+            self._ending = True
             if self._commit is not None:
+                self._reporter.committed(self._await_commit())
+            if self._capture is not self._submitted:  # gathered, or captured for a regroup
+                self._commit_now()
                 self._reporter.committed(self._await_commit())
         while self._evaluations:
             self._collect_evaluation()
@@ -141,7 +150,6 @@ class Manager:
         return self._reporter.finish("completed" if completed else "preempted", None)
 
     def _train(self) -> None:
-        self._await_roles()
         if not self._start.committed:
             self._commit_now()
             self._reporter.committed(self._await_commit())
@@ -150,10 +158,16 @@ class Manager:
             self._commit_now()
             self._reporter.committed(self._await_commit())
             return
+        self._await_all()
         state, commands = machine.start(self._start.epoch)
         queue = deque(commands)
         while queue or state.step is not Step.DONE:
-            event = self._execute(queue.popleft()) if queue else self._watch()
+            try:
+                event = self._execute(queue.popleft()) if queue else self._watch()
+            except PhaseBroken as broken:
+                self._why = str(broken)
+                queue.clear()
+                event = machine.Broken()
             if event is not None:
                 state, commands = machine.advance(state, event)
                 self._ending = state.step is Step.DONE
@@ -166,6 +180,7 @@ class Manager:
             Command.STOP_LEASES: self._drain,
             Command.CAPTURE: self._capture_final,
             Command.CAPTURE_LIVE: self._capture_live,
+            Command.GATHER: self._gather,
             Command.COMMIT: self._commit_now,
             Command.AWAIT_COMMIT: self._committed,
             Command.RESERVE: self._reserve,
@@ -185,20 +200,25 @@ class Manager:
             if over or self._chief.preempted:
                 self._unit_secs = self._measure_unit()
                 last = self._chief.preempted or self._phase.end_units >= self._run.config.workload
+                self._reason = "planned"
                 return machine.Begin(last=last)
             self._check_progress()
+            if self._has_joined():
+                self._reason = "join"
+                return machine.Regroup()
             if self._commit is None and self._save_is_due():
                 return machine.Checkpoint()
 
     def _drain(self) -> machine.Event:
         started = self._clock.monotonic()
         self._chief.close_leases()
-        if self._path is Path.SYNC:
-            self._chief.wait(
-                lambda: not self._chief.missing_drained(),
-                max(DRAIN_DEADLINE_SECS, 10 * self._unit_secs),
-                lambda: f"workers {self._chief.missing_drained()} have not finished their last lock-step step",
-            )
+        limit = max(STUCK_SECS if self._evict else DRAIN_DEADLINE_SECS, 10 * self._unit_secs)
+        while self._path is Path.SYNC and not self._chief.wait_until(self._is_drained, TICK_SECS):
+            self._tick()
+            if self._chief.broken:
+                raise self._chief.as_broken()
+            if self._clock.monotonic() - started > limit:
+                self._give_up(self._chief.missing_drained(), f"the last step was not finished within {limit:.3g} s")
         self._times = StageTimes()
         self._note_stage("drain", started)
         return machine.Drained()
@@ -226,12 +246,37 @@ class Manager:
     def _take(self, *, final: bool) -> Capture:
         assert self._phase is not None
         role, role_id = ("server", 0) if self._path is Path.SERVER else ("worker", self._phase.members[0])
-        self._source = self._chief.address_of(role, role_id)
-        self._capture = self._holder_at(self._source).capture(self._phase.epoch, final)
+        with Reach(self._chief, f"the state of {role} {role_id} could not be captured"):
+            self._source = self._chief.address_of(role, role_id)
+            self._capture = self._holder_at(self._source).capture(self._phase.epoch, final)
         return self._capture
 
+    def _gather(self) -> machine.Event:
+        """Find the newest state that someone holds, and make the ledger say what it does."""
+        started = self._clock.monotonic()
+        reason = self._chief.gather()
+        self._take_losses()
+        lost = 0
+        if self._phase is not None:
+            captured = (self._capture, self._source)
+            found = self._recovery.gather(self._phase, self._path, captured, self._measure_unit())
+            self._capture, self._source = found.capture, found.source
+            lost = self._chief.restore(found.capture, rolled_back=found.rolled_back)
+            self._forget(found.capture.held.sequence)
+            self._reporter.broke(found.capture, reason, lost)
+        self._meshes.lose()
+        self._num_broken += 1
+        if self._num_broken > MAX_BROKEN:
+            raise give_up(self._num_broken, reason)
+        self._reason = "death"
+        self._note_stage("gather", started)
+        self._times = StageTimes()
+        last = self._chief.preempted or self._capture.held.units >= self._run.config.workload
+        self._evaluate = last and not self._chief.preempted
+        return machine.Gathered(last=last)
+
     def _commit_now(self) -> None:
-        capture = self._capture
+        capture = self._submitted = self._capture
         ledger = self._chief.ledger.to_json(capture.applied, capture.dropped)
         self._commit, evaluation = self._committer.submit(
             capture,
@@ -247,10 +292,14 @@ class Manager:
     def _committed(self) -> machine.Event:
         try:
             commit = self._await_commit()
-        except (CheckpointError, RoleLost, StaleEpoch, WaitTimeout) as error:
-            if self._ending:  # nothing goes on that could be saved later
-                raise
+        except (CheckpointError, *UNREACHED) as error:
             self._commit = None
+            if self._ending and isinstance(error, CheckpointError):  # nothing goes on that could be saved later
+                raise
+            if self._ending:
+                self._why = f"the last state could not be fetched: {error}"
+                self._chief.break_phase(self._why)
+                return machine.CommitFailed()
             self._reporter.not_durable(self._capture.held.units, str(error))
             self._chief.watch(lambda: False, RETRY_SECS)
             return machine.CommitFailed()
@@ -260,7 +309,13 @@ class Manager:
     def _await_commit(self) -> Commit:
         assert self._commit is not None
         self._training.set()
-        commit = result_of(self._commit, f"the checkpoint of epoch {self._capture.held.epoch}")
+        pending, what = self._commit, f"the checkpoint of epoch {self._capture.held.epoch}"
+        deadline = self._clock.monotonic() + COMMIT_DEADLINE_SECS
+        while not self._chief.wait_until(pending.done, TICK_SECS) and self._clock.monotonic() < deadline:
+            self._tick()
+            if self._chief.broken and not self._ending:
+                raise self._chief.as_broken()
+        commit = result_of(pending, what, secs=0.0)
         self._commit = None
         self._save_secs = commit.secs
         self._next_save = self._clock.monotonic() + self._run.config.checkpoint.secs
@@ -278,9 +333,10 @@ class Manager:
         units = self._capture.held.units
         index = next(i for i, end in enumerate(self._ends) if end > units)
         protocol = self._run.stages[index]
-        self._await_roles()
-        order, lane = divmod(self._chief.lane, self._lanes)
-        members = tuple((w + order) % self._run.config.workers for w in range(self._run.config.workers))
+        self._await_needed(protocol.path)
+        members, lane = tuple(range(self._run.config.workers)), 0
+        if protocol.path is Path.SYNC:
+            members, lane = self._meshes.next(self._chief.live_workers())
         phase = Phase(
             epoch=self._epoch,
             spec=self._run.plan.stages[index].spec,
@@ -294,16 +350,18 @@ class Manager:
             capture_id=self._capture.capture_id,
             fingerprint=self._capture.held.fingerprint,
             servers=tuple(self._servers()) if protocol.path is Path.SERVER else (),
-            reason="planned" if self._phase is not None else self._start.reason,
+            reason=self._reason,
         )
         self._before, self._phase, self._path = self._phase, phase, protocol.path
         if protocol.path is Path.SERVER:
-            for server in self._servers().values():
-                server.enter(phase)
+            with Reach(self._chief, f"a server could not enter epoch {phase.epoch}"):
+                for server in self._servers().values():
+                    server.enter(phase)
         self._chief.announce(phase, protocol.path)
-        self._reporter.entered(phase, units)
+        self._reporter.entered(phase, units, self._why)
+        self._why = ""
         self._note_stage("enter", started)
-        if self._before is not None:
+        if self._before is not None and phase.reason == "planned":
             self._reporter.switching(self._before, phase, self._capture, self._times, self._unit_secs)
         return machine.Entered()
 
@@ -314,13 +372,31 @@ class Manager:
         self._reclaim_tail()
         if self._chief.stamps()[0]:
             self._training.set()
-        for worker, incarnation in self._chief.take_fenced():
-            if self._path is Path.SERVER and self._phase is not None:
-                for server in self._servers().values():
-                    server.fence(self._phase.epoch, worker, incarnation)
+        for worker, incarnation in self._take_losses():
+            if self._path is Path.SERVER and self._phase is not None and not self._chief.broken:
+                with Reach(self._chief, f"a server could not be told of the loss of worker {worker}"):
+                    for server in self._servers().values():
+                        server.fence(self._phase.epoch, worker, incarnation)
         self._reporter.tick()
         while self._evaluations and self._evaluations[0][1].done():
             self._collect_evaluation()
+
+    def _take_losses(self) -> list[tuple[int, int]]:
+        """Return the workers lost since the last call, with their incarnations; those given up are to end."""
+        for event in self._chief.take_evicted():
+            if self._evict is not None:
+                self._evict(event)
+        lost = self._chief.take_fenced()
+        if lost:
+            self._meshes.lose()
+        return lost
+
+    def _has_joined(self) -> bool:
+        """Whether a lock-step phase goes on without a worker that is here by now."""
+        assert self._phase is not None
+        if self._path is not Path.SYNC or not self._chief.stamps()[0] or self._reporter.switch_pending:
+            return False
+        return bool(set(self._chief.live_workers()) - set(self._phase.members))
 
     def _reclaim_tail(self) -> None:
         """Give the last units of an asynchronous phase to others when nothing was applied for drain_secs."""
@@ -334,17 +410,42 @@ class Manager:
                 self._reporter.note(f"the last units of epoch {self._phase.epoch} are given to others too: {held}")
 
     def _check_progress(self) -> None:
-        """Raise WaitTimeout when a lock-step phase stands still, and name who is behind."""
+        """Give up the members for whom a lock-step phase stands still.
+
+        Raises:
+          PhaseBroken: by which the others go on.
+          WaitTimeout: they are threads, which cannot be given up.
+        """
         now, applied = self._clock.monotonic(), self._chief.num_applied
+        stepping = bool(self._chief.stamps()[0])
+        if stepping:
+            self._num_broken = 0
         if self._path is not Path.SYNC or applied != self._moved[1]:
             self._moved = now, applied
             return
-        limit = max(STUCK_SECS, 10 * self._measure_unit()) if self._chief.stamps()[0] else START_DEADLINE_SECS
-        if now - self._moved[0] > limit:
+        limit = max(STUCK_SECS, 10 * self._measure_unit()) if stepping else START_DEADLINE_SECS
+        if now - self._moved[0] <= limit:
+            return
+        self._moved = now, applied
+        self._give_up(self._chief.stuck(SILENT_SHARE * limit), f"no lock-step step was completed for {limit:.3g} s")
+
+    def _give_up(self, workers: list[int], why: str) -> None:
+        """Go on without those for whom a lock-step phase stands still.
+
+        Raises:
+          WaitTimeout: they are threads, which cannot be given up.
+        """
+        if self._evict is None:
             raise WaitTimeout(
-                f"no lock-step step was completed for {limit:g} s; workers {self._chief.behind()} are behind: "
-                "run the same command again to resume from the last checkpoint"
+                f"{why}; workers {workers or self._chief.behind()} are behind: run the same command again to resume "
+                "from the last checkpoint"
             )
+        for worker in workers:
+            self._chief.evict(worker, f"{why}, and it was not waiting for the others")
+        self._chief.break_phase(why)
+
+    def _is_drained(self) -> bool:
+        return not self._chief.missing_drained() or bool(self._chief.broken)
 
     def _is_over(self) -> bool:
         assert self._phase is not None
@@ -380,23 +481,37 @@ class Manager:
     def _check_members(self, capture: Capture) -> None:
         """Compare what the members of a lock-step phase hold: they must be equal, bit for bit."""
         for worker, held in self._chief.drained().items():
-            if held is not None and held.fingerprint != capture.held.fingerprint:
+            if held is None or held.epoch != capture.held.epoch:
+                continue
+            if held.fingerprint != capture.held.fingerprint:
                 raise HybridSyncError(
                     f"worker {worker} ended epoch {capture.held.epoch} with fingerprint {held.fingerprint}, "
                     f"{self._source} with {capture.held.fingerprint}; lock-step replicas must be equal: run the same "
                     "command again to resume from the last checkpoint"
                 )
 
-    def _await_roles(self) -> None:
-        """Wait until every role takes part; the record goes on meanwhile.
+    def _await_all(self) -> None:
+        """Wait until every role of the run takes part (see `_await_roles`)."""
+        self._await_roles(self._run.config.workers, self._run.config.servers)
+
+    def _await_needed(self, path: Path) -> None:
+        """Wait until a phase can begin: with the workers that are left, and with every server where it is served."""
+        self._await_roles(1, self._run.config.servers if path is Path.SERVER else 0)
+
+    def _await_roles(self, num_workers: int, num_servers: int) -> None:
+        """Wait until so many roles take part; the record goes on meanwhile.
 
         Raises:
           Preempted: the run was asked to stop; what it has is captured and on its way to the disk.
           WaitTimeout: a role did not come.
         """
+
+        def here() -> bool:
+            return len(self._chief.live_workers()) >= num_workers and self._chief.num_servers() >= num_servers
+
         now = self._clock.monotonic()
         deadline, say_at = now + START_DEADLINE_SECS, now + SAY_SECS
-        while not self._chief.watch(self._all_here, TICK_SECS):
+        while not self._chief.watch(here, TICK_SECS):
             now = self._clock.monotonic()
             missing = (
                 f"workers {self._chief.missing_workers()} have not registered; "
@@ -411,9 +526,6 @@ class Manager:
                 say_at = deadline
             self._tick()
         self._reporter.tick()
-
-    def _all_here(self) -> bool:
-        return not self._chief.missing_workers() and self._chief.num_servers() >= self._run.config.servers
 
     def _record_of(self, capture: Capture) -> dict[str, Any]:
         """What a checkpoint stores beside state and ledger."""

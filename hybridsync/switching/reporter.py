@@ -8,7 +8,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from hybridsync.chief.chief import Chief
+from hybridsync.chief.board import Board
 from hybridsync.clock import Clock
 from hybridsync.messages import Capture, Span
 from hybridsync.plan import Phase
@@ -55,7 +55,7 @@ class Reporter:
     def __init__(
         self,
         run: Run,
-        chief: Chief,
+        chief: Board,
         recorder: Recorder,
         clock: Clock,
         *,
@@ -87,8 +87,8 @@ class Reporter:
         """Show one line that stays."""
         self._recorder.progress.note(text)
 
-    def entered(self, phase: Phase, units: int) -> None:
-        """Write that `phase` was announced."""
+    def entered(self, phase: Phase, units: int, why: str = "") -> None:
+        """Write that `phase` was announced, and why the one before it broke, if it did."""
         self._phase = phase
         protocol = self._protocol(phase)
         per_update = protocol.units_per_update(len(phase.members))
@@ -103,6 +103,7 @@ class Reporter:
             units_per_update=per_update,
             fingerprint=phase.fingerprint,
             compile_secs=self._compile_secs,
+            **({"why": why} if why else {}),
         )
         self.note(f"epoch {phase.epoch}: {phase.spec} from unit {units:,} to {phase.end_units:,} ({phase.reason})")
 
@@ -111,6 +112,14 @@ class Reporter:
         self._finish_switch(capture.first_applied)
         self._compile_secs = 0.0
         self.event("phase_ended", units=capture.held.units, fingerprint=capture.held.fingerprint)
+
+    def broke(self, capture: Capture, why: str, rolled_back: int) -> None:
+        """Write that the current phase broke, and that the run goes on from `capture`."""
+        self._compile_secs = 0.0
+        self.event("phase_ended", units=capture.held.units, fingerprint=capture.held.fingerprint, why=why)
+        if rolled_back:
+            self.event("rollback", to_units=capture.held.units, rolled_back=rolled_back)
+            self.note(f"{rolled_back:,} units after the last commit were lost and are done again")
 
     def switching(self, before: Phase, after: Phase, capture: Capture, times: StageTimes, unit_secs: float) -> None:
         """Note a switch; its event follows when the stall and the commit are known."""

@@ -1,0 +1,55 @@
+"""Who has entered the active phase, how far each has come, and who has come back from it. Pure: time is handed in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hybridsync.messages import Held, Report
+
+
+@dataclass
+class Attendance:
+    """What the chief knows of one phase's roles.
+
+    Args:
+      admitted: worker -> incarnation that entered.
+      back: worker -> the state it brought back, None if it holds none.
+      positions: worker -> units of its stream that are done.
+      doing: worker -> what it said last that it does.
+      stamps: (role, id) -> monotonic seconds of its first and last update; 0 before them.
+      broken: why the phase cannot go on; "" while it can.
+    """
+
+    admitted: dict[int, int] = field(default_factory=dict)
+    back: dict[int, Held | None] = field(default_factory=dict)
+    positions: dict[int, int] = field(default_factory=dict)
+    doing: dict[int, str] = field(default_factory=dict)
+    stamps: dict[tuple[str, int], tuple[float, float]] = field(default_factory=dict)
+    broken: str = ""
+
+    def note(self, report: Report) -> None:
+        """Take in the heartbeat of a role that is in this phase."""
+        self.stamps[report.role, report.id] = (report.first_applied, report.last_applied)
+        if report.role == "worker":
+            self.positions[report.id] = report.completed
+            self.doing[report.id] = report.doing
+
+    def lose(self, worker: int) -> None:
+        """Forget a worker that is gone; what it held is gone with it."""
+        for known in (self.admitted, self.back, self.positions, self.doing):
+            known.pop(worker, None)
+
+    def missing(self, live: tuple[int, ...]) -> list[int]:
+        """Return the live workers that have entered and not come back."""
+        return [worker for worker in live if worker in self.admitted and worker not in self.back]
+
+    def behind(self, live: tuple[int, ...]) -> list[int]:
+        """Return the live workers that have reported the fewest completed units."""
+        at = {worker: self.positions.get(worker, 0) for worker in live}
+        return [worker for worker, position in at.items() if position == min(at.values())]
+
+    def first_and_last(self) -> tuple[float, float]:
+        """Return when the phase's first and last update were applied, as far as known; 0 before them."""
+        firsts = [first for first, _ in self.stamps.values() if first]
+        lasts = [last for _, last in self.stamps.values() if last]
+        return min(firsts, default=0.0), max(lasts, default=0.0)

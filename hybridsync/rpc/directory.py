@@ -1,0 +1,42 @@
+"""Clients by address: one for each role that is reached, closed when the role is gone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+
+class Closable(Protocol):
+    """Something with a channel."""
+
+    def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=Closable)
+
+
+class Directory(Generic[C]):
+    """Finds the client of an address; the lock guards the clients.
+
+    Args:
+      make: address -> client.
+      is_live: whether a role serves at the address; a client of one that is gone is closed at the next call.
+    """
+
+    def __init__(self, make: Callable[[str], C], is_live: Callable[[str], bool]) -> None:
+        self._make, self._is_live = make, is_live
+        self._lock = threading.Lock()
+        self._clients: dict[str, C] = {}
+
+    def __call__(self, address: str) -> C:
+        """Return the client of `address`."""
+        with self._lock:
+            gone = [known for known in self._clients if known != address and not self._is_live(known)]
+            closed = [self._clients.pop(known) for known in gone]
+            if address not in self._clients:
+                self._clients[address] = self._make(address)
+            client = self._clients[address]
+        for former in closed:
+            former.close()
+        return client

@@ -1,0 +1,157 @@
+"""What follows a broken phase: everybody is called back, and the newest state that someone holds is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from hybridsync.chief.board import Board
+from hybridsync.clock import Clock
+from hybridsync.errors import HybridSyncError, PhaseBroken, RoleLost, StaleEpoch, WaitTimeout
+from hybridsync.messages import Capture
+from hybridsync.plan import Phase
+from hybridsync.ports import HolderPort
+from hybridsync.protocols.base import Path
+
+GATHER_SECS = 2.0
+"""The shortest time that a worker has to come back from a broken phase, once it was told."""
+UNREACHED = (RoleLost, StaleEpoch, WaitTimeout)
+"""What a call on a role that is gone, or has gone on, ends with."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a phase begins: a captured state, who holds it, and why."""
+
+    capture: Capture
+    source: str
+    reason: str
+    epoch: int
+    committed: bool
+
+
+class Keeper(Protocol):
+    """Keeps the last committed state in the chief's memory."""
+
+    @property
+    def units(self) -> int:
+        """Units applied in it."""
+        ...
+
+    def offer(self) -> Capture:
+        """Return a capture of it, readable at the chief."""
+        ...
+
+
+@dataclass(frozen=True)
+class Found:
+    """The newest state that someone holds.
+
+    Args:
+      capture: of it.
+      source: address where it is read.
+      rolled_back: whether everybody who had a newer one is gone.
+    """
+
+    capture: Capture
+    source: str
+    rolled_back: bool
+
+
+class Recovery:
+    """Ends a broken phase.
+
+    Args:
+      board: members and the phase.
+      holder_at: address -> role that can capture the state.
+      keeper: of the last committed state.
+      home: the chief's address.
+      clock: for deadlines.
+    """
+
+    def __init__(
+        self, board: Board, holder_at: Callable[[str], HolderPort], keeper: Keeper, home: str, clock: Clock
+    ) -> None:
+        self._board, self._holder_at, self._keeper, self._home = board, holder_at, keeper, home
+        self._clock = clock
+
+    def gather(self, phase: Phase, path: Path, captured: tuple[Capture, str], unit_secs: float) -> Found:
+        """Call everybody back and return the newest state; whoever does not come back in time is evicted.
+
+        Args:
+          phase: that broke.
+          path: of its protocol.
+          captured: the last capture taken, and where it was.
+          unit_secs: mean seconds of one unit in that phase.
+
+        Raises:
+          HybridSyncError: the run cannot go on.
+        """
+        served = self._from_servers(phase) if path is Path.SERVER else None
+        self._call_back(max(GATHER_SECS, 10 * unit_secs))
+        capture, source = captured
+        kept_there = self._board.is_live(source)
+        floor = max(self._keeper.units, capture.held.units if kept_there else 0)
+        found = served or self._from_workers(floor)
+        if found is not None:
+            return found
+        if kept_there and capture.held.units >= self._keeper.units:
+            return Found(capture, source, rolled_back=True)
+        return Found(self._keeper.offer(), self._home, rolled_back=True)
+
+    def _from_servers(self, phase: Phase) -> Found | None:
+        """Capture the phase's state where all of its servers live on: it refuses every later push."""
+        if not all(map(self._board.is_live, phase.servers)):
+            return None
+        source = phase.servers[0]
+        try:
+            return Found(self._holder_at(source).capture(phase.epoch, True), source, rolled_back=False)
+        except UNREACHED:  # not entered, or gone this moment: others may hold a state
+            return None
+
+    def _call_back(self, secs: float) -> None:
+        deadline = self._clock.monotonic() + secs
+        while missing := self._board.missing_back():
+            left = deadline - self._clock.monotonic()
+            if left <= 0:
+                for worker in missing:
+                    self._board.evict(worker, f"did not come back from a broken phase within {secs:g} s")
+                return
+            self._board.wait_until(lambda: not self._board.missing_back(), left)
+
+    def _from_workers(self, floor: int) -> Found | None:
+        """Capture at the worker that holds the newest state, if that has at least `floor` units."""
+        held = self._board.resting()
+        for worker in sorted(held, key=lambda worker: (-held[worker].units, worker)):
+            if held[worker].units < floor:
+                return None
+            try:
+                source = self._board.address_of("worker", worker)
+                return Found(self._holder_at(source).capture(held[worker].epoch, True), source, rolled_back=False)
+            except UNREACHED as error:
+                self._board.evict(worker, f"its state could not be captured: {error}")
+        return None
+
+
+class Reach:
+    """Turns what a call on a role ends with, when the role is gone, into a broken phase."""
+
+    def __init__(self, board: Board, doing: str) -> None:
+        self._board, self._doing = board, doing
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, UNREACHED) and error is not self._board.failure:
+            self._board.break_phase(f"{self._doing}: {error}")
+            raise PhaseBroken(f"{self._doing}: {error}") from error
+
+
+def give_up(num_tries: int, reason: str) -> HybridSyncError:
+    """Return the error of a run whose every next phase breaks before it has applied a unit."""
+    return RoleLost(
+        f"{num_tries} phases in a row broke before they had applied a unit, the last one because {reason}; see the "
+        "roles' logs, then run the same command again: it resumes from the last commit"
+    )
