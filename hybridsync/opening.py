@@ -118,7 +118,12 @@ class AlreadyCompleted(Exception):
 
 
 def open_run(
-    run: Run, *, resume: Resume = "auto", init_from: Path | None = None, convert_units: bool = False
+    run: Run,
+    *,
+    resume: Resume = "auto",
+    init_from: Path | None = None,
+    convert_units: bool = False,
+    alive: bool = False,
 ) -> Opening:
     """Lock the workdir, and find where the run begins.
 
@@ -127,6 +132,7 @@ def open_run(
       resume: "auto" starts fresh or resumes, "must" refuses without a checkpoint, "never" refuses a used workdir.
       init_from: workdir of another run whose newest parameters, optax and model state to start from, at unit 0.
       convert_units: whether a checkpoint with another unit size may be resumed.
+      alive: only the chief was lost: what was applied after the last commit may still be held, and is not cut off.
 
     Raises:
       AlreadyCompleted: nothing is left to do.
@@ -147,14 +153,20 @@ def open_run(
     lock = WorkdirLock(workdir)
     lock.acquire()
     try:
-        return _open_locked(run, workdir, lock, resume, init_from, convert_units)
+        return _open_locked(run, workdir, lock, resume, init_from, convert_units, alive)
     except BaseException:
         lock.release()
         raise
 
 
 def _open_locked(
-    run: Run, workdir: Path, lock: WorkdirLock, resume: Resume, init_from: Path | None, convert_units: bool
+    run: Run,
+    workdir: Path,
+    lock: WorkdirLock,
+    resume: Resume,
+    init_from: Path | None,
+    convert_units: bool,
+    alive: bool,
 ) -> Opening:
     workload_asked = run.config.workload
     used = check_workdir(workdir, run.config, resume=resume, convert_units=convert_units)
@@ -169,7 +181,7 @@ def _open_locked(
         opening = _fresh(run, store, EpochFile(workdir), lock, init_from)
         (workdir / APPLY_LOG).unlink(missing_ok=True)
     else:
-        opening = _resumed(run, workdir, store, lock, restored)
+        opening = _resumed(run, workdir, store, lock, restored, alive)
     write_config(workdir, opening.run.config, opening.run.file, workload_asked)
     return opening
 
@@ -197,7 +209,9 @@ def _adopt(init_from: Path, state: TrainState) -> TrainState:
     )
 
 
-def _resumed(run: Run, workdir: Path, store: CheckpointStore, lock: WorkdirLock, restored: Restored) -> Opening:
+def _resumed(
+    run: Run, workdir: Path, store: CheckpointStore, lock: WorkdirLock, restored: Restored, alive: bool
+) -> Opening:
     record = restored.run
     summary = read_summary(workdir)
     if summary is not None and summary["exit"] == "completed" and restored.units >= run.config.workload:
@@ -216,8 +230,9 @@ def _resumed(run: Run, workdir: Path, store: CheckpointStore, lock: WorkdirLock,
     since = (line["units"] for line in lines if line["epoch"] >= record["epoch"])  # not those of lives before it
     applied_before = max(since, default=0)
     lost = max(0, applied_before - restored.units) if before == run.config.unit_size else 0
-    ledger.rolled_back += lost
-    applylog.cut(workdir / APPLY_LOG, record["sequence"])
+    if not alive:
+        ledger.rolled_back += lost
+        applylog.cut(workdir / APPLY_LOG, record["sequence"])
     return Opening(
         run=run,
         state=state,

@@ -15,7 +15,7 @@ from hybridsync.chief.ledger import Counts, Ledger
 from hybridsync.chief.membership import HEARTBEAT_SECS, LEASE_SECS, Member, Membership
 from hybridsync.clock import Clock
 from hybridsync.errors import HybridSyncError, PhaseBroken, RoleLost, WaitTimeout
-from hybridsync.messages import WAITING, Capture, Held, Hello, RoleEvent, Span
+from hybridsync.messages import WAITING, Capture, Held, Hello, RoleEvent, Span, Standing
 from hybridsync.plan import NO_EPOCH, Phase
 from hybridsync.protocols.base import Path
 
@@ -48,11 +48,20 @@ class Board:
       clock: for leases, deadlines and rates.
       lease_secs: a worker without a sign of life for so long is lost; infinite for threads, which cannot die
         unnoticed.
+      restarted: roles may be in the middle of a phase; until it is adopted, or known that there is none, they wait.
     """
 
     def __init__(
-        self, ledger: Ledger, num_workers: int, schema: str, clock: Clock, lease_secs: float = LEASE_SECS
+        self,
+        ledger: Ledger,
+        num_workers: int,
+        schema: str,
+        clock: Clock,
+        lease_secs: float = LEASE_SECS,
+        restarted: bool = False,
     ) -> None:
+        self._restarted = restarted
+        self._standings: dict[tuple[str, int], Standing] = {}
         self._lease_secs, self._server_lease_secs = lease_secs, max(lease_secs, SERVER_LEASE_SECS)
         self.ledger, self.num_workers = ledger, num_workers
         self._schema, self._clock = schema, clock
@@ -70,6 +79,31 @@ class Board:
         self._evicted: list[RoleEvent] = []
         self._failure: HybridSyncError | None = None
         self._preempted = False
+
+    def standings(self) -> dict[tuple[str, int], Standing]:
+        """What live roles were in the middle of when they registered, by (role, id)."""
+        with self._condition:
+            live = [("server", server) for server in self._servers.ids()]
+            live += [("worker", worker) for worker in self._workers.ids()]
+            return {key: self._standings[key] for key in live if key in self._standings}
+
+    def adopt(self, phase: Phase | None, path: Path) -> None:
+        """Go on with a phase that an earlier chief announced, None where there is none; roles wait no longer.
+
+        The ledger says already what the holder of its state does.
+        """
+        with self._condition:
+            self._restarted = False
+            if phase is not None:
+                self._leasing.begin(phase, path)
+                self._announced = True
+                for (role, role_id), standing in self.standings().items():
+                    member = self._workers.get(role_id)
+                    if role == "worker" and member and standing.open and standing.phase.epoch == phase.epoch:
+                        self._here.admitted[role_id] = member.incarnation
+                        if path is Path.SERVER:
+                            self._leasing.adopt(role_id, standing.stream, standing.completed)
+            self._condition.notify_all()
 
     def announce(self, phase: Phase, path: Path) -> None:
         """Make `phase` the one that workers enter; its leases stay closed until `open_leases`."""

@@ -41,7 +41,9 @@ class Chief(Board):
             if known is not None and known.hello.life < hello.life:
                 self._lose(hello.role, hello.id, "replaced by a newer process")
             member = members.join(hello, self._clock.monotonic())
-            if known is None or known.hello.life != hello.life:
+            if hello.standing is not None:
+                self._standings[hello.role, hello.id] = hello.standing
+            elif known is None or known.hello.life != hello.life:
                 self._intake.joined.append(hello)
             self._condition.notify_all()
             return Welcome(member.incarnation, HEARTBEAT_SECS, self._lease_secs)
@@ -78,6 +80,10 @@ class Chief(Board):
                 self.raise_failure()
                 now = self._clock.monotonic()
                 self._workers.beat(request.worker, request.incarnation, now)
+                if self._restarted:
+                    if self._wait(deadline):
+                        continue
+                    return LeaseReply((), False)
                 applied = self.ledger.num_applied
                 reply = self._leasing.answer(request, now)
                 if self.ledger.num_applied != applied:

@@ -12,7 +12,7 @@ from hybridsync.errors import StaleEpoch
 from hybridsync.messages import LeaseReply, LeaseRequest
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.protocols.base import Path
-from hybridsync.units import UnitStream, num_units
+from hybridsync.units import Range, UnitStream, num_units
 
 MESH = "mesh"
 
@@ -44,6 +44,12 @@ class Leasing:
         self.phase, self.path = phase, path
         self._open = self._ended = False
         self._streams, self._rates, self._completed = {}, {}, 0
+
+    def adopt(self, worker: int, ranges: tuple[Range, ...], completed: int) -> None:
+        """Go on with a stream that an earlier chief began: `completed` of its units are done."""
+        key = self.key_of(worker)
+        stream = self._streams[key] = UnitStream(ranges)
+        self.ledger.adopt(key, stream.ranges(completed, len(stream)))
 
     def open(self) -> None:
         """Let units go out."""

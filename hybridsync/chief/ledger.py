@@ -138,6 +138,18 @@ class Ledger:
         self.check()
         return lost
 
+    def adopt(self, holder: str, ranges: Iterable[Range]) -> None:
+        """Note that `holder` has `ranges` in hand, which another ledger leased; what has an end already is not."""
+        units = UnitSet(ranges)
+        stop = max((stop for _, stop in units.ranges()), default=0)
+        if stop > self._issued:
+            self._waiting.add_range(self._issued, stop)
+            self._issued = stop
+        free = units.intersection(self._waiting)
+        for start, stop in free.ranges():
+            self._waiting.discard_range(start, stop)
+        self._leased.setdefault(holder, UnitSet()).update(free)
+
     def holders(self) -> dict[str, int]:
         """Return who has how many units leased."""
         return {holder: len(units) for holder, units in self._leased.items() if len(units)}

@@ -218,7 +218,7 @@ def retrying(
                 raise named from None
             failure = error
         except ValueError as error:
-            if "closed channel" not in str(error):
+            if not str(error).startswith("Cannot invoke RPC"):
                 raise
             raise RoleLost(f"{who} was not asked for {what}: its channel is closed here") from None
         if unreachable_secs is not None and failure.code() is grpc.StatusCode.UNAVAILABLE:

@@ -44,6 +44,7 @@ def run_chief(
     init_from: Path | None,
     convert_units: bool,
     address: str,
+    restarted: bool,
     coordinator: str,
     report: Callable[[dict], None],
     screen: TextIO = sys.stderr,
@@ -56,6 +57,7 @@ def run_chief(
       init_from: see `open_run`.
       convert_units: see `open_run`.
       address: `host:port` to serve on.
+      restarted: another chief served this run before, whose roles may still train.
       coordinator: `host:port` where the supervisor, this process's parent, serves the world.
       report: tells the supervisor: {"address": ...} once served.
       screen: where progress is shown.
@@ -65,7 +67,7 @@ def run_chief(
     """
     clock = SYSTEM_CLOCK
     try:
-        opening = open_run(run, resume=resume, init_from=init_from, convert_units=convert_units)
+        opening = open_run(run, resume=resume, init_from=init_from, convert_units=convert_units, alive=restarted)
     except AlreadyCompleted as done:
         print(f"{done}; nothing is left to do", file=screen, flush=True)
         return EXIT_COMPLETED
@@ -79,7 +81,7 @@ def run_chief(
         progress=open_progress(run.config.workload, screen, clock),
     )
     try:
-        summary = _manage(opening, recorder, address, coordinator, report)
+        summary = _manage(opening, recorder, address, restarted, coordinator, report)
     finally:
         recorder.close()
         opening.lock.release()
@@ -87,13 +89,19 @@ def run_chief(
 
 
 def _manage(
-    opening: Opening, recorder: Recorder, address: str, coordinator: str, report: Callable[[dict], None]
+    opening: Opening,
+    recorder: Recorder,
+    address: str,
+    restarted: bool,
+    coordinator: str,
+    report: Callable[[dict], None],
 ) -> Summary:
     run, clock = opening.run, SYSTEM_CLOCK
     assert run.workdir is not None
     apply_log = run.workdir / APPLY_LOG
     programs = run.programs(donate_parameters=False)
-    chief = Chief(opening.ledger, run.config.workers, programs.state_layout.schema_hash, clock)
+    schema = programs.state_layout.schema_hash
+    chief = Chief(opening.ledger, run.config.workers, schema, clock, restarted=restarted)
     holding = Holding(programs.state_layout)
     capture = start_capture(opening, holding)
     kept = Kept(holding, capture, opening.state)
@@ -101,9 +109,10 @@ def _manage(
     server, bound = make_server(servicers, address, max_workers=4 * run.config.workers + 8)
     server.start()
     report({"address": bound})
-    opening.announce(recorder, runtime="processes", address=bound)
     here = {"epoch": opening.epoch, "id": 0, "host": socket.gethostname()}
-    recorder.events.write("role_started", role="supervisor", pid=os.getppid(), address=coordinator, **here)
+    if not restarted:
+        opening.announce(recorder, runtime="processes", address=bound)
+        recorder.events.write("role_started", role="supervisor", pid=os.getppid(), address=coordinator, **here)
     recorder.events.write("role_started", role="chief", pid=os.getpid(), address=bound, **here)
     reporter = Reporter(
         run, chief, recorder, clock, seconds=opening.seconds, hooks=[], switches=opening.switches
@@ -134,6 +143,7 @@ def _manage(
         clock=clock,
         evict=evict,
         forget=lambda sequence: applylog.cut(apply_log, sequence),
+        restarted=restarted,
     )
     try:
         return manager.run()

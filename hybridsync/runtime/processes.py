@@ -142,10 +142,11 @@ def play(child: Child, launch: Launch) -> int:
     if child.role == "chief":
         return module.run_chief(
             launch.run(),
-            resume=launch.resume,
+            resume=launch.resume if spec.life == 0 else "auto",
             init_from=launch.init_from,
             convert_units=launch.convert_units,
-            address=f"{spec.host}:{launch.port}",
+            address=spec.chief or f"{spec.host}:{launch.port}",
+            restarted=spec.life > 0,
             coordinator=spec.coordinator,
             report=lambda fields: child.report(**fields),
             screen=sys.stdout,

@@ -1,9 +1,8 @@
 """Parent process of a host's roles: starts, watches, kills and restarts them. Imports neither jax nor orbax.
 
 One loop on the main thread polls the children's pidfds, their report pipes and the signals. All roles start
-at once, so that their imports overlap; each is told what to do when the chief serves. A worker that dies is
-reported and replaced; the chief's or a server's death ends the run, and the same command resumes it from its
-last commit.
+at once, so that their imports overlap; each is told what to do when the chief serves. A role that dies is
+reported and replaced; a chief comes back at its former address. What happens while it is away is kept for it.
 """
 
 from __future__ import annotations
@@ -94,6 +93,7 @@ class Supervisor:
         self._roles: dict[tuple[str, int], RoleProcess] = {}
         self._service: Service | None = None
         self._chief_address = ""
+        self._chief_serves = False
         self._chief: SupervisorPort | None = None
         self._outbox: deque[tuple[str, RoleEvent | None]] = deque()
         self._retry_at = 0.0
@@ -212,10 +212,11 @@ class Supervisor:
             self._over = self._over or report.get("over", False)
             if "kill" in report:
                 self._end(**report["kill"])
-            if "address" in report and not self._chief_address:
-                self._chief_address = report["address"]
+            if "address" in report:
+                self._chief_serves = True
+                first, self._chief_address = not self._chief_address, report["address"]
                 for other in self._roles.values():
-                    if other is not process:
+                    if first and other is not process:
                         other.send_spec(self._role_spec(other))
 
     def _end(self, role: str, id: int, pid: int) -> None:
@@ -250,7 +251,13 @@ class Supervisor:
     def _chief_left(self, process: RoleProcess, code: int, reason: str) -> None:
         told = process.error is not None
         if code not in _CHIEF_CODES or (code == EXIT_REFUSED and not told):  # 1 is also Python's traceback
-            self._fail(f"the chief was lost ({reason}); {_RESUME}", process, code)
+            self._chief_serves = False
+            self._note("role_lost", "chief", 0, process.pid, reason)
+            failing = code not in _KILLED_FROM_OUTSIDE and self._crash_loop.add("chief")
+            if not self._chief_address or failing:
+                self._fail(f"the chief was lost ({reason}); {_RESUME}", process, code)
+            else:
+                self._start("chief", 0, process.life + 1, f"restart after {reason}")
             return
         if process.error is not None:
             self._say(f"error: {process.error[0]}")
@@ -294,7 +301,7 @@ class Supervisor:
 
     def _deliver(self, now: float) -> None:
         """Hand the chief what it has not heard, in order; what it does not take is tried again."""
-        if not self._chief_address or now < self._retry_at:
+        if not self._chief_serves or now < self._retry_at:
             return
         try:
             if self._chief is None:

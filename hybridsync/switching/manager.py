@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, Protocol
 
+from hybridsync import protocols
 from hybridsync.chief.board import Board
 from hybridsync.chief.meshes import Meshes
 from hybridsync.clock import Clock
@@ -35,6 +36,8 @@ STUCK_SECS = 2.0
 """The shortest time without a completed lock-step step after which somebody is given up."""
 SILENT_SHARE = 0.5
 """Of that time without a heartbeat: who is stopped, and not only waiting for others."""
+SETTLE_SECS = 3.0
+"""A restarted chief takes up the run when it has heard of nobody new for so long; calls are repeated every second."""
 MAX_BROKEN = 10
 """How many phases in a row may break before one applies a unit."""
 RETRY_SECS = 1.0
@@ -63,6 +66,7 @@ class Manager:
       keeper: of the last committed state, for when nobody holds a newer one.
       evict: has the process ended of a role that was given up; None where roles are threads, which cannot be.
       forget: called with the sequence of the state that a run goes on from when updates behind it are lost.
+      restarted: another manager took the run to where it is; roles may be in the middle of a phase.
       lanes: how many communicators one member order can have before another order is used.
       clock: for stage times and deadlines.
     """
@@ -82,12 +86,13 @@ class Manager:
         clock: Clock,
         evict: Callable[[RoleEvent], None] | None = None,
         forget: Callable[[int], object] = lambda sequence: None,
+        restarted: bool = False,
         lanes: int = LANES,
     ) -> None:
         self._run, self._chief, self._start = run, chief, start
         self._servers, self._holder_at, self._epochs = servers, holder_at, epochs
         self._committer, self._reporter, self._clock = committer, reporter, clock
-        self._evict, self._forget = evict, forget
+        self._evict, self._forget, self._restarted = evict, forget, restarted
         self._recovery = Recovery(chief, holder_at, keeper, start.source, clock)
         self._meshes = Meshes(run.config.workers, lanes)
         self._ends = run.plan.ends(run.config.workload)
@@ -158,8 +163,10 @@ class Manager:
             self._commit_now()
             self._reporter.committed(self._await_commit())
             return
-        self._await_all()
-        state, commands = machine.start(self._start.epoch)
+        state, commands = self._rejoin() if self._restarted else (None, ())
+        if state is None:
+            self._await_all()
+            state, commands = machine.start(self._start.epoch)
         queue = deque(commands)
         while queue or state.step is not Step.DONE:
             try:
@@ -172,6 +179,45 @@ class Manager:
                 state, commands = machine.advance(state, event)
                 self._ending = state.step is Step.DONE
                 queue.extend(commands)
+
+    def _rejoin(self) -> tuple[machine.Switching | None, tuple[Command, ...]]:
+        """Take up what the roles are in the middle of, where an earlier chief left them; None where that is nothing.
+
+        An asynchronous phase whose servers are in it goes on as it is. Any other is broken: its workers wait for
+        units already, and the next epoch begins from the newest state they hold.
+        """
+        self._await_settled()
+        standings = self._chief.standings()
+        phase = max((standing.phase for standing in standings.values()), key=lambda p: p.epoch, default=None)
+        if phase is None:
+            self._chief.adopt(None, Path.SYNC)
+            return None, ()
+        self._phase, self._epoch, self._path = phase, phase.epoch, protocols.parse(phase.spec).path
+        served = [s for (role, _), s in standings.items() if role == "server" and s.phase.epoch == phase.epoch]
+        whole = self._path is Path.SERVER and len(served) == len(phase.servers) and all(s.open for s in served)
+        if whole:
+            with Reach(self._chief, "the state could not be asked for"):
+                self._take(final=False)
+            self._chief.restore(self._capture, rolled_back=False)
+        self._chief.adopt(phase, self._path)
+        self._reporter.continues(phase, self._capture.held.units)
+        state = machine.Switching(Step.RUN, phase.epoch.number)
+        if whole:
+            self._chief.open_leases()
+            return state, ()
+        self._chief.break_phase("the chief was restarted")
+        return machine.advance(state, machine.Broken())
+
+    def _await_settled(self) -> None:
+        """Wait until every role has been heard of, or none has come for SETTLE_SECS."""
+        known, since = 0, self._clock.monotonic()
+        while self._clock.monotonic() - since < SETTLE_SECS:
+            heard = len(self._chief.live_workers()) + self._chief.num_servers()
+            if heard >= self._run.config.workers + self._run.config.servers:
+                return
+            if heard != known:
+                known, since = heard, self._clock.monotonic()
+            self._chief.watch(lambda: False, TICK_SECS)
 
     # --- commands ---
 

@@ -14,6 +14,7 @@ from hybridsync.messages import Capture, Span
 from hybridsync.plan import Phase
 from hybridsync.run import Run
 from hybridsync.switching.commits import Commit
+from hybridsync.telemetry.events import read_events
 from hybridsync.telemetry.metrics import Metrics, Staleness
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary, Units, write_summary
@@ -106,6 +107,14 @@ class Reporter:
             **({"why": why} if why else {}),
         )
         self.note(f"epoch {phase.epoch}: {phase.spec} from unit {units:,} to {phase.end_units:,} ({phase.reason})")
+
+    def continues(self, phase: Phase, units: int) -> None:
+        """Go on with a phase that an earlier chief announced, and write that it did if that got lost with it."""
+        workdir = self._run.workdir
+        known = {event["epoch"] for event in read_events(workdir, "phase_entered")} if workdir else set()
+        if phase.epoch.number not in known:
+            self.entered(phase, units, "the chief was lost while it began")
+        self._phase = phase
 
     def ended(self, capture: Capture) -> None:
         """Write that the current phase is over; its capture knows the first update even of the shortest phase."""
