@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hybridsync.errors import HybridSyncError, StaleEpoch
-from hybridsync.holding import Holding, StartingState, fetch, take_over
+from hybridsync.holding import Holding, fetch, take_over
 from hybridsync.layout import Layout, fingerprint
 from hybridsync.plan import Epoch
 from hybridsync.state import TrainState
