@@ -60,19 +60,33 @@ class FileApplyLog:
         self._lines.append(json.dumps(asdict(entry), separators=(",", ":")))
 
     def flush(self) -> None:
-        """Write the buffered lines and wait until they are on the disk."""
+        """Write the buffered lines and wait until they are on the disk.
+
+        Raises:
+          OSError: the disk refuses; what it took of the lines is cut again.
+        """
         lines, self._lines = self._lines, []
         if lines:
+            content = ("\n".join(lines) + "\n").encode()
             descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             try:
-                os.write(descriptor, ("\n".join(lines) + "\n").encode())
+                end = os.fstat(descriptor).st_size
+                written = os.write(descriptor, content)
+                if written < len(content):
+                    os.ftruncate(descriptor, end)
+                    raise OSError(f"the disk took {written} of {len(content)} bytes of the apply log; make room on it")
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
 
 
 def read(path: Path) -> Iterator[Entry]:
-    """Yield the entries in file order; a torn last line is ignored."""
+    """Yield the entries in file order; a torn last line is ignored.
+
+    Raises:
+      OSError: the file cannot be read.
+      ValueError: a whole line is not JSON.
+    """
     with open(path) as lines:
         for line in lines:
             if line.endswith("\n"):
@@ -81,7 +95,19 @@ def read(path: Path) -> Iterator[Entry]:
 
 
 def cut(path: Path, sequence: int) -> int:
-    """Remove the entries after `sequence`, those of updates that were lost; returns how many."""
+    """Remove the entries after `sequence`, those of updates that were lost, and a torn last line.
+
+    Args:
+      path: of the log; may be absent.
+      sequence: updates that the state holds.
+
+    Returns:
+      How many entries were removed.
+
+    Raises:
+      OSError: the disk refuses; the log is as it was.
+      ValueError: a whole line is no entry (see `read`); the log is as it was.
+    """
     if not path.exists():
         return 0
     kept, removed = [], 0
