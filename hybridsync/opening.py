@@ -231,7 +231,7 @@ def _seconds_told(events: list[dict[str, Any]], lines: list[dict[str, Any]]) -> 
     lives: list[list[dict[str, Any]]] = []
     for event in events:
         if event["kind"] == "run_started":
-            lives = [*lives, []] if event["reason"] == "resume" else [[]]
+            lives = [*lives, []] if event.get("reason") == "resume" else [[]]
         if lives:
             lives[-1].append(event)
     total = 0.0
