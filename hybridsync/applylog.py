@@ -85,7 +85,11 @@ class FileApplyLog:
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
             os.ftruncate(descriptor, end)
-            os.pwrite(descriptor, "".join(lines).encode(), end)
+            content = "".join(lines).encode()
+            written = os.pwrite(descriptor, content, end)
+            if written < len(content):
+                os.ftruncate(descriptor, end)
+                raise OSError(f"the disk took {written} of {len(content)} bytes of the apply log; make room on it")
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -115,7 +119,12 @@ def _tail(path: Path) -> tuple[int, int]:
 
 
 def read(path: Path) -> Iterator[Entry]:
-    """Yield the entries in file order; a torn last line is ignored."""
+    """Yield the entries in file order; a torn last line is ignored.
+
+    Raises:
+      OSError: the file cannot be read.
+      ValueError: a whole line is not JSON.
+    """
     with open(path) as lines:
         for line in lines:
             if line.endswith("\n"):
@@ -124,12 +133,23 @@ def read(path: Path) -> Iterator[Entry]:
 
 
 def cut(path: Path, sequence: int) -> int:
-    """Remove the entries after `sequence`, those of updates that were lost; returns how many.
+    """Remove the entries after `sequence`, those of updates that were lost, and a torn last line.
+
+    Args:
+      path: of the log; may be absent.
+      sequence: updates that the state holds.
+
+    Returns:
+      How many entries were removed.
 
     Raises:
-      OSError: the disk refuses.
+      OSError: the disk refuses; the log is as it was.
+      ValueError: a whole line is no entry (see `read`); the log is as it was.
     """
-    if _tail(path)[1] <= sequence:
+    if not path.exists():
+        return 0
+    end, last = _tail(path)
+    if last <= sequence and end == path.stat().st_size:
         return 0
     kept, removed = [], 0
     for entry in read(path):

@@ -125,12 +125,6 @@ class Holding:
             self._readers -= 1
             self._condition.notify_all()
 
-    def state(self, capture: Capture) -> TrainState:
-        """Return a copy of the captured state as numpy arrays."""
-        buffer = self._layout.empty()
-        self.read(capture.capture_id, buffer)
-        return self._layout.unpack(buffer)
-
 
 class Kept:
     """The chief as a holder: it keeps the last committed state, for when nobody holds a newer one.

@@ -241,7 +241,7 @@ def _resumed(
         reason="resume",
         epoch=record["epoch"],
         committed=True,
-        seconds=record["seconds"],
+        seconds=max(record["seconds"], _seconds_told(read_events(workdir), lines)),
         switches=read_events(workdir, "switch"),
         rolled_back=lost,
         quarantined=restored.quarantined,
@@ -249,6 +249,27 @@ def _resumed(
         epochs=EpochFile(workdir),
         lock=lock,
     )
+
+
+def _seconds_told(events: list[dict[str, Any]], lines: list[dict[str, Any]]) -> float:
+    """Return for how long the lives so far trained, by what they wrote: a checkpoint knows only the time up to it.
+
+    A life counts from its first phase to its last sign; what was before a start from unit 0 is another run's.
+    """
+    lives: list[list[dict[str, Any]]] = []
+    for event in events:
+        if event["kind"] == "run_started":
+            lives = [*lives, []] if event.get("reason") == "resume" else [[]]
+        if lives:
+            lives[-1].append(event)
+    total = 0.0
+    for life in lives:
+        entered = [event for event in life if event["kind"] == "phase_entered"]
+        if entered:
+            epochs = {event["epoch"] for event in entered}
+            signs = [line["t"] for line in lines if line["epoch"] in epochs]
+            total += max([life[-1]["t"], *signs]) - entered[0]["t"]
+    return total
 
 
 def _convert(run: Run, before: int, ledger: Ledger, state: TrainState) -> tuple[Ledger, TrainState]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 
+from hybridsync.config.typing import read_text
 from hybridsync.errors import PlanError
 from hybridsync.plan import Plan, Stage
 from hybridsync.protocols.asp import Asp
@@ -43,7 +44,7 @@ def parse(spec: str) -> Protocol:
 
 def _typed(stage: Stage, key: str, text: str, kind: type) -> object:
     try:
-        return kind(text)
+        return read_text(text, kind)
     except ValueError:
         raise PlanError(
             f"protocol {stage.protocol!r}: {key}={text!r} is not a {kind.__name__}; change it in the plan"

@@ -90,7 +90,7 @@ class HolderClient:
     Args:
       address: `host:port` of the holder.
       deadline_secs: for each call, all attempts together.
-      who: the role behind the address, for errors.
+      who: the role behind the address, for errors, as "worker 3".
 
     All methods raise, besides the errors of the port:
       RoleLost: the holder could not be reached.

@@ -96,7 +96,12 @@ class InProcess:
         self.committer: Committer | None = None
 
     def run(self) -> Summary:
-        """Run to the end or to a preemption (see `Manager.run`)."""
+        """Run to the end or to a preemption; returns the summary that was written.
+
+        Raises:
+          HybridSyncError: the run could not go on; what a worker's task raised is the cause of a `RoleLost`.
+          Exception: a hook's own error, as it was raised.
+        """
         opening, run, clock = self._opening, self._opening.run, self._clock
         capture = start_capture(opening, self._holding)
         kept = Kept(self._holding, capture, opening.state)

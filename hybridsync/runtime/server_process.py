@@ -46,7 +46,7 @@ def run_server(spec: RoleSpec, run: Run) -> int:
     primary = Primary(
         programs,
         SnapshotPool(programs.parameters_layout),
-        lambda address: HolderClient(address),
+        lambda address: HolderClient(address, who="the chief" if address == spec.chief else "a worker"),
         clock,
         apply_log,
         completed,

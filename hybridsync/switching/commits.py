@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any, Protocol
+
+from absl import logging
 
 from hybridsync.clock import Clock
 from hybridsync.errors import WaitTimeout
@@ -42,6 +46,45 @@ class Commit:
     secs: float
 
 
+class _Answer:
+    """Puts what the block raises into a future, whoever waits there: no error ends the thread that carries it."""
+
+    def __init__(self, future: Future) -> None:
+        self._future = future
+
+    def __enter__(self) -> Future:
+        return self._future
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if error is not None:
+            self._future.set_exception(error)
+        return True
+
+
+class _Queue:
+    """Does one job after another in a thread of its own, which does not keep a process alive as an executor's would."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[tuple[Future, Callable[[], Any]] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._work, name="commit", daemon=True).start()
+
+    def submit(self, job: Callable[[], Any]) -> Future:
+        future: Future = Future()
+        self._jobs.put((future, job))
+        return future
+
+    def close(self) -> None:
+        self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (next_job := self._jobs.get()) is not None:
+            future, job = next_job
+            with _Answer(future):
+                future.set_result(job())
+
+
 class Committer:
     """One background thread that commits and evaluates captures in the order in which they come.
 
@@ -65,7 +108,8 @@ class Committer:
     ) -> None:
         self._store, self._layout, self._reader_at = store, layout, reader_at
         self._evaluator, self._clock, self._keep = evaluator, clock, keep
-        self._executor = ThreadPoolExecutor(1, "commit")
+        self._queue = _Queue()
+        self._commits: dict[Future[Commit], tuple[int, float]] = {}
         self.state: TrainState | None = None
 
     @property
@@ -112,11 +156,26 @@ class Committer:
                 return None
             return self._evaluator.evaluate(fetched.result(), UnitSet(capture.applied))
 
-        return self._executor.submit(commit), self._executor.submit(measure)
+        self._commits = {earlier: told for earlier, told in self._commits.items() if not earlier.done()}
+        committed = self._queue.submit(commit)
+        self._commits[committed] = capture.held.units, started
+        return committed, self._queue.submit(measure)
 
     def close(self) -> None:
-        """Wait for the commits under way; an error of one stays in its future."""
-        self._executor.shutdown(wait=True)
+        """Wait for the commits under way, for each until COMMIT_DEADLINE_SECS after it was asked for.
+
+        An error of one stays in its future. One that has not ended by then is left behind and named in the log,
+        not raised: what ended the run may be on its way to the caller.
+        """
+        self._queue.close()
+        newest = max((started for _, started in self._commits.values()), default=0.0)
+        left = newest + COMMIT_DEADLINE_SECS - self._clock.monotonic()
+        for late in wait(self._commits, timeout=max(0.0, left)).not_done:
+            logging.error(
+                "The checkpoint of %d units did not end within %g s and is left behind; is the disk hanging?",
+                self._commits[late][0],
+                COMMIT_DEADLINE_SECS,
+            )
 
 
 def result_of(commit: Future, what: str, secs: float = COMMIT_DEADLINE_SECS) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -67,19 +68,31 @@ def preemption_saves_nothing() -> None:
     """A run that is asked to stop does, without a last checkpoint."""
     if os.environ.get(child.ROLE) != "chief":
         return
-    from hybridsync.switching.manager import Manager
+    from hybridsync.checkpoint import CheckpointStore, SaveInfo
+    from hybridsync.chief.chief import Chief
 
-    commit, await_commit = Manager._commit_now, Manager._committed
+    save, preempt = CheckpointStore.save, Chief.preempt
+    asked = threading.Event()
 
-    def commit_now(self):
-        return None if self._chief.preempted else commit(self)
+    def ask(self):
+        asked.set()
+        preempt(self)
 
-    def committed(self):
-        from hybridsync.switching import machine
+    def keep(self, state, **record):
+        return SaveInfo(step=99, bytes=1, secs=0.0) if asked.is_set() else save(self, state, **record)
 
-        return machine.Committed() if self._chief.preempted else await_commit(self)
+    CheckpointStore.save, Chief.preempt = keep, ask
 
-    Manager._commit_now, Manager._committed = commit_now, committed
+
+def only_the_first_signal_counts() -> None:
+    """A supervisor that was asked to stop does not hear that it is to stop at once."""
+    on_signal = supervisor.Supervisor._on_signal
+
+    def hear(self, number, frame):
+        if not self._num_signals:
+            on_signal(self, number, frame)
+
+    supervisor.Supervisor._on_signal = hear
 
 
 BUGS: dict[str, Callable[[], None]] = {
@@ -90,6 +103,7 @@ BUGS: dict[str, Callable[[], None]] = {
         units_of_the_lost_stay_leased,
         ledger_outruns_the_state,
         preemption_saves_nothing,
+        only_the_first_signal_counts,
     )
 }
 

@@ -9,6 +9,7 @@ import signal
 from itertools import pairwise
 from pathlib import Path
 
+from hybridsync.plan import Plan
 from hybridsync.telemetry.lines import read_lines
 from tests.multiprocess.job import STUCK_SECS, Job, assert_exactly_once
 
@@ -97,20 +98,20 @@ def everything_is_killed_and_resumed(workdir: Path, *, planted: str = "", worker
 
 
 def sigterm_saves_and_the_same_command_completes(
-    workdir: Path, *, planted: str = "", workers: int = 2, phases: tuple[str, ...] = ("asp", "bsp")
+    workdir: Path, *, plan: str = "asp:50%,bsp", units: int = 600, workers: int = 2, planted: str = ""
 ) -> None:
     """Exit 75 means that nothing was lost: no unit is rolled back when the run goes on."""
-    plan = "asp:50%,bsp"
+    phases = [stage.protocol for stage in Plan.parse(plan).stages]
     for protocol in phases:
-        with tally(workdir, plan=plan, units=600, workers=workers, planted=planted) as job:
+        with tally(workdir, plan=plan, units=units, workers=workers, planted=planted) as job:
             job.until_phase(protocol)
             job.send(signal.SIGTERM)
             assert job.wait() == 75, job.output + job.logs()
             summary = job.summary()
-            assert summary["exit"] == "preempted" and 0 < summary["units"]["applied"] < 600
+            assert summary["exit"] == "preempted" and 0 < summary["units"]["applied"] < units
             assert job.events()[-1]["kind"] == "run_finished"
             assert job.tracebacks() == []
-    with tally(workdir, plan=plan, units=600, workers=workers, planted=planted) as job:
+    with tally(workdir, plan=plan, units=units, workers=workers, planted=planted) as job:
         assert job.wait() == 0, job.output + job.logs()
         assert_exactly_once(job.summary())
         assert job.summary()["units"]["rolled_back"] == 0, "a preempted run lost units"
@@ -118,24 +119,45 @@ def sigterm_saves_and_the_same_command_completes(
         assert [event["reason"] for event in job.events("phase_entered")].count("resume") == len(phases)
 
 
+def a_second_sigterm_ends_the_run_at_once(workdir: Path, *, workers: int = 2, planted: str = "") -> None:
+    """It does not wait for the units under way; the same command completes the run."""
+    with tally(workdir, plan="bsp", units=40, workers=workers, unit_secs=5.0, planted=planted) as job:
+        job.until(lambda: job.events("phase_entered"), "the first phase")
+        job.send(signal.SIGTERM)
+        job.pause(0.5)
+        assert job.process.poll() is None, "the first signal did not wait for the units under way"
+        job.send(signal.SIGTERM)
+        assert job.wait(secs=3.0) == 75, job.output  # a unit takes longer
+        assert job.events()[-1]["kind"] != "run_finished"
+    with tally(workdir, plan="bsp", units=40, workers=workers, unit_secs=0.0, planted=planted) as job:
+        assert job.wait() == 0, job.output + job.logs()
+        assert_exactly_once(job.summary())
+
+
 def a_worker_is_stopped_beyond_its_lease(
-    workdir: Path, *, planted: str = "", stuck_secs: float = STUCK_SECS, continues: bool = True
+    workdir: Path,
+    *,
+    plan: str = "asp:80%,bsp",
+    units: int = 1500,
+    workers: int = 4,
+    victim: int = 2,
+    planted: str = "",
+    stuck_secs: float = STUCK_SECS,
 ) -> None:
     """The others go on and take over its units; when it goes on, it finds itself stale, ends, and is replaced."""
-    with tally(workdir, plan="asp:80%,bsp", units=1500, unit_secs=0.02, planted=planted) as job:
-        job.until_units(100)
-        pid = job.kill_worker(2, signal.SIGSTOP)
+    with tally(workdir, plan=plan, units=units, workers=workers, unit_secs=0.02, planted=planted) as job:
+        job.until_units(units // 15)
+        pid = job.kill_worker(victim, signal.SIGSTOP)
         lost = job.until_lost(pid)
-        assert lost["reason"].startswith("no sign of life") and lost["id"] == 2
-        if continues:
-            os.kill(pid, signal.SIGCONT)
-            assert gone(pid), "a stale worker lives on"
+        assert lost["reason"].startswith("no sign of life") and lost["id"] == victim
+        os.kill(pid, signal.SIGCONT)
+        assert gone(pid), "a stale worker lives on"
         assert job.wait(stuck_secs=stuck_secs) == 0, job.output + job.logs()
         assert_exactly_once(job.summary())
         assert job.summary()["units"]["rolled_back"] == 0
         assert longest_pause(job, "asp") < LONGEST_GAP_SECS
-        assert "incarnation" in job.log("worker-2")
-        started = [event["pid"] for event in job.events("role_started") if event.get("id") == 2]
+        assert "incarnation" in job.log(f"worker-{victim}")
+        started = [event["pid"] for event in job.events("role_started") if event.get("id") == victim]
         assert len(started) == 2 and started[0] == pid
 
 

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from hybridsync.clock import SYSTEM_CLOCK
 from tests.multiprocess import scenarios
-from tests.multiprocess.job import Stuck, assert_exactly_once
+from tests.multiprocess.job import STUCK_SECS, Stuck, assert_exactly_once
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -74,30 +73,23 @@ def test_a_worker_killed_before_the_run_began_ends_it_with_one_message(tmp_path:
 
 
 def test_a_second_sigterm_ends_the_run_at_once_and_the_same_command_completes(tmp_path: Path) -> None:
-    # A unit that takes long: without the second signal, the first one would wait for it.
-    with scenarios.tally(tmp_path / "run", plan="bsp", units=40, workers=2, unit_secs=5.0) as job:
-        job.until(lambda: job.events("phase_entered"), "the first phase")
-        job.send(signal.SIGTERM)
-        job.pause(0.5)
-        assert job.process.poll() is None, "the first signal did not wait for the units under way"
-        sent = SYSTEM_CLOCK.monotonic()
-        job.send(signal.SIGTERM)
-        assert job.wait() == 75, job.output
-        assert SYSTEM_CLOCK.monotonic() - sent < 3.0
-        assert job.events()[-1]["kind"] != "run_finished"
-    with scenarios.tally(tmp_path / "run", plan="bsp", units=40, workers=2, unit_secs=0.0) as job:
-        assert job.wait() == 0, job.output + job.logs()
-        assert_exactly_once(job.summary())
+    scenarios.a_second_sigterm_ends_the_run_at_once(tmp_path / "run")
 
 
-def killed_workers(workdir: Path, planted: str) -> None:
+STILL_SECS = 8.0
+"""When a job that ought to go on counts as stuck: an asynchronous phase waits for no new process."""
+
+
+def killed_workers(workdir: Path, planted: str, stuck_secs: float = STUCK_SECS) -> None:
     scenarios.workers_are_killed_under_asp(
-        workdir, plan="asp", units=900, workers=3, victims=(1,), planted=planted, stuck_secs=15.0
+        workdir, plan="asp", units=600, workers=3, victims=(1,), planted=planted, stuck_secs=stuck_secs
     )
 
 
-def stopped_worker(workdir: Path, planted: str) -> None:
-    scenarios.a_worker_is_stopped_beyond_its_lease(workdir, planted=planted, stuck_secs=30.0)
+def stopped_worker(workdir: Path, planted: str, stuck_secs: float = STUCK_SECS) -> None:
+    scenarios.a_worker_is_stopped_beyond_its_lease(
+        workdir, plan="asp", units=300, workers=2, victim=1, planted=planted, stuck_secs=stuck_secs
+    )
 
 
 def killed_run(workdir: Path, planted: str) -> None:
@@ -105,30 +97,35 @@ def killed_run(workdir: Path, planted: str) -> None:
 
 
 def preempted_run(workdir: Path, planted: str) -> None:
-    scenarios.sigterm_saves_and_the_same_command_completes(workdir, planted=planted, phases=("bsp",))
+    scenarios.sigterm_saves_and_the_same_command_completes(
+        workdir, plan="asp", units=300, workers=1, planted=planted
+    )
+
+
+def stopped_at_once(workdir: Path, planted: str) -> None:
+    scenarios.a_second_sigterm_ends_the_run_at_once(workdir, workers=1, planted=planted)
 
 
 PLANTED = [
     (killed_workers, "server_forgets_what_it_applied", AssertionError, "'max_count': 2"),
-    (killed_workers, "units_of_the_lost_stay_leased", Stuck, "the job stands at"),
+    (killed_workers, "units_of_the_lost_stay_leased", Stuck, r"the job stands at (?!600 )\d+ units"),
     (killed_run, "ledger_outruns_the_state", AssertionError, "'min_count': 0"),
     (preempted_run, "preemption_saves_nothing", AssertionError, "a preempted run lost units"),
-    (stopped_worker, "units_of_the_lost_stay_leased", Stuck, "the job stands at"),
+    (stopped_at_once, "only_the_first_signal_counts", AssertionError, r"the job stands at \d+ units"),
+    (stopped_worker, "units_of_the_lost_stay_leased", Stuck, r"the job stands at (?!300 )\d+ units"),
 ]
 
 
 @pytest.mark.parametrize(
     ("story", "bug", "error", "sign"),
-    [
-        pytest.param(*case, id=f"{case[0].__name__}-{case[1]}", marks=[pytest.mark.soak] if index > 2 else [])
-        for index, case in enumerate(PLANTED)
-    ],
+    [pytest.param(*case, id=f"{case[0].__name__}-{case[1]}") for case in PLANTED],
 )
 def test_the_story_fails_where_a_bug_is_planted(
-    tmp_path: Path, story: Callable[[Path, str], None], bug: str, error: type[AssertionError], sign: str
+    tmp_path: Path, story: Callable[..., None], bug: str, error: type[AssertionError], sign: str
 ) -> None:
+    patience = {"stuck_secs": STILL_SECS} if error is Stuck else {}
     with pytest.raises(AssertionError) as caught:
-        story(tmp_path / "run", bug)
+        story(tmp_path / "run", bug, **patience)
     assert type(caught.value) is error
     assert re.search(sign, str(caught.value))
 

@@ -15,7 +15,7 @@ from hybridsync.chief.chief import Chief
 from hybridsync.chief.leasing import Leasing
 from hybridsync.chief.ledger import Ledger
 from hybridsync.errors import HybridSyncError, StaleEpoch, StaleIncarnation
-from hybridsync.holding import Holding
+from hybridsync.holding import Holding, fetch
 from hybridsync.messages import RoleEvent
 from hybridsync.opening import Opening
 from hybridsync.paths.collective import Rendezvous
@@ -26,7 +26,7 @@ from hybridsync.ps import primary as primary_module
 from hybridsync.ps.primary import Primary
 from hybridsync.runtime.inprocess import InProcess
 from hybridsync.units import UnitSet
-from tests.roles import Start, counts, gradient_of, phase_of, push_of
+from tests.roles import Start, counts, gradient_of, phase_of, push_of, tally_programs
 from tests.trainers import is_exact, tally_trainer
 
 WORKLOAD = 60
@@ -163,7 +163,9 @@ def captured_among_pushes(tmp_path) -> None:
         looking.set()
         for _ in range(10):
             capture = primary.capture(phase.epoch, final=False)
-            state = primary._holding.state(capture)
+            state = fetch(
+                "primary", capture.capture_id, capture.held.fingerprint, tally_programs().state_layout, start.reader_at
+            )
             applied = sorted(UnitSet(capture.applied))
             assert [unit for unit, count in enumerate(counts(state)) if count] == applied
             assert int(state.counters["units"]) == capture.held.units == len(applied)

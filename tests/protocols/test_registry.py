@@ -23,6 +23,7 @@ class Bounded(Protocol):
     staleness: int = 3
     weight: float = 0.5
     rule: str = "rate"
+    strict: bool = True
     name: ClassVar[str] = "bounded"
     path: ClassVar[Path] = Path.SERVER
 
@@ -54,6 +55,11 @@ def test_arguments_are_typed_by_their_defaults():
     assert protocols.resolve(Plan.parse("bsp:50%,bounded(staleness=0)").stages[1]) == Bounded(0)
 
 
+@pytest.mark.parametrize(("text", "value"), [("false", False), ("true", True), ("False", False)])
+def test_a_switch_is_read_as_what_it_says(text, value):
+    assert protocols.parse(f"bounded(strict={text})") == Bounded(strict=value)
+
+
 @pytest.mark.parametrize(
     ("spec", "named"),
     [
@@ -62,6 +68,7 @@ def test_arguments_are_typed_by_their_defaults():
         ("bounded(stalenes=3)", "did you mean 'staleness'"),
         ("bounded(staleness=three)", "'three' is not a int"),
         ("bounded(staleness=1.5)", "'1.5'"),
+        ("bounded(strict=no)", "'no' is not a bool"),
         ("bsp(n=4)", "no argument 'n'"),
     ],
 )

@@ -1,0 +1,234 @@
+"""The run's record: what is written when, and the arithmetic of an interval, by a clock that a test moves."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hybridsync import TelemetryConfig
+from hybridsync.chief.board import Intake
+from hybridsync.chief.ledger import Counts
+from hybridsync.config import RunConfig
+from hybridsync.messages import Capture, RoleEvent
+from hybridsync.run import Run
+from hybridsync.switching.commits import Commit
+from hybridsync.switching.reporter import Hook, Reporter, StageTimes
+from hybridsync.telemetry.recorder import Recorder
+from tests.roles import Start, hello, phase_of
+from tests.tasks import plain_sgd, tally_task
+from tests.telemetry.clocks import ManualClock
+from tests.trainers import events_of, lines_of
+
+UNIT_SIZE, WORKLOAD, LOG_SECS = 8, 100, 1.0
+RATE = 0.5
+TIMES = StageTimes({"drain": 0.1, "capture": 0.2, "reserve": 0.3, "enter": 0.4})
+
+
+@dataclass
+class Told:
+    """A chief that has heard what a test says."""
+
+    num_applied: int = 0
+    first_leased: float = 0.0
+    intake: Intake = field(default_factory=Intake)
+    first_and_last: tuple[float, float] = (0.0, 0.0)
+    rates: dict[int, float] = field(default_factory=dict)
+
+    def take_intake(self) -> Intake:
+        taken, self.intake = self.intake, Intake()
+        return taken
+
+    def stamps(self) -> tuple[float, float]:
+        return self.first_and_last
+
+    def worker_rates(self) -> dict[int, float]:
+        return self.rates
+
+    def counts(self) -> Counts:
+        return Counts(WORKLOAD, self.num_applied, self.num_applied, 0, 0, 0)
+
+
+class Desk:
+    """A reporter whose clock stands at 100 s, in its first phase from unit `applied`."""
+
+    def __init__(self, workdir: Path, hooks: list[tuple[Hook, int]] | None = None, applied: int = 0) -> None:
+        self.workdir, self.clock, self.chief = workdir, ManualClock(), Told(applied)
+        telemetry = TelemetryConfig(log_secs=LOG_SECS)
+        config = RunConfig(
+            workload=WORKLOAD, unit_size=UNIT_SIZE, workers=4, plan="bsp:50%,asp", telemetry=telemetry
+        )
+        run = Run(config, tally_task(WORKLOAD), plain_sgd(RATE), workdir)
+        self.recorder = Recorder.open(workdir, self.clock)
+        self.switches: list[dict[str, Any]] = []
+        self.reporter = Reporter(
+            run,
+            self.chief,
+            self.recorder,
+            self.clock,
+            seconds=30.0,
+            hooks=hooks or [],
+            switches=self.switches,
+        )
+        self.bsp, self.asp = phase_of(1, "bsp", end=50), phase_of(2, "asp", end=WORKLOAD)
+        self.reporter.entered(self.bsp, applied)
+
+    def switch(self, last_applied: float, unit_secs: float = 0.5) -> None:
+        """Go from bsp to asp at what bsp applied last."""
+        self.reporter.ended(capture_of(last_applied=last_applied))
+        self.chief.first_and_last = (0.0, 0.0)
+        self.reporter.entered(self.asp, 50)
+        self.reporter.switching(self.bsp, self.asp, capture_of(last_applied=last_applied), TIMES, unit_secs)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        return lines_of(self.workdir / "metrics.jsonl")
+
+    def after(self, secs: float, **told: Any) -> None:
+        """Let the time pass, the chief hear of something, and the manager tick."""
+        self.clock.advance(secs)
+        for name, value in told.items():
+            setattr(self.chief, name, value)
+        self.reporter.tick()
+
+
+def capture_of(**stamps: float) -> Capture:
+    holding = Start().holding
+    return holding.seal(phase_of(1).epoch, sequence=13, applied=[(0, 50)], **stamps)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+# --- the switch ---
+
+
+def test_a_switch_is_written_once_its_stall_and_its_commit_are_known(desk: Desk) -> None:
+    desk.switch(last_applied=200.0)
+    desk.after(0.1)
+    assert desk.reporter.switch_pending and events_of(desk.workdir, "switch") == []
+    desk.after(0.1, first_and_last=(203.0, 203.0))
+    assert desk.reporter.switch_pending and events_of(desk.workdir, "switch") == []
+    desk.reporter.committed(Commit(50, 1000, 4.0))
+    assert not desk.reporter.switch_pending
+    (switch,) = events_of(desk.workdir, "switch")
+    assert (switch["from"], switch["to"], switch["units"], switch["epoch"]) == ("bsp", "asp", 50, 2)
+    stages = [switch[f"{stage}_secs"] for stage in ("drain", "capture", "reserve", "enter", "commit", "compile")]
+    assert stages == [0.1, 0.2, 0.3, 0.4, 4.0, 0.0]
+    assert switch["stall_secs"] == pytest.approx(203.0 - 200.0 - 0.5), "less one unit's time"
+    assert desk.switches == [switch]
+    desk.after(0.1)
+    desk.reporter.committed(Commit(60, 1000, 9.0))
+    assert len(events_of(desk.workdir, "switch")) == 1
+
+
+def test_a_switch_whose_commit_is_known_first_waits_for_the_first_update(desk: Desk) -> None:
+    desk.switch(last_applied=200.0)
+    desk.reporter.committed(Commit(50, 1000, 4.0))
+    desk.after(0.1)
+    assert desk.reporter.switch_pending
+    desk.after(0.1, first_and_last=(200.2, 200.2), intake=Intake(compile_secs=0.25))
+    (switch,) = events_of(desk.workdir, "switch")
+    assert (switch["stall_secs"], switch["compile_secs"]) == (0.0, 0.25), "no stall is shorter than none"
+
+
+def test_the_stall_of_a_phase_that_ended_at_once_is_read_from_its_capture(desk: Desk) -> None:
+    desk.switch(last_applied=200.0)
+    desk.reporter.committed(Commit(50, 1000, 4.0))
+    desk.reporter.ended(capture_of(first_applied=202.0, last_applied=202.5))
+    assert events_of(desk.workdir, "switch")[0]["stall_secs"] == pytest.approx(1.5)
+
+
+def test_a_switch_before_which_nothing_was_applied_has_no_stall(desk: Desk) -> None:
+    desk.switch(last_applied=0.0)
+    desk.reporter.committed(Commit(0, 1000, 4.0))
+    desk.after(0.1, first_and_last=(300.0, 300.0))
+    assert events_of(desk.workdir, "switch")[0]["stall_secs"] == 0.0
+
+
+def test_a_commit_without_a_disk_is_no_checkpoint(desk: Desk) -> None:
+    desk.reporter.committed(Commit(8, 0, 0.0))
+    assert events_of(desk.workdir, "checkpoint") == []
+    desk.reporter.committed(Commit(16, 77, 0.5))
+    (checkpoint,) = events_of(desk.workdir, "checkpoint")
+    assert (checkpoint["units"], checkpoint["bytes"], checkpoint["secs"]) == (16, 77, 0.5)
+
+
+# --- metrics ---
+
+
+def test_an_interval_counts_what_was_applied_and_reported_in_it(desk: Desk) -> None:
+    desk.after(0.9, num_applied=9, intake=Intake(loss_sum=6.0, num_losses=2, staleness=[0, 4]))
+    assert desk.metrics() == [], "the interval is not over"
+    heard = Intake(loss_sum=3.0, num_losses=1, staleness=[2])
+    desk.after(1.1, num_applied=20, intake=heard, rates={0: 5.0, 3: 2.5})
+    desk.after(0.5, num_applied=25)
+    desk.after(0.5, num_applied=28)
+    first, second = desk.metrics()
+    assert (first["units"], first["examples"], first["epoch"], first["protocol"]) == (20, 160, 1, "bsp")
+    assert first["examples_per_sec"] == pytest.approx(20 * UNIT_SIZE / 2.0)
+    assert first["loss"] == pytest.approx(9.0 / 3)
+    assert first["staleness"] == {"mean": 2.0, "p95": 4, "max": 4}
+    assert first["workers"] == {"0": 40.0, "3": 20.0}, "in examples"
+    assert first["learning_rate"] == pytest.approx(4 * RATE), "of an update of four units"
+    assert second["examples_per_sec"] == pytest.approx(8 * UNIT_SIZE / 1.0)
+    assert second["loss"] is None and second["staleness"]["max"] == 0, "what was told is told once"
+
+
+def test_a_resumed_run_counts_its_first_interval_from_where_it_resumed(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, applied=40)
+    desk.after(2.0, num_applied=44)
+    assert desk.metrics()[0]["examples_per_sec"] == pytest.approx(4 * UNIT_SIZE / 2.0)
+
+
+def test_hooks_are_called_at_their_units_and_once_however_many_were_passed(tmp_path: Path) -> None:
+    seen: dict[int, list[int]] = {10: [], 25: []}
+    hooks = [(lambda metrics, every=every: seen[every].append(metrics.units), every) for every in seen]
+    desk = Desk(tmp_path, hooks, applied=20)
+    for applied in (20, 24, 29, 30, 31, 55, 59, 60):
+        desk.after(0.01, num_applied=applied)
+    assert seen == {10: [30, 55, 60], 25: [29, 55]}
+    assert [line["units"] for line in desk.metrics()] == [29, 30, 55, 60], "each with the metrics of its moment"
+
+
+# --- what else a tick takes, and the end ---
+
+
+def test_roles_that_came_and_went_are_events(desk: Desk) -> None:
+    lost = RoleEvent("worker", 1, 7, "signal SIGKILL", 5.0)
+    desk.after(0.1, intake=Intake(joined=[hello(1), hello(0, role="server")], lost=[lost]))
+    kinds = [(event["kind"], event.get("role", event.get("worker"))) for event in events_of(desk.workdir)]
+    assert kinds[1:] == [
+        ("role_started", "worker"),
+        ("worker_joined", 1),
+        ("role_started", "server"),
+        ("role_lost", "worker"),
+        ("worker_left", 1),
+    ]
+
+
+def test_the_seconds_of_earlier_lives_go_on_with_the_first_unit_leased(desk: Desk) -> None:
+    desk.clock.advance(50.0)
+    assert desk.reporter.seconds() == 30.0
+    desk.chief.first_leased = 145.0
+    assert desk.reporter.seconds() == 35.0
+
+
+def test_the_summary_says_what_was_told(desk: Desk) -> None:
+    desk.reporter.evaluated(60, None)
+    desk.reporter.evaluated(60, {"accuracy": 0.75, "loss": 0.5})
+    desk.after(0.5, num_applied=60, first_leased=100.0, intake=Intake(staleness=[1, 3]))
+    desk.after(0.5, num_applied=80, intake=Intake(staleness=[5]))
+    summary = desk.reporter.finish("preempted", None)
+    assert (summary.exit, summary.error, summary.plan) == ("preempted", None, "bsp:50%,asp")
+    assert (summary.units.applied, summary.examples, summary.seconds) == (80, 80 * UNIT_SIZE, 31.0)
+    assert summary.final == {"accuracy": 0.75, "loss": 0.5}
+    assert summary.staleness["mean"] == 3.0, "over the whole run"
+    assert desk.metrics()[-1]["units"] == 80
+    assert events_of(desk.workdir)[-1]["kind"] == "run_finished"
+    assert [event["examples"] for event in events_of(desk.workdir, "evaluation")] == [60 * UNIT_SIZE]
+    assert json.loads((desk.workdir / "summary.json").read_text())["seconds"] == 31.0

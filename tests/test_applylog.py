@@ -1,0 +1,65 @@
+"""The apply log: whole lines only, and cut back to the state that a resume starts from."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hybridsync.applylog import Entry, FileApplyLog, cut, read
+
+
+def entry(sequence: int) -> Entry:
+    return Entry(1, sequence, (sequence - 1,), sequence - 1, 1.0, 1.0, 0.5)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Hold a log of four updates."""
+    path = tmp_path / "apply_log"
+    log = FileApplyLog(path)
+    for sequence in range(1, 5):
+        log.write(entry(sequence))
+    assert not path.exists(), "lines wait for the flush"
+    log.flush()
+    return path
+
+
+def test_entries_are_read_as_they_were_written(path: Path) -> None:
+    assert list(read(path)) == [entry(sequence) for sequence in range(1, 5)]
+
+
+def test_entries_after_the_state_are_cut(path: Path) -> None:
+    assert cut(path, 3) == 1
+    assert [found.sequence for found in read(path)] == [1, 2, 3]
+    assert cut(path, 3) == 0
+
+
+def test_an_absent_log_has_nothing_to_cut(tmp_path: Path) -> None:
+    assert cut(tmp_path / "apply_log", 0) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("torn", range(1, 40, 7))
+def test_a_log_that_was_torn_is_cut_to_whole_lines_and_goes_on_behind_them(path: Path, torn: int) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content + content[:torn])
+    assert [found.sequence for found in read(path)] == [1, 2, 3, 4]
+    assert cut(path, 4) == 0
+    assert path.read_bytes() == content
+    log = FileApplyLog(path)
+    log.write(entry(5))
+    log.flush()
+    assert [found.sequence for found in read(path)] == [1, 2, 3, 4, 5]
+
+
+def test_a_flush_that_the_disk_takes_in_part_leaves_whole_lines(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, content: write(descriptor, content[:10]))
+    log = FileApplyLog(path)
+    log.write(entry(5))
+    with pytest.raises(OSError, match=r"took 10 of \d+ bytes"):
+        log.flush()
+    assert path.read_bytes().endswith(b"\n")
+    assert [found.sequence for found in read(path)] == [1, 2, 3, 4]
