@@ -6,11 +6,12 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from hybridsync.chief.admission import check_hello, check_lease, check_report, check_role
 from hybridsync.chief.leasing import Leasing
 from hybridsync.chief.ledger import Counts, Ledger
 from hybridsync.chief.membership import HEARTBEAT_SECS, LEASE_SECS, Membership
 from hybridsync.clock import Clock
-from hybridsync.errors import HybridSyncError, RoleLost, SchemaMismatch, WaitTimeout
+from hybridsync.errors import HybridSyncError, RoleLost, WaitTimeout
 from hybridsync.messages import (
     Capture,
     Held,
@@ -86,12 +87,8 @@ class Chief:
 
     def register(self, hello: Hello) -> Welcome:
         """Take a process in (see `ChiefPort.register`)."""
+        check_hello(hello, self.num_workers, self._schema)
         with self._condition:
-            if hello.schema != self._schema:
-                raise SchemaMismatch(
-                    f"{hello.role} {hello.id} was built for the state schema {hello.schema}, the chief for "
-                    f"{self._schema}; start every role with the same configuration and version"
-                )
             members = self._servers if hello.role == "server" else self._workers
             if hello.role == "worker" and members.get(hello.id) is not None:
                 self._lose(hello.id, "replaced by a newer process")
@@ -126,6 +123,7 @@ class Chief:
 
     def lease(self, request: LeaseRequest) -> LeaseReply:
         """Extend the caller's stream (see `ChiefPort.lease`)."""
+        check_lease(request)
         with self._condition:
             deadline = self._clock.monotonic() + POLL_SECS
             while True:
@@ -143,10 +141,13 @@ class Chief:
 
     def report(self, report: Report) -> ReportReply:
         """Take a heartbeat (see `ChiefPort.report`)."""
+        check_role(report.role, report.id, self.num_workers)
         with self._condition:
             members = self._servers if report.role == "server" else self._workers
             members.beat(report.id, report.incarnation, self._clock.monotonic())
             epoch = self._leasing.epoch
+            if report.epoch == epoch:
+                check_report(report, self.ledger.num_issued)
             intake = self._intake
             intake.loss_sum += report.loss_sum
             intake.num_losses += report.num_losses
@@ -176,6 +177,8 @@ class Chief:
 
     def role_lost(self, event: RoleEvent) -> None:
         """Note a process that ended: its units go to others, or the run cannot go on."""
+        if event.role == "worker":
+            check_role(event.role, event.id, self.num_workers)
         with self._condition:
             if self._done:
                 return

@@ -73,6 +73,11 @@ class Ledger:
         self.check()
 
     @property
+    def num_issued(self) -> int:
+        """Units issued so far: their numbers are below it."""
+        return self._issued
+
+    @property
     def num_applied(self) -> int:
         """Units applied so far."""
         return len(self._applied)

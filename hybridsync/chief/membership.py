@@ -52,6 +52,11 @@ class Membership:
         member = self._members.get(role_id)
         if member is None or member.incarnation != incarnation:
             newest = self._incarnations.get(role_id, 0)
+            if not newest:
+                raise StaleIncarnation(
+                    f"{self.role} {role_id} speaks as incarnation {incarnation}, but none was ever registered here; "
+                    "register first"
+                )
             raise StaleIncarnation(
                 f"{self.role} {role_id} speaks as incarnation {incarnation}, but "
                 + (f"incarnation {newest} has taken its place" if newest != incarnation else "its lease has expired")
