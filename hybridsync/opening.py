@@ -148,6 +148,7 @@ def _open_locked(
     workload_asked = run.config.workload
     used = check_workdir(workdir, run.config, resume=resume, convert_units=convert_units)
     run = dataclasses.replace(run, config=used or run.config)
+    EpochFile(workdir).read()  # a damaged one is refused before anything is written
     store = CheckpointStore(workdir / CHECKPOINTS, keep=run.config.checkpoint.keep)
     restored = store.newest(abstract_state(run.task, run.optimizer)) if used else None
     if restored is None and resume == "must":

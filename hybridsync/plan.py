@@ -96,7 +96,7 @@ class Plan:
             raise PlanError(f"plan {text!r}: {names} both lack a share; give all but one of them a share in %")
         if open_stages and total >= 1:
             raise PlanError(
-                f"plan {text!r}: the shares already sum to {float(total):.6%}, which leaves nothing for "
+                f"plan {text!r}: the shares already sum to {float(total * 100):g} %, which leaves nothing for "
                 f"{open_stages[0].spec!r}; lower a share or remove that stage"
             )
         if not open_stages and total != 1:

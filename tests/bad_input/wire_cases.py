@@ -130,7 +130,8 @@ PUSHES = [
     Wire("a base from the future", lambda job: job.push(push(1, base=2)), INVALID, "InvalidMessage",
         "worker 0 pushes a gradient on sequence 2, but this server has sequences 0 to 1; name the one that was pulled"),
     Wire("a negative base", lambda job: job.push(push(1, base=-1)), INVALID, "InvalidMessage",
-        "worker 0 pushes a gradient on sequence -1, but this server has sequences 0 to 1; name the one that was pulled"),
+        "worker 0 pushes a gradient on sequence -1, but this server has sequences 0 to 1; name the one that was "
+        "pulled"),
     Wire("a bad push of a newer incarnation, which must not fence the good one",
         lambda job: job.push(push(-1, incarnation=9)), INVALID, "InvalidMessage",
         "worker 0 pushes unit -1, but epoch 5 issues units 0 to 39; push leased units only"),
