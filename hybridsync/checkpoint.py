@@ -345,18 +345,23 @@ class CheckpointStore:
         try:
             with _patient():
                 metadata = self._open().metadata(step).custom_metadata
-            record = dict((metadata or {})[_RECORD])
-            expected = record.pop("digest")
-            actual = _json_digest(record)
         except _FAILURES as error:
             raise self._unreadable(step, error) from error
+        record = (metadata or {}).get(_RECORD)
+        if not isinstance(record, dict):
+            raise _Damaged("it has no record of what was saved: another program wrote it, or its metadata are gone")
+        record = dict(record)
+        expected, actual = record.pop("digest", None), _json_digest(record)
         if actual != expected:
             raise _Damaged("the record of what was saved is damaged")
-        if record["format"] != _FORMAT:
+        if record.get("format") != _FORMAT:
             raise CheckpointError(
-                f"checkpoint {step} in {self._directory} has format {record['format']}, this HybridSync "
+                f"checkpoint {step} in {self._directory} has format {record.get('format')}, this HybridSync "
                 f"reads format {_FORMAT}: use the version that wrote it"
             )
+        held = {*record, *(f"items.{name}" for name in record.get("items", ()))}
+        if missing := sorted({"units", "leaves", "items", *(f"items.{name}" for name in _ITEMS)} - held):
+            raise _Damaged(f"its record lacks {', '.join(missing)}: another program wrote it")
         return record
 
     def _check_schema(self, step: int, saved: Mapping[str, list[str]], layout: Layout) -> None:

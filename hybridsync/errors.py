@@ -64,6 +64,22 @@ class SchemaMismatch(RefusedInput):
     """Two roles that disagree on the leaves of the state: other model, optimizer or version."""
 
 
+class VersionMismatch(RefusedInput):
+    """Two roles whose packages are not of one minor series."""
+
+
+class InvalidMessage(RefusedInput):
+    """A message that decodes, but says what cannot be: a unit twice, a base from the future, units never issued."""
+
+
+class UnknownRole(RefusedInput):
+    """A role that this run has no place for, or that takes no part in the phase it speaks of."""
+
+
+class DamagedState(HybridSyncError):
+    """A state that arrived with other bits than it was captured with."""
+
+
 class StaleEpoch(HybridSyncError):
     """A call that names an epoch which is no longer the active one."""
 

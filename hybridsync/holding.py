@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from hybridsync.errors import HybridSyncError, StaleEpoch, WaitTimeout
+from hybridsync.errors import DamagedState, StaleEpoch, WaitTimeout
 from hybridsync.layout import Layout, fingerprint
 from hybridsync.messages import Capture, Held
 from hybridsync.plan import Epoch, Phase
@@ -184,7 +184,7 @@ def take_over(phase: Phase, layout: Layout, reader_at: ReaderAt, device: Any = N
     """Return the starting state of `phase`, fetched from the role that holds it, on `device`.
 
     Raises:
-      HybridSyncError: what arrived is not the state that was captured.
+      DamagedState: what arrived is not the state that was captured.
     """
     state = fetch(phase.source, phase.capture_id, phase.fingerprint, layout, reader_at)
     return jax.device_put(state, device)
@@ -194,7 +194,7 @@ def fetch(source: str, capture_id: int, digest: str, layout: Layout, reader_at: 
     """Return a captured state as numpy views of one fresh buffer, checked against its fingerprint.
 
     Raises:
-      HybridSyncError: what arrived is not the state that was captured.
+      DamagedState: what arrived is not the state that was captured.
       StaleEpoch: the source no longer keeps that capture.
     """
     buffer = layout.empty()
@@ -202,7 +202,7 @@ def fetch(source: str, capture_id: int, digest: str, layout: Layout, reader_at: 
     state = layout.unpack(buffer)
     got = fingerprint(state)
     if got != digest:
-        raise HybridSyncError(
+        raise DamagedState(
             f"the state handed over by {source} has fingerprint {got}, but {digest} was captured; nothing was trained "
             "on it, run the same command again to resume from the last checkpoint"
         )

@@ -19,7 +19,7 @@ from hybridsync.errors import ResumeError, WorkdirError
 from hybridsync.holding import Holding
 from hybridsync.messages import Capture
 from hybridsync.plan import Epoch
-from hybridsync.resuming import Resume, check_workdir
+from hybridsync.resuming import CHECKPOINTS, Resume, check_init_from, check_record, check_workdir
 from hybridsync.run import Run
 from hybridsync.state import TrainState, abstract_state
 from hybridsync.telemetry.events import read_events
@@ -29,7 +29,6 @@ from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import read_summary, write_config
 
 APPLY_LOG = "apply_log"
-CHECKPOINTS = "checkpoints"
 
 
 class MemoryEpochs:
@@ -144,6 +143,9 @@ def open_run(
         if resume == "must":
             raise ResumeError("resume is 'must', but the run has no workdir to resume from; name one")
         return _fresh(run, None, MemoryEpochs(), None, init_from)
+    used = check_workdir(run.workdir, run.config, resume=resume, convert_units=convert_units)
+    if init_from is not None and used is None:  # before the workdir is made, so that a refusal leaves no trace
+        check_init_from(init_from, run.workdir)
     try:
         workdir = make_directory(run.workdir)
     except OSError as error:
@@ -171,6 +173,7 @@ def _open_locked(
     workload_asked = run.config.workload
     used = check_workdir(workdir, run.config, resume=resume, convert_units=convert_units)
     run = dataclasses.replace(run, config=used or run.config)
+    EpochFile(workdir).read()  # a damaged one is refused before anything is written
     store = CheckpointStore(workdir / CHECKPOINTS, keep=run.config.checkpoint.keep)
     restored = store.newest(abstract_state(run.task, run.optimizer)) if used else None
     if restored is None and resume == "must":
@@ -197,8 +200,7 @@ def _fresh(run: Run, store: Any, epochs: Any, lock: Any, init_from: Path | None)
 
 def _adopt(init_from: Path, state: TrainState) -> TrainState:
     """Return `state` with the parameters, optax and model state of another run."""
-    if not (init_from / CHECKPOINTS).is_dir():
-        raise ResumeError(f"init_from names {init_from}, which holds no checkpoints; name the workdir of a run")
+    check_init_from(init_from)
     with WorkdirLock(init_from):  # a run that is still writing there is left alone
         restored = CheckpointStore(init_from / CHECKPOINTS).newest(state)
     if restored is None:
@@ -213,6 +215,7 @@ def _resumed(
     run: Run, workdir: Path, store: CheckpointStore, lock: WorkdirLock, restored: Restored, alive: bool
 ) -> Opening:
     record = restored.run
+    check_record(record, restored.ledger, f"checkpoint {restored.step} in {workdir / CHECKPOINTS}")
     summary = read_summary(workdir)
     if summary is not None and summary["exit"] == "completed" and restored.units >= run.config.workload:
         message = f"{run.workdir} is complete: {restored.units} of {run.config.workload} units applied"

@@ -30,6 +30,16 @@ class Epoch(NamedTuple):
     def __str__(self) -> str:
         return str(self.number)
 
+    def beside(self, other: Epoch) -> tuple[str, str]:
+        """Return both as a message tells them apart: by number, or where that is the same, by nonce too.
+
+        >>> Epoch(3, 255).beside(Epoch(4, 1)), Epoch(3, 255).beside(Epoch(3, 1))[0]
+        (('3', '4'), '3 (nonce 00000000000000ff)')
+        """
+        if self.number != other.number:
+            return str(self), str(other)
+        return f"{self} (nonce {self.nonce:016x})", f"{other} (nonce {other.nonce:016x})"
+
 
 NO_EPOCH = Epoch(0, 0)
 """Before the first phase; real epochs count from 1."""
@@ -56,7 +66,7 @@ class Stage:
         return f"{self.protocol}({inside})" if inside else self.protocol
 
 
-_STAGE = re.compile(r"\s*([a-z][a-z0-9_]*)\s*(?:\(([^()]*)\))?\s*(?::\s*([0-9]+(?:\.[0-9]+)?)\s*%)?\s*")
+_STAGE = re.compile(r"\s*([a-z][a-z0-9_]*)\s*(?:\(([^()]*)\))?\s*(?::\s*([0-9]{1,9}(?:\.[0-9]{1,18})?)\s*%)?\s*")
 _ARGUMENT = re.compile(r"\s*([a-z][a-z0-9_]*)\s*=\s*([A-Za-z0-9_.+-]+)\s*")
 GRAMMAR = "name[(key=value,...)][:share%], separated by commas; for example bsp:12.5%,asp"
 
@@ -86,7 +96,7 @@ class Plan:
             raise PlanError(f"plan {text!r}: {names} both lack a share; give all but one of them a share in %")
         if open_stages and total >= 1:
             raise PlanError(
-                f"plan {text!r}: the shares already sum to {float(total):.6%}, which leaves nothing for "
+                f"plan {text!r}: the shares already sum to {float(total * 100):g} %, which leaves nothing for "
                 f"{open_stages[0].spec!r}; lower a share or remove that stage"
             )
         if not open_stages and total != 1:

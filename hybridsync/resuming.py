@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from hybridsync.config import RunConfig, check_resumable
-from hybridsync.errors import ResumeError, WorkdirError
+from hybridsync.errors import CheckpointError, ResumeError, WorkdirError
 from hybridsync.telemetry.summary import read_config
 
 Resume = Literal["auto", "must", "never"]
+CHECKPOINTS = "checkpoints"
+
+RECORD = ("config", "epoch", "seconds", "sequence", "source")
+LEDGER = ("applied", "dropped", "issued", "rolled_back", "workload")
+"""What a resume reads from a checkpoint's two records."""
 
 
 def check_workdir(workdir: Path, config: RunConfig, *, resume: Resume, convert_units: bool) -> RunConfig | None:
@@ -67,3 +73,40 @@ def continued(workdir: Path, config: RunConfig) -> RunConfig:
     if config.workload == saved.get("workload_asked"):
         return dataclasses.replace(config, workload=saved["config"]["workload"])
     return config
+
+
+def check_init_from(init_from: Path, workdir: Path | None = None) -> None:
+    """Check, without JAX, that a run can start from the state in `init_from`.
+
+    Args:
+      init_from: workdir of the run to take it from.
+      workdir: of the run to start; None leaves nothing.
+
+    Raises:
+      ResumeError: it is the same workdir, or holds no checkpoints.
+    """
+    if workdir is not None and init_from.resolve() == workdir.resolve():
+        raise ResumeError(
+            f"init_from names {init_from}, which is this run's own workdir, {workdir}; name another run's"
+        )
+    if not (init_from / CHECKPOINTS).is_dir():
+        raise ResumeError(f"init_from names {init_from}, which holds no checkpoints; name the workdir of a run")
+
+
+def check_record(run: Mapping[str, Any], ledger: Mapping[str, Any], what: str) -> None:
+    """Check that a checkpoint holds what a resume reads from it.
+
+    Args:
+      run: one of its two records.
+      ledger: the other.
+      what: names the checkpoint.
+
+    Raises:
+      CheckpointError: something is missing: another program saved it.
+    """
+    for name, record, needed in (("run", run, RECORD), ("ledger", ledger, LEDGER)):
+        if missing := sorted(set(needed) - record.keys()):
+            raise CheckpointError(
+                f"{what} lacks {', '.join(missing)} in its record {name!r}, which holds "
+                f"{', '.join(sorted(record)) or 'nothing'}: a run cannot go on from it; start one with --init_from"
+            )

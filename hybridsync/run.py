@@ -9,7 +9,7 @@ from typing import Any
 
 from hybridsync import protocols
 from hybridsync.config import RunConfig
-from hybridsync.errors import ConfigError
+from hybridsync.errors import ConfigError, TaskError
 from hybridsync.optimizer import Optimizer, no_optimizer
 from hybridsync.plan import Plan
 from hybridsync.protocols.base import Protocol
@@ -53,9 +53,15 @@ class Run:
         """Check what can be checked before anything starts.
 
         Raises:
+          TaskError: the task is none.
           OptimizerError: the optimizer is none, for example a ready GradientTransformation.
           ConfigError: a stage cannot work with these workers, or another value is impossible.
         """
+        if not isinstance(self.task, Task):
+            raise TaskError(
+                f"the task is a {type(self.task).__name__}, not a Task; return one from task(config), made by "
+                "Task.from_nnx, Task.from_linen or Task(init, loss, source)"
+            )
         if not isinstance(self.optimizer, Optimizer):
             raise no_optimizer(self.optimizer)
         if self.config.servers != 1:

@@ -8,7 +8,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from hybridsync.errors import TaskError
+from hybridsync.errors import HybridSyncError, TaskError
 from hybridsync.optimizer import Optimizer
 from hybridsync.task import Task
 
@@ -36,10 +36,16 @@ def initial_state(task: Task, optimizer: Optimizer, seed: int) -> TrainState:
     """Return the state before the first unit; a pure function of the arguments.
 
     Raises:
-      TaskError: the task's init does not return (params, model_state).
+      TaskError: the task's init raises, or does not return (params, model_state).
       OptimizerError: the optimizer is one that cannot be trained with.
     """
-    made = task.init(jax.random.key(seed))
+    try:
+        made = task.init(jax.random.key(seed))
+    except HybridSyncError:
+        raise
+    except Exception as error:  # the task is its author's: whatever it raises becomes one clear message
+        line, *_ = [*str(error).strip().splitlines(), ""]
+        raise TaskError(f"task.init raised {type(error).__name__}: {line}; correct the model or its values") from error
     if not isinstance(made, tuple) or len(made) != 2:
         raise TaskError(f"task.init returned a {type(made).__name__}; it must return (params, model_state)")
     params, model_state = made

@@ -55,6 +55,9 @@ def launch_of_flags() -> Launch:
     Raises:
       ConfigError: the file, a value, the plan or the address cannot be used.
     """
+    for name in ("workdir", "init_from"):
+        if FLAGS[name].value == "":
+            raise ConfigError(f"--{name} is empty; name a directory, or leave the flag out")
     loaded = load_config(FLAGS.config)
     short = [f"{path}={FLAGS[flag].value}" for flag, path in _SHORT.items() if FLAGS[flag].value is not None]
     config = apply_overrides(loaded.config, FLAGS.set + short)

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from hybridsync import __version__
 from hybridsync.applylog import ApplyLog, NullApplyLog
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.holding import Holding
@@ -24,7 +25,7 @@ CHIEF = "chief"
 
 
 def hello(worker: int, *, role: str = "worker", pid: int = 0, schema: str = "schema") -> Hello:
-    return Hello(role, worker, pid, "host", f"{role}:{worker}", schema, "1")
+    return Hello(role, worker, pid, "host", f"{role}:{worker}", schema, __version__)
 
 
 def phase_of(

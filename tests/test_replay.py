@@ -18,9 +18,10 @@ from hybridsync.checkpoint import CheckpointStore
 from hybridsync.config import RunConfig, load_config
 from hybridsync.errors import ConfigError, HybridSyncError, ResumeError, RoleLost, WorkdirError
 from hybridsync.layout import fingerprint
-from hybridsync.opening import APPLY_LOG, CHECKPOINTS
+from hybridsync.opening import APPLY_LOG
 from hybridsync.replay.record import read_record, restore_values
 from hybridsync.replay.story import Replayed, compare, replay
+from hybridsync.resuming import CHECKPOINTS
 from hybridsync.run import Run
 from hybridsync.state import TrainState
 from hybridsync.step import Parameters

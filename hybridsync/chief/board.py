@@ -44,6 +44,7 @@ class Board:
     Args:
       ledger: the run's accounting.
       num_workers: slots of the run.
+      num_servers: parameter servers of the run.
       schema: `Layout.schema_hash` that every role has to share.
       clock: for leases, deadlines and rates.
       lease_secs: a worker without a sign of life for so long is lost; infinite for threads, which cannot die
@@ -58,12 +59,13 @@ class Board:
         schema: str,
         clock: Clock,
         lease_secs: float = LEASE_SECS,
+        num_servers: int = 1,
         restarted: bool = False,
     ) -> None:
         self._restarted = restarted
         self._standings: dict[tuple[str, int], Standing] = {}
         self._lease_secs, self._server_lease_secs = lease_secs, max(lease_secs, SERVER_LEASE_SECS)
-        self.ledger, self.num_workers = ledger, num_workers
+        self.ledger, self.num_workers, self.num_servers = ledger, num_workers, num_servers
         self._schema, self._clock = schema, clock
         self._condition = threading.Condition()
         self._workers, self._servers = Membership("worker"), Membership("server")
@@ -384,7 +386,7 @@ class Board:
             raise RoleLost(f"{role} {role_id} is gone; run the same command again to resume from the last checkpoint")
         return member.hello.address
 
-    def num_servers(self) -> int:
+    def num_live_servers(self) -> int:
         """Registered servers."""
         return len(self._servers.ids())
 

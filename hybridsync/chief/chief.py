@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from hybridsync.chief.admission import check_hello, check_lease, check_report, check_role
 from hybridsync.chief.board import Board
 from hybridsync.chief.membership import HEARTBEAT_SECS
-from hybridsync.errors import RoleLost, SchemaMismatch
+from hybridsync.errors import RoleLost
 from hybridsync.messages import (
     Hello,
     LeaseReply,
@@ -30,12 +31,8 @@ class Chief(Board):
 
     def register(self, hello: Hello) -> Welcome:
         """Take a process in (see `ChiefPort.register`)."""
+        check_hello(hello, self.num_workers, self.num_servers, self._schema)
         with self._condition:
-            if hello.schema != self._schema:
-                raise SchemaMismatch(
-                    f"{hello.role} {hello.id} was built for the state schema {hello.schema}, the chief for "
-                    f"{self._schema}; start every role with the same configuration and version"
-                )
             members = self._servers if hello.role == "server" else self._workers
             known = members.get(hello.id)
             if known is not None and known.hello.life < hello.life:
@@ -74,6 +71,7 @@ class Chief(Board):
 
     def lease(self, request: LeaseRequest) -> LeaseReply:
         """Extend the caller's stream (see `ChiefPort.lease`)."""
+        check_lease(request)
         with self._condition:
             deadline = self._clock.monotonic() + POLL_SECS
             while True:
@@ -95,9 +93,12 @@ class Chief(Board):
 
     def report(self, report: Report) -> ReportReply:
         """Take a heartbeat (see `ChiefPort.report`)."""
+        check_role(report.role, report.id, self.num_workers, self.num_servers)
         with self._condition:
             members = self._servers if report.role == "server" else self._workers
             members.beat(report.id, report.incarnation, self._clock.monotonic())
+            if report.epoch == self._leasing.epoch:
+                check_report(report, self.ledger.workload + self.ledger.num_dropped)
             intake = self._intake
             intake.loss_sum += report.loss_sum
             intake.num_losses += report.num_losses
@@ -132,12 +133,14 @@ class Chief(Board):
 
     def role_lost(self, event: RoleEvent) -> None:
         """Note a process that ended: its units go to others, or the run cannot go on."""
+        if event.role == "worker":
+            check_role(event.role, event.id, self.num_workers, self.num_servers)
         with self._condition:
             if self._done:
                 return
             members = {"worker": self._workers, "server": self._servers}.get(event.role)
             member = members.get(event.id) if members else None
-            if event.role == "worker" and member is None and self._leasing.phase is None:
+            if event.role == "worker" and member is None and self._leasing.phase is None and not self._restarted:
                 self.fail(  # the others wait for that very process in the world's first mesh, for minutes
                     RoleLost(
                         f"worker {event.id} was lost ({event.reason}) before the run began; run the same command again"

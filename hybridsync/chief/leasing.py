@@ -71,7 +71,8 @@ class Leasing:
           StaleEpoch: it is another one.
         """
         if self.phase is None or self.phase.epoch != epoch:
-            raise StaleEpoch(f"epoch {epoch} was named, but epoch {self.epoch} is active; ask for the next phase")
+            named, active = epoch.beside(self.epoch)
+            raise StaleEpoch(f"epoch {named} was named, but epoch {active} is active; ask for the next phase")
         return self.phase
 
     def answer(self, request: LeaseRequest, now: float) -> LeaseReply | None:

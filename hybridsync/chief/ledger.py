@@ -73,6 +73,11 @@ class Ledger:
         self.check()
 
     @property
+    def num_dropped(self) -> int:
+        """Units finally dropped so far."""
+        return len(self._dropped)
+
+    @property
     def num_applied(self) -> int:
         """Units applied so far."""
         return len(self._applied)
@@ -205,7 +210,9 @@ class Ledger:
 
     def _settle(self, start: int, stop: int) -> None:
         """Take units out of the outstanding ones: their end is known."""
-        assert stop <= self._issued, f"units up to {stop} have an end, but only {self._issued} were issued"
+        if stop > self._issued:  # issued by a chief that was lost, to a worker that this one has not heard of
+            self._waiting.add_range(self._issued, stop)
+            self._issued = stop
         self._waiting.discard_range(start, stop)
         for units in self._leased.values():
             units.discard_range(start, stop)

@@ -13,6 +13,8 @@ from hybridsync.config.values import RunConfig
 from hybridsync.errors import ConfigError
 
 FUNCTIONS = ("config", "task", "optimizer")
+HEAVY = ("jax", "flax", "optax")
+"""What a configuration file may import inside its functions only: the supervisor runs it and stays without JAX."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +34,18 @@ def load_config(path: str | Path) -> LoadedConfig:
     """Run the configuration file at `path` and return what it asks for.
 
     Raises:
-        ConfigError: the file is absent, raises, lacks one of its functions, or returns something else.
+        ConfigError: the file is absent, raises, loads JAX, lacks one of its functions, or returns something else.
     """
     file = Path(path)
     if not file.is_file():
         raise ConfigError(f"there is no configuration file {str(path)!r}; {_advice(file)}")
+    loaded_before = {name for name in HEAVY if name in sys.modules}
     module = _run(file)
+    if loaded := [name for name in HEAVY if name in sys.modules and name not in loaded_before]:
+        raise ConfigError(
+            f"{path} loads {', '.join(loaded)} when it is read, which a supervisor must not; move the imports into "
+            "task(config) and optimizer(config)"
+        )
     for name in FUNCTIONS:
         if not callable(getattr(module, name, None)):
             arguments = "" if name == "config" else "config"
@@ -47,7 +55,7 @@ def load_config(path: str | Path) -> LoadedConfig:
             )
     try:
         config = module.config()
-    except Exception as error:  # the file is its author's: whatever it raises becomes one clear message
+    except (Exception, SystemExit) as error:  # the file is its author's: whatever it raises becomes one clear message
         raise explained(file, error) from error
     if not isinstance(config, RunConfig):
         raise ConfigError(
@@ -73,13 +81,13 @@ def _run(file: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # as above
+    except (Exception, SystemExit) as error:  # as above
         del sys.modules[name]
         raise explained(file, error) from error
     return module
 
 
-def explained(file: Path, error: Exception) -> ConfigError:
+def explained(file: Path, error: Exception | SystemExit) -> ConfigError:
     """Return an error that says in one line what a configuration file raised, and where.
 
     Args:

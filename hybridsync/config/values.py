@@ -23,8 +23,14 @@ def _check_types(config: Any, prefix: str) -> None:
                 f"{prefix}{name} must be {describe(annotation)}, got {value!r} ({type(value).__name__}); "
                 "change its type"
             )
-        if isinstance(value, float) and not math.isfinite(value):
+        if not _is_finite(value):
             raise ConfigError(f"{prefix}{name} must be finite, got {value!r}; give it a number")
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _require(holds: bool, name: str, rule: str, value: Any, advice: str) -> None:
@@ -202,11 +208,12 @@ class Straggler:
 
     @classmethod
     def _parse_one(cls, entry: str, text: str) -> "Straggler":
-        fields = {"from": "0%", "to": "100%"}
-        for pair in entry.split(","):
-            key, _, value = pair.partition("=")
-            fields[key.strip()] = value.strip()
+        pairs = [pair.partition("=") for pair in entry.split(",")]
+        given = [key.strip() for key, _, _ in pairs]
+        fields = {"from": "0%", "to": "100%"} | {key.strip(): value.strip() for key, _, value in pairs}
         try:
+            if len(set(given)) < len(given):
+                raise ValueError(f"{next(key for key in given if given.count(key) > 1)!r} is given twice")
             worker, delay_secs = int(fields.pop("worker")), float(fields.pop("delay_ms")) / 1000
             start, stop = (_read_percent(fields.pop(key)) for key in ("from", "to"))
             if fields:
@@ -297,6 +304,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         _check_types(self, "")
         _require(self.workload >= 1, "workload", "at least 1 unit", self.workload, "give the run work")
+        _require(self.workload < 2**31, "workload", "below 2**31 units", self.workload, "use a larger unit_size")
         _require(self.unit_size >= 1, "unit_size", "at least 1 example", self.unit_size, "raise it")
         _require(self.workers >= 1, "workers", "at least 1", self.workers, "give the run a worker")
         _require(self.servers == 1, "servers", "1 in this version", self.servers, "use --servers=1")

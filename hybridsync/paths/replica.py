@@ -116,7 +116,8 @@ class Replica:
         with self._lock:
             if self._phase is None or self._phase.epoch != epoch or self._state is None:
                 have = self._phase.epoch if self._phase else NO_EPOCH
-                raise StaleEpoch(f"epoch {epoch} was named, but this replica is in epoch {have}")
+                named, held = epoch.beside(have)
+                raise StaleEpoch(f"epoch {named} was named, but this replica is in epoch {held}; ask the chief again")
             self._holding.pack(self._state)
             applied, dropped, sequence = self._applied.ranges(), self._phase.dropped, self._sequence
             first, last = self._first_applied, self._last_applied

@@ -6,7 +6,6 @@ import threading
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from hybridsync import protocols
 from hybridsync.applylog import ApplyLog, Entry
 from hybridsync.clock import Clock
 from hybridsync.errors import StaleEpoch, StaleIncarnation, WaitTimeout
@@ -15,6 +14,7 @@ from hybridsync.layout import fingerprint
 from hybridsync.messages import Capture, Held, Push, PushReply, Span, Standing
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.protocols.base import Action, Apply, Arrival, Drop, Release
+from hybridsync.ps.admission import check_member, check_push, served
 from hybridsync.state import TrainState
 from hybridsync.step import Programs
 from hybridsync.units import Range, UnitSet
@@ -104,16 +104,19 @@ class Primary:
         """Take over the phase's starting state and serve it; repeating the call is harmless.
 
         Raises:
-          ConfigError: the protocol cannot work with these members.
-          StaleEpoch: a newer phase is already served.
+          ConfigError: the protocol is unknown, has no server rule, or cannot work with these members.
+          InvalidMessage: the phase has no members.
+          StaleEpoch: a newer phase is already served, or another one of that number.
+          DamagedState: what arrived is not the state that was captured.
         """
-        protocol = protocols.parse(phase.spec)
+        protocol = served(phase)
         rule = protocol.server_rule(phase.members)
         with self._condition:
-            if self._phase is not None and phase.epoch.number < self._phase.epoch.number:
-                raise StaleEpoch(f"epoch {phase.epoch} is older than epoch {self._phase.epoch}, which is served")
             if self._phase is not None and phase.epoch == self._phase.epoch:
                 return self._held()
+            if self._phase is not None and phase.epoch.number <= self._phase.epoch.number:
+                offered, held = phase.epoch.beside(self._phase.epoch)
+                raise StaleEpoch(f"epoch {offered} is not newer than epoch {held}, which is served; reserve another")
             if self._state is None or self._fingerprint != phase.fingerprint:
                 self._state = take_over(phase, self._programs.state_layout, self._reader_at, self._device)
             self._fingerprint = ""
@@ -205,6 +208,7 @@ class Primary:
 
         Raises:
           StaleEpoch, StaleIncarnation: the caller is out of date.
+          UnknownRole: the caller takes no part in the phase.
         """
         with self._condition:
             self._admit(push)
@@ -217,9 +221,11 @@ class Primary:
 
         Raises:
           StaleEpoch, StaleIncarnation: the caller is out of date; nothing was applied.
+          InvalidMessage: the units or the base cannot be.
           WaitTimeout: the rule did not release the push in time.
         """
         with self._condition:
+            check_push(push, self._expect(push.epoch), self._sequence, len(self._dropped))
             self._admit(push)
             if any(unit in self._applied or unit in self._dropped for unit in push.units):
                 return PushReply(self._sequence, duplicate=True), self._publisher.current()
@@ -297,11 +303,12 @@ class Primary:
 
     def _expect(self, epoch: Epoch) -> Phase:
         if self._phase is None or self._phase.epoch != epoch:
-            raise StaleEpoch(f"epoch {epoch} was named, but the server is in epoch {self.epoch}; ask the chief again")
+            named, served = epoch.beside(self.epoch)
+            raise StaleEpoch(f"epoch {named} was named, but the server is in epoch {served}; ask the chief again")
         return self._phase
 
     def _admit(self, push: Push) -> None:
-        self._expect(push.epoch)
+        check_member(push, self._expect(push.epoch))
         if not self._open:
             raise StaleEpoch(f"epoch {push.epoch} has ended; ask the chief for the next phase")
         newest = self._incarnations.get(push.worker, 0)

@@ -13,10 +13,10 @@ from hybridsync.checkpoint import CheckpointStore, Restored
 from hybridsync.chief.ledger import Ledger
 from hybridsync.errors import ResumeError, WorkdirError
 from hybridsync.layout import Layout, fingerprint, leaf_bytes
-from hybridsync.opening import CHECKPOINTS
 from hybridsync.replay.members import in_members
 from hybridsync.replay.phases import on_one_device
 from hybridsync.replay.record import LoggedPhase, Record
+from hybridsync.resuming import CHECKPOINTS
 from hybridsync.run import Run
 from hybridsync.state import TrainState, abstract_state
 from hybridsync.step import Programs

@@ -114,7 +114,7 @@ def _chunk_start(frame: bytes) -> int:
         for index, byte in enumerate(frame[1 : 1 + _MAX_VARINT]):
             length |= (byte & 0x7F) << (7 * index)
             if byte < 0x80:
-                if index + 2 + length == len(frame):
+                if length and index + 2 + length == len(frame):  # empty ones would go on without end
                     return index + 2
                 break
     raise SchemaMismatch(f"a frame of {len(frame)} bytes in the stream is not one whole chunk")

@@ -101,7 +101,8 @@ def _manage(
     apply_log = run.workdir / APPLY_LOG
     programs = run.programs(donate_parameters=False)
     schema = programs.state_layout.schema_hash
-    chief = Chief(opening.ledger, run.config.workers, schema, clock, restarted=restarted)
+    workers, servers_wanted = run.config.workers, run.config.servers
+    chief = Chief(opening.ledger, workers, schema, clock, num_servers=servers_wanted, restarted=restarted)
     holding = Holding(programs.state_layout)
     capture = start_capture(opening, holding)
     kept = Kept(holding, capture, opening.state)

@@ -18,7 +18,7 @@ from hybridsync import protocols
 from hybridsync.config import LoadedConfig, RunConfig, explained
 from hybridsync.errors import AddressError, ConfigError, HybridSyncError
 from hybridsync.plan import Plan
-from hybridsync.resuming import Resume, check_workdir, continued
+from hybridsync.resuming import Resume, check_init_from, check_workdir, continued
 from hybridsync.runtime.child import Child, RoleSpec
 
 if TYPE_CHECKING:
@@ -106,7 +106,9 @@ def supervise(launch: Launch) -> int:
     from hybridsync.runtime.supervisor import Supervisor, SupervisorSpec
 
     config = launch.config
-    check_workdir(launch.workdir, config, resume=launch.resume, convert_units=launch.convert_units)
+    used = check_workdir(launch.workdir, config, resume=launch.resume, convert_units=launch.convert_units)
+    if launch.init_from is not None and used is None:
+        check_init_from(launch.init_from, launch.workdir)
     check_port(launch.bind, launch.port)
     sys.stderr.write(
         f"starting 1 chief, {config.servers} server, {config.workers} worker(s); logs in {launch.workdir / 'logs'}\n"

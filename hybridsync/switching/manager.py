@@ -212,7 +212,7 @@ class Manager:
         """Wait until every role has been heard of, or none has come for SETTLE_SECS."""
         known, since = 0, self._clock.monotonic()
         while self._clock.monotonic() - since < SETTLE_SECS:
-            heard = len(self._chief.live_workers()) + self._chief.num_servers()
+            heard = len(self._chief.live_workers()) + self._chief.num_live_servers()
             if heard >= self._run.config.workers + self._run.config.servers:
                 return
             if heard != known:
@@ -553,7 +553,7 @@ class Manager:
         """
 
         def here() -> bool:
-            return len(self._chief.live_workers()) >= num_workers and self._chief.num_servers() >= num_servers
+            return len(self._chief.live_workers()) >= num_workers and self._chief.num_live_servers() >= num_servers
 
         now = self._clock.monotonic()
         deadline, say_at = now + START_DEADLINE_SECS, now + SAY_SECS
@@ -561,7 +561,7 @@ class Manager:
             now = self._clock.monotonic()
             missing = (
                 f"workers {self._chief.missing_workers()} have not registered; "
-                f"{self._chief.num_servers()} of {self._run.config.servers} servers have"
+                f"{self._chief.num_live_servers()} of {self._run.config.servers} servers have"
             )
             if self._chief.preempted:
                 raise Preempted(f"asked to stop while {missing}; run the same command again")

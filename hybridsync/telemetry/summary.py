@@ -17,6 +17,12 @@ from hybridsync.telemetry.lines import encode
 SUMMARY_FILE = "summary.json"
 CONFIG_FILE = "config.json"
 
+_HOLDS: Mapping[str, Mapping[str, type]] = {
+    CONFIG_FILE: {"config": dict, "config.workload": int, "config.unit_size": int},
+    SUMMARY_FILE: {"exit": str, "units": dict},
+}
+"""What is read back from each file, by its path inside."""
+
 PACKAGES = ("hybridsync", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grpcio", "protobuf", "numpy")
 
 
@@ -129,9 +135,12 @@ def _read(path: Path) -> dict[str, Any] | None:
         raise WorkdirError(f"{path} is damaged ({error}); restore it, or name another workdir") from None
     except OSError as error:
         raise WorkdirError(f"cannot read {path}: {error.strerror}; name another workdir") from None
-    known = {CONFIG_FILE: "config", SUMMARY_FILE: "units"}[path.name]
-    if not isinstance(value, dict) or known not in value:
-        raise WorkdirError(f"{path} was not written by HybridSync: it lacks {known!r}; name another workdir")
+    for known, kind in _HOLDS[path.name].items():
+        found = value
+        for key in known.split("."):
+            found = found.get(key) if isinstance(found, dict) else None
+        if not isinstance(found, kind):
+            raise WorkdirError(f"{path} was not written by HybridSync: it lacks {known!r}; name another workdir")
     return value
 
 

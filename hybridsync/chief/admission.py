@@ -1,0 +1,78 @@
+"""What a chief refuses by looking at a message: before it is let in and before the ledger hears of it. Pure.
+
+>>> check_role("worker", 4, num_workers=4, num_servers=1)
+Traceback (most recent call last):
+...
+hybridsync.errors.UnknownRole: there is no worker 4 in this run: its workers are 0 to 3; start it with
+one of these numbers
+"""
+
+from __future__ import annotations
+
+from hybridsync.errors import InvalidMessage, SchemaMismatch, UnknownRole
+from hybridsync.messages import Hello, LeaseRequest, Report
+from hybridsync.versions import check_version
+
+
+def check_role(role: str, role_id: int, num_workers: int, num_servers: int) -> None:
+    """Refuse a role that the run has no place for.
+
+    Raises:
+      UnknownRole: another kind of role, or a number outside the run's.
+    """
+    places = {"worker": num_workers, "server": num_servers}
+    if role not in places:
+        raise UnknownRole(f"there is no role {role!r}: a chief takes in {' and '.join(map(repr, places))}; name one")
+    if not 0 <= role_id < places[role]:
+        raise UnknownRole(
+            f"there is no {role} {role_id} in this run: its {role}s are 0 to {places[role] - 1}; start it with one of "
+            "these numbers"
+        )
+
+
+def check_hello(hello: Hello, num_workers: int, num_servers: int, schema: str) -> None:
+    """Refuse a process that cannot take part.
+
+    Raises:
+      UnknownRole: the run has no place for it.
+      VersionMismatch: its package is of another minor series.
+      SchemaMismatch: it was built for another training state.
+    """
+    check_role(hello.role, hello.id, num_workers, num_servers)
+    check_version(f"{hello.role} {hello.id}", hello.version)
+    if hello.schema != schema:
+        raise SchemaMismatch(
+            f"{hello.role} {hello.id} was built for the state schema {hello.schema}, the chief for {schema}; start "
+            "every role with the same configuration and version"
+        )
+
+
+def check_lease(request: LeaseRequest) -> None:
+    """Refuse a position that no worker can be at.
+
+    Raises:
+      InvalidMessage: more units are done than were received, or a number is negative.
+    """
+    if not 0 <= request.completed <= request.known:
+        raise InvalidMessage(
+            f"worker {request.worker} says that {request.completed} of {request.known} units received in epoch "
+            f"{request.epoch} are done; count both from 0"
+        )
+
+
+def check_report(report: Report, limit: int) -> None:
+    """Refuse a heartbeat about units that the run does not have.
+
+    Raises:
+      InvalidMessage: a unit is at or above `limit`, or a number is negative.
+    """
+    who = f"{report.role} {report.id}"
+    if report.completed < 0:
+        raise InvalidMessage(f"{who} says that {report.completed} units of its stream are done; count from 0")
+    ends = [("applied", stop - 1) for _, stop in report.applied] + [("dropped", unit) for unit, _ in report.dropped]
+    for end, unit in ends:
+        if not 0 <= unit < limit:
+            raise InvalidMessage(
+                f"{who} says that unit {unit} was {end}, but this run's units are below {limit}; it serves another "
+                "run: stop it"
+            )

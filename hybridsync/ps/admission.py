@@ -1,0 +1,78 @@
+"""What a parameter server refuses by looking at a message: before anything of it reaches the rule or the state. Pure.
+
+>>> from hybridsync.plan import Epoch
+>>> served(Phase(Epoch(3, 7), "asp", (0, 1), 0, 10, (), (), 0, "", 1, "", (), "start")).name
+'asp'
+"""
+
+from __future__ import annotations
+
+from hybridsync import protocols
+from hybridsync.errors import InvalidMessage, PlanError, UnknownRole
+from hybridsync.messages import Push
+from hybridsync.plan import Phase
+from hybridsync.protocols.base import Protocol
+
+
+def served(phase: Phase) -> Protocol:
+    """Return the protocol of a phase that a server can serve.
+
+    Raises:
+      PlanError: its protocol is unknown or has no server rule.
+      InvalidMessage: it has no members.
+    """
+    protocol = protocols.parse(phase.spec)
+    if protocol.path is not protocol.path.SERVER:
+        raise PlanError(
+            f"epoch {phase.epoch} runs {phase.spec!r} on the {protocol.path.value} path, this is a role of the "
+            f"{protocol.path.SERVER.value} path; enter it at the workers"
+        )
+    if not phase.members:
+        raise InvalidMessage(f"epoch {phase.epoch} runs {phase.spec!r} with 0 members; it needs at least 1")
+    return protocol
+
+
+def check_member(push: Push, phase: Phase) -> None:
+    """Refuse a worker that has no place in the phase.
+
+    Raises:
+      UnknownRole: it is not among the members.
+    """
+    if push.worker not in phase.members:
+        raise UnknownRole(
+            f"worker {push.worker} takes no part in epoch {phase.epoch}, its members are "
+            f"{', '.join(map(str, sorted(phase.members)))}; register with the chief first"
+        )
+
+
+def check_push(push: Push, phase: Phase, sequence: int, num_dropped: int) -> None:
+    """Refuse a push that no worker can have been asked for.
+
+    Args:
+      push: as it arrived.
+      phase: that is served.
+      sequence: of the newest parameters.
+      num_dropped: units finally dropped in the whole run: as many fresh ones may follow the phase's last.
+
+    Raises:
+      InvalidMessage: it names no unit, one twice or one that the phase cannot issue, or parameters that do not exist.
+    """
+    who = f"worker {push.worker} pushes"
+    if not push.units:
+        raise InvalidMessage(f"{who} 0 units; a push offers the gradient of at least 1")
+    if len(set(push.units)) < len(push.units):
+        twice = next(unit for unit in push.units if push.units.count(unit) > 1)
+        raise InvalidMessage(
+            f"{who} unit {twice} in {push.units.count(twice)} places at once; a push is a set: name each unit once"
+        )
+    limit = phase.end_units + num_dropped
+    for unit in push.units:
+        if not 0 <= unit < limit:
+            raise InvalidMessage(
+                f"{who} unit {unit}, but epoch {phase.epoch} issues units 0 to {limit - 1}; push leased units only"
+            )
+    if not 0 <= push.base <= sequence:
+        raise InvalidMessage(
+            f"{who} a gradient on sequence {push.base}, but this server has sequences 0 to {sequence}; "
+            "name the one that was pulled"
+        )

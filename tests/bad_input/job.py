@@ -1,0 +1,177 @@
+"""A job under way to send bad messages to: a chief with four workers and a parameter server, behind real gRPC."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import numpy as np
+
+from hybridsync import __version__
+from hybridsync.applylog import NullApplyLog
+from hybridsync.chief.chief import Chief
+from hybridsync.chief.ledger import Ledger
+from hybridsync.clock import SYSTEM_CLOCK
+from hybridsync.holding import Holding, StartingState
+from hybridsync.layout import fingerprint
+from hybridsync.messages import Hello, LeaseRequest, Push, Report
+from hybridsync.plan import Epoch, Phase
+from hybridsync.protocols.base import Path
+from hybridsync.ps.endpoint import Endpoint
+from hybridsync.ps.primary import Primary
+from hybridsync.ps.publisher import SnapshotPool
+from hybridsync.rpc import hybridsync_pb2 as pb
+from hybridsync.rpc.channels import make_channel, make_server, stub
+from hybridsync.rpc.chief import ChiefServicer
+from hybridsync.rpc.codec import encode
+from hybridsync.rpc.frames import send
+from hybridsync.rpc.holder import HolderClient, HolderServicer
+from hybridsync.rpc.parameter_server import ParameterServicer
+from tests.roles import gradient_of, tally_programs, tally_state
+
+EPOCH = Epoch(5, 0xABCD)
+WORKERS, END = 4, 40
+"""Epoch 5 applies units up to 40; worker 0 has leased unit 0 and pushed it, so the server is at sequence 1."""
+
+SECS = 10.0
+
+
+@dataclass
+class Job:
+    """What a case may send to, and what it must not change.
+
+    Args:
+      chief, primary: the objects behind the servers.
+      to_chief, to_server: channels to them; one each for a whole case.
+      server_at: address of the parameter server.
+      phase: that is under way.
+    """
+
+    chief: Chief
+    primary: Primary
+    to_chief: grpc.Channel
+    to_server: grpc.Channel
+    server_at: str
+    phase: Phase
+
+    def unary(self, service: str, method: str, request: Any) -> Any:
+        """Call a method with a protobuf message, or with bytes that may be none."""
+        channel = self.to_server if service == "ParameterServer" else self.to_chief
+        if isinstance(request, bytes):
+            return channel.unary_unary(f"/hybridsync.{service}/{method}")(request, timeout=SECS)
+        return stub(channel, service, method)(request, timeout=SECS)
+
+    def push(self, push: Push, contribution: np.ndarray | None = None) -> pb.PushReply:
+        """Push in one message; one unit's own contribution by default."""
+        data = self.contribution() if contribution is None else contribution
+        (reply,) = self.small(pb.SmallPush(push=encode(push), contribution=data.tobytes()).SerializeToString())
+        return reply.reply
+
+    def small(self, *messages: bytes) -> list[pb.SmallReply]:
+        """Send messages on one stream of small pushes."""
+        replies = stub(self.to_server, "ParameterServer", "PushPullSmall")(iter(messages), timeout=SECS)
+        return [pb.SmallReply.FromString(reply) for reply in replies]
+
+    def oversize(self, num_bytes: int) -> None:
+        """Send one message of that size on a channel that does not mind its size."""
+        with grpc.insecure_channel(self.server_at, options=[("grpc.max_send_message_length", -1)]) as channel:
+            list(stub(channel, "ParameterServer", "PushPullSmall")(iter([bytes(num_bytes)]), timeout=SECS))
+
+    def chunks(self, *frames: bytes) -> list[bytes]:
+        """Send the frames of a push in chunks."""
+        return list(stub(self.to_server, "ParameterServer", "PushPull")(iter(frames), timeout=SECS))
+
+    def frames(self, push: Push, chunk_bytes: int = 200) -> list[bytes]:
+        """Return the frames of a good push in chunks."""
+        return list(send(pb.Header(push=encode(push)), self.contribution(), chunk_bytes))
+
+    def pull(self, push: Push) -> pb.PushReply:
+        """Pull, and return the reply in the first frame."""
+        frames = list(stub(self.to_server, "ParameterServer", "Pull")(encode(push), timeout=SECS))
+        return pb.Frame.FromString(frames[0]).header.reply
+
+    def read(self, channel: grpc.Channel, capture_id: int, num_bytes: int) -> int:
+        """Read a capture; returns how many frames came."""
+        request = pb.ReadRequest(capture_id=capture_id, num_bytes=num_bytes)
+        return len(list(stub(channel, "Holder", "Read")(request, timeout=SECS)))
+
+    def contribution(self, unit: int = 1) -> np.ndarray:
+        return tally_programs().contribution_layout.pack(gradient_of(unit))
+
+    def fingerprints(self) -> tuple[Any, ...]:
+        """Return everything that a refused message must leave as it is, of chief and server."""
+        primary, chief = self.primary, self.chief
+        with primary._condition, chief._condition:
+            assert primary._state is not None
+            server = (
+                fingerprint(primary._state),
+                primary._sequence,
+                primary._phase,
+                primary._applied.ranges(),
+                primary._dropped.ranges(),
+                dict(primary._incarnations),
+                len(primary._tickets),
+            )
+            members = [
+                (member.hello, member.incarnation)
+                for membership in (chief._workers, chief._servers)
+                for member in map(membership.get, membership.ids())
+                if member is not None
+            ]
+            ledger = chief.ledger
+            return server, members, ledger.counts(), ledger.holders(), ledger.applied().ranges(), chief._failure
+
+    def assert_works(self) -> None:
+        """Check that both connections still carry good messages."""
+        reply = self.pull(Push(self.primary.epoch, 2, 1, (), 0)) if self.primary._open else None
+        assert reply is None or reply.sequence == self.primary._sequence
+        report = Report("worker", 1, 1, EPOCH)
+        assert self.unary("Chief", "Report", encode(report)).epoch.number == EPOCH.number
+
+
+@contextmanager
+def running() -> Iterator[Job]:
+    """Serve a job that is under way."""
+    programs = tally_programs()
+    ledger = Ledger(END)
+    chief = Chief(ledger, WORKERS, programs.state_layout.schema_hash, SYSTEM_CLOCK, lease_secs=60.0)
+    holding = Holding(programs.state_layout)
+    holding.pack(tally_state())
+    start = holding.seal(Epoch(4, 1), sequence=0, applied=())
+    primary = Primary(
+        programs,
+        SnapshotPool(programs.parameters_layout),
+        lambda address: HolderClient(address, deadline_secs=SECS),
+        SYSTEM_CLOCK,
+        NullApplyLog(),
+        threading.Event(),
+    )
+    endpoint = Endpoint(primary, programs.contribution_layout)
+    chief_server, chief_at = make_server([ChiefServicer(chief), HolderServicer(StartingState(holding))])
+    num_bytes = programs.contribution_layout.nbytes
+    server, server_at = make_server([ParameterServicer(endpoint, num_bytes, WORKERS + 2), HolderServicer(endpoint)])
+    chief_server.start()
+    server.start()
+    for role, role_id in [("server", 0), *(("worker", worker) for worker in range(WORKERS))]:
+        chief.register(Hello(role, role_id, 1, "host", server_at, programs.state_layout.schema_hash, __version__))
+    digest, members = start.held.fingerprint, tuple(range(WORKERS))
+    phase = Phase(EPOCH, "asp", members, 0, END, (), (), 0, chief_at, start.capture_id, digest, (server_at,), "start")
+    to_chief, to_server = make_channel(chief_at), make_channel(server_at)
+    try:
+        primary.enter(phase)
+        chief.announce(phase, Path.SERVER)
+        chief.open_leases()
+        leased = chief.lease(LeaseRequest(0, 1, EPOCH, 0, 0)).ranges
+        assert leased[0][0] == 0 and leased[0][1] >= 1
+        job = Job(chief, primary, to_chief, to_server, server_at, phase)
+        job.push(Push(EPOCH, 0, 1, (0,), 0), job.contribution(0))
+        yield job
+    finally:
+        for channel in (to_chief, to_server):
+            channel.close()
+        for each in (chief_server, server):
+            assert each.stop(grace=None).wait(SECS), f"a server did not stop within {SECS:g} s"

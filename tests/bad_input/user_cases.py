@@ -1,0 +1,415 @@
+r"""Everything a user can give wrong: the exit code and the one line that says what to change.
+
+Each case is a command in the folder of `place.py`: small.py asks for 200 units of 8 examples, 2 workers and the plan
+bsp:10%,asp; `run` holds such a run, stopped among its asynchronous units, with checkpoints 1 to 3. In flags and texts
+FOLDER stands for that folder. The text is a regular expression over the whole line behind `error: `.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from hybridsync import checkpoint
+from hybridsync.durable import WorkdirLock
+from tests.bad_input.place import PID, TEXT, Place, flip
+
+FRESH = ("--workdir=FOLDER/fresh",)
+HERE = ("--runtime=inprocess",)
+GRAMMAR = r"write name\[\(key=value,\.\.\.\)\]\[:share%\], separated by commas; for example bsp:12\.5%,asp"
+OTHER = "use the earlier value or a fresh workdir"
+
+
+@dataclass(frozen=True)
+class Given:
+    """A command, and its answer.
+
+    Args:
+      name: what is wrong, as a test id.
+      flags: besides --config and --workdir; a later one of a name counts.
+      text: regular expression over the error.
+      change: of the folder, before.
+    """
+
+    name: str
+    flags: tuple[str, ...]
+    text: str
+    change: Callable[[Place], Any] = lambda place: None
+
+
+def write_config(text: str) -> Callable[[Place], Any]:
+    return lambda place: place.config.write_text(text)
+
+
+def swap(old: str, new: str) -> Callable[[Place], Any]:
+    return lambda place: place.change_config(old, new)
+
+
+def values(*settings: str) -> tuple[str, ...]:
+    return tuple(f"--set={setting}" for setting in settings)
+
+
+CONFIG = [
+    Given("a file that is not there", ("--config=FOLDER/smal.py",),
+        r"there is no configuration file 'FOLDER/smal\.py'; did you mean 'FOLDER/small\.py'\?"),
+    Given("a file that is not Python", ("--config=FOLDER/text.txt",),
+        r"FOLDER/text\.txt is not a Python file; give the path of a \.py file with --config"),
+    Given("a file with a syntax error", (), r"FOLDER/small\.py, line 1: invalid syntax; correct the file",
+        write_config("def config(:\n")),
+    Given("a file that raises", (), r"FOLDER/small\.py, line 2: ZeroDivisionError: division by zero; correct the file",
+        write_config("\nhalf = 1 / 0\n")),
+    Given("a file that ends the program", (), r"FOLDER/small\.py, line 2: SystemExit: 3; correct the file",
+        write_config("import sys\nsys.exit(3)\n")),
+    Given("a file whose config() raises", (), r"FOLDER/small\.py, line 21: NameError: name 'Meen' .*; correct the file",
+        swap("model=Mean()", "model=Meen()")),
+    Given("a file without task()", (),
+        r"FOLDER/small\.py has no function task\(config\); a configuration file defines config\(\), task\(config\) and "
+        r"optimizer\(config\)", swap("def task(config)", "def tusk(config)")),
+    Given("a file that returns something else", (),
+        r"FOLDER/small\.py: config\(\) returned dict, not RunConfig; return a RunConfig",
+        swap("return RunConfig(", "return dict(")),
+    Given("a file whose task() raises", HERE, r"FOLDER/small\.py, line 25: ModuleNotFoundError: .*; correct the file",
+        swap("import jax.numpy", "import jacks.numpy")),
+    Given("a file whose task() returns something else", HERE,
+        r"the task is a NoneType, not a Task; return one from task\(config\), made by Task\.from_nnx, "
+        r"Task\.from_linen or Task\(init, loss, source\)",
+        swap("    return Task(", "    Task(")),
+    Given("a file whose model cannot be made", (*HERE, *values("model.width=-1"), *FRESH),
+        r"task\.init raised TypeError: .* nonnegative, got \(-1,\)\.; correct the model or its values"),
+    Given("an unknown key", values("optimizer.momentun=0.5"),
+        r"unknown configuration key 'optimizer\.momentun'; did you mean 'optimizer\.momentum'\?"),
+    Given("an unknown key of the file's own", values("model.widht=5"),
+        r"unknown configuration key 'model\.widht'; did you mean 'model\.width'\?"),
+    Given("an unknown key that resembles none", values("zzz=1"),
+        r"unknown configuration key 'zzz'; known here: workload, .*"),
+    Given("an override without a value", values("workers"),
+        r"cannot read the override 'workers'; write path=value, as in optimizer\.momentum=0\.8"),
+    Given("an override without a key", values("=3"),
+        r"cannot read the override '=3'; write path=value, as in optimizer\.momentum=0\.8"),
+    Given("a group instead of a value", values("model=resnet"),
+        r"'model' is a group, got 'resnet' for it; set one of model\.width, model\.scale"),
+    Given("a key below a value", values("seed.value=1"), r"'seed' is a value and has no key 'value'; set seed=\.\.\."),
+    Given("a text for a number", values("workers=four"),
+        "workers must be int, got 'four' in place of 2; correct the value"),
+    Given("a fraction for a count", values("workers=2.0"),
+        r"workers must be int, got '2\.0' in place of 2; correct the value"),
+    Given("a number of 5,000 digits", values("workload=" + "9" * 5000),
+        "workload must be int, got '9{5000}' in place of 200; correct the value"),
+    Given("a number for a flag", values("telemetry.apply_log=1"),
+        r"telemetry\.apply_log must be bool, got '1' in place of False; correct the value"),
+    Given("a rate that is no number", values("optimizer.learning_rate=nan"),
+        r"optimizer\.learning_rate must be finite, got nan; give it a number"),
+    Given("an endless rate", values("optimizer.learning_rate=1e999"),
+        r"optimizer\.learning_rate must be finite, got inf; give it a number"),
+    Given("an endless factor of a schedule",
+        values("optimizer.schedule.kind=piecewise", "optimizer.schedule.boundaries=0.5",
+            "optimizer.schedule.factors=inf"),
+        r"optimizer\.schedule\.factors must be finite, got \(inf,\); give it a number"),
+    Given("a momentum of 1", values("optimizer.momentum=1"),
+        r"optimizer\.momentum must be in \[0, 1\), got 1\.0; correct it"),
+    Given("an optimizer that is not known", (*HERE, *values("optimizer.name=sdg"), *FRESH),
+        r".*'sdg'.*sgd.*"),
+    Given("no workload", values("workload=0"), "workload must be at least 1 unit, got 0; give the run work"),
+    Given("a workload that no counter holds", values(f"workload={2**31}"),
+        r"workload must be below 2\*\*31 units, got 2147483648; use a larger unit_size"),
+    Given("empty units", values("unit_size=0"), "unit_size must be at least 1 example, got 0; raise it"),
+    Given("a negative seed", ("--seed=-1",), r"seed must be in \[0, 2\*\*32\), got -1; choose another"),
+    Given("no worker", ("--workers=0",), "workers must be at least 1, got 0; give the run a worker"),
+    Given("two servers", ("--servers=2",), "servers must be 1 in this version, got 2; use --servers=1"),
+    Given("saves that are never due", ("--checkpoint_secs=inf",),
+        r"checkpoint\.secs must be finite, got inf; give it a number"),
+    Given("negative work", ("--compute_secs=-1",),
+        r"emulation\.compute_secs must be 0 or more, got -1\.0; correct it"),
+    Given("a straggler that is no worker", ("--stragglers=worker=7,delay_ms=3",),
+        r"emulation\.stragglers must be about workers 0 to 1, got 7; name one of them"),
+    Given("a straggler twice in one entry", ("--stragglers=worker=0,delay_ms=3,worker=1",),
+        r"emulation\.stragglers: cannot read 'worker=0,delay_ms=3,worker=1' in 'worker=0,delay_ms=3,worker=1' "
+        r"\('worker' is given twice\); write worker=3,delay_ms=30,from=10%,to=30%"),
+    Given("an endless delay", ("--stragglers=worker=0,delay_ms=inf",),
+        r"emulation\.stragglers must be a worker from 0, a delay from 0 and 0% <= from < to <= 100%, got "
+        r"'worker=0,delay_ms=inf'; correct it"),
+]
+
+PLAN = [
+    Given("no plan", ("--plan=",), f"the plan is empty; {GRAMMAR}"),
+    Given("a comma too many", ("--plan=bsp,",), f"plan 'bsp,': cannot read ''; {GRAMMAR}"),
+    Given("a share without its sign", ("--plan=bsp:5,asp",), f"plan 'bsp:5,asp': cannot read 'bsp:5'; {GRAMMAR}"),
+    Given("an open parenthesis", ("--plan=asp(s=1",), rf"plan 'asp\(s=1': cannot read 'asp\(s=1'; {GRAMMAR}"),
+    Given("a share of 5,000 digits", ("--plan=bsp:" + "9" * 5000 + "%",),
+        rf"plan 'bsp:9{{5000}}%': cannot read 'bsp:9{{5000}}%'; {GRAMMAR}"),
+    Given("shares above the whole", ("--plan=bsp:60%,asp:60%",),
+        "plan 'bsp:60%,asp:60%': the shares sum to 120 %, not 100 %; change a share, or leave the last one out to take "
+        "the rest"),
+    Given("shares below the whole", ("--plan=bsp:60%,asp:30%",),
+        "plan 'bsp:60%,asp:30%': the shares sum to 90 %, not 100 %; change a share, or leave the last one out to take "
+        "the rest"),
+    Given("nothing left for a stage", ("--plan=bsp:100%,asp",),
+        r"plan 'bsp:100%,asp': the shares already sum to 100 %, which leaves nothing for 'asp'; lower a share or "
+        "remove that stage"),
+    Given("two stages without a share", ("--plan=bsp,asp",),
+        "plan 'bsp,asp': 'bsp' and 'asp' both lack a share; give all but one of them a share in %"),
+    Given("a share of nothing", ("--plan=bsp:0%,asp",),
+        "plan 'bsp:0%,asp': the share of 'bsp' is 0 %; it must lie above 0 and up to 100 %"),
+    Given("a share below a unit", ("--plan=bsp:0.1%,asp",),
+        r"plan 'bsp:0\.1%,asp': 'bsp' would get no unit of the 200; raise its share or the workload"),
+    Given("an unknown protocol", ("--plan=bps",), r"unknown protocol 'bps'; did you mean 'bsp'\? known: .*"),
+    Given("an unknown argument", ("--plan=bsp:10%,asp(stale=3)",),
+        "protocol 'asp' has no argument 'stale'; known: .*"),
+    Given("an argument without a value", ("--plan=asp(stale=)",),
+        r"plan 'asp\(stale=\)': cannot read 'stale=' in 'asp\(stale=\)'; write key=value"),
+    Given("an argument twice", ("--plan=asp(s=1,s=2)",),
+        r"plan 'asp\(s=1,s=2\)': 's' is given twice in 'asp\(s=1,s=2\)'; keep one"),
+    Given("an unusable value", ("--plan=held(count=three)",),
+        "protocol 'held': count='three' is not a int; change it in the plan"),
+    Given("a rule that could not work with these workers", (*HERE, "--plan=held(count=3)"),
+        "held needs count pushes at a time, got 3 of 2 workers; lower count"),
+]
+
+COMMAND = [
+    Given("an argument that is no flag", ("left.over",),
+        r"unexpected argument 'left\.over'; every option is written --name=value"),
+    Given("an empty workdir", ("--workdir=",), "--workdir is empty; name a directory, or leave the flag out"),
+    Given("an empty start", ("--init_from=",), "--init_from is empty; name a directory, or leave the flag out"),
+    Given("a resume that must, of nothing", ("--resume=must", *FRESH),
+        "resume is 'must', but FOLDER/fresh holds no checkpoint; check the path, or start with 'auto'"),
+    Given("a resume that must, of nothing, in one process", ("--resume=must", *FRESH, *HERE),
+        "resume is 'must', but FOLDER/fresh holds no checkpoint; check the path, or start with 'auto'"),
+    Given("a fresh start in a used workdir", ("--resume=never",),
+        "FOLDER/run holds a run already and resume is 'never'; name a fresh workdir, or resume with 'auto'"),
+    Given("a start from itself", ("--init_from=FOLDER/fresh", *FRESH),
+        "init_from names FOLDER/fresh, which is this run's own workdir, FOLDER/fresh; name another run's"),
+    Given("a start from itself by another name, in one process", ("--init_from=FOLDER/run/../fresh", *FRESH, *HERE),
+        r"init_from names FOLDER/run/\.\./fresh, which is this run's own workdir, FOLDER/fresh; name another run's"),
+    Given("a start from nothing", ("--init_from=FOLDER/none", *FRESH),
+        "init_from names FOLDER/none, which holds no checkpoints; name the workdir of a run"),
+    Given("a start from a folder that is no workdir", ("--init_from=FOLDER", *FRESH, *HERE),
+        "init_from names FOLDER, which holds no checkpoints; name the workdir of a run"),
+    Given("an address that others reach", ("--bind=0.0.0.0",),
+        r"--bind=0\.0\.0\.0 is refused: it is not a loopback address, and TLS and a token do not exist yet; use "
+        r"--bind=127\.0\.0\.1"),
+    Given("an address that is none", ("--bind=here",),
+        r"--bind=here is refused: it is not a loopback address, and TLS and a token do not exist yet; use "
+        r"--bind=127\.0\.0\.1"),
+    Given("a port that is none", ("--port=65536",),
+        "--port=65536 is not a port; use 1 to 65535, or 0 for a free one"),
+    Given("a workdir that is a file", ("--workdir=FOLDER/text.txt",),
+        r"cannot read FOLDER/text\.txt/config\.json: Not a directory; name another workdir"),
+    Given("a workdir below a file, in one process", ("--workdir=FOLDER/text.txt/run", *HERE),
+        r"cannot read FOLDER/text\.txt/run/config\.json: Not a directory; name another workdir"),
+]
+
+DATA = [
+    Given("a file that is not there", (*FRESH, *HERE, *values("data.name=none.txt")),
+        r"FOLDER/none\.txt cannot be read \(No such file or directory\): name a text file\."),
+    Given("a folder", (*FRESH, *HERE, *values("data.name=run")),
+        r"FOLDER/run cannot be read \(Is a directory\): name a text file\."),
+    Given("an empty file", (*FRESH, *HERE),
+        r"FOLDER/text\.txt holds 0 bytes, two windows of 16 need 33: name a longer file or lower the length\.",
+        lambda place: (place.folder / "text.txt").write_bytes(b"")),
+    Given("a file shorter than two windows", (*FRESH, *HERE, *values("data.length=1024")),
+        r"FOLDER/text\.txt holds 2048 bytes, two windows of 1024 need 2049: name a longer file or lower the length\."),
+    Given("windows of nothing", (*FRESH, *HERE, *values("data.length=0")),
+        r"windows of 0 bytes with 0\.1 of them held out cannot be cut: length must be at least 1 and test_share "
+        r"between 0 and 1\."),
+    Given("a file of the same size that changed since", HERE,
+        "the data of this run have changed: hash was '[0-9a-f]{64}', is '[0-9a-f]{64}'; restore them, or start in a "
+        "fresh workdir", lambda place: (place.folder / "text.txt").write_bytes(TEXT[::-1])),
+    Given("a file that grew since", HERE,
+        "the data of this run have changed: hash was '[0-9a-f]{64}', is '[0-9a-f]{64}', num_examples was 114, is 172; "
+        "restore them, or start in a fresh workdir",
+        lambda place: (place.folder / "text.txt").write_bytes(TEXT + TEXT[:1024])),
+]
+
+
+def cifar(place: Place) -> None:
+    """Lay out ten records a file, all of class 0."""
+    place.change_config("data.text import TextSource", "data.cifar import CifarSource")
+    place.change_config("TextSource(path, config.data.length)", "CifarSource(path.parent, num_train=50, num_test=10)")
+    for name in [f"data_batch_{number}.bin" for number in range(1, 6)] + ["test_batch.bin"]:
+        (place.folder / name).write_bytes(bytes(10 * 3073))
+
+
+def cifar_file(name: str, change: Callable[[bytes], bytes] | None) -> Callable[[Place], Any]:
+    """Lay out CIFAR with one file changed; None removes it."""
+
+    def spoil(place: Place) -> None:
+        cifar(place)
+        path = place.folder / name
+        content = path.read_bytes()
+        path.unlink()
+        if change is not None:
+            path.write_bytes(change(content))
+
+    return spoil
+
+
+PAGE = r"https://www\.cs\.toronto\.edu/~kriz/cifar\.html \(the binary version\)\."
+
+DATA += [
+    Given("a CIFAR file a byte short", (*FRESH, *HERE),
+        r"FOLDER/data_batch_3\.bin has 30729 bytes, expected 30730 \(10 records of 3073\): the file is cut short or of "
+        f"another variant. Fetch it from {PAGE}", cifar_file("data_batch_3.bin", lambda content: content[:-1])),
+    Given("a CIFAR label that is no class", (*FRESH, *HERE),
+        r"FOLDER/test_batch\.bin has the label 10 in record 2, cifar10 has the classes 0 to 9: the file is damaged or "
+        f"of another variant. Fetch it from {PAGE}",
+        cifar_file("test_batch.bin", lambda content: content[:6146] + b"\x0a" + content[6147:])),
+    Given("a CIFAR file that is not there", (*FRESH, *HERE),
+        r"FOLDER/data_batch_5\.bin cannot be read \(No such file or directory\), cifar10 needs the files .*: set the "
+        f"data folder, or fetch them from {PAGE}", cifar_file("data_batch_5.bin", None)),
+]
+
+
+def damage_all(place: Place) -> None:
+    for step in place.steps:
+        flip(step)
+
+
+def newer_format(place: Place) -> None:
+    with mock.patch.object(checkpoint, "_FORMAT", 2):
+        store = checkpoint.CheckpointStore(place.run / "checkpoints", keep=9)
+        store.save({"w": np.zeros(4, np.float32)}, units=20, ledger={}, run={})
+        store.close()
+
+
+def without_record(place: Place) -> None:
+    """Make every checkpoint one that plain Orbax could have written."""
+    for step in place.steps:
+        path = step / "_CHECKPOINT_METADATA"
+        metadata = json.loads(path.read_text())
+        metadata["custom_metadata"] = {"written_by": "another program"}
+        path.write_text(json.dumps(metadata))
+
+
+def record_without_units(place: Place) -> None:
+    """Make every checkpoint one whose record is intact and lacks a key."""
+    for step in place.steps:
+        path = step / "_CHECKPOINT_METADATA"
+        metadata = json.loads(path.read_text())
+        record = metadata["custom_metadata"]["hybridsync"]
+        del record["units"], record["digest"]
+        record["digest"] = checkpoint._json_digest(record)
+        path.write_text(json.dumps(metadata))
+
+
+def foreign_folder(place: Place) -> None:
+    """Put a folder with another program's files where the checkpoints are."""
+    shutil.rmtree(place.run / "checkpoints")
+    (place.run / "checkpoints" / "7" / "weights").mkdir(parents=True)
+    (place.run / "checkpoints" / "7" / "weights" / "0.bin").write_bytes(b"weights")
+
+
+def lock(place: Place) -> WorkdirLock:
+    """Hold the workdir's lock."""
+    held = WorkdirLock(place.run)
+    held.acquire()
+    return held
+
+
+CHECKPOINT = [
+    Given("another seed", ("--seed=7",),
+        f"this run cannot go on with another seed: it was started with 0, the configuration says 7; {OTHER}"),
+    Given("another W", values("workload=300"),
+        f"this run cannot go on with another workload: it was started with 200, the configuration says 300; {OTHER}"),
+    Given("another optimizer", values("optimizer.name=adamw", "optimizer.momentum=0"),
+        r"this run cannot go on with another optimizer\.momentum: it was started with 0\.9, the configuration says "
+        r"0\.0; another optimizer\.name: it was started with sgd, the configuration says adamw; "
+        f"{OTHER}"),
+    Given("another model", values("model.width=5"),
+        rf"this run cannot go on with another model\.width: it was started with 4, the configuration says 5; {OTHER}"),
+    Given("other data", values("data.length=8"),
+        rf"this run cannot go on with another data\.length: it was started with 16, the configuration says 8; {OTHER}"),
+    Given("another unit size", values("unit_size=16"),
+        "this run cannot go on with another unit_size: it was started with 8, the configuration says 16; use the "
+        "earlier value, or pass --convert_units"),
+    Given("another model of the same values", HERE,
+        r"checkpoint 3 in FOLDER/run/checkpoints is of another model or optimizer: leaf params/w is float32\[4\], "
+        r"expected float32\[5\]; configure the run as the one that saved it, or use another workdir",
+        swap("config.model.width)", "config.model.width + 1)")),
+    Given("another optimizer of the same values", HERE,
+        "checkpoint 3 in FOLDER/run/checkpoints is of another model or optimizer: leaf opt_state/.*, expected .*; "
+        "configure the run as the one that saved it, or use another workdir",
+        swap("from_config(config.optimizer,", "from_config(type(config.optimizer)('adamw'),")),
+    Given("every checkpoint damaged", HERE,
+        r"none of the 3 checkpoints in FOLDER/run/checkpoints holds what was saved: step 3: .*; step 2: .*; step 1: "
+        ".*; bring a copy back, or start in another workdir", damage_all),
+    Given("a checkpoint of a newer format", HERE,
+        r"checkpoint 4 in FOLDER/run/checkpoints has format 2, this HybridSync reads format 1: use the version that "
+        "wrote it", newer_format),
+    Given("checkpoints of another program", HERE,
+        "none of the 3 checkpoints in FOLDER/run/checkpoints holds what was saved: step 3: it has no record of what "
+        "was saved: another program wrote it, or its metadata are gone; step 2: .*; step 1: .*; bring a copy back, or "
+        "start in another workdir", without_record),
+    Given("records that lack a key", HERE,
+        "none of the 3 checkpoints in FOLDER/run/checkpoints holds what was saved: step 3: its record lacks units: "
+        "another program wrote it; step 2: .*; step 1: .*; bring a copy back, or start in another workdir",
+        record_without_units),
+    Given("a folder of another program", HERE,
+        "none of the 1 checkpoints in FOLDER/run/checkpoints holds what was saved: step 7: .*; bring a copy back, or "
+        "start in another workdir", foreign_folder),
+    Given("a checkpoint that says nothing of its run", HERE,
+        "checkpoint 4 in FOLDER/run/checkpoints lacks epoch, source in its record 'run', which holds config, "
+        "fingerprint, seconds, sequence: a run cannot go on from it; start one with --init_from",
+        lambda place: place.save(epoch=None, source=None)),
+    Given("checkpoints that are gone, of a run that must resume", ("--resume=must", *HERE),
+        "resume is 'must', but FOLDER/run holds no checkpoint; check the path, or start with 'auto'",
+        lambda place: shutil.rmtree(place.run / "checkpoints")),
+    Given("a start from damaged checkpoints", (*HERE, *FRESH, "--init_from=FOLDER/run"),
+        "none of the 3 checkpoints in FOLDER/run/checkpoints holds what was saved: .*", damage_all),
+    Given("a start from another model", (*HERE, *FRESH, "--init_from=FOLDER/run", *values("model.width=5")),
+        r"checkpoint 3 in FOLDER/run/checkpoints is of another model or optimizer: leaf params/w is float32\[4\], "
+        r"expected float32\[5\]; configure the run as the one that saved it, or use another workdir"),
+    Given("a record of the run that is no JSON", (),
+        r"FOLDER/run/config\.json is damaged \(.*\); restore it, or name another workdir",
+        lambda place: (place.run / "config.json").write_text("{")),
+    Given("a record of the run that is another program's", (),
+        r"FOLDER/run/config\.json was not written by HybridSync: it lacks 'config'; name another workdir",
+        lambda place: (place.run / "config.json").write_text("{}")),
+    Given("a record of the run that lacks its workload", (),
+        r"FOLDER/run/config\.json was not written by HybridSync: it lacks 'config\.workload'; name another workdir",
+        lambda place: (place.run / "config.json").write_text('{"config": {}}')),
+    Given("a summary that is another program's", HERE,
+        r"FOLDER/run/summary\.json was not written by HybridSync: it lacks 'exit'; name another workdir",
+        lambda place: place.change_json("summary.json", exit=None)),
+    Given("an epoch that is none", HERE,
+        r"""FOLDER/run/epoch holds 'seven', not \{"number": N, "nonce": "hex"\}; write the highest epoch that """
+        r"events\.jsonl names there, or start in another workdir",
+        lambda place: (place.run / "epoch").write_text("seven")),
+    Given("a workdir in use", HERE,
+        rf"workdir FOLDER/run is in use by process {PID} on .*; this is process {PID} on .*: wait for that run to "
+        "end, stop it, or name another workdir", lock),
+]
+
+USER = {"config": CONFIG, "plan": PLAN, "command": COMMAND, "data": DATA, "checkpoint": CHECKPOINT}
+
+
+def import_jax(place: Place) -> None:
+    """Import JAX at the top, a JAX that is quick to import."""
+    place.change_config("from pathlib import Path", "from pathlib import Path\nimport jax")
+    (place.folder / "jax.py").write_text("")
+
+
+USAGE = r"Pass --helpshort or --helpfull to see help on flags\."
+
+PROCESS = {
+    "flags": [
+        Given("an unknown flag", ("--wrokers=3",),
+            rf"FATAL Flags parsing error: Unknown command line flag 'wrokers'\. Did you mean: workers \?\n{USAGE}"),
+        Given("a text for a number", ("--workers=four",),
+            rf"FATAL Flags parsing error: flag --workers=four: invalid literal for int\(\) with base 10: "
+            rf"'four'\n{USAGE}"),
+        Given("a choice that is none", ("--resume=maybe",),
+            rf"FATAL Flags parsing error: flag --resume=maybe: value should be one of <auto\|must\|never>\n{USAGE}"),
+    ],
+    "config": [
+        Given("a file that loads JAX when it is read", (),
+            r"error: FOLDER/small\.py loads jax when it is read, which a supervisor must not; move the imports into "
+            r"task\(config\) and optimizer\(config\)",
+            import_jax),
+    ],
+}

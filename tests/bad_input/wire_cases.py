@@ -1,0 +1,290 @@
+"""Everything a peer can send wrong: status, named error and text of the answer.
+
+Each case meets the job of `job.py`: epoch 5 (nonce abcd) runs asp with workers 0 to 3 up to unit 40; unit 0 is issued
+and applied, the server is at sequence 1. A contribution has 640 bytes, the state 768, the parameters 512.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from grpc import StatusCode
+
+from hybridsync import __version__
+from hybridsync.messages import Hello, LeaseRequest, PhaseRequest, Push, Report, RoleEvent
+from hybridsync.plan import NO_EPOCH, Epoch
+from hybridsync.rpc import hybridsync_pb2 as pb
+from hybridsync.rpc.channels import MESSAGE_BYTES
+from hybridsync.rpc.codec import encode
+from tests.bad_input.job import EPOCH, Job
+from tests.roles import tally_programs
+
+INVALID, STALE, DENIED = StatusCode.INVALID_ARGUMENT, StatusCode.FAILED_PRECONDITION, StatusCode.UNAUTHENTICATED
+
+
+@dataclass(frozen=True)
+class Wire:
+    """A message, and its answer.
+
+    Args:
+      name: what is wrong, as a test id.
+      send: sends it; its result counts where the answer is not an error.
+      code: status of the answer.
+      error: named error in the trailing metadata; empty for none.
+      text: regular expression over the whole message, or over the whole result.
+      before: brings the job where the message meets it.
+    """
+
+    name: str
+    send: Callable[[Job], Any]
+    code: StatusCode
+    error: str
+    text: str
+    before: Callable[[Job], Any] = lambda job: None
+
+
+def push(*units: int, **fields: Any) -> Push:
+    return dataclasses.replace(Push(EPOCH, 0, 1, units, 0), **fields)
+
+
+def hello(**fields: Any) -> pb.Hello:
+    schema = tally_programs().state_layout.schema_hash
+    return encode(dataclasses.replace(Hello("worker", 0, 7, "host", "127.0.0.1:1", schema, __version__), **fields))
+
+
+def report(**fields: Any) -> pb.Report:
+    return encode(dataclasses.replace(Report("server", 0, 1, EPOCH), **fields))
+
+
+def lease(**fields: Any) -> pb.LeaseRequest:
+    return encode(dataclasses.replace(LeaseRequest(0, 1, EPOCH, 0, 0), **fields))
+
+
+def phase(job: Job, **fields: Any) -> pb.Phase:
+    return encode(dataclasses.replace(job.phase, epoch=Epoch(6, 1), **fields))
+
+
+def header(num_bytes: int, **fields: Any) -> bytes:
+    return pb.Frame(header=pb.Header(num_bytes=num_bytes, push=encode(push(1)), **fields)).SerializeToString()
+
+
+def end_phase(job: Job) -> None:
+    job.primary.capture(EPOCH, final=True)
+
+
+def replace_worker(job: Job) -> None:
+    """Let a second process take worker 0's place, at the chief and at the server."""
+    job.unary("Chief", "Register", hello())
+    job.primary.fence(EPOCH, 0, 1)
+
+
+def capture(job: Job) -> None:
+    assert job.primary.capture(EPOCH, final=False).capture_id == 1
+
+
+def spoiled(change: Callable[[list[bytes]], list[bytes]]) -> Callable[[Job], Any]:
+    """Push in chunks, after `change` of the frames: a header, and 640 bytes in chunks of 200."""
+    return lambda job: job.chunks(*change(job.frames(push(1))))
+
+
+ADVICE = r"do both roles have the same model and optimizer\?"
+
+PUSHES = [
+    Wire("an epoch that is over", lambda job: job.push(push(1, epoch=Epoch(4, 1))), STALE, "StaleEpoch",
+        "epoch 4 was named, but the server is in epoch 5; ask the chief again"),
+    Wire("an epoch that has not begun", lambda job: job.push(push(1, epoch=Epoch(6, 1))), STALE, "StaleEpoch",
+        "epoch 6 was named, but the server is in epoch 5; ask the chief again"),
+    Wire("the epoch's number with another nonce", lambda job: job.push(push(1, epoch=Epoch(5, 1))), STALE, "StaleEpoch",
+        r"epoch 5 \(nonce 0000000000000001\) was named, but the server is in epoch 5 \(nonce 000000000000abcd\); ask "
+        "the chief again"),
+    Wire("no epoch", lambda job: job.small(pb.SmallPush(contribution=bytes(640)).SerializeToString()), STALE,
+        "StaleEpoch", "epoch 0 was named, but the server is in epoch 5; ask the chief again"),
+    Wire("a pull in an old epoch", lambda job: job.pull(push(epoch=Epoch(4, 1))), STALE, "StaleEpoch",
+        "epoch 4 was named, but the server is in epoch 5; ask the chief again"),
+    Wire("a phase that has ended", lambda job: job.push(push(1)), STALE, "StaleEpoch",
+        "epoch 5 has ended; ask the chief for the next phase", end_phase),
+    Wire("a pull from a phase that has ended", lambda job: job.pull(push()), STALE, "StaleEpoch",
+        "epoch 5 has ended; ask the chief for the next phase", end_phase),
+    Wire("a worker that was replaced", lambda job: job.push(push(1)), STALE, "StaleIncarnation",
+        "worker 0 speaks as incarnation 1, but 2 or later is expected; this process ends", replace_worker),
+    Wire("a pull of a worker that was replaced", lambda job: job.pull(push()), STALE, "StaleIncarnation",
+        "worker 0 speaks as incarnation 1, but 2 or later is expected; this process ends", replace_worker),
+    Wire("a worker that the run does not have", lambda job: job.push(push(1, worker=9)), DENIED, "UnknownRole",
+        "worker 9 takes no part in epoch 5, its members are 0, 1, 2, 3; register with the chief first"),
+    Wire("a negative worker", lambda job: job.pull(push(worker=-1)), DENIED, "UnknownRole",
+        "worker -1 takes no part in epoch 5, its members are 0, 1, 2, 3; register with the chief first"),
+    Wire("no unit", lambda job: job.push(push()), INVALID, "InvalidMessage",
+        "worker 0 pushes 0 units; a push offers the gradient of at least 1"),
+    Wire("a unit twice in one push", lambda job: job.push(push(1, 2, 1)), INVALID, "InvalidMessage",
+        "worker 0 pushes unit 1 in 2 places at once; a push is a set: name each unit once"),
+    Wire("a negative unit", lambda job: job.push(push(-1)), INVALID, "InvalidMessage",
+        "worker 0 pushes unit -1, but epoch 5 issues units 0 to 39; push leased units only"),
+    Wire("a unit behind the phase's last", lambda job: job.push(push(40)), INVALID, "InvalidMessage",
+        "worker 0 pushes unit 40, but epoch 5 issues units 0 to 39; push leased units only"),
+    Wire("the largest unit there is", lambda job: job.push(push(2**63 - 1)), INVALID, "InvalidMessage",
+        "worker 0 pushes unit 9223372036854775807, but epoch 5 issues units 0 to 39; push leased units only"),
+    Wire("a base from the future", lambda job: job.push(push(1, base=2)), INVALID, "InvalidMessage",
+        "worker 0 pushes a gradient on sequence 2, but this server has sequences 0 to 1; name the one that was pulled"),
+    Wire("a negative base", lambda job: job.push(push(1, base=-1)), INVALID, "InvalidMessage",
+        "worker 0 pushes a gradient on sequence -1, but this server has sequences 0 to 1; name the one that was "
+        "pulled"),
+    Wire("a bad push of a newer incarnation, which must not fence the good one",
+        lambda job: job.push(push(-1, incarnation=9)), INVALID, "InvalidMessage",
+        "worker 0 pushes unit -1, but epoch 5 issues units 0 to 39; push leased units only"),
+    Wire("a push that was applied", lambda job: job.push(push(0), job.contribution(0)), StatusCode.OK, "",
+        "sequence: 1\nduplicate: true\n"),
+    Wire("a push that was applied, from its worker's next life", lambda job: job.push(push(0, worker=1)), StatusCode.OK,
+        "", "sequence: 1\nduplicate: true\n", lambda job: job.pull(push(worker=1))),
+    Wire("an applied unit among fresh ones", lambda job: job.push(push(0, 1)), StatusCode.OK, "",
+        "sequence: 1\nduplicate: true\n"),
+]
+
+SIZES = [
+    Wire("a contribution with a byte too many", lambda job: job.push(push(1), np.zeros(641, np.uint8)), INVALID,
+        "SchemaMismatch", f"the buffer has 641 bytes where 640 are expected; {ADVICE}"),
+    Wire("an empty contribution", lambda job: job.push(push(1), np.zeros(0, np.uint8)), INVALID, "SchemaMismatch",
+        f"the buffer has 0 bytes where 640 are expected; {ADVICE}"),
+    Wire("a claim of 2^62 bytes", lambda job: job.chunks(header(2**62)), INVALID, "SchemaMismatch",
+        f"the buffer has {2**62} bytes where 640 are expected; {ADVICE}"),
+    Wire("a claim of no bytes", lambda job: job.chunks(header(0)), INVALID, "SchemaMismatch",
+        f"the buffer has 0 bytes where 640 are expected; {ADVICE}"),
+    Wire("a chunk too few", spoiled(lambda frames: frames[:-1]), INVALID, "SchemaMismatch",
+        "the stream ended after 600 bytes where its header says 640"),
+    Wire("a chunk too many", spoiled(lambda frames: [*frames, frames[-1]]), INVALID, "SchemaMismatch",
+        "the stream carries 680 bytes or more where its header says 640"),
+    Wire("a torn chunk", spoiled(lambda frames: [*frames[:-1], frames[-1][:-3]]), INVALID, "SchemaMismatch",
+        "a frame of 39 bytes in the stream is not one whole chunk"),
+    Wire("an empty chunk", spoiled(lambda frames: [frames[0], b"\x12\x00", *frames[1:]]), INVALID, "SchemaMismatch",
+        "a frame of 2 bytes in the stream is not one whole chunk"),
+    Wire("no header", spoiled(lambda frames: frames[1:]), INVALID, "SchemaMismatch",
+        "the stream does not begin with a header frame"),
+    Wire("two headers", spoiled(lambda frames: [frames[0], *frames]), INVALID, "SchemaMismatch",
+        r"a frame of \d+ bytes in the stream is not one whole chunk"),
+    Wire("a stream of nothing", spoiled(lambda frames: []), INVALID, "SchemaMismatch",
+        "the stream ended before its header"),
+    Wire("a header of noise", spoiled(lambda frames: [b"\xff" * 9, *frames[1:]]), INVALID, "SchemaMismatch",
+        r"9 bytes are not a Frame message \(.*\); are both roles of one version\?"),
+    Wire("a small push of noise", lambda job: job.small(b"\xff" * 9), INVALID, "SchemaMismatch",
+        r"9 bytes are not a SmallPush message \(.*\); are both roles of one version\?"),
+    Wire("a message over the limit", lambda job: job.oversize(MESSAGE_BYTES + 1), StatusCode.RESOURCE_EXHAUSTED, "",
+        rf".*[Rr]eceived message larger than max \({MESSAGE_BYTES + 1} vs\. {MESSAGE_BYTES}\)"),
+    Wire("a service that is not there", lambda job: job.unary("ParameterServer", "Shutdown", b""),
+        StatusCode.UNIMPLEMENTED, "", "Method not found!"),
+]
+
+STATES = [
+    Wire("a capture that was never taken", lambda job: job.read(job.to_server, 77, 768), STALE, "StaleEpoch",
+        r"capture 77 is no longer kept here \(kept: none\); ask the chief again"),
+    Wire("a capture whose place another one took", lambda job: job.read(job.to_server, 2, 768), STALE, "StaleEpoch",
+        r"capture 2 is no longer kept here \(kept: 1\); ask the chief again", capture),
+    Wire("a reader of another size", lambda job: job.read(job.to_server, 1, 769), INVALID, "SchemaMismatch",
+        f"the buffer has 769 bytes where 768 are expected; {ADVICE}", capture),
+    Wire("a reader of 2^62 bytes", lambda job: job.read(job.to_chief, 1, 2**62), INVALID, "SchemaMismatch",
+        f"a state of {2**62} bytes is over the limit, {2**36}"),
+    Wire("an empty phase", lambda job: job.unary("ParameterServer", "Enter", b""), INVALID, "PlanError",
+        r"the plan is empty; write name\[\(key=value,\.\.\.\)\]\[:share%\], .*"),
+    Wire("a phase that is older than the one served",
+        lambda job: job.unary("ParameterServer", "Enter", encode(dataclasses.replace(job.phase, epoch=Epoch(4, 1)))),
+        STALE, "StaleEpoch", "epoch 4 is not newer than epoch 5, which is served; reserve another"),
+    Wire("a phase of the served one's number and another nonce",
+        lambda job: job.unary("ParameterServer", "Enter", encode(dataclasses.replace(job.phase, epoch=Epoch(5, 1)))),
+        STALE, "StaleEpoch",
+        r"epoch 5 \(nonce 0000000000000001\) is not newer than epoch 5 \(nonce 000000000000abcd\), "
+        "which is served; reserve another"),
+    Wire("a phase of an unknown protocol", lambda job: job.unary("ParameterServer", "Enter", phase(job, spec="aps")),
+        INVALID, "PlanError", r"unknown protocol 'aps'; did you mean 'asp'\? known: .*asp.*"),
+    Wire("a lock-step phase at a parameter server",
+        lambda job: job.unary("ParameterServer", "Enter", phase(job, spec="bsp")), INVALID, "PlanError",
+        "epoch 6 runs 'bsp' on the sync path, this is a role of the server path; enter it at the workers"),
+    Wire("a phase without members", lambda job: job.unary("ParameterServer", "Enter", phase(job, members=())), INVALID,
+        "InvalidMessage", "epoch 6 runs 'asp' with 0 members; it needs at least 1"),
+    Wire("a phase whose state arrives with other bits",
+        lambda job: job.unary("ParameterServer", "Enter", phase(job, fingerprint="f00d")), StatusCode.DATA_LOSS,
+        "DamagedState",
+        r"the state handed over by 127\.0\.0\.1:\d+ has fingerprint [0-9a-f]{32}, but f00d was captured; "
+        "nothing was trained on it, run the same command again to resume from the last checkpoint"),
+    Wire("a phase whose starting state is gone",
+        lambda job: job.unary("ParameterServer", "Enter", phase(job, fingerprint="f00d", capture_id=9)), STALE,
+        "StaleEpoch", r"capture 9 is no longer kept here \(kept: 1\); ask the chief again"),
+    Wire("a range of units that ends before it begins",
+        lambda job: job.unary("ParameterServer", "Enter", phase(job, applied=((9, 4),))), INVALID, "SchemaMismatch",
+        r"a range of units needs 0 <= start < stop, got \(9, 4\)"),
+    Wire("a phase of noise", lambda job: job.unary("ParameterServer", "Enter", b"\xff" * 5), INVALID, "SchemaMismatch",
+        r"5 bytes are not a Phase message \(.*\); are both roles of one version\?"),
+]
+
+CHIEF = [
+    Wire("another schema", lambda job: job.unary("Chief", "Register", hello(schema="other")), INVALID, "SchemaMismatch",
+        "worker 0 was built for the state schema other, the chief for [0-9a-f]{32}; start every role with the same "
+        "configuration and version"),
+    Wire("the package's next minor series",
+        lambda job: job.unary("Chief", "Register", hello(version="0.2.0", schema="other")), STALE, "VersionMismatch",
+        rf"worker 0 runs hybridsync 0\.2\.0, the chief {__version__}; install one version for every role of a run, "
+        r"0\.1\.\*"),
+    Wire("a version that is none", lambda job: job.unary("Chief", "Register", hello(version="latest")), STALE,
+        "VersionMismatch", rf"worker 0 runs hybridsync latest, the chief {__version__}; install .*, 0\.1\.\*"),
+    Wire("no version", lambda job: job.unary("Chief", "Register", hello(version="")), STALE, "VersionMismatch",
+        rf"worker 0 runs hybridsync \(none named\), the chief {__version__}; install .*, 0\.1\.\*"),
+    Wire("a worker outside the run's slots", lambda job: job.unary("Chief", "Register", hello(id=4)), DENIED,
+        "UnknownRole", "there is no worker 4 in this run: its workers are 0 to 3; start it with one of these numbers"),
+    Wire("a worker with a negative number", lambda job: job.unary("Chief", "Register", hello(id=-1)), DENIED,
+        "UnknownRole", "there is no worker -1 in this run: its workers are 0 to 3; start it with one of these numbers"),
+    Wire("a second server", lambda job: job.unary("Chief", "Register", hello(role="server", id=1)), DENIED,
+        "UnknownRole", "there is no server 1 in this run: its servers are 0 to 0; start it with one of these numbers"),
+    Wire("a role that is none", lambda job: job.unary("Chief", "Register", hello(role="gopher")), DENIED, "UnknownRole",
+        "there is no role 'gopher': a chief takes in 'worker' and 'server'; name one"),
+    Wire("an empty registration", lambda job: job.unary("Chief", "Register", b""), DENIED, "UnknownRole",
+        "there is no role '': a chief takes in 'worker' and 'server'; name one"),
+    Wire("a text that is not UTF-8", lambda job: job.unary("Chief", "Register", b"\x0a\x02\xff\xfe"), INVALID,
+        "SchemaMismatch", r"4 bytes are not a Hello message \(.*\); are both roles of one version\?"),
+    Wire("a lease in an old epoch", lambda job: job.unary("Chief", "Lease", lease(epoch=Epoch(4, 1))), STALE,
+        "StaleEpoch", "epoch 4 was named, but epoch 5 is active; ask for the next phase"),
+    Wire("a lease in an epoch of another nonce", lambda job: job.unary("Chief", "Lease", lease(epoch=Epoch(5, 1))),
+        STALE, "StaleEpoch", r"epoch 5 \(nonce 0000000000000001\) was named, but epoch 5 \(nonce 000000000000abcd\) is "
+        "active; ask for the next phase"),
+    Wire("a lease of a replaced worker", lambda job: job.unary("Chief", "Lease", lease()), STALE, "StaleIncarnation",
+        "worker 0 speaks as incarnation 1, but incarnation 2 has taken its place; this process ends", replace_worker),
+    Wire("a lease of a worker that never registered", lambda job: job.unary("Chief", "Lease", lease(worker=9)), STALE,
+        "StaleIncarnation", "worker 9 speaks as incarnation 1, but none was ever registered here; register first"),
+    Wire("a lease behind a negative position", lambda job: job.unary("Chief", "Lease", lease(known=-1, completed=-1)),
+        INVALID, "InvalidMessage", "worker 0 says that -1 of -1 units received in epoch 5 are done; count both from 0"),
+    Wire("more units done than received", lambda job: job.unary("Chief", "Lease", lease(known=1, completed=2)), INVALID,
+        "InvalidMessage", "worker 0 says that 2 of 1 units received in epoch 5 are done; count both from 0"),
+    Wire("a phase for a worker that never registered",
+        lambda job: job.unary("Chief", "NextPhase", encode(PhaseRequest(9, 3, NO_EPOCH, None))), STALE,
+        "StaleIncarnation", "worker 9 speaks as incarnation 3, but none was ever registered here; register first"),
+    Wire("a heartbeat of another incarnation", lambda job: job.unary("Chief", "Report", report(incarnation=2)), STALE,
+        "StaleIncarnation",
+        "server 0 speaks as incarnation 2, but incarnation 1 has taken its place; this process ends"),
+    Wire("a heartbeat about units never issued", lambda job: job.unary("Chief", "Report", report(applied=((0, 2),))),
+        INVALID, "InvalidMessage",
+        "server 0 says that unit 1 was applied, but only 1 units were issued; it serves another run: stop it"),
+    Wire("a heartbeat about units up to the largest there is",
+        lambda job: job.unary("Chief", "Report", report(applied=((0, 2**63 - 1),))), INVALID, "InvalidMessage",
+        f"server 0 says that unit {2**63 - 2} was applied, but only 1 units were issued; it serves another run: "
+        "stop it"),
+    Wire("a negative unit dropped", lambda job: job.unary("Chief", "Report", report(dropped=((-1, "too stale"),))),
+        INVALID, "InvalidMessage",
+        "server 0 says that unit -1 was dropped, but only 1 units were issued; it serves another run: stop it"),
+    Wire("a heartbeat from a negative position",
+        lambda job: job.unary("Chief", "Report", report(role="worker", completed=-1)), INVALID, "InvalidMessage",
+        "worker 0 says that -1 units of its stream are done; count from 0"),
+    Wire("a range of units that is empty",
+        lambda job: job.unary("Chief", "Report", pb.Report(role="server", applied=[pb.Range(start=3, stop=3)])),
+        INVALID, "SchemaMismatch", r"a range of units needs 0 <= start < stop, got \(3, 3\)"),
+    Wire("a range of units that is negative",
+        lambda job: job.unary("Chief", "Report", pb.Report(role="server", applied=[pb.Range(start=-3, stop=3)])),
+        INVALID, "SchemaMismatch", r"a range of units needs 0 <= start < stop, got \(-3, 3\)"),
+    Wire("the loss of a worker that the run does not have",
+        lambda job: job.unary("Chief", "RoleLost", encode(RoleEvent("worker", 9, 1, "exit 1", 0.0))), DENIED,
+        "UnknownRole", "there is no worker 9 in this run: its workers are 0 to 3; start it with one of these numbers"),
+    Wire("a capture at the chief, which trains nothing",
+        lambda job: job.unary("Holder", "Capture", pb.CaptureRequest(epoch=encode(EPOCH))), STALE, "StaleEpoch",
+        "the chief keeps the starting state only and takes no part in epoch 5"),
+]
+
+WIRE = {"push": PUSHES, "size": SIZES, "state": STATES, "chief": CHIEF}
