@@ -75,12 +75,17 @@ class Reporter:
         self._phase: Phase | None = None
         self._due = [(chief.num_applied // every + 1) * every for _, every in hooks]
         self._final: dict[str, Any] = {}
+        self._stragglers: set[int] = set()
 
     # --- what the manager tells ---
 
     def event(self, kind: str, **fields: Any) -> dict[str, Any]:
         """Write one event of the current epoch."""
         epoch = self._phase.epoch.number if self._phase else 0
+        if kind == "straggler_flagged":
+            self._stragglers.add(fields["worker"])
+        elif kind in ("straggler_cleared", "worker_left"):
+            self._stragglers.discard(fields.get("worker", -1))
         return self._recorder.events.write(kind, epoch=epoch, **fields)
 
     def note(self, text: str) -> None:
@@ -104,7 +109,9 @@ class Reporter:
             fingerprint=phase.fingerprint,
             compile_secs=self._compile_secs,
         )
-        self.note(f"epoch {phase.epoch}: {phase.spec} from unit {units:,} to {phase.end_units:,} ({phase.reason})")
+        text = f"epoch {phase.epoch}: {phase.spec} from unit {units:,} to {phase.end_units:,} ({phase.reason})"
+        self.note(text)
+        self._recorder.board.entered(units, text)
 
     def ended(self, capture: Capture) -> None:
         """Write that the current phase is over; its capture knows the first update even of the shortest phase."""
@@ -147,6 +154,7 @@ class Reporter:
         self._final = figures
         fields = {"accuracy": None, "loss": None, **figures}
         self.event("evaluation", examples=units * self._run.config.unit_size, **fields)
+        self._recorder.board.evaluated(units, figures)
         shown = ", ".join(f"{key} {value:.4g}" for key, value in figures.items())
         self.note(f"unit {units:,}: {shown}")
 
@@ -202,10 +210,12 @@ class Reporter:
             examples_per_sec=(units - before) * unit_size / max(now - then, 1e-9),
             staleness=self._interval.summary(),
             workers={worker: rate * unit_size for worker, rate in self._chief.worker_rates().items()},
+            stragglers=sorted(self._stragglers),
         )
         self._interval.clear()
         self._recorder.metrics.write(metrics)
         self._recorder.progress.update(metrics)
+        self._recorder.board.metrics(metrics)
         for index, (hook, every) in enumerate(self._hooks):
             if units >= self._due[index]:
                 self._due[index] = (units // every + 1) * every

@@ -9,7 +9,7 @@
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
@@ -65,6 +65,7 @@ class Metrics:
         examples_per_sec: applied in the interval.
         staleness: `Staleness.summary()` of the interval.
         workers: worker id to its own examples per second.
+        stragglers: ids of the workers that are marked as slow.
     """
 
     units: int
@@ -76,6 +77,7 @@ class Metrics:
     examples_per_sec: float
     staleness: Mapping[str, float]
     workers: Mapping[int, float]
+    stragglers: Sequence[int] = ()
 
 
 class MetricsSink(Protocol):
@@ -104,6 +106,8 @@ class MetricsLog:
     def __init__(self, workdir: str | os.PathLike[str], elapsed: Elapsed) -> None:
         self._file = LineFile(Path(workdir) / METRICS_FILE)
         self._elapsed = elapsed
+        if self._file.last:
+            elapsed.not_before(self._file.last["t"])
 
     def write(self, metrics: Metrics) -> None:
         """Append one line.

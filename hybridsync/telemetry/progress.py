@@ -1,14 +1,19 @@
-"""One line that says how far a run is: drawn in place on a terminal, else printed every few seconds."""
+"""How far a run is: two lines drawn in place on a terminal, else one line printed every few seconds."""
 
+from collections.abc import Iterable
 from typing import Protocol, TextIO
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
 
 from hybridsync.clock import Clock
 from hybridsync.telemetry.metrics import Metrics
 
 PLAIN_SECS = 5.0
+
+EVEN = 0.9
+"""Workers are as fast as each other, and none is called the slowest, when all reach this share of the fastest."""
 
 
 class ProgressSink(Protocol):
@@ -27,8 +32,17 @@ class ProgressSink(Protocol):
         ...
 
 
+class _TwoLines(Progress):
+    """The bar, and below it what the run is doing right now."""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield self.make_tasks_table(self.tasks)
+        for task in self.tasks:
+            yield Text(task.fields["now"], no_wrap=True, overflow="ellipsis")
+
+
 class RichProgress:
-    """Draws one line in place; it is drawn by `update` alone, no thread runs behind it.
+    """Draws two lines in place; they are drawn by `update` alone, no thread runs behind them.
 
     Args:
         workload: units of the whole run.
@@ -36,26 +50,26 @@ class RichProgress:
     """
 
     def __init__(self, workload: int, stream: TextIO) -> None:
-        self._progress = Progress(
-            TextColumn("{task.description}"),
+        self._progress = _TwoLines(
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=10),
-            TextColumn("{task.completed:,.0f}/{task.total:,.0f} units"),
-            TextColumn("{task.fields[rate]:,.0f} ex/s  loss {task.fields[loss]}  epoch {task.fields[epoch]}"),
+            TextColumn("{task.completed:,.0f}/{task.total:,.0f} units  {task.fields[examples]:,} examples"),
             TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
             console=Console(file=stream),
             auto_refresh=False,
         )
-        self._task = self._progress.add_task("starting", total=workload, rate=0.0, loss="-", epoch=0)
+        self._task = self._progress.add_task("starting", total=workload, examples=0, now="")
         self._progress.start()
 
     def update(self, metrics: Metrics) -> None:
         self._progress.update(
             self._task,
-            description=metrics.protocol,
+            description=f"epoch {metrics.epoch} {metrics.protocol}",
             completed=metrics.units,
-            rate=metrics.examples_per_sec,
-            loss=_loss(metrics),
-            epoch=metrics.epoch,
+            examples=metrics.examples,
+            now="  ".join(_now(metrics)),
             refresh=True,
         )
 
@@ -98,10 +112,8 @@ class PlainProgress:
         if self._pending is None:
             return
         metrics, self._pending = self._pending, None
-        self.note(
-            f"{metrics.protocol}: {metrics.units:,}/{self._workload:,} units, "
-            f"{metrics.examples_per_sec:,.0f} examples/s, loss {_loss(metrics)}, epoch {metrics.epoch}"
-        )
+        said = ", ".join((*_now(metrics), f"epoch {metrics.epoch}"))
+        self.note(f"{metrics.protocol}: {metrics.units:,}/{self._workload:,} units, {said}")
 
 
 class NullProgress:
@@ -122,5 +134,16 @@ def open_progress(workload: int, stream: TextIO, clock: Clock) -> ProgressSink:
     return RichProgress(workload, stream) if stream.isatty() else PlainProgress(workload, stream, clock)
 
 
-def _loss(metrics: Metrics) -> str:
-    return "-" if metrics.loss is None else f"{metrics.loss:.4f}"
+def _now(metrics: Metrics) -> list[str]:
+    """Return what the run is doing, the most important first: a narrow terminal cuts the end."""
+    said = [
+        f"{metrics.examples_per_sec:,.0f} examples/s",
+        f"loss {'-' if metrics.loss is None else f'{metrics.loss:.4f}'}",
+        f"staleness {metrics.staleness['mean']:.1f} max {metrics.staleness['max']:.0f}",
+    ]
+    if metrics.stragglers:
+        said.append(f"stragglers {' '.join(map(str, metrics.stragglers))}")
+    slowest = min(metrics.workers, key=metrics.workers.__getitem__, default=None)
+    if slowest is not None and metrics.workers[slowest] < EVEN * max(metrics.workers.values()):
+        said.append(f"slowest worker {slowest}: {metrics.workers[slowest]:,.0f}/s")
+    return said

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridsync.telemetry.events import EventLog
+from hybridsync.telemetry.events import EventLog, read_events
 from hybridsync.telemetry.metrics import Metrics, MetricsLog, Staleness
 from tests.telemetry.clocks import ManualClock
 
@@ -17,6 +17,7 @@ LINE = Metrics(
     examples_per_sec=4000.0,
     staleness={"mean": 2.5, "p95": 4, "max": 5},
     workers={0: 1000.0, 3: 900.0},
+    stragglers=[3],
 )
 
 
@@ -39,6 +40,7 @@ def test_a_line_holds_exactly_the_promised_fields(tmp_path: Path) -> None:
         "examples_per_sec": 4000.0,
         "staleness": {"mean": 2.5, "p95": 4, "max": 5},
         "workers": {"0": 1000.0, "3": 900.0},
+        "stragglers": [3],
     }
 
 
@@ -79,3 +81,17 @@ def test_cleared_staleness_starts_anew() -> None:
     counts.clear()
     counts.add([1])
     assert counts.summary()["max"] == 1
+
+
+def test_the_time_of_a_resume_goes_on_where_the_later_of_both_files_ended(tmp_path: Path) -> None:
+    clock = ManualClock()
+    for _ in range(2):
+        events = EventLog(tmp_path, clock)
+        log = MetricsLog(tmp_path, events.elapsed)
+        clock.advance(1.0)
+        events.write("run_started", epoch=0)
+        clock.advance(9.0)
+        log.write(LINE)
+        log.close()
+        events.close()
+    assert [event["t"] for event in read_events(tmp_path)] == [1.0, 11.0]
