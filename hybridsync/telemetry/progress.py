@@ -55,8 +55,8 @@ class RichProgress:
             BarColumn(bar_width=10),
             TextColumn("{task.completed:,.0f}/{task.total:,.0f} units  {task.fields[examples]:,} examples"),
             TimeElapsedColumn(),
-            TextColumn("left"),
             TimeRemainingColumn(),
+            TextColumn("left"),
             console=Console(file=stream),
             auto_refresh=False,
         )
@@ -74,7 +74,7 @@ class RichProgress:
         )
 
     def note(self, text: str) -> None:
-        self._progress.console.print(text, markup=False, highlight=False)
+        self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         self._progress.stop()
@@ -142,8 +142,13 @@ def _now(metrics: Metrics) -> list[str]:
         f"staleness {metrics.staleness['mean']:.1f} max {metrics.staleness['max']:.0f}",
     ]
     if metrics.stragglers:
-        said.append(f"stragglers {' '.join(map(str, metrics.stragglers))}")
+        said.append(" ".join(("stragglers", *(_worker(metrics, worker) for worker in metrics.stragglers))))
     slowest = min(metrics.workers, key=metrics.workers.__getitem__, default=None)
-    if slowest is not None and metrics.workers[slowest] < EVEN * max(metrics.workers.values()):
-        said.append(f"slowest worker {slowest}: {metrics.workers[slowest]:,.0f}/s")
+    if slowest not in (None, *metrics.stragglers) and metrics.workers[slowest] < EVEN * max(metrics.workers.values()):
+        said.append(f"slowest worker {_worker(metrics, slowest)}")
     return said
+
+
+def _worker(metrics: Metrics, worker: int) -> str:
+    rate = metrics.workers.get(worker)
+    return f"{worker}" if rate is None else f"{worker} ({rate:,.0f}/s)"

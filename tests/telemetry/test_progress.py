@@ -51,7 +51,11 @@ def test_the_slowest_worker_is_named_when_it_falls_behind_and_stragglers_always(
     stream = io.StringIO()
     progress = open_progress(4_000, stream, ManualClock())
     progress.update(replace(METRICS, workers={0: 3_000.0, 2: 1_900.0, 3: 2_990.0}, stragglers=[1, 3]))
-    assert "stragglers 1 3, slowest worker 2: 1,900/s, epoch 2" in stream.getvalue()
+    progress.update(replace(METRICS, workers={0: 3_000.0, 3: 900.0}, stragglers=[3]))
+    progress.close()
+    marked_and_slow, slow_because_marked = stream.getvalue().splitlines()
+    assert marked_and_slow.endswith(", stragglers 1 3 (2,990/s), slowest worker 2 (1,900/s), epoch 2")
+    assert slow_because_marked.endswith(", stragglers 3 (900/s), epoch 2")
 
 
 def test_a_terminal_shows_protocol_epoch_units_examples_rate_loss_and_staleness() -> None:
@@ -70,3 +74,12 @@ def test_two_lines_stay_two_lines_on_a_narrow_terminal(columns: int, monkeypatch
     assert last[0].startswith("epoch 2")
     assert last[1].startswith("6,400 examples/s")
     assert max(map(len, last)) <= columns
+
+
+def test_a_long_note_is_not_broken_so_that_its_path_can_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    stream = Terminal()
+    progress = open_progress(4_000, stream, ManualClock())
+    progress.note("everything is in /a/long/way/down/to/the/place/where/the/run/is")
+    progress.close()
+    assert "everything is in /a/long/way/down/to/the/place/where/the/run/is" in stream.getvalue()

@@ -17,6 +17,9 @@ GLYPHS: dict[Sort, tuple[str, str]] = {
 }
 """The mark of each sort of incident and what the legend says of it."""
 
+MOST_BARS = 20
+"""Stalls that are drawn; the table names all."""
+
 STAGE_COLORS = {"drain": 0, "capture": 1, "reserve": 2, "enter": 3, "rest": 7}
 
 
@@ -36,7 +39,7 @@ def draw_lanes(runs: Sequence[RunModel], colors: Mapping[str, int]) -> str:
         if sort in sorts
     )
     if any(run.slow for run in runs):
-        legend += '<li><i class="swatch slow"></i>straggler</li>'
+        legend += '<li><i class="swatch slow"></i>as long as the mark stands</li>'
     lanes = "".join(_run_lanes(index, run, x, colors, len(runs) > 1) for index, run in enumerate(runs))
     lanes += f'<div class="xs">{tick_labels(x, "left", duration)}</div>'
     return f'<ul class="legend">{legend}</ul><div class="lanes">{lanes}</div>'
@@ -54,7 +57,9 @@ def _run_lanes(index: int, run: RunModel, x: Axis, colors: Mapping[str, int], na
     )
     whole = [incident for incident in run.incidents if incident.worker is None]
     name = f'<h3 class="k{index % 8}">{escape(run.name)}</h3>' if named else ""
-    rows = f'<div class="lane"><b>phase</b><div class="track tall">{bars}{_marks(x, whole)}</div></div>'
+    rows = f'<div class="lane"><b>phase</b><div class="track tall">{bars}</div></div>'
+    if whole:
+        rows += f'<div class="lane"><b>run</b><div class="track tall">{_marks(x, whole)}</div></div>'
     for worker in run.workers:
         bars = ""
         for there in (stretch for stretch in run.present if stretch.worker == worker):
@@ -87,10 +92,14 @@ def _marks(x: Axis, incidents: Sequence[Incident]) -> str:
 
 
 def draw_stalls(runs: Sequence[RunModel]) -> str:
-    """Return a stacked bar for each switch whose stages are known, with its compiling apart."""
+    """Return a stacked bar for each switch whose stages are known, its compiling apart; of many the longest."""
     told = [(index, run, stall) for index, run in enumerate(runs) for stall in run.stalls if stall.stages]
     if not told:
         return ""
+    num_told = len(told)
+    if num_told > MOST_BARS:
+        floor = sorted((stall.secs or 0.0 for _, _, stall in told), reverse=True)[MOST_BARS - 1]
+        told = [entry for entry in told if (entry[2].secs or 0.0) >= floor][:MOST_BARS]
     high = max(max(sum(stall.stages.values()), stall.compile_secs or 0.0) for _, _, stall in told) or 1.0
     rows = ""
     for index, run, stall in told:
@@ -114,7 +123,8 @@ def draw_stalls(runs: Sequence[RunModel]) -> str:
     legend = "".join(f'<li><i class="swatch k{color}"></i>{stage}</li>' for stage, color in STAGE_COLORS.items())
     if any(stall.compile_secs for _, _, stall in told):
         legend += '<li><i class="swatch compile"></i>compile, counted apart</li>'
-    return f'<ul class="legend">{legend}</ul><div class="rows">{rows}</div>'
+    left_out = f'<p class="note">The {len(told)} longest of {num_told}.</p>' if len(told) < num_told else ""
+    return f'{left_out}<ul class="legend">{legend}</ul><div class="rows">{rows}</div>'
 
 
 def _stall_said(stall: Stall) -> str:

@@ -59,10 +59,15 @@ def _header(runs: Sequence[RunModel], title: str) -> str:
         for at, run in enumerate(runs)
     )
     choice = f'<fieldset class="runs"><legend>runs</legend>{shown}</fieldset>' if len(runs) > 1 else ""
+    errors = "".join(
+        f'<p class="error" data-run="{at}">{escape(f"{run.name}: " if len(runs) > 1 else "")}{escape(run.error)}</p>'
+        for at, run in enumerate(runs)
+        if run.error
+    )
     return (
         f'<header><div class="top"><h1>{escape(title)} {ended}</h1>'
         f'<fieldset class="theme"><legend>colours</legend>{themes}</fieldset></div>'
-        f"{choice}{tables.facts(runs)}</header>"
+        f"{choice}{errors}{tables.facts(runs)}</header>"
     )
 
 

@@ -66,8 +66,6 @@ def _facts(run: RunModel) -> dict[str, str]:
     summary = record.summary if record.summary and run.exit != "unfinished" else {}
     last = record.metrics[-1] if record.metrics else {}
     found: dict[str, str] = {}
-    if run.error:
-        found["error"] = f'<span class="error">{escape(run.error)}</span>'
     units = (summary.get("units") or {}).get("applied", last.get("units", 0))
     workload = config.get("workload")
     found["units applied"] = f"{units:,}" + (f" of {workload:,}" if workload else "")

@@ -157,3 +157,17 @@ def test_a_long_run_of_many_workers_stays_a_small_page(tmp_path: Path) -> None:
         story.metrics(units, 0.5 + units % 7)
     story.finish()
     assert len(_page(story.workdir)) < 500_000
+
+
+def test_of_many_switches_the_longest_are_drawn_and_all_are_in_the_table(tmp_path: Path) -> None:
+    story = Story(tmp_path / "run")
+    story.start()
+    story.phase("bsp", 0, "start")
+    for at in range(30):
+        story.phase("asp", at)
+        story.switch(at, 0.1 + 0.01 * at)
+    story.finish()
+    text = _page(story.workdir)
+    assert "The 20 longest of 30." in text
+    assert text.count('class="row"') == 20
+    assert text.count("<td>bsp to asp</td>") + text.count("<td>asp to asp</td>") == 30
