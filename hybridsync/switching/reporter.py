@@ -210,11 +210,10 @@ class Reporter:
             examples_per_sec=(units - before) * unit_size / max(now - then, 1e-9),
             staleness=self._interval.summary(),
             workers={worker: rate * unit_size for worker, rate in self._chief.worker_rates().items()},
-            stragglers=sorted(self._stragglers),
         )
         self._interval.clear()
         self._recorder.metrics.write(metrics)
-        self._recorder.progress.update(metrics)
+        self._recorder.progress.update(metrics, sorted(self._stragglers))
         self._recorder.board.metrics(metrics)
         for index, (hook, every) in enumerate(self._hooks):
             if units >= self._due[index]:
@@ -256,7 +255,7 @@ class Reporter:
     def finish(self, how: Any, error: str | None) -> Summary:
         """Write the last metrics and the summary, and return it."""
         self.tick()
-        if self._phase is not None:
+        if self._phase is not None and (self._chief.num_applied > self._last[1] or self._loss[1]):
             self._write_metrics(self._clock.monotonic(), self._chief.num_applied)
         counts = self._chief.counts()
         summary = Summary(

@@ -9,7 +9,7 @@
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
@@ -65,7 +65,6 @@ class Metrics:
         examples_per_sec: applied in the interval.
         staleness: `Staleness.summary()` of the interval.
         workers: worker id to its own examples per second.
-        stragglers: ids of the workers that are marked as slow.
     """
 
     units: int
@@ -77,7 +76,6 @@ class Metrics:
     examples_per_sec: float
     staleness: Mapping[str, float]
     workers: Mapping[int, float]
-    stragglers: Sequence[int] = ()
 
 
 class MetricsSink(Protocol):

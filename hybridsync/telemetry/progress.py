@@ -1,6 +1,6 @@
 """How far a run is: two lines drawn in place on a terminal, else one line printed every few seconds."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol, TextIO
 
 from rich.console import Console, RenderableType
@@ -19,8 +19,8 @@ EVEN = 0.9
 class ProgressSink(Protocol):
     """Where a person looks."""
 
-    def update(self, metrics: Metrics) -> None:
-        """Show how far the run is."""
+    def update(self, metrics: Metrics, stragglers: Sequence[int] = ()) -> None:
+        """Show how far the run is, and which workers are marked as slow."""
         ...
 
     def note(self, text: str) -> None:
@@ -63,13 +63,13 @@ class RichProgress:
         self._task = self._progress.add_task("starting", total=workload, examples=0, now="")
         self._progress.start()
 
-    def update(self, metrics: Metrics) -> None:
+    def update(self, metrics: Metrics, stragglers: Sequence[int] = ()) -> None:
         self._progress.update(
             self._task,
             description=f"epoch {metrics.epoch} {metrics.protocol}",
             completed=metrics.units,
             examples=metrics.examples,
-            now="  ".join(_now(metrics)),
+            now="  ".join(_now(metrics, stragglers)),
             refresh=True,
         )
 
@@ -94,10 +94,10 @@ class PlainProgress:
         self._stream = stream
         self._clock = clock
         self._next = clock.monotonic()
-        self._pending: Metrics | None = None
+        self._pending: tuple[Metrics, Sequence[int]] | None = None
 
-    def update(self, metrics: Metrics) -> None:
-        self._pending = metrics
+    def update(self, metrics: Metrics, stragglers: Sequence[int] = ()) -> None:
+        self._pending = metrics, stragglers
         if self._clock.monotonic() >= self._next:
             self._next = self._clock.monotonic() + PLAIN_SECS
             self._print()
@@ -111,15 +111,15 @@ class PlainProgress:
     def _print(self) -> None:
         if self._pending is None:
             return
-        metrics, self._pending = self._pending, None
-        said = ", ".join((*_now(metrics), f"epoch {metrics.epoch}"))
+        (metrics, stragglers), self._pending = self._pending, None
+        said = ", ".join((*_now(metrics, stragglers), f"epoch {metrics.epoch}"))
         self.note(f"{metrics.protocol}: {metrics.units:,}/{self._workload:,} units, {said}")
 
 
 class NullProgress:
     """Shows nothing: an embedded run."""
 
-    def update(self, metrics: Metrics) -> None:
+    def update(self, metrics: Metrics, stragglers: Sequence[int] = ()) -> None:
         pass
 
     def note(self, text: str) -> None:
@@ -134,17 +134,17 @@ def open_progress(workload: int, stream: TextIO, clock: Clock) -> ProgressSink:
     return RichProgress(workload, stream) if stream.isatty() else PlainProgress(workload, stream, clock)
 
 
-def _now(metrics: Metrics) -> list[str]:
+def _now(metrics: Metrics, stragglers: Sequence[int]) -> list[str]:
     """Return what the run is doing, the most important first: a narrow terminal cuts the end."""
     said = [
         f"{metrics.examples_per_sec:,.0f} examples/s",
         f"loss {'-' if metrics.loss is None else f'{metrics.loss:.4f}'}",
         f"staleness {metrics.staleness['mean']:.1f} max {metrics.staleness['max']:.0f}",
     ]
-    if metrics.stragglers:
-        said.append(" ".join(("stragglers", *(_worker(metrics, worker) for worker in metrics.stragglers))))
+    if stragglers:
+        said.append(" ".join(("stragglers", *(_worker(metrics, worker) for worker in stragglers))))
     slowest = min(metrics.workers, key=metrics.workers.__getitem__, default=None)
-    if slowest not in (None, *metrics.stragglers) and metrics.workers[slowest] < EVEN * max(metrics.workers.values()):
+    if slowest not in (None, *stragglers) and metrics.workers[slowest] < EVEN * max(metrics.workers.values()):
         said.append(f"slowest worker {_worker(metrics, slowest)}")
     return said
 

@@ -181,6 +181,7 @@ def test_nothing_but_what_is_documented_lies_in_the_workdir(job: Job) -> None:
         "logs",
         "metrics.jsonl",
         "summary.json",
+        "tensorboard",
         "timeline.json",
     }
     assert stat.S_IMODE((job.workdir / "compilation_cache").stat().st_mode) == 0o700

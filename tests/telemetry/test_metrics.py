@@ -17,7 +17,6 @@ LINE = Metrics(
     examples_per_sec=4000.0,
     staleness={"mean": 2.5, "p95": 4, "max": 5},
     workers={0: 1000.0, 3: 900.0},
-    stragglers=[3],
 )
 
 
@@ -40,7 +39,6 @@ def test_a_line_holds_exactly_the_promised_fields(tmp_path: Path) -> None:
         "examples_per_sec": 4000.0,
         "staleness": {"mean": 2.5, "p95": 4, "max": 5},
         "workers": {"0": 1000.0, "3": 900.0},
-        "stragglers": [3],
     }
 
 

@@ -1,5 +1,6 @@
 import io
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -16,12 +17,11 @@ class Terminal(io.StringIO):
         return True
 
 
-def _drawn(*lines: Metrics) -> str:
+def _drawn(metrics: Metrics, stragglers: Sequence[int] = ()) -> str:
     stream = Terminal()
     progress = open_progress(4_000, stream, ManualClock())
     assert isinstance(progress, RichProgress)
-    for metrics in lines:
-        progress.update(metrics)
+    progress.update(metrics, stragglers)
     progress.note("switch [bsp] -> asp")
     progress.close()
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue())
@@ -50,8 +50,8 @@ def test_a_pipe_gets_a_plain_line_every_few_seconds_and_the_last_one_at_the_end(
 def test_the_slowest_worker_is_named_when_it_falls_behind_and_stragglers_always() -> None:
     stream = io.StringIO()
     progress = open_progress(4_000, stream, ManualClock())
-    progress.update(replace(METRICS, workers={0: 3_000.0, 2: 1_900.0, 3: 2_990.0}, stragglers=[1, 3]))
-    progress.update(replace(METRICS, workers={0: 3_000.0, 3: 900.0}, stragglers=[3]))
+    progress.update(replace(METRICS, workers={0: 3_000.0, 2: 1_900.0, 3: 2_990.0}), [1, 3])
+    progress.update(replace(METRICS, workers={0: 3_000.0, 3: 900.0}), [3])
     progress.close()
     marked_and_slow, slow_because_marked = stream.getvalue().splitlines()
     assert marked_and_slow.endswith(", stragglers 1 3 (2,990/s), slowest worker 2 (1,900/s), epoch 2")
@@ -69,8 +69,8 @@ def test_a_terminal_shows_protocol_epoch_units_examples_rate_loss_and_staleness(
 @pytest.mark.parametrize("columns", [60, 80])
 def test_two_lines_stay_two_lines_on_a_narrow_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    slow = replace(METRICS, workers={0: 3_000.0, 12: 1.0}, stragglers=list(range(12)), protocol="asp(rule=cut)")
-    last = _drawn(slow).splitlines()[-2:]
+    slow = replace(METRICS, workers={0: 3_000.0, 12: 1.0}, protocol="asp(rule=cut)")
+    last = _drawn(slow, stragglers=range(12)).splitlines()[-2:]
     assert last[0].startswith("epoch 2")
     assert last[1].startswith("6,400 examples/s")
     assert max(map(len, last)) <= columns

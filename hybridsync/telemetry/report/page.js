@@ -30,7 +30,8 @@ const show = (area, chart, share) => {
   tip.replaceChildren();
   tip.appendChild(document.createElement("b")).textContent =
     chart.time ? seconds(at) : `${at.toLocaleString("en")} examples`;
-  for (const { label, color, near } of rows) {
+  const close = 0.02 * (chart.x[1] - chart.x[0]); // a line that ended, or has no point here, says nothing here
+  for (const { label, color, near } of rows.filter((row) => Math.abs(row.near[0] - at) <= close)) {
     const row = tip.appendChild(document.createElement("p"));
     row.appendChild(document.createElement("i")).className = `swatch k${color}`;
     row.append(`${label}: ${near[1].toLocaleString("en", { maximumSignificantDigits: 5 })}`);
