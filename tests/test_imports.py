@@ -24,6 +24,8 @@ PURE_MODULES = (
     "hybridsync.ports",
     "hybridsync.switching.machine",
     "hybridsync.telemetry.recorder",
+    "hybridsync.telemetry.report.page",
+    "hybridsync.telemetry.report.reading",
     "hybridsync.telemetry.stalls",
     "hybridsync.units",
 )

@@ -76,12 +76,17 @@ class Reporter:
         self._phase: Phase | None = None
         self._due = [(chief.num_applied // every + 1) * every for _, every in hooks]
         self._final: dict[str, Any] = {}
+        self._stragglers: set[int] = set()
 
     # --- what the manager tells ---
 
     def event(self, kind: str, **fields: Any) -> dict[str, Any]:
         """Write one event of the current epoch."""
         epoch = self._phase.epoch.number if self._phase else 0
+        if kind == "straggler_flagged":
+            self._stragglers.add(fields["worker"])
+        elif kind in ("straggler_cleared", "worker_left"):
+            self._stragglers.discard(fields.get("worker", -1))
         return self._recorder.events.write(kind, epoch=epoch, **fields)
 
     def note(self, text: str) -> None:
@@ -106,7 +111,9 @@ class Reporter:
             compile_secs=self._compile_secs,
             **({"why": why} if why else {}),
         )
-        self.note(f"epoch {phase.epoch}: {phase.spec} from unit {units:,} to {phase.end_units:,} ({phase.reason})")
+        text = f"epoch {phase.epoch}: {phase.spec} from unit {units:,} to {phase.end_units:,} ({phase.reason})"
+        self.note(text)
+        self._recorder.board.entered(units, text)
 
     def continues(self, phase: Phase, units: int) -> None:
         """Go on with a phase that an earlier chief announced, and write that it did if that got lost with it."""
@@ -165,6 +172,7 @@ class Reporter:
         self._final = figures
         fields = {"accuracy": None, "loss": None, **figures}
         self.event("evaluation", examples=units * self._run.config.unit_size, **fields)
+        self._recorder.board.evaluated(units, figures)
         shown = ", ".join(f"{key} {value:.4g}" for key, value in figures.items())
         self.note(f"unit {units:,}: {shown}")
 
@@ -223,7 +231,8 @@ class Reporter:
         )
         self._interval.clear()
         self._recorder.metrics.write(metrics)
-        self._recorder.progress.update(metrics)
+        self._recorder.progress.update(metrics, sorted(self._stragglers))
+        self._recorder.board.metrics(metrics)
         for index, (hook, every) in enumerate(self._hooks):
             if units >= self._due[index]:
                 self._due[index] = (units // every + 1) * every
@@ -264,7 +273,7 @@ class Reporter:
     def finish(self, how: Any, error: str | None) -> Summary:
         """Write the last metrics and the summary, and return it."""
         self.tick()
-        if self._phase is not None:
+        if self._phase is not None and (self._chief.num_applied > self._last[1] or self._loss[1]):
             self._write_metrics(self._clock.monotonic(), self._chief.num_applied)
         counts = self._chief.counts()
         summary = Summary(

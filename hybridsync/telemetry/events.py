@@ -54,6 +54,10 @@ class Elapsed:
     def __call__(self) -> float:
         return self._clock.monotonic() - self._zero
 
+    def not_before(self, t: float) -> None:
+        """Go on from `t` where that is later: another file of an earlier life ended there."""
+        self._zero -= max(t - self(), 0.0)
+
     def at(self, monotonic: float) -> float:
         """Return the run's time at a reading of this host's monotonic clock."""
         return monotonic - self._zero

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hybridsync.errors import WorkdirError
+
 
 def encode(value: Any) -> str:
     """Return strict JSON on one line: what is not finite becomes null, NumPy scalars become numbers."""
@@ -35,12 +37,23 @@ def read_lines(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
     Raises:
         OSError: the file cannot be read.
+        WorkdirError: a line before the last is damaged, which no crash does.
     """
     try:
         content = Path(path).read_bytes()
     except FileNotFoundError:
         return []
-    return [json.loads(line) for line in content[: _whole(content)].splitlines()]
+    lines = []
+    for index, line in enumerate(content[: _whole(content)].split(b"\n")[:-1], start=1):
+        try:
+            value = json.loads(line)
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            said = line[:60].decode(errors="replace")
+            raise WorkdirError(f"{path} is damaged in line {index}, {said!r}: restore the file, or cut that line")
+        lines.append(value)
+    return lines
 
 
 def _whole(content: bytes) -> int:

@@ -104,6 +104,8 @@ class MetricsLog:
     def __init__(self, workdir: str | os.PathLike[str], elapsed: Elapsed) -> None:
         self._file = LineFile(Path(workdir) / METRICS_FILE)
         self._elapsed = elapsed
+        if self._file.last:
+            elapsed.not_before(self._file.last["t"])
 
     def write(self, metrics: Metrics) -> None:
         """Append one line.

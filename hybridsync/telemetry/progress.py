@@ -1,21 +1,26 @@
-"""One line that says how far a run is: drawn in place on a terminal, else printed every few seconds."""
+"""How far a run is: two lines drawn in place on a terminal, else one line printed every few seconds."""
 
+from collections.abc import Iterable, Sequence
 from typing import Protocol, TextIO
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
 
 from hybridsync.clock import Clock
 from hybridsync.telemetry.metrics import Metrics
 
 PLAIN_SECS = 5.0
 
+EVEN = 0.9
+"""Workers are as fast as each other, and none is called the slowest, when all reach this share of the fastest."""
+
 
 class ProgressSink(Protocol):
     """Where a person looks."""
 
-    def update(self, metrics: Metrics) -> None:
-        """Show how far the run is."""
+    def update(self, metrics: Metrics, stragglers: Sequence[int] = ()) -> None:
+        """Show how far the run is, and which workers are marked as slow."""
         ...
 
     def note(self, text: str) -> None:
@@ -27,8 +32,17 @@ class ProgressSink(Protocol):
         ...
 
 
+class _TwoLines(Progress):
+    """The bar, and below it what the run is doing right now."""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield self.make_tasks_table(self.tasks)
+        for task in self.tasks:
+            yield Text(task.fields["now"], no_wrap=True, overflow="ellipsis")
+
+
 class RichProgress:
-    """Draws one line in place; it is drawn by `update` alone, no thread runs behind it.
+    """Draws two lines in place; they are drawn by `update` alone, no thread runs behind them.
 
     Args:
         workload: units of the whole run.
@@ -36,31 +50,31 @@ class RichProgress:
     """
 
     def __init__(self, workload: int, stream: TextIO) -> None:
-        self._progress = Progress(
-            TextColumn("{task.description}"),
+        self._progress = _TwoLines(
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=10),
-            TextColumn("{task.completed:,.0f}/{task.total:,.0f} units"),
-            TextColumn("{task.fields[rate]:,.0f} ex/s  loss {task.fields[loss]}  epoch {task.fields[epoch]}"),
+            TextColumn("{task.completed:,.0f}/{task.total:,.0f} units  {task.fields[examples]:,} examples"),
             TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("left"),
             console=Console(file=stream),
             auto_refresh=False,
         )
-        self._task = self._progress.add_task("starting", total=workload, rate=0.0, loss="-", epoch=0)
+        self._task = self._progress.add_task("starting", total=workload, examples=0, now="")
         self._progress.start()
 
-    def update(self, metrics: Metrics) -> None:
+    def update(self, metrics: Metrics, stragglers: Sequence[int] = ()) -> None:
         self._progress.update(
             self._task,
-            description=metrics.protocol,
+            description=f"epoch {metrics.epoch} {metrics.protocol}",
             completed=metrics.units,
-            rate=metrics.examples_per_sec,
-            loss=_loss(metrics),
-            epoch=metrics.epoch,
+            examples=metrics.examples,
+            now="  ".join(_now(metrics, stragglers)),
             refresh=True,
         )
 
     def note(self, text: str) -> None:
-        self._progress.console.print(text, markup=False, highlight=False)
+        self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         self._progress.stop()
@@ -80,10 +94,10 @@ class PlainProgress:
         self._stream = stream
         self._clock = clock
         self._next = clock.monotonic()
-        self._pending: Metrics | None = None
+        self._pending: tuple[Metrics, Sequence[int]] | None = None
 
-    def update(self, metrics: Metrics) -> None:
-        self._pending = metrics
+    def update(self, metrics: Metrics, stragglers: Sequence[int] = ()) -> None:
+        self._pending = metrics, stragglers
         if self._clock.monotonic() >= self._next:
             self._next = self._clock.monotonic() + PLAIN_SECS
             self._print()
@@ -97,17 +111,15 @@ class PlainProgress:
     def _print(self) -> None:
         if self._pending is None:
             return
-        metrics, self._pending = self._pending, None
-        self.note(
-            f"{metrics.protocol}: {metrics.units:,}/{self._workload:,} units, "
-            f"{metrics.examples_per_sec:,.0f} examples/s, loss {_loss(metrics)}, epoch {metrics.epoch}"
-        )
+        (metrics, stragglers), self._pending = self._pending, None
+        said = ", ".join((*_now(metrics, stragglers), f"epoch {metrics.epoch}"))
+        self.note(f"{metrics.protocol}: {metrics.units:,}/{self._workload:,} units, {said}")
 
 
 class NullProgress:
     """Shows nothing: an embedded run."""
 
-    def update(self, metrics: Metrics) -> None:
+    def update(self, metrics: Metrics, stragglers: Sequence[int] = ()) -> None:
         pass
 
     def note(self, text: str) -> None:
@@ -122,5 +134,21 @@ def open_progress(workload: int, stream: TextIO, clock: Clock) -> ProgressSink:
     return RichProgress(workload, stream) if stream.isatty() else PlainProgress(workload, stream, clock)
 
 
-def _loss(metrics: Metrics) -> str:
-    return "-" if metrics.loss is None else f"{metrics.loss:.4f}"
+def _now(metrics: Metrics, stragglers: Sequence[int]) -> list[str]:
+    """Return what the run is doing, the most important first: a narrow terminal cuts the end."""
+    said = [
+        f"{metrics.examples_per_sec:,.0f} examples/s",
+        f"loss {'-' if metrics.loss is None else f'{metrics.loss:.4f}'}",
+        f"staleness {metrics.staleness['mean']:.1f} max {metrics.staleness['max']:.0f}",
+    ]
+    if stragglers:
+        said.append(" ".join(("stragglers", *(_worker(metrics, worker) for worker in stragglers))))
+    slowest = min(metrics.workers, key=metrics.workers.__getitem__, default=None)
+    if slowest not in (None, *stragglers) and metrics.workers[slowest] < EVEN * max(metrics.workers.values()):
+        said.append(f"slowest worker {_worker(metrics, slowest)}")
+    return said
+
+
+def _worker(metrics: Metrics, worker: int) -> str:
+    rate = metrics.workers.get(worker)
+    return f"{worker}" if rate is None else f"{worker} ({rate:,.0f}/s)"

@@ -7,17 +7,19 @@ from hybridsync.clock import Clock
 from hybridsync.telemetry.events import EventLog, Events, NullEventLog
 from hybridsync.telemetry.metrics import MetricsLog, MetricsSink, NullMetrics
 from hybridsync.telemetry.progress import NullProgress, ProgressSink
+from hybridsync.telemetry.tensorboard import Board, NullBoard, open_board
 from hybridsync.telemetry.timeline import NullTimeline, Timeline, TimelineSink
 
 
 @dataclass(frozen=True)
 class Recorder:
-    """Events, metrics, timeline and progress of one run."""
+    """Events, metrics, timeline, progress and TensorBoard of one run."""
 
     events: Events
     metrics: MetricsSink
     timeline: TimelineSink
     progress: ProgressSink
+    board: Board
 
     @classmethod
     def open(
@@ -42,12 +44,12 @@ class Recorder:
         events = EventLog(workdir, clock)
         metrics = MetricsLog(workdir, events.elapsed)
         spans = Timeline(workdir, events.elapsed) if timeline else NullTimeline()
-        return cls(events, metrics, spans, progress or NullProgress())
+        return cls(events, metrics, spans, progress or NullProgress(), open_board(workdir, clock))
 
     @classmethod
     def null(cls, clock: Clock, progress: ProgressSink | None = None) -> "Recorder":
         """Return a recorder that leaves nothing: a run without a workdir."""
-        return cls(NullEventLog(clock), NullMetrics(), NullTimeline(), progress or NullProgress())
+        return cls(NullEventLog(clock), NullMetrics(), NullTimeline(), progress or NullProgress(), NullBoard())
 
     def close(self) -> None:
         """Write the timeline and close everything.
@@ -57,5 +59,6 @@ class Recorder:
         """
         self.progress.close()
         self.timeline.write()
+        self.board.close()
         self.metrics.close()
         self.events.close()

@@ -27,8 +27,8 @@ _SPAN = '{"ph":"X"'
 class TimelineSink(Protocol):
     """Where spans go."""
 
-    def add(self, role: str, role_id: int, spans: Iterable[Span]) -> None:
-        """Take spans of a role; their start is this host's monotonic clock."""
+    def add(self, role: str, role_id: int, spans: Iterable[Span], offset: float = 0.0) -> None:
+        """Take spans of a role; `offset` is what its monotonic clock lacks to the chief's."""
         ...
 
     def write(self) -> None:
@@ -89,13 +89,14 @@ class Timeline:
         self._left_out_earlier = 0
         self._load()
 
-    def add(self, role: str, role_id: int, spans: Iterable[Span]) -> None:
+    def add(self, role: str, role_id: int, spans: Iterable[Span], offset: float = 0.0) -> None:
         """Take spans of a role.
 
         Args:
             role: "supervisor", "chief", "server" or "worker".
             role_id: number of the role, from 0.
-            spans: their `start` is this host's monotonic clock.
+            spans: their `start` is the monotonic clock of the role's host.
+            offset: seconds to add to that clock to have the chief's, from `ClockOffsets`; 0 on one host.
         """
         with self._lock:
             categories = self._rows.setdefault((role, role_id), [])
@@ -105,7 +106,7 @@ class Timeline:
                 stretch = self._stretches.get((role, role_id, span.epoch))
                 if stretch is None:
                     stretch = self._stretches[role, role_id, span.epoch] = _Stretch(self._per_stretch)
-                stretch.add(self._line(_pid(role, role_id), categories.index(span.category), span))
+                stretch.add(self._line(_pid(role, role_id), categories.index(span.category), span, offset))
 
     def write(self) -> None:
         """Replace timeline.json by everything that is kept.
@@ -125,13 +126,13 @@ class Timeline:
         )
         write_durable(self._path, text)
 
-    def _line(self, pid: int, tid: int, span: Span) -> str:
+    def _line(self, pid: int, tid: int, span: Span, offset: float) -> str:
         prefix = self._prefixes.get((span.name, span.category, pid))
         if prefix is None:
             prefix = self._prefixes[span.name, span.category, pid] = (
                 f'{_SPAN},"name":{json.dumps(span.name)},"cat":{json.dumps(span.category)},"pid":{pid},"tid":{tid}'
             )
-        ts, dur = self._elapsed.at(span.start) * 1e6, max(span.secs, 0.0) * 1e6
+        ts, dur = self._elapsed.at(span.start + offset) * 1e6, max(span.secs, 0.0) * 1e6
         return (
             f'{prefix},"ts":{ts:.1f},"dur":{dur:.1f},"args":{{"epoch":{span.epoch},"units":{span.units}}}}}'
         )
@@ -141,7 +142,7 @@ class Timeline:
         try:
             header, *lines, end = self._path.read_text(encoding="utf-8").splitlines()
             self._left_out_earlier = json.loads(header + end)["otherData"]["left_out"]
-            rows = [json.loads(line.rstrip(",")) for line in lines if not line.startswith(_SPAN)]
+            rows = [json.loads(line.rstrip(",")) for line in lines if line and not line.startswith(_SPAN)]
         except FileNotFoundError:
             return
         except (ValueError, KeyError, TypeError) as error:
@@ -156,7 +157,7 @@ class Timeline:
 class NullTimeline:
     """Keeps no spans: a run without a workdir or without a timeline."""
 
-    def add(self, role: str, role_id: int, spans: Iterable[Span]) -> None:
+    def add(self, role: str, role_id: int, spans: Iterable[Span], offset: float = 0.0) -> None:
         pass
 
     def write(self) -> None:

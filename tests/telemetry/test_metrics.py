@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridsync.telemetry.events import EventLog
+from hybridsync.telemetry.events import EventLog, read_events
 from hybridsync.telemetry.metrics import Metrics, MetricsLog, Staleness
 from tests.telemetry.clocks import ManualClock
 
@@ -79,3 +79,17 @@ def test_cleared_staleness_starts_anew() -> None:
     counts.clear()
     counts.add([1])
     assert counts.summary()["max"] == 1
+
+
+def test_the_time_of_a_resume_goes_on_where_the_later_of_both_files_ended(tmp_path: Path) -> None:
+    clock = ManualClock()
+    for _ in range(2):
+        events = EventLog(tmp_path, clock)
+        log = MetricsLog(tmp_path, events.elapsed)
+        clock.advance(1.0)
+        events.write("run_started", epoch=0)
+        clock.advance(9.0)
+        log.write(LINE)
+        log.close()
+        events.close()
+    assert [event["t"] for event in read_events(tmp_path)] == [1.0, 11.0]

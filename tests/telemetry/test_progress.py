@@ -1,16 +1,30 @@
 import io
+import re
+from collections.abc import Sequence
 from dataclasses import replace
+
+import pytest
 
 from hybridsync.telemetry.metrics import Metrics
 from hybridsync.telemetry.progress import PLAIN_SECS, PlainProgress, RichProgress, open_progress
 from tests.telemetry.clocks import ManualClock
 
-METRICS = Metrics(1_000, 32_000, 2, "asp", 0.25, 0.05, 6_400.0, {"mean": 0.0, "p95": 0, "max": 0}, {})
+METRICS = Metrics(1_000, 32_000, 2, "asp", 0.25, 0.05, 6_400.0, {"mean": 2.96, "p95": 4, "max": 7}, {0: 3e3, 3: 3.1e3})
 
 
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+
+def _drawn(metrics: Metrics, stragglers: Sequence[int] = ()) -> str:
+    stream = Terminal()
+    progress = open_progress(4_000, stream, ManualClock())
+    assert isinstance(progress, RichProgress)
+    progress.update(metrics, stragglers)
+    progress.note("switch [bsp] -> asp")
+    progress.close()
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue())
 
 
 def test_a_pipe_gets_a_plain_line_every_few_seconds_and_the_last_one_at_the_end() -> None:
@@ -26,21 +40,46 @@ def test_a_pipe_gets_a_plain_line_every_few_seconds_and_the_last_one_at_the_end(
     progress.note("done")
     progress.close()
     assert stream.getvalue().splitlines() == [
-        "asp: 1,000/4,000 units, 6,400 examples/s, loss 0.2500, epoch 2",
-        "asp: 3,000/4,000 units, 6,400 examples/s, loss -, epoch 2",
+        "asp: 1,000/4,000 units, 6,400 examples/s, loss 0.2500, staleness 3.0 max 7, epoch 2",
+        "asp: 3,000/4,000 units, 6,400 examples/s, loss -, staleness 3.0 max 7, epoch 2",
         "done",
-        "asp: 4,000/4,000 units, 6,400 examples/s, loss 0.2500, epoch 2",
+        "asp: 4,000/4,000 units, 6,400 examples/s, loss 0.2500, staleness 3.0 max 7, epoch 2",
     ]
 
 
-def test_a_terminal_gets_one_line_with_protocol_units_rate_loss_and_epoch() -> None:
+def test_the_slowest_worker_is_named_when_it_falls_behind_and_stragglers_always() -> None:
+    stream = io.StringIO()
+    progress = open_progress(4_000, stream, ManualClock())
+    progress.update(replace(METRICS, workers={0: 3_000.0, 2: 1_900.0, 3: 2_990.0}), [1, 3])
+    progress.update(replace(METRICS, workers={0: 3_000.0, 3: 900.0}), [3])
+    progress.close()
+    marked_and_slow, slow_because_marked = stream.getvalue().splitlines()
+    assert marked_and_slow.endswith(", stragglers 1 3 (2,990/s), slowest worker 2 (1,900/s), epoch 2")
+    assert slow_because_marked.endswith(", stragglers 3 (900/s), epoch 2")
+
+
+def test_a_terminal_shows_protocol_epoch_units_examples_rate_loss_and_staleness() -> None:
+    shown = _drawn(METRICS)
+    assert "switch [bsp] -> asp" in shown
+    first, second = shown.splitlines()[-2:]
+    assert all(part in first for part in ("epoch 2 asp", "1,000/4,000 units", "32,000 examples", "left"))
+    assert second.strip() == "6,400 examples/s  loss 0.2500  staleness 3.0 max 7"
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_two_lines_stay_two_lines_on_a_narrow_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    slow = replace(METRICS, workers={0: 3_000.0, 12: 1.0}, protocol="asp(rule=cut)")
+    last = _drawn(slow, stragglers=range(12)).splitlines()[-2:]
+    assert last[0].startswith("epoch 2")
+    assert last[1].startswith("6,400 examples/s")
+    assert max(map(len, last)) <= columns
+
+
+def test_a_long_note_is_not_broken_so_that_its_path_can_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
     stream = Terminal()
     progress = open_progress(4_000, stream, ManualClock())
-    assert isinstance(progress, RichProgress)
-    progress.update(METRICS)
-    progress.note("switch [bsp] -> asp")
+    progress.note("everything is in /a/long/way/down/to/the/place/where/the/run/is")
     progress.close()
-    shown = stream.getvalue()
-    assert "switch [bsp] -> asp" in shown
-    last = [line for line in shown.splitlines() if "units" in line][-1]
-    assert all(part in last for part in ("asp", "1,000/4,000 units", "6,400 ex/s", "0.2500"))
+    assert "everything is in /a/long/way/down/to/the/place/where/the/run/is" in stream.getvalue()

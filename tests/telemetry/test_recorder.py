@@ -1,3 +1,4 @@
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ def _record(recorder: Recorder) -> None:
     recorder.metrics.write(METRICS)
     recorder.timeline.add("chief", 0, [Span("drain", "switch", 100.0, 0.1, 1, 0)])
     recorder.progress.update(METRICS)
+    recorder.board.metrics(METRICS)
     recorder.close()
 
 
@@ -24,6 +26,7 @@ def test_a_workdir_gets_events_metrics_and_timeline(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "events.jsonl",
         "metrics.jsonl",
+        "tensorboard",
         "timeline.json",
     ]
     assert len(read_events(tmp_path)) == 1
@@ -31,10 +34,22 @@ def test_a_workdir_gets_events_metrics_and_timeline(tmp_path: Path) -> None:
 
 def test_the_timeline_can_be_left_out(tmp_path: Path) -> None:
     _record(Recorder.open(tmp_path, ManualClock(), timeline=False))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["events.jsonl", "metrics.jsonl"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "events.jsonl",
+        "metrics.jsonl",
+        "tensorboard",
+    ]
 
 
 def test_a_run_without_a_workdir_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     _record(Recorder.null(ManualClock()))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_workdir_has_no_tensorboard_where_its_package_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    _record(Recorder.open(tmp_path, ManualClock()))
+    assert not (tmp_path / "tensorboard").exists()

@@ -2,6 +2,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from hybridsync.messages import Span
 from hybridsync.telemetry.events import Elapsed
 from hybridsync.telemetry.timeline import Timeline
@@ -98,3 +100,21 @@ def test_a_damaged_file_gives_way_to_a_new_timeline(tmp_path: Path) -> None:
     timeline.add("worker", 0, [_step(1.0)])
     timeline.write()
     assert len(_spans(tmp_path)) == 1
+
+
+def test_spans_of_another_host_stand_where_the_chiefs_clock_would_have_put_them(tmp_path: Path) -> None:
+    timeline = Timeline(tmp_path, Elapsed(ManualClock(now=100.0)))
+    timeline.add("chief", 0, [_step(102.0)])
+    timeline.add("worker", 0, [_step(7_002.0)], offset=-6_900.0)
+    timeline.write()
+    assert [span["ts"] for span in _spans(tmp_path)] == [2_000_000.0, 2_000_000.0]
+
+
+def test_a_timeline_without_spans_is_no_damage_to_a_resume(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    elapsed = Elapsed(ManualClock())
+    Timeline(tmp_path, elapsed).write()
+    Timeline(tmp_path, elapsed).write()
+    assert "damaged" not in caplog.text
+    assert _read(tmp_path)["traceEvents"] == []

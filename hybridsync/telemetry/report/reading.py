@@ -1,0 +1,95 @@
+"""Reads what runs left into records; every refusal names the file and what to change."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hybridsync.errors import WorkdirError
+from hybridsync.telemetry.events import EVENTS_FILE, FIELDS, read_events
+from hybridsync.telemetry.lines import read_lines
+from hybridsync.telemetry.metrics import METRICS_FILE
+from hybridsync.telemetry.report.model import Record
+from hybridsync.telemetry.stalls import switch_stalls
+from hybridsync.telemetry.summary import CONFIG_FILE, read_config, read_summary
+from hybridsync.telemetry.timeline import TIMELINE_FILE
+
+BEFORE_WORK = ("run_started", "role_started", "worker_joined", "checkpoint")
+"""Kinds of events that a run writes before there is anything to show."""
+
+_EVENT = ("t", "kind", "epoch")
+_METRICS = (
+    "t", "units", "examples", "epoch", "protocol", "loss", "learning_rate", "examples_per_sec", "staleness", "workers"
+)  # fmt: skip
+
+
+def read_runs(workdirs: Sequence[str | os.PathLike[str]]) -> list[Record]:
+    """Return the records of some runs, each with a name of its own.
+
+    Raises:
+        WorkdirError: a folder holds no run, a run that has nothing to show yet, or a damaged file.
+    """
+    paths = [Path(workdir) for workdir in workdirs]
+    names = [path.resolve().name for path in paths]
+    if len(set(names)) < len(names):
+        names = [str(path) for path in paths]
+    return [read_run(path, name) for path, name in zip(paths, names, strict=True)]
+
+
+def read_run(workdir: Path, name: str) -> Record:
+    """Return what the run in `workdir` left; files that a run may lack are empty.
+
+    Raises:
+        WorkdirError: as `read_runs`.
+    """
+    if not workdir.is_dir():
+        raise WorkdirError(f"there is no folder {workdir}; name the --workdir of a run")
+    try:
+        config, summary = read_config(workdir), read_summary(workdir)
+        if config is None and not (workdir / EVENTS_FILE).exists():
+            raise WorkdirError(
+                f"{workdir} holds no run: neither {CONFIG_FILE} nor {EVENTS_FILE}; name a run's --workdir"
+            )
+        events = read_events(workdir)
+        metrics = read_lines(workdir / METRICS_FILE)
+        trace = _read_trace(workdir / TIMELINE_FILE)
+    except OSError as error:
+        raise WorkdirError(f"cannot read {error.filename}: {error.strerror}; give yourself access to it") from None
+    for event in events:
+        _check(workdir / EVENTS_FILE, event, (*_EVENT, *FIELDS.get(event.get("kind", ""), ())))
+    for line in metrics:
+        _check(workdir / METRICS_FILE, line, _METRICS)
+    if summary is None and all(event["kind"] in BEFORE_WORK for event in events):
+        raise WorkdirError(f"the run in {workdir} has nothing to show yet: no phase was entered; come back when one is")
+    try:
+        stalls = switch_stalls(trace, events)
+    except (KeyError, TypeError) as error:
+        raise WorkdirError(f"{workdir / TIMELINE_FILE} is no timeline of this run ({error!r}); remove it") from None
+    return Record(
+        name=name,
+        config=config,
+        events=events,
+        metrics=metrics,
+        summary=summary,
+        trace=trace,
+        stall_secs={stall.epoch: stall.stall_secs for stall in stalls},
+    )
+
+
+def _read_trace(path: Path) -> list[dict[str, Any]]:
+    try:
+        return json.loads(path.read_bytes())["traceEvents"]
+    except FileNotFoundError:
+        return []
+    except (ValueError, KeyError, TypeError) as error:
+        raise WorkdirError(
+            f"{path} is damaged ({error}); restore it, or remove it and lose its part of the page"
+        ) from None
+
+
+def _check(path: Path, line: Mapping[str, Any], fields: Sequence[str]) -> None:
+    missing = [field for field in fields if field not in line]
+    if missing:
+        said = json.dumps(line)[:80]
+        raise WorkdirError(f"{path} is damaged: the line {said} lacks {', '.join(missing)}; restore the file")

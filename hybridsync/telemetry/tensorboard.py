@@ -1,0 +1,115 @@
+"""The same figures for TensorBoard, in workdir/tensorboard, where its writer is installed (the `tensorboard` extra).
+
+Records are written in the caller's thread by tensorboardX's own file writer: its SummaryWriter hands them to a
+thread through a queue of pickles, and would lose a full disk's error there.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from hybridsync.clock import Clock
+from hybridsync.telemetry.metrics import Metrics
+
+TENSORBOARD_FOLDER = "tensorboard"
+
+
+class Board(Protocol):
+    """Where figures go that people look at with TensorBoard; a step is a unit applied."""
+
+    def metrics(self, metrics: Metrics) -> None:
+        """Show the figures of an interval."""
+        ...
+
+    def evaluated(self, units: int, figures: Mapping[str, Any]) -> None:
+        """Show what a task measured of the state at `units`."""
+        ...
+
+    def entered(self, units: int, text: str) -> None:
+        """Show which phase begins at `units`."""
+        ...
+
+    def close(self) -> None:
+        """Close what is open; nothing follows."""
+        ...
+
+
+class TensorBoard:
+    """Writes a file of TensorBoard records; each life of a run has its own.
+
+    Args:
+        workdir: existing directory.
+        clock: for the records' wall time.
+
+    Raises:
+        ImportError: tensorboardX is not installed.
+        OSError: the disk refuses.
+    """
+
+    def __init__(self, workdir: str | os.PathLike[str], clock: Clock) -> None:
+        from tensorboardX import summary
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto import event_pb2
+
+        folder = Path(workdir) / TENSORBOARD_FOLDER
+        folder.mkdir(exist_ok=True)
+        self._summary, self._event_pb2, self._clock = summary, event_pb2, clock
+        self._writer = EventsWriter(str(folder / "events"), f".{os.getpid()}")
+
+    def metrics(self, metrics: Metrics) -> None:
+        figures: dict[str, float | None] = {
+            "loss/training": metrics.loss,
+            "learning_rate": metrics.learning_rate,
+            "examples_per_sec/all": metrics.examples_per_sec,
+        }
+        figures |= {f"staleness/{name}": value for name, value in metrics.staleness.items()}
+        figures |= {f"examples_per_sec/worker_{worker}": rate for worker, rate in metrics.workers.items()}
+        self._scalars(metrics.units, figures)
+
+    def evaluated(self, units: int, figures: Mapping[str, Any]) -> None:
+        self._scalars(units, {f"{name}/evaluation": value for name, value in figures.items()})
+
+    def entered(self, units: int, text: str) -> None:
+        self._write(units, self._summary.text("phase", text))
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _scalars(self, units: int, figures: Mapping[str, Any]) -> None:
+        for tag, value in figures.items():
+            if isinstance(value, int | float):
+                self._write(units, self._summary.scalar(tag, value))
+        self._writer.flush()
+
+    def _write(self, units: int, summary: Any) -> None:
+        self._writer.write_event(self._event_pb2.Event(wall_time=self._clock.wall(), step=units, summary=summary))
+
+
+class NullBoard:
+    """Shows nothing: a run without a workdir, or without tensorboardX."""
+
+    def metrics(self, metrics: Metrics) -> None:
+        pass
+
+    def evaluated(self, units: int, figures: Mapping[str, Any]) -> None:
+        pass
+
+    def entered(self, units: int, text: str) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def open_board(workdir: str | os.PathLike[str], clock: Clock) -> Board:
+    """Return a board that writes where tensorboardX can be imported, else one that does nothing.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    try:
+        return TensorBoard(workdir, clock)
+    except ImportError:
+        return NullBoard()

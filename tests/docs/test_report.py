@@ -1,0 +1,21 @@
+"""What docs/report.md says of the page is on the page."""
+
+import re
+from pathlib import Path
+
+from hybridsync.telemetry.report.page import page
+from hybridsync.telemetry.report.reading import read_runs
+from hybridsync.telemetry.report.scales import MOST_POINTS
+from tests.telemetry.report.workdirs import completed
+
+GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "report.md").read_text()
+
+
+def test_the_guide_names_every_part_of_the_page_in_its_order(tmp_path: Path) -> None:
+    parts = re.findall(r"<h2>(.*?)</h2>", page(read_runs([completed(tmp_path / "run")])))
+    named = re.findall(r"^\| ([A-Z][^|]*?) \|", GUIDE, re.MULTILINE)
+    assert [part.replace("&#x27;", "'") for part in parts] == named
+
+
+def test_the_guides_figures_are_the_codes() -> None:
+    assert f"about {MOST_POINTS} points" in GUIDE

@@ -1,0 +1,84 @@
+import struct
+from pathlib import Path
+
+import pytest
+from tensorboardX.proto import event_pb2
+
+from hybridsync.telemetry.metrics import Metrics
+from hybridsync.telemetry.tensorboard import NullBoard, TensorBoard, open_board
+from tests.telemetry.clocks import ManualClock
+
+STALENESS = {"mean": 3.0, "p95": 4, "max": 7}
+METRICS = Metrics(100, 3_200, 2, "asp", 0.25, 0.05, 6_400.0, STALENESS, {0: 3_000.0, 3: 3_400.0})
+
+
+def _events(workdir: Path) -> list[event_pb2.Event]:
+    """Return the records of the one file there is: a length, its check, the record and its check each."""
+    (file,) = (workdir / "tensorboard").iterdir()
+    content, events, at = file.read_bytes(), [], 0
+    while at < len(content):
+        (length,) = struct.unpack_from("<Q", content, at)
+        events.append(event_pb2.Event.FromString(content[at + 12 : at + 12 + length]))
+        at += 16 + length
+    return events
+
+
+def _scalars(workdir: Path) -> dict[tuple[str, int], float]:
+    values = [(event, value) for event in _events(workdir) for value in event.summary.value]
+    return {
+        (value.tag, event.step): value.simple_value
+        for event, value in values
+        if value.WhichOneof("value") == "simple_value"
+    }
+
+
+def test_an_interval_becomes_scalars_at_its_units_that_can_be_read_at_once(tmp_path: Path) -> None:
+    board = open_board(tmp_path, ManualClock())
+    assert isinstance(board, TensorBoard)
+    board.metrics(METRICS)
+    assert _scalars(tmp_path) == pytest.approx(
+        {
+            ("loss/training", 100): 0.25,
+            ("learning_rate", 100): 0.05,
+            ("examples_per_sec/all", 100): 6_400.0,
+            ("examples_per_sec/worker_0", 100): 3_000.0,
+            ("examples_per_sec/worker_3", 100): 3_400.0,
+            ("staleness/mean", 100): 3.0,
+            ("staleness/p95", 100): 4.0,
+            ("staleness/max", 100): 7.0,
+        }
+    )
+    board.close()
+
+
+def test_evaluations_are_scalars_and_what_is_unknown_or_no_figure_is_left_out(tmp_path: Path) -> None:
+    board = TensorBoard(tmp_path, ManualClock())
+    board.evaluated(100, {"accuracy": 0.75, "loss": None, "words": "many"})
+    board.metrics(Metrics(200, 6_400, 2, "asp", None, 0.5, 1.0, {}, {}))
+    board.close()
+    assert _scalars(tmp_path) == {
+        ("accuracy/evaluation", 100): 0.75,
+        ("learning_rate", 200): 0.5,
+        ("examples_per_sec/all", 200): 1.0,
+    }
+
+
+def test_phases_are_text_and_records_carry_the_injected_clocks_time(tmp_path: Path) -> None:
+    clock = ManualClock()
+    board = TensorBoard(tmp_path, clock)
+    clock.advance(5.0)
+    board.entered(100, "epoch 2: asp")
+    board.close()
+    event = _events(tmp_path)[-1]
+    (value,) = event.summary.value
+    assert (event.step, event.wall_time) == (100, clock.wall())
+    assert value.tensor.string_val[0] == b"epoch 2: asp"
+    assert value.metadata.plugin_data.plugin_name == "text"
+
+
+def test_what_does_nothing_takes_the_same_calls() -> None:
+    board = NullBoard()
+    board.metrics(METRICS)
+    board.evaluated(1, {})
+    board.entered(1, "")
+    board.close()
