@@ -9,6 +9,8 @@ import functools
 import os
 import sys
 import threading
+import time
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +20,9 @@ from absl import app
 
 from hybridsync.runtime import child, supervisor
 from launch import train
+
+
+HOLD_SECS = 20.0
 
 
 def server_forgets_what_it_applied() -> None:
@@ -108,10 +113,49 @@ BUGS: dict[str, Callable[[], None]] = {
 }
 
 
+def stands_at(stage: str, workdir: Path) -> None:
+    """No bug: the chief stands still at a stage of the run's first switch, once, so that a test can hurt somebody.
+
+    It leaves the file `at-STAGE` in the workdir, and goes on when that is gone, or after HOLD_SECS.
+    """
+    if os.environ.get(child.ROLE) != "chief":
+        return
+    from hybridsync.checkpoint import CheckpointStore
+    from hybridsync.switching.manager import Manager
+
+    places = {
+        "DRAIN": (Manager, "_drain", 1),
+        "CAPTURE": (Manager, "_capture_final", 1),
+        "RESERVE": (Manager, "_reserve", 2),  # the first one is the start's
+        "ENTER": (Manager, "_announce", 2),
+        "COMMIT": (CheckpointStore, "save", 2),
+    }
+    owner, name, turn = places[stage]
+    original, calls = getattr(owner, name), []
+    marker, done = workdir / f"at-{stage}", workdir / f"was-{stage}"
+
+    def standing(self, *args, **options):
+        calls.append(name)
+        if len(calls) == turn and not done.exists():
+            done.touch()
+            marker.touch()
+            deadline = time.monotonic() + HOLD_SECS
+            while marker.exists() and time.monotonic() < deadline:
+                threading.Event().wait(0.005)
+        return original(self, *args, **options)
+
+    setattr(owner, name, standing)
+
+
 def main() -> None:
     """Plant the bug, and be `launch.train` otherwise."""
     name = sys.argv.pop(1)
-    BUGS[name]()
+    bug, _, stage = name.partition(":")
+    if stage:
+        (workdir,) = (flag.partition("=")[2] for flag in sys.argv if flag.startswith("--workdir="))
+        stands_at(stage, Path(workdir))
+    else:
+        BUGS[bug]()
     supervisor.SupervisorSpec = functools.partial(
         supervisor.SupervisorSpec, command=(sys.executable, __file__, name)
     )
