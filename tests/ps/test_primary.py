@@ -315,11 +315,10 @@ def test_the_chief_is_woken_by_the_last_unit_of_the_phase(start):
 
 def test_an_endpoint_takes_packed_contributions_and_lends_packed_parameters(start):
     programs = tally_programs()
-    primary = start.primary()
-    primary._publisher = SnapshotPool(programs.parameters_layout)
+    primary = start.primary(publisher=SnapshotPool(programs.parameters_layout))
     endpoint = Endpoint(primary, programs.contribution_layout)
     phase = phase_of(1, "asp", capture=start.capture)
-    endpoint.enter(phase)
+    primary.enter(phase)
     contribution = programs.contribution_layout.empty()
     for unit in range(UNITS):
         programs.contribution_layout.pack(gradient_of(unit), out=contribution)
