@@ -64,6 +64,10 @@ class SchemaMismatch(RefusedInput):
     """Two roles that disagree on the leaves of the state: other model, optimizer or version."""
 
 
+class Diverged(RefusedInput):
+    """A training whose contributions are no longer finite numbers."""
+
+
 class StaleEpoch(HybridSyncError):
     """A call that names an epoch which is no longer the active one."""
 

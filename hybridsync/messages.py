@@ -227,6 +227,10 @@ class Update:
     wanted: tuple[int, ...]
 
 
+NON_FINITE = "non_finite"
+"""How the reason begins for which a contribution with an infinite entry, or one that is no number, is dropped."""
+
+
 @dataclass(frozen=True)
 class PushReply:
     """What became of a push.

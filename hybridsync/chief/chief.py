@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from hybridsync.chief.divergence import Divergence
 from hybridsync.chief.leasing import Leasing
 from hybridsync.chief.ledger import Counts, Ledger
 from hybridsync.chief.membership import HEARTBEAT_SECS, LEASE_SECS, Membership
@@ -68,6 +69,7 @@ class Chief:
         self._condition = threading.Condition()
         self._workers, self._servers = Membership("worker"), Membership("server")
         self._leasing = Leasing(ledger)
+        self._divergence = Divergence()
         self._admitted: dict[int, int] = {}
         self._announced = self._done = False
         self._drained: dict[int, Held | None] = {}
@@ -160,6 +162,8 @@ class Chief:
                     self.ledger.record_applied(report.applied)
                     for unit, _ in report.dropped:
                         self.ledger.record_dropped(unit)
+                    if diverged := self._divergence.note(report.applied, report.dropped):
+                        self.fail(diverged)
                 else:
                     self._positions[report.id] = report.completed
                     key = self._leasing.key_of(report.id)

@@ -13,7 +13,7 @@ from hybridsync.clock import Clock
 from hybridsync.errors import StaleEpoch, StaleIncarnation, WaitTimeout
 from hybridsync.holding import Holding, Loan, ReaderAt
 from hybridsync.layout import first_non_finite
-from hybridsync.messages import Capture, Held, Push, PushReply, Span, Update
+from hybridsync.messages import NON_FINITE, Capture, Held, Push, PushReply, Span, Update
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.protocols.base import Action, Apply, Arrival, Drop, Release
 from hybridsync.ps.partition import PRIMARY, partition
@@ -21,9 +21,6 @@ from hybridsync.ps.peers import Peers
 from hybridsync.ps.shard import RELEASE_SECS, Progress, Publisher, Shard
 from hybridsync.step import Programs
 from hybridsync.units import UnitSet
-
-NON_FINITE = "non_finite"
-"""How the reason begins for which a contribution with an infinite entry, or one that is no number, is dropped."""
 
 
 @dataclass
