@@ -216,14 +216,12 @@ class Update:
       sequence: of the parameters after it.
       pushes: whose contributions make it up, in the order of their sum.
       rate: the protocol's factor on the schedule's learning rate.
-      blend: share of the new model statistics.
       wanted: sequences before this one whose parameters a worker may still ask for.
     """
 
     sequence: int
     pushes: tuple[Push, ...]
     rate: float
-    blend: float
     wanted: tuple[int, ...]
 
 

@@ -146,13 +146,17 @@ class Peers:
 
 
 class _Line:
-    """One server's line. The condition guards the queue, and is notified when it grows or closes."""
+    """One server's line. The condition guards the queue and the call under way; it is notified when they change.
+
+    What waits for a call is let go as soon as the line closes, also while the call is tried again at a dead server.
+    """
 
     def __init__(self, epoch: Epoch, peer: ShardPort, who: str, failed: Callable[[HybridSyncError], None]) -> None:
         self.peer, self.who = peer, who
         self._epoch, self._failed = epoch, failed
         self._condition = threading.Condition()
         self._queue: deque[Update | _Call] = deque()
+        self._under_way: _Call | None = None
         self._closed: HybridSyncError | None = None
         threading.Thread(target=self._send, name=f"line to {who}", daemon=True).start()
 
@@ -179,31 +183,36 @@ class _Line:
                 f"the server at {self.who} has not taken its snapshot within {SNAPSHOT_SECS:g} s"
             ) from None
 
-    def close(self, why: HybridSyncError | None = None) -> None:
+    def close(self, why: HybridSyncError | None = None) -> bool:
+        """End the line for a reason, by default the epoch's end; returns whether it was open."""
         with self._condition:
             if self._closed is not None:
-                return
+                return False
             self._closed = why or StaleEpoch(f"epoch {self._epoch} has ended; ask the chief for the next phase")
-            left, self._queue = [*self._queue], deque()
+            for item in (self._under_way, *self._queue):
+                if isinstance(item, _Call):
+                    item.result.set_exception(self._closed)
+            self._under_way = None
+            self._queue.clear()
             self._condition.notify()
-        for item in left:
-            if isinstance(item, _Call):
-                item.result.set_exception(self._closed)
+            return True
 
     def _send(self) -> None:
         while (item := self._next()) is not None:
             try:
-                if isinstance(item, tuple):
-                    self.peer.apply(self._epoch, item)
-                else:
-                    item.result.set_result(item.run(self.peer))
-            except HybridSyncError as error:
                 if isinstance(item, _Call):
-                    item.result.set_exception(error)
-                ours = self._closed is None
-                self.close(error)
-                if ours and not isinstance(error, StaleEpoch):
+                    self._answer(item, item.run(self.peer))
+                else:
+                    self.peer.apply(self._epoch, item)
+            except HybridSyncError as error:
+                if self.close(error) and not isinstance(error, StaleEpoch):
                     self._failed(error)
+
+    def _answer(self, call: _Call, result: Any) -> None:
+        with self._condition:
+            if self._under_way is call:
+                self._under_way = None
+                call.result.set_result(result)
 
     def _next(self) -> tuple[Update, ...] | _Call | None:
         """Return the next call, or all updates before it; None when the line is closed."""
@@ -214,6 +223,7 @@ class _Line:
                 return None
             first = self._queue.popleft()
             if isinstance(first, _Call):
+                self._under_way = first
                 return first
             updates = [first]
             while self._queue and isinstance(following := self._queue[0], Update):

@@ -289,7 +289,7 @@ class Primary:
         started = self._clock.monotonic()
         units = tuple(unit for ticket in tickets for unit in ticket.push.units)
         blend = min(1.0, len(tickets) / len(self._phase.members))
-        self._tell([ticket.push for ticket in tickets], rate, blend)
+        self._tell([ticket.push for ticket in tickets], rate)
         self._shard.update([ticket.contribution for ticket in tickets], len(units), rate, blend)
         base = min(ticket.push.base for ticket in tickets)
         self._staleness.extend(self._sequence - ticket.push.base for ticket in tickets)
@@ -308,11 +308,11 @@ class Primary:
         if len(self._applied) >= self._phase.end_units:
             self._completed.set()
 
-    def _tell(self, pushes: Sequence[Push], rate: float, blend: float) -> None:
+    def _tell(self, pushes: Sequence[Push], rate: float) -> None:
         """Let the other servers begin the update that comes next here."""
         if self._peers:
             wanted = sorted(set().union(*self._wanted.values()))
-            self._peers.update(Update(self._sequence + 1, tuple(pushes), rate, blend, tuple(wanted)))
+            self._peers.update(Update(self._sequence + 1, tuple(pushes), rate, tuple(wanted)))
 
     # --- admission ---
 

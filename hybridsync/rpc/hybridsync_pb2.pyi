@@ -329,18 +329,16 @@ class Push(_message.Message):
     def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., worker: _Optional[int] = ..., incarnation: _Optional[int] = ..., units: _Optional[_Iterable[int]] = ..., base: _Optional[int] = ..., non_finite: _Optional[str] = ...) -> None: ...
 
 class Update(_message.Message):
-    __slots__ = ("sequence", "pushes", "rate", "blend", "wanted")
+    __slots__ = ("sequence", "pushes", "rate", "wanted")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     PUSHES_FIELD_NUMBER: _ClassVar[int]
     RATE_FIELD_NUMBER: _ClassVar[int]
-    BLEND_FIELD_NUMBER: _ClassVar[int]
     WANTED_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     pushes: _containers.RepeatedCompositeFieldContainer[Push]
     rate: float
-    blend: float
     wanted: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, sequence: _Optional[int] = ..., pushes: _Optional[_Iterable[_Union[Push, _Mapping]]] = ..., rate: _Optional[float] = ..., blend: _Optional[float] = ..., wanted: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, sequence: _Optional[int] = ..., pushes: _Optional[_Iterable[_Union[Push, _Mapping]]] = ..., rate: _Optional[float] = ..., wanted: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PushReply(_message.Message):
     __slots__ = ("sequence", "duplicate", "dropped")

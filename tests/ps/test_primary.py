@@ -90,6 +90,11 @@ class HoldTwo(ServerRule):
         return [Apply(pushes, rate=2.0), *(Release(push) for push in pushes)]
 
 
+    def on_leave(self, worker):
+        self.held = []
+        return []
+
+
 class DropStale(ServerRule):
     """Drops what is older than one update."""
 
@@ -219,6 +224,21 @@ def test_a_fenced_worker_is_refused_before_its_successor_has_spoken(start):
     primary.push_pull(push_of(phase, 1, incarnation=2), gradient_of(1))
     primary.fence(phase_of(9).epoch, worker=1, incarnation=5)
     primary.pull(push_of(phase, worker=1))
+
+
+def test_a_held_push_goes_with_its_worker_and_the_unit_is_anothers_then(start, rules):
+    primary, phase = entered(start, "pairs")
+    with ThreadPoolExecutor(3) as threads:
+        held = threads.submit(primary.push_pull, push_of(phase, 1), gradient_of(1))
+        held_by(primary, 1)
+        waits = threads.submit(primary.push_pull, push_of(phase, 1, worker=1), gradient_of(1))
+        primary.fence(phase.epoch, worker=0, incarnation=1)
+        with pytest.raises(StaleIncarnation):
+            held.result(timeout=20)
+        held_by(primary, 1)
+        other = threads.submit(primary.push_pull, push_of(phase, 2, worker=2), gradient_of(2))
+        assert waits.result(timeout=20)[0].sequence == other.result(timeout=20)[0].sequence == 1
+    assert counts(state_in(primary, primary.capture(phase.epoch, final=True)))[:4] == [0, 1, 1, 0]
 
 
 def test_a_refused_push_is_not_applied(start):

@@ -6,14 +6,18 @@ import functools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import ClassVar
 
 import jax
 import numpy as np
 import pytest
 
+from hybridsync import protocols
 from hybridsync.errors import HybridSyncError, RoleLost, StaleEpoch, StaleIncarnation
 from hybridsync.layout import fingerprint
 from hybridsync.messages import Push, Update
+from hybridsync.protocols.asp import Asp
+from hybridsync.protocols.base import Apply, Arrival, Release, ServerRule
 from hybridsync.ps.store import Store
 from hybridsync.replay.phases import on_one_device
 from hybridsync.replay.record import LoggedPhase
@@ -36,7 +40,7 @@ def with_statistics() -> Programs:
     return programs_of(batchnorm_task(), adamw())
 
 
-def trained_by_threads(cluster: Cluster, phase, units: int = UNITS) -> None:
+def trained_by_threads(cluster: Cluster, phase, units: int = UNITS, num_workers: int = WORKERS) -> None:
     """Let every worker pull, compute and push until the units are used up."""
     left = iter(range(units))
     lock = threading.Lock()
@@ -52,8 +56,8 @@ def trained_by_threads(cluster: Cluster, phase, units: int = UNITS) -> None:
             gradient = jax.block_until_ready(cluster.programs.gradient(parameters, unit))
             reply, parameters = link.push_pull(push_of(phase, unit, worker=worker, base=reply.sequence), gradient)
 
-    with ThreadPoolExecutor(WORKERS) as threads:
-        for future in [threads.submit(work, worker) for worker in range(WORKERS)]:
+    with ThreadPoolExecutor(num_workers) as threads:
+        for future in [threads.submit(work, worker) for worker in range(num_workers)]:
             future.result(timeout=100)
 
 
@@ -76,6 +80,39 @@ def test_what_many_workers_trained_on_several_servers_is_replayed_in_one_piece_b
     assert capture.held.fingerprint == fingerprint(state) == fingerprint(replayed(cluster))
     assert {entry.base for entry in cluster.log.entries} > {0}
     assert cluster.failures == []
+
+
+class Pairs(Asp):
+    """Two pushes make an update, in the order of their workers, at twice the rate."""
+
+    name: ClassVar[str] = "pairs"
+
+    def server_rule(self, members):
+        return PairRule()
+
+
+class PairRule(ServerRule):
+    def __init__(self) -> None:
+        self.held: list[Arrival] = []
+
+    def on_push(self, arrival):
+        self.held.append(arrival)
+        if len(self.held) < 2:
+            return []
+        pushes = tuple(held.push_id for held in sorted(self.held, key=lambda held: -held.worker))
+        self.held = []
+        return [Apply(pushes, rate=2.0), *map(Release, pushes)]
+
+
+@pytest.mark.parametrize("num_servers", [1, 3])
+def test_updates_of_several_pushes_have_their_order_and_rate_on_every_server(num_servers, monkeypatch):
+    monkeypatch.setitem(protocols.REGISTRY, "pairs", Pairs)
+    cluster = Cluster(with_statistics(), num_servers)
+    phase = cluster.enter(spec="pairs")
+    trained_by_threads(cluster, phase, 20, num_workers=2)
+    capture, state = cluster.captured(phase)
+    assert (capture.held.units, capture.held.sequence) == (20, 10)
+    assert fingerprint(state) == fingerprint(replayed(cluster))
 
 
 def test_blocks_and_snapshots_are_given_back_as_soon_as_nobody_may_ask_for_them():
@@ -248,9 +285,9 @@ def test_a_store_that_misses_something_says_that_the_servers_have_come_apart():
     phase = cluster.enter()
     store = cluster.stores[0]
     with pytest.raises(HybridSyncError, match=r"server 1 is at update 0 .* contribution of worker 0 to it never came"):
-        store.apply(phase.epoch, (Update(1, (push_of(phase, 1),), 1.0, 1.0, ()),))
+        store.apply(phase.epoch, (Update(1, (push_of(phase, 1),), 1.0, ()),))
     with pytest.raises(HybridSyncError, match="is to apply update 2, but an update before it never came"):
-        store.apply(phase.epoch, (Update(2, (), 1.0, 1.0, ()),))
+        store.apply(phase.epoch, (Update(2, (), 1.0, ()),))
     with pytest.raises(HybridSyncError, match="is asked for its state after update 5"):
         store.snapshot(phase.epoch, 5, final=False)
     with pytest.raises(StaleEpoch, match="the primary, server 0, captures"):
@@ -300,6 +337,27 @@ def test_the_loss_of_a_server_is_told_and_ends_every_capture_by_name():
     assert [str(error) for error in cluster.failures] == ["server 1 could not be reached"]
     second = cluster.enter(2)
     assert cluster.captured(second)[0].held.units == 0
+
+
+def test_a_new_epoch_lets_go_of_a_capture_that_waits_for_a_server():
+    asked, go_on = threading.Event(), threading.Event()
+
+    class Stopped(Lost):
+        def snapshot(self, epoch, sequence, final):
+            asked.set()
+            assert go_on.wait(20)
+            return self._store.snapshot(epoch, sequence, final)
+
+    cluster = Cluster(programs(), 2, wrap=Stopped)
+    phase = cluster.enter()
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(cluster.captured, phase)
+        assert asked.wait(20)
+        cluster.enter(2)
+        with pytest.raises(StaleEpoch, match="epoch 1 has ended"):
+            waiting.result(timeout=20)
+    go_on.set()
+    assert cluster.failures == []
 
 
 def test_a_server_that_is_in_a_newer_epoch_is_no_failure():

@@ -86,7 +86,7 @@ def client(store: FakeStore, num_bytes: int, serve, closing) -> ShardClient:
 
 @pytest.mark.parametrize("num_bytes", [SMALL], indirect=True)
 def test_the_primary_drives_a_store(client: ShardClient, store: FakeStore) -> None:
-    updates = (Update(31, (PUSH,), 0.1, 0.25, (28, 30)), Update(32, (PUSH, PUSH), 1.0, 1.0, ()))
+    updates = (Update(31, (PUSH,), 0.1, (28, 30)), Update(32, (PUSH, PUSH), 1.0, ()))
     client.apply(EPOCH, updates)
     client.discard(PUSH)
     client.forget(EPOCH, 2, 2**64 - 1)
