@@ -78,6 +78,8 @@ class UnknownRole(RefusedInput):
 
 class DamagedState(HybridSyncError):
     """A state that arrived with other bits than it was captured with."""
+class Diverged(RefusedInput):
+    """A training whose contributions are no longer finite numbers."""
 
 
 class StaleEpoch(HybridSyncError):

@@ -58,6 +58,14 @@ class Holding:
         Raises:
           WaitTimeout: somebody still reads the last capture.
         """
+        self.fill(lambda buffer: self._layout.pack(state, out=buffer))
+
+    def fill(self, write: Callable[[np.ndarray], object]) -> None:
+        """Let `write` put a state into the canonical buffer, or a part of it: nobody reads it before `seal`.
+
+        Raises:
+          WaitTimeout: somebody still reads the last capture.
+        """
         with self._condition:
             self._capture = None  # no new reader comes, so that a stream of them cannot keep the next capture away
             if not self._condition.wait_for(lambda: not self._readers, READ_SECS):
@@ -67,7 +75,12 @@ class Holding:
                 )
             if self._buffer is None:
                 self._buffer = self._layout.empty()
-            self._layout.pack(state, out=self._buffer)
+            write(self._buffer)
+
+    def complete(self, write: Callable[[np.ndarray], object]) -> None:
+        """Let `write` put in what is missing between `fill` and `seal`; the lock is free, so it may take its time."""
+        assert self._buffer is not None and self._capture is None, "complete follows fill"
+        write(self._buffer)
 
     def seal(
         self,

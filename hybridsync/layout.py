@@ -24,6 +24,8 @@ import xxhash
 from hybridsync.errors import SchemaMismatch, TaskError
 
 ALIGNMENT = 64
+BLOCK = 1 << 16
+"""Numbers looked at together in the search for one that is not finite: they stay in the processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,19 @@ class Layout:
             offset += -(-nbytes // ALIGNMENT) * ALIGNMENT
         schema = "\n".join(f"{leaf.path}\t{leaf}" for leaf in leaves)
         return cls(tuple(leaves), offset, xxhash.xxh3_128_hexdigest(schema.encode()), treedef)
+
+    def within(self, whole: Layout) -> Layout:
+        """Return where this tree's leaves, found by their paths, lie in a buffer of the larger tree `whole`.
+
+        Raises:
+          SchemaMismatch: `whole` has no such leaf, or it is of another type.
+        """
+        places = {leaf.path: leaf for leaf in whole.leaves}
+        types = {path: whole.types[path] for path in self.types if path in places}
+        if difference := first_difference(types, self.types):
+            raise SchemaMismatch(f"a part does not fit into the whole tree: {difference}")
+        leaves = tuple(places[leaf.path] for leaf in self.leaves)
+        return Layout(leaves, whole.nbytes, self.schema_hash, self.treedef)
 
     @property
     def types(self) -> dict[str, str]:
@@ -167,6 +182,24 @@ def first_difference(found: Mapping[str, str], expected: Mapping[str, str]) -> s
         if found.get(path) != expected.get(path):
             there, wanted = found.get(path, "absent"), expected.get(path, "no such leaf")
             return f"leaf {path} is {there}, expected {wanted}"
+    return None
+
+
+def first_non_finite(tree: Any) -> str | None:
+    """Name the first entry of a tree's floating-point leaves that is infinite or not a number; None where all are.
+
+    >>> first_non_finite({"w": np.array([[0.0, 1.0], [np.nan, np.inf]]), "n": np.int32(3)})
+    'leaf w, first index [1, 0]'
+    """
+    for number, leaf in enumerate(jax.tree.leaves(tree)):
+        if not jax.dtypes.issubdtype(leaf.dtype, np.inexact):
+            continue
+        flat = np.asarray(leaf).reshape(-1)
+        for start in range(0, flat.size, BLOCK):
+            finite = np.isfinite(flat[start : start + BLOCK])
+            if not finite.all():
+                index = np.unravel_index(start + int(np.argmin(finite)), leaf.shape)
+                return f"leaf {Layout.of(tree).leaves[number].path}, first index {[int(i) for i in index]}"
     return None
 
 

@@ -228,7 +228,10 @@ class Push:
 
     Args:
       units: the units whose mean gradient is offered.
-      base: sequence of the parameters that the gradient was computed on.
+      base: sequence of the parameters that the gradient was computed on; where a server other than the primary is
+        asked for parameters, the sequence that is wanted.
+      non_finite: the first entry of the contribution that is no finite number, as another server than the primary
+        named it to the worker; "" where it named none.
     """
 
     epoch: Epoch
@@ -236,6 +239,28 @@ class Push:
     incarnation: int
     units: tuple[int, ...]
     base: int
+    non_finite: str = ""
+
+
+@dataclass(frozen=True)
+class Update:
+    """One update that the primary decided, for the other servers to apply in the order of `sequence`.
+
+    Args:
+      sequence: of the parameters after it.
+      pushes: whose contributions make it up, in the order of their sum.
+      rate: the protocol's factor on the schedule's learning rate.
+      wanted: sequences before this one whose parameters a worker may still ask for.
+    """
+
+    sequence: int
+    pushes: tuple[Push, ...]
+    rate: float
+    wanted: tuple[int, ...]
+
+
+NON_FINITE = "non_finite"
+"""How the reason begins for which a contribution with an infinite entry, or one that is no number, is dropped."""
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from hybridsync.messages import (
     Report,
     ReportReply,
     RoleEvent,
+    Update,
     Welcome,
 )
 from hybridsync.plan import Epoch, Phase
@@ -160,5 +161,67 @@ class ParameterPort(Protocol):
           StaleEpoch, StaleIncarnation: the caller is out of date; nothing was applied.
           SchemaMismatch: the buffer has the wrong size.
           WaitTimeout: the rule did not release the push in time.
+        """
+        ...
+
+
+class ShardPort(ReaderPort, Protocol):
+    """A parameter server that is not the primary, as the primary drives it: in one order, one call after another."""
+
+    def apply(self, epoch: Epoch, updates: tuple[Update, ...]) -> None:
+        """Apply staged contributions; updates that were applied before are passed over.
+
+        Raises:
+          StaleEpoch: another epoch is served.
+          HybridSyncError: an update before these, or a contribution to them, never came.
+        """
+        ...
+
+    def discard(self, push: Push) -> None:
+        """Drop what was staged for a push that will not be applied.
+
+        Raises:
+          StaleEpoch: another epoch is served.
+        """
+        ...
+
+    def forget(self, epoch: Epoch, worker: int, incarnation: int) -> None:
+        """Drop what the worker's incarnations up to this one have staged, and refuse more of it.
+
+        Raises:
+          StaleEpoch: another epoch is served.
+        """
+        ...
+
+    def snapshot(self, epoch: Epoch, sequence: int, final: bool) -> Capture:
+        """Keep a copy of this server's part of the state after update `sequence`, which is the last one it was given.
+
+        Raises:
+          StaleEpoch: another epoch is served.
+          HybridSyncError: the part is at another sequence.
+        """
+        ...
+
+
+class BlockPort(Protocol):
+    """A parameter server that is not the primary, as its gRPC service sees it for workers: byte buffers in and out."""
+
+    def stage(self, push: Push, block: Served) -> str:
+        """Keep this server's part of a contribution until the primary decides; `block` is released then.
+
+        Returns:
+          the first entry that is no finite number, of a contribution which is not kept then; "" where all are.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: the caller is out of date.
+        """
+        ...
+
+    def pull_at(self, push: Push) -> Served:
+        """Lend the parameters after update `push.base`, waiting for it.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: the caller is out of date.
+          WaitTimeout: the update did not come.
         """
         ...

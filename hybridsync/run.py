@@ -9,7 +9,7 @@ from typing import Any
 
 from hybridsync import protocols
 from hybridsync.config import RunConfig
-from hybridsync.errors import ConfigError, TaskError
+from hybridsync.errors import TaskError
 from hybridsync.optimizer import Optimizer, no_optimizer
 from hybridsync.plan import Plan
 from hybridsync.protocols.base import Protocol
@@ -64,8 +64,6 @@ class Run:
             )
         if not isinstance(self.optimizer, Optimizer):
             raise no_optimizer(self.optimizer)
-        if self.config.servers != 1:
-            raise ConfigError(f"servers is {self.config.servers}; this version runs exactly 1 parameter server")
         members = tuple(range(self.config.workers))
         for protocol in self.stages:
             if protocol.path is protocol.path.SERVER:

@@ -11,6 +11,7 @@ weighted, beside their weight. Idle members contribute weight 0. What a failed c
 
 from __future__ import annotations
 
+import copy
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -58,7 +59,6 @@ class Programs:
         self.task, self.optimizer = task, optimizer
         self.unit_size, self.seed = unit_size, seed
         self._wide = 2 * workload * unit_size > MAX_INT32
-        self.state = abstract_state(task, optimizer)
         key = jax.random.key(seed)
         self._key = key
         self.unit_gradient = jax.jit(partial(_unit_gradient, task, optimizer.clip))
@@ -66,11 +66,27 @@ class Programs:
         donated = ("parameters", "opt_state", "counters") if donate_parameters else ("opt_state", "counters")
         self._update = jax.jit(self._update_program, donate_argnames=donated)
         example = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in self.batch(0).items()}
-        parameters = Parameters(self.state.params, self.state.model_state)
-        self.contribution = jax.eval_shape(self.unit_gradient, parameters, example, jnp.int32(0), key)
-        self.contribution_layout = Layout.of(self.contribution)
-        self.parameters_layout = Layout.of(parameters)
-        self.state_layout = Layout.of(self.state)
+        state = abstract_state(task, optimizer)
+        parameters = Parameters(state.params, state.model_state)
+        self._lay_out(state, jax.eval_shape(self.unit_gradient, parameters, example, jnp.int32(0), key))
+
+    def on_part(self, state: TrainState, contribution: Any) -> Programs:
+        """Return the same programs for a part of the leaves; `gradient` needs the whole ones.
+
+        Args:
+          state: shapes, with None in place of the leaves that are elsewhere.
+          contribution: likewise.
+        """
+        part = copy.copy(self)
+        part._lay_out(state, contribution)
+        return part
+
+    def _lay_out(self, state: TrainState, contribution: Any) -> None:
+        self.state, self.contribution = state, contribution
+        self.parameters = Parameters(state.params, state.model_state)
+        self.contribution_layout = Layout.of(contribution)
+        self.parameters_layout = Layout.of(self.parameters)
+        self.state_layout = Layout.of(state)
         self.zero = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), self.contribution)
         weight = np.ones((), np.float32)
         self.one = {**self.zero, "floats": {**self.zero["floats"], "weight": weight}}

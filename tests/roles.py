@@ -16,6 +16,7 @@ from hybridsync.messages import Capture, Hello, Push
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.ps.primary import Primary
 from hybridsync.ps.publisher import DevicePublisher
+from hybridsync.ps.shard import Publisher
 from hybridsync.state import TrainState, initial_state
 from hybridsync.step import Programs
 from tests.tasks import plain_sgd, programs_of, tally_task
@@ -77,11 +78,16 @@ class Start:
     def reader_at(self, address: str) -> Any:
         return self.roles[address]
 
-    def primary(self, apply_log: ApplyLog | None = None, programs: Programs | None = None) -> Primary:
+    def primary(
+        self,
+        apply_log: ApplyLog | None = None,
+        programs: Programs | None = None,
+        publisher: Publisher | None = None,
+    ) -> Primary:
         """Return a primary that has not entered a phase yet."""
         primary = Primary(
             programs or tally_programs(),
-            DevicePublisher(),
+            publisher or DevicePublisher(),
             self.reader_at,
             SYSTEM_CLOCK,
             apply_log or NullApplyLog(),

@@ -116,7 +116,7 @@ REFUSED_AT_ONCE = [
     (["--plan=bps"], "'bps'"),
     (["--plan=asp(stale=3)"], "stale"),
     (["--workers=0"], "workers must be at least 1, got 0"),
-    (["--servers=2"], "servers must be 1 in this version, got 2"),
+    (["--servers=0"], "servers must be at least 1, got 0"),
     (["--set=workload=0"], "workload must be at least 1 unit, got 0"),
     (["--stragglers=worker=9,delay_ms=30"], "got 9"),
     (["--bind=0.0.0.0"], "--bind=0.0.0.0 is refused"),

@@ -272,7 +272,7 @@ def test_an_error_in_the_task_ends_the_run_by_name_and_keeps_its_checkpoint(plan
         ({"workers": 0}, ConfigError, "workers"),
         ({"workload": 0}, ConfigError, "workload"),
         ({"unit_size": 0}, ConfigError, "unit_size"),
-        ({"servers": 2}, ConfigError, "servers"),
+        ({"servers": 0}, ConfigError, "servers"),
         ({"plan": "bps"}, PlanError, "did you mean 'bsp'"),
         ({"plan": "bsp:50%"}, PlanError, "50 %"),
         ({"plan": "bsp:1%,asp", "workload": 4}, PlanError, "'bsp' would get no unit"),

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hybridsync.chief.attendance import Attendance
+from hybridsync.chief.divergence import Divergence
 from hybridsync.chief.leasing import Leasing
 from hybridsync.chief.ledger import Counts, Ledger
 from hybridsync.chief.membership import HEARTBEAT_SECS, LEASE_SECS, Member, Membership
@@ -70,6 +71,7 @@ class Board:
         self._condition = threading.Condition()
         self._workers, self._servers = Membership("worker"), Membership("server")
         self._leasing = Leasing(ledger)
+        self._divergence = Divergence()
         self._here = Attendance()
         self._resting: dict[int, Held | None] = {}
         self._announced = self._gathering = self._done = False

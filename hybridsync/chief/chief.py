@@ -112,6 +112,8 @@ class Chief(Board):
                     self.ledger.record_applied(report.applied)
                     for unit, _ in report.dropped:
                         self.ledger.record_dropped(unit)
+                    if diverged := self._divergence.note(report.applied, report.dropped):
+                        self.fail(diverged)
                 else:
                     key = self._leasing.key_of(report.id)
                     self._leasing.note_progress(key, report.completed, self._clock.monotonic())

@@ -271,7 +271,7 @@ class RunConfig:
         workload: units to apply.
         unit_size: examples of a unit; with the same seed another size is another run.
         workers: workers, and slots of the lock-step world.
-        servers: parameter servers.
+        servers: parameter servers; threads of one process share one store, whatever this says.
         plan: `name[(key=value,...)][:share%]`, separated by commas.
         seed: of initialisation, data order and augmentation; 0 up to 2**32 - 1.
         optimizer: values for the file's `optimizer()`.
@@ -307,7 +307,7 @@ class RunConfig:
         _require(self.workload < 2**31, "workload", "below 2**31 units", self.workload, "use a larger unit_size")
         _require(self.unit_size >= 1, "unit_size", "at least 1 example", self.unit_size, "raise it")
         _require(self.workers >= 1, "workers", "at least 1", self.workers, "give the run a worker")
-        _require(self.servers == 1, "servers", "1 in this version", self.servers, "use --servers=1")
+        _require(self.servers >= 1, "servers", "at least 1", self.servers, "give the run a parameter server")
         _require(0 <= self.seed < 2**32, "seed", "in [0, 2**32)", self.seed, "choose another")
         _require(self.drain_secs > 0, "drain_secs", "above 0", self.drain_secs, "raise it")
         for name in ("model", "data"):

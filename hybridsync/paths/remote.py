@@ -1,47 +1,82 @@
-"""A worker's link to a parameter server in another process: trees here, packed buffers on the wire."""
+"""A worker's link to the parameter servers in other processes: trees here, packed buffers on the wire."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from hybridsync.messages import Push, PushReply
+from hybridsync.ps.partition import Part, join
 from hybridsync.rpc.parameter_server import ParameterClient
-from hybridsync.step import Parameters, Programs
+from hybridsync.rpc.shard import ShardClient
+from hybridsync.step import Parameters
+
+T = TypeVar("T")
 
 
 class RemoteLink:
     """Pushes contributions and pulls parameters over gRPC.
 
-    One pair of buffers serves the whole phase: the parameters of the last reply have been read by the gradient that is
-    pushed now, so its buffer may be overwritten. The gradient reads it where it lies: on CPU a jitted program aliases
-    aligned views, where a `device_put` of each leaf would cost more than a small gradient does.
+    With several servers a push first stages each other server's block there, then asks the primary with its own; the
+    reply names a sequence, and every other server is asked for exactly its parameters. The calls to the other servers
+    run side by side.
+
+    One pair of buffers for each server serves the whole phase: the parameters of the last reply have been read by the
+    gradient that is pushed now, so their buffers may be overwritten. The gradient reads them where they lie: on CPU a
+    jitted program aliases aligned views, where a `device_put` of each leaf would cost more than a small gradient does.
 
     Args:
-      client: of the server.
-      programs: for the layouts.
+      parts: what each server has of the trees, the primary's first.
+      primary: client of server 0.
+      others: clients of the other servers, in order.
     """
 
-    def __init__(self, client: ParameterClient, programs: Programs) -> None:
-        self._client = client
-        self._contribution_layout = programs.contribution_layout
-        self._parameters_layout = programs.parameters_layout
-        self._contribution = programs.contribution_layout.empty()
-        self._parameters = programs.parameters_layout.empty()
+    def __init__(self, parts: Sequence[Part], primary: ParameterClient, others: Sequence[ShardClient] = ()) -> None:
+        self._num_servers = len(parts)
+        self._primary, self._others = primary, tuple(others)
+        self._contributions = [part.contribution.layout.empty() for part in parts]
+        self._parameters = [part.parameters.layout.empty() for part in parts]
+        self._contribution_cuts = [part.contribution for part in parts]
+        self._parameter_cuts = [part.parameters for part in parts]
+        self._side_by_side = ThreadPoolExecutor(len(self._others), "servers") if len(self._others) > 1 else None
+
+    @classmethod
+    def to(cls, servers: Sequence[str], parts: Sequence[Part]) -> RemoteLink:
+        """Return the link to the servers at these addresses, the primary's first."""
+        assert len(servers) == len(parts), "a phase names every server"
+        return cls(parts, ParameterClient(servers[0]), [ShardClient(address) for address in servers[1:]])
 
     def pull(self, push: Push) -> tuple[PushReply, Parameters]:
         """See `ServerLink.pull`."""
-        reply = self._client.pull(push, self._parameters)
-        return reply, self._unpacked()
+        return self._completed(push, self._primary.pull(push, self._parameters[0]))
 
     def push_pull(self, push: Push, contribution: Any) -> tuple[PushReply, Parameters]:
         """See `ServerLink.push_pull`."""
-        self._contribution_layout.pack(contribution, out=self._contribution)
-        reply = self._client.push_pull(push, self._contribution, self._parameters)
-        return reply, self._unpacked()
+        for cut, buffer in zip(self._contribution_cuts, self._contributions, strict=True):
+            cut.layout.pack(cut.take(contribution), out=buffer)
+        found = self._of_each(lambda index, server: server.stage(push, self._contributions[index]))
+        offered = replace(push, non_finite=next(filter(None, found), "")) if found else push
+        reply = self._primary.push_pull(offered, self._contributions[0], self._parameters[0])
+        return self._completed(push, reply)
 
     def close(self) -> None:
         """See `ServerLink.close`."""
-        self._client.close()
+        for client in (self._primary, *self._others):
+            client.close()
+        if self._side_by_side is not None:
+            self._side_by_side.shutdown(wait=False)
 
-    def _unpacked(self) -> Parameters:
-        return self._parameters_layout.unpack(self._parameters)
+    def _completed(self, push: Push, reply: PushReply) -> tuple[PushReply, Parameters]:
+        """Fetch what belongs to the primary's reply from the others, and join it."""
+        wanted = replace(push, units=(), base=reply.sequence)
+        self._of_each(lambda index, server: server.pull_at(wanted, self._parameters[index]))
+        pairs = zip(self._parameter_cuts, self._parameters, strict=True)
+        return reply, join(self._parameter_cuts, [cut.layout.unpack(buffer) for cut, buffer in pairs])
+
+    def _of_each(self, ask: Callable[[int, ShardClient], T]) -> list[T]:
+        """Ask every other server at once; returns their answers in order."""
+        if self._side_by_side is None:
+            return [ask(index, server) for index, server in enumerate(self._others, start=1)]
+        return list(self._side_by_side.map(ask, range(1, self._num_servers), self._others))

@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from hybridsync.applylog import ApplyLog, Entry
 from hybridsync.clock import Clock
 from hybridsync.errors import StaleEpoch, StaleIncarnation, WaitTimeout
-from hybridsync.holding import Holding, Loan, ReaderAt, take_over
-from hybridsync.layout import fingerprint
-from hybridsync.messages import Capture, Held, Push, PushReply, Span, Standing
+from hybridsync.holding import Holding, Loan, ReaderAt
+from hybridsync.layout import first_non_finite
+from hybridsync.messages import NON_FINITE, Capture, Held, Push, PushReply, Span, Standing, Update
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.protocols.base import Action, Apply, Arrival, Drop, Release
 from hybridsync.ps.admission import check_member, check_push, served
-from hybridsync.state import TrainState
+from hybridsync.ps.partition import PRIMARY, partition
+from hybridsync.ps.peers import Peers
+from hybridsync.ps.shard import RELEASE_SECS, Progress, Publisher, Shard
 from hybridsync.step import Programs
-from hybridsync.units import Range, UnitSet
-
-RELEASE_SECS = 60.0
-"""How long a push may be held by the rule before its worker is told that nobody released it."""
-
-
-class Publisher(Protocol):
-    """Makes the parameters of a state readable while the next update runs."""
-
-    def publish(self, state: TrainState) -> None: ...
-
-    def current(self) -> Any: ...
+from hybridsync.units import UnitSet
 
 
 @dataclass
@@ -36,35 +28,24 @@ class _Ticket:
     push: Push
     contribution: Any
     reply: PushReply | None = None
-
-
-@dataclass
-class Progress:
-    """What happened since the last `drain`."""
-
-    epoch: Epoch
-    applied: tuple[Range, ...]
-    dropped: tuple[tuple[int, str], ...]
-    staleness: tuple[int, ...]
-    spans: tuple[Span, ...]
-    sequence: int
-    first_applied: float
-    last_applied: float
+    fenced: bool = False
 
 
 class Primary:
-    """One parameter server that holds the whole state.
+    """The server that runs the rule; it keeps the whole state, or its part of it where there are other servers.
 
-    The condition guards everything below it; it is notified when a push gets its reply and when the phase ends.
+    The condition guards everything below it; it is notified when a push gets its reply and when the phase ends. The
+    other servers are told of every decision in the order in which it was made under this condition.
 
     Args:
-      programs: the compiled programs; only `update` is used.
+      programs: the run's compiled programs; of them `update` and `total` are used.
       publisher: how parameters are lent out.
       reader_at: how to reach the role that holds a phase's starting state.
       clock: for spans.
       apply_log: where updates are written down.
       completed: set when the phase's units are all applied, so that the chief hears of it at once.
       device: where the state lives; None is jax's default.
+      peers: the other servers; None where there are none.
     """
 
     def __init__(
@@ -76,19 +57,22 @@ class Primary:
         apply_log: ApplyLog,
         completed: threading.Event,
         device: Any = None,
+        peers: Peers | None = None,
     ) -> None:
-        self._device = device
-        self._programs, self._publisher, self._reader_at = programs, publisher, reader_at
+        self._peers = peers or Peers.none(partition(programs, 1))
+        self._shard = Shard(self._peers.parts[PRIMARY], publisher, reader_at, device)
         self._clock, self._apply_log, self._completed = clock, apply_log, completed
         self._holding = Holding(programs.state_layout)
+        self._capturing = threading.Lock()
         self._condition = threading.Condition()
-        self._state: TrainState | None = None
         self._phase: Phase | None = None
         self._open = False
         self._fingerprint = ""
+        self._entered = ""
         self._sequence = 0
         self._applied, self._dropped = UnitSet(), UnitSet()
         self._incarnations: dict[int, int] = {}
+        self._wanted: dict[int, set[int]] = {}
         self._tickets: dict[int, _Ticket] = {}
         self._by_units: dict[tuple[int, ...], int] = {}
         self._next_push = 1
@@ -117,42 +101,48 @@ class Primary:
             if self._phase is not None and phase.epoch.number <= self._phase.epoch.number:
                 offered, held = phase.epoch.beside(self._phase.epoch)
                 raise StaleEpoch(f"epoch {offered} is not newer than epoch {held}, which is served; reserve another")
-            if self._state is None or self._fingerprint != phase.fingerprint:
-                self._state = take_over(phase, self._programs.state_layout, self._reader_at, self._device)
+            if self._shard.empty or self._fingerprint != phase.fingerprint:
+                self._shard.take_over(phase)
             self._fingerprint = ""
             self._apply_log.clear()
+            self._peers.enter(phase)
             self._phase, self._rule, self._protocol, self._open = phase, rule, protocol, True
             self._sequence = phase.sequence
             self._applied, self._dropped = UnitSet(phase.applied), UnitSet(phase.dropped)
-            self._tickets, self._by_units = {}, {}
+            self._tickets, self._by_units, self._wanted = {}, {}, {}
             self._first_applied = self._last_applied = 0.0
-            self._publisher.publish(self._state)
-            return self._held(phase.fingerprint)
+            self._shard.publish()
+            self._entered = phase.fingerprint
+            return self._held()
 
     def capture(self, epoch: Epoch, final: bool) -> Capture:
-        """Copy the state between two updates; `final` refuses every later push of the epoch.
+        """Copy the whole state between two updates; `final` refuses every later push of the epoch.
 
         Raises:
           StaleEpoch: another epoch is served.
+          WaitTimeout: another server did not hand over its part in time.
+          HybridSyncError: another server failed.
         """
-        with self._condition:
-            phase = self._expect(epoch)
-            assert self._state is not None
-            if final:
-                self._open = False
-                self._condition.notify_all()
-            self._holding.pack(self._state)
-            applied, dropped, sequence = self._applied.ranges(), self._dropped.ranges(), self._sequence
-            first, last = self._first_applied, self._last_applied
-            self._apply_log.flush()
-        capture = self._holding.seal(
-            phase.epoch,
-            sequence=sequence,
-            applied=applied,
-            dropped=dropped,
-            first_applied=first,
-            last_applied=last,
-        )
+        with self._capturing:
+            with self._condition:
+                phase = self._expect(epoch)
+                if final:
+                    self._open = False
+                    self._condition.notify_all()
+                self._holding.fill(self._shard.pack_inside)
+                applied, dropped, sequence = self._applied.ranges(), self._dropped.ranges(), self._sequence
+                first, last = self._first_applied, self._last_applied
+                snapshots = self._peers.snapshot(sequence, final)
+                self._apply_log.flush()
+            self._holding.complete(lambda whole: self._peers.gather(snapshots, whole))
+            capture = self._holding.seal(
+                phase.epoch,
+                sequence=sequence,
+                applied=applied,
+                dropped=dropped,
+                first_applied=first,
+                last_applied=last,
+            )
         if final:
             self._fingerprint = capture.held.fingerprint
         return capture
@@ -166,12 +156,18 @@ class Primary:
         return self._holding.lend(capture_id)
 
     def fence(self, epoch: Epoch, worker: int, incarnation: int) -> None:
-        """Refuse `worker` up to `incarnation`: its process is gone."""
+        """Refuse `worker` up to `incarnation`: its process is gone, and so is what it pushed and nobody applied."""
         with self._condition:
             if self._phase is None or self._phase.epoch != epoch:
                 return
             self._incarnations[worker] = max(self._incarnations.get(worker, 0), incarnation + 1)
             self._execute(self._rule.on_leave(worker))
+            for push_id, ticket in [*self._tickets.items()]:
+                if ticket.push.worker == worker and ticket.push.incarnation <= incarnation and ticket.reply is None:
+                    ticket.fenced = True
+                    self._settle(push_id)
+            self._wanted.pop(worker, None)
+            self._peers.forget(worker, incarnation)
             self._condition.notify_all()
 
     def standing(self) -> Standing | None:
@@ -212,50 +208,76 @@ class Primary:
         """
         with self._condition:
             self._admit(push)
-            return PushReply(self._sequence), self._publisher.current()
+            asked = self._wanted.get(push.worker, set())
+            self._wanted[push.worker] = {max(asked)} if asked else set()  # a repeat of it may still be read
+            return self._answer(push, PushReply(self._sequence))
 
     def push_pull(self, push: Push, contribution: Any) -> tuple[PushReply, Any]:
-        """Offer a contribution tree; returns when the rule releases it, with the parameters then.
+        """Offer a contribution tree; returns when the rule releases it, with the newest parameters then.
 
-        A unit is applied once: a repeated push gets the first one's result.
+        A unit is applied once: a repeated push gets the first one's result. A contribution that is not finite is
+        dropped without asking the rule.
 
         Raises:
           StaleEpoch, StaleIncarnation: the caller is out of date; nothing was applied.
           InvalidMessage: the units or the base cannot be.
           WaitTimeout: the rule did not release the push in time.
         """
+        found = first_non_finite(contribution) or push.non_finite
+        push = replace(push, non_finite="")
         with self._condition:
             check_push(push, self._expect(push.epoch), self._sequence, len(self._dropped))
             self._admit(push)
             if any(unit in self._applied or unit in self._dropped for unit in push.units):
-                return PushReply(self._sequence, duplicate=True), self._publisher.current()
-            push_id = self._by_units.get(push.units)
-            if push_id is None:
-                push_id = self._arrive(push, contribution)
-            ticket = self._tickets[push_id]
-            settled = self._condition.wait_for(
-                lambda: ticket.reply is not None or not self._open or self.epoch != push.epoch, RELEASE_SECS
-            )
-            self._by_units.pop(push.units, None)
-            self._tickets.pop(push_id, None)
-            if ticket.reply is not None:
-                return ticket.reply, self._publisher.current()
-            self._admit(push)
-            assert not settled
+                self._peers.discard(push)
+                return self._answer(push, PushReply(self._sequence, duplicate=True))
+            while True:
+                push_id = self._by_units.get(push.units) or self._arrive(push, contribution, found)
+                ticket = self._tickets[push_id]
+                self._condition.wait_for(lambda ticket=ticket: self._is_over(ticket), RELEASE_SECS)
+                self._settle(push_id)
+                if ticket.reply is not None:
+                    if ticket.push != push:
+                        self._peers.discard(push)
+                    return self._answer(push, ticket.reply)
+                self._admit(push)
+                if not ticket.fenced:
+                    break
+            self._peers.discard(push)
             raise WaitTimeout(
                 f"the push of worker {push.worker} with units {push.units} was held for {RELEASE_SECS:g} s by "
                 f"{self._protocol.name}; it waits for other workers of {self._phase and self._phase.members}"
             )
 
-    def _arrive(self, push: Push, contribution: Any) -> int:
+    def _is_over(self, ticket: _Ticket) -> bool:
+        """Whether nobody has to wait for a push any more: it has its reply, or will not get one."""
+        return ticket.reply is not None or ticket.fenced or not self._open or self.epoch != ticket.push.epoch
+
+    def _answer(self, push: Push, reply: PushReply) -> tuple[PushReply, Any]:
+        """Return the reply with the parameters of this moment, which the other servers then keep for the worker."""
+        if self._peers:
+            self._wanted.setdefault(push.worker, set()).add(self._sequence)
+        return replace(reply, sequence=self._sequence), self._shard.publisher.current()
+
+    def _arrive(self, push: Push, contribution: Any, non_finite: str) -> int:
         push_id = self._next_push
         self._next_push += 1
         self._tickets[push_id] = _Ticket(push, contribution)
         self._by_units[push.units] = push_id
-        staleness = self._sequence - push.base
-        self._execute(self._rule.on_push(Arrival(push_id, push.worker, push.units, staleness)))
+        self._wanted.pop(push.worker, None)  # it has read what it computed this on
+        if non_finite:
+            self._execute([Drop(push_id, f"{NON_FINITE}: {non_finite}"), Release(push_id)])
+        else:
+            staleness = self._sequence - push.base
+            self._execute(self._rule.on_push(Arrival(push_id, push.worker, push.units, staleness)))
         self._condition.notify_all()
         return push_id
+
+    def _settle(self, push_id: int) -> None:
+        """Forget a push that has its reply, or will not get one."""
+        ticket = self._tickets.pop(push_id, None)
+        if ticket is not None and self._by_units.get(ticket.push.units) == push_id:
+            del self._by_units[ticket.push.units]
 
     def _execute(self, actions: list[Action]) -> None:
         for action in actions:
@@ -267,6 +289,7 @@ class Primary:
                     for unit in ticket.push.units:
                         self._dropped.add(unit)
                         self._unreported_drops.append((unit, reason))
+                    self._peers.discard(ticket.push)
                     ticket.reply = PushReply(self._sequence, dropped=reason)
                 case Release(push):
                     ticket = self._tickets[push]
@@ -274,14 +297,12 @@ class Primary:
                     ticket.reply = PushReply(self._sequence, dropped=dropped)
 
     def _apply(self, tickets: list[_Ticket], rate: float) -> None:
-        assert self._state is not None and self._phase is not None
+        assert self._phase is not None
         started = self._clock.monotonic()
-        contributions = tuple(ticket.contribution for ticket in tickets)
-        total = contributions[0] if len(contributions) == 1 else self._programs.total(contributions)
         units = tuple(unit for ticket in tickets for unit in ticket.push.units)
         blend = min(1.0, len(tickets) / len(self._phase.members))
-        self._state = self._programs.update(self._state, total, units=len(units), factor=rate, blend=blend)
-        self._publisher.publish(self._state)
+        self._tell([ticket.push for ticket in tickets], rate)
+        self._shard.update([ticket.contribution for ticket in tickets], len(units), rate, blend)
         base = min(ticket.push.base for ticket in tickets)
         self._staleness.extend(self._sequence - ticket.push.base for ticket in tickets)
         self._sequence += 1
@@ -298,6 +319,12 @@ class Primary:
         )
         if len(self._applied) >= self._phase.end_units:
             self._completed.set()
+
+    def _tell(self, pushes: Sequence[Push], rate: float) -> None:
+        """Let the other servers begin the update that comes next here."""
+        if self._peers:
+            wanted = sorted(set().union(*self._wanted.values()))
+            self._peers.update(Update(self._sequence + 1, tuple(pushes), rate, tuple(wanted)))
 
     # --- admission ---
 
@@ -319,7 +346,6 @@ class Primary:
             )
         self._incarnations[push.worker] = push.incarnation
 
-    def _held(self, digest: str = "") -> Held:
-        assert self._state is not None and self._phase is not None
-        digest = digest or fingerprint(self._state)
-        return Held(self._phase.epoch, len(self._applied), self._sequence, digest)
+    def _held(self) -> Held:
+        assert self._phase is not None
+        return Held(self._phase.epoch, len(self._applied), self._sequence, self._entered)

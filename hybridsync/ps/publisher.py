@@ -66,10 +66,14 @@ class SnapshotPool:
 
     def current(self) -> Snapshot:
         """Lend the current snapshot; the caller releases it."""
+        assert self._current is not None, "nothing was published yet"
+        return self.lend(self._current)
+
+    def lend(self, snapshot: Snapshot) -> Snapshot:
+        """Lend a snapshot that is current, or that somebody else has not given back yet."""
         with self._lock:
-            assert self._current is not None, "nothing was published yet"
-            self._current.readers += 1
-            return self._current
+            snapshot.readers += 1
+            return snapshot
 
     def release(self, snapshot: Snapshot) -> None:
         """Take one reader off `snapshot`."""

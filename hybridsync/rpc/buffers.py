@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,6 +22,18 @@ def aligned(num_bytes: int) -> np.ndarray:
     raw = np.empty(num_bytes + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + num_bytes]
+
+
+@dataclass(frozen=True)
+class Borrowed:
+    """A lent buffer: `Served`."""
+
+    buffer: np.ndarray
+    owner: Buffers
+
+    def release(self) -> None:
+        """Give the buffer back, once."""
+        self.owner.take_back(self.buffer)
 
 
 class Buffers:
@@ -47,13 +60,25 @@ class Buffers:
         Raises:
           WaitTimeout: all buffers were lent for so long.
         """
-        buffer = self._take(secs)
+        borrowed = self.borrow(secs)
         try:
-            yield buffer
+            yield borrowed.buffer
         finally:
-            with self._returned:
-                self._free.append(buffer)
-                self._returned.notify()
+            borrowed.release()
+
+    def borrow(self, secs: float) -> Borrowed:
+        """Lend a buffer until it is released, waiting up to `secs` for one.
+
+        Raises:
+          WaitTimeout: all buffers were lent for so long.
+        """
+        return Borrowed(self._take(secs), self)
+
+    def take_back(self, buffer: np.ndarray) -> None:
+        """Have a buffer back."""
+        with self._returned:
+            self._free.append(buffer)
+            self._returned.notify()
 
     def _take(self, secs: float) -> np.ndarray:
         with self._returned:

@@ -66,6 +66,30 @@ class FenceRequest(_message.Message):
     incarnation: int
     def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., worker: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
+class Updates(_message.Message):
+    __slots__ = ("epoch", "updates")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    UPDATES_FIELD_NUMBER: _ClassVar[int]
+    epoch: Epoch
+    updates: _containers.RepeatedCompositeFieldContainer[Update]
+    def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., updates: _Optional[_Iterable[_Union[Update, _Mapping]]] = ...) -> None: ...
+
+class StageReply(_message.Message):
+    __slots__ = ("non_finite",)
+    NON_FINITE_FIELD_NUMBER: _ClassVar[int]
+    non_finite: str
+    def __init__(self, non_finite: _Optional[str] = ...) -> None: ...
+
+class SnapshotRequest(_message.Message):
+    __slots__ = ("epoch", "sequence", "final")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    FINAL_FIELD_NUMBER: _ClassVar[int]
+    epoch: Epoch
+    sequence: int
+    final: bool
+    def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., sequence: _Optional[int] = ..., final: _Optional[bool] = ...) -> None: ...
+
 class Empty(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -311,18 +335,32 @@ class ReportReply(_message.Message):
     def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., revoked: _Optional[bool] = ..., done: _Optional[bool] = ...) -> None: ...
 
 class Push(_message.Message):
-    __slots__ = ("epoch", "worker", "incarnation", "units", "base")
+    __slots__ = ("epoch", "worker", "incarnation", "units", "base", "non_finite")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     UNITS_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
+    NON_FINITE_FIELD_NUMBER: _ClassVar[int]
     epoch: Epoch
     worker: int
     incarnation: int
     units: _containers.RepeatedScalarFieldContainer[int]
     base: int
-    def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., worker: _Optional[int] = ..., incarnation: _Optional[int] = ..., units: _Optional[_Iterable[int]] = ..., base: _Optional[int] = ...) -> None: ...
+    non_finite: str
+    def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., worker: _Optional[int] = ..., incarnation: _Optional[int] = ..., units: _Optional[_Iterable[int]] = ..., base: _Optional[int] = ..., non_finite: _Optional[str] = ...) -> None: ...
+
+class Update(_message.Message):
+    __slots__ = ("sequence", "pushes", "rate", "wanted")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    PUSHES_FIELD_NUMBER: _ClassVar[int]
+    RATE_FIELD_NUMBER: _ClassVar[int]
+    WANTED_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    pushes: _containers.RepeatedCompositeFieldContainer[Push]
+    rate: float
+    wanted: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, sequence: _Optional[int] = ..., pushes: _Optional[_Iterable[_Union[Push, _Mapping]]] = ..., rate: _Optional[float] = ..., wanted: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PushReply(_message.Message):
     __slots__ = ("sequence", "duplicate", "dropped")

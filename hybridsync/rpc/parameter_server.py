@@ -1,9 +1,9 @@
-"""A parameter server over gRPC: `ParameterServicer` here, `ParameterClient` for chief and workers."""
+"""A parameter server over gRPC: servicers here, `ParameterClient` for the chief, and for workers on the primary."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 import numpy as np
@@ -27,12 +27,27 @@ BUFFER_SECS = 30.0
 """How long a push waits for a receive buffer."""
 
 
-class ParameterBackend(ServerPort, ParameterPort, Protocol):
-    """What stands behind the service."""
+class PhaseServicer(Servicer):
+    """Serves any parameter server to the chief; its state is served by a `HolderServicer` on the same backend.
+
+    Args:
+      backend: is called by several threads at a time.
+    """
+
+    def __init__(self, backend: ServerPort) -> None:
+        self._backend = backend
+        super().__init__("PhaseServer", unary={"Enter": self._enter, "Fence": self._fence})
+
+    def _enter(self, request: pb.Phase) -> pb.Held:
+        return encode(self._backend.enter(decode(Phase, request)))
+
+    def _fence(self, request: pb.FenceRequest) -> pb.Empty:
+        self._backend.fence(decode(Epoch, request.epoch), request.worker, request.incarnation)
+        return pb.Empty()
 
 
 class ParameterServicer(Servicer):
-    """Serves a parameter server; its state is served by a `HolderServicer` on the same backend.
+    """Serves the primary to workers.
 
     Args:
       backend: is called by several threads at a time; a contribution it is handed is 64-byte aligned and its
@@ -41,21 +56,14 @@ class ParameterServicer(Servicer):
       num_buffers: contributions that may be held at a time; at least the number of workers.
     """
 
-    def __init__(self, backend: ParameterBackend, contribution_bytes: int, num_buffers: int = 32) -> None:
+    def __init__(self, backend: ParameterPort, contribution_bytes: int, num_buffers: int = 32) -> None:
         self._backend = backend
         self._buffers = Buffers(contribution_bytes, num_buffers)
         super().__init__(
             "ParameterServer",
-            unary={"Enter": self._enter, "Fence": self._fence},
+            unary={},
             streams={"PushPull": self._push_pull, "PushPullSmall": self._push_pull_small, "Pull": self._pull},
         )
-
-    def _enter(self, request: pb.Phase) -> pb.Held:
-        return encode(self._backend.enter(decode(Phase, request)))
-
-    def _fence(self, request: pb.FenceRequest) -> pb.Empty:
-        self._backend.fence(decode(Epoch, request.epoch), request.worker, request.incarnation)
-        return pb.Empty()
 
     def _push_pull_small(self, stream: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         with Guard(context, "hybridsync.ParameterServer.PushPullSmall"):
@@ -110,15 +118,15 @@ class ParameterClient(HolderClient):
 
     def __init__(self, address: str, deadline_secs: float = 60.0, who: str = "the parameter server") -> None:
         super().__init__(address, deadline_secs, who)
-        self._enter = stub(self._channel, "ParameterServer", "Enter")
-        self._fence = stub(self._channel, "ParameterServer", "Fence")
+        self._enter = stub(self._channel, "PhaseServer", "Enter")
+        self._fence = stub(self._channel, "PhaseServer", "Fence")
         self._pull = stub(self._channel, "ParameterServer", "Pull")
         self._push_pull = stub(self._channel, "ParameterServer", "PushPull")
         self._small = Exchange(stub(self._channel, "ParameterServer", "PushPullSmall"), self._who)
 
     def enter(self, phase: Phase) -> Held:
         """Make the server take the phase's starting state and serve the phase."""
-        return decode(Held, call(self._enter, encode(phase), self._deadline_secs, self._who, "Enter"))
+        return decode(Held, call(self._enter, encode(phase), self._deadline_secs, self._who, "Enter", UNREACHABLE_SECS))
 
     def fence(self, epoch: Epoch, worker: int, incarnation: int) -> None:
         """Make the server refuse the worker's incarnations up to this one."""

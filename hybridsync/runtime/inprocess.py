@@ -1,7 +1,7 @@
 """The in-process runtime: chief, server and workers are objects and threads of one process, without sockets.
 
 The workers share the default device. Lock-step workers meet at a rendezvous and share one replica; asynchronous ones
-call the primary directly.
+call the primary directly. There is one store, whatever number of servers the run is configured for.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import socket
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from hybridsync import __version__, applylog
@@ -117,7 +118,7 @@ class InProcess:
         layout, evaluator = self._programs.state_layout, Evaluator(run.task)
         self.committer = Committer(opening.store, layout, self._at, evaluator, clock, kept.keep)
         manager = Manager(
-            run,
+            replace(run, config=replace(run.config, servers=1)),  # threads share the one store
             self.chief,
             Start(capture, CHIEF, opening.reason, opening.epoch, opening.committed),
             servers=lambda: {SERVER: self._primary},

@@ -1,4 +1,4 @@
-"""A parameter server's process: the primary behind gRPC, on CPU."""
+"""A parameter server's process: the primary, or another server's store, behind gRPC, on CPU."""
 
 from __future__ import annotations
 
@@ -13,12 +13,18 @@ from hybridsync.errors import HybridSyncError, WaitTimeout
 from hybridsync.messages import Report
 from hybridsync.opening import APPLY_LOG
 from hybridsync.ps.endpoint import Endpoint
+from hybridsync.ps.partition import PRIMARY, partition
+from hybridsync.ps.peers import Peers
 from hybridsync.ps.primary import Primary
+from hybridsync.ps.probe import check_divisible
 from hybridsync.ps.publisher import SnapshotPool
+from hybridsync.ps.store import Store
 from hybridsync.rpc.channels import make_server
 from hybridsync.rpc.chief import ChiefClient
-from hybridsync.rpc.holder import HolderClient, HolderServicer
-from hybridsync.rpc.parameter_server import ParameterServicer
+from hybridsync.rpc.directory import Directory
+from hybridsync.rpc.holder import HolderServicer, Readers
+from hybridsync.rpc.parameter_server import ParameterServicer, PhaseServicer
+from hybridsync.rpc.shard import ShardClient, ShardServicer
 from hybridsync.run import Run
 from hybridsync.runtime.child import RoleSpec
 from hybridsync.runtime.heart import CHIEF_SECS, CompileTimer, Heart, LastingChief, hello, use_compilation_cache
@@ -32,7 +38,8 @@ def run_server(spec: RoleSpec, run: Run) -> int:
     """Serve until the chief says that the run is over, and return the exit code.
 
     Raises:
-      HybridSyncError: the chief refused this process, or is gone.
+      OptimizerError: the optimizer cannot be divided among the run's servers.
+      HybridSyncError: the chief refused this process or is gone, or the servers cannot go on together.
     """
     assert run.workdir is not None
     use_compilation_cache(run.workdir)
@@ -43,31 +50,42 @@ def run_server(spec: RoleSpec, run: Run) -> int:
     programs = run.programs(donate_parameters=True)
     apply_log = FileApplyLog(run.workdir / APPLY_LOG) if run.config.telemetry.apply_log else NullApplyLog()
     completed = threading.Event()
-    primary = Primary(
-        programs,
-        SnapshotPool(programs.parameters_layout),
-        lambda address: HolderClient(address, who="the chief" if address == spec.chief else "a worker"),
-        clock,
-        apply_log,
-        completed,
-        device,
-    )
-    warm_up(programs, device)
-    endpoint = Endpoint(primary, programs.contribution_layout)
-    servicers = [
-        ParameterServicer(endpoint, programs.contribution_layout.nbytes, num_buffers=workers + 2),
-        HolderServicer(endpoint),
-    ]
+    over = threading.Event()
+    failure: list[HybridSyncError] = []
+
+    def ended(error: HybridSyncError | None) -> None:
+        if error is not None:
+            failure.append(error)
+        over.set()
+
+    num_servers = run.config.servers
+    if spec.role_id == PRIMARY and num_servers > 1:
+        check_divisible(run.optimizer, programs.state.params, num_servers)
+    parts = partition(programs, num_servers)
+    own = parts[spec.role_id].programs
+    warm_up(own, device)
+    readers = Readers()
+    backend: Primary | Store
+    if spec.role_id == PRIMARY:
+        peers = Peers(parts, Directory(ShardClient, lambda address: address in peers.servers), ended)
+        pool = SnapshotPool(own.parameters_layout)
+        backend = Primary(programs, pool, readers, clock, apply_log, completed, device, peers)
+        endpoint = Endpoint(backend, own.contribution_layout)
+        serving = ParameterServicer(endpoint, own.contribution_layout.nbytes, num_buffers=workers + 2)
+    else:
+        backend = Store(parts[spec.role_id], readers, clock, device)
+        serving = ShardServicer(backend, own.contribution_layout.nbytes, num_buffers=2 * workers + 2)
+    servicers = [PhaseServicer(backend), serving, HolderServicer(backend)]
     server, address = make_server(servicers, max_workers=3 * workers + 4)
     server.start()
     schema = programs.state_layout.schema_hash
     chief = LastingChief(
-        ChiefClient(spec.chief, CHIEF_SECS), lambda: hello(spec, address, schema, primary.standing())
+        ChiefClient(spec.chief, CHIEF_SECS), lambda: hello(spec, address, schema, backend.standing())
     )
     incarnation = chief.register().incarnation
 
     def drain() -> Report:
-        progress = primary.drain()
+        progress = backend.drain()
         secs = sum(compile_secs)
         compile_secs.clear()
         return Report(
@@ -84,14 +102,6 @@ def run_server(spec: RoleSpec, run: Run) -> int:
             last_applied=progress.last_applied,
             spans=progress.spans,
         )
-
-    over = threading.Event()
-    failure: list[HybridSyncError] = []
-
-    def ended(error: HybridSyncError | None) -> None:
-        if error is not None:
-            failure.append(error)
-        over.set()
 
     Heart(chief, drain, REPORT_SECS, completed, ended).start()
     if not over.wait(RUN_SECS):

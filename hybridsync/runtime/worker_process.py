@@ -26,10 +26,10 @@ from hybridsync.paths.sync import SyncEngine
 from hybridsync.paths.worker import WorkerLoop
 from hybridsync.plan import Epoch, Phase
 from hybridsync.protocols.base import Path
+from hybridsync.ps.partition import partition
 from hybridsync.rpc.channels import make_server
 from hybridsync.rpc.chief import ChiefClient
 from hybridsync.rpc.holder import HolderServicer, Readers
-from hybridsync.rpc.parameter_server import ParameterClient
 from hybridsync.run import Run
 from hybridsync.runtime.child import RoleSpec
 from hybridsync.runtime.heart import (
@@ -97,8 +97,10 @@ def run_worker(spec: RoleSpec, make_run: Callable[[], Run]) -> int:
     def collective_of(phase: Phase) -> MeshCollective:
         return MeshCollective(world, world.mesh(phase.members, phase.lane), flat)
 
+    parts = partition(programs, run.config.servers)
+
     def link_of(phase: Phase) -> ServerLink:
-        return RemoteLink(ParameterClient(phase.servers[0]), programs)
+        return RemoteLink.to(phase.servers, parts)
 
     with ThreadPoolExecutor(1, "leases") as ahead:
         engines = {

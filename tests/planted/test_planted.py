@@ -244,16 +244,16 @@ def forgets_the_fence(patch):
 
 def captures_without_the_lock(patch):
     """Units and state are read at two moments, with an update between them."""
-    pack, capture = Holding.pack, Primary.capture
+    fill, capture = Holding.fill, Primary.capture
 
     def unlocked(self, epoch, final):
-        def pack_and_let_others_in(holding, state):
-            pack(holding, state)
+        def fill_and_let_others_in(holding, write):
+            fill(holding, write)
             before = self._sequence
             self._condition.wait_for(lambda: self._sequence > before, 0.2)
 
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(Holding, "pack", pack_and_let_others_in)
+            inner.setattr(Holding, "fill", fill_and_let_others_in)
             return capture(self, epoch, final)
 
     patch.setattr(Primary, "capture", unlocked)

@@ -90,6 +90,11 @@ class HoldTwo(ServerRule):
         return [Apply(pushes, rate=2.0), *(Release(push) for push in pushes)]
 
 
+    def on_leave(self, worker):
+        self.held = []
+        return []
+
+
 class DropStale(ServerRule):
     """Drops what is older than one update."""
 
@@ -221,6 +226,21 @@ def test_a_fenced_worker_is_refused_before_its_successor_has_spoken(start):
     primary.pull(push_of(phase, worker=1))
 
 
+def test_a_held_push_goes_with_its_worker_and_the_unit_is_anothers_then(start, rules):
+    primary, phase = entered(start, "pairs")
+    with ThreadPoolExecutor(3) as threads:
+        held = threads.submit(primary.push_pull, push_of(phase, 1), gradient_of(1))
+        held_by(primary, 1)
+        waits = threads.submit(primary.push_pull, push_of(phase, 1, worker=1), gradient_of(1))
+        primary.fence(phase.epoch, worker=0, incarnation=1)
+        with pytest.raises(StaleIncarnation):
+            held.result(timeout=20)
+        held_by(primary, 1)
+        other = threads.submit(primary.push_pull, push_of(phase, 2, worker=2), gradient_of(2))
+        assert waits.result(timeout=20)[0].sequence == other.result(timeout=20)[0].sequence == 1
+    assert counts(state_in(primary, primary.capture(phase.epoch, final=True)))[:4] == [0, 1, 1, 0]
+
+
 def test_a_refused_push_is_not_applied(start):
     primary, phase = entered(start)
     primary.fence(phase.epoch, worker=0, incarnation=1)
@@ -315,11 +335,10 @@ def test_the_chief_is_woken_by_the_last_unit_of_the_phase(start):
 
 def test_an_endpoint_takes_packed_contributions_and_lends_packed_parameters(start):
     programs = tally_programs()
-    primary = start.primary()
-    primary._publisher = SnapshotPool(programs.parameters_layout)
+    primary = start.primary(publisher=SnapshotPool(programs.parameters_layout))
     endpoint = Endpoint(primary, programs.contribution_layout)
     phase = phase_of(1, "asp", capture=start.capture)
-    endpoint.enter(phase)
+    primary.enter(phase)
     contribution = programs.contribution_layout.empty()
     for unit in range(UNITS):
         programs.contribution_layout.pack(gradient_of(unit), out=contribution)

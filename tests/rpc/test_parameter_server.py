@@ -14,7 +14,7 @@ from hybridsync.rpc.channels import make_channel, retrying, stub
 from hybridsync.rpc.codec import encode
 from hybridsync.rpc.frames import send
 from hybridsync.rpc.holder import HolderServicer
-from hybridsync.rpc.parameter_server import SMALL_BYTES, ParameterClient, ParameterServicer
+from hybridsync.rpc.parameter_server import SMALL_BYTES, ParameterClient, ParameterServicer, PhaseServicer
 from tests.rpc.conftest import EPOCH, HELD, PHASE, FakeServer, pattern
 
 LARGE, SMALL = 2 * (1 << 20) + 77, 80_000
@@ -33,7 +33,7 @@ def server(num_bytes: int) -> FakeServer:
 
 @pytest.fixture
 def address(server: FakeServer, num_bytes: int, serve) -> str:
-    return serve(ParameterServicer(server, num_bytes), HolderServicer(server))
+    return serve(PhaseServicer(server), ParameterServicer(server, num_bytes), HolderServicer(server))
 
 
 @pytest.fixture

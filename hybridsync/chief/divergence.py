@@ -1,0 +1,43 @@
+"""Training that has diverged: contributions that are not finite, one after another, and nothing applied between them.
+
+    >>> divergence = Divergence()
+    >>> bad = [(unit, "non_finite: leaf w, first index [0]") for unit in range(10)]
+    >>> divergence.note(applied=(), dropped=bad), divergence.note(applied=((10, 11),), dropped=())
+    (None, None)
+    >>> divergence.note(applied=(), dropped=bad), type(divergence.note(applied=(), dropped=bad[:1])).__name__
+    (None, 'Diverged')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from hybridsync.errors import Diverged
+from hybridsync.messages import NON_FINITE
+from hybridsync.units import Range
+
+MAX_IN_A_ROW = 10
+
+
+class Divergence:
+    """Counts units that were dropped because their contribution was not finite, since the last unit applied."""
+
+    def __init__(self) -> None:
+        self._in_a_row = 0
+
+    def note(self, applied: Sequence[Range], dropped: Iterable[tuple[int, str]]) -> Diverged | None:
+        """Take what was reported in one go; returns the error to end the run with, if it has come to that."""
+        reasons = [(unit, reason) for unit, reason in dropped if reason.startswith(NON_FINITE)]
+        if applied:
+            self._in_a_row = 0
+            return None
+        self._in_a_row += len(reasons)
+        if not reasons or self._in_a_row <= MAX_IN_A_ROW:
+            return None
+        unit, reason = reasons[-1]
+        return Diverged(
+            f"training has diverged: the contributions of {self._in_a_row} units in a row were not finite, more than "
+            f"{MAX_IN_A_ROW}, and no unit was applied between them; the last was unit {unit}, {reason}. Lower the "
+            "learning rate, limit the gradient with clip=, or look at the loss at that unit; the last "
+            "checkpoint is finite"
+        )

@@ -1,0 +1,97 @@
+"""One parameter server's part of the training state: taken over, updated, handed on; the same on every server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from hybridsync.holding import ReaderAt, fetch
+from hybridsync.messages import Span
+from hybridsync.plan import Epoch, Phase
+from hybridsync.ps.partition import Part
+from hybridsync.state import TrainState
+from hybridsync.units import Range
+
+RELEASE_SECS = 60.0
+"""How long a server lets a worker wait, for the rule's release or for an update."""
+
+
+class Publisher(Protocol):
+    """Makes the parameters of a state readable while the next update runs."""
+
+    def publish(self, state: TrainState) -> None: ...
+
+    def current(self) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a server did since the last `drain`."""
+
+    epoch: Epoch
+    applied: tuple[Range, ...]
+    dropped: tuple[tuple[int, str], ...]
+    staleness: tuple[int, ...]
+    spans: tuple[Span, ...]
+    sequence: int
+    first_applied: float
+    last_applied: float
+
+
+class Shard:
+    """The state itself; whoever owns it lets one thread at a time in.
+
+    Args:
+      part: which leaves they are, and the programs for them.
+      publisher: how parameters are lent out.
+      reader_at: how to reach the role that holds a phase's starting state.
+      device: where the state lives; None is jax's default.
+    """
+
+    def __init__(self, part: Part, publisher: Publisher, reader_at: ReaderAt, device: Any = None) -> None:
+        self.part, self.publisher = part, publisher
+        self._reader_at, self._device = reader_at, device
+        self._state: TrainState | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether no phase was entered yet."""
+        return self._state is None
+
+    @property
+    def state(self) -> TrainState:
+        """The part's state."""
+        assert self._state is not None, "no phase was entered yet"
+        return self._state
+
+    def take_over(self, phase: Phase) -> None:
+        """Fetch the phase's whole starting state, check it, and keep this part of it.
+
+        Raises:
+          HybridSyncError: what arrived is not the state that was captured.
+        """
+        cut = self.part.state
+        whole = fetch(phase.source, phase.capture_id, phase.fingerprint, cut.whole, self._reader_at)
+        state = cut.take(whole)
+        if cut.layout.nbytes < cut.whole.nbytes:  # jax uses aligned memory in place: the rest would stay alive with it
+            state = cut.layout.unpack(cut.layout.pack(state))
+        self._state = jax.device_put(state, self._device)
+
+    def publish(self) -> None:
+        """Make the current parameters those that are lent out."""
+        self.publisher.publish(self.state)
+
+    def update(self, contributions: Sequence[Any], num_units: int, rate: float, blend: float) -> None:
+        """Run one optimizer update on the sum of contributions, in their order, and publish the parameters."""
+        programs = self.part.programs
+        total = contributions[0] if len(contributions) == 1 else programs.total(tuple(contributions))
+        self._state = programs.update(self.state, total, units=num_units, factor=rate, blend=blend)
+        self.publish()
+
+    def pack_inside(self, whole: np.ndarray) -> None:
+        """Copy this part to its place in a buffer of the whole state."""
+        self.part.state.inside.pack(self.state, out=whole)

@@ -1,0 +1,241 @@
+"""A parameter server that is not the primary: keeps its part of the state and applies what the primary decides."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from hybridsync import protocols
+from hybridsync.clock import Clock
+from hybridsync.errors import HybridSyncError, StaleEpoch, StaleIncarnation, WaitTimeout
+from hybridsync.holding import Holding, Loan, ReaderAt
+from hybridsync.layout import first_non_finite
+from hybridsync.messages import Capture, Held, Push, Span, Standing, Update
+from hybridsync.plan import NO_EPOCH, Epoch, Phase
+from hybridsync.ports import Served
+from hybridsync.ps.partition import Part
+from hybridsync.ps.publisher import Snapshot, SnapshotPool
+from hybridsync.ps.shard import RELEASE_SECS, Progress, Shard
+
+
+@dataclass(frozen=True)
+class _Block:
+    contribution: Any
+    served: Served
+
+
+class Store:
+    """Stages contributions, applies them in the primary's order, and lends exactly the parameters that are asked for.
+
+    The condition guards everything below it; it is notified by every update and when a phase ends. A block that was
+    staged is kept until the primary applies, discards or forgets it, or another phase is entered.
+
+    Args:
+      part: what this server keeps.
+      reader_at: how to reach the role that holds a phase's starting state.
+      clock: for spans.
+      device: where the state lives; None is jax's default.
+    """
+
+    def __init__(self, part: Part, reader_at: ReaderAt, clock: Clock, device: Any = None) -> None:
+        self._part, self._clock = part, clock
+        self._pool = SnapshotPool(part.programs.parameters_layout)
+        self._shard = Shard(part, self._pool, reader_at, device)
+        self._holding = Holding(part.state.layout)
+        self._condition = threading.Condition()
+        self._phase: Phase | None = None
+        self._open = False
+        self._sequence = 0
+        self._staged: dict[Push, _Block] = {}
+        self._kept: dict[int, Snapshot] = {}
+        self._incarnations: dict[int, int] = {}
+        self._spans: list[Span] = []
+
+    # --- what the chief calls ---
+
+    def enter(self, phase: Phase) -> Held:
+        """Take over this part of the phase's starting state; repeating the call is harmless.
+
+        Raises:
+          StaleEpoch: a newer phase is already served.
+          HybridSyncError: what arrived is not the state that was captured.
+        """
+        protocols.parse(phase.spec)
+        with self._condition:
+            if self._phase is None or phase.epoch != self._phase.epoch:
+                if phase.epoch.number <= self.epoch.number:
+                    offered, held = phase.epoch.beside(self.epoch)
+                    raise StaleEpoch(f"epoch {offered} is not newer than {held}, which is served; reserve another")
+                self._shard.take_over(phase)
+                self._phase, self._sequence, self._open = phase, phase.sequence, True
+                self._release([*self._staged], [*self._kept])
+                self._publish()
+                self._condition.notify_all()
+            units = sum(stop - start for start, stop in phase.applied)
+            return Held(phase.epoch, units, self._sequence, phase.fingerprint)
+
+    def fence(self, epoch: Epoch, worker: int, incarnation: int) -> None:
+        """Leave it to the primary, which tells when no update of that worker is on its way here (`forget`)."""
+
+    @property
+    def epoch(self) -> Epoch:
+        """The phase being served."""
+        return self._phase.epoch if self._phase else NO_EPOCH
+
+    def standing(self) -> Standing | None:
+        """Return the phase that is served, for a chief that has not heard of it."""
+        with self._condition:
+            return Standing(self._phase, self._open) if self._phase is not None else None
+
+    def drain(self) -> Progress:
+        """Return and forget what happened since the last call; units are told of by the primary."""
+        with self._condition:
+            spans, self._spans = tuple(self._spans), []
+            return Progress(self.epoch, (), (), (), spans, self._sequence, 0.0, 0.0)
+
+    # --- what workers call (BlockPort) ---
+
+    def stage(self, push: Push, block: Served) -> str:
+        """Keep a part of a contribution until the primary decides (see `BlockPort.stage`)."""
+        kept = False
+        try:
+            contribution = self._part.programs.contribution_layout.unpack(block.buffer)
+            if found := first_non_finite(contribution):
+                return found
+            with self._condition:
+                self._admit(push)
+                if push not in self._staged:
+                    self._staged[push] = _Block(contribution, block)
+                    kept = True
+            return ""
+        finally:
+            if not kept:
+                block.release()
+
+    def pull_at(self, push: Push) -> Served:
+        """Lend the parameters after update `push.base` (see `BlockPort.pull_at`)."""
+        with self._condition:
+            self._admit(push)
+            if not self._condition.wait_for(
+                lambda: self._sequence >= push.base or self.epoch != push.epoch, RELEASE_SECS
+            ):
+                raise WaitTimeout(
+                    f"update {push.base} did not come to server {self._part.server} within {RELEASE_SECS:g} s, which "
+                    f"is at {self._sequence}; the primary, server 0, is missing"
+                )
+            self._expect(push.epoch)
+            snapshot = self._kept.get(push.base)
+            if snapshot is None:
+                raise StaleEpoch(
+                    f"the parameters after update {push.base} are no longer kept for worker {push.worker}, only those "
+                    f"after {sorted(self._kept)}; ask the chief again"
+                )
+            return self._pool.lend(snapshot)
+
+    # --- what the primary calls (ShardPort) ---
+
+    def apply(self, epoch: Epoch, updates: tuple[Update, ...]) -> None:
+        """Apply staged contributions in the primary's order (see `ShardPort.apply`)."""
+        with self._condition:
+            self._expect(epoch)
+            for update in updates:
+                if update.sequence > self._sequence:
+                    self._apply(update)
+                    self._condition.notify_all()
+
+    def discard(self, push: Push) -> None:
+        """Drop what was staged for a push (see `ShardPort.discard`)."""
+        with self._condition:
+            self._expect(push.epoch)
+            self._release([push] if push in self._staged else [], [])
+
+    def forget(self, epoch: Epoch, worker: int, incarnation: int) -> None:
+        """Drop and refuse a worker's blocks (see `ShardPort.forget`)."""
+        with self._condition:
+            self._expect(epoch)
+            self._incarnations[worker] = max(self._incarnations.get(worker, 0), incarnation + 1)
+            gone = [push for push in self._staged if push.worker == worker and push.incarnation <= incarnation]
+            self._release(gone, [])
+
+    def snapshot(self, epoch: Epoch, sequence: int, final: bool) -> Capture:
+        """Keep a copy of this part of the state (see `ShardPort.snapshot`)."""
+        with self._condition:
+            phase = self._expect(epoch)
+            if self._sequence != sequence:
+                raise self._apart(f"is asked for its state after update {sequence}")
+            if final:
+                self._open = False
+            self._holding.pack(self._shard.state)
+        return self._holding.seal(phase.epoch, sequence=sequence, applied=phase.applied, dropped=phase.dropped)
+
+    def read(self, capture_id: int, into: Any) -> None:
+        """Copy a snapshot (see `Holding.read`)."""
+        self._holding.read(capture_id, into)
+
+    def lend(self, capture_id: int) -> Loan:
+        """Lend a snapshot (see `Holding.lend`)."""
+        return self._holding.lend(capture_id)
+
+    def capture(self, epoch: Epoch, final: bool) -> Capture:
+        """Refuse: the whole state is captured by the primary.
+
+        Raises:
+          StaleEpoch: always.
+        """
+        raise StaleEpoch(
+            f"server {self._part.server} keeps a part of the state only; the primary, server 0, captures epoch {epoch}"
+        )
+
+    # --- inside ---
+
+    def _apply(self, update: Update) -> None:
+        missing = [push for push in update.pushes if push not in self._staged]
+        if missing or update.sequence != self._sequence + 1:
+            what = f"the contribution of worker {missing[0].worker} to it" if missing else "an update before it"
+            raise self._apart(f"is to apply update {update.sequence}, but {what} never came")
+        assert self._phase is not None
+        started = self._clock.monotonic()
+        num_units = sum(len(push.units) for push in update.pushes)
+        contributions = [self._staged[push].contribution for push in update.pushes]
+        self._shard.update(contributions, num_units, update.rate, blend=1.0)  # the model's state is the primary's
+        self._sequence = update.sequence
+        self._release(update.pushes, [at for at in self._kept if at not in update.wanted])
+        self._keep()
+        secs = self._clock.monotonic() - started
+        self._spans.append(Span("apply", "server", started, secs, self._phase.epoch.number, num_units))
+
+    def _publish(self) -> None:
+        self._shard.publish()
+        self._keep()
+
+    def _keep(self) -> None:
+        self._kept[self._sequence] = self._pool.current()
+
+    def _release(self, pushes: Any, sequences: Any) -> None:
+        for push in pushes:
+            self._staged.pop(push).served.release()
+        for sequence in sequences:
+            self._kept.pop(sequence).release()
+
+    def _expect(self, epoch: Epoch) -> Phase:
+        if self._phase is None or self._phase.epoch != epoch:
+            raise StaleEpoch(f"epoch {epoch} was named, but the server is in epoch {self.epoch}; ask the chief again")
+        return self._phase
+
+    def _admit(self, push: Push) -> None:
+        self._expect(push.epoch)
+        if not self._open:
+            raise StaleEpoch(f"epoch {push.epoch} has ended; ask the chief for the next phase")
+        newest = self._incarnations.get(push.worker, 0)
+        if push.incarnation < newest:
+            raise StaleIncarnation(
+                f"worker {push.worker} speaks as incarnation {push.incarnation}, but {newest} or later is expected; "
+                "this process ends"
+            )
+
+    def _apart(self, what: str) -> HybridSyncError:
+        return HybridSyncError(
+            f"server {self._part.server} is at update {self._sequence} of epoch {self.epoch} and {what}: the servers "
+            "have come apart; run the same command again to resume from the last checkpoint"
+        )

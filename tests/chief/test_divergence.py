@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from hybridsync import Trainer
+from hybridsync.chief.chief import Chief
+from hybridsync.chief.divergence import MAX_IN_A_ROW, Divergence
+from hybridsync.chief.ledger import Ledger
+from hybridsync.clock import SYSTEM_CLOCK
+from hybridsync.errors import EXIT_REFUSED, Diverged
+from hybridsync.messages import NON_FINITE, LeaseRequest, Report
+from hybridsync.protocols.base import Path
+from tests.roles import hello, phase_of
+from tests.tasks import plain_sgd, tally_task
+from tests.trainers import NEVER, is_exact
+
+REASON = f"{NON_FINITE}: leaf w, first index [3]"
+
+
+def spoiled(unit_is_bad: Callable[[jax.Array], jax.Array], **options: Any) -> Trainer:
+    """Return a tally whose loss is no number at some units."""
+    whole = tally_task(64)
+
+    def loss(params, model_state, batch, key):
+        value, rest = whole.loss(params, model_state, batch, key)
+        return jnp.where(unit_is_bad(batch["unit"][0]), jnp.nan, value), rest
+
+    task = replace(whole, loss=loss)
+    options = {"workers": 4, "progress": False, "checkpoint": NEVER, "plan": "asp", **options}
+    return Trainer(task, plain_sgd(1.0), workload=64, unit_size=1, **options)
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_a_unit_whose_contribution_is_not_finite_is_dropped_and_a_fresh_one_takes_its_place(servers):
+    result = spoiled(lambda unit: unit % 10 == 3, servers=servers).fit()
+    units = result.summary.units
+    assert result.completed and is_exact(result.summary.final)
+    assert (units.applied, units.dropped, units.issued, units.outstanding) == (64, 7, 71, 0)
+
+
+def test_a_run_that_has_diverged_ends_with_the_leaf_and_a_summary(tmp_path):
+    with pytest.raises(Diverged, match=r"units in a row .* leaf floats/loss, first index \[\]"):
+        spoiled(lambda unit: unit >= 20, workdir=tmp_path).fit()
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["exit"] == "failed" and "diverged" in summary["error"]
+    assert summary["units"]["applied"] == 20
+
+
+def drops(count: int, reason: str = REASON) -> tuple[tuple[int, str], ...]:
+    return tuple((unit, reason) for unit in range(count))
+
+
+def test_one_more_than_ten_in_a_row_ends_the_run_by_name():
+    divergence = Divergence()
+    assert divergence.note((), drops(MAX_IN_A_ROW)) is None
+    error = divergence.note((), drops(1))
+    assert isinstance(error, Diverged) and error.exit_code == EXIT_REFUSED
+    assert "11 units in a row" in str(error) and f"unit 0, {REASON}" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("applied", "dropped"), [(((7, 8),), ()), (((7, 8),), drops(3))], ids=["alone", "beside drops"]
+)
+def test_a_unit_applied_between_them_begins_the_count_again(applied, dropped):
+    divergence = Divergence()
+    divergence.note((), drops(MAX_IN_A_ROW))
+    assert divergence.note(applied, dropped) is None
+    assert divergence.note((), drops(MAX_IN_A_ROW)) is None
+
+
+def test_what_was_dropped_for_another_reason_does_not_count():
+    divergence = Divergence()
+    assert divergence.note((), drops(100, "too stale")) is None
+    assert divergence.note((), drops(MAX_IN_A_ROW)) is None
+
+
+def test_the_chief_fails_a_run_that_has_diverged():
+    chief = Chief(Ledger(100), 1, "schema", SYSTEM_CLOCK)
+    worker, server = chief.register(hello(0)), chief.register(hello(0, role="server"))
+    phase = phase_of(members=(0,), end=100)
+    chief.announce(phase, Path.SERVER)
+    chief.open_leases()
+    chief.lease(LeaseRequest(0, worker.incarnation, phase.epoch, 0, 0))
+    for unit in range(MAX_IN_A_ROW + 1):
+        if unit >= chief.counts().issued:
+            chief.lease(LeaseRequest(0, worker.incarnation, phase.epoch, unit, unit))
+        chief.report(Report("server", 0, server.incarnation, phase.epoch, dropped=((unit, REASON),)))
+    with pytest.raises(Diverged, match="11 units in a row"):
+        chief.watch(lambda: False, 0.0)
