@@ -19,7 +19,7 @@ from hybridsync.rpc.codec import decode, encode, parse
 from hybridsync.rpc.frames import check_size, receive, receive_header, send
 from hybridsync.rpc.status import Guard
 
-UNREACHABLE_SECS = 5.0
+UNREACHABLE_SECS = 3.0
 """How long a holder may be out of reach; one that is gone comes back at another address."""
 
 STATE_BYTES = 1 << 36

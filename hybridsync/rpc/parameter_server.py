@@ -17,7 +17,7 @@ from hybridsync.rpc.channels import Servicer, call, retrying, stub
 from hybridsync.rpc.codec import decode, encode, parse
 from hybridsync.rpc.exchange import Exchange
 from hybridsync.rpc.frames import check_size, receive, receive_header, send
-from hybridsync.rpc.holder import HolderClient
+from hybridsync.rpc.holder import UNREACHABLE_SECS, HolderClient
 from hybridsync.rpc.status import Guard
 
 SMALL_BYTES = 1 << 20
@@ -131,7 +131,7 @@ class ParameterClient(HolderClient):
     def fence(self, epoch: Epoch, worker: int, incarnation: int) -> None:
         """Make the server refuse the worker's incarnations up to this one."""
         request = pb.FenceRequest(epoch=encode(epoch), worker=worker, incarnation=incarnation)
-        call(self._fence, request, self._deadline_secs, self._who, "Fence")
+        call(self._fence, request, self._deadline_secs, self._who, "Fence", UNREACHABLE_SECS)
 
     def pull(self, push: Push, into: np.ndarray) -> PushReply:
         """Fill `into` (uint8, C-contiguous) with the current parameters; after an error it holds anything.

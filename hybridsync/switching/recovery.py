@@ -93,7 +93,7 @@ class Recovery:
         capture, source = captured
         kept_there = self._board.is_live(source)
         floor = max(self._keeper.units, capture.held.units if kept_there else 0)
-        found = served or self._from_workers(floor)
+        found = served or self._from_workers(floor, rolled_back=path is Path.SERVER)
         if found is not None:
             return found
         if kept_there and capture.held.units >= self._keeper.units:
@@ -120,7 +120,7 @@ class Recovery:
                 return
             self._board.wait_until(lambda: not self._board.missing_back(), left)
 
-    def _from_workers(self, floor: int) -> Found | None:
+    def _from_workers(self, floor: int, rolled_back: bool) -> Found | None:
         """Capture at the worker that holds the newest state, if that has at least `floor` units."""
         held = self._board.resting()
         for worker in sorted(held, key=lambda worker: (-held[worker].units, worker)):
@@ -128,7 +128,7 @@ class Recovery:
                 return None
             try:
                 source = self._board.address_of("worker", worker)
-                return Found(self._holder_at(source).capture(held[worker].epoch, True), source, rolled_back=False)
+                return Found(self._holder_at(source).capture(held[worker].epoch, True), source, rolled_back)
             except UNREACHED as error:
                 self._board.evict(worker, f"its state could not be captured: {error}")
         return None
