@@ -25,6 +25,7 @@ PROMISED = {
     "rollback": "to_units rolled_back",
     "evaluation": "examples accuracy loss",
     "checkpoint": "units bytes secs",
+    "save_failed": "units error",
     "run_finished": "",
 }
 
