@@ -15,11 +15,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hybridsync import CheckpointConfig, EmulationConfig
 from hybridsync.checkpoint import CheckpointStore
 from hybridsync.durable import EpochFile
 from hybridsync.errors import CheckpointError, HybridSyncError, WorkdirError
+from hybridsync.telemetry.metrics import Metrics
 from tests.disk import bugs, oracle
 from tests.disk.faultfs import FaultyDisk
+from tests.trainers import tally_trainer
 
 KEEP = 1
 REASONS = {"ENOSPC": "No space left on device", "full": "No space left on device", "EIO": "Input/output error"}
@@ -132,9 +135,31 @@ def journal_epochs(disk: FaultyDisk, folder: str, journal: str, count: int) -> d
     return {"calls": disk.disarm()}
 
 
+def train_on_full_disk(disk: FaultyDisk, workdir: str, workload: int) -> dict[str, Any]:
+    """Train while the disk of the checkpoints is full from a quarter of the units to three quarters."""
+    trainer = tally_trainer(
+        *("asp", workload),
+        workdir=workdir,
+        checkpoint=CheckpointConfig(secs=0.02),
+        emulation=EmulationConfig(compute_secs=0.02),
+    )
+    def change(metrics: Metrics) -> None:
+        if metrics.units >= workload * 3 // 4:
+            disk.disarm()
+        elif metrics.units >= workload // 4:
+            disk.arm(Path(workdir) / "checkpoints", "full", 1)
+
+    trainer.add_hook(change, every=workload // 4)
+    result = trainer.fit()
+    return {"exit": result.summary.exit, "final": dict(result.summary.final)}
+
+
 ACTIONS: dict[str, Callable[..., dict[str, Any]]] = {
     action.__name__: action
-    for action in (save_with_fault, reserve_with_fault, killed_save, killed_reserve, journal_saves, journal_epochs)
+    for action in (
+        *(save_with_fault, reserve_with_fault, killed_save, killed_reserve),
+        *(journal_saves, journal_epochs, train_on_full_disk),
+    )
 }
 
 
