@@ -136,7 +136,7 @@ def journal_epochs(disk: FaultyDisk, folder: str, journal: str, count: int) -> d
 
 
 def train_on_full_disk(disk: FaultyDisk, workdir: str, workload: int) -> dict[str, Any]:
-    """Train while the disk of the checkpoints is full from a quarter of the units to three quarters."""
+    """Train while the disk of the workdir is full from a quarter of the units to three quarters."""
     trainer = tally_trainer(
         *("asp", workload),
         workdir=workdir,
@@ -147,7 +147,7 @@ def train_on_full_disk(disk: FaultyDisk, workdir: str, workload: int) -> dict[st
         if metrics.units >= workload * 3 // 4:
             disk.disarm()
         elif metrics.units >= workload // 4:
-            disk.arm(Path(workdir) / "checkpoints", "full", 1)
+            disk.arm(Path(workdir), "full", 1)
 
     trainer.add_hook(change, every=workload // 4)
     result = trainer.fit()
