@@ -2,7 +2,8 @@
 
 The model is stricter than any journaling file system. A file has the content of its last fsync, or any part of what
 was written since; a folder has the entries of its last fsync, or those after any number of later changes to it; and
-nothing that happens to one folder or file makes another one durable. (The approach is that of ALICE: Pillai et al.,
+nothing that happens to one folder or file makes another one durable, but that a rename from one folder to another is
+one change: what has left the one is in the other. (The approach is that of ALICE: Pillai et al.,
 "All File Systems Are Not Created Equal", OSDI 2014.)
 """
 
@@ -55,6 +56,7 @@ class Disk:
         self._root = root
         self._top = Folder()
         self._by_inode: dict[str, Any] = {}
+        self._renames: list[tuple[Folder, str, Folder, str]] = []
 
     def apply(self, line: str) -> None:
         """Make one call of the journal again."""
@@ -85,6 +87,7 @@ class Disk:
             entry = source.entries[old]
             target.put(new, entry)
             source.put(old, None)
+            self._renames.append((source, old, target, new))
         elif call == "remove":
             folder, name = self._place(words[0])
             folder.put(name, None)
@@ -93,16 +96,33 @@ class Disk:
 
     def after_power_loss(self, choose: Choice) -> Tree:
         """Return what is found when the power is back."""
-        return tuple(self._found("", self._top, choose))
+        views: dict[int, dict[str, Any]] = {}
 
-    def _found(self, path: str, folder: Folder, choose: Choice) -> Iterator[tuple[str, bytes | None]]:
-        entries = dict(folder.durable)
-        _apply(entries, folder.since[: choose(len(folder.since) + 1)])
-        for name, entry in sorted(entries.items()):
+        def view(folder: Folder) -> dict[str, Any]:
+            if id(folder) not in views:
+                views[id(folder)] = dict(folder.durable)
+                _apply(views[id(folder)], folder.since[: choose(len(folder.since) + 1)])
+            return views[id(folder)]
+
+        for source, old, target, new in self._renames:
+            entry = target.entries.get(new)
+            if source is target or entry is None:
+                continue
+            here, there = view(source).get(old) is entry, view(target).get(new) is entry
+            if here and there:
+                del view(source)[old]
+            elif not here and not there:
+                view(target)[new] = entry
+        return tuple(self._found("", self._top, view, choose))
+
+    def _found(
+        self, path: str, folder: Folder, view: Callable[[Folder], dict[str, Any]], choose: Choice
+    ) -> Iterator[tuple[str, bytes | None]]:
+        for name, entry in sorted(view(folder).items()):
             below = f"{path}/{name}" if path else name
             if isinstance(entry, Folder):
                 yield below, None
-                yield from self._found(below, entry, choose)
+                yield from self._found(below, entry, view, choose)
             else:
                 now = bytes(entry.content)
                 ways = [entry.durable, now[: len(now) // 2], bytes(len(now)), now]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hybridsync.checkpoint import QUARANTINE, CheckpointStore, Restored
+from hybridsync.checkpoint import QUARANTINE, REASON_FILE, CheckpointStore, Restored
 from hybridsync.durable import EpochFile
 from hybridsync.errors import CheckpointError
 from hybridsync.layout import fingerprint
@@ -82,6 +82,16 @@ def check_nothing_left(folder: Path, keep: int) -> None:
     names = sorted(path.name for path in folder.iterdir())
     assert all(name.isdecimal() for name in names), f"something was left behind: {names}"
     assert len(names) <= keep, f"{names} are more than {keep}"
+
+
+def check_fallback(folder: Path) -> None:
+    """Assert that state 1 is restored where step 2 is damaged, and that its reason was told and stays."""
+    found = newest(folder)
+    assert found is not None
+    assert found[0] == 1, f"state {found[0]} was restored"
+    reason = (folder / QUARANTINE / "2" / REASON_FILE).read_text()
+    assert "run/metadata" in reason, f"the reason is {reason!r}"
+    assert not found[1].quarantined or found[1].quarantined == ((2, reason.rstrip()),)
 
 
 def check_failed_save(error: CheckpointError, reason: str) -> None:

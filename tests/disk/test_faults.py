@@ -52,6 +52,16 @@ def test_a_kill_at_any_call_of_a_save_leaves_it_or_the_one_before(start_victim, 
     assert outcomes[1] > outcomes[2] > 0
 
 
+@pytest.mark.parametrize("mode", ["ENOSPC", "EIO", "full"])
+def test_a_refusal_at_any_call_of_a_fallback_is_named_and_loses_nothing(victim, one_step, tmp_path, mode):
+    for at in numbers(1):
+        answer = victim.ask("fall_back_with_fault", template=one_step, folder=tmp_path / str(at), mode=mode, at=at)
+        if answer["calls"] < at:
+            break
+        assert answer["error"] or mode == "full"
+    assert at > 7, "a folder, the reason, a rename, and each made durable"
+
+
 @pytest.mark.parametrize("before", [0, 2])
 @pytest.mark.parametrize("mode", ["ENOSPC", "EIO", "full"])
 def test_a_refusal_at_any_call_of_a_reservation_hands_no_epoch_out(victim, tmp_path, mode, before):

@@ -15,7 +15,7 @@ from tests.disk.journal import Disk, crashes, everything
 KEEP = 1
 SWEEPS = [
     pytest.param({"every": 7, "seeds": 3}, 2, id="slice"),
-    pytest.param({"every": 1, "seeds": 8}, 4, id="every-call", marks=pytest.mark.soak),
+    pytest.param({"every": 1, "seeds": 24}, 4, id="every-call", marks=pytest.mark.soak),
 ]
 
 
@@ -49,6 +49,18 @@ def test_a_power_loss_before_any_call_leaves_whole_states_and_all_that_were_prom
     print(f"{found.total()} disks: the promised state {found[0]} times, the one being saved {found[1]} times")
     assert found.total() > 50
     assert found[0] > found[1] > 0
+
+
+def test_a_power_loss_while_a_damaged_step_is_set_aside_loses_neither_the_good_one_nor_the_reason(victim, tmp_path):
+    journal, root, num_disks = tmp_path / "journal", tmp_path / "disk", 0
+    victim.ask("journal_fallback", folder=root, journal=journal)
+    for crash in crashes(journal, root, seeds=10):
+        if "damaged" in crash.promised:
+            copy = crash.build(tmp_path / "copy")
+            oracle.check_fallback(copy / "checkpoints")
+            shutil.rmtree(copy)
+            num_disks += 1
+    assert num_disks > 5
 
 
 def check_epochs(victim: Any, folder: Path) -> int:

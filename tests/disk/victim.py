@@ -135,6 +135,43 @@ def journal_epochs(disk: FaultyDisk, folder: str, journal: str, count: int) -> d
     return {"calls": disk.disarm()}
 
 
+def journal_fallback(disk: FaultyDisk, folder: str, journal: str) -> dict[str, Any]:
+    """Save states 1 and 2 in an empty folder, damage the second, and restore, noting each call."""
+    path = Path(folder)
+    path.mkdir()
+    disk.arm(path, journal=Path(journal))
+    store = CheckpointStore(path / "checkpoints", keep=2)
+    for number in (1, 2):
+        oracle.save(store, number)
+    store.close()
+    with open(path / "checkpoints" / "2" / "run" / "metadata", "wb") as file:
+        file.write(b"damage")
+        file.flush()
+        os.fsync(file.fileno())
+    disk.mark("damaged")
+    oracle.check_fallback(path / "checkpoints")
+    disk.mark("told")
+    return {"calls": disk.disarm()}
+
+
+def fall_back_with_fault(disk: FaultyDisk, template: str, folder: str, mode: str, at: int) -> dict[str, Any]:
+    """Restore where the newest step is damaged, with a fault at one call; then restore again."""
+    path = Path(shutil.copytree(template, folder))
+    oracle.save(CheckpointStore(path, keep=2), 2)
+    (path / "2" / "run" / "metadata").unlink()
+    error = ""
+    disk.arm(path, mode, at)
+    try:
+        oracle.check_fallback(path)
+    except CheckpointError as failure:
+        error = str(failure)
+        assert REASONS[mode] in error, error
+        assert "free space or mend the disk" in error, error
+    calls = disk.disarm()
+    oracle.check_fallback(path)
+    return {"calls": calls, "error": error}
+
+
 def train_on_full_disk(disk: FaultyDisk, workdir: str, workload: int) -> dict[str, Any]:
     """Train while the disk of the workdir is full from a quarter of the units to three quarters."""
     trainer = tally_trainer(
@@ -158,7 +195,7 @@ ACTIONS: dict[str, Callable[..., dict[str, Any]]] = {
     action.__name__: action
     for action in (
         *(save_with_fault, reserve_with_fault, killed_save, killed_reserve),
-        *(journal_saves, journal_epochs, train_on_full_disk),
+        *(journal_saves, journal_epochs, journal_fallback, fall_back_with_fault, train_on_full_disk),
     )
 }
 
