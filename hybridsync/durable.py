@@ -13,6 +13,8 @@ import socket
 from pathlib import Path
 from types import TracebackType
 
+import xxhash
+
 from hybridsync.errors import WorkdirError
 from hybridsync.plan import Epoch
 
@@ -105,22 +107,27 @@ class EpochFile:
         """Return the newest epoch that was ever reserved, None before the first.
 
         Raises:
-          WorkdirError: the file does not hold an epoch.
+          WorkdirError: the file does not hold an epoch, or cannot be read.
         """
         try:
             text = self._path.read_text(encoding="utf-8")
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise WorkdirError(f"cannot read {self._path}: {error.strerror}; mend the disk or its rights") from error
         except UnicodeDecodeError as error:
             raise self._unreadable(f"bytes that are no text: {error}") from error
         try:
             record = json.loads(text)
-            number, nonce = record["number"], int(record["nonce"], 16)
-        except (ValueError, TypeError, KeyError) as error:
+            number, nonce, check = record["number"], int(record["nonce"], 16), record.get("digest")
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise self._unreadable(repr(text[:80])) from error
-        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        if type(number) is not int or number < 1 or not record.keys() <= {"number", "nonce", "digest"}:
             raise self._unreadable(repr(text[:80]))
-        return Epoch(number, nonce)
+        epoch = Epoch(number, nonce)
+        if check not in (None, _epoch_digest(epoch)):  # None: written by hand
+            raise self._unreadable(f"{text[:80]!r}, whose digest is {_epoch_digest(epoch)}")
+        return epoch
 
     def reserve(self, above: int = 0) -> Epoch:
         """Reserve the next epoch: its number is above the file's and above `above`.
@@ -129,13 +136,18 @@ class EpochFile:
           above: a number known from elsewhere, such as the checkpoint's, in case the file was lost.
 
         Raises:
-          WorkdirError: the file does not hold an epoch.
-          OSError: the disk refuses; no epoch was handed out.
+          WorkdirError: the file does not hold an epoch, or the disk refuses: no epoch was handed out.
         """
         newest = self.read()
         number = max(newest.number if newest else 0, above) + 1
         epoch = Epoch(number, int.from_bytes(os.urandom(_NONCE_BYTES), "big"))
-        write_durable(self._path, json.dumps({"number": epoch.number, "nonce": f"{epoch.nonce:016x}"}) + "\n")
+        try:
+            write_durable(self._path, _epoch_text(epoch))
+        except OSError as error:
+            raise WorkdirError(
+                f"epoch {number} cannot be reserved in {self._path}: {error.strerror}; nobody was given it: "
+                "free space or mend the disk, and run the same command again"
+            ) from error
         return epoch
 
     def _unreadable(self, found: str) -> WorkdirError:
@@ -143,6 +155,16 @@ class EpochFile:
             f'{self._path} holds {found}, not {{"number": N, "nonce": "hex"}}; write the highest epoch that '
             "events.jsonl names there, or start in another workdir"
         )
+
+
+def _epoch_text(epoch: Epoch) -> str:
+    record = {"number": epoch.number, "nonce": f"{epoch.nonce:016x}", "digest": _epoch_digest(epoch)}
+    return json.dumps(record) + "\n"
+
+
+def _epoch_digest(epoch: Epoch) -> str:
+    """Return what tells a number that was written from one in which a bit has changed."""
+    return xxhash.xxh3_64_hexdigest(f"{epoch.number} {epoch.nonce}".encode())
 
 
 class WorkdirLock:

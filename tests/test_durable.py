@@ -1,3 +1,5 @@
+import contextlib
+import itertools
 import json
 import os
 import socket
@@ -85,7 +87,7 @@ def test_an_epoch_that_could_not_be_written_is_not_handed_out(tmp_path, monkeypa
     def broken(path):
         raise OSError(5, "Input/output error")
 
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="Input/output"):
+    with monkeypatch.context() as patch, pytest.raises(WorkdirError, match=r"epoch 2 cannot be .*Input/output"):
         patch.setattr(durable, "sync_directory", broken)
         EpochFile(tmp_path).reserve()
     assert EpochFile(tmp_path).reserve().number >= 3
@@ -111,6 +113,22 @@ def test_a_damaged_epoch_file_is_refused_and_not_restarted_from_one(tmp_path, co
     with pytest.raises(WorkdirError, match=r"highest epoch that events\.jsonl names"):
         EpochFile(tmp_path).reserve()
     assert (tmp_path / "epoch").read_bytes() == content
+
+
+def test_a_bit_that_changed_in_the_epoch_file_is_refused_or_changes_nothing(tmp_path):
+    epoch = EpochFile(tmp_path).reserve(above=2)
+    content = (tmp_path / "epoch").read_bytes()
+    for position, bit in itertools.product(range(len(content)), range(8)):
+        flipped = bytearray(content)
+        flipped[position] ^= 1 << bit
+        (tmp_path / "epoch").write_bytes(flipped)
+        with contextlib.suppress(WorkdirError):
+            assert EpochFile(tmp_path).read() == epoch, f"byte {position}, bit {bit}"
+
+
+def test_an_epoch_written_by_hand_needs_no_digest(tmp_path):
+    (tmp_path / "epoch").write_text('{"number": 7, "nonce": "0"}')
+    assert EpochFile(tmp_path).reserve().number == 8
 
 
 def test_a_second_holder_is_told_who_the_first_is(tmp_path):

@@ -417,6 +417,8 @@ def test_a_commit_that_fails_once_is_tried_again_and_the_training_goes_on(tmp_pa
     assert is_exact(result.summary.final)
     assert refused == [32]
     assert "not durable since unit 32" in capsys.readouterr().err
+    (event,) = events_of(tmp_path / "run", "save_failed")
+    assert (event["units"], event["error"]) == (32, "the disk is full")
     (switch,) = result.summary.switches
     assert switch["commit_secs"] > 0
 

@@ -163,6 +163,7 @@ class Reporter:
 
     def not_durable(self, units: int, why: str) -> None:
         """Say that the state at `units` could not be saved, and that training goes on."""
+        self.event("save_failed", units=units, error=why)
         self.note(f"not durable since unit {units:,}, training goes on and the save is tried again: {why}")
 
     def evaluated(self, units: int, figures: dict[str, Any] | None) -> None:

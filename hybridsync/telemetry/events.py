@@ -32,6 +32,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "rollback": ("to_units", "rolled_back"),
     "evaluation": ("examples", "accuracy", "loss"),
     "checkpoint": ("units", "bytes", "secs"),
+    "save_failed": ("units", "error"),
     "run_finished": (),
 }  # fmt: skip
 """The fields that a line of each kind holds besides `t`, `wall`, `kind` and `epoch`."""

@@ -4,6 +4,7 @@
 '{"loss":null,"rate":0.5}'
 """
 
+import errno
 import json
 import math
 import os
@@ -12,7 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from absl import logging
+
 from hybridsync.errors import WorkdirError
+
+_WAITING_BYTES = 16 << 20
 
 
 def encode(value: Any) -> str:
@@ -73,7 +78,10 @@ def _whole(content: bytes) -> int:
 class LineFile:
     """Appends JSON lines, each by one `write`; opening cuts what a crash has torn off.
 
-    The lock keeps the lines of several threads apart.
+    A full disk does not end a run for the sake of its record: lines that the disk refuses wait in memory, in their
+    order, and go out before the next one that it takes.
+
+    The lock keeps the lines of several threads apart, and guards those that wait.
 
     Args:
         path: of the file; created when absent.
@@ -84,8 +92,10 @@ class LineFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._lock = threading.Lock()
+        self._path = Path(path)
+        self._waiting = b""
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        content = Path(path).read_bytes()
+        content = self._path.read_bytes()
         whole = _whole(content)
         if whole < len(content):
             os.ftruncate(self._descriptor, whole)
@@ -93,22 +103,45 @@ class LineFile:
         self.last: dict[str, Any] | None = json.loads(content[begin:whole]) if whole else None
 
     def append(self, value: Mapping[str, Any]) -> None:
-        """Append one line.
+        """Append one line, behind those that wait.
 
         Raises:
-            OSError: the disk refuses; what it took of the line is cut again.
+            OSError: the disk refuses, and has refused more than 16 MiB by now.
         """
         line = encode(value).encode() + b"\n"
         with self._lock:
-            end = os.fstat(self._descriptor).st_size
-            written = os.write(self._descriptor, line)
-            if written < len(line):
-                os.ftruncate(self._descriptor, end)
-                raise OSError(f"the disk took {written} of a line's {len(line)} bytes; make room on it")
+            waited = bool(self._waiting)
+            self._waiting += line
+            try:
+                self._write()
+            except OSError as error:
+                if len(self._waiting) > _WAITING_BYTES:
+                    raise
+                if not waited:
+                    logging.error("%s: %s; its lines wait in memory until there is room", self._path, error)
 
     def close(self) -> None:
-        """Close the file; a second call does nothing."""
+        """Write what waits and close the file; a second call does nothing.
+
+        Raises:
+            OSError: the disk refuses; the lines that waited are lost.
+        """
         with self._lock:
-            if self._descriptor >= 0:
+            if self._descriptor < 0:
+                return
+            try:
+                self._write()
+            finally:
                 os.close(self._descriptor)
                 self._descriptor = -1
+
+    def _write(self) -> None:
+        """Write the lines that wait, all or none of them."""
+        if not self._waiting:
+            return
+        end = os.fstat(self._descriptor).st_size
+        written = os.write(self._descriptor, self._waiting)
+        if written < len(self._waiting):
+            os.ftruncate(self._descriptor, end)
+            raise OSError(errno.ENOSPC, f"{written} of {len(self._waiting)} bytes taken; make room", str(self._path))
+        self._waiting = b""

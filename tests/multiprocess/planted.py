@@ -10,7 +10,6 @@ import os
 import sys
 import threading
 import time
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from absl import app
 
 from hybridsync.runtime import child, supervisor
 from launch import train
-
 
 HOLD_SECS = 20.0
 

@@ -1,4 +1,5 @@
 import json
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ PROMISED = {
     "rollback": "to_units rolled_back",
     "evaluation": "examples accuracy loss",
     "checkpoint": "units bytes secs",
+    "save_failed": "units error",
     "run_finished": "",
 }
 
@@ -143,3 +145,35 @@ def test_lines_of_several_threads_stay_whole_and_in_time_order(tmp_path: Path) -
     times = [event["t"] for event in read_events(tmp_path)]
     assert len(times) == 200
     assert times == sorted(times)
+
+
+def test_lines_that_a_full_disk_refuses_wait_and_come_in_order_when_there_is_room(tmp_path: Path, monkeypatch) -> None:
+    log = EventLog(tmp_path, ManualClock())
+    log.write("run_started", epoch=0)
+    write, taken = os.write, iter((None, 7))
+
+    def full(descriptor: int, data: bytes) -> int:
+        if (size := next(taken, 0)) is None:
+            raise OSError(28, "No space left on device")
+        return write(descriptor, data[:size])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        for epoch in (1, 2, 3):
+            log.write("phase_ended", epoch=epoch)
+        assert [event["epoch"] for event in read_events(tmp_path)] == [0]
+    log.write("run_finished", epoch=4)
+    log.close()
+    assert [event["epoch"] for event in read_events(tmp_path)] == [0, 1, 2, 3, 4]
+
+
+def test_lines_that_still_wait_at_the_end_are_told(tmp_path: Path, monkeypatch) -> None:
+    log = EventLog(tmp_path, ManualClock())
+
+    def full(descriptor: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
+        patch.setattr(os, "write", full)
+        log.write("run_started", epoch=0)
+        log.close()

@@ -1,0 +1,129 @@
+"""A step's files as Orbax writes and reads them: the state and JSON items beside it. Nothing else imports Orbax."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+
+STATE = "state"
+_DRAIN_SECS = 30.0
+
+# What Orbax, TensorStore and JSON raise on damaged files and refusing disks; there is no common base.
+FAILURES = (
+    *(OSError, EOFError, RuntimeError, ArithmeticError, AssertionError),
+    *(ValueError, TypeError, LookupError, AttributeError),
+)
+
+
+class _PatientLoop(asyncio.SelectorEventLoop):
+    """Waits, before it closes, for the reads and writes that go on when the first of many has failed.
+
+    Orbax closes its loop at once; each of them would then print a traceback of its own.
+    """
+
+    def close(self) -> None:
+        left = set() if self.is_closed() else asyncio.all_tasks(self)
+        if left:
+            done, _ = self.run_until_complete(asyncio.wait(left, timeout=_DRAIN_SECS))
+            for task in done:
+                if not task.cancelled():
+                    task.exception()  # marks it as seen
+        super().close()
+
+
+class _PatientPolicy(asyncio.DefaultEventLoopPolicy):
+    def new_event_loop(self) -> asyncio.AbstractEventLoop:
+        return _PatientLoop()
+
+
+@contextmanager
+def _patient() -> Iterator[None]:
+    """Let Orbax run on patient loops."""
+    previous = asyncio.get_event_loop_policy()
+    asyncio.set_event_loop_policy(_PatientPolicy())
+    try:
+        yield
+    finally:
+        asyncio.set_event_loop_policy(previous)
+
+
+class StepFiles:
+    """Writes and reads the files of one step at a time.
+
+    Args:
+      items: names of the JSON objects beside the state.
+    """
+
+    def __init__(self, items: tuple[str, ...]) -> None:
+        self._items = items
+        self._open: ocp.Checkpointer | None = None
+
+    def write(self, folder: Path, state: Any, items: Mapping[str, Any]) -> None:
+        """Write a step into a new folder; what is on the disk then is not durable yet.
+
+        Args:
+          folder: absent; its parent exists.
+          state: pytree of numpy arrays.
+          items: JSON objects by name.
+
+        Raises:
+          FAILURES: some of it was not written.
+        """
+        with _patient():
+            self._checkpointer().save(
+                folder,
+                args=ocp.args.Composite(
+                    **{STATE: ocp.args.PyTreeSave(state)},
+                    **{name: ocp.args.JsonSave(items[name]) for name in self._items},
+                ),
+            )
+
+    def read(self, folder: Path) -> tuple[Any, dict[str, Any]]:
+        """Return the state (numpy leaves in nested dicts and lists) and the items.
+
+        Raises:
+          FAILURES: they cannot be read.
+        """
+        with _patient():
+            found = self._checkpointer().restore(
+                folder,
+                args=ocp.args.Composite(
+                    **{STATE: ocp.args.PyTreeRestore()}, **{name: ocp.args.JsonRestore() for name in self._items}
+                ),
+            )
+        return found[STATE], {name: found[name] for name in self._items}
+
+    def close(self) -> None:
+        """Release Orbax's threads; the next call starts new ones."""
+        checkpointer, self._open = self._open, None
+        if checkpointer is not None:
+            checkpointer.close()
+
+    def _checkpointer(self) -> ocp.Checkpointer:
+        if self._open is None:
+            # zstd saves a tenth of the space of float noise and takes three times as long (100 MB: 0.41 s).
+            handlers: dict[str, Any] = {STATE: ocp.PyTreeCheckpointHandler(use_compression=False)}
+            handlers |= {name: ocp.JsonCheckpointHandler() for name in self._items}
+            self._open = ocp.Checkpointer(ocp.CompositeCheckpointHandler(**handlers))
+        return self._open
+
+
+def stored_paths(state: Any) -> set[str]:
+    """Return the paths under which Orbax will give a tree's leaves back."""
+    return set(by_path(ocp.tree.serialize_tree(state, keep_empty_nodes=True)))
+
+
+def by_path(tree: Any) -> dict[str, Any]:
+    """Return a tree's leaves by their keys from the root, joined by "/".
+
+    >>> by_path({"a": [1, 2]})
+    {'a/0': 1, 'a/1': 2}
+    """
+    entries = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(keys, simple=True, separator="/"): leaf for keys, leaf in entries}

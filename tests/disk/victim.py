@@ -1,0 +1,218 @@
+"""A process whose disk fails: `LD_PRELOAD=faultfs.so python -m tests.disk.victim` does what the lines of stdin say.
+
+Each line is a JSON object, `do` names a function here and the rest are its arguments; each answer is a line, what the
+function returns. Errors that the oracle raises are answered as {"violation": text}.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hybridsync import CheckpointConfig, EmulationConfig
+from hybridsync.checkpoint import CheckpointStore
+from hybridsync.durable import EpochFile
+from hybridsync.errors import CheckpointError, HybridSyncError, WorkdirError
+from hybridsync.telemetry.metrics import Metrics
+from tests.disk import bugs, oracle
+from tests.disk.faultfs import FaultyDisk
+from tests.trainers import tally_trainer
+
+KEEP = 1
+REASONS = {"ENOSPC": "No space left on device", "full": "No space left on device", "EIO": "Input/output error"}
+
+
+def save_with_fault(disk: FaultyDisk, template: str, folder: str, mode: str, at: int) -> dict[str, Any]:
+    """Save state 2 after state 1 with a fault at one call; the process lives, tells of it, and saves state 3."""
+    path = Path(shutil.copytree(template, folder))
+    store = CheckpointStore(path, keep=KEEP)
+    error = ""
+    disk.arm(path, mode, at)
+    try:
+        oracle.save(store, 2)
+    except CheckpointError as failure:
+        error = str(failure)
+        calls = disk.disarm()
+        oracle.check_failed_save(failure, REASONS[mode])
+    else:
+        calls = disk.disarm()
+    found = oracle.check_survivor(path, 1 if error else 2, 2, KEEP)
+    oracle.save(store, 3)
+    oracle.check_survivor(path, 3, 3, KEEP)
+    oracle.check_nothing_left(path, KEEP)
+    shutil.rmtree(path)
+    return {"calls": calls, "error": error, "found": found}
+
+
+def reserve_with_fault(disk: FaultyDisk, folder: str, mode: str, at: int, before: int) -> dict[str, Any]:
+    """Reserve an epoch after `before` others, with a fault at one call; then reserve another."""
+    path = Path(folder)
+    path.mkdir()
+    promised = [EpochFile(path).reserve().number for _ in range(before)]
+    error = ""
+    disk.arm(path, mode, at)
+    try:
+        promised.append(EpochFile(path).reserve().number)
+    except WorkdirError as failure:
+        error = str(failure)
+        assert REASONS[mode] in error, error
+        assert "free space or mend the disk" in error, error
+    calls = disk.disarm()
+    oracle.check_epochs(path, promised)
+    return {"calls": calls, "error": error}
+
+
+def killed_save(disk: FaultyDisk, template: str, folder: str, at: int) -> dict[str, Any]:
+    """Let a child save state 2 after state 1 and kill it at one call."""
+    path = Path(shutil.copytree(template, folder))
+
+    def save() -> None:
+        store = CheckpointStore(path, keep=KEEP)
+        disk.arm(path, "kill", at)
+        oracle.save(store, 2)
+
+    return {"killed": _in_child(save)}
+
+
+def killed_reserve(disk: FaultyDisk, folder: str, at: int, before: int) -> dict[str, Any]:
+    """Let a child reserve an epoch after `before` others and kill it at one call."""
+    path = Path(folder)
+    path.mkdir()
+    for _ in range(before):
+        EpochFile(path).reserve()
+
+    def reserve() -> None:
+        disk.arm(path, "kill", at)
+        EpochFile(path).reserve()
+
+    return {"killed": _in_child(reserve)}
+
+
+def _in_child(work: Callable[[], None]) -> bool:
+    """Do it in a copy of this process; return whether it was killed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # jax warns of threads; none was started yet
+        child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, f"the child ended with status {status}"
+    return os.WIFSIGNALED(status)
+
+
+def journal_saves(disk: FaultyDisk, folder: str, journal: str, saves: int, keep: int) -> dict[str, Any]:
+    """Make a store in an empty folder and save states 1, 2, ... into it, noting each call and each return."""
+    path = Path(folder)
+    path.mkdir()
+    disk.arm(path, journal=Path(journal))
+    store = CheckpointStore(path / "checkpoints", keep=keep)
+    for number in range(1, saves + 1):
+        disk.mark(f"begin {number}")
+        oracle.save(store, number)
+        disk.mark(f"saved {number}")
+    store.close()
+    return {"calls": disk.disarm()}
+
+
+def journal_epochs(disk: FaultyDisk, folder: str, journal: str, count: int) -> dict[str, Any]:
+    """Reserve epochs in an empty folder, noting each call and each return."""
+    path = Path(folder)
+    path.mkdir()
+    disk.arm(path, journal=Path(journal))
+    for _ in range(count):
+        disk.mark(f"epoch {EpochFile(path).reserve().number}")
+    return {"calls": disk.disarm()}
+
+
+def journal_fallback(disk: FaultyDisk, folder: str, journal: str) -> dict[str, Any]:
+    """Save states 1 and 2 in an empty folder, damage the second, and restore, noting each call."""
+    path = Path(folder)
+    path.mkdir()
+    disk.arm(path, journal=Path(journal))
+    store = CheckpointStore(path / "checkpoints", keep=2)
+    for number in (1, 2):
+        oracle.save(store, number)
+    store.close()
+    with open(path / "checkpoints" / "2" / "run" / "metadata", "wb") as file:
+        file.write(b"damage")
+        file.flush()
+        os.fsync(file.fileno())
+    disk.mark("damaged")
+    oracle.check_fallback(path / "checkpoints")
+    disk.mark("told")
+    return {"calls": disk.disarm()}
+
+
+def fall_back_with_fault(disk: FaultyDisk, template: str, folder: str, mode: str, at: int) -> dict[str, Any]:
+    """Restore where the newest step is damaged, with a fault at one call; then restore again."""
+    path = Path(shutil.copytree(template, folder))
+    oracle.save(CheckpointStore(path, keep=2), 2)
+    (path / "2" / "run" / "metadata").unlink()
+    error = ""
+    disk.arm(path, mode, at)
+    try:
+        oracle.check_fallback(path)
+    except CheckpointError as failure:
+        error = str(failure)
+        assert REASONS[mode] in error, error
+        assert "free space or mend the disk" in error, error
+    calls = disk.disarm()
+    oracle.check_fallback(path)
+    return {"calls": calls, "error": error}
+
+
+def train_on_full_disk(disk: FaultyDisk, workdir: str, workload: int) -> dict[str, Any]:
+    """Train while the disk of the workdir is full from a quarter of the units to three quarters."""
+    trainer = tally_trainer(
+        *("asp", workload),
+        workdir=workdir,
+        checkpoint=CheckpointConfig(secs=0.02),
+        emulation=EmulationConfig(compute_secs=0.02),
+    )
+    def change(metrics: Metrics) -> None:
+        if metrics.units >= workload * 3 // 4:
+            disk.disarm()
+        elif metrics.units >= workload // 4:
+            disk.arm(Path(workdir), "full", 1)
+
+    trainer.add_hook(change, every=workload // 4)
+    result = trainer.fit()
+    return {"exit": result.summary.exit, "final": dict(result.summary.final)}
+
+
+ACTIONS: dict[str, Callable[..., dict[str, Any]]] = {
+    action.__name__: action
+    for action in (
+        *(save_with_fault, reserve_with_fault, killed_save, killed_reserve),
+        *(journal_saves, journal_epochs, journal_fallback, fall_back_with_fault, train_on_full_disk),
+    )
+}
+
+
+def main() -> None:
+    disk = FaultyDisk()
+    if len(sys.argv) > 1:
+        bugs.plant(sys.argv[1])
+    for line in sys.stdin:
+        words = json.loads(line)
+        try:
+            answer = ACTIONS[words.pop("do")](disk, **words)
+        except (AssertionError, HybridSyncError) as violation:
+            disk.disarm()
+            answer = {"violation": str(violation)}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()
