@@ -45,7 +45,7 @@ class Holding:
     """
 
     def __init__(self, layout: Layout) -> None:
-        self._layout = layout
+        self.layout = layout
         self._condition = threading.Condition()
         self._readers = 0
         self._buffer: np.ndarray | None = None
@@ -58,7 +58,7 @@ class Holding:
         Raises:
           WaitTimeout: somebody still reads the last capture.
         """
-        self.fill(lambda buffer: self._layout.pack(state, out=buffer))
+        self.fill(lambda buffer: self.layout.pack(state, out=buffer))
 
     def fill(self, write: Callable[[np.ndarray], object]) -> None:
         """Let `write` put a state into the canonical buffer, or a part of it: nobody reads it before `seal`.
@@ -74,7 +74,7 @@ class Holding:
                     "no other capture can be taken"
                 )
             if self._buffer is None:
-                self._buffer = self._layout.empty()
+                self._buffer = self.layout.empty()
             write(self._buffer)
 
     def complete(self, write: Callable[[np.ndarray], object]) -> None:
@@ -96,14 +96,14 @@ class Holding:
         with self._condition:
             assert self._buffer is not None, "seal follows pack"
             applied = tuple(applied)
-            digest = fingerprint(self._layout.unpack(self._buffer))
+            digest = fingerprint(self.layout.unpack(self._buffer))
             units = sum(stop - start for start, stop in applied)
             self._capture = Capture(
                 capture_id=self._next_id,
                 held=Held(epoch, units, sequence, digest),
                 applied=applied,
                 dropped=tuple(dropped),
-                num_bytes=self._layout.nbytes,
+                num_bytes=self.layout.nbytes,
                 first_applied=first_applied,
                 last_applied=last_applied,
             )
@@ -157,6 +157,16 @@ class Kept:
     def keep(self, capture: Capture, state: TrainState) -> None:
         """Keep a newer state, which nobody changes any more."""
         self._kept = capture, state
+
+    def take(self, capture: Capture, source: str, reader: ReaderPort) -> None:
+        """Fetch and keep another state instead, though it is not committed.
+
+        Raises:
+          StaleEpoch: the source no longer keeps that capture.
+          DamagedState: what arrived is not the state that was captured.
+        """
+        layout = self._holding.layout
+        self.keep(capture, fetch(source, capture.capture_id, capture.held.fingerprint, layout, lambda address: reader))
 
     @property
     def units(self) -> int:

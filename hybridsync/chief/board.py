@@ -336,9 +336,14 @@ class Board:
         """Members for whom the others wait: silent for `silent_secs`; if none is, those not waiting themselves."""
         with self._condition:
             inside = self._here.missing(self._workers.ids())
-            silent = {m.hello.id for m in self._workers.expired(self._clock.monotonic(), silent_secs)}
+            silent = self.silent(silent_secs)
             found = [worker for worker in inside if worker in silent]
             return found or [worker for worker in inside if self._here.doing.get(worker) != WAITING]
+
+    def silent(self, secs: float) -> set[int]:
+        """Live workers that have not been heard of for `secs`."""
+        with self._condition:
+            return {member.hello.id for member in self._workers.expired(self._clock.monotonic(), secs)}
 
     @property
     def broken(self) -> str:

@@ -50,6 +50,11 @@ class Meshes:
             "orders) by as many losses; run the same command again: it resumes from the last commit in a fresh world"
         )
 
+    def used(self, members: tuple[int, ...], lane: int) -> None:
+        """Count a mesh as dead that an earlier chief has chosen in this world."""
+        self._dead.add((members, lane))
+        self._num_lost = max(self._num_lost, lane + 1)
+
     def lose(self) -> None:
         """Count every mesh formed so far as dead: a member was lost, or a hung collective was broken.
 

@@ -15,7 +15,7 @@ from hybridsync.paths.driver import drive
 from hybridsync.paths.emulation import Emulation
 from hybridsync.paths.leases import LeaseStream
 from hybridsync.paths.recorder import WorkerRecorder
-from hybridsync.plan import Phase
+from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.ports import WorkPort
 from hybridsync.protocols.base import Compute, Lease, Pull, PushPull
 from hybridsync.step import Parameters, Programs
@@ -86,6 +86,7 @@ class ServerEngine:
         self._recorder, self._emulation = recorder, emulation
         self._lock = threading.Lock()
         self.stream: LeaseStream | None = None
+        self._epoch = NO_EPOCH
         self._link: ServerLink | None = None
 
     def run(self, phase: Phase) -> None:
@@ -97,16 +98,16 @@ class ServerEngine:
         """
         link = self._link_of(phase)
         with self._lock:
-            self._link = link
+            self._epoch, self._link = phase.epoch, link
         try:
             _Worker(self, phase, link).run()
         finally:
             link.close()
 
-    def revoke(self, reason: str) -> None:
-        """Make the phase under way raise RoleLost; called from another thread."""
+    def revoke(self, epoch: Epoch, reason: str) -> None:
+        """Make the phase under way raise RoleLost, if it is `epoch`; called from another thread."""
         with self._lock:
-            link = self._link
+            link = self._link if epoch == self._epoch else None
         if link is not None:
             link.close()
 

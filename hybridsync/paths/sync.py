@@ -18,7 +18,7 @@ from hybridsync.paths.emulation import Emulation
 from hybridsync.paths.leases import LeaseStream
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.paths.replica import Replica
-from hybridsync.plan import Phase
+from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.ports import WorkPort
 from hybridsync.protocols.base import Average, Compute, Lease, LocalUpdate
 from hybridsync.step import Programs
@@ -53,6 +53,7 @@ class SyncEngine:
         self._ahead = ahead
         self._lock = threading.Lock()
         self.stream: LeaseStream | None = None
+        self._epoch = NO_EPOCH
         self._collective: Collective | None = None
         self._revoked = ""
 
@@ -64,12 +65,14 @@ class SyncEngine:
           RoleLost, WaitTimeout: whoever holds the starting state, or a member, did not answer.
         """
         with self._lock:
-            self._collective, self._revoked = None, ""
+            self._epoch, self._collective, self._revoked = phase.epoch, None, ""
         _Member(self, phase).run()
 
-    def revoke(self, reason: str) -> None:
-        """Make the phase under way raise PhaseRevoked; called from another thread."""
+    def revoke(self, epoch: Epoch, reason: str) -> None:
+        """Make the phase under way raise PhaseRevoked, if it is `epoch`; called from another thread."""
         with self._lock:
+            if epoch != self._epoch:
+                return
             self._revoked, collective = reason, self._collective
         if collective is not None:
             collective.break_off(reason)

@@ -26,7 +26,7 @@ class Engine(Protocol):
 
     def run(self, phase: Phase) -> None: ...
 
-    def revoke(self, reason: str) -> None: ...
+    def revoke(self, epoch: Epoch, reason: str) -> None: ...
 
     @property
     def stream(self) -> LeaseStream | None: ...
@@ -80,7 +80,7 @@ class WorkerLoop:
         with self._lock:
             phase = self._phase
         if phase is not None and phase.epoch == epoch:
-            self._engines[protocols.parse(phase.spec).path].revoke(reason)
+            self._engines[protocols.parse(phase.spec).path].revoke(epoch, reason)
 
     def standing(self) -> Standing | None:
         """Return where the worker is, for a chief that has not heard of it."""

@@ -47,8 +47,8 @@ class MeshMean:
         mesh = Mesh(np.array(devices), (_AXIS,), axis_types=(AxisType.Auto,))
         split, whole = PartitionSpec(_AXIS), PartitionSpec()
 
-        def total(floats: jax.Array) -> jax.Array:
-            return jax.lax.psum(floats, _AXIS)
+        def total(floats: jax.Array) -> tuple[jax.Array]:
+            return (jax.lax.psum(floats, _AXIS),)
 
         def total_and_highest(floats: jax.Array, ints: jax.Array) -> tuple[jax.Array, jax.Array]:
             return jax.lax.psum(floats, _AXIS), jax.lax.pmax(ints, _AXIS)
@@ -60,6 +60,7 @@ class MeshMean:
             jax.shard_map(total_and_highest, mesh=mesh, in_specs=(split, split), out_specs=(whole, whole))
         )
         self._sharding = NamedSharding(mesh, split)
+        self._programs: dict[tuple[int, int], Any] = {}
         self._position = members.index(process_index)
         self._device = devices[self._position]
         self._arrive = arrive
@@ -89,10 +90,8 @@ class MeshMean:
             self._check()
             self._busy = True
         try:
-            if ints.size:
-                results = self._total_and_highest(self._place(floats), self._place(ints))
-            else:
-                results = (self._total(self._place(floats)),)
+            parts = (self._place(floats), self._place(ints)) if ints.size else (self._place(floats),)
+            results = self._program(floats.size, ints.size)(*parts)
             jax.block_until_ready(results)
         except jax.errors.JaxRuntimeError as error:
             self.kill(str(error).splitlines()[0])
@@ -121,6 +120,8 @@ class MeshMean:
           HybridSyncError: a sum or maximum is wrong.
         """
         if not self._met:
+            for size in {num_floats, min(num_floats, _QUICK_TEST_FLOATS)}:
+                self._program(size, num_ints)  # before they meet: whoever dies while connecting is noticed late
             self._arrive(timeout_secs, self._check)
             self._met = True
             self._prove(num_floats, num_ints)
@@ -143,6 +144,19 @@ class MeshMean:
         """Wait until no call is under way, and return whether that is so."""
         with self._condition:
             return self._condition.wait_for(lambda: not self._busy, timeout_secs)
+
+    def _program(self, num_floats: int, num_ints: int) -> Callable[..., tuple[jax.Array, ...]]:
+        """Return the compiled total over buffers of these sizes."""
+        key = num_floats, num_ints
+        if key not in self._programs:
+            sizes = [(num_floats, np.float32), *([(num_ints, np.int32)] if num_ints else [])]
+            shapes = [
+                jax.ShapeDtypeStruct((size * len(self.members),), dtype, sharding=self._sharding)
+                for size, dtype in sizes
+            ]
+            total = self._total_and_highest if num_ints else self._total
+            self._programs[key] = total.lower(*shapes).compile()
+        return self._programs[key]
 
     def _place(self, local: np.ndarray) -> jax.Array:
         shape = (local.size * len(self.members),)

@@ -201,6 +201,8 @@ class Manager:
             self._chief.restore(self._capture, rolled_back=False)
         self._chief.adopt(phase, self._path)
         self._reporter.continues(phase, self._capture.held.units)
+        for members, lane in self._reporter.meshes_used():
+            self._meshes.used(members, lane)
         state = machine.Switching(Step.RUN, phase.epoch.number)
         if whole:
             self._chief.open_leases()

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from hybridsync import protocols
 from hybridsync.chief.board import Board
 from hybridsync.clock import Clock
 from hybridsync.errors import HybridSyncError, PhaseBroken, RoleLost, StaleEpoch, WaitTimeout
 from hybridsync.messages import Capture
 from hybridsync.plan import Phase
-from hybridsync.ports import HolderPort
+from hybridsync.ports import HolderPort, ReaderPort
 from hybridsync.protocols.base import Path
 
 GATHER_SECS = 2.0
@@ -41,6 +42,10 @@ class Keeper(Protocol):
 
     def offer(self) -> Capture:
         """Return a capture of it, readable at the chief."""
+        ...
+
+    def take(self, capture: Capture, source: str, reader: ReaderPort) -> None:
+        """Fetch and keep another state instead, though it is not committed."""
         ...
 
 
@@ -89,7 +94,7 @@ class Recovery:
           HybridSyncError: the run cannot go on.
         """
         served = self._from_servers(phase) if path is Path.SERVER else None
-        self._call_back(max(GATHER_SECS, 10 * unit_secs))
+        self._call_back(phase, max(GATHER_SECS, 10 * unit_secs))
         capture, source = captured
         kept_there = self._board.is_live(source)
         floor = max(self._keeper.units, capture.held.units if kept_there else 0)
@@ -110,15 +115,34 @@ class Recovery:
         except UNREACHED:  # not entered, or gone this moment: others may hold a state
             return None
 
-    def _call_back(self, secs: float) -> None:
+    def _call_back(self, phase: Phase, secs: float) -> None:
         deadline = self._clock.monotonic() + secs
         while missing := self._board.missing_back():
             left = deadline - self._clock.monotonic()
             if left <= 0:
+                self._rescue(missing, phase)
                 for worker in missing:
                     self._board.evict(worker, f"did not come back from a broken phase within {secs:g} s")
                 return
             self._board.wait_until(lambda: not self._board.missing_back(), left)
+
+    def _rescue(self, missing: list[int], phase: Phase) -> None:
+        """Fetch the state of a worker that lives, but cannot come back: it may be the newest.
+
+        Its training thread is blocked where nothing can reach it (connecting to a member that died); its holder is not.
+        """
+        alive = [worker for worker in missing if worker not in self._board.silent(GATHER_SECS / 2)]
+        if not alive or protocols.parse(phase.spec).path is not Path.SYNC:
+            return
+        try:
+            source = self._board.address_of("worker", alive[0])
+            holder = self._holder_at(source)
+            capture = holder.capture(phase.epoch, True)
+            resting = max((held.units for held in self._board.resting().values()), default=0)
+            if capture.held.units > max(resting, self._keeper.units):
+                self._keeper.take(capture, source, holder)
+        except UNREACHED:
+            return
 
     def _from_workers(self, floor: int, rolled_back: bool) -> Found | None:
         """Capture at the worker that holds the newest state, if that has at least `floor` units."""

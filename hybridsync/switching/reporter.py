@@ -123,6 +123,16 @@ class Reporter:
             self.entered(phase, units, "the chief was lost while it began")
         self._phase = phase
 
+    def meshes_used(self) -> list[tuple[tuple[int, ...], int]]:
+        """Return the members and lanes of all phases since the roles' world began, which an earlier chief announced."""
+        found: list[tuple[tuple[int, ...], int]] = []
+        for event in read_events(self._run.workdir) if self._run.workdir else []:
+            if event["kind"] == "run_started":
+                found.clear()
+            if event["kind"] == "phase_entered":
+                found.append((tuple(event["members"]), event["lane"]))
+        return found
+
     def ended(self, capture: Capture) -> None:
         """Write that the current phase is over; its capture knows the first update even of the shortest phase."""
         self._finish_switch(capture.first_applied)

@@ -144,21 +144,131 @@ def a_worker_is_stopped_beyond_its_lease(
     planted: str = "",
     stuck_secs: float = STUCK_SECS,
 ) -> None:
-    """The others go on and take over its units; when it goes on, it finds itself stale, ends, and is replaced."""
+    """The others go on and take over its units; its process is ended, and another one takes its place."""
     with tally(workdir, plan=plan, units=units, workers=workers, unit_secs=0.02, planted=planted) as job:
         job.until_units(units // 15)
         pid = job.kill_worker(victim, signal.SIGSTOP)
         lost = job.until_lost(pid)
         assert lost["reason"].startswith("no sign of life") and lost["id"] == victim
-        os.kill(pid, signal.SIGCONT)
-        assert gone(pid), "a stale worker lives on"
         assert job.wait(stuck_secs=stuck_secs) == 0, job.output + job.logs()
+        assert gone(pid), "the stopped process was left behind"
         assert_exactly_once(job.summary())
         assert job.summary()["units"]["rolled_back"] == 0
         assert longest_pause(job, "asp") < LONGEST_GAP_SECS
-        assert "incarnation" in job.log(f"worker-{victim}")
         started = [event["pid"] for event in job.events("role_started") if event.get("id") == victim]
         assert len(started) == 2 and started[0] == pid
+        assert job.tracebacks() == []
+
+
+def members_are_lost_in_lock_step(
+    workdir: Path,
+    number: signal.Signals = signal.SIGKILL,
+    *,
+    plan: str = "bsp",
+    units: int = 900,
+    workers: int = 4,
+    victims: tuple[int, ...] = (2,),
+    planted: str = "",
+    stuck_secs: float = STUCK_SECS,
+) -> None:
+    """All victims at once: the others step on in a mesh of their own, lose nothing, and take the reborn in."""
+    with tally(workdir, plan=plan, units=units, workers=workers, unit_secs=0.02, planted=planted) as job:
+        job.until_phase("bsp")
+        pids = job.live_workers()
+        for victim in victims:
+            os.kill(pids[victim], number)
+        for victim in victims:
+            job.until_lost(pids[victim])
+        assert job.wait(stuck_secs=stuck_secs) == 0, job.output + job.logs()
+        assert_exactly_once(job.summary())
+        assert job.summary()["units"]["rolled_back"] == 0, "a survivor held what was rolled back"
+        entered = job.events("phase_entered")
+        alone = [event for event in entered if event["reason"] == "death"][-1]
+        assert sorted(alone["members"]) == [worker for worker in range(workers) if worker not in victims]
+        assert [event["reason"] for event in entered].count("join") >= 1
+        assert sorted(entered[-1]["members"]) == list(range(workers))
+        started = [event["id"] for event in job.events("role_started") if event["role"] == "worker"]
+        assert sorted(started) == sorted([*range(workers), *victims]), "another worker was restarted"
+        assert job.tracebacks() == []
+
+
+def the_chief_is_killed(
+    workdir: Path, *, plan: str = "asp", units: int = 900, planted: str = "", stuck_secs: float = STUCK_SECS
+) -> None:
+    """Asynchronous workers go on meanwhile in the same epoch; nothing is rolled back in any."""
+    with tally(workdir, plan=plan, units=units, workers=3, unit_secs=0.02, planted=planted) as job:
+        job.until_units(units // 10)
+        before = len(job.events("phase_entered"))
+        pid = newest_pid(job, "chief", 0)
+        os.kill(pid, signal.SIGKILL)
+        job.until_lost(pid)
+        assert job.wait(stuck_secs=stuck_secs) == 0, job.output + job.logs()
+        assert_exactly_once(job.summary())
+        assert job.summary()["units"]["rolled_back"] == 0
+        if plan == "asp":
+            assert len(job.events("phase_entered")) == before, "the epoch was not continued"
+        assert [event["id"] for event in job.events("role_started") if event["role"] == "worker"] == [
+            *dict.fromkeys(event["id"] for event in job.events("role_started") if event["role"] == "worker")
+        ], "a worker was restarted"
+        assert job.tracebacks() == []
+
+
+def a_server_is_killed(
+    workdir: Path,
+    *,
+    servers: int = 1,
+    victim: int = 0,
+    units: int = 900,
+    planted: str = "",
+    stuck_secs: float = STUCK_SECS,
+) -> None:
+    """Everybody goes back to the last commit, in a new epoch, and the accounting says what that cost."""
+    more = (f"--servers={servers}", "--set=model.copies=4", "--checkpoint_secs=2")
+    with tally(workdir, *more, plan="asp", units=units, workers=3, unit_secs=0.02, planted=planted) as job:
+        job.until(lambda: len(job.events("checkpoint")) > 1, "a checkpoint was committed")
+        at = job.units()
+        committed = job.events("checkpoint")[-1]["units"]
+        os.kill(newest_pid(job, "server", victim), signal.SIGKILL)
+        assert job.wait(stuck_secs=stuck_secs) == 0, job.output + job.logs()
+        assert_exactly_once(job.summary())
+        lost = sum(event["rolled_back"] for event in job.events("rollback"))
+        assert job.summary()["units"]["rolled_back"] == lost
+        assert at - committed <= lost, f"{lost} units rolled back, {at - committed} or more were applied since the commit"
+        assert [event["reason"] for event in job.events("phase_entered")] == ["start", "death"]
+        assert job.tracebacks() == []
+
+
+def newest_pid(job: Job, role: str, role_id: int) -> int:
+    """Return the process that has this place now, by the newest event of its start."""
+    started = [event for event in job.events("role_started") if (event["role"], event["id"]) == (role, role_id)]
+    return started[-1]["pid"]
+
+
+def everybody_is_hurt_at_random(
+    workdir: Path, *, plan: str, faults: int, seed: int, servers: int = 1, units: int = 20000, gap_secs: float = 3.0
+) -> dict[str, int]:
+    """Workers killed and stopped, servers and the chief killed: the run ends by itself; returns how often each was."""
+    rng = random.Random(seed)
+    hurt: dict[str, int] = {}
+    more = (f"--servers={servers}", "--set=model.copies=4", "--checkpoint_secs=2")
+    with tally(workdir, *more, plan=plan, units=units, workers=4, unit_secs=0.02) as job:
+        job.until_units(50)
+        for fault in range(faults):
+            job.pause(rng.uniform(0.3, 2 * gap_secs - 0.3))
+            kind = rng.choices(["worker", "stop", "server", "chief"], [5, 2, 2, 2])[0]
+            role_id = rng.randrange({"worker": 4, "stop": 4, "server": servers, "chief": 1}[kind])
+            pid = newest_pid(job, "worker" if kind == "stop" else kind, role_id)
+            if gone(pid, secs=0.0):  # its successor is still on its way
+                continue
+            assert job.process.poll() is None, f"the run ended by itself after {fault} faults:\n{job.screen()}"
+            os.kill(pid, signal.SIGSTOP if kind == "stop" else signal.SIGKILL)
+            hurt[kind] = hurt.get(kind, 0) + 1
+        assert job.wait(secs=600.0) == 0, job.output + job.logs()
+        assert_exactly_once(job.summary())
+        epochs = [event["epoch"] for event in job.events("phase_entered")]
+        assert epochs == sorted(set(epochs)), f"an epoch was handed out twice: {epochs}"
+        assert job.tracebacks() == []
+    return hurt
 
 
 def faults_at_random(workdir: Path, *, plan: str, lives: int, kills: int, seed: int) -> None:
