@@ -6,6 +6,7 @@ fingerprint. A capture stays readable until the next one.
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -50,7 +51,7 @@ class Holding:
         self._readers = 0
         self._buffer: np.ndarray | None = None
         self._capture: Capture | None = None
-        self._next_id = 1
+        self._next_id = secrets.randbits(40)  # another process at this address must not have the same
 
     def pack(self, state: TrainState) -> None:
         """Copy `state` into the buffer; the caller keeps updates away meanwhile.

@@ -91,10 +91,15 @@ class Board:
             live += [("worker", worker) for worker in self._workers.ids()]
             return {key: self._standings[key] for key in live if key in self._standings}
 
-    def adopt(self, phase: Phase | None, path: Path) -> None:
+    def adopt(self, phase: Phase | None, path: Path, broken: str = "") -> None:
         """Go on with a phase that an earlier chief announced, None where there is none; roles wait no longer.
 
         The ledger says already what the holder of its state does.
+
+        Args:
+          phase: the newest that a role is in.
+          path: of its protocol.
+          broken: why it cannot go on; "" if it can.
         """
         with self._condition:
             self._restarted = False
@@ -107,6 +112,8 @@ class Board:
                         self._here.admitted[role_id] = member.incarnation
                         if path is Path.SERVER:
                             self._leasing.adopt(role_id, standing.stream, standing.completed)
+                if broken:
+                    self._break(broken)
             self._condition.notify_all()
 
     def announce(self, phase: Phase, path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import TypeVar
 import jax
 
 from hybridsync import __version__
+from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import HybridSyncError, NotRegistered
 from hybridsync.messages import (
     Hello,
@@ -68,11 +69,14 @@ class LastingChief:
         return self._known(lambda: self._client.report(report))
 
     def _known(self, ask: Callable[[], T]) -> T:
-        try:
-            return ask()
-        except NotRegistered:
-            self.register()
-            return ask()
+        deadline = SYSTEM_CLOCK.monotonic() + CHIEF_SECS
+        while True:
+            try:
+                return ask()
+            except NotRegistered:  # and once more, if that chief is lost as well
+                if SYSTEM_CLOCK.monotonic() > deadline:
+                    raise
+                self.register()
 
 
 def hello(spec: RoleSpec, address: str, schema: str, standing: Standing | None = None) -> Hello:

@@ -199,7 +199,7 @@ class Manager:
             with Reach(self._chief, "the state could not be asked for"):
                 self._take(final=False)
             self._chief.restore(self._capture, rolled_back=False)
-        self._chief.adopt(phase, self._path)
+        self._chief.adopt(phase, self._path, "" if whole else "the chief was restarted")
         self._reporter.continues(phase, self._capture.held.units)
         for members, lane in self._reporter.meshes_used():
             self._meshes.used(members, lane)
@@ -207,7 +207,6 @@ class Manager:
         if whole:
             self._chief.open_leases()
             return state, ()
-        self._chief.break_phase("the chief was restarted")
         return machine.advance(state, machine.Broken())
 
     def _await_settled(self) -> None:

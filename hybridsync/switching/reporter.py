@@ -74,6 +74,7 @@ class Reporter:
         self._pending: PendingSwitch | None = None
         self._compile_secs = 0.0
         self._phase: Phase | None = None
+        self._over = False
         self._due = [(chief.num_applied // every + 1) * every for _, every in hooks]
         self._final: dict[str, Any] = {}
         self._stragglers: set[int] = set()
@@ -95,7 +96,7 @@ class Reporter:
 
     def entered(self, phase: Phase, units: int, why: str = "") -> None:
         """Write that `phase` was announced, and why the one before it broke, if it did."""
-        self._phase = phase
+        self._phase, self._over = phase, False
         protocol = self._protocol(phase)
         per_update = protocol.units_per_update(len(phase.members))
         self.event(
@@ -137,12 +138,14 @@ class Reporter:
         """Write that the current phase is over; its capture knows the first update even of the shortest phase."""
         self._finish_switch(capture.first_applied)
         self._compile_secs = 0.0
+        self._over = True
         self.event("phase_ended", units=capture.held.units, fingerprint=capture.held.fingerprint)
 
     def broke(self, capture: Capture, why: str, rolled_back: int) -> None:
         """Write that the current phase broke, and that the run goes on from `capture`."""
         self._compile_secs = 0.0
-        self.event("phase_ended", units=capture.held.units, fingerprint=capture.held.fingerprint, why=why)
+        if not self._over:
+            self.event("phase_ended", units=capture.held.units, fingerprint=capture.held.fingerprint, why=why)
         if rolled_back:
             self.event("rollback", to_units=capture.held.units, rolled_back=rolled_back)
             self.note(f"{rolled_back:,} units after the last commit were lost and are done again")
