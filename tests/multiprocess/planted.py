@@ -98,6 +98,33 @@ def only_the_first_signal_counts() -> None:
     supervisor.Supervisor._on_signal = hear
 
 
+def survivors_forget_the_newest_state() -> None:
+    """A broken phase goes on from the last commit although its survivors hold what was applied since."""
+    from hybridsync.switching.recovery import Recovery
+
+    Recovery._from_workers = lambda self, floor, rolled_back: None
+
+
+def restarted_chief_starts_from_disk() -> None:
+    """A restarted chief asks nobody where the run is, and begins from the last commit."""
+    from hybridsync.chief.board import Board
+
+    Board.standings = lambda self: {}
+
+
+def ledger_keeps_what_the_server_lost() -> None:
+    """The state goes back to the last commit, the accounting does not."""
+    from hybridsync.chief.ledger import Ledger
+    from hybridsync.units import UnitSet
+
+    restore = Ledger.restore
+
+    def keep(self, applied, dropped):
+        return restore(self, self._applied.ranges() or UnitSet(applied).ranges(), dropped)
+
+    Ledger.restore = keep
+
+
 BUGS: dict[str, Callable[[], None]] = {
     bug.__name__: bug
     for bug in (
@@ -106,6 +133,9 @@ BUGS: dict[str, Callable[[], None]] = {
         units_of_the_lost_stay_leased,
         ledger_outruns_the_state,
         preemption_saves_nothing,
+        survivors_forget_the_newest_state,
+        restarted_chief_starts_from_disk,
+        ledger_keeps_what_the_server_lost,
         only_the_first_signal_counts,
     )
 }

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.multiprocess import scenarios
+from tests.multiprocess import scenarios, stages
 from tests.multiprocess.job import STUCK_SECS, Stuck, assert_exactly_once
 
 pytestmark = pytest.mark.timeout(600)
@@ -35,25 +35,46 @@ def test_a_worker_stopped_beyond_its_lease_is_replaced_and_its_units_are_done_by
     scenarios.a_worker_is_stopped_beyond_its_lease(tmp_path / "run")
 
 
-def test_a_worker_killed_in_lock_step_ends_the_run_with_one_message_and_the_same_command_completes(
-    tmp_path: Path,
-) -> None:
-    def start():
-        return scenarios.tally(tmp_path / "run", plan="asp:25%,bsp", units=400, workers=3)
+def test_two_members_killed_at_once_in_lock_step_cost_nothing_and_come_back(tmp_path: Path) -> None:
+    scenarios.members_are_lost_in_lock_step(tmp_path / "run", victims=(0, 2))
 
-    with start() as job:
-        job.until_phase("bsp")
-        job.kill_worker(2)
-        assert job.wait() == 70, job.output + job.logs()
-        errors = [line for line in job.output.splitlines() if line.startswith("error:")]
-        assert len(errors) == 1 and "worker 2 was lost (signal SIGKILL) in a lock-step phase" in errors[0]
-        assert "run the same command again" in errors[0]
-        assert "Traceback" not in job.output
-        assert job.summary()["exit"] == "failed" and "worker 2" in job.summary()["error"]
-    with start() as job:
-        assert job.wait() == 0, job.output + job.logs()
-        assert_exactly_once(job.summary())
-        assert job.summary()["units"]["rolled_back"] > 0
+
+def test_a_member_stopped_in_lock_step_is_given_up_and_replaced(tmp_path: Path) -> None:
+    scenarios.members_are_lost_in_lock_step(tmp_path / "run", signal.SIGSTOP, workers=3, victims=(1,))
+
+
+def test_a_killed_chief_takes_the_run_up_where_it_is(tmp_path: Path) -> None:
+    scenarios.the_chief_is_killed(tmp_path / "run")
+
+
+def test_a_killed_server_takes_everybody_back_to_the_last_commit(tmp_path: Path) -> None:
+    scenarios.a_server_is_killed(tmp_path / "run", servers=2, victim=1)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("victim", range(4))
+def test_each_member_in_turn_may_be_lost(tmp_path: Path, victim: int, number: signal.Signals) -> None:
+    scenarios.members_are_lost_in_lock_step(tmp_path / "run", number, victims=(victim,))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("plan", ["bsp", "asp", scenarios.MIXED])
+def test_forty_faults_on_every_role_leave_every_unit_applied_once(tmp_path: Path, plan: str) -> None:
+    scenarios.everybody_is_hurt_at_random(tmp_path / "run", plan=plan, faults=40, seed=40, servers=2, units=12000)
+
+
+def test_a_chief_killed_while_a_phase_is_entered_leaves_one_epoch_and_every_unit_once(tmp_path: Path) -> None:
+    stages.a_role_is_killed_at_a_stage(tmp_path / "run", "bsp:50%,asp", "ENTER", "chief-0")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("victim", stages.VICTIMS)
+@pytest.mark.parametrize("stage", stages.STAGES)
+@pytest.mark.parametrize("plan", stages.PLANS)
+def test_every_role_at_every_stage_in_both_directions(tmp_path: Path, plan: str, stage: str, victim: str) -> None:
+    stages.a_role_is_killed_at_a_stage(tmp_path / "run", plan, stage, victim)
 
 
 @pytest.mark.soak
@@ -106,7 +127,24 @@ def stopped_at_once(workdir: Path, planted: str) -> None:
     scenarios.a_second_sigterm_ends_the_run_at_once(workdir, workers=1, planted=planted)
 
 
+def lost_member(workdir: Path, planted: str, stuck_secs: float = STUCK_SECS) -> None:
+    scenarios.members_are_lost_in_lock_step(
+        workdir, units=600, workers=3, victims=(1,), planted=planted, stuck_secs=stuck_secs
+    )
+
+
+def killed_chief(workdir: Path, planted: str, stuck_secs: float = STUCK_SECS) -> None:
+    scenarios.the_chief_is_killed(workdir, units=600, planted=planted, stuck_secs=stuck_secs)
+
+
+def killed_server(workdir: Path, planted: str, stuck_secs: float = STUCK_SECS) -> None:
+    scenarios.a_server_is_killed(workdir, units=600, planted=planted, stuck_secs=stuck_secs)
+
+
 PLANTED = [
+    (lost_member, "survivors_forget_the_newest_state", AssertionError, "rolled_back|was rolled back"),
+    (killed_chief, "restarted_chief_starts_from_disk", AssertionError, "rolled_back|epoch was not continued|lost or"),
+    (killed_server, "ledger_keeps_what_the_server_lost", AssertionError, "'min_count': 0"),
     (killed_workers, "server_forgets_what_it_applied", AssertionError, "'max_count': 2"),
     (killed_workers, "units_of_the_lost_stay_leased", Stuck, r"the job stands at (?!600 )\d+ units"),
     (killed_run, "ledger_outruns_the_state", AssertionError, "'min_count': 0"),
@@ -156,24 +194,5 @@ def test_sigterm_at_any_time_saves_or_has_nothing_to_save(tmp_path: Path) -> Non
     assert set(codes) == {75}
     with scenarios.tally(tmp_path / "run", plan="bsp:50%,asp", units=3000, unit_secs=0.0) as job:
         assert job.wait() == 0
-        assert_exactly_once(job.summary())
-        assert job.summary()["units"]["rolled_back"] == 0
-
-
-@pytest.mark.soak
-def test_the_wait_for_a_worker_that_stays_stopped_is_told_and_ended_by_sigterm(tmp_path: Path) -> None:
-    """A stopped process cannot be replaced while it lives, and a lock-step phase needs it."""
-    with scenarios.tally(tmp_path / "run", plan="asp:50%,bsp", units=400) as job:
-        job.until_units(50)
-        pid = job.kill_worker(0, signal.SIGSTOP)
-        job.until_lost(pid)
-        job.until_units(200)
-        job.until(lambda: "waiting: workers [0] have not registered" in job.screen(), "it said for whom it waits")
-        job.send(signal.SIGTERM)
-        assert job.wait(secs=30.0) == 75, job.output + job.logs()
-        assert scenarios.gone(pid, secs=5.0), "the stopped process was left behind"
-        assert job.summary()["units"]["applied"] == 200
-    with scenarios.tally(tmp_path / "run", plan="asp:50%,bsp", units=400) as job:
-        assert job.wait() == 0, job.output + job.logs()
         assert_exactly_once(job.summary())
         assert job.summary()["units"]["rolled_back"] == 0
