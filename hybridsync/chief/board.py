@@ -19,6 +19,7 @@ from hybridsync.errors import HybridSyncError, PhaseBroken, RoleLost, WaitTimeou
 from hybridsync.messages import WAITING, Capture, Held, Hello, RoleEvent, Span, Standing
 from hybridsync.plan import NO_EPOCH, Phase
 from hybridsync.protocols.base import Path
+from hybridsync.units import UnitSet
 
 SERVER_LEASE_SECS = 15.0
 """A server without a sign of life for so long is lost: its loss costs everybody's work since the last commit."""
@@ -201,12 +202,22 @@ class Board:
             return True
 
     def record(self, capture: Capture) -> None:
-        """Bring the ledger up to what the state's holder says; what nobody applied is outstanding again."""
+        """Bring the ledger up to what the state's holder says; what nobody applied is outstanding again.
+
+        Raises:
+          HybridSyncError: the ledger counts units as applied that the state does not hold.
+        """
         with self._condition:
             self.ledger.record_applied(capture.applied)
             for start, stop in capture.dropped:
                 for unit in range(start, stop):
                     self.ledger.record_dropped(unit)
+            if extra := self.ledger.applied().difference(UnitSet(capture.applied)):
+                raise HybridSyncError(
+                    f"the ledger counts {self.ledger.num_applied} units as applied, the state of epoch "
+                    f"{capture.held.epoch} holds {capture.held.units}: it lacks {extra.ranges()[:3]}; run the same "
+                    "command again to resume from the last checkpoint"
+                )
 
     def release_all(self) -> None:
         """Take every lease of the ended phase back."""
