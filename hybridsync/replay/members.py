@@ -1,7 +1,7 @@
 """Phases of the process runtime, computed again in processes like the run's own.
 
-gloo sums in ring order, so a lock-step phase needs as many processes, in the recorded order, on the recorded lane. And
-bits depend on how many local devices a process has (measured, 2 cores: the text model's gradient differs between 1 and
+gloo sums in ring order, so a lock-step phase needs as many processes in the recorded order: process i has the place of
+the recorded member i, whichever slot of the run's world that had. And bits depend on how many local devices a process has (measured, 2 cores: the text model's gradient differs between 1 and
 16, because XLA's thread pool grows with them), so a served phase is computed by a process that has joined a world too,
 alone.
 
@@ -137,12 +137,12 @@ def run_member(child: Child, spec: RoleSpec, workdir: Path, make_run: Callable[[
     note = _Progress(child)
     if lockstep:
         flat = FlatContributions(programs.contribution_layout)
-        collective = MeshCollective(world, world.mesh(phase.members, phase.lane), flat)
+        collective = MeshCollective(world, world.mesh(range(spec.num_workers), phase.lane), flat)
         collective.enter()
-        state = as_member(programs, state, phase, spec.role_id, collective, note)
+        state = as_member(programs, state, phase, phase.members[spec.role_id], collective, note)
     else:
         state = on_one_device(programs, state, phase, note)
-    if spec.role_id == (phase.members[0] if lockstep else 0):
+    if spec.role_id == 0:
         programs.state_layout.pack(state).tofile(job / _AFTER)
     child.report(done=True)
     return 0
