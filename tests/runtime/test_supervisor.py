@@ -271,12 +271,12 @@ def test_exits_are_put_into_words() -> None:
     assert [describe_exit(code) for code in (0, 3, -11)] == ["exit 0", "exit 3", "signal SIGSEGV"]
 
 
-def test_failures_of_different_workers_or_long_ago_are_no_crash_loop() -> None:
+def test_failures_of_different_roles_or_long_ago_are_no_crash_loop() -> None:
     loop = CrashLoop(limit=1, window_secs=10.0)
-    assert not loop.add(0, now=0.0)
-    assert not loop.add(1, now=1.0)
-    assert not loop.add(0, now=11.0)
-    assert loop.add(0, now=12.0)
+    assert not loop.add("worker 0", now=0.0)
+    assert not loop.add("chief", now=1.0)
+    assert not loop.add("worker 0", now=11.0)
+    assert loop.add("worker 0", now=12.0)
 
 
 def test_the_supervisor_imports_neither_jax_nor_orbax() -> None:
