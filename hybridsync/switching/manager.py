@@ -282,12 +282,13 @@ class Manager:
         self._note_stage("capture", started)
         return machine.Captured()
 
-    def _capture_live(self) -> None:
+    def _capture_live(self) -> machine.Event:
         self._evaluate = self._evaluation_is_due()
         if self._evaluate:
             every = self._run.config.telemetry.evaluate_units
             self._next_evaluation = (self._chief.num_applied // every + 1) * every
         self._take(final=False)
+        return machine.Captured()
 
     def _take(self, *, final: bool) -> Capture:
         assert self._phase is not None
@@ -359,7 +360,7 @@ class Manager:
         deadline = self._clock.monotonic() + COMMIT_DEADLINE_SECS
         while not self._chief.wait_until(pending.done, TICK_SECS) and self._clock.monotonic() < deadline:
             self._tick()
-            if self._chief.broken and not self._ending:
+            if self._chief.broken and not (self._ending or self._chief.gathering):
                 raise self._chief.as_broken()
         commit = result_of(pending, what, secs=0.0)
         self._commit = None
