@@ -56,7 +56,7 @@ STORIES: dict[str, list[Event]] = {
     ],
     "a regroup waits for a periodic save": [*SAVING, Regroup(), Committed(), Drained(), Captured()],
     "the phase breaks while it runs": [*UNDER_WAY, Broken(), Gathered(), Reserved(2), Entered()],
-    "it breaks while it drains": [*UNDER_WAY, Begin(), Drained(), Broken(), Gathered(), Reserved(2), Entered()],
+    "it breaks while it drains": [*UNDER_WAY, Begin(), Broken(), Gathered(), Reserved(2), Entered()],
     "it breaks while it drains for the end": [*UNDER_WAY, Begin(last=True), Broken(), Gathered(), Reserved(2)],
     "it breaks at its capture": [*UNDER_WAY, Begin(), Drained(), Broken(), Gathered(), Reserved(2)],
     "its successor breaks before it has a number": [*SWITCHING, Broken(), Gathered(), Reserved(2)],
