@@ -90,15 +90,16 @@ class Recovery:
         """
         served = self._from_servers(phase) if path is Path.SERVER else None
         self._call_back(max(GATHER_SECS, 10 * unit_secs))
+        if served is not None:
+            return served
         capture, source = captured
-        kept_there = self._board.is_live(source)
-        floor = max(self._keeper.units, capture.held.units if kept_there else 0)
-        found = served or self._from_workers(floor)
-        if found is not None:
-            return found
-        if kept_there and capture.held.units >= self._keeper.units:
-            return Found(capture, source, rolled_back=True)
-        return Found(self._keeper.offer(), self._home, rolled_back=True)
+        while capture.held.units >= self._keeper.units and self._board.is_live(source):
+            found = self._from_workers(capture.held.units)
+            if found is not None:
+                return found
+            if self._board.is_live(source):  # and was not evicted just now, being one of those workers
+                return Found(capture, source, rolled_back=True)
+        return self._from_workers(self._keeper.units) or Found(self._keeper.offer(), self._home, rolled_back=True)
 
     def _from_servers(self, phase: Phase) -> Found | None:
         """Capture the phase's state where all of its servers live on: it refuses every later push."""
