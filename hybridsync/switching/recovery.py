@@ -94,12 +94,13 @@ class Recovery:
             return served
         capture, source = captured
         while capture.held.units >= self._keeper.units and self._board.is_live(source):
-            found = self._from_workers(capture.held.units)
+            found = self._from_workers(capture.held.units, capture)
             if found is not None:
                 return found
             if self._board.is_live(source):  # and was not evicted just now, being one of those workers
                 return Found(capture, source, rolled_back=True)
-        return self._from_workers(self._keeper.units) or Found(self._keeper.offer(), self._home, rolled_back=True)
+        found = self._from_workers(self._keeper.units, capture)
+        return found or Found(self._keeper.offer(), self._home, rolled_back=True)
 
     def _from_servers(self, phase: Phase) -> Found | None:
         """Capture the phase's state where all of its servers live on: it refuses every later push."""
@@ -121,15 +122,19 @@ class Recovery:
                 return
             self._board.wait_until(lambda: not self._board.missing_back(), left)
 
-    def _from_workers(self, floor: int) -> Found | None:
-        """Capture at the worker that holds the newest state, if that has at least `floor` units."""
+    def _from_workers(self, floor: int, last: Capture) -> Found | None:
+        """Capture at the worker that holds the newest state, if that has at least `floor` units.
+
+        One with less than the `last` capture has seen less than the phases before were to begin with.
+        """
         held = self._board.resting()
         for worker in sorted(held, key=lambda worker: (-held[worker].units, worker)):
             if held[worker].units < floor:
                 return None
             try:
                 source = self._board.address_of("worker", worker)
-                return Found(self._holder_at(source).capture(held[worker].epoch, True), source, rolled_back=False)
+                capture = self._holder_at(source).capture(held[worker].epoch, True)
+                return Found(capture, source, rolled_back=capture.held.units < last.held.units)
             except UNREACHED as error:
                 self._board.evict(worker, f"its state could not be captured: {error}")
         return None

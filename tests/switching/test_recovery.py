@@ -310,7 +310,7 @@ def test_the_last_capture_is_gone_with_a_holder_that_turns_out_to_be_gone():
     scene.back(3, None)
     scene.answers["worker:1"] = RoleLost("worker 1 could not be reached")
     found = scene.gather()
-    assert (found.source, found.capture.held.units, found.rolled_back) == ("worker:0", 6, False)
+    assert (found.source, found.capture.held.units, found.rolled_back) == ("worker:0", 6, True)
 
 
 def test_a_capture_older_than_the_last_commit_is_not_taken_up():
