@@ -159,7 +159,7 @@ def test_a_holder_that_is_gone_is_given_up_before_its_calls_deadline(closing, mo
     start = time.monotonic()
     with pytest.raises(RoleLost, match=f"worker 3 at {address} could not be reached for Capture within 0.3 s"):
         client.capture(EPOCH, final=True)
-    with pytest.raises(RoleLost, match="for Read within 0.3 s"):
+    with pytest.raises(RoleLost, match=r"for Read within 0\.3 s"):
         client.read(4, pattern(10))
     assert time.monotonic() - start < 10
 

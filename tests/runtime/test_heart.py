@@ -22,8 +22,8 @@ from hybridsync.messages import (
     Welcome,
 )
 from hybridsync.plan import NO_EPOCH, Epoch
-from hybridsync.rpc.chief import ChiefClient, ChiefServicer
 from hybridsync.rpc.channels import make_server
+from hybridsync.rpc.chief import ChiefClient, ChiefServicer
 from hybridsync.runtime import heart as heart_module
 from hybridsync.runtime.child import RoleSpec
 from hybridsync.runtime.heart import Heart, LastingChief

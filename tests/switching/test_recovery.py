@@ -241,7 +241,13 @@ def test_the_server_is_captured_before_anybody_is_waited_for():
     """Workers that push to it would else go on for as long as the wait lasts."""
     scene = served()
     scene.answers[SERVER] = capture_of(scene.phase.epoch, 9)
-    with meanwhile(lambda: (scene.asked.append(("back", scene.phase.epoch, False)), [scene.back(w, 0) for w in WORKERS])):
+
+    def come_back() -> None:
+        scene.asked.append(("back", scene.phase.epoch, False))
+        for worker in WORKERS:
+            scene.back(worker, 0)
+
+    with meanwhile(come_back):
         scene.gather(unit_secs=SECS)
     assert [asked[0] for asked in scene.asked] == [SERVER, "back"]
 
