@@ -348,7 +348,7 @@ class Manager:
                 self._chief.break_phase(self._why)
                 return machine.CommitFailed()
             self._reporter.not_durable(self._capture.held.units, str(error))
-            self._chief.watch(lambda: False, RETRY_SECS)
+            self._chief.wait_until(lambda: self._chief.preempted or bool(self._chief.broken), RETRY_SECS)
             return machine.CommitFailed()
         self._reporter.committed(commit)
         return machine.Committed()

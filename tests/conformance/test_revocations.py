@@ -1,4 +1,4 @@
-"""A phase may be revoked while a worker is at any effect of its program: the run goes on, and every unit counts once."""
+"""A phase may be revoked while a worker is at any effect: the run goes on, and every unit counts once."""
 
 from __future__ import annotations
 
