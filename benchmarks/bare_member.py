@@ -67,9 +67,8 @@ def main() -> None:
     loaded = load_config(ROOT / DIGITS)
     run = Run(loaded.config, loaded.module.task(loaded.config), loaded.module.optimizer(loaded.config), None)
     programs = run.programs(donate_parameters=True)
-    collective = MeshCollective(
-        world.mesh(range(num_members), 0), FlatContributions(programs.contribution_layout)
-    )
+    mesh = world.mesh(range(num_members), 0)
+    collective = MeshCollective(world, mesh, FlatContributions(programs.contribution_layout))
 
     def steps_per_sec(num_steps: int, total: Total) -> float:
         state = jax.device_put(run.initial_state(), world.compute_device)

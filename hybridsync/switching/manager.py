@@ -22,7 +22,7 @@ from hybridsync.run import Run
 from hybridsync.switching import machine
 from hybridsync.switching.commits import COMMIT_DEADLINE_SECS, Commit, Committer, result_of
 from hybridsync.switching.machine import Command, Step
-from hybridsync.switching.recovery import UNREACHED, Keeper, Reach, Recovery, Start, give_up
+from hybridsync.switching.recovery import GATHER_SECS, UNREACHED, Keeper, Reach, Recovery, Start, give_up
 from hybridsync.switching.reporter import Reporter, StageTimes
 from hybridsync.telemetry.summary import Summary
 
@@ -93,7 +93,8 @@ class Manager:
         self._servers, self._holder_at, self._epochs = servers, holder_at, epochs
         self._committer, self._reporter, self._clock = committer, reporter, clock
         self._evict, self._forget, self._restarted = evict, forget, restarted
-        self._recovery = Recovery(chief, holder_at, keeper, start.source, clock)
+        gather_secs = GATHER_SECS if evict else START_DEADLINE_SECS
+        self._recovery = Recovery(chief, holder_at, keeper, start.source, clock, gather_secs)
         self._meshes = Meshes(run.config.workers, lanes)
         self._ends = run.plan.ends(run.config.workload)
         self._capture, self._source = start.capture, start.source
@@ -506,7 +507,7 @@ class Manager:
         save = self._committer.durable and self._clock.monotonic() >= self._next_save
         if not save and not self._evaluation_is_due():
             return False
-        if self._reporter.switch_pending or not self._chief.stamps()[0]:
+        if not self._chief.stamps()[0]:
             return False
         rate = sum(self._chief.worker_rates().values())
         left = (self._phase.end_units - self._chief.num_applied) / rate if rate else 0.0

@@ -15,7 +15,7 @@ from hybridsync.ports import HolderPort
 from hybridsync.protocols.base import Path
 
 GATHER_SECS = 2.0
-"""The shortest time that a worker has to come back from a broken phase, once it was told."""
+"""The shortest time that a worker's process has to come back from a broken phase, once it was told."""
 UNREACHED = (RoleLost, StaleEpoch, WaitTimeout)
 """What a call on a role that is gone, or has gone on, ends with."""
 
@@ -68,13 +68,20 @@ class Recovery:
       keeper: of the last committed state.
       home: the chief's address.
       clock: for deadlines.
+      gather_secs: the shortest time that a worker has to come back; threads, which cannot be given up, may compile.
     """
 
     def __init__(
-        self, board: Board, holder_at: Callable[[str], HolderPort], keeper: Keeper, home: str, clock: Clock
+        self,
+        board: Board,
+        holder_at: Callable[[str], HolderPort],
+        keeper: Keeper,
+        home: str,
+        clock: Clock,
+        gather_secs: float = GATHER_SECS,
     ) -> None:
         self._board, self._holder_at, self._keeper, self._home = board, holder_at, keeper, home
-        self._clock = clock
+        self._clock, self._gather_secs = clock, gather_secs
 
     def gather(self, phase: Phase, path: Path, captured: tuple[Capture, str], unit_secs: float) -> Found:
         """Call everybody back and return the newest state; whoever does not come back in time is evicted.
@@ -89,7 +96,7 @@ class Recovery:
           HybridSyncError: the run cannot go on.
         """
         served = self._from_servers(phase) if path is Path.SERVER else None
-        self._call_back(max(GATHER_SECS, 10 * unit_secs))
+        self._call_back(max(self._gather_secs, 10 * unit_secs))
         if served is not None:
             return served
         capture, source = captured

@@ -15,7 +15,6 @@ from hybridsync.errors import CheckpointError, HybridSyncError, PhaseBroken, Rol
 from hybridsync.messages import Capture, Held, PhaseRequest, RoleEvent
 from hybridsync.plan import Epoch, Phase
 from hybridsync.protocols.base import Path
-from hybridsync.switching import recovery
 from hybridsync.switching.recovery import Found, Reach, Recovery, give_up
 from tests.chief.chiefs import SERVER, begin, enter, enter_all, make_chief
 from tests.roles import hello
@@ -80,13 +79,12 @@ class Scene:
 
     def gather(self, unit_secs: float = 0.0) -> Found:
         self.chief.gather()
-        recovery = Recovery(self.chief, self.holder_at, self.keeper, HOME, SYSTEM_CLOCK)
+        recovery = Recovery(self.chief, self.holder_at, self.keeper, HOME, SYSTEM_CLOCK, gather_secs=0.2)
         return recovery.gather(self.phase, self.path, self.captured, unit_secs)
 
 
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "GATHER_SECS", 0.2)
     monkeypatch.setattr("hybridsync.chief.chief.POLL_SECS", 0.0)
 
 
