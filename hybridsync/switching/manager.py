@@ -295,8 +295,8 @@ class Manager:
         assert self._phase is not None
         role, role_id = ("server", 0) if self._path is Path.SERVER else ("worker", self._phase.members[0])
         with Reach(self._chief, f"the state of {role} {role_id} could not be captured"):
-            self._source = self._chief.address_of(role, role_id)
-            self._capture = self._holder_at(self._source).capture(self._phase.epoch, final)
+            source = self._chief.address_of(role, role_id)
+            self._capture, self._source = self._holder_at(source).capture(self._phase.epoch, final), source
         return self._capture
 
     def _gather(self) -> machine.Event:

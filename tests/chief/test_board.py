@@ -364,6 +364,18 @@ def test_standings_are_those_of_the_living():
     assert chief.take_intake().joined == [], "they are no new processes"
 
 
+def test_who_was_replaced_while_the_chief_was_away_leaves_no_standing_to_its_successor():
+    chief = restarted_chief()
+    phase = phase_of(4, members=(0, 1))
+    chief.register(came_back(1, standing(phase, (0, 4))))
+    chief.register(came_back(0, standing(phase), role="server"))
+    chief.register(hello(1, pid=500, life=1))
+    chief.register(hello(0, role="server", pid=501, life=1))
+    assert chief.standings() == {}
+    chief.adopt(phase, Path.SERVER)
+    assert chief.ledger.holders() == {} and chief.missing_back() == []
+
+
 def test_a_restarted_chief_whose_run_had_not_begun_begins_it():
     chief = restarted_chief()
     for worker in range(2):
