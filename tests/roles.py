@@ -12,7 +12,7 @@ from hybridsync import __version__
 from hybridsync.applylog import ApplyLog, NullApplyLog
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.holding import Holding
-from hybridsync.messages import Capture, Hello, Push
+from hybridsync.messages import Capture, Hello, Push, Standing
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.ps.primary import Primary
 from hybridsync.ps.publisher import DevicePublisher
@@ -25,8 +25,16 @@ WORKLOAD = 64
 CHIEF = "chief"
 
 
-def hello(worker: int, *, role: str = "worker", pid: int = 0, schema: str = "schema") -> Hello:
-    return Hello(role, worker, pid, "host", f"{role}:{worker}", schema, __version__)
+def hello(
+    worker: int,
+    *,
+    role: str = "worker",
+    pid: int = 0,
+    schema: str = "schema",
+    life: int = 0,
+    standing: Standing | None = None,
+) -> Hello:
+    return Hello(role, worker, pid, "host", f"{role}:{worker}", schema, __version__, life, standing)
 
 
 def phase_of(
@@ -37,6 +45,7 @@ def phase_of(
     end: int = WORKLOAD,
     capture: Capture | None = None,
     source: str = CHIEF,
+    servers: tuple[str, ...] = (),
 ) -> Phase:
     return Phase(
         epoch=Epoch(number, 77),
@@ -50,7 +59,7 @@ def phase_of(
         source=source,
         capture_id=capture.capture_id if capture else 1,
         fingerprint=capture.held.fingerprint if capture else "",
-        servers=(),
+        servers=servers,
         reason="start",
     )
 

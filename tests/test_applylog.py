@@ -55,11 +55,59 @@ def test_a_log_that_was_torn_is_cut_to_whole_lines_and_goes_on_behind_them(path:
 
 
 def test_a_flush_that_the_disk_takes_in_part_leaves_whole_lines(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = os.write
-    monkeypatch.setattr(os, "write", lambda descriptor, content: write(descriptor, content[:10]))
+    write = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda descriptor, content, at: write(descriptor, content[:10], at))
     log = FileApplyLog(path)
     log.write(entry(5))
     with pytest.raises(OSError, match=r"took 10 of \d+ bytes"):
         log.flush()
     assert path.read_bytes().endswith(b"\n")
     assert [found.sequence for found in read(path)] == [1, 2, 3, 4]
+
+
+# --- several writers, one after the other ---
+
+
+def test_what_another_member_has_written_already_is_not_written_again(path: Path) -> None:
+    successor = FileApplyLog(path)
+    for sequence in range(3, 7):
+        successor.write(entry(sequence))
+    successor.flush()
+    assert [found.sequence for found in read(path)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_flush_behind_a_writer_that_was_killed_replaces_its_torn_line(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content + b'{"epoch":1,"sequence":5,"uni')
+    successor = FileApplyLog(path)
+    for sequence in (4, 5):
+        successor.write(entry(sequence))
+    successor.flush()
+    assert list(read(path)) == [entry(sequence) for sequence in range(1, 6)]
+
+
+def test_what_is_cleared_is_never_written(path: Path) -> None:
+    log = FileApplyLog(path)
+    log.write(entry(5))
+    log.clear()
+    log.flush()
+    assert [found.sequence for found in read(path)] == [1, 2, 3, 4]
+
+
+def test_a_log_whose_only_line_is_torn_begins_anew(tmp_path: Path) -> None:
+    path = tmp_path / "apply_log"
+    path.write_bytes(b'{"epoch":1,"seq')
+    log = FileApplyLog(path)
+    log.write(entry(1))
+    log.flush()
+    assert list(read(path)) == [entry(1)]
+
+
+def test_updates_that_were_rolled_back_are_cut_and_their_successors_written(path: Path) -> None:
+    """The state goes on from update 2; another epoch makes the next ones."""
+    assert cut(path, 2) == 2
+    log = FileApplyLog(path)
+    again = Entry(2, 3, (7,), 2, 1.0, 1.0, 0.5)
+    log.write(again)
+    log.flush()
+    assert list(read(path)) == [entry(1), entry(2), again]

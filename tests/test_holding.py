@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from hybridsync.errors import HybridSyncError, StaleEpoch
-from hybridsync.holding import Holding, fetch, take_over
+from hybridsync.holding import Holding, Kept, fetch, take_over
 from hybridsync.layout import Layout, fingerprint
-from hybridsync.messages import Capture
+from hybridsync.messages import Capture, Held
 from hybridsync.plan import Epoch
 from hybridsync.state import TrainState
 from tests.roles import phase_of
@@ -114,11 +114,46 @@ def test_taking_over_gives_device_arrays_equal_bit_for_bit(holding):
     assert fingerprint(state) == capture.held.fingerprint, "its memory is its own"
 
 
-def test_the_chief_keeps_the_start_and_captures_nothing(holding):
+def kept_at(holding: Holding) -> Kept:
+    """Return what a chief keeps that starts a run from state 1."""
+    holding.pack(state_of(1))
+    return Kept(holding, holding.seal(EPOCH, sequence=1, applied=[(0, 1)]), state_of(1))
+
+
+def test_the_chief_hands_out_its_starting_state_and_captures_nothing(holding):
     holding.pack(state_of(1))
     capture = holding.seal(EPOCH, sequence=0, applied=())
-    start = StartingState(holding)
+    kept = Kept(holding, capture, state_of(1))
     buffer = Layout.of(state_of(0)).empty()
-    start.read(capture.capture_id, buffer)
-    with pytest.raises(StaleEpoch, match="epoch 4"):
-        start.capture(EPOCH, final=True)
+    kept.read(capture.capture_id, buffer)
+    assert fingerprint(Layout.of(state_of(0)).unpack(buffer)) == capture.held.fingerprint
+    with pytest.raises(StaleEpoch, match=r"the last committed state only .* epoch 4"):
+        kept.capture(EPOCH, final=True)
+
+
+def test_the_chief_offers_the_newest_state_it_was_given_with_its_units_and_accounts(holding):
+    kept = kept_at(holding)
+    held = Held(Epoch(6, 1), units=3, sequence=2, fingerprint=fingerprint(state_of(3)))
+    kept.keep(Capture(77, held, ((0, 2), (3, 4)), ((2, 3),), 0, 5.0, 6.0), state_of(3))
+    assert kept.units == 3
+    offered = kept.offer()
+    assert (offered.held, offered.applied, offered.dropped) == (held, ((0, 2), (3, 4)), ((2, 3),))
+    assert fingerprint(read_back(holding, offered)) == held.fingerprint
+
+
+def test_an_offer_takes_the_place_of_the_one_before_and_can_be_made_again(holding):
+    kept = kept_at(holding)
+    first, second = kept.offer(), kept.offer()
+    assert first.held == second.held and first.capture_id != second.capture_id
+    with pytest.raises(StaleEpoch, match=f"kept: {second.capture_id}"):
+        kept.lend(first.capture_id)
+    assert fingerprint(read_back(holding, second)) == fingerprint(state_of(1))
+
+
+def test_a_newer_state_that_is_kept_leaves_an_offer_readable_as_it_was(holding):
+    """Somebody may be reading the offer at the moment at which a commit ends."""
+    kept = kept_at(holding)
+    offered = kept.offer()
+    kept.keep(Capture(9, Held(EPOCH, 2, 2, fingerprint(state_of(2))), ((0, 2),), (), 0, 0.0, 0.0), state_of(2))
+    assert fingerprint(read_back(holding, offered)) == fingerprint(state_of(1))
+    assert fingerprint(read_back(holding, kept.offer())) == fingerprint(state_of(2))

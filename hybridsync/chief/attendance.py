@@ -35,9 +35,14 @@ class Attendance:
             self.doing[report.id] = report.doing
 
     def lose(self, worker: int) -> None:
-        """Forget a worker that is gone; what it held is gone with it."""
-        for known in (self.admitted, self.back, self.positions, self.doing):
+        """Forget a worker that is gone; what it held is gone with it.
+
+        One that had come back has done its part: its successor waits for the next phase.
+        """
+        for known in (self.admitted, self.positions, self.doing):
             known.pop(worker, None)
+        if worker in self.back:
+            self.back[worker] = None
 
     def missing(self, live: tuple[int, ...]) -> list[int]:
         """Return the live workers that have entered and not come back."""

@@ -368,6 +368,11 @@ class Board:
         """Why the active phase cannot go on; "" while it can."""
         return self._here.broken
 
+    @property
+    def gathering(self) -> bool:
+        """Whether everybody is called back from a broken phase, and no next one is announced yet."""
+        return self._gathering
+
     def live_workers(self) -> tuple[int, ...]:
         """Ids of live workers, ascending."""
         return self._workers.ids()

@@ -7,7 +7,7 @@ from concurrent.futures import Executor, Future
 from hybridsync.clock import Clock
 from hybridsync.errors import WaitTimeout
 from hybridsync.messages import LeaseReply, LeaseRequest
-from hybridsync.plan import Phase
+from hybridsync.plan import Epoch, Phase
 from hybridsync.ports import WorkPort
 from hybridsync.units import Range, UnitStream
 
@@ -41,6 +41,11 @@ class LeaseStream:
         self._final = False
         self._renew_at = 0
         self._renewal: Future[LeaseReply] | None = None
+
+    @property
+    def epoch(self) -> Epoch:
+        """The phase of these units."""
+        return self._phase.epoch
 
     @property
     def ranges(self) -> tuple[Range, ...]:

@@ -89,8 +89,9 @@ class WorkerLoop:
         if phase is None:
             return None
         stream = self._engines[protocols.parse(phase.spec).path].stream
-        ranges = stream.ranges if inside and stream is not None else ()
-        return Standing(phase, inside, ranges, self._recorder.completed)
+        if not inside or stream is None or stream.epoch != phase.epoch:  # the engine has not begun with it
+            return Standing(phase, inside)
+        return Standing(phase, inside, stream.ranges, self._recorder.completed)
 
     def _take_part(self, phase: Phase) -> str:
         """Run the phase to its end; returns why it ended early, "" if it did not.

@@ -1,9 +1,9 @@
 """Phases of the process runtime, computed again in processes like the run's own.
 
 gloo sums in ring order, so a lock-step phase needs as many processes in the recorded order: process i has the place of
-the recorded member i, whichever slot of the run's world that had. And bits depend on how many local devices a process has (measured, 2 cores: the text model's gradient differs between 1 and
-16, because XLA's thread pool grows with them), so a served phase is computed by a process that has joined a world too,
-alone.
+the recorded member i, whichever slot of the run's world that had. And bits depend on how many local devices a process
+has (measured, 2 cores: the text model's gradient differs between 1 and 16, because XLA's thread pool grows with them),
+so a served phase is computed by a process that has joined a world too, alone.
 
 The parent hands over the starting state in a file of packed bytes; the phase's first member leaves the resulting one
 beside it.

@@ -159,10 +159,14 @@ def advance(state: Switching, event: Event) -> tuple[Switching, tuple[Command, .
         case Checkpoint():
             _expect(state, Step.RUN, event)
             assert not state.committing, "a periodic save begins when the last commit has ended"
-            return replace(state, committing=True), (Command.CAPTURE_LIVE, Command.COMMIT)
+            return state, (Command.CAPTURE_LIVE,)
         case Drained():
             _expect(state, Step.DRAIN, event)
             return replace(state, step=Step.CAPTURE), (Command.CAPTURE,)
+        case Captured() if state.step is Step.RUN:  # live; who holds the state may be lost before there is a commit
+            assert not state.committing, "a state is captured live for a commit of its own"
+            waiting = (Command.AWAIT_COMMIT,) if state.begin_waits else ()
+            return replace(state, committing=True), (Command.COMMIT, *waiting)
         case Captured():
             _expect(state, Step.CAPTURE, event)
             if not state.commits:
@@ -195,20 +199,21 @@ def advance(state: Switching, event: Event) -> tuple[Switching, tuple[Command, .
             if state.step is Step.DONE:  # who held the last state is gone: somebody else may
                 return replace(state, step=Step.GATHER, last=False, committing=False), (Command.GATHER,)
             _expect(state, Step.RUN, event)
-            again = (Command.CAPTURE_LIVE, Command.COMMIT)
-            return state, (*again, Command.AWAIT_COMMIT) if state.begin_waits else again
+            return replace(state, committing=False), (Command.CAPTURE_LIVE,)
         case Committed():
             assert state.committing, "a commit ended that was never begun"
             if state.step is Step.GATHER:
                 return _end(state)
             state = replace(state, committing=False)
+            if state.step is Step.DONE:
+                return state, (Command.FINISH,)
             if state.begin_waits:
                 return replace(state, step=Step.DRAIN, begin_waits=False), (Command.STOP_LEASES,)
             return state, ()
 
 
 def _end(state: Switching) -> tuple[Switching, tuple[Command, ...]]:
-    return replace(state, step=Step.DONE), (Command.COMMIT, Command.AWAIT_COMMIT, Command.FINISH)
+    return replace(state, step=Step.DONE), (Command.COMMIT, Command.AWAIT_COMMIT)
 
 
 def _expect(state: Switching, step: Step, event: Event) -> None:

@@ -22,7 +22,7 @@ from hybridsync.run import Run
 from hybridsync.switching import machine
 from hybridsync.switching.commits import COMMIT_DEADLINE_SECS, Commit, Committer, result_of
 from hybridsync.switching.machine import Command, Step
-from hybridsync.switching.recovery import UNREACHED, Keeper, Reach, Recovery, Start, give_up
+from hybridsync.switching.recovery import GATHER_SECS, UNREACHED, Keeper, Reach, Recovery, Start, give_up
 from hybridsync.switching.reporter import Reporter, StageTimes
 from hybridsync.telemetry.summary import Summary
 
@@ -38,6 +38,8 @@ SILENT_SHARE = 0.5
 """Of that time without a heartbeat: who is stopped, and not only waiting for others."""
 SETTLE_SECS = 3.0
 """A restarted chief takes up the run when it has heard of nobody new for so long; calls are repeated every second."""
+LONG_UNIT_SECS = 6.0
+"""What a restarted chief takes a unit for, until it has seen one."""
 MAX_BROKEN = 10
 """How many phases in a row may break before one applies a unit."""
 RETRY_SECS = 1.0
@@ -93,7 +95,8 @@ class Manager:
         self._servers, self._holder_at, self._epochs = servers, holder_at, epochs
         self._committer, self._reporter, self._clock = committer, reporter, clock
         self._evict, self._forget, self._restarted = evict, forget, restarted
-        self._recovery = Recovery(chief, holder_at, keeper, start.source, clock)
+        gather_secs = GATHER_SECS if evict else START_DEADLINE_SECS
+        self._recovery = Recovery(chief, holder_at, keeper, start.source, clock, gather_secs)
         self._meshes = Meshes(run.config.workers, lanes)
         self._ends = run.plan.ends(run.config.workload)
         self._capture, self._source = start.capture, start.source
@@ -105,6 +108,7 @@ class Manager:
         self._unit_secs = 0.0
         self._reason, self._why = start.reason, ""
         self._num_broken = 0
+        self._guess_secs = LONG_UNIT_SECS if restarted else 0.0
         self._commit: Future[Commit] | None = None
         self._submitted: Capture | None = start.capture if start.committed else None
         self._evaluations: deque[tuple[int, Future]] = deque()
@@ -283,19 +287,20 @@ class Manager:
         self._note_stage("capture", started)
         return machine.Captured()
 
-    def _capture_live(self) -> None:
+    def _capture_live(self) -> machine.Event:
         self._evaluate = self._evaluation_is_due()
         if self._evaluate:
             every = self._run.config.telemetry.evaluate_units
             self._next_evaluation = (self._chief.num_applied // every + 1) * every
         self._take(final=False)
+        return machine.Captured()
 
     def _take(self, *, final: bool) -> Capture:
         assert self._phase is not None
         role, role_id = ("server", 0) if self._path is Path.SERVER else ("worker", self._phase.members[0])
         with Reach(self._chief, f"the state of {role} {role_id} could not be captured"):
-            self._source = self._chief.address_of(role, role_id)
-            self._capture = self._holder_at(self._source).capture(self._phase.epoch, final)
+            source = self._chief.address_of(role, role_id)
+            self._capture, self._source = self._holder_at(source).capture(self._phase.epoch, final), source
         return self._capture
 
     def _gather(self) -> machine.Event:
@@ -306,7 +311,8 @@ class Manager:
         lost = 0
         if self._phase is not None:
             captured = (self._capture, self._source)
-            found = self._recovery.gather(self._phase, self._path, captured, self._measure_unit())
+            unit_secs, self._guess_secs = self._measure_unit() or self._guess_secs, 0.0
+            found = self._recovery.gather(self._phase, self._path, captured, unit_secs)
             self._capture, self._source = found.capture, found.source
             lost = self._chief.restore(found.capture, rolled_back=found.rolled_back)
             self._forget(found.capture.held.sequence)
@@ -348,7 +354,7 @@ class Manager:
                 self._chief.break_phase(self._why)
                 return machine.CommitFailed()
             self._reporter.not_durable(self._capture.held.units, str(error))
-            self._chief.watch(lambda: False, RETRY_SECS)
+            self._chief.wait_until(lambda: self._chief.preempted or bool(self._chief.broken), RETRY_SECS)
             return machine.CommitFailed()
         self._reporter.committed(commit)
         return machine.Committed()
@@ -360,7 +366,7 @@ class Manager:
         deadline = self._clock.monotonic() + COMMIT_DEADLINE_SECS
         while not self._chief.wait_until(pending.done, TICK_SECS) and self._clock.monotonic() < deadline:
             self._tick()
-            if self._chief.broken and not self._ending:
+            if self._chief.broken and not (self._ending or self._chief.gathering):
                 raise self._chief.as_broken()
         commit = result_of(pending, what, secs=0.0)
         self._commit = None
@@ -506,7 +512,7 @@ class Manager:
         save = self._committer.durable and self._clock.monotonic() >= self._next_save
         if not save and not self._evaluation_is_due():
             return False
-        if self._reporter.switch_pending or not self._chief.stamps()[0]:
+        if not self._chief.stamps()[0]:
             return False
         rate = sum(self._chief.worker_rates().values())
         left = (self._phase.end_units - self._chief.num_applied) / rate if rate else 0.0

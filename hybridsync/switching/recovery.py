@@ -16,7 +16,9 @@ from hybridsync.ports import HolderPort, ReaderPort
 from hybridsync.protocols.base import Path
 
 GATHER_SECS = 2.0
-"""The shortest time that a worker has to come back from a broken phase, once it was told."""
+"""The shortest time that a worker's process has to come back from a broken phase, once it was told."""
+EXPIRE_SECS = 0.25
+"""Between two looks at who has not been heard of."""
 UNREACHED = (RoleLost, StaleEpoch, WaitTimeout)
 """What a call on a role that is gone, or has gone on, ends with."""
 
@@ -73,13 +75,20 @@ class Recovery:
       keeper: of the last committed state.
       home: the chief's address.
       clock: for deadlines.
+      gather_secs: the shortest time that a worker has to come back; threads, which cannot be given up, may compile.
     """
 
     def __init__(
-        self, board: Board, holder_at: Callable[[str], HolderPort], keeper: Keeper, home: str, clock: Clock
+        self,
+        board: Board,
+        holder_at: Callable[[str], HolderPort],
+        keeper: Keeper,
+        home: str,
+        clock: Clock,
+        gather_secs: float = GATHER_SECS,
     ) -> None:
         self._board, self._holder_at, self._keeper, self._home = board, holder_at, keeper, home
-        self._clock = clock
+        self._clock, self._gather_secs = clock, gather_secs
 
     def gather(self, phase: Phase, path: Path, captured: tuple[Capture, str], unit_secs: float) -> Found:
         """Call everybody back and return the newest state; whoever does not come back in time is evicted.
@@ -94,16 +103,18 @@ class Recovery:
           HybridSyncError: the run cannot go on.
         """
         served = self._from_servers(phase) if path is Path.SERVER else None
-        self._call_back(phase, max(GATHER_SECS, 10 * unit_secs))
+        self._call_back(phase, max(self._gather_secs, 10 * unit_secs))
+        if served is not None:
+            return served
         capture, source = captured
-        kept_there = self._board.is_live(source)
-        floor = max(self._keeper.units, capture.held.units if kept_there else 0)
-        found = served or self._from_workers(floor, rolled_back=path is Path.SERVER)
-        if found is not None:
-            return found
-        if kept_there and capture.held.units >= self._keeper.units:
-            return Found(capture, source, rolled_back=True)
-        return Found(self._keeper.offer(), self._home, rolled_back=True)
+        while capture.held.units >= self._keeper.units and self._board.is_live(source):
+            found = self._from_workers(capture.held.units, capture, path is Path.SERVER)
+            if found is not None:
+                return found
+            if self._board.is_live(source):  # and was not evicted just now, being one of those workers
+                return Found(capture, source, rolled_back=True)
+        found = self._from_workers(self._keeper.units, capture, path is Path.SERVER)
+        return found or Found(self._keeper.offer(), self._home, rolled_back=True)
 
     def _from_servers(self, phase: Phase) -> Found | None:
         """Capture the phase's state where all of its servers live on: it refuses every later push."""
@@ -124,14 +135,16 @@ class Recovery:
                 for worker in missing:
                     self._board.evict(worker, f"did not come back from a broken phase within {secs:g} s")
                 return
-            self._board.wait_until(lambda: not self._board.missing_back(), left)
+            self._board.expire()
+            self._board.wait_until(lambda: not self._board.missing_back(), min(left, EXPIRE_SECS))
 
     def _rescue(self, missing: list[int], phase: Phase) -> None:
         """Fetch the state of a worker that lives, but cannot come back: it may be the newest.
 
         Its training thread is blocked where nothing can reach it (connecting to a member that died); its holder is not.
         """
-        alive = [worker for worker in missing if worker not in self._board.silent(GATHER_SECS / 2)]
+        silent = self._board.silent(GATHER_SECS / 2)
+        alive = [worker for worker in missing if worker not in silent]
         if not alive or protocols.parse(phase.spec).path is not Path.SYNC:
             return
         try:
@@ -144,7 +157,7 @@ class Recovery:
         except UNREACHED:
             return
 
-    def _from_workers(self, floor: int, rolled_back: bool) -> Found | None:
+    def _from_workers(self, floor: int, last: Capture, served: bool) -> Found | None:
         """Capture at the worker that holds the newest state, if that has at least `floor` units."""
         held = self._board.resting()
         for worker in sorted(held, key=lambda worker: (-held[worker].units, worker)):
@@ -152,7 +165,8 @@ class Recovery:
                 return None
             try:
                 source = self._board.address_of("worker", worker)
-                return Found(self._holder_at(source).capture(held[worker].epoch, True), source, rolled_back)
+                capture = self._holder_at(source).capture(held[worker].epoch, True)
+                return Found(capture, source, rolled_back=served or capture.held.units < last.held.units)
             except UNREACHED as error:
                 self._board.evict(worker, f"its state could not be captured: {error}")
         return None

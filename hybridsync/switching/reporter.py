@@ -71,7 +71,7 @@ class Reporter:
         self._last = (clock.monotonic(), chief.num_applied)
         self._loss: tuple[float, int] = (0.0, 0)
         self._interval, self._whole = Staleness(), Staleness()
-        self._pending: PendingSwitch | None = None
+        self._pending: list[PendingSwitch] = []
         self._compile_secs = 0.0
         self._phase: Phase | None = None
         self._over = False
@@ -152,26 +152,23 @@ class Reporter:
 
     def switching(self, before: Phase, after: Phase, capture: Capture, times: StageTimes, unit_secs: float) -> None:
         """Note a switch; its event follows when the stall and the commit are known."""
-        assert self._pending is None, "a switch begins when the last one is committed and has applied a unit"
-        self._pending = PendingSwitch(
-            {
-                "from": before.spec,
-                "to": after.spec,
-                "reason": after.reason,
-                "units": capture.held.units,
-                "fingerprint": capture.held.fingerprint,
-                **{f"{stage}_secs": times.secs[stage] for stage in ("drain", "capture", "reserve", "enter")},
-            },
-            capture.last_applied,
-            unit_secs,
-        )
+        fields = {
+            "from": before.spec,
+            "to": after.spec,
+            "reason": after.reason,
+            "units": capture.held.units,
+            "fingerprint": capture.held.fingerprint,
+            **{f"{stage}_secs": times.secs[stage] for stage in ("drain", "capture", "reserve", "enter")},
+        }
+        self._pending.append(PendingSwitch(fields, capture.last_applied, unit_secs))
 
     def committed(self, commit: Commit) -> None:
         """Write that a state is durable."""
         if commit.bytes:
             self.event("checkpoint", units=commit.units, bytes=commit.bytes, secs=commit.secs)
-        if self._pending is not None and self._pending.commit_secs is None:
-            self._pending.commit_secs = commit.secs
+        for pending in self._pending:  # more than one where a switch's own commit failed: the next one covers it
+            if pending.commit_secs is None:
+                pending.commit_secs = commit.secs
         self._finish_switch()
 
     def not_durable(self, units: int, why: str) -> None:
@@ -253,31 +250,29 @@ class Reporter:
                 hook(metrics)
 
     def _finish_switch(self, first: float = 0.0) -> None:
-        """Write the switch event once both its stall (by the phase's `first` update) and its commit are known."""
-        pending = self._pending
-        if pending is None:
+        """Write a switch event once both its stall (by the phase's `first` update) and its commit are known."""
+        if not self._pending:
             return
-        if pending.stall_secs is None:
-            first = first or self._chief.stamps()[0]
-            if first and pending.last_applied:
-                pending.stall_secs = max(0.0, first - pending.last_applied - pending.unit_secs)
-            elif first:
-                pending.stall_secs = 0.0
-        if pending.stall_secs is not None and pending.commit_secs is not None:
-            known = {
-                "compile_secs": self._compile_secs,
-                "commit_secs": pending.commit_secs,
-                "stall_secs": pending.stall_secs,
-            }
-            self._switches.append(self.event("switch", **pending.fields, **known))
-            self._pending = None
+        first = first or self._chief.stamps()[0]
+        for pending in list(self._pending):
+            if pending.stall_secs is None and first:
+                stall = first - pending.last_applied - pending.unit_secs if pending.last_applied else 0.0
+                pending.stall_secs = max(0.0, stall)
+            if pending.stall_secs is not None and pending.commit_secs is not None:
+                known = {
+                    "compile_secs": self._compile_secs,
+                    "commit_secs": pending.commit_secs,
+                    "stall_secs": pending.stall_secs,
+                }
+                self._switches.append(self.event("switch", **pending.fields, **known))
+                self._pending.remove(pending)
 
     # --- the end ---
 
     @property
     def switch_pending(self) -> bool:
         """Whether the last switch still waits for its stall or its commit."""
-        return self._pending is not None
+        return bool(self._pending)
 
     def seconds(self) -> float:
         """Seconds from the first unit leased, earlier lives included."""

@@ -16,7 +16,7 @@ from hybridsync.applylog import NullApplyLog
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.clock import SYSTEM_CLOCK
-from hybridsync.holding import Holding, StartingState
+from hybridsync.holding import Holding, Kept
 from hybridsync.layout import fingerprint
 from hybridsync.messages import Hello, LeaseRequest, Push, Report
 from hybridsync.plan import Epoch, Phase
@@ -151,7 +151,7 @@ def running() -> Iterator[Job]:
         threading.Event(),
     )
     endpoint = Endpoint(primary, programs.contribution_layout)
-    chief_server, chief_at = make_server([ChiefServicer(chief), HolderServicer(StartingState(holding))])
+    chief_server, chief_at = make_server([ChiefServicer(chief), HolderServicer(Kept(holding, start, tally_state()))])
     num_bytes = programs.contribution_layout.nbytes
     server, server_at = make_server([ParameterServicer(endpoint, num_bytes, WORKERS + 2), HolderServicer(endpoint)])
     chief_server.start()

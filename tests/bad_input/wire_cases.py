@@ -78,8 +78,17 @@ def end_phase(job: Job) -> None:
 
 def replace_worker(job: Job) -> None:
     """Let a second process take worker 0's place, at the chief and at the server."""
-    job.unary("Chief", "Register", hello())
+    job.unary("Chief", "Register", hello(life=1))
     job.primary.fence(EPOCH, 0, 1)
+
+
+def lose_worker(job: Job) -> None:
+    """Let the chief give up worker 3."""
+    job.chief.evict(3, "it was silent")
+
+
+def lost_report() -> pb.Report:
+    return encode(Report("worker", 3, 1, EPOCH))
 
 
 def capture(job: Job) -> None:
@@ -249,27 +258,33 @@ CHIEF = [
     Wire("a lease of a replaced worker", lambda job: job.unary("Chief", "Lease", lease()), STALE, "StaleIncarnation",
         "worker 0 speaks as incarnation 1, but incarnation 2 has taken its place; this process ends", replace_worker),
     Wire("a lease of a worker that never registered", lambda job: job.unary("Chief", "Lease", lease(worker=9)), STALE,
-        "StaleIncarnation", "worker 9 speaks as incarnation 1, but none was ever registered here; register first"),
+        "NotRegistered", "worker 9 has not registered with this chief; register and call again"),
     Wire("a lease behind a negative position", lambda job: job.unary("Chief", "Lease", lease(known=-1, completed=-1)),
         INVALID, "InvalidMessage", "worker 0 says that -1 of -1 units received in epoch 5 are done; count both from 0"),
     Wire("more units done than received", lambda job: job.unary("Chief", "Lease", lease(known=1, completed=2)), INVALID,
         "InvalidMessage", "worker 0 says that 2 of 1 units received in epoch 5 are done; count both from 0"),
     Wire("a phase for a worker that never registered",
         lambda job: job.unary("Chief", "NextPhase", encode(PhaseRequest(9, 3, NO_EPOCH, None))), STALE,
-        "StaleIncarnation", "worker 9 speaks as incarnation 3, but none was ever registered here; register first"),
+        "NotRegistered", "worker 9 has not registered with this chief; register and call again"),
     Wire("a heartbeat of another incarnation", lambda job: job.unary("Chief", "Report", report(incarnation=2)), STALE,
         "StaleIncarnation",
         "server 0 speaks as incarnation 2, but incarnation 1 has taken its place; this process ends"),
-    Wire("a heartbeat about units never issued", lambda job: job.unary("Chief", "Report", report(applied=((0, 2),))),
-        INVALID, "InvalidMessage",
-        "server 0 says that unit 1 was applied, but only 1 units were issued; it serves another run: stop it"),
+    Wire("a heartbeat of a worker whose place is free", lambda job: job.unary("Chief", "Report", lost_report()), STALE,
+        "StaleIncarnation", "worker 3 speaks as incarnation 1, but its lease has expired; this process ends",
+        lose_worker),
+    Wire("an earlier process of a place that was taken",
+        lambda job: job.unary("Chief", "Register", hello()), STALE, "StaleIncarnation",
+        "worker 0 speaks as incarnation 1, but incarnation 2 has taken its place; this process ends", replace_worker),
+    Wire("a heartbeat about a unit that the run does not have",
+        lambda job: job.unary("Chief", "Report", report(applied=((0, 41),))), INVALID, "InvalidMessage",
+        "server 0 says that unit 40 was applied, but this run's units are below 40; it serves another run: stop it"),
     Wire("a heartbeat about units up to the largest there is",
         lambda job: job.unary("Chief", "Report", report(applied=((0, 2**63 - 1),))), INVALID, "InvalidMessage",
-        f"server 0 says that unit {2**63 - 2} was applied, but only 1 units were issued; it serves another run: "
-        "stop it"),
+        f"server 0 says that unit {2**63 - 2} was applied, but this run's units are below 40; it serves another "
+        "run: stop it"),
     Wire("a negative unit dropped", lambda job: job.unary("Chief", "Report", report(dropped=((-1, "too stale"),))),
         INVALID, "InvalidMessage",
-        "server 0 says that unit -1 was dropped, but only 1 units were issued; it serves another run: stop it"),
+        "server 0 says that unit -1 was dropped, but this run's units are below 40; it serves another run: stop it"),
     Wire("a heartbeat from a negative position",
         lambda job: job.unary("Chief", "Report", report(role="worker", completed=-1)), INVALID, "InvalidMessage",
         "worker 0 says that -1 units of its stream are done; count from 0"),
@@ -284,7 +299,7 @@ CHIEF = [
         "UnknownRole", "there is no worker 9 in this run: its workers are 0 to 3; start it with one of these numbers"),
     Wire("a capture at the chief, which trains nothing",
         lambda job: job.unary("Holder", "Capture", pb.CaptureRequest(epoch=encode(EPOCH))), STALE, "StaleEpoch",
-        "the chief keeps the starting state only and takes no part in epoch 5"),
+        "the chief keeps the last committed state only and takes no part in epoch 5"),
 ]
 
 WIRE = {"push": PUSHES, "size": SIZES, "state": STATES, "chief": CHIEF}

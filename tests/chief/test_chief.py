@@ -11,59 +11,12 @@ from hybridsync.chief import chief as chief_module
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.clock import SYSTEM_CLOCK
-from hybridsync.errors import RoleLost, SchemaMismatch, StaleEpoch, StaleIncarnation, WaitTimeout
-from hybridsync.messages import Capture, Held, LeaseRequest, PhaseRequest, Report, RoleEvent
-from hybridsync.plan import NO_EPOCH, Epoch, Phase
+from hybridsync.errors import NotRegistered, RoleLost, SchemaMismatch, StaleEpoch, StaleIncarnation, WaitTimeout
+from hybridsync.messages import Capture, Held, Report, RoleEvent
 from hybridsync.protocols.base import Path
+from tests.chief.chiefs import WORKLOAD, begin, collect, enter, lease, make_chief, served, units_of
 from tests.roles import hello, phase_of
 from tests.telemetry.clocks import ManualClock
-
-WORKLOAD = 20
-
-
-@pytest.fixture(autouse=True)
-def answer_at_once(monkeypatch):
-    monkeypatch.setattr(chief_module, "POLL_SECS", 0.02)
-
-
-def make_chief(num_workers: int = 4, workload: int = WORKLOAD, clock=SYSTEM_CLOCK, lease_secs=math.inf) -> Chief:
-    chief = Chief(Ledger(workload), num_workers, "schema", clock, lease_secs)
-    for worker in range(num_workers):
-        chief.register(hello(worker, pid=100 + worker))
-    chief.register(hello(0, role="server", pid=99))
-    return chief
-
-
-def begin(chief: Chief, spec: str = "asp", end: int = WORKLOAD, number: int = 1) -> Phase:
-    phase = phase_of(number, spec, members=tuple(range(chief.num_workers)), end=end)
-    chief.announce(phase, Path.SYNC if spec == "bsp" else Path.SERVER)
-    chief.open_leases()
-    return phase
-
-
-def lease(chief: Chief, phase: Phase, worker: int = 0, known: int = 0, completed: int = 0, incarnation: int = 1):
-    return chief.lease(LeaseRequest(worker, incarnation, phase.epoch, known, completed))
-
-
-def enter(chief: Chief, worker: int, after: Epoch = NO_EPOCH, held: Held | None = None, incarnation: int = 1):
-    return chief.next_phase(PhaseRequest(worker, incarnation, after, held))
-
-
-def served(chief: Chief, phase: Phase, *applied: tuple[int, int], **fields):
-    return chief.report(Report("server", 0, 1, phase.epoch, applied=applied, **fields))
-
-
-def units_of(reply) -> list[int]:
-    return [unit for start, stop in reply.ranges for unit in range(start, stop)]
-
-
-def collect(chief: Chief, phase: Phase, worker: int, incarnation: int = 1) -> list[int]:
-    """Lease as one worker until there is nothing more to get for now."""
-    units: list[int] = []
-    while new := units_of(lease(chief, phase, worker, len(units), len(units), incarnation)):
-        units += new
-    return units
-
 
 # --- leases ---
 
@@ -131,10 +84,11 @@ def test_nothing_goes_out_before_leases_open_nor_after_they_close():
 def test_a_call_of_an_older_epoch_is_refused_with_both_numbers():
     chief = make_chief()
     old = begin(chief, number=1)
-    begin(chief, number=2)
+    new = begin(chief, number=2)
     with pytest.raises(StaleEpoch, match=r"epoch 1 .* epoch 2"):
         lease(chief, old)
-    assert served(chief, old, (0, 1)).revoked
+    reply = served(chief, old, (0, 1))
+    assert (reply.epoch, reply.revoked) == (new.epoch, False), "it ended as it should, and learns of the next one"
     assert chief.num_applied == 0
 
 
@@ -156,7 +110,7 @@ def test_a_newer_process_takes_the_place_and_starts_a_stream_of_its_own():
     chief = make_chief(num_workers=2)
     phase = begin(chief)
     before = units_of(lease(chief, phase, 1))
-    welcome = chief.register(hello(1, pid=500))
+    welcome = chief.register(hello(1, pid=500, life=1))
     assert welcome.incarnation == 2
     with pytest.raises(StaleIncarnation, match="incarnation 2"):
         lease(chief, phase, 1)
@@ -168,7 +122,7 @@ def test_a_newer_process_takes_the_place_and_starts_a_stream_of_its_own():
 def test_the_death_of_a_process_that_was_replaced_already_changes_nothing():
     chief = make_chief(num_workers=2)
     phase = begin(chief)
-    chief.register(hello(1, pid=500))
+    chief.register(hello(1, pid=500, life=1))
     units = units_of(lease(chief, phase, 1, incarnation=2))
     chief.role_lost(RoleEvent("worker", 1, 101, "exit code -9", 0.0))
     assert units_of(lease(chief, phase, 1, incarnation=2)) == units
@@ -223,14 +177,40 @@ def test_a_new_process_that_is_lost_before_it_came_costs_a_running_phase_nothing
     assert chief.missing_workers() == [1]
 
 
-def test_a_lock_step_phase_cannot_lose_a_member():
-    chief = make_chief()
-    begin(chief, "bsp")
-    chief.role_lost(RoleEvent("worker", 2, 102, "exit code -9", 0.0))
-    with pytest.raises(RoleLost, match=r"worker 2 .*exit code -9"):
-        chief.raise_failure()
-    with pytest.raises(RoleLost):
-        enter(chief, 0)
+def test_registering_again_in_the_same_life_changes_nothing():
+    """The answer to the first call was lost."""
+    chief = make_chief(num_workers=2)
+    phase = begin(chief)
+    units = units_of(lease(chief, phase, 1))
+    chief.take_intake()
+    assert chief.register(hello(1, pid=101)).incarnation == 1
+    assert units_of(lease(chief, phase, 1)) == units
+    assert chief.take_intake().joined == [] and chief.take_fenced() == []
+    chief.ledger.check()
+
+
+def test_an_earlier_life_cannot_come_back():
+    chief = make_chief(num_workers=2)
+    chief.register(hello(1, pid=500, life=2))
+    with pytest.raises(StaleIncarnation, match="worker 1 speaks as incarnation 2, but incarnation 3"):
+        chief.register(hello(1, pid=400, life=1))
+    chief.role_lost(RoleEvent("worker", 1, 500, "exit code -9", 0.0))
+    with pytest.raises(StaleIncarnation, match="its lease has expired"):
+        chief.register(hello(1, pid=500, life=2))
+
+
+def test_a_chief_that_knows_nobody_asks_each_to_register():
+    chief = Chief(Ledger(WORKLOAD), 2, "schema", SYSTEM_CLOCK, math.inf)
+    phase = phase_of(1)
+    asking = (
+        lambda: lease(chief, phase, 1),
+        lambda: enter(chief, 1),
+        lambda: chief.report(Report("worker", 1, 1, phase.epoch)),
+        lambda: served(chief, phase),
+    )
+    for ask in asking:
+        with pytest.raises(NotRegistered, match=r"(worker 1|server 0) has not registered with this chief"):
+            ask()
 
 
 def test_a_member_that_has_come_back_from_a_lock_step_phase_may_be_replaced():
@@ -241,7 +221,7 @@ def test_a_member_that_has_come_back_from_a_lock_step_phase_may_be_replaced():
     chief.close_leases()
     chief.role_lost(RoleEvent("worker", 2, 102, "exit code -9", 0.0))
     chief.raise_failure()
-    chief.register(hello(2, pid=500))
+    chief.register(hello(2, pid=500, life=1))
     assert enter(chief, 2, incarnation=2).phase is None, "it waits for the next phase"
     following = begin(chief, "bsp", number=2)
     assert enter(chief, 2, incarnation=2).phase == following

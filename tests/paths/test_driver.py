@@ -43,15 +43,16 @@ def raising(error):
 
 def test_effects_are_carried_out_and_their_results_come_back():
     trace: list = []
-    assert drive(program_of(trace), handlers_with()) is True
+    drive(program_of(trace), handlers_with())
     assert trace == ["parameters", ("gradient", (1,)), ("gradient", (2,)), "closed"]
 
 
 @pytest.mark.parametrize("error", [StaleEpoch("epoch 1 has ended"), PhaseRevoked("a member is gone")])
 @pytest.mark.parametrize("effect", ["pull", "lease", "compute"])
-def test_a_revocation_at_any_effect_is_thrown_into_the_program(effect, error):
+def test_a_revocation_at_any_effect_is_thrown_into_the_program_and_told(effect, error):
     trace: list = []
-    assert drive(program_of(trace), handlers_with(**{effect: raising(error)})) is False
+    with pytest.raises(PhaseRevoked, match=str(error)):
+        drive(program_of(trace), handlers_with(**{effect: raising(error)}))
     assert trace[-2:] == [str(error), "closed"]
 
 

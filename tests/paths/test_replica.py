@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 
 import pytest
 
 from hybridsync.applylog import FileApplyLog, NullApplyLog, read
 from hybridsync.clock import SYSTEM_CLOCK
-from hybridsync.errors import HybridSyncError, StaleEpoch
+from hybridsync.errors import HybridSyncError, RoleLost, StaleEpoch
 from hybridsync.layout import fingerprint
 from hybridsync.paths.replica import Replica
 from tests.roles import Start, counts, gradient_of, phase_of, tally_programs
@@ -42,8 +43,8 @@ def state_in(replica: Replica, capture):
 def test_members_that_share_a_replica_apply_each_step_once(start):
     replica = replica_of(start)
     phase = phase_of(1, "bsp", members=MEMBERS, capture=start.capture)
-    for worker in MEMBERS:
-        replica.enter(phase, worker)
+    for _ in MEMBERS:
+        replica.enter(phase)
     for number in range(3):
         step(replica, number)
         step(replica, number)
@@ -54,17 +55,17 @@ def test_members_that_share_a_replica_apply_each_step_once(start):
 
 def test_a_step_cannot_be_left_out(start):
     replica = replica_of(start)
-    replica.enter(phase_of(1, "bsp", capture=start.capture), 0)
+    replica.enter(phase_of(1, "bsp", capture=start.capture))
     with pytest.raises(AssertionError):
         step(replica, 1)
 
 
-def test_leaving_tells_what_is_held_as_the_capture_does(start):
+def test_what_is_held_is_what_a_capture_says(start):
     replica = replica_of(start)
     phase = phase_of(1, "bsp", capture=start.capture)
-    replica.enter(phase, 0)
+    replica.enter(phase)
     step(replica, 0)
-    held = replica.leave()
+    held = replica.held()
     assert held == replica.capture(phase.epoch, final=True).held
     first, last = replica.stamps()
     assert 0 < first <= last
@@ -73,13 +74,13 @@ def test_leaving_tells_what_is_held_as_the_capture_does(start):
 def test_the_next_lock_step_phase_keeps_the_state_where_it_is(start):
     replica = replica_of(start)
     first = phase_of(1, "bsp", capture=start.capture)
-    replica.enter(first, 0)
+    replica.enter(first)
     step(replica, 0)
-    replica.leave()
+    replica.held()
     capture = replica.capture(first.epoch, final=True)
     start.roles.clear()  # nobody can be asked
     second = phase_of(2, "bsp", capture=capture, source="nobody")
-    replica.enter(second, 0)
+    replica.enter(second)
     step(replica, 0)
     assert replica.capture(second.epoch, final=True).held.units == 2
 
@@ -87,14 +88,14 @@ def test_the_next_lock_step_phase_keeps_the_state_where_it_is(start):
 def test_another_state_is_taken_over_from_its_holder(start):
     trained, fresh = replica_of(start), replica_of(start)
     first = phase_of(1, "bsp", capture=start.capture)
-    trained.enter(first, 0)
+    trained.enter(first)
     step(trained, 0)
     capture = trained.capture(first.epoch, final=True)
     start.roles["trained"] = trained
-    fresh.enter(first, 0)
+    fresh.enter(first)
     second = phase_of(2, "bsp", capture=capture, source="trained")
-    fresh.enter(second, 0)
-    assert fresh.leave().fingerprint == capture.held.fingerprint == fingerprint(state_in(trained, capture))
+    fresh.enter(second)
+    assert fresh.held().fingerprint == capture.held.fingerprint == fingerprint(state_in(trained, capture))
 
 
 def test_a_state_that_changed_on_its_way_is_refused_with_both_fingerprints(start):
@@ -105,25 +106,24 @@ def test_a_state_that_changed_on_its_way_is_refused_with_both_fingerprints(start
 
     start.roles["damaged"] = Damaged()
     with pytest.raises(HybridSyncError, match=start.capture.held.fingerprint):
-        replica_of(start).enter(phase_of(1, "bsp", capture=start.capture, source="damaged"), 0)
+        replica_of(start).enter(phase_of(1, "bsp", capture=start.capture, source="damaged"))
 
 
 def test_another_epoch_cannot_be_captured(start):
     replica = replica_of(start)
     with pytest.raises(StaleEpoch, match="epoch 0"):
         replica.capture(phase_of(1).epoch, final=False)
-    replica.enter(phase_of(1, "bsp", capture=start.capture), 0)
+    replica.enter(phase_of(1, "bsp", capture=start.capture))
     with pytest.raises(StaleEpoch, match=r"epoch 2 .* epoch 1"):
         replica.capture(phase_of(2).epoch, final=False)
 
 
-@pytest.mark.parametrize("order", [(1, 0), (0, 1)])
-def test_a_shared_replica_logs_every_update_whoever_enters_first(start, tmp_path, order):
+def test_a_shared_replica_logs_every_update_once(start, tmp_path):
     replica = replica_of(start, FileApplyLog(tmp_path / "log"))
     phase = phase_of(1, "bsp", members=MEMBERS, capture=start.capture)
-    for worker in order:
-        replica.enter(phase, worker)
-    for number in range(2):
+    for _ in MEMBERS:
+        replica.enter(phase)
+    for number in (0, 0, 1, 1):
         step(replica, number)
     replica.capture(phase.epoch, final=True)
     entries = list(read(tmp_path / "log"))
@@ -133,19 +133,67 @@ def test_a_shared_replica_logs_every_update_whoever_enters_first(start, tmp_path
     ]
 
 
-def test_a_replica_that_is_not_the_meshs_first_logs_nothing(start, tmp_path):
-    replica = replica_of(start, FileApplyLog(tmp_path / "log"))
+def sequences_in(path) -> list[int]:
+    return [entry.sequence for entry in read(path)]
+
+
+def test_whoever_is_captured_writes_down_what_the_log_lacks_and_nothing_twice(start, tmp_path):
+    """The member that wrote the first updates dies; another one is captured in its place."""
+    log = tmp_path / "log"
+    first, second = replica_of(start, FileApplyLog(log)), replica_of(start, FileApplyLog(log))
     phase = phase_of(1, "bsp", members=MEMBERS, capture=start.capture)
-    replica.enter(phase, 0)
+    for replica in (first, second):
+        replica.enter(phase)
+        step(replica, 0)
+    assert not log.exists(), "nothing is written in the middle of the training"
+    first.capture(phase.epoch, final=False)
+    assert sequences_in(log) == [1]
+    step(second, 1)
+    second.capture(phase.epoch, final=True)
+    assert sequences_in(log) == [1, 2]
+
+
+def test_updates_of_a_phase_that_was_never_captured_are_not_logged(start, tmp_path):
+    replica = replica_of(start, FileApplyLog(tmp_path / "log"))
+    replica.enter(phase_of(1, "bsp", capture=start.capture))
     step(replica, 0)
-    replica.capture(phase.epoch, final=True)
-    assert not (tmp_path / "log").exists()
+    step(replica, 1)
+    following = phase_of(2, "bsp", capture=start.capture)
+    replica.enter(following)
+    step(replica, 0)
+    replica.capture(following.epoch, final=True)
+    assert [(entry.epoch, entry.sequence) for entry in read(tmp_path / "log")] == [(2, 1)]
+
+
+def test_a_state_is_kept_until_its_successor_is_here(start):
+    """The sender may die while it hands over: then this may be the newest state there is."""
+
+    class Dying:
+        def read(self, capture_id, into):
+            into[:100] = 7
+            raise RoleLost("the state's holder was lost")
+
+    start.roles["dying"] = Dying()
+    replica = replica_of(start)
+    first = phase_of(1, "bsp", capture=start.capture)
+    replica.enter(first)
+    step(replica, 0)
+    held = replica.held()
+    with pytest.raises(RoleLost):
+        replica.enter(dataclasses.replace(phase_of(2, "bsp", source="dying"), fingerprint="f00d"))
+    assert replica.held() == held
+    capture = replica.capture(first.epoch, final=True)
+    assert (capture.held, sum(counts(state_in(replica, capture)))) == (held, 2)
+
+
+def test_nothing_is_held_before_the_first_phase(start):
+    assert replica_of(start).held() is None
 
 
 def test_a_capture_among_steps_holds_whole_steps(start):
     replica = replica_of(start)
     phase = phase_of(1, "bsp", capture=start.capture)
-    replica.enter(phase, 0)
+    replica.enter(phase)
     trainer = threading.Thread(target=lambda: [step(replica, number) for number in range(20)])
     trainer.start()
     for _ in range(5):

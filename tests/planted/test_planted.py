@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from hybridsync import EmulationConfig
+from hybridsync.chief.board import Board
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.leasing import Leasing
 from hybridsync.chief.ledger import Ledger
@@ -25,6 +27,7 @@ from hybridsync.protocols.bsp import Bsp
 from hybridsync.ps import primary as primary_module
 from hybridsync.ps.primary import Primary
 from hybridsync.runtime.inprocess import InProcess
+from hybridsync.switching.recovery import Recovery
 from hybridsync.units import UnitSet
 from tests.roles import Start, counts, gradient_of, phase_of, push_of, tally_programs
 from tests.trainers import is_exact, tally_trainer
@@ -82,10 +85,14 @@ def lost_worker(tmp_path) -> None:
         with contextlib.suppress(StaleIncarnation):  # one heart beats for all: a dead worker's report is refused
             return heard(self, report)
 
-    heard = Chief.report
+    def with_life(*args):
+        return dataclasses.replace(first_words(*args), life=int(died.is_set() and args[:2] == ("worker", 2)))
+
+    heard, first_words = Chief.report, InProcess._hello
     with ThreadPoolExecutor(1) as reborn, pytest.MonkeyPatch.context() as patch:
         patch.setattr(_Worker, "lease", die_once)
         patch.setattr(InProcess, "_worker_ended", restart)
+        patch.setattr(InProcess, "_hello", staticmethod(with_life))
         patch.setattr(Chief, "report", report_for_the_living)
         trainer = tally_trainer("asp", WORKLOAD, emulation=SLOW, drain_secs=60.0)
         watchdog = threading.Timer(STUCK_SECS, lambda: give_up(trainer))
@@ -109,6 +116,13 @@ def preempted_and_resumed(tmp_path) -> None:
         trainer.add_hook(lambda metrics, trainer=trainer: trainer.preempt(), every=8)
         assert trainer.fit().summary.exit == "preempted", "there was no time to stop it"
     check(tally_trainer("bsp:50%,asp", WORKLOAD, workdir=tmp_path / "run").fit())
+
+
+def broken_off(tmp_path) -> None:
+    """Phases are broken off among their units; the next one begins from the newest state."""
+    trainer = tally_trainer("bsp:50%,asp", WORKLOAD, emulation=SLOW)
+    trainer.add_hook(lambda metrics: trainer._chief.break_phase("test"), every=20)
+    check(trainer.fit())
 
 
 def plain(tmp_path) -> None:
@@ -186,7 +200,7 @@ def acknowledged(tmp_path) -> None:
 
 
 STORIES: tuple[Callable[..., None], ...] = (
-    *(retried_pushes, lost_worker, preempted_and_resumed, plain),
+    *(retried_pushes, lost_worker, preempted_and_resumed, broken_off, plain),
     *(strangers, captured_among_pushes, acknowledged),
 )
 
@@ -331,6 +345,18 @@ def resumes_with_the_wrong_ledger(patch):
     patch.setattr(Opening, "__init__", wrong)
 
 
+def goes_on_from_the_last_commit(patch):
+    """Nobody is asked for the newest state."""
+    patch.setattr(Recovery, "_from_servers", lambda self, phase: None)
+    patch.setattr(Recovery, "_from_workers", lambda self, floor, last: None)
+
+
+def counts_what_was_lost_as_applied(patch):
+    """The run goes on from an older state, and the ledger does not hear of it."""
+    goes_on_from_the_last_commit(patch)
+    patch.setattr(Board, "restore", lambda self, capture, rolled_back: 0)
+
+
 TALLY = r"'min_count': 0|'max_count': [2-9]|'stray': [1-9]"
 
 BUGS = [
@@ -350,6 +376,8 @@ BUGS = [
     (applies_a_step_for_each_member, plain, f"{TALLY}|lock-step replicas must be equal"),
     (hands_over_the_older_state, plain, "lock-step replicas must be equal"),
     (resumes_with_the_wrong_ledger, preempted_and_resumed, TALLY),
+    (goes_on_from_the_last_commit, broken_off, r"rolled_back=[1-9]"),
+    (counts_what_was_lost_as_applied, broken_off, rf"{TALLY}|assert 60 == [1-5]\d?\b"),
 ]
 
 

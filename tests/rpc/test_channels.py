@@ -11,9 +11,11 @@ import pytest
 from hybridsync.errors import AddressError, HybridSyncError, RoleLost, SchemaMismatch, WaitTimeout
 from hybridsync.messages import LeaseReply, LeaseRequest
 from hybridsync.plan import NO_EPOCH
+from hybridsync.rpc import holder as holder_module
 from hybridsync.rpc import hybridsync_pb2 as pb
 from hybridsync.rpc.channels import FIRST_PAUSE_SECS, make_channel, make_server, retrying, stub
 from hybridsync.rpc.chief import ChiefClient, ChiefServicer
+from hybridsync.rpc.codec import encode
 from hybridsync.rpc.holder import HolderClient, HolderServicer
 from tests.rpc.conftest import EPOCH, FakeChief, FakeServer, pattern
 
@@ -114,6 +116,61 @@ def test_attempts_pause_ever_longer_and_share_one_deadline() -> None:
     assert 2 <= len(attempts) <= 4
     assert all(pause >= FIRST_PAUSE_SECS * 2**index for index, pause in enumerate(pauses))
     assert left[0] == 1.0 and all(at + secs <= 1.2 for at, secs in attempts)
+
+
+def test_a_role_whose_successor_has_another_address_is_given_up_early() -> None:
+    start = time.monotonic()
+
+    def attempt(secs: float) -> None:
+        raise Unreachable
+
+    with pytest.raises(RoleLost, match=r"server 0 could not be reached for Capture within 0\.5 s"):
+        retrying(attempt, 60.0, "server 0", "Capture", unreachable_secs=0.5)
+    assert time.monotonic() - start < 5
+
+
+def test_a_role_that_comes_within_that_time_is_reached() -> None:
+    answers = iter([Unreachable, Unreachable])
+
+    def attempt(secs: float) -> str:
+        for error in answers:
+            raise error
+        return "here"
+
+    assert retrying(attempt, 60.0, "server 0", "Capture", unreachable_secs=10.0) == "here"
+
+
+def test_a_role_that_is_reached_but_slow_has_the_whole_deadline(serve, closing) -> None:
+    """What it is to do may take long: only whoever does not answer the door is given up early."""
+    chief = SlowChief()
+    channel = closing(make_channel(serve(ChiefServicer(chief))))
+    lease = stub(channel, "Chief", "Lease")
+    start = time.monotonic()
+    with pytest.raises(WaitTimeout, match="did not answer Lease within 1 s"):
+        retrying(lambda secs: lease(encode(REQUEST), timeout=secs), 1.0, "chief", "Lease", unreachable_secs=0.2)
+    assert time.monotonic() - start > 0.8
+    chief.go_on.set()
+
+
+def test_a_holder_that_is_gone_is_given_up_before_its_calls_deadline(closing, monkeypatch) -> None:
+    monkeypatch.setattr(holder_module, "UNREACHABLE_SECS", 0.3)
+    address = free_address()
+    client = closing(HolderClient(address, deadline_secs=60.0, who="worker 3"))
+    start = time.monotonic()
+    with pytest.raises(RoleLost, match=f"worker 3 at {address} could not be reached for Capture within 0.3 s"):
+        client.capture(EPOCH, final=True)
+    with pytest.raises(RoleLost, match=r"for Read within 0\.3 s"):
+        client.read(4, pattern(10))
+    assert time.monotonic() - start < 10
+
+
+def test_a_client_that_is_closed_here_says_so_and_does_not_try_again(closing) -> None:
+    client = ChiefClient(free_address(), deadline_secs=60.0)
+    client.close()
+    start = time.monotonic()
+    with pytest.raises(RoleLost, match="was not asked for Lease: its channel is closed here"):
+        client.lease(REQUEST)
+    assert time.monotonic() - start < 5
 
 
 def test_a_used_port_is_refused() -> None:

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
-from hybridsync.errors import SchemaMismatch, StaleEpoch
+from hybridsync.errors import RoleLost, SchemaMismatch, StaleEpoch
 from hybridsync.messages import Capture
 from hybridsync.plan import Epoch
-from hybridsync.rpc.holder import STATE_BYTES, HolderClient, HolderServicer
-from tests.rpc.conftest import EPOCH, HELD, FakeServer, pattern
+from hybridsync.rpc.holder import STATE_BYTES, HolderClient, HolderServicer, Readers
+from tests.rpc.conftest import EPOCH, HELD, FakeServer, Loan, pattern
 
 NUM_BYTES = 3 * (1 << 20) + 5
 
@@ -47,3 +51,71 @@ def test_a_reader_who_asks_for_too_much_is_refused_before_memory_is_taken(client
     endless = np.broadcast_to(np.uint8(0), (STATE_BYTES + 1,))
     with pytest.raises(SchemaMismatch, match="over the limit"):
         client.read(4, endless)
+
+
+# --- the way to whichever holder is read next ---
+
+
+class Stuck(FakeServer):
+    """A holder that lends only when it is let, as one whose process is stopped."""
+
+    def __init__(self) -> None:
+        super().__init__(pattern(NUM_BYTES))
+        self.asked, self.go_on = threading.Event(), threading.Event()
+
+    def lend(self, capture_id: int) -> Loan:
+        self.asked.set()
+        self.go_on.wait(10)
+        return super().lend(capture_id)
+
+
+@pytest.fixture
+def stuck() -> Iterator[Stuck]:
+    stuck = Stuck()
+    yield stuck
+    stuck.go_on.set()
+
+
+@pytest.fixture
+def readers(closing) -> Readers:
+    return closing(Readers())
+
+
+def test_readers_reach_one_holder_after_the_other(readers: Readers, serve) -> None:
+    for seed in (1, 2):
+        holder = FakeServer(pattern(NUM_BYTES, seed))
+        into = np.zeros(NUM_BYTES, np.uint8)
+        readers(serve(HolderServicer(holder))).read(4, into)
+        assert np.array_equal(into, holder.parameters)
+
+
+def test_a_read_under_way_ends_at_once_when_the_readers_are_closed_and_a_later_one_goes_on(
+    readers: Readers, stuck: Stuck, holder: FakeServer, serve
+) -> None:
+    """Whoever holds the state is stopped: the worker that waits for it is called back."""
+    into = np.zeros(NUM_BYTES, np.uint8)
+    client = readers(serve(HolderServicer(stuck)))
+    with ThreadPoolExecutor(1) as threads:
+        reading = threads.submit(client.read, 4, into)
+        assert stuck.asked.wait(10)
+        readers.close()
+        with pytest.raises(RoleLost, match="the state's holder at 127"):
+            reading.result(timeout=5)
+    readers(serve(HolderServicer(holder))).read(4, into)
+    assert np.array_equal(into, holder.parameters)
+
+
+def test_a_client_that_was_closed_before_its_read_refuses_it(readers: Readers, holder: FakeServer, serve) -> None:
+    client = readers(serve(HolderServicer(holder)))
+    readers.close()
+    readers.close()
+    with pytest.raises(RoleLost, match="its channel is closed here"):
+        client.read(4, np.zeros(NUM_BYTES, np.uint8))
+
+
+def test_the_next_reader_closes_the_one_before(readers: Readers, holder: FakeServer, serve) -> None:
+    address = serve(HolderServicer(holder))
+    former = readers(address)
+    readers(address)
+    with pytest.raises(RoleLost, match="its channel is closed here"):
+        former.capture(EPOCH, final=False)

@@ -1,8 +1,10 @@
 """A role that does nothing but what a test says, to exercise the supervisor.
 
 argv[1] is a JSON object: role name ("worker 1", or "worker 1 life 0") -> what it does once it has its spec:
-{"exit": code}, {"refuse": message}, {"error": message}, {"silent": true} (a chief that never serves). Else it
-waits: SIGUSR1 ends it with 75, SIGUSR2 with 0.
+{"exit": code}, {"refuse": message}, {"error": message}, {"silent": true} (a chief that never serves), {"kill":
+events} (a chief that has given roles up; a pid is that of the newest such role, unless the event names one). Else it
+waits: SIGUSR1 ends it with 75, SIGUSR2 with 0; a chief names whom it has given up at each SIGHUP, and one with
+{"late": true} serves from then on.
 """
 
 from __future__ import annotations
@@ -13,13 +15,15 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 from hybridsync.errors import ConfigError, RoleLost
-from hybridsync.runtime.child import Child
+from hybridsync.runtime.child import Child, RoleSpec
 
 
 def main() -> int:
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGUSR2})
+    awaited = {signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP}
+    signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
     child = Child.attach()
     assert child is not None
     spec = child.spec()
@@ -34,11 +38,24 @@ def main() -> int:
         return child.report_error(ConfigError(action["refuse"]))
     if "error" in action:
         return child.report_error(RoleLost(action["error"]))
-    if spec.role == "chief" and "silent" not in action:
-        child.report(address="127.0.0.1:4711")
+    serves = spec.role == "chief" and "silent" not in action
+    if serves and "late" not in action:
+        child.report(address=spec.chief or "127.0.0.1:4711")
     if "exit" in action:
         return action["exit"]
-    return 75 if signal.sigwait({signal.SIGUSR1, signal.SIGUSR2}) == signal.SIGUSR1 else 0
+    while (number := signal.sigwait(awaited)) == signal.SIGHUP:
+        if "late" in action:
+            child.report(address=spec.chief)
+        for event in action.get("kill", ()):
+            child.report(kill={"pid": newest(spec, event), **event})
+    return 75 if number == signal.SIGUSR1 else 0
+
+
+def newest(spec: RoleSpec, event: dict[str, Any]) -> int:
+    """Return the pid of the process that was last started as the role of `event`."""
+    lines = (Path(spec.workdir) / "specs.jsonl").read_text().splitlines()
+    lives = [role for role in map(json.loads, lines) if (role["role"], role["role_id"]) == (event["role"], event["id"])]
+    return lives[-1]["pid"]
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from hybridsync.runtime.role_process import CrashLoop, describe_exit
 RUN = Path(__file__).with_name("supervised_run.py")
 ROOT = Path(__file__).parents[2]
 WAIT_SECS = 30.0
+CHIEF = "127.0.0.1:4711"
 NUM_PROCESSES = 5  # supervisor, chief, server, two workers
 
 
@@ -60,6 +61,11 @@ class Run:
             call = self.next_call()
             if fields.items() <= call.items():
                 return call
+
+    def silent(self, secs: float) -> bool:
+        """Return whether nothing is told for so long."""
+        assert self.process.stdout is not None and not self._buffer
+        return not select.select([self.process.stdout], [], [], secs)[0]
 
     def started(self) -> dict[tuple[str, int], int]:
         """Wait until every role has been told of; returns their pids."""
@@ -124,8 +130,8 @@ def test_every_role_learns_its_place_and_a_completed_run_ends_with_0(begin: Begi
     specs = {role: run.spec_of(pid) for role, pid in pids.items() if role[0] != "supervisor"}
     assert pids["supervisor", 0] == run.process.pid
     assert specs["chief", 0]["chief"] == "" and specs["chief", 0]["platforms"] == "cpu"
-    assert specs["server", 0]["chief"] == "127.0.0.1:4711" and specs["server", 0]["platforms"] == "cpu"
-    assert specs["worker", 1]["chief"] == "127.0.0.1:4711" and specs["worker", 1]["platforms"] is None
+    assert specs["server", 0]["chief"] == CHIEF and specs["server", 0]["platforms"] == "cpu"
+    assert specs["worker", 1]["chief"] == CHIEF and specs["worker", 1]["platforms"] is None
     assert specs["worker", 1]["role_id"] == 1 and specs["worker", 1]["life"] == 0
     assert {spec["num_workers"] for spec in specs.values()} == {2}
     assert len({spec["coordinator"] for spec in specs.values()}) == 1
@@ -173,20 +179,123 @@ def test_a_worker_that_failed_once_with_a_reason_is_replaced(begin: Begin) -> No
     )
 
 
-@pytest.mark.parametrize(("role", "name"), [("chief", "the chief"), ("server", "server 0")])
-def test_the_loss_of_a_role_that_holds_the_run_ends_it_and_says_how_to_resume(
-    begin: Begin, role: str, name: str
-) -> None:
+def test_a_killed_server_is_reported_and_reborn(begin: Begin) -> None:
+    run = begin()
+    pid = run.started()["server", 0]
+    for life in range(1, 6):
+        os.kill(pid, signal.SIGKILL)
+        lost = run.wait_call(call="role_lost")
+        assert (lost["role"], lost["id"], lost["pid"], lost["reason"]) == ("server", 0, pid, "signal SIGKILL")
+        pid = run.wait_call(call="role_started", role="server")["pid"]
+        spec = run.spec_of(pid)
+        assert (spec["life"], spec["chief"]) == (life, CHIEF)
+
+
+def test_a_killed_chief_is_restarted_at_its_address_and_told_what_happened(begin: Begin) -> None:
     run = begin()
     pids = run.started()
-    os.kill(pids[role, 0], signal.SIGKILL)
+    former = {role: run.spec_of(pid) for role, pid in pids.items() if role[0] != "supervisor"}
+    pid = pids["chief", 0]
+    for life in range(1, 6):
+        os.kill(pid, signal.SIGKILL)
+        lost = run.wait_call(call="role_lost")
+        assert (lost["role"], lost["pid"], lost["reason"]) == ("chief", pid, "signal SIGKILL")
+        started = run.wait_call(call="role_started")
+        assert (started["role"], started["reason"]) == ("chief", "restart after signal SIGKILL")
+        pid = started["pid"]
+        spec = run.spec_of(pid)
+        assert (spec["life"], spec["chief"], spec["platforms"]) == (life, CHIEF, "cpu")
+        assert spec["coordinator"] == former["worker", 0]["coordinator"]
+    assert len((run.workdir / "specs.jsonl").read_text().splitlines()) == NUM_PROCESSES - 1 + 5, "others live on"
+    os.kill(pid, signal.SIGUSR2)
+    assert run.end() == (0, "")
+
+
+def test_nothing_is_delivered_while_no_chief_serves_and_all_of_it_afterwards(begin: Begin) -> None:
+    run = begin({"chief 0 life 1": {"late": True}})
+    pids = run.started()
+    os.kill(pids["chief", 0], signal.SIGKILL)
+    restarted = run.wait_spec(role="chief", life=1)["pid"]
+    os.kill(pids["worker", 1], signal.SIGKILL)
+    reborn = run.wait_spec(role="worker", role_id=1, life=1)
+    assert reborn["chief"] == CHIEF, "it needs no chief to learn where one will serve"
+    assert run.silent(2.5), "a chief that does not serve was called"
+    os.kill(restarted, signal.SIGHUP)
+    told = [run.next_call() for _ in range(4)]
+    assert [(call["call"], call["role"], call["pid"]) for call in told] == [
+        ("role_lost", "chief", pids["chief", 0]),
+        ("role_started", "chief", restarted),
+        ("role_lost", "worker", pids["worker", 1]),
+        ("role_started", "worker", reborn["pid"]),
+    ]
+
+
+def test_a_signal_while_no_chief_serves_reaches_the_next_one(begin: Begin) -> None:
+    run = begin({"chief 0 life 1": {"late": True}}, deaf_to_preempt=True)
+    os.kill(run.started()["chief", 0], signal.SIGKILL)
+    restarted = run.wait_spec(role="chief", life=1)["pid"]
+    run.process.send_signal(signal.SIGTERM)
+    assert run.silent(1.5)
+    os.kill(restarted, signal.SIGHUP)
+    assert run.next_call() == {"call": "preempt"}, "what is left to do comes before what has happened"
+    run.wait_call(call="role_lost", role="chief")
+    os.kill(restarted, signal.SIGUSR1)
+    assert run.end() == (75, "")
+
+
+def test_a_role_that_the_chief_gave_up_is_ended_and_replaced(begin: Begin) -> None:
+    run = begin({"chief 0": {"kill": [{"role": "worker", "id": 1}]}})
+    pids = run.started()
+    pid = pids["worker", 1]
+    for life in range(1, 3):
+        run.spec_of(pid)
+        os.kill(pids["chief", 0], signal.SIGHUP)
+        lost = run.wait_call(call="role_lost")
+        assert (lost["role"], lost["id"], lost["pid"]) == ("worker", 1, pid)
+        assert gone(pid)
+        pid = run.wait_call(call="role_started", role="worker", id=1)["pid"]
+        assert run.spec_of(pid)["life"] == life
+
+
+def test_a_process_that_has_the_place_of_one_that_was_given_up_is_left_alone(begin: Begin) -> None:
+    former, nobody = {"role": "worker", "id": 1, "pid": 1}, {"role": "gopher", "id": 0, "pid": 1}
+    run = begin({"chief 0": {"kill": [former, nobody, {"role": "worker", "id": 0}]}})
+    pids = run.started()
+    for role in (("worker", 0), ("worker", 1)):
+        run.spec_of(pids[role])
+    os.kill(pids["chief", 0], signal.SIGHUP)
+    assert run.wait_call(call="role_lost")["id"] == 0, "the last of three words came after the first"
+    assert run.wait_call(call="role_started")["id"] == 0
+    assert run.silent(0.5)
+
+
+def test_a_chief_that_fails_by_itself_again_and_again_ends_the_run(begin: Begin) -> None:
+    run = begin({f"chief 0 life {life}": {"exit": 9} for life in range(1, 9)})
+    pids = run.started()
+    os.kill(pids["chief", 0], signal.SIGKILL)
+    code, written = run.end()
+    assert code == 70
+    assert "error: the chief was lost (exit 9); run the same command again" in written
+    assert "chief 0 was here" in written
+    lives = [json.loads(line)["life"] for line in (run.workdir / "specs.jsonl").read_text().splitlines()]
+    assert max(lives) == 4, "three failures within 30 s are borne"
+    assert all(gone(pid) for pid in pids.values())
+
+
+def test_a_chief_that_is_lost_before_it_ever_served_ends_the_run(begin: Begin) -> None:
+    run = begin({"chief 0": {"silent": True}})
+    os.kill(run.wait_spec(role="chief")["pid"], signal.SIGKILL)
     code, written = run.end()
     assert code == 70
     assert written == (
-        f"error: {name} was lost (signal SIGKILL); "
-        "run the same command again: it resumes from the last commit\n"
+        "error: the chief was lost (signal SIGKILL); run the same command again: it resumes from the last commit\n"
     )
-    assert all(gone(pid) for pid in pids.values())
+
+
+def test_a_restarted_chief_that_has_an_end_to_tell_ends_the_run_by_it(begin: Begin) -> None:
+    run = begin({"chief 0 life 1": {"refuse": "the checkpoints have another unit size"}})
+    os.kill(run.started()["chief", 0], signal.SIGKILL)
+    assert run.end() == (1, "error: the checkpoints have another unit size\n")
 
 
 @pytest.mark.parametrize("role", ["chief 0", "server 0", "worker 1"])
@@ -195,7 +304,7 @@ def test_refused_input_is_said_once_without_a_log(begin: Begin, role: str) -> No
     assert (code, written) == (1, "error: the plan's shares sum to 90 %, not 100 %\n")
 
 
-def test_a_chief_that_ends_with_a_traceback_is_our_fault(begin: Begin) -> None:
+def test_a_chief_that_ends_with_a_traceback_each_time_is_our_fault(begin: Begin) -> None:
     code, written = begin({"chief 0": {"exit": 1}}).end()
     assert code == 70
     assert written.startswith("error: the chief was lost (exit 1); run the same command again")
@@ -271,12 +380,12 @@ def test_exits_are_put_into_words() -> None:
     assert [describe_exit(code) for code in (0, 3, -11)] == ["exit 0", "exit 3", "signal SIGSEGV"]
 
 
-def test_failures_of_different_workers_or_long_ago_are_no_crash_loop() -> None:
+def test_failures_of_different_roles_or_long_ago_are_no_crash_loop() -> None:
     loop = CrashLoop(limit=1, window_secs=10.0)
-    assert not loop.add(0, now=0.0)
-    assert not loop.add(1, now=1.0)
-    assert not loop.add(0, now=11.0)
-    assert loop.add(0, now=12.0)
+    assert not loop.add("worker 0", now=0.0)
+    assert not loop.add("chief", now=1.0)
+    assert not loop.add("worker 0", now=11.0)
+    assert loop.add("worker 0", now=12.0)
 
 
 def test_the_supervisor_imports_neither_jax_nor_orbax() -> None:

@@ -68,11 +68,13 @@ class Bench:
 
     def __init__(self) -> None:
         self.holding, self.disk, self.evaluator = Holding(Layout.of(state_of(0))), Disk(), Evaluator()
+        self.kept: list[tuple[Capture, TrainState]] = []
         self.committer = self.committer_to(self.disk)
 
     def committer_to(self, store: Any) -> Committer:
         layout = Layout.of(state_of(0))
-        return Committer(store, layout, {"holder": self.holding}.__getitem__, self.evaluator, SYSTEM_CLOCK)
+        reader_at = {"holder": self.holding}.__getitem__
+        return Committer(store, layout, reader_at, self.evaluator, SYSTEM_CLOCK, lambda *kept: self.kept.append(kept))
 
     def capture(self, units: int) -> Capture:
         self.holding.pack(state_of(units))
@@ -140,6 +142,23 @@ def test_commits_come_in_the_order_in_which_they_were_asked_for(bench: Bench) ->
     assert [units for _, units, _, _ in bench.disk.saved] == [1, 2]
 
 
+def test_a_state_is_kept_as_soon_as_it_is_durable_and_not_before(bench: Bench) -> None:
+    bench.disk.spins.clear()
+    capture = bench.capture(3)
+    commit, _ = bench.submit(capture)
+    assert bench.disk.reached.wait(SECS) and bench.kept == []
+    bench.disk.spins.set()
+    commit.result(SECS)
+    ((kept, state),) = bench.kept
+    assert kept == capture and fingerprint(state) == capture.held.fingerprint
+
+
+def test_a_state_that_could_not_be_saved_is_not_kept(bench: Bench) -> None:
+    bench.disk.error = CheckpointError("the disk is full")
+    assert bench.submit(bench.capture(4))[0].exception(SECS) is bench.disk.error
+    assert bench.kept == []
+
+
 def test_a_failed_save_leaves_its_error_in_the_future_and_the_next_is_made(bench: Bench) -> None:
     bench.disk.error = CheckpointError("the disk is full")
     commit, evaluation = bench.submit(bench.capture(4))
@@ -175,7 +194,7 @@ def test_waiting_for_a_hung_disk_ends_by_name(bench: Bench, monkeypatch: pytest.
     monkeypatch.setattr(commits, "COMMIT_DEADLINE_SECS", 0.1)
     bench.disk.spins.clear()
     with pytest.raises(WaitTimeout, match=r"the checkpoint of epoch 3 .* 0\.1 s; is the disk hanging"):
-        result_of(bench.submit(bench.capture(4))[0], "the checkpoint of epoch 3")
+        result_of(bench.submit(bench.capture(4))[0], "the checkpoint of epoch 3", secs=0.1)
 
 
 # --- the end ---

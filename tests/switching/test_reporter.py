@@ -150,6 +150,58 @@ def test_a_switch_before_which_nothing_was_applied_has_no_stall(desk: Desk) -> N
     assert events_of(desk.workdir, "switch")[0]["stall_secs"] == 0.0
 
 
+def test_a_switch_whose_commit_was_lost_is_written_with_the_next_one(desk: Desk) -> None:
+    desk.switch(last_applied=200.0)
+    desk.after(0.1, first_and_last=(203.0, 203.0))
+    desk.reporter.not_durable(50, "the disk is full")
+    third = phase_of(3, "bsp", end=WORKLOAD)
+    desk.reporter.ended(capture_of(last_applied=300.0))
+    desk.chief.first_and_last = (0.0, 0.0)
+    desk.reporter.entered(third, 80)
+    desk.reporter.switching(desk.asp, third, capture_of(last_applied=300.0), TIMES, 0.5)
+    desk.reporter.committed(Commit(80, 1000, 4.0))
+    assert [event["to"] for event in events_of(desk.workdir, "switch")] == ["asp"]
+    assert desk.reporter.switch_pending
+    desk.after(0.1, first_and_last=(301.0, 301.0))
+    first, second = events_of(desk.workdir, "switch")
+    assert (first["stall_secs"], second["stall_secs"]) == (2.5, 0.5)
+    assert (first["commit_secs"], second["commit_secs"]) == (4.0, 4.0)
+    assert not desk.reporter.switch_pending
+
+
+# --- phases that broke, and those that another chief began ---
+
+
+def test_a_broken_phase_ends_with_why_and_the_next_begins_with_it(desk: Desk) -> None:
+    capture = capture_of()
+    desk.reporter.broke(capture, "worker 2 was lost (signal SIGKILL)", 0)
+    desk.reporter.entered(desk.asp, 50, "epoch 1 cannot go on: worker 2 was lost (signal SIGKILL)")
+    (ended,) = events_of(desk.workdir, "phase_ended")
+    assert (ended["units"], ended["fingerprint"]) == (50, capture.held.fingerprint)
+    assert ended["why"] == "worker 2 was lost (signal SIGKILL)"
+    before, after = events_of(desk.workdir, "phase_entered")
+    assert "why" not in before and after["why"].startswith("epoch 1 cannot go on")
+    assert events_of(desk.workdir, "rollback") == []
+
+
+def test_units_that_are_lost_with_a_phase_are_written(desk: Desk) -> None:
+    desk.reporter.broke(capture_of(), "server 0 was lost (signal SIGKILL)", 7)
+    (rollback,) = events_of(desk.workdir, "rollback")
+    assert (rollback["to_units"], rollback["rolled_back"], rollback["epoch"]) == (50, 7, 1)
+
+
+def test_a_phase_that_an_earlier_chief_wrote_down_is_not_written_again(desk: Desk) -> None:
+    desk.reporter.continues(desk.bsp, 20)
+    assert [event["epoch"] for event in events_of(desk.workdir, "phase_entered")] == [1]
+    assert desk.reporter.event("run_finished", exit="completed")["epoch"] == 1
+
+
+def test_a_phase_whose_begin_was_lost_with_its_chief_is_written_by_the_next(desk: Desk) -> None:
+    desk.reporter.continues(desk.asp, 50)
+    entered = events_of(desk.workdir, "phase_entered")[-1]
+    assert (entered["epoch"], entered["units"], entered["why"]) == (2, 50, "the chief was lost while it began")
+
+
 def test_a_commit_without_a_disk_is_no_checkpoint(desk: Desk) -> None:
     desk.reporter.committed(Commit(8, 0, 0.0))
     assert events_of(desk.workdir, "checkpoint") == []

@@ -1,0 +1,75 @@
+"""A chief with all its roles registered, and what they say to it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from hybridsync.chief.chief import Chief
+from hybridsync.chief.ledger import Ledger
+from hybridsync.clock import SYSTEM_CLOCK, Clock
+from hybridsync.messages import Held, LeaseReply, LeaseRequest, PhaseReply, PhaseRequest, Report, ReportReply
+from hybridsync.plan import NO_EPOCH, Epoch, Phase
+from hybridsync.protocols.base import Path
+from tests.roles import hello, phase_of
+
+WORKLOAD = 20
+SERVER = "server:0"
+"""Where `hello(0, role="server")` says that it serves."""
+
+
+def make_chief(
+    num_workers: int = 4, workload: int = WORKLOAD, clock: Clock = SYSTEM_CLOCK, lease_secs: float = math.inf
+) -> Chief:
+    chief = Chief(Ledger(workload), num_workers, "schema", clock, lease_secs)
+    for worker in range(num_workers):
+        chief.register(hello(worker, pid=100 + worker))
+    chief.register(hello(0, role="server", pid=99))
+    return chief
+
+
+def begin(chief: Chief, spec: str = "asp", end: int = WORKLOAD, number: int = 1, **fields: Any) -> Phase:
+    fields = {"members": tuple(range(chief.num_workers)), **fields}
+    phase = phase_of(number, spec, end=end, **fields)
+    chief.announce(phase, Path.SYNC if spec == "bsp" else Path.SERVER)
+    chief.open_leases()
+    return phase
+
+
+def lease(
+    chief: Chief, phase: Phase, worker: int = 0, known: int = 0, completed: int = 0, incarnation: int = 1
+) -> LeaseReply:
+    return chief.lease(LeaseRequest(worker, incarnation, phase.epoch, known, completed))
+
+
+def enter(
+    chief: Chief,
+    worker: int,
+    after: Epoch = NO_EPOCH,
+    held: Held | None = None,
+    incarnation: int = 1,
+    failure: str = "",
+) -> PhaseReply:
+    return chief.next_phase(PhaseRequest(worker, incarnation, after, held, failure))
+
+
+def enter_all(chief: Chief, phase: Phase, workers: Iterable[int] = range(4)) -> None:
+    for worker in workers:
+        assert enter(chief, worker).phase == phase
+
+
+def served(chief: Chief, phase: Phase, *applied: tuple[int, int], **fields: Any) -> ReportReply:
+    return chief.report(Report("server", 0, 1, phase.epoch, applied=applied, **fields))
+
+
+def units_of(reply: LeaseReply) -> list[int]:
+    return [unit for start, stop in reply.ranges for unit in range(start, stop)]
+
+
+def collect(chief: Chief, phase: Phase, worker: int, incarnation: int = 1) -> list[int]:
+    """Lease as one worker until there is nothing more to get for now."""
+    units: list[int] = []
+    while new := units_of(lease(chief, phase, worker, len(units), len(units), incarnation)):
+        units += new
+    return units

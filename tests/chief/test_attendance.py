@@ -1,0 +1,62 @@
+"""Who is in a phase, how far each is, who has come back."""
+
+from __future__ import annotations
+
+from hybridsync.chief.attendance import Attendance
+from hybridsync.messages import Held, Report
+from tests.roles import phase_of
+
+EPOCH = phase_of(1).epoch
+LIVE = (0, 1, 2)
+
+
+def report(worker: int, completed: int = 0, **fields) -> Report:
+    return Report("worker", worker, 1, EPOCH, completed=completed, **fields)
+
+
+def test_who_entered_is_missing_until_it_is_back_or_gone():
+    here = Attendance(admitted={0: 1, 1: 1})
+    assert here.missing(LIVE) == [0, 1], "worker 2 never entered"
+    here.back[0] = None
+    assert here.missing(LIVE) == [1]
+    assert here.missing((0, 2)) == [], "worker 1 is gone"
+
+
+def test_a_worker_that_is_lost_is_forgotten_with_what_it_held():
+    here = Attendance(admitted={0: 1, 1: 1}, back={1: Held(EPOCH, 4, 2, "f00d")})
+    here.note(report(1, 4, doing="average"))
+    here.lose(1)
+    assert here.positions == {} and here.doing == {} and here.admitted == {0: 1}
+    assert here.back == {1: None}, "it has done its part, but what it held is gone"
+
+
+def test_a_worker_that_is_lost_before_it_came_back_never_comes_back():
+    here = Attendance(admitted={1: 1})
+    here.lose(1)
+    assert here.back == {} and here.missing(LIVE) == []
+
+
+def test_the_workers_with_the_fewest_units_done_are_behind():
+    here = Attendance()
+    for worker, completed in [(0, 6), (1, 4), (2, 6)]:
+        here.note(report(worker, completed))
+    assert here.behind(LIVE) == [1]
+    assert here.behind((0, 1, 2, 3)) == [3], "who said nothing has done nothing"
+    assert here.behind(()) == []
+
+
+def test_the_first_and_the_last_update_are_those_of_any_role():
+    here = Attendance()
+    assert here.first_and_last() == (0.0, 0.0)
+    here.note(report(0, first_applied=7.0, last_applied=7.5))
+    here.note(report(1))
+    here.note(Report("server", 0, 1, EPOCH, first_applied=5.0, last_applied=9.0))
+    assert here.first_and_last() == (5.0, 9.0)
+    here.note(Report("server", 0, 1, EPOCH, first_applied=5.0, last_applied=11.0))
+    assert here.first_and_last() == (5.0, 11.0), "a later word takes the earlier one's place"
+
+
+def test_what_a_server_reports_is_no_workers_position():
+    here = Attendance()
+    here.note(Report("server", 0, 1, EPOCH, completed=9))
+    assert here.positions == {} and here.doing == {}

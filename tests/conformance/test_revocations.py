@@ -1,0 +1,135 @@
+"""A phase may be revoked while a worker is at any effect: the run goes on, and every unit counts once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hybridsync import EmulationConfig, protocols
+from hybridsync.chief.board import Board
+from hybridsync.paths import server, sync
+from hybridsync.paths.driver import Handlers, drive
+from hybridsync.protocols.base import Lease, Program
+from hybridsync.trainer import FitResult, Trainer
+from tests.trainers import events_of, is_exact, tally_trainer
+
+WORKERS, WORKLOAD = 4, 90
+SECS = 20.0
+SLOW = EmulationConfig(compute_secs=0.004)
+
+
+def yields_of(name: str) -> dict[type, int]:
+    """Return the effects that a worker's program yields in its first two leases, each with how often."""
+    seen: dict[type, int] = {}
+    program = protocols.parse(name).worker_program(WORKERS)
+    result: Any = None
+    while True:
+        try:
+            effect = program.send(result)
+        except StopIteration:
+            return seen
+        kind = type(effect)
+        seen[kind] = seen.get(kind, 0) + 1
+        result = object()
+        if kind is Lease:
+            result = (seen[kind],) if seen[kind] <= 2 else None
+
+
+class Revoker:
+    """Breaks the phase when a worker is at an effect of a kind for the `at`-th time, once in each of some epochs.
+
+    The worker stands where it is until everybody is being called back.
+
+    Args:
+      kind: of the effect.
+      at: which of those of all workers in an epoch.
+      carried_out: whether the effect is carried out before the phase breaks, or behind it.
+      times: how many epochs in a row are broken.
+    """
+
+    def __init__(self, kind: type, at: int, *, carried_out: bool, times: int = 1) -> None:
+        self._kind, self._at, self._carried_out, self._times = kind, at, carried_out, times
+        self._lock = threading.Lock()
+        self._seen: dict[Any, int] = {}
+        self.broken: list[Any] = []
+        self.board: Callable[[], Board | None] = lambda: None
+
+    def drive(self, program: Program, handlers: Handlers) -> None:
+        drive(program, {kind: self._hook(do) if kind is self._kind else do for kind, do in handlers.items()})
+
+    def _hook(self, do: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def handler(effect: Any) -> Any:
+            if not self._carried_out:
+                self._meet()
+            result = do(effect)
+            if self._carried_out:
+                self._meet()
+            return result
+
+        return handler
+
+    def _meet(self) -> None:
+        board = self.board()
+        assert board is not None
+        epoch = board._leasing.epoch
+        with self._lock:
+            if len(self.broken) >= self._times or epoch in self.broken:
+                return
+            self._seen[epoch] = self._seen.get(epoch, 0) + 1
+            if self._seen[epoch] < self._at:
+                return
+            self.broken.append(epoch)
+        board.break_phase("test")
+        assert board.wait_until(lambda: board.gathering, SECS), "nobody is called back"
+
+
+def fit(plan: str, revoker: Revoker, workdir: Path, patch: pytest.MonkeyPatch) -> FitResult:
+    patch.setattr(sync, "drive", revoker.drive)
+    patch.setattr(server, "drive", revoker.drive)
+    trainer: Trainer = tally_trainer(plan, WORKLOAD, workers=WORKERS, workdir=workdir, emulation=SLOW)
+    revoker.board = lambda: trainer._chief
+    return trainer.fit()
+
+
+def check(result: FitResult, workdir: Path, num_broken: int) -> None:
+    """Look at the tally, at the accounts, and at what is written of the phases."""
+    assert result.completed and is_exact(result.summary.final), result.summary
+    units = result.summary.units
+    assert units.applied == units.workload == WORKLOAD
+    assert units.outstanding == units.rolled_back == 0 and units.issued == WORKLOAD + units.dropped
+    entered, ended = events_of(workdir, "phase_entered"), events_of(workdir, "phase_ended")
+    after = [event for event in entered if event["reason"] == "death"]
+    assert [event["why"] for event in after] == [f"epoch {event['epoch'] - 1} cannot go on: test" for event in after]
+    assert len([event for event in ended if "why" in event]) == len(after) == num_broken
+    assert all(event["members"] == list(range(WORKERS)) for event in entered), "nobody was given up"
+    assert [event["fingerprint"] for event in entered[1:]] == [event["fingerprint"] for event in ended[:-1]]
+    assert [event["epoch"] for event in entered] == list(range(1, len(entered) + 1))
+
+
+YIELDS = [(name, kind) for name in sorted(protocols.REGISTRY) for kind in yields_of(name)]
+
+
+@pytest.mark.parametrize("carried_out", [False, True], ids=["on the way", "carried out"])
+@pytest.mark.parametrize(("name", "kind"), YIELDS, ids=lambda part: getattr(part, "__name__", part))
+def test_a_phase_that_is_revoked_at_any_yield_is_followed_by_one_with_every_unit_exact(
+    name: str, kind: type, carried_out: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = yields_of(name)[kind] == 1
+    revoker = Revoker(kind, WORKERS - 1 if once else 3 * WORKERS - 1, carried_out=carried_out)
+    result = fit(f"{name}:60%,bsp:20%,{name}", revoker, tmp_path / "run", monkeypatch)
+    assert len(revoker.broken) == 1, f"no worker was ever at {kind.__name__}"
+    check(result, tmp_path / "run", 1)
+
+
+@pytest.mark.parametrize(("name", "kind"), YIELDS, ids=lambda part: getattr(part, "__name__", part))
+def test_phases_that_are_revoked_at_their_first_yield_again_and_again_lose_nothing(
+    name: str, kind: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    revoker = Revoker(kind, 1, carried_out=False, times=3)
+    result = fit(f"{name}:60%,asp", revoker, tmp_path / "run", monkeypatch)
+    assert len(revoker.broken) == 3
+    check(result, tmp_path / "run", 3)
