@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, Protocol
 
 from hybridsync import protocols
@@ -294,7 +295,9 @@ class Manager:
         role, role_id = ("server", 0) if self._path is Path.SERVER else ("worker", self._phase.members[0])
         with Reach(self._chief, f"the state of {role} {role_id} could not be captured"):
             self._source = self._chief.address_of(role, role_id)
-            self._capture = self._holder_at(self._source).capture(self._phase.epoch, final)
+            capture = self._holder_at(self._source).capture(self._phase.epoch, final)
+        first, last = self._chief.stamps_of(role, role_id, capture)
+        self._capture = replace(capture, first_applied=first, last_applied=last)
         return self._capture
 
     def _gather(self) -> machine.Event:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -73,6 +74,8 @@ class Reporter:
         self._interval, self._whole = Staleness(), Staleness()
         self._pending: PendingSwitch | None = None
         self._compile_secs = 0.0
+        self._compute_secs: Counter[int] = Counter()
+        self._wait_secs: Counter[int] = Counter()
         self._phase: Phase | None = None
         self._due = [(chief.num_applied // every + 1) * every for _, every in hooks]
         self._final: dict[str, Any] = {}
@@ -198,12 +201,14 @@ class Reporter:
             if lost.role == "worker":
                 self.event("worker_left", worker=lost.id)
             self.note(f"{lost.role} {lost.id} lost: {lost.reason}")
-        for role, role_id, spans in intake.spans:
-            self._recorder.timeline.add(role, role_id, spans)
+        for role, role_id, spans, offset in intake.spans:
+            self._recorder.timeline.add(role, role_id, spans, offset)
         self._loss = self._loss[0] + intake.loss_sum, self._loss[1] + intake.num_losses
         self._interval.add(intake.staleness)
         self._whole.add(intake.staleness)
         self._compile_secs += intake.compile_secs
+        self._compute_secs.update(intake.compute_secs)
+        self._wait_secs.update(intake.wait_secs)
         self._finish_switch()
         now = self._clock.monotonic()
         units = self._chief.num_applied
@@ -229,8 +234,12 @@ class Reporter:
             examples_per_sec=(units - before) * unit_size / max(now - then, 1e-9),
             staleness=self._interval.summary(),
             workers={worker: rate * unit_size for worker, rate in self._chief.worker_rates().items()},
+            compute_secs=dict(self._compute_secs),
+            wait_secs=dict(self._wait_secs),
         )
         self._interval.clear()
+        self._compute_secs.clear()
+        self._wait_secs.clear()
         self._recorder.metrics.write(metrics)
         self._recorder.progress.update(metrics, sorted(self._stragglers))
         self._recorder.board.metrics(metrics)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,10 +12,10 @@ from typing import Any
 import pytest
 
 from hybridsync import TelemetryConfig
-from hybridsync.chief.board import Intake
+from hybridsync.chief.intake import Intake
 from hybridsync.chief.ledger import Counts
 from hybridsync.config import RunConfig
-from hybridsync.messages import Capture, RoleEvent
+from hybridsync.messages import Capture, RoleEvent, Span
 from hybridsync.run import Run
 from hybridsync.switching.commits import Commit
 from hybridsync.switching.reporter import Hook, Reporter, StageTimes
@@ -100,8 +102,20 @@ def capture_of(**stamps: float) -> Capture:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
+def make_desk(tmp_path: Path) -> Iterator[Callable[..., Desk]]:
+    with ExitStack() as recorders:
+
+        def make(**options: Any) -> Desk:
+            desk = Desk(tmp_path, **options)
+            recorders.callback(desk.recorder.close)
+            return desk
+
+        yield make
+
+
+@pytest.fixture
+def desk(make_desk: Callable[..., Desk]) -> Desk:
+    return make_desk()
 
 
 # --- the switch ---
@@ -179,16 +193,25 @@ def test_an_interval_counts_what_was_applied_and_reported_in_it(desk: Desk) -> N
     assert second["loss"] is None and second["staleness"]["max"] == 0, "what was told is told once"
 
 
-def test_a_resumed_run_counts_its_first_interval_from_where_it_resumed(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, applied=40)
+def test_an_interval_says_how_long_each_worker_computed_and_waited(desk: Desk) -> None:
+    desk.after(0.5, intake=Intake(compute_secs={0: 0.25, 3: 0.5}, wait_secs={0: 0.125, 3: 0.0}))
+    desk.after(0.5, intake=Intake(compute_secs={0: 0.5}, wait_secs={0: 0.25}))
+    desk.after(1.0)
+    first, second = desk.metrics()
+    assert (first["compute_secs"], first["wait_secs"]) == ({"0": 0.75, "3": 0.5}, {"0": 0.375, "3": 0.0})
+    assert (second["compute_secs"], second["wait_secs"]) == ({}, {}), "nobody has reported since"
+
+
+def test_a_resumed_run_counts_its_first_interval_from_where_it_resumed(make_desk: Callable[..., Desk]) -> None:
+    desk = make_desk(applied=40)
     desk.after(2.0, num_applied=44)
     assert desk.metrics()[0]["examples_per_sec"] == pytest.approx(4 * UNIT_SIZE / 2.0)
 
 
-def test_hooks_are_called_at_their_units_and_once_however_many_were_passed(tmp_path: Path) -> None:
+def test_hooks_are_called_at_their_units_and_once_however_many_were_passed(make_desk: Callable[..., Desk]) -> None:
     seen: dict[int, list[int]] = {10: [], 25: []}
     hooks = [(lambda metrics, every=every: seen[every].append(metrics.units), every) for every in seen]
-    desk = Desk(tmp_path, hooks, applied=20)
+    desk = make_desk(hooks=hooks, applied=20)
     for applied in (20, 24, 29, 30, 31, 55, 59, 60):
         desk.after(0.01, num_applied=applied)
     assert seen == {10: [30, 55, 60], 25: [29, 55]}
@@ -209,6 +232,14 @@ def test_roles_that_came_and_went_are_events(desk: Desk) -> None:
         ("role_lost", "worker"),
         ("worker_left", 1),
     ]
+
+
+def test_spans_of_a_clock_that_is_ahead_stand_where_the_chiefs_would_have_put_them(desk: Desk) -> None:
+    span = Span("compute", "worker", 106.0, 0.5, 1, 1)
+    desk.after(2.0, intake=Intake(spans=[("worker", 0, (span,), -5.0)]))
+    desk.recorder.timeline.write()
+    trace = json.loads((desk.workdir / "timeline.json").read_text())["traceEvents"]
+    assert [event["ts"] for event in trace if event["ph"] == "X"] == [1e6], "a second after the run began"
 
 
 def test_the_seconds_of_earlier_lives_go_on_with_the_first_unit_leased(desk: Desk) -> None:
