@@ -201,7 +201,7 @@ class Manager:
                 self._take(final=False)
             self._chief.restore(self._capture, rolled_back=False)
         self._chief.adopt(phase, self._path)
-        self._reporter.continues(phase, self._capture.held.units)
+        self._reporter.continues(phase)
         state = machine.Switching(Step.RUN, phase.epoch.number)
         if whole:
             self._chief.open_leases()

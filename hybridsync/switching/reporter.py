@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,7 @@ from hybridsync.messages import Capture, Span
 from hybridsync.plan import Phase
 from hybridsync.run import Run
 from hybridsync.switching.commits import Commit
-from hybridsync.telemetry.events import read_events
+from hybridsync.telemetry.events import FIELDS, read_events
 from hybridsync.telemetry.metrics import Metrics, Staleness
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary, Units, write_summary
@@ -39,6 +40,34 @@ class StageTimes:
     """Seconds of each stage of the switch under way."""
 
     secs: dict[str, float] = field(default_factory=dict)
+
+
+def lost_switches(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the fields of the switches that a chief made since the run was started and did not live to write.
+
+    What nobody knows any more is None: the seconds of the stages and the stall were in the chief's memory.
+
+    Args:
+      events: the run's events, in order.
+    """
+    started = max((index for index, event in enumerate(events) if event["kind"] == "run_started"), default=0)
+    told = {(event["to"], event["units"], event["fingerprint"]) for event in events if event["kind"] == "switch"}
+    commits = {event["units"]: event["secs"] for event in events[started:] if event["kind"] == "checkpoint"}
+    entered = [event for event in events[started:] if event["kind"] == "phase_entered"]
+    return [
+        {
+            **dict.fromkeys(FIELDS["switch"]),
+            "epoch": after["epoch"],
+            "from": before["protocol"],
+            "to": after["protocol"],
+            "reason": after["reason"],
+            "units": after["units"],
+            "fingerprint": after["fingerprint"],
+            "commit_secs": commits.get(after["units"]),
+        }
+        for before, after in itertools.pairwise(entered)
+        if after["reason"] == "planned" and (after["protocol"], after["units"], after["fingerprint"]) not in told
+    ]
 
 
 class Reporter:
@@ -118,13 +147,18 @@ class Reporter:
         self.note(text)
         self._recorder.board.entered(units, text)
 
-    def continues(self, phase: Phase, units: int) -> None:
-        """Go on with a phase that an earlier chief announced, and write that it did if that got lost with it."""
+    def continues(self, phase: Phase) -> None:
+        """Go on with a phase that an earlier chief announced, and write what that one had no time to."""
         workdir = self._run.workdir
-        known = {event["epoch"] for event in read_events(workdir, "phase_entered")} if workdir else set()
-        if phase.epoch.number not in known:
+        if workdir is None:  # no chief is restarted there
+            self._phase = phase
+            return
+        if phase.epoch.number not in {event["epoch"] for event in read_events(workdir, "phase_entered")}:
+            units = sum(stop - start for start, stop in phase.applied)
             self.entered(phase, units, "the chief was lost while it began")
         self._phase = phase
+        for switch in lost_switches(read_events(workdir)):
+            self._switches.append(self._recorder.events.write("switch", **switch))
 
     def ended(self, capture: Capture) -> None:
         """Write that the current phase is over; its capture knows the first update even of the shortest phase."""

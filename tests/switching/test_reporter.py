@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from hybridsync.chief.intake import Intake
 from hybridsync.chief.ledger import Counts
 from hybridsync.config import RunConfig
 from hybridsync.messages import Capture, RoleEvent, Span
+from hybridsync.plan import Epoch
 from hybridsync.run import Run
 from hybridsync.switching.commits import Commit
 from hybridsync.switching.reporter import Hook, Reporter, StageTimes
@@ -57,7 +58,9 @@ class Told:
 class Desk:
     """A reporter whose clock stands at 100 s, in its first phase from unit `applied`."""
 
-    def __init__(self, workdir: Path, hooks: list[tuple[Hook, int]] | None = None, applied: int = 0) -> None:
+    def __init__(
+        self, workdir: Path, hooks: list[tuple[Hook, int]] | None = None, applied: int = 0, enter: bool = True
+    ) -> None:
         self.workdir, self.clock, self.chief = workdir, ManualClock(), Told(applied)
         telemetry = TelemetryConfig(log_secs=LOG_SECS)
         config = RunConfig(
@@ -75,8 +78,10 @@ class Desk:
             hooks=hooks or [],
             switches=self.switches,
         )
-        self.bsp, self.asp = phase_of(1, "bsp", end=50), phase_of(2, "asp", end=WORKLOAD)
-        self.reporter.entered(self.bsp, applied)
+        self.bsp, after = phase_of(1, "bsp", end=50), phase_of(2, "asp", end=WORKLOAD)
+        self.asp = replace(after, applied=((0, 50),), fingerprint=capture_of().held.fingerprint, reason="planned")
+        if enter:
+            self.reporter.entered(self.bsp, applied)
 
     def switch(self, last_applied: float, unit_secs: float = 0.5) -> None:
         """Go from bsp to asp at what bsp applied last."""
@@ -170,6 +175,58 @@ def test_a_commit_without_a_disk_is_no_checkpoint(desk: Desk) -> None:
     desk.reporter.committed(Commit(16, 77, 0.5))
     (checkpoint,) = events_of(desk.workdir, "checkpoint")
     assert (checkpoint["units"], checkpoint["bytes"], checkpoint["secs"]) == (16, 77, 0.5)
+
+
+def test_a_switch_that_its_chief_did_not_live_to_write_is_written_by_the_next_one(
+    desk: Desk, make_desk: Callable[..., Desk]
+) -> None:
+    desk.switch(last_applied=200.0)
+    desk.reporter.committed(Commit(50, 1000, 4.0))
+    assert events_of(desk.workdir, "switch") == []
+    later = make_desk(enter=False)
+    later.reporter.continues(later.asp)
+    later.reporter.continues(later.asp)
+    (switch,) = events_of(desk.workdir, "switch")
+    assert later.switches == [switch]
+    known = {"from": "bsp", "to": "asp", "reason": "planned", "units": 50, "epoch": 2}
+    assert {key: switch[key] for key in known} == known
+    assert switch["fingerprint"] == desk.asp.fingerprint
+    assert switch["commit_secs"] == 4.0
+    stages = ("drain_secs", "capture_secs", "reserve_secs", "enter_secs", "compile_secs", "stall_secs")
+    assert [switch[stage] for stage in stages] == [None] * 6
+
+
+def test_a_switch_whose_phase_was_not_written_either_is_written_with_it(
+    desk: Desk, make_desk: Callable[..., Desk]
+) -> None:
+    later = make_desk(enter=False)
+    later.reporter.continues(later.asp)
+    assert [(e["epoch"], e["units"]) for e in events_of(desk.workdir, "phase_entered")] == [(1, 0), (2, 50)]
+    (switch,) = events_of(desk.workdir, "switch")
+    assert (switch["from"], switch["to"], switch["units"], switch["commit_secs"]) == ("bsp", "asp", 50, None)
+
+
+def test_a_switch_that_was_written_is_not_written_again_though_a_later_epoch_bears_it(
+    desk: Desk, make_desk: Callable[..., Desk]
+) -> None:
+    desk.switch(last_applied=200.0)
+    death = replace(desk.asp, epoch=Epoch(3, 77), reason="death")
+    desk.reporter.entered(death, 50)
+    desk.reporter.committed(Commit(50, 1000, 4.0))
+    desk.after(0.1, first_and_last=(203.0, 203.0))
+    make_desk(enter=False).reporter.continues(death)
+    assert [switch["epoch"] for switch in events_of(desk.workdir, "switch")] == [3]
+
+
+def test_switches_of_a_life_that_was_resumed_from_disk_are_its_own_affair(
+    desk: Desk, make_desk: Callable[..., Desk]
+) -> None:
+    desk.switch(last_applied=200.0)
+    desk.recorder.events.write("run_started", epoch=2)
+    resumed = replace(desk.bsp, epoch=Epoch(3, 77), reason="resume")
+    desk.reporter.entered(resumed, 50)
+    make_desk(enter=False).reporter.continues(resumed)
+    assert events_of(desk.workdir, "switch") == []
 
 
 # --- metrics ---
