@@ -107,8 +107,6 @@ class CompileTimer:
 class Heart:
     """Reports to the chief from a thread of its own, and hears from it.
 
-    The first report goes and comes back at once, so that the chief knows this host's clock before anything else.
-
     Args:
       chief: where to.
       drain: returns what happened since the last report.
@@ -151,11 +149,10 @@ class Heart:
     def _beat(self) -> None:
         exchange: Exchange | None = None
         while True:
-            self._wake.wait(self._secs if exchange else 0.0)
+            self._wake.wait(self._secs)
             self._wake.clear()
             last = self._stopping
-            hold_secs = 0.0 if last or exchange is None else self._hold_secs
-            report = replace(self._drain(), hold_secs=hold_secs, exchange=exchange)
+            report = replace(self._drain(), hold_secs=0.0 if last else self._hold_secs, exchange=exchange)
             sent = self._clock.monotonic()
             try:
                 reply = self._chief.report(report)

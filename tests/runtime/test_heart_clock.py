@@ -56,30 +56,3 @@ def test_a_host_whose_clock_is_ahead_is_known_from_its_second_heartbeat_on() -> 
     for _, _, (span,), offset in others:
         assert abs(offset + AHEAD) < 0.5
         assert began - 0.5 < span.start + offset < SYSTEM_CLOCK.monotonic() + 0.5
-
-
-def test_the_first_answer_is_not_waited_for() -> None:
-    chief = Chief(Ledger(20), 1, "schema", SYSTEM_CLOCK, math.inf)
-    chief.register(hello(0))
-    asked: list[Report] = []
-    answered = threading.Event()
-
-    class Asked:
-        def report(self, report: Report) -> ReportReply:
-            asked.append(report)
-            return chief.report(report)
-
-    def heard(epoch: Epoch, reply: ReportReply) -> None:
-        answered.set()
-
-    def drain() -> Report:
-        return Report("worker", 0, 1, NO_EPOCH)
-
-    heart = Heart(Asked(), drain, 60.0, threading.Event(), lambda error: None, hold_secs=60.0, heard=heard)
-    heart.start()
-    assert answered.wait(10), "the first report did not go at once"
-    heart.stop()
-    first, last = asked
-    assert (first.hold_secs, first.exchange) == (0.0, None)
-    assert last.exchange is not None
-    assert last.exchange.sent <= last.exchange.received <= last.exchange.replied
