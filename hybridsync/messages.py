@@ -172,6 +172,33 @@ class Span:
 
 
 @dataclass(frozen=True)
+class Exchange:
+    """A role's heartbeat and the chief's answer, stamped by both monotonic clocks in seconds.
+
+    Args:
+      sent: by the role's clock.
+      received: by the chief's clock.
+      replied: by the chief's clock.
+      returned: by the role's clock.
+    """
+
+    sent: float
+    received: float
+    replied: float
+    returned: float
+
+    @property
+    def round_trip(self) -> float:
+        """Seconds on the way, there and back, without what the chief took."""
+        return (self.returned - self.sent) - (self.replied - self.received)
+
+    @property
+    def offset(self) -> float:
+        """Seconds to add to the role's clock to have the chief's; wrong by half the round trip at most."""
+        return ((self.received - self.sent) + (self.replied - self.returned)) / 2
+
+
+@dataclass(frozen=True)
 class Report:
     """A role's heartbeat, with what it did since the last one.
 
@@ -190,6 +217,7 @@ class Report:
       spans: for the timeline.
       doing: what the worker's training thread is at: "compute", "average" or "".
       hold_secs: how long the chief may keep its answer back while it has no news: a long poll.
+      exchange: stamps of the last heartbeat that was answered, by which the chief knows this host's clock.
     """
 
     role: str
@@ -211,15 +239,23 @@ class Report:
     spans: tuple[Span, ...] = ()
     doing: str = ""
     hold_secs: float = 0.0
+    exchange: Exchange | None = None
 
 
 @dataclass(frozen=True)
 class ReportReply:
-    """The active epoch; whether the phase that the role reported from is revoked; `done` when the run is over."""
+    """The active epoch; whether the phase that the role reported from is revoked; `done` when the run is over.
+
+    Args:
+      received: when the chief had the report, monotonic seconds of its clock.
+      replied: when it answered, which may be later than it could have.
+    """
 
     epoch: Epoch
     revoked: bool
     done: bool = False
+    received: float = 0.0
+    replied: float = 0.0
 
 
 @dataclass(frozen=True)

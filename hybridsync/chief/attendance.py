@@ -16,7 +16,7 @@ class Attendance:
       back: worker -> the state it brought back, None if it holds none.
       positions: worker -> units of its stream that are done.
       doing: worker -> what it said last that it does.
-      stamps: (role, id) -> monotonic seconds of its first and last update; 0 before them.
+      stamps: (role, id) -> its first and last update, monotonic seconds of the chief's clock; 0 before them.
       broken: why the phase cannot go on; "" while it can.
     """
 
@@ -27,9 +27,9 @@ class Attendance:
     stamps: dict[tuple[str, int], tuple[float, float]] = field(default_factory=dict)
     broken: str = ""
 
-    def note(self, report: Report) -> None:
-        """Take in the heartbeat of a role that is in this phase."""
-        self.stamps[report.role, report.id] = (report.first_applied, report.last_applied)
+    def note(self, report: Report, stamps: tuple[float, float]) -> None:
+        """Take in the heartbeat of a role that is in this phase, with its stamps by the chief's clock."""
+        self.stamps[report.role, report.id] = stamps
         if report.role == "worker":
             self.positions[report.id] = report.completed
             self.doing[report.id] = report.doing

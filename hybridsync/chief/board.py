@@ -7,35 +7,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from hybridsync.chief.attendance import Attendance
 from hybridsync.chief.divergence import Divergence
+from hybridsync.chief.intake import Intake
 from hybridsync.chief.leasing import Leasing
 from hybridsync.chief.ledger import Counts, Ledger
 from hybridsync.chief.membership import HEARTBEAT_SECS, LEASE_SECS, Member, Membership
 from hybridsync.clock import Clock
 from hybridsync.errors import HybridSyncError, PhaseBroken, RoleLost, WaitTimeout
-from hybridsync.messages import WAITING, Capture, Held, Hello, RoleEvent, Span, Standing
+from hybridsync.messages import WAITING, Capture, Held, Report, RoleEvent, Standing
 from hybridsync.plan import NO_EPOCH, Phase
 from hybridsync.protocols.base import Path
+from hybridsync.telemetry.offsets import ClockOffsets
 from hybridsync.units import UnitSet
 
 SERVER_LEASE_SECS = 15.0
 """A server without a sign of life for so long is lost: its loss costs everybody's work since the last commit."""
-
-
-@dataclass
-class Intake:
-    """What roles reported since the manager last looked."""
-
-    loss_sum: float = 0.0
-    num_losses: int = 0
-    staleness: list[int] = field(default_factory=list)
-    compile_secs: float = 0.0
-    spans: list[tuple[str, int, tuple[Span, ...]]] = field(default_factory=list)
-    joined: list[Hello] = field(default_factory=list)
-    lost: list[RoleEvent] = field(default_factory=list)
 
 
 class Board:
@@ -73,6 +61,7 @@ class Board:
         self._workers, self._servers = Membership("worker"), Membership("server")
         self._leasing = Leasing(ledger)
         self._divergence = Divergence()
+        self._offsets = ClockOffsets()
         self._here = Attendance()
         self._resting: dict[int, Held | None] = {}
         self._announced = self._gathering = self._done = False
@@ -434,6 +423,12 @@ class Board:
         with self._condition:
             return self._here.first_and_last()
 
+    def stamps_of(self, role: str, role_id: int, told: Report | Capture) -> tuple[float, float]:
+        """The first and the last update that a role tells of, by the chief's clock; 0 before them."""
+        with self._condition:
+            first, last = told.first_applied, told.last_applied
+            return self._offsets.stamp(role, role_id, first), self._offsets.stamp(role, role_id, last)
+
     # --- inside ---
 
     def _everybody(self) -> set[tuple[str, int]]:
@@ -466,6 +461,7 @@ class Board:
         self._lose(members.role, role_id, reason)
 
     def _lose(self, role: str, role_id: int, reason: str) -> None:
+        self._offsets.forget(role, role_id)
         if role == "server":
             if self._servers.leave(role_id) is not None and self._leasing.path is Path.SERVER:
                 self._break(f"server {role_id} was lost ({reason})")

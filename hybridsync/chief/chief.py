@@ -94,21 +94,18 @@ class Chief(Board):
 
     def report(self, report: Report) -> ReportReply:
         """Take a heartbeat (see `ChiefPort.report`)."""
+        received = self._clock.monotonic()
         check_role(report.role, report.id, self.num_workers, self.num_servers)
         with self._condition:
             members = self._servers if report.role == "server" else self._workers
             members.beat(report.id, report.incarnation, self._clock.monotonic())
             if report.epoch == self._leasing.epoch:
                 check_report(report, self.ledger.workload + self.ledger.num_dropped)
-            intake = self._intake
-            intake.loss_sum += report.loss_sum
-            intake.num_losses += report.num_losses
-            intake.staleness.extend(report.staleness)
-            intake.compile_secs += report.compile_secs
-            if report.spans:
-                intake.spans.append((report.role, report.id, report.spans))
+            if report.exchange is not None:
+                self._offsets.add(report.role, report.id, report.exchange)
+            self._intake.take(report, self._offsets.secs(report.role, report.id))
             if report.epoch == self._leasing.epoch and not self._here.broken:
-                self._here.note(report)
+                self._here.note(report, self.stamps_of(report.role, report.id, report))
                 if report.role == "server":
                     self.ledger.record_applied(report.applied)
                     for unit, _ in report.dropped:
@@ -127,7 +124,7 @@ class Chief(Board):
             revoked = self._is_revoked(report.epoch)
             if revoked:
                 self._warned.add((report.role, report.id))
-            return ReportReply(self._leasing.epoch, revoked, self._done)
+            return ReportReply(self._leasing.epoch, revoked, self._done, received, self._clock.monotonic())
 
     # --- what supervisors call (SupervisorPort) ---
 

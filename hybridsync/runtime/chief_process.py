@@ -79,6 +79,7 @@ def run_chief(
         clock,
         timeline=run.config.telemetry.timeline,
         progress=open_progress(run.config.workload, screen, clock),
+        restarted=restarted,
     )
     try:
         summary = _manage(opening, recorder, address, restarted, coordinator, report)

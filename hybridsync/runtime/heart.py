@@ -13,9 +13,10 @@ from typing import TypeVar
 import jax
 
 from hybridsync import __version__
-from hybridsync.clock import SYSTEM_CLOCK
+from hybridsync.clock import SYSTEM_CLOCK, Clock
 from hybridsync.errors import HybridSyncError, NotRegistered
 from hybridsync.messages import (
+    Exchange,
     Hello,
     LeaseReply,
     LeaseRequest,
@@ -116,6 +117,7 @@ class Heart:
       wake: set by others to report at once.
       hold_secs: how long the chief may keep its answer back while it has no news.
       heard: called with the epoch that was reported from, and the answer.
+      clock: stamps when a report left and when its answer came.
       ended: called once, with None when the run is over, or with why the chief refused this process or is gone.
     """
 
@@ -129,10 +131,11 @@ class Heart:
         *,
         hold_secs: float = 0.0,
         heard: Callable[[Epoch, ReportReply], None] = lambda epoch, reply: None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._chief, self._drain, self._secs = chief, drain, secs
         self._wake, self._ended = wake, ended
-        self._hold_secs, self._heard = hold_secs, heard
+        self._hold_secs, self._heard, self._clock = hold_secs, heard, clock
         self._stopping = False
         self._thread = threading.Thread(target=self._beat, name="heart", daemon=True)
 
@@ -147,17 +150,20 @@ class Heart:
         self._thread.join(STOP_SECS)
 
     def _beat(self) -> None:
+        exchange: Exchange | None = None
         while True:
             self._wake.wait(self._secs)
             self._wake.clear()
             last = self._stopping
-            report = replace(self._drain(), hold_secs=0.0 if last else self._hold_secs)
+            report = replace(self._drain(), hold_secs=0.0 if last else self._hold_secs, exchange=exchange)
+            sent = self._clock.monotonic()
             try:
                 reply = self._chief.report(report)
             except HybridSyncError as error:
                 if not last:
                     self._ended(error)
                 return
+            exchange = Exchange(sent, reply.received, reply.replied, self._clock.monotonic())
             self._heard(report.epoch, reply)
             if reply.done and not last:
                 self._ended(None)

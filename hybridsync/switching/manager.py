@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, Protocol
 
 from hybridsync import protocols
@@ -204,7 +205,7 @@ class Manager:
                 self._take(final=False)
             self._chief.restore(self._capture, rolled_back=False)
         self._chief.adopt(phase, self._path, "" if whole else "the chief was restarted")
-        self._reporter.continues(phase, self._capture.held.units)
+        self._reporter.continues(phase)
         for members, lane in self._reporter.meshes_used():
             self._meshes.used(members, lane)
         state = machine.Switching(Step.RUN, phase.epoch.number)
@@ -300,7 +301,9 @@ class Manager:
         role, role_id = ("server", 0) if self._path is Path.SERVER else ("worker", self._phase.members[0])
         with Reach(self._chief, f"the state of {role} {role_id} could not be captured"):
             source = self._chief.address_of(role, role_id)
-            self._capture, self._source = self._holder_at(source).capture(self._phase.epoch, final), source
+            capture = self._holder_at(source).capture(self._phase.epoch, final)
+        first, last = self._chief.stamps_of(role, role_id, capture)
+        self._capture, self._source = replace(capture, first_applied=first, last_applied=last), source
         return self._capture
 
     def _gather(self) -> machine.Event:

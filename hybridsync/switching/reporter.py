@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +16,7 @@ from hybridsync.messages import Capture, Span
 from hybridsync.plan import Phase
 from hybridsync.run import Run
 from hybridsync.switching.commits import Commit
-from hybridsync.telemetry.events import read_events
+from hybridsync.telemetry.events import FIELDS, read_events
 from hybridsync.telemetry.metrics import Metrics, Staleness
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary, Units, write_summary
@@ -38,6 +40,34 @@ class StageTimes:
     """Seconds of each stage of the switch under way."""
 
     secs: dict[str, float] = field(default_factory=dict)
+
+
+def lost_switches(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the fields of the switches that a chief made since the run was started and did not live to write.
+
+    What nobody knows any more is None: the seconds of the stages and the stall were in the chief's memory.
+
+    Args:
+      events: the run's events, in order.
+    """
+    started = max((index for index, event in enumerate(events) if event["kind"] == "run_started"), default=0)
+    told = {(event["to"], event["units"], event["fingerprint"]) for event in events if event["kind"] == "switch"}
+    commits = {event["units"]: event["secs"] for event in events[started:] if event["kind"] == "checkpoint"}
+    entered = [event for event in events[started:] if event["kind"] == "phase_entered"]
+    return [
+        {
+            **dict.fromkeys(FIELDS["switch"]),
+            "epoch": after["epoch"],
+            "from": before["protocol"],
+            "to": after["protocol"],
+            "reason": after["reason"],
+            "units": after["units"],
+            "fingerprint": after["fingerprint"],
+            "commit_secs": commits.get(after["units"]),
+        }
+        for before, after in itertools.pairwise(entered)
+        if after["reason"] == "planned" and (after["protocol"], after["units"], after["fingerprint"]) not in told
+    ]
 
 
 class Reporter:
@@ -73,6 +103,8 @@ class Reporter:
         self._interval, self._whole = Staleness(), Staleness()
         self._pending: list[PendingSwitch] = []
         self._compile_secs = 0.0
+        self._compute_secs: Counter[int] = Counter()
+        self._wait_secs: Counter[int] = Counter()
         self._phase: Phase | None = None
         self._over = False
         self._due = [(chief.num_applied // every + 1) * every for _, every in hooks]
@@ -116,13 +148,18 @@ class Reporter:
         self.note(text)
         self._recorder.board.entered(units, text)
 
-    def continues(self, phase: Phase, units: int) -> None:
-        """Go on with a phase that an earlier chief announced, and write that it did if that got lost with it."""
+    def continues(self, phase: Phase) -> None:
+        """Go on with a phase that an earlier chief announced, and write what that one had no time to."""
         workdir = self._run.workdir
-        known = {event["epoch"] for event in read_events(workdir, "phase_entered")} if workdir else set()
-        if phase.epoch.number not in known:
+        if workdir is None:  # no chief is restarted there
+            self._phase = phase
+            return
+        if phase.epoch.number not in {event["epoch"] for event in read_events(workdir, "phase_entered")}:
+            units = sum(stop - start for start, stop in phase.applied)
             self.entered(phase, units, "the chief was lost while it began")
         self._phase = phase
+        for switch in lost_switches(read_events(workdir)):
+            self._switches.append(self._recorder.events.write("switch", **switch))
 
     def meshes_used(self) -> list[tuple[tuple[int, ...], int]]:
         """Return the members and lanes of all phases since the roles' world began, which an earlier chief announced."""
@@ -208,12 +245,14 @@ class Reporter:
             if lost.role == "worker":
                 self.event("worker_left", worker=lost.id)
             self.note(f"{lost.role} {lost.id} lost: {lost.reason}")
-        for role, role_id, spans in intake.spans:
-            self._recorder.timeline.add(role, role_id, spans)
+        for role, role_id, spans, offset in intake.spans:
+            self._recorder.timeline.add(role, role_id, spans, offset)
         self._loss = self._loss[0] + intake.loss_sum, self._loss[1] + intake.num_losses
         self._interval.add(intake.staleness)
         self._whole.add(intake.staleness)
         self._compile_secs += intake.compile_secs
+        self._compute_secs.update(intake.compute_secs)
+        self._wait_secs.update(intake.wait_secs)
         self._finish_switch()
         now = self._clock.monotonic()
         units = self._chief.num_applied
@@ -239,8 +278,12 @@ class Reporter:
             examples_per_sec=(units - before) * unit_size / max(now - then, 1e-9),
             staleness=self._interval.summary(),
             workers={worker: rate * unit_size for worker, rate in self._chief.worker_rates().items()},
+            compute_secs=dict(self._compute_secs),
+            wait_secs=dict(self._wait_secs),
         )
         self._interval.clear()
+        self._compute_secs.clear()
+        self._wait_secs.clear()
         self._recorder.metrics.write(metrics)
         self._recorder.progress.update(metrics, sorted(self._stragglers))
         self._recorder.board.metrics(metrics)

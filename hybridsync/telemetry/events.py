@@ -93,16 +93,20 @@ class EventLog:
     Args:
         workdir: existing directory.
         clock: time source.
+        restarted: the run went on since the last line, without anybody to write: that time counts. Otherwise it
+            stood still, and `t` goes on without a gap.
 
     Raises:
         OSError: the disk refuses.
     """
 
-    def __init__(self, workdir: str | os.PathLike[str], clock: Clock) -> None:
+    def __init__(self, workdir: str | os.PathLike[str], clock: Clock, *, restarted: bool = False) -> None:
         self._lock = threading.Lock()
         self._clock = clock
         self._file = LineFile(Path(workdir) / EVENTS_FILE)
-        self.elapsed = Elapsed(clock, self._file.last["t"] if self._file.last else 0.0)
+        last = self._file.last
+        outage = max(clock.wall() - last["wall"], 0.0) if last and restarted else 0.0
+        self.elapsed = Elapsed(clock, last["t"] + outage if last else 0.0)
 
     def write(self, kind: str, *, epoch: int, wall: float | None = None, **fields: Any) -> dict[str, Any]:
         """Append one line; see `Events.write`.

@@ -9,7 +9,7 @@ import json
 import math
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -108,10 +108,18 @@ class LineFile:
         Raises:
             OSError: the disk refuses, and has refused more than 16 MiB by now.
         """
-        line = encode(value).encode() + b"\n"
+        self.extend([encode(value)])
+
+    def extend(self, lines: Iterable[str]) -> None:
+        """Append lines that are encoded already, by one `write`, behind those that wait.
+
+        Raises:
+            OSError: as `append`.
+        """
+        added = "".join(f"{line}\n" for line in lines).encode()
         with self._lock:
             waited = bool(self._waiting)
-            self._waiting += line
+            self._waiting += added
             try:
                 self._write()
             except OSError as error:

@@ -10,7 +10,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -65,6 +65,8 @@ class Metrics:
         examples_per_sec: applied in the interval.
         staleness: `Staleness.summary()` of the interval.
         workers: worker id to its own examples per second.
+        compute_secs: worker id to the seconds that it computed in the interval, as far as it has reported.
+        wait_secs: worker id to those in which it waited for others or for a transfer.
     """
 
     units: int
@@ -76,6 +78,8 @@ class Metrics:
     examples_per_sec: float
     staleness: Mapping[str, float]
     workers: Mapping[int, float]
+    compute_secs: Mapping[int, float] = field(default_factory=dict)
+    wait_secs: Mapping[int, float] = field(default_factory=dict)
 
 
 class MetricsSink(Protocol):

@@ -7,47 +7,21 @@
 """
 
 from collections import deque
-from dataclasses import dataclass
+
+from hybridsync.messages import Exchange
 
 WINDOW = 64
 """Heartbeats that are remembered of each role: about a minute, in which clocks drift by microseconds."""
-
 
 ROUNDING = 1e-6
 """Seconds by which floating point may put a round trip below zero."""
 
 
-@dataclass(frozen=True)
-class Exchange:
-    """A role's heartbeat and the chief's answer, stamped by both monotonic clocks in seconds.
-
-    Args:
-        sent: by the role's clock.
-        received: by the chief's clock.
-        replied: by the chief's clock.
-        returned: by the role's clock.
-    """
-
-    sent: float
-    received: float
-    replied: float
-    returned: float
-
-    @property
-    def round_trip(self) -> float:
-        """Seconds on the way, there and back, without what the chief took."""
-        return (self.returned - self.sent) - (self.replied - self.received)
-
-    @property
-    def offset(self) -> float:
-        """Seconds to add to the role's clock to have the chief's; wrong by half the round trip at most."""
-        return ((self.received - self.sent) + (self.replied - self.returned)) / 2
-
-
 class ClockOffsets:
     """Takes each role's offset from the fastest of its last WINDOW exchanges.
 
-    What delays a message makes its round trip longer, so the fastest exchange errs least.
+    What delays a message makes its round trip longer, so the fastest exchange errs least. A clock that may be the
+    chief's own, by that exchange, is taken to be: roles on one host share theirs, and nothing there is to be moved.
 
     Source: the clock filter of NTP, RFC 5905 section 10, reduced to the minimum over a window.
     """
@@ -65,9 +39,18 @@ class ClockOffsets:
         self._exchanges.pop((role, role_id), None)
 
     def secs(self, role: str, role_id: int) -> float:
-        """Return the seconds to add to a role's clock to have the chief's; 0 while nothing is known."""
+        """Return the seconds to add to a role's clock to have the chief's; 0 while nothing is known.
+
+        Wrong by half the smallest round trip at most, by all of it where the answer is 0.
+        """
         best = self.best(role, role_id)
-        return best.offset if best else 0.0
+        if best is None or abs(best.offset) <= best.round_trip / 2 + ROUNDING:
+            return 0.0
+        return best.offset
+
+    def stamp(self, role: str, role_id: int, secs: float) -> float:
+        """Return a stamp of a role's clock by the chief's; 0 stands for none, and stays."""
+        return secs + self.secs(role, role_id) if secs else 0.0
 
     def best(self, role: str, role_id: int) -> Exchange | None:
         """Return the exchange that errs least; None while nothing is known."""

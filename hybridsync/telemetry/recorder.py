@@ -29,6 +29,7 @@ class Recorder:
         *,
         timeline: bool = True,
         progress: ProgressSink | None = None,
+        restarted: bool = False,
     ) -> "Recorder":
         """Open the files of a workdir, fresh or used.
 
@@ -37,11 +38,12 @@ class Recorder:
             clock: time source.
             timeline: whether to keep timeline.json.
             progress: where to show how far the run is; None for nowhere.
+            restarted: another process recorded this run, which went on when that one ended.
 
         Raises:
             OSError: the disk refuses.
         """
-        events = EventLog(workdir, clock)
+        events = EventLog(workdir, clock, restarted=restarted)
         metrics = MetricsLog(workdir, events.elapsed)
         spans = Timeline(workdir, events.elapsed) if timeline else NullTimeline()
         return cls(events, metrics, spans, progress or NullProgress(), open_board(workdir, clock))

@@ -5,9 +5,11 @@ thread through a queue of pickles, and would lose a full disk's error there.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
+
+from absl import logging
 
 from hybridsync.clock import Clock
 from hybridsync.telemetry.metrics import Metrics
@@ -38,6 +40,9 @@ class Board(Protocol):
 class TensorBoard:
     """Writes a file of TensorBoard records; each life of a run has its own.
 
+    A disk that refuses a record does not end the run: the file ends there, because a reader stops at a torn record
+    anyway, and metrics.jsonl and events.jsonl have the same figures.
+
     Args:
         workdir: existing directory.
         clock: for the records' wall time.
@@ -56,6 +61,7 @@ class TensorBoard:
         folder.mkdir(exist_ok=True)
         self._summary, self._event_pb2, self._clock = summary, event_pb2, clock
         self._writer = EventsWriter(str(folder / "events"), f".{os.getpid()}")
+        self._refused = False
 
     def metrics(self, metrics: Metrics) -> None:
         figures: dict[str, float | None] = {
@@ -72,19 +78,36 @@ class TensorBoard:
 
     def entered(self, units: int, text: str) -> None:
         self._write(units, self._summary.text("phase", text))
-        self._writer.flush()
+        self._do(self._writer.flush)
 
     def close(self) -> None:
-        self._writer.close()
+        try:
+            self._writer.close()
+        except OSError as error:
+            self._give_up(error)
 
     def _scalars(self, units: int, figures: Mapping[str, Any]) -> None:
         for tag, value in figures.items():
             if isinstance(value, int | float):
                 self._write(units, self._summary.scalar(tag, value))
-        self._writer.flush()
+        self._do(self._writer.flush)
 
     def _write(self, units: int, summary: Any) -> None:
-        self._writer.write_event(self._event_pb2.Event(wall_time=self._clock.wall(), step=units, summary=summary))
+        event = self._event_pb2.Event(wall_time=self._clock.wall(), step=units, summary=summary)
+        self._do(lambda: self._writer.write_event(event))
+
+    def _do(self, write: Callable[[], object]) -> None:
+        if self._refused:
+            return
+        try:
+            write()
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        if not self._refused:
+            logging.error("%s: %s; later figures are in metrics.jsonl alone", TENSORBOARD_FOLDER, error)
+        self._refused = True
 
 
 class NullBoard:

@@ -17,6 +17,7 @@ from hybridsync.durable import write_durable
 from hybridsync.messages import Span
 from hybridsync.telemetry.events import Elapsed
 from hybridsync.telemetry.lines import encode
+from hybridsync.telemetry.part import PART_FILE, Part
 
 TIMELINE_FILE = "timeline.json"
 
@@ -60,6 +61,8 @@ class _Stretch:
 class Timeline:
     """Keeps spans and writes timeline.json, whole or not at all; a resume keeps the earlier lives' spans.
 
+    Until it is written the spans are in timeline.part as well, so that a life that is killed leaves them.
+
     The lock guards the spans: roles report while the file is being written.
 
     Args:
@@ -67,6 +70,7 @@ class Timeline:
         elapsed: the run's time, from the event log.
         per_stretch: most spans kept of one role in one epoch: its first and last halves.
         limit: most spans in the file; the oldest go first.
+        compact_above: lines of timeline.part above which what is no longer kept is taken out.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class Timeline:
         *,
         per_stretch: int = 1_000,
         limit: int = 200_000,
+        compact_above: int = 20_000,
     ) -> None:
         self._path = Path(workdir) / TIMELINE_FILE
         self._elapsed = elapsed
@@ -87,7 +92,14 @@ class Timeline:
         self._prefixes: dict[tuple[str, str, int], str] = {}
         self._earlier: list[str] = []
         self._left_out_earlier = 0
+        self._killed: list[str] = []
+        self._left_out_killed = 0
+        self._num_written = 0
+        self._damaged = False
+        self._part = Part(Path(workdir) / PART_FILE)
+        self._compact_above = self._compact_least = compact_above
         self._load()
+        self._load_part()
 
     def add(self, role: str, role_id: int, spans: Iterable[Span], offset: float = 0.0) -> None:
         """Take spans of a role.
@@ -99,14 +111,20 @@ class Timeline:
             offset: seconds to add to that clock to have the chief's, from `ClockOffsets`; 0 on one host.
         """
         with self._lock:
+            lines: list[str] = []
             categories = self._rows.setdefault((role, role_id), [])
             for span in spans:
                 if span.category not in categories:
                     categories.append(span.category)
+                    lines.append(encode(_thread_row(_pid(role, role_id), len(categories) - 1, span.category)))
                 stretch = self._stretches.get((role, role_id, span.epoch))
                 if stretch is None:
                     stretch = self._stretches[role, role_id, span.epoch] = _Stretch(self._per_stretch)
-                stretch.add(self._line(_pid(role, role_id), categories.index(span.category), span, offset))
+                lines.append(self._line(_pid(role, role_id), categories.index(span.category), span, offset))
+                stretch.add(lines[-1])
+            self._part.append(self._num_written, lines)
+            if self._part.num_lines > self._compact_above:
+                self._compact()
 
     def write(self) -> None:
         """Replace timeline.json by everything that is kept.
@@ -115,16 +133,38 @@ class Timeline:
             OSError: the disk refuses; the earlier file is intact.
         """
         with self._lock:
-            lines = self._earlier + [line for stretch in self._stretches.values() for line in stretch.lines()]
-            left_out = self._left_out_earlier + sum(stretch.left_out for stretch in self._stretches.values())
-            rows = [encode(row) for key, categories in self._rows.items() for row in _rows(*key, categories)]
+            left_out, since = self._since()
+            lines = self._earlier + since
+            over = max(len(lines) - self._limit, 0)
+            del lines[:over]
+            left_out += self._left_out_earlier + over
+            other = {"left_out": left_out, "written": self._num_written + 1}
+            text = (
+                f'{{"displayTimeUnit":"ms","otherData":{encode(other)},"traceEvents":[\n'
+                + ",\n".join(self._encoded_rows() + lines)
+                + "\n]}\n"
+            )
+            write_durable(self._path, text)
+            # What is in the file is earlier from here on; a part that cannot be removed says that it goes before it.
+            self._earlier, self._left_out_earlier, self._num_written = lines, left_out, self._num_written + 1
+            self._stretches, self._killed, self._left_out_killed = {}, [], 0
+            self._part.remove()
+
+    def _since(self) -> tuple[int, list[str]]:
+        """Return what came since timeline.json was written: how many spans are kept no longer, and the others."""
+        left_out = self._left_out_killed + sum(stretch.left_out for stretch in self._stretches.values())
+        return left_out, self._killed + [line for stretch in self._stretches.values() for line in stretch.lines()]
+
+    def _compact(self) -> None:
+        """Take out of timeline.part what is no longer kept; each time it may double, so that a span costs the same."""
+        left_out, lines = self._since()
         over = max(len(lines) - self._limit, 0)
-        text = (
-            f'{{"displayTimeUnit":"ms","otherData":{{"left_out":{left_out + over}}},"traceEvents":[\n'
-            + ",\n".join(rows + lines[over:])
-            + "\n]}\n"
-        )
-        write_durable(self._path, text)
+        lines = self._encoded_rows() + lines[over:]
+        self._part.replace(self._num_written, left_out + over, lines)
+        self._compact_above = max(self._compact_least, 2 * len(lines))
+
+    def _encoded_rows(self) -> list[str]:
+        return [encode(row) for key, categories in self._rows.items() for row in _rows(*key, categories)]
 
     def _line(self, pid: int, tid: int, span: Span, offset: float) -> str:
         prefix = self._prefixes.get((span.name, span.category, pid))
@@ -141,17 +181,35 @@ class Timeline:
         """Take over an earlier life's file line by line, as `write` lays it out."""
         try:
             header, *lines, end = self._path.read_text(encoding="utf-8").splitlines()
-            self._left_out_earlier = json.loads(header + end)["otherData"]["left_out"]
+            other = json.loads(header + end)["otherData"]
             rows = [json.loads(line.rstrip(",")) for line in lines if line and not line.startswith(_SPAN)]
+            self._left_out_earlier, self._num_written = other["left_out"], other.get("written", 0)
         except FileNotFoundError:
             return
         except (ValueError, KeyError, TypeError) as error:
             logging.warning("%s is damaged (%s); a new timeline begins", self._path, error)
+            self._damaged = True
             return
         self._earlier = [line.rstrip(",") for line in lines if line.startswith(_SPAN)]
+        self._take_rows(rows)
+
+    def _load_part(self) -> None:
+        """Take over what a killed life left, unless it is in timeline.json already."""
+        found = self._part.read()
+        if found is None or not (self._damaged or found.after == self._num_written):
+            self._part.remove()
+            return
+        self._killed = [line for line in found.lines if line.startswith(_SPAN)]
+        self._left_out_killed, self._num_written = found.left_out, found.after
+        self._take_rows(json.loads(line) for line in found.lines if not line.startswith(_SPAN))
+        self._compact()
+
+    def _take_rows(self, rows: Iterable[dict[str, Any]]) -> None:
         for row in rows:
             if row["name"] == "thread_name":
-                self._rows.setdefault(_role(row["pid"]), []).append(row["args"]["name"])
+                categories = self._rows.setdefault(_role(row["pid"]), [])
+                if row["args"]["name"] not in categories:
+                    categories.append(row["args"]["name"])
 
 
 class NullTimeline:
@@ -179,4 +237,8 @@ def _rows(role: str, role_id: int, categories: list[str]) -> Iterable[dict[str, 
     yield {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}
     yield {"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": pid}}
     for tid, category in enumerate(categories):
-        yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": category}}
+        yield _thread_row(pid, tid, category)
+
+
+def _thread_row(pid: int, tid: int, category: str) -> dict[str, Any]:
+    return {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": category}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import NotRegistered, RoleLost, SchemaMismatch, StaleEpoch, StaleIncarnation, WaitTimeout
-from hybridsync.messages import Capture, Held, Report, RoleEvent
+from hybridsync.messages import Capture, Exchange, Held, Report, RoleEvent, Span
 from hybridsync.protocols.base import Path
 from tests.chief.chiefs import WORKLOAD, begin, collect, enter, lease, make_chief, served, units_of
 from tests.roles import hello, phase_of
@@ -356,3 +357,58 @@ def test_a_wait_that_ends_late_names_who_is_missing():
 
     with pytest.raises(WaitTimeout, match=r"0.01 s: workers \[0\]"):
         chief.wait(lambda: not chief.missing_workers(), 0.01, missing)
+
+
+# --- clocks, and what workers spend their time with ---
+
+
+def test_a_role_whose_clock_is_ahead_has_its_stamps_and_spans_by_the_chiefs():
+    clock = ManualClock(now=50.0)
+    chief = make_chief(clock=clock)
+    phase = begin(chief)
+    exchange = Exchange(sent=55.0, received=50.0, replied=50.25, returned=55.25)
+    span = Span("apply", "server", 56.0, 0.1, 1, 1)
+    clock.advance(2.0)
+    served(chief, phase, exchange=exchange, first_applied=56.0, last_applied=56.5, spans=(span,))
+    assert chief.stamps() == (51.0, 51.5)
+    assert chief.take_intake().spans == [("server", 0, (span,), -5.0)]
+    capture = Capture(1, Held(phase.epoch, 0, 0, ""), (), (), 8, 56.0, 0.0)
+    assert chief.stamps_of("server", 0, capture) == (51.0, 0.0), "and nothing applied yet stays that"
+    assert chief.stamps_of("worker", 0, capture) == (56.0, 0.0), "whose clock is its own"
+
+
+def test_a_new_process_in_a_role_has_a_clock_of_its_own():
+    chief = make_chief()
+    phase = begin(chief)
+    exchange = Exchange(sent=55.0, received=50.0, replied=50.25, returned=55.25)
+    told = Report("worker", 0, 1, phase.epoch, exchange=exchange, first_applied=56.0)
+    chief.report(told)
+    assert chief.stamps_of("worker", 0, told) == (51.0, 0.0)
+    chief.register(replace(hello(0, pid=500), life=1))
+    assert chief.stamps_of("worker", 0, told) == (56.0, 0.0)
+
+
+def test_an_answer_that_was_held_back_says_so():
+    clock = ManualClock(now=50.0)
+    chief = make_chief(clock=clock)
+    phase = begin(chief, "bsp")
+
+    def end() -> None:
+        clock.advance(0.5)
+        chief.finish()
+
+    with ThreadPoolExecutor() as threads:
+        reply = threads.submit(chief.report, Report("worker", 0, 1, phase.epoch, hold_secs=60.0))
+        threads.submit(end)
+        assert (reply.result(10).received, reply.result(10).replied) == (50.0, 50.5)
+
+
+def test_the_time_of_each_worker_is_summed_until_it_is_taken():
+    chief = make_chief()
+    phase = begin(chief)
+    for secs in (0.25, 0.5):
+        chief.report(Report("worker", 2, 1, phase.epoch, compute_secs=secs, wait_secs=secs / 2))
+    served(chief, phase)
+    intake = chief.take_intake()
+    assert (intake.compute_secs, intake.wait_secs) == ({2: 0.75}, {2: 0.375}), "a server computes for nobody"
+    assert chief.take_intake().compute_secs == {}

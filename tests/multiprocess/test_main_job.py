@@ -49,6 +49,8 @@ METRICS = {
     "examples_per_sec": float,
     "staleness": dict,
     "workers": dict,
+    "compute_secs": dict,
+    "wait_secs": dict,
 }
 
 

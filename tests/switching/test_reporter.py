@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hybridsync import TelemetryConfig
-from hybridsync.chief.board import Intake
+from hybridsync.chief.intake import Intake
 from hybridsync.chief.ledger import Counts
 from hybridsync.config import RunConfig
-from hybridsync.messages import Capture, RoleEvent
+from hybridsync.messages import Capture, RoleEvent, Span
+from hybridsync.plan import Epoch
 from hybridsync.run import Run
 from hybridsync.switching.commits import Commit
 from hybridsync.switching.reporter import Hook, Reporter, StageTimes
@@ -55,7 +58,9 @@ class Told:
 class Desk:
     """A reporter whose clock stands at 100 s, in its first phase from unit `applied`."""
 
-    def __init__(self, workdir: Path, hooks: list[tuple[Hook, int]] | None = None, applied: int = 0) -> None:
+    def __init__(
+        self, workdir: Path, hooks: list[tuple[Hook, int]] | None = None, applied: int = 0, enter: bool = True
+    ) -> None:
         self.workdir, self.clock, self.chief = workdir, ManualClock(), Told(applied)
         telemetry = TelemetryConfig(log_secs=LOG_SECS)
         config = RunConfig(
@@ -73,8 +78,10 @@ class Desk:
             hooks=hooks or [],
             switches=self.switches,
         )
-        self.bsp, self.asp = phase_of(1, "bsp", end=50), phase_of(2, "asp", end=WORKLOAD)
-        self.reporter.entered(self.bsp, applied)
+        self.bsp, after = phase_of(1, "bsp", end=50), phase_of(2, "asp", end=WORKLOAD)
+        self.asp = replace(after, applied=((0, 50),), fingerprint=capture_of().held.fingerprint, reason="planned")
+        if enter:
+            self.reporter.entered(self.bsp, applied)
 
     def switch(self, last_applied: float, unit_secs: float = 0.5) -> None:
         """Go from bsp to asp at what bsp applied last."""
@@ -100,8 +107,20 @@ def capture_of(**stamps: float) -> Capture:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
+def make_desk(tmp_path: Path) -> Iterator[Callable[..., Desk]]:
+    with ExitStack() as recorders:
+
+        def make(**options: Any) -> Desk:
+            desk = Desk(tmp_path, **options)
+            recorders.callback(desk.recorder.close)
+            return desk
+
+        yield make
+
+
+@pytest.fixture
+def desk(make_desk: Callable[..., Desk]) -> Desk:
+    return make_desk()
 
 
 # --- the switch ---
@@ -210,6 +229,58 @@ def test_a_commit_without_a_disk_is_no_checkpoint(desk: Desk) -> None:
     assert (checkpoint["units"], checkpoint["bytes"], checkpoint["secs"]) == (16, 77, 0.5)
 
 
+def test_a_switch_that_its_chief_did_not_live_to_write_is_written_by_the_next_one(
+    desk: Desk, make_desk: Callable[..., Desk]
+) -> None:
+    desk.switch(last_applied=200.0)
+    desk.reporter.committed(Commit(50, 1000, 4.0))
+    assert events_of(desk.workdir, "switch") == []
+    later = make_desk(enter=False)
+    later.reporter.continues(later.asp)
+    later.reporter.continues(later.asp)
+    (switch,) = events_of(desk.workdir, "switch")
+    assert later.switches == [switch]
+    known = {"from": "bsp", "to": "asp", "reason": "planned", "units": 50, "epoch": 2}
+    assert {key: switch[key] for key in known} == known
+    assert switch["fingerprint"] == desk.asp.fingerprint
+    assert switch["commit_secs"] == 4.0
+    stages = ("drain_secs", "capture_secs", "reserve_secs", "enter_secs", "compile_secs", "stall_secs")
+    assert [switch[stage] for stage in stages] == [None] * 6
+
+
+def test_a_switch_whose_phase_was_not_written_either_is_written_with_it(
+    desk: Desk, make_desk: Callable[..., Desk]
+) -> None:
+    later = make_desk(enter=False)
+    later.reporter.continues(later.asp)
+    assert [(e["epoch"], e["units"]) for e in events_of(desk.workdir, "phase_entered")] == [(1, 0), (2, 50)]
+    (switch,) = events_of(desk.workdir, "switch")
+    assert (switch["from"], switch["to"], switch["units"], switch["commit_secs"]) == ("bsp", "asp", 50, None)
+
+
+def test_a_switch_that_was_written_is_not_written_again_though_a_later_epoch_bears_it(
+    desk: Desk, make_desk: Callable[..., Desk]
+) -> None:
+    desk.switch(last_applied=200.0)
+    death = replace(desk.asp, epoch=Epoch(3, 77), reason="death")
+    desk.reporter.entered(death, 50)
+    desk.reporter.committed(Commit(50, 1000, 4.0))
+    desk.after(0.1, first_and_last=(203.0, 203.0))
+    make_desk(enter=False).reporter.continues(death)
+    assert [switch["epoch"] for switch in events_of(desk.workdir, "switch")] == [3]
+
+
+def test_switches_of_a_life_that_was_resumed_from_disk_are_its_own_affair(
+    desk: Desk, make_desk: Callable[..., Desk]
+) -> None:
+    desk.switch(last_applied=200.0)
+    desk.recorder.events.write("run_started", epoch=2)
+    resumed = replace(desk.bsp, epoch=Epoch(3, 77), reason="resume")
+    desk.reporter.entered(resumed, 50)
+    make_desk(enter=False).reporter.continues(resumed)
+    assert events_of(desk.workdir, "switch") == []
+
+
 # --- metrics ---
 
 
@@ -231,16 +302,25 @@ def test_an_interval_counts_what_was_applied_and_reported_in_it(desk: Desk) -> N
     assert second["loss"] is None and second["staleness"]["max"] == 0, "what was told is told once"
 
 
-def test_a_resumed_run_counts_its_first_interval_from_where_it_resumed(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, applied=40)
+def test_an_interval_says_how_long_each_worker_computed_and_waited(desk: Desk) -> None:
+    desk.after(0.5, intake=Intake(compute_secs={0: 0.25, 3: 0.5}, wait_secs={0: 0.125, 3: 0.0}))
+    desk.after(0.5, intake=Intake(compute_secs={0: 0.5}, wait_secs={0: 0.25}))
+    desk.after(1.0)
+    first, second = desk.metrics()
+    assert (first["compute_secs"], first["wait_secs"]) == ({"0": 0.75, "3": 0.5}, {"0": 0.375, "3": 0.0})
+    assert (second["compute_secs"], second["wait_secs"]) == ({}, {}), "nobody has reported since"
+
+
+def test_a_resumed_run_counts_its_first_interval_from_where_it_resumed(make_desk: Callable[..., Desk]) -> None:
+    desk = make_desk(applied=40)
     desk.after(2.0, num_applied=44)
     assert desk.metrics()[0]["examples_per_sec"] == pytest.approx(4 * UNIT_SIZE / 2.0)
 
 
-def test_hooks_are_called_at_their_units_and_once_however_many_were_passed(tmp_path: Path) -> None:
+def test_hooks_are_called_at_their_units_and_once_however_many_were_passed(make_desk: Callable[..., Desk]) -> None:
     seen: dict[int, list[int]] = {10: [], 25: []}
     hooks = [(lambda metrics, every=every: seen[every].append(metrics.units), every) for every in seen]
-    desk = Desk(tmp_path, hooks, applied=20)
+    desk = make_desk(hooks=hooks, applied=20)
     for applied in (20, 24, 29, 30, 31, 55, 59, 60):
         desk.after(0.01, num_applied=applied)
     assert seen == {10: [30, 55, 60], 25: [29, 55]}
@@ -261,6 +341,14 @@ def test_roles_that_came_and_went_are_events(desk: Desk) -> None:
         ("role_lost", "worker"),
         ("worker_left", 1),
     ]
+
+
+def test_spans_of_a_clock_that_is_ahead_stand_where_the_chiefs_would_have_put_them(desk: Desk) -> None:
+    span = Span("compute", "worker", 106.0, 0.5, 1, 1)
+    desk.after(2.0, intake=Intake(spans=[("worker", 0, (span,), -5.0)]))
+    desk.recorder.timeline.write()
+    trace = json.loads((desk.workdir / "timeline.json").read_text())["traceEvents"]
+    assert [event["ts"] for event in trace if event["ph"] == "X"] == [1e6], "a second after the run began"
 
 
 def test_the_seconds_of_earlier_lives_go_on_with_the_first_unit_leased(desk: Desk) -> None:

@@ -76,6 +76,27 @@ def test_a_resume_cuts_a_torn_last_line_and_its_time_goes_on(tmp_path: Path) -> 
     ]
 
 
+@pytest.mark.parametrize(("wall_secs", "outage"), [(12.5, 12.5), (-3600.0, 0.0)], ids=["later", "set-back"])
+def test_the_time_without_a_chief_counts_where_the_run_went_on(tmp_path: Path, wall_secs: float, outage: float) -> None:
+    clock = ManualClock()
+    log = EventLog(tmp_path, clock)
+    clock.advance(7.0)
+    log.write("run_started", epoch=0)
+    log.close()
+    later = ManualClock(now=3.0, wall_now=clock.wall_now + wall_secs)
+    log = EventLog(tmp_path, later, restarted=True)
+    later.advance(2.0)
+    log.write("phase_ended", epoch=1)
+    log.close()
+    assert [event["t"] for event in read_events(tmp_path)] == [7.0, 7.0 + outage + 2.0]
+
+
+def test_a_restarted_chief_that_finds_no_line_begins_at_nothing(tmp_path: Path) -> None:
+    log = EventLog(tmp_path, ManualClock(), restarted=True)
+    assert log.write("run_started", epoch=0)["t"] == 0.0
+    log.close()
+
+
 def test_bytes_that_never_became_durable_are_cut_as_well(tmp_path: Path) -> None:
     log = EventLog(tmp_path, ManualClock())
     log.write("run_started", epoch=0)

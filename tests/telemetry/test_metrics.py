@@ -17,6 +17,8 @@ LINE = Metrics(
     examples_per_sec=4000.0,
     staleness={"mean": 2.5, "p95": 4, "max": 5},
     workers={0: 1000.0, 3: 900.0},
+    compute_secs={0: 0.75, 3: 0.875},
+    wait_secs={0: 0.25, 3: 0.0},
 )
 
 
@@ -39,6 +41,8 @@ def test_a_line_holds_exactly_the_promised_fields(tmp_path: Path) -> None:
         "examples_per_sec": 4000.0,
         "staleness": {"mean": 2.5, "p95": 4, "max": 5},
         "workers": {"0": 1000.0, "3": 900.0},
+        "compute_secs": {"0": 0.75, "3": 0.875},
+        "wait_secs": {"0": 0.25, "3": 0.0},
     }
 
 

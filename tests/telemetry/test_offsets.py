@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybridsync.telemetry.offsets import WINDOW, ClockOffsets, Exchange
+from hybridsync.messages import Exchange
+from hybridsync.telemetry.offsets import WINDOW, ClockOffsets
 
 SECS = st.floats(0.0, 2.0)
 
@@ -21,7 +22,23 @@ def test_the_error_is_at_most_half_of_the_smallest_round_trip(offset: float, way
     for there, back, chief in ways:
         offsets.add("worker", 1, _exchange(offset, there, back, chief))
     smallest = min(there + back for there, back, _ in ways)
-    assert abs(offsets.secs("worker", 1) - offset) <= smallest / 2 + 1e-6
+    secs = offsets.secs("worker", 1)
+    assert abs(secs - offset) <= (smallest / 2 if secs else smallest) + 1e-5
+
+
+@given(st.lists(st.tuples(SECS, SECS, SECS), min_size=1, max_size=WINDOW))
+def test_a_role_on_the_chiefs_host_is_not_moved_however_lopsided_its_heartbeats(ways: list[tuple]) -> None:
+    offsets = ClockOffsets()
+    for there, back, chief in ways:
+        offsets.add("worker", 1, _exchange(0.0, there, back, chief))
+    assert offsets.secs("worker", 1) == 0.0
+
+
+def test_a_stamp_is_moved_and_the_stamp_of_nothing_is_not() -> None:
+    offsets = ClockOffsets()
+    offsets.add("worker", 1, _exchange(5.0))
+    assert offsets.stamp("worker", 1, 50.0) == pytest.approx(55.0)
+    assert offsets.stamp("worker", 1, 0.0) == 0.0
 
 
 def test_the_fastest_exchange_counts_and_not_the_newest() -> None:

@@ -1,3 +1,4 @@
+import json
 import sys
 from pathlib import Path
 
@@ -53,3 +54,18 @@ def test_a_workdir_has_no_tensorboard_where_its_package_is_not_installed(
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     _record(Recorder.open(tmp_path, ManualClock()))
     assert not (tmp_path / "tensorboard").exists()
+
+
+def test_a_killed_life_leaves_its_spans_to_the_next_one(tmp_path: Path) -> None:
+    clock = ManualClock()
+    killed = Recorder.open(tmp_path, clock)
+    killed.events.write("run_started", epoch=0)
+    killed.timeline.add("worker", 0, [Span("step", "sync", 101.0, 0.5, 1, 4)])
+    killed.board.close()  # its file alone is Python's, and would be missed
+    clock.advance(8.0)
+    second = Recorder.open(tmp_path, clock, restarted=True)
+    second.timeline.add("worker", 0, [Span("step", "sync", 104.0, 0.5, 1, 4)])
+    second.close()
+    trace = json.loads((tmp_path / "timeline.json").read_text())["traceEvents"]
+    assert [event["ts"] for event in trace if event["ph"] == "X"] == [1e6, 4e6], "in the outage the run went on"
+    assert not (tmp_path / "timeline.part").exists()

@@ -76,6 +76,23 @@ def test_phases_are_text_and_records_carry_the_injected_clocks_time(tmp_path: Pa
     assert value.metadata.plugin_data.plugin_name == "text"
 
 
+def test_a_full_disk_ends_the_file_and_not_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    board = TensorBoard(tmp_path, ManualClock())
+    board.evaluated(100, {"loss": 0.5})
+
+    def full() -> None:
+        raise OSError(28, "No space left on device")
+
+    flush, board._writer.flush = board._writer.flush, full
+    board.evaluated(200, {"loss": 0.25})
+    board._writer.flush = flush
+    board.entered(300, "epoch 2")
+    board.close()
+    assert caplog.text.count("No space left") == 1
+    assert {step for _, step in _scalars(tmp_path)} <= {100, 200}
+    assert 300 not in {event.step for event in _events(tmp_path)}
+
+
 def test_what_does_nothing_takes_the_same_calls() -> None:
     board = NullBoard()
     board.metrics(METRICS)

@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def test_a_long_phase_keeps_its_two_ends_and_says_how_much_it_left_out(tmp_path:
     timeline.add("worker", 0, [_step(20.0, epoch=2)])
     timeline.write()
     assert [span["ts"] / 1e6 for span in _spans(tmp_path)] == [0, 1, 8, 9, 20]
-    assert _read(tmp_path)["otherData"] == {"left_out": 6}
+    assert _read(tmp_path)["otherData"]["left_out"] == 6
 
 
 def test_the_file_never_exceeds_its_limit_and_loses_the_oldest_first(tmp_path: Path) -> None:
@@ -73,7 +74,7 @@ def test_the_file_never_exceeds_its_limit_and_loses_the_oldest_first(tmp_path: P
     timeline.add("worker", 0, [_step(float(epoch), epoch) for epoch in range(1, 6)])
     timeline.write()
     assert [span["args"]["epoch"] for span in _spans(tmp_path)] == [3, 4, 5]
-    assert _read(tmp_path)["otherData"] == {"left_out": 2}
+    assert _read(tmp_path)["otherData"]["left_out"] == 2
 
 
 def test_a_resume_keeps_the_earlier_spans_rows_and_count(tmp_path: Path) -> None:
@@ -91,7 +92,7 @@ def test_a_resume_keeps_the_earlier_spans_rows_and_count(tmp_path: Path) -> None
         ("sync", 11),
     ]
     assert len({span["tid"] for span in spans if span["cat"] == "sync"}) == 1
-    assert _read(tmp_path)["otherData"] == {"left_out": 1}
+    assert _read(tmp_path)["otherData"]["left_out"] == 1
 
 
 def test_a_damaged_file_gives_way_to_a_new_timeline(tmp_path: Path) -> None:
@@ -118,3 +119,94 @@ def test_a_timeline_without_spans_is_no_damage_to_a_resume(
     Timeline(tmp_path, elapsed).write()
     assert "damaged" not in caplog.text
     assert _read(tmp_path)["traceEvents"] == []
+
+
+# --- lives that are killed ---
+
+
+def _timeline(workdir: Path, offset: float = 0.0, **options: int) -> Timeline:
+    return Timeline(workdir, Elapsed(ManualClock(now=0.0), offset=offset), **options)
+
+
+def _starts(workdir: Path) -> list[float]:
+    return [span["ts"] / 1e6 for span in _spans(workdir)]
+
+
+def test_spans_of_a_life_that_was_killed_are_in_the_next_ones_timeline(tmp_path: Path) -> None:
+    first = _timeline(tmp_path)
+    first.add("worker", 1, [_step(1.0)])
+    first.write()
+    killed = _timeline(tmp_path, 10.0)
+    killed.add("worker", 1, [Span("compute", "worker", 1.0, 0.1, 2, 1), _step(1.0, epoch=2)])
+    killed.add("chief", 0, [Span("drain", "switch", 2.0, 0.1, 2, 0)])
+    killed_too = _timeline(tmp_path, 20.0)
+    killed_too.add("worker", 1, [_step(1.0, epoch=3)])
+    last = _timeline(tmp_path, 30.0)
+    last.add("worker", 1, [_step(1.0, epoch=4), Span("compute", "worker", 2.0, 0.1, 4, 1)])
+    last.write()
+    assert _starts(tmp_path) == [1, 11, 11, 12, 21, 31, 32]
+    rows = [row for row in _read(tmp_path)["traceEvents"] if row.get("name") == "thread_name"]
+    threads = {(row["pid"], row["tid"]): row["args"]["name"] for row in rows}
+    assert len(rows) == len(threads) == 3
+    assert all(threads[span["pid"], span["tid"]] == span["cat"] for span in _spans(tmp_path))
+    assert os.listdir(tmp_path) == ["timeline.json"], "nothing is left to take up"
+
+
+def test_a_life_that_is_killed_between_the_timeline_and_the_parts_removal_doubles_nothing(tmp_path: Path) -> None:
+    life = _timeline(tmp_path)
+    life.add("worker", 1, [_step(1.0)])
+    part = (tmp_path / "timeline.part").read_bytes()
+    life.write()
+    (tmp_path / "timeline.part").write_bytes(part)
+    _timeline(tmp_path).write()
+    assert _starts(tmp_path) == [1]
+
+
+def test_a_torn_part_keeps_what_stands_before_the_tear(tmp_path: Path) -> None:
+    killed = _timeline(tmp_path)
+    for second in (1.0, 2.0):
+        killed.add("worker", 1, [_step(second)])
+    with (tmp_path / "timeline.part").open("ab") as file:
+        file.write(b'{"ph":"X","name":"st')
+    again = _timeline(tmp_path)
+    again.add("worker", 1, [_step(3.0)])
+    _timeline(tmp_path).write()
+    assert _starts(tmp_path) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 50, b'{"left_out":0}\n', b"[]\n", b'{"after":0,"left_out":0}\n\0\0'])
+def test_a_part_that_holds_nothing_is_given_up(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "timeline.part").write_bytes(content)
+    life = _timeline(tmp_path)
+    life.add("worker", 1, [_step(1.0)])
+    _timeline(tmp_path).write()
+    assert _starts(tmp_path) == [1]
+
+
+def test_the_part_stays_bounded_and_has_what_the_timeline_keeps(tmp_path: Path) -> None:
+    bounds = {"per_stretch": 4, "compact_above": 20}
+    killed = _timeline(tmp_path, **bounds)
+    for second in range(100):
+        killed.add("worker", 0, [_step(float(second))])
+        assert len((tmp_path / "timeline.part").read_bytes().splitlines()) <= 21
+    _timeline(tmp_path, **bounds).write()
+    starts = _starts(tmp_path)
+    assert {0, 1, 98, 99} <= set(starts) and len(starts) <= 20
+    assert len(starts) + _read(tmp_path)["otherData"]["left_out"] == 100
+    assert os.listdir(tmp_path) == ["timeline.json"]
+
+
+def test_a_disk_that_refuses_the_part_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(5, "Input/output error")
+
+    life = _timeline(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        life.add("worker", 1, [_step(1.0)])
+    life.add("worker", 1, [_step(2.0)])
+    life.write()
+    assert _starts(tmp_path) == [1, 2]
+    assert caplog.text.count("Input/output error") == 1

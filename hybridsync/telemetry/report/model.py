@@ -72,7 +72,7 @@ class Stall:
         reason: of the phase.
         units: at which it happened.
         secs: the stall; None when nothing tells.
-        stages: seconds of each of STAGES and of the `rest`; empty where no `switch` event tells.
+        stages: seconds of each of STAGES and of the `rest`; empty where no `switch` event tells them.
         compile_secs: before the stall, apart from it.
         commit_secs: behind the training.
         timeline_secs: the stall by the timeline; None without one.
@@ -252,8 +252,10 @@ def _stalls(record: Record, phases: Sequence[PhaseBar]) -> tuple[Stall, ...]:
         timeline_secs = record.stall_secs.get(after.epoch)
         if event is None and timeline_secs is None:
             continue
-        stages = {} if event is None else {stage: float(event[f"{stage}_secs"] or 0.0) for stage in STAGES}
-        secs = timeline_secs if event is None else event["stall_secs"]
+        # A chief that died during the switch left an event without its figures.
+        told = {} if event is None else {stage: event[f"{stage}_secs"] for stage in STAGES}
+        stages = {} if None in told.values() else {stage: float(secs) for stage, secs in told.items()}
+        secs = timeline_secs if event is None or event["stall_secs"] is None else event["stall_secs"]
         if stages:
             stages["rest"] = max((secs or 0.0) - sum(stages.values()), 0.0)
         stalls.append(

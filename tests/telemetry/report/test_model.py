@@ -1,9 +1,12 @@
 from pathlib import Path
 
+from benchmarks.switch_stalls import print_stalls
 from hybridsync.messages import Span
 from hybridsync.telemetry.report.model import RunModel, model
+from hybridsync.telemetry.report.page import page
 from hybridsync.telemetry.report.reading import read_run
-from tests.telemetry.report.workdirs import Story, completed
+from hybridsync.telemetry.stalls import read_stalls
+from tests.telemetry.report.workdirs import STAGES, Story, completed
 
 
 def _model(workdir: Path) -> RunModel:
@@ -81,6 +84,25 @@ def test_a_phase_change_without_a_switch_event_has_the_timelines_stall(tmp_path:
     assert stall.stages == {}
     assert stall.secs == stall.timeline_secs
     assert abs(stall.secs - 2.0) < 1e-3
+
+
+def test_a_switch_whose_chief_died_has_the_timelines_stall_and_no_stages(tmp_path: Path) -> None:
+    story = Story(tmp_path / "run")
+    story.start()
+    story.phase("bsp", 0, "start")
+    story.spans(0, *(Span("step", "sync", 106.0 + at, 1.0, 1, 2) for at in range(3)))
+    story.phase("bsp", 6)
+    story.spans(0, *(Span("step", "sync", 112.0 + at, 1.0, 2, 2) for at in range(3)))
+    unknown = dict.fromkeys((*STAGES, "compile_secs", "commit_secs", "stall_secs"))
+    story.event("switch", **{"from": "bsp", "to": "bsp"}, reason="planned", units=6, fingerprint="f", **unknown)
+    story.finish()
+    (stall,) = _model(story.workdir).stalls
+    assert (stall.stages, stall.compile_secs, stall.commit_secs) == ({}, None, None)
+    assert stall.secs == stall.timeline_secs and abs(stall.secs - 2.0) < 1e-3
+    assert "What switching cost" in page([read_run(story.workdir, "run")])
+    (read,) = read_stalls(story.workdir)
+    assert (read.event_stall_secs, read.compile_secs) == (None, None)
+    print_stalls([read])
 
 
 def test_time_inside_another_span_counts_once(tmp_path: Path) -> None:

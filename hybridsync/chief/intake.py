@@ -1,0 +1,45 @@
+"""What roles reported since the manager last looked. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hybridsync.messages import Hello, Report, RoleEvent, Span
+
+
+@dataclass
+class Intake:
+    """Adds up what roles reported.
+
+    Args:
+      loss_sum: of `num_losses` units.
+      staleness: of each update.
+      compile_secs: of all roles together.
+      compute_secs: worker -> seconds.
+      wait_secs: worker -> seconds that it waited for others or for a transfer.
+      spans: (role, id, spans, seconds that its clock lacks to the chief's).
+      joined: first words of new processes.
+      lost: roles that are gone.
+    """
+
+    loss_sum: float = 0.0
+    num_losses: int = 0
+    staleness: list[int] = field(default_factory=list)
+    compile_secs: float = 0.0
+    compute_secs: dict[int, float] = field(default_factory=dict)
+    wait_secs: dict[int, float] = field(default_factory=dict)
+    spans: list[tuple[str, int, tuple[Span, ...], float]] = field(default_factory=list)
+    joined: list[Hello] = field(default_factory=list)
+    lost: list[RoleEvent] = field(default_factory=list)
+
+    def take(self, report: Report, offset: float) -> None:
+        """Add a report of a role whose clock lacks `offset` seconds to the chief's."""
+        self.loss_sum += report.loss_sum
+        self.num_losses += report.num_losses
+        self.staleness.extend(report.staleness)
+        self.compile_secs += report.compile_secs
+        if report.role == "worker":
+            self.compute_secs[report.id] = self.compute_secs.get(report.id, 0.0) + report.compute_secs
+            self.wait_secs[report.id] = self.wait_secs.get(report.id, 0.0) + report.wait_secs
+        if report.spans:
+            self.spans.append((report.role, report.id, report.spans, offset))
