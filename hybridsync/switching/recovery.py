@@ -167,6 +167,8 @@ class Recovery:
                 source = self._board.address_of("worker", worker)
                 capture = self._holder_at(source).capture(held[worker].epoch, True)
                 return Found(capture, source, rolled_back=served or capture.held.units < last.held.units)
+            except StaleEpoch:  # threads share a replica, which has gone on since this one spoke: others name its epoch
+                continue
             except UNREACHED as error:
                 self._board.evict(worker, f"its state could not be captured: {error}")
         return None

@@ -174,6 +174,16 @@ def test_a_worker_whose_state_cannot_be_captured_is_evicted_and_the_next_is_aske
     assert scene.chief.live_workers() == (0,)
 
 
+def test_a_worker_whose_replica_has_gone_on_is_left_alone_and_the_next_is_asked():
+    """In one process all share a replica; one that entered nothing yet names the epoch before."""
+    scene = lock_step()
+    for worker in (0, 1, 3):
+        scene.back(worker, 8)
+    scene.answers["worker:0"] = StaleEpoch("epoch 1 was named, this replica is in epoch 2")
+    assert scene.gather().source == "worker:1"
+    assert scene.chief.take_evicted() == [] and scene.chief.live_workers() == (0, 1, 3)
+
+
 def test_an_error_that_is_not_about_reaching_a_role_ends_the_run():
     scene = lock_step()
     for worker in (0, 1, 3):
