@@ -58,7 +58,7 @@ def test_an_older_capture_is_refused_as_soon_as_a_new_one_is_being_taken(holding
     holding.pack(state_of(1))
     first = holding.seal(EPOCH, sequence=1, applied=[(0, 1)])
     holding.pack(state_of(2))
-    with pytest.raises(StaleEpoch, match=r"capture 1 .*kept: none"):
+    with pytest.raises(StaleEpoch, match=rf"capture {first.capture_id} .*kept: none"):
         holding.read(first.capture_id, buffer)
     second = holding.seal(EPOCH, sequence=2, applied=[(0, 2)])
     with pytest.raises(StaleEpoch, match=f"kept: {second.capture_id}"):

@@ -13,7 +13,7 @@ from typing import TypeVar
 import jax
 
 from hybridsync import __version__
-from hybridsync.clock import SYSTEM_CLOCK, Clock
+from hybridsync.clock import SYSTEM_CLOCK, Clock, pause
 from hybridsync.errors import HybridSyncError, NotRegistered
 from hybridsync.messages import (
     Exchange,
@@ -35,6 +35,9 @@ T = TypeVar("T")
 
 CHIEF_SECS = 60.0
 """How long a role goes on without a chief: a restarted one has to import everything, on few cores."""
+
+AGAIN_SECS = 0.1
+"""Between two tries at a chief that forgets a role again: it was lost as well."""
 
 COMPILATION_CACHE = "compilation_cache"
 STOP_SECS = 10.0
@@ -78,6 +81,7 @@ class LastingChief:
                 if SYSTEM_CLOCK.monotonic() > deadline:
                     raise
                 self.register()
+                pause(AGAIN_SECS)
 
 
 def hello(spec: RoleSpec, address: str, schema: str, standing: Standing | None = None) -> Hello:

@@ -14,6 +14,10 @@ def report(worker: int, completed: int = 0, **fields) -> Report:
     return Report("worker", worker, 1, EPOCH, completed=completed, **fields)
 
 
+def note(here: Attendance, told: Report) -> None:
+    here.note(told, (told.first_applied, told.last_applied))
+
+
 def test_who_entered_is_missing_until_it_is_back_or_gone():
     here = Attendance(admitted={0: 1, 1: 1})
     assert here.missing(LIVE) == [0, 1], "worker 2 never entered"
@@ -24,7 +28,7 @@ def test_who_entered_is_missing_until_it_is_back_or_gone():
 
 def test_a_worker_that_is_lost_is_forgotten_with_what_it_held():
     here = Attendance(admitted={0: 1, 1: 1}, back={1: Held(EPOCH, 4, 2, "f00d")})
-    here.note(report(1, 4, doing="average"))
+    note(here, report(1, 4, doing="average"))
     here.lose(1)
     assert here.positions == {} and here.doing == {} and here.admitted == {0: 1}
     assert here.back == {1: None}, "it has done its part, but what it held is gone"
@@ -39,7 +43,7 @@ def test_a_worker_that_is_lost_before_it_came_back_never_comes_back():
 def test_the_workers_with_the_fewest_units_done_are_behind():
     here = Attendance()
     for worker, completed in [(0, 6), (1, 4), (2, 6)]:
-        here.note(report(worker, completed))
+        note(here, report(worker, completed))
     assert here.behind(LIVE) == [1]
     assert here.behind((0, 1, 2, 3)) == [3], "who said nothing has done nothing"
     assert here.behind(()) == []
@@ -48,15 +52,15 @@ def test_the_workers_with_the_fewest_units_done_are_behind():
 def test_the_first_and_the_last_update_are_those_of_any_role():
     here = Attendance()
     assert here.first_and_last() == (0.0, 0.0)
-    here.note(report(0, first_applied=7.0, last_applied=7.5))
-    here.note(report(1))
-    here.note(Report("server", 0, 1, EPOCH, first_applied=5.0, last_applied=9.0))
+    note(here, report(0, first_applied=7.0, last_applied=7.5))
+    note(here, report(1))
+    note(here, Report("server", 0, 1, EPOCH, first_applied=5.0, last_applied=9.0))
     assert here.first_and_last() == (5.0, 9.0)
-    here.note(Report("server", 0, 1, EPOCH, first_applied=5.0, last_applied=11.0))
+    note(here, Report("server", 0, 1, EPOCH, first_applied=5.0, last_applied=11.0))
     assert here.first_and_last() == (5.0, 11.0), "a later word takes the earlier one's place"
 
 
 def test_what_a_server_reports_is_no_workers_position():
     here = Attendance()
-    here.note(Report("server", 0, 1, EPOCH, completed=9))
+    note(here, Report("server", 0, 1, EPOCH, completed=9))
     assert here.positions == {} and here.doing == {}

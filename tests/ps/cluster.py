@@ -40,6 +40,9 @@ class ListedLog:
     def flush(self) -> None:
         pass
 
+    def clear(self) -> None:
+        pass
+
 
 @dataclass
 class Block:

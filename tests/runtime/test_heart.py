@@ -109,11 +109,12 @@ def test_the_standing_is_the_one_of_the_moment_at_which_the_chief_asks():
     assert told == [None, Standing(phase_of(3), True), Standing(phase_of(4), False)]
 
 
-def test_a_chief_that_forgets_again_at_once_is_not_asked_for_ever():
+def test_a_chief_that_forgets_again_and_again_is_not_asked_for_ever(monkeypatch):
+    monkeypatch.setattr("hybridsync.runtime.heart.CHIEF_SECS", 0.25)
     chief = ForgetfulChief(known=False, registers=False)
     with pytest.raises(NotRegistered):
         lasting(chief).report(REPORT)
-    assert len(chief.seen) == 3
+    assert 3 <= len(chief.seen) <= 9, "with a pause between two tries"
 
 
 def test_a_role_that_was_replaced_meanwhile_hears_so():

@@ -59,7 +59,7 @@ class Scene:
         class Holder:
             def capture(self, epoch: Epoch, final: bool) -> Capture:
                 scene.asked.append((address, epoch, final))
-                answer = scene.answers[address]
+                answer = scene.answers.get(address, StaleEpoch(f"{address} is in another epoch"))
                 if isinstance(answer, Exception):
                     raise answer
                 return answer

@@ -210,13 +210,13 @@ def test_units_that_are_lost_with_a_phase_are_written(desk: Desk) -> None:
 
 
 def test_a_phase_that_an_earlier_chief_wrote_down_is_not_written_again(desk: Desk) -> None:
-    desk.reporter.continues(desk.bsp, 20)
+    desk.reporter.continues(desk.bsp)
     assert [event["epoch"] for event in events_of(desk.workdir, "phase_entered")] == [1]
     assert desk.reporter.event("run_finished", exit="completed")["epoch"] == 1
 
 
 def test_a_phase_whose_begin_was_lost_with_its_chief_is_written_by_the_next(desk: Desk) -> None:
-    desk.reporter.continues(desk.asp, 50)
+    desk.reporter.continues(desk.asp)
     entered = events_of(desk.workdir, "phase_entered")[-1]
     assert (entered["epoch"], entered["units"], entered["why"]) == (2, 50, "the chief was lost while it began")
 
