@@ -6,7 +6,7 @@ The manager works with the `Board`; roles reach it through `chief.Chief`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from hybridsync.chief.attendance import Attendance
@@ -16,9 +16,10 @@ from hybridsync.chief.ledger import Counts, Ledger
 from hybridsync.chief.membership import HEARTBEAT_SECS, LEASE_SECS, Member, Membership
 from hybridsync.clock import Clock
 from hybridsync.errors import HybridSyncError, PhaseBroken, RoleLost, WaitTimeout
-from hybridsync.messages import WAITING, Capture, Held, Hello, RoleEvent, Span, Standing
+from hybridsync.messages import NON_FINITE, WAITING, Capture, Held, Hello, RoleEvent, Span, Standing
 from hybridsync.plan import NO_EPOCH, Phase
 from hybridsync.protocols.base import Path
+from hybridsync.units import Range
 
 SERVER_LEASE_SECS = 15.0
 """A server without a sign of life for so long is lost: its loss costs everybody's work since the last commit."""
@@ -197,9 +198,12 @@ class Board:
         """Bring the ledger up to what the state's holder says; what nobody applied is outstanding again."""
         with self._condition:
             self.ledger.record_applied(capture.applied)
-            for start, stop in capture.dropped:
-                for unit in range(start, stop):
-                    self.ledger.record_dropped(unit)
+            phase = self._leasing.phase
+            # A short phase may end before its mesh has told of drops; where it applied nothing they count all the same.
+            fruitless = self._leasing.path is Path.SYNC and phase is not None and capture.applied == phase.applied
+            reason = f"{NON_FINITE}: the phase was over before more was told" if fruitless else ""
+            dropped = [(unit, reason) for start, stop in capture.dropped for unit in range(start, stop)]
+            self._note_dropped(() if fruitless else capture.applied, dropped)
 
     def release_all(self) -> None:
         """Take every lease of the ended phase back."""
@@ -411,6 +415,12 @@ class Board:
     def _everybody(self) -> set[tuple[str, int]]:
         servers = {("server", server) for server in self._servers.ids()}
         return servers | {("worker", worker) for worker in self._workers.ids()}
+
+    def _note_dropped(self, applied: Sequence[Range], dropped: Iterable[tuple[int, str]]) -> None:
+        """Note final drops, and end the run if nothing else comes of it; `applied` are the units beside them."""
+        news = [(unit, reason) for unit, reason in dropped if self.ledger.record_dropped(unit)]
+        if diverged := self._divergence.note(applied, news):
+            self.fail(diverged)
 
     def _wait(self, deadline: float) -> bool:
         remaining = deadline - self._clock.monotonic()

@@ -108,15 +108,11 @@ class Chief(Board):
                 intake.spans.append((report.role, report.id, report.spans))
             if report.epoch == self._leasing.epoch and not self._here.broken:
                 self._here.note(report)
-                if report.role == "server":
-                    self.ledger.record_applied(report.applied)
-                    for unit, _ in report.dropped:
-                        self.ledger.record_dropped(unit)
-                    if diverged := self._divergence.note(report.applied, report.dropped):
-                        self.fail(diverged)
-                else:
+                if report.role == "worker":
                     key = self._leasing.key_of(report.id)
                     self._leasing.note_progress(key, report.completed, self._clock.monotonic())
+                self.ledger.record_applied(report.applied)
+                self._note_dropped(report.applied, report.dropped)
                 self._condition.notify_all()
             deadline = self._clock.monotonic() + report.hold_secs
             while not (self._done or self._has_news(report)) and self._wait(deadline):

@@ -112,15 +112,22 @@ class Ledger:
         return ranges
 
     def record_applied(self, ranges: Iterable[Range]) -> None:
-        """Note units as applied; units already noted are ignored."""
+        """Note units as applied; units already noted, or dropped, are ignored."""
         for start, stop in ranges:
             self._settle(start, stop)
-            self._applied.add_range(start, stop)
+            self._applied.update(UnitSet([(start, stop)]).difference(self._dropped))
 
-    def record_dropped(self, unit: int) -> None:
-        """Note a unit as finally dropped; repeating it is harmless."""
+    def record_dropped(self, unit: int) -> bool:
+        """Note a unit as finally dropped; returns whether that is news.
+
+        It may be noted as applied: a mesh's position says how far it is, not what became of each unit.
+        """
+        if unit in self._dropped:
+            return False
         self._settle(unit, unit + 1)
+        self._applied.discard_range(unit, unit + 1)
         self._dropped.add(unit)
+        return True
 
     def release(self, holder: str) -> int:
         """Take back what `holder` had leased; returns how many units wait to be leased again."""
@@ -135,7 +142,7 @@ class Ledger:
           how many units had been noted as applied that were not; they wait to be leased again.
         """
         held, gone = UnitSet(applied), UnitSet(dropped)
-        lost = len(self._applied.difference(held))
+        lost = len(self._applied.difference(held).difference(gone))
         self._issued = max([self._issued, *(stop for _, stop in (*held.ranges(), *gone.ranges()))])
         self._applied, self._dropped, self._leased = held, gone, {}
         whole = UnitSet([(0, self._issued)]) if self._issued else UnitSet()

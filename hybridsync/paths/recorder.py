@@ -5,6 +5,7 @@ Losses stay on the device until the heartbeat fetches them, so that the training
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ import jax
 from hybridsync.clock import Clock
 from hybridsync.messages import Report, Span
 from hybridsync.plan import NO_EPOCH, Epoch
+from hybridsync.units import UnitSet
 
 
 def _no_stamps() -> tuple[float, float]:
@@ -37,6 +39,7 @@ class WorkerRecorder:
         self._lock = threading.Lock()
         self._spans: list[tuple[str, str, float, float, int, int]] = []
         self._losses: list[Any] = []
+        self._applied, self._dropped = UnitSet(), ()
         self._compute_secs = self._wait_secs = self._compile_secs = 0.0
         self.stamps: Callable[[], tuple[float, float]] = _no_stamps
 
@@ -44,6 +47,7 @@ class WorkerRecorder:
         """Begin to note for another phase."""
         with self._lock:
             self.stamps = _no_stamps
+            self._applied, self._dropped = UnitSet(), ()  # the last phase's capture has told of them
             self.epoch, self.completed, self.doing = epoch, 0, ""
 
     def compute(self, category: str, started: float, ended: float, loss: Any) -> None:
@@ -67,6 +71,13 @@ class WorkerRecorder:
             if self._keep_spans:
                 self._spans.append(("step", "sync", started, ended - started, self.epoch.number, num_units))
 
+    def settled(self, applied: tuple[int, ...], dropped: tuple[tuple[int, str], ...]) -> None:
+        """Note what became of a lock-step step's units; one member does so for all."""
+        with self._lock:
+            for unit in applied:
+                self._applied.add(unit)
+            self._dropped += dropped
+
     def compiled(self, secs: float) -> None:
         """Note time spent compiling."""
         with self._lock:
@@ -77,10 +88,12 @@ class WorkerRecorder:
         with self._lock:
             spans, self._spans = self._spans, []
             losses, self._losses = self._losses, []
+            applied, self._applied = self._applied, UnitSet()
+            dropped, self._dropped = self._dropped, ()
             sums = self._compute_secs, self._wait_secs, self._compile_secs
             self._compute_secs = self._wait_secs = self._compile_secs = 0.0
             epoch, completed, stamps = self.epoch, self.completed, self.stamps
-        values = [float(value) for value in jax.device_get(losses)]
+        values = [value for value in map(float, jax.device_get(losses)) if math.isfinite(value)]
         first, last = stamps()
         return Report(
             role="worker",
@@ -88,6 +101,8 @@ class WorkerRecorder:
             incarnation=self.incarnation,
             epoch=epoch,
             completed=completed,
+            applied=applied.ranges(),
+            dropped=dropped,
             num_losses=len(values),
             loss_sum=sum(values),
             compute_secs=sums[0],
