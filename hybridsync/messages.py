@@ -280,10 +280,15 @@ class PushReply:
 
 @dataclass(frozen=True)
 class RoleEvent:
-    """A supervisor tells of a process it started or lost."""
+    """A supervisor tells of a process it started or lost.
+
+    Args:
+      unit: that a lost worker was computing; -1 for none.
+    """
 
     role: str
     id: int
     pid: int
     reason: str
     wall: float
+    unit: int = -1

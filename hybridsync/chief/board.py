@@ -14,6 +14,7 @@ from hybridsync.chief.divergence import Divergence
 from hybridsync.chief.leasing import Leasing
 from hybridsync.chief.ledger import Counts, Ledger
 from hybridsync.chief.membership import HEARTBEAT_SECS, LEASE_SECS, Member, Membership
+from hybridsync.chief.suspects import Quarantined, Suspects
 from hybridsync.clock import Clock
 from hybridsync.errors import HybridSyncError, PhaseBroken, RoleLost, WaitTimeout
 from hybridsync.messages import NON_FINITE, WAITING, Capture, Held, Hello, RoleEvent, Span, Standing
@@ -36,6 +37,7 @@ class Intake:
     spans: list[tuple[str, int, tuple[Span, ...]]] = field(default_factory=list)
     joined: list[Hello] = field(default_factory=list)
     lost: list[RoleEvent] = field(default_factory=list)
+    quarantined: list[Quarantined] = field(default_factory=list)
 
 
 class Board:
@@ -72,7 +74,7 @@ class Board:
         self._condition = threading.Condition()
         self._workers, self._servers = Membership("worker"), Membership("server")
         self._leasing = Leasing(ledger)
-        self._divergence = Divergence()
+        self._divergence, self._suspects = Divergence(), Suspects()
         self._here = Attendance()
         self._resting: dict[int, Held | None] = {}
         self._announced = self._gathering = self._done = False

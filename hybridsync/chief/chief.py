@@ -136,6 +136,10 @@ class Chief(Board):
         with self._condition:
             if self._done:
                 return
+            found = self._suspects.note(event) if event.role == "worker" else None
+            if found is not None and self.ledger.quarantine(found.unit):
+                self._intake.quarantined.append(found)
+                self._break(f"unit {found.unit} is quarantined")  # the next phase tells who holds the state
             members = {"worker": self._workers, "server": self._servers}.get(event.role)
             member = members.get(event.id) if members else None
             if event.role == "worker" and member is None and self._leasing.phase is None and not self._restarted:

@@ -18,6 +18,9 @@ from hybridsync.plan import NO_EPOCH, Epoch
 from hybridsync.units import UnitSet
 
 
+def _nowhere(unit: int) -> None: ...
+
+
 def _no_stamps() -> tuple[float, float]:
     return 0.0, 0.0
 
@@ -42,6 +45,7 @@ class WorkerRecorder:
         self._applied, self._dropped = UnitSet(), ()
         self._compute_secs = self._wait_secs = self._compile_secs = 0.0
         self.stamps: Callable[[], tuple[float, float]] = _no_stamps
+        self.at_unit: Callable[[int], None] = _nowhere
 
     def enter(self, epoch: Epoch) -> None:
         """Begin to note for another phase."""
@@ -50,8 +54,14 @@ class WorkerRecorder:
             self._applied, self._dropped = UnitSet(), ()  # the last phase's capture has told of them
             self.epoch, self.completed, self.doing = epoch, 0, ""
 
+    def computing(self, unit: int) -> None:
+        """Note that the computation of `unit` begins."""
+        self.doing = "compute"
+        self.at_unit(unit)
+
     def compute(self, category: str, started: float, ended: float, loss: Any) -> None:
-        """Note one unit's local computation."""
+        """Note one unit's local computation, which has ended."""
+        self.at_unit(-1)
         with self._lock:
             self._compute_secs += ended - started
             self._losses.append(loss)

@@ -129,7 +129,7 @@ class _Member:
         if not effect.units:
             return programs.zero
         (unit,) = effect.units
-        self.recorder.doing = "compute"
+        self.recorder.computing(unit)
         started = self.clock.monotonic()
         contribution = programs.gradient(self.engine._replica.parameters, unit)
         jax.block_until_ready(contribution)

@@ -94,7 +94,7 @@ class MeshMean:
             else:
                 results = (self._total(self._place(floats)),)
             jax.block_until_ready(results)
-        except jax.errors.JaxRuntimeError as error:
+        except (jax.errors.JaxRuntimeError, ValueError) as error:  # the latter where it fails while it is dispatched
             self.kill(str(error).splitlines()[0])
             raise CollectiveBroken(self._obituary()) from error
         finally:

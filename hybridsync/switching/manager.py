@@ -393,7 +393,7 @@ class Manager:
             lane=lane,
             end_units=self._ends[index],
             applied=self._capture.applied,
-            dropped=self._capture.dropped,
+            dropped=self._chief.ledger.all_dropped(self._capture.applied, self._capture.dropped),
             sequence=self._capture.held.sequence,
             source=self._source,
             capture_id=self._capture.capture_id,

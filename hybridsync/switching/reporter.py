@@ -198,6 +198,9 @@ class Reporter:
             if lost.role == "worker":
                 self.event("worker_left", worker=lost.id)
             self.note(f"{lost.role} {lost.id} lost: {lost.reason}")
+        for found in intake.quarantined:
+            self.event("unit_quarantined", unit=found.unit, workers=list(found.workers), reason=found.reason)
+            self.note(f"unit {found.unit:,} is left out from now on: {found.reason}; see their logs")
         for role, role_id, spans in intake.spans:
             self._recorder.timeline.add(role, role_id, spans)
         self._loss = self._loss[0] + intake.loss_sum, self._loss[1] + intake.num_losses

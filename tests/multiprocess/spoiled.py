@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Spoiled(tally.TallyModel):
-    """What is spoiled: units u with u % 10 == `not_finite`, and the unit `raises`; -1 for none."""
+    """What is spoiled: units u with u % 10 == `not_finite`, and the units `raises` and `crashes`; -1 for none."""
 
     not_finite: int = -1
     raises: int = -1
+    crashes: int = -1
 
 
 def config() -> RunConfig:
@@ -37,6 +40,8 @@ def task(config: RunConfig) -> Task:
 
     class Raising(TallySource):
         def batch(self, unit: int, **options: Any) -> Any:
+            if unit == model.crashes:
+                os.kill(os.getpid(), signal.SIGSEGV)
             if unit == model.raises:
                 raise RuntimeError(f"the examples of unit {unit} are not to be had")
             return super().batch(unit, **options)

@@ -29,3 +29,25 @@ def test_units_without_a_finite_loss_are_dropped_on_every_replica_and_the_run_re
         command, cwd=ROOT, env=users_environment(), capture_output=True, text=True, timeout=200, check=False
     )
     assert done.returncode == 0 and "bit for bit" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("plan", "how", "reason"),
+    [("asp", "raises", "exit 1"), ("bsp", "raises", "exit 1"), ("asp", "crashes", "signal SIGSEGV")],
+)
+def test_a_unit_that_ends_two_workers_is_left_out_and_named(
+    tmp_path: Path, plan: str, how: str, reason: str
+) -> None:
+    with Job(tmp_path / "run", CONFIG, f"--plan={plan}", f"--set=model.{how}=17") as job:
+        assert job.wait() == 0, job.output + job.logs()
+        summary = job.summary()
+        assert_exactly_once(summary)
+        assert summary["units"]["dropped"] == 1
+        (found,) = job.events("unit_quarantined")
+        lost = job.events("role_lost")
+        assert (found["unit"], len(lost)) == (17, 2)
+        assert found["workers"] == [event["id"] for event in lost] and len(set(found["workers"])) == 2
+        assert f"ended on it with {reason}" in found["reason"]
+        if how == "raises":
+            assert "the examples of unit 17 are not to be had" in job.log(f"worker-{found['workers'][0]}")
