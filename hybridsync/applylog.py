@@ -1,10 +1,11 @@
 """The apply log: one JSON line for every update, from which `launch.replay` computes the run again, bit for bit.
 
-    {"epoch", "sequence", "units", "base", "rate", "weight", "blend"}
+    {"epoch", "sequence", "units", "base", "rate", "weight", "blend"[, "slots"]}
 
 `sequence` counts updates, `base` is the sequence of the parameters the gradient was computed on, `rate` the
 protocol's factor on the schedule's learning rate, `weight` the units in the update, `blend` the share of the new model
-statistics. Under lock-step the units stand in member order and `base` is `sequence - 1`.
+statistics. Under lock-step the units stand in member order and `base` is `sequence - 1`; `slots` are the positions in
+the mesh of the members whose units they are, and left out where those are the first ones.
 
 Every member of a mesh notes every update; whoever is captured writes down what the file does not hold yet, so that a
 member's death loses none.
@@ -34,6 +35,11 @@ class Entry:
     rate: float
     weight: float
     blend: float
+    slots: tuple[int, ...] = ()
+
+    def by_slot(self) -> dict[int, int]:
+        """Return the unit of each position in the mesh that contributed one."""
+        return dict(zip(self.slots or range(len(self.units)), self.units, strict=True))
 
 
 class ApplyLog(Protocol):
@@ -99,7 +105,10 @@ class FileApplyLog:
 
 
 def _line(entry: Entry) -> str:
-    return json.dumps(asdict(entry), separators=(",", ":")) + "\n"
+    fields = asdict(entry)
+    if not entry.slots:
+        del fields["slots"]
+    return json.dumps(fields, separators=(",", ":")) + "\n"
 
 
 def _tail(path: Path) -> tuple[int, int]:
@@ -129,7 +138,7 @@ def read(path: Path) -> Iterator[Entry]:
         for line in lines:
             if line.endswith("\n"):
                 fields = json.loads(line)
-                yield Entry(**{**fields, "units": tuple(fields["units"])})
+                yield Entry(**{**fields, "units": tuple(fields["units"]), "slots": tuple(fields.get("slots", ()))})
 
 
 def cut(path: Path, sequence: int) -> int:

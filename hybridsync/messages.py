@@ -206,8 +206,8 @@ class Report:
       epoch: phase the role is in (`NO_EPOCH` between phases).
       completed: units of the role's stream that are done (workers), else 0.
       sequence: updates applied (servers), else 0.
-      applied: units applied since the last report (servers); repeating some is harmless.
-      dropped: (unit, reason) finally dropped since the last report (servers).
+      applied: units applied since the last report (servers, and a mesh's first member); repeating some is harmless.
+      dropped: (unit, reason) finally dropped since the last report (likewise).
       staleness: staleness of each update since the last report (servers).
       num_losses: how many unit losses `loss_sum` sums.
       loss_sum: sum of unit losses.
@@ -316,10 +316,15 @@ class PushReply:
 
 @dataclass(frozen=True)
 class RoleEvent:
-    """A supervisor tells of a process it started or lost."""
+    """A supervisor tells of a process it started or lost.
+
+    Args:
+      unit: that a lost worker was computing; -1 for none.
+    """
 
     role: str
     id: int
     pid: int
     reason: str
     wall: float
+    unit: int = -1

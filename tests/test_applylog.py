@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,19 @@ def path(tmp_path: Path) -> Path:
 
 def test_entries_are_read_as_they_were_written(path: Path) -> None:
     assert list(read(path)) == [entry(sequence) for sequence in range(1, 5)]
+
+
+def test_the_places_of_units_are_read_as_they_were_written_and_stand_only_where_they_are_not_the_first(
+    path: Path,
+) -> None:
+    placed = replace(entry(5), units=(8, 9), weight=2.0, slots=(0, 2))
+    log = FileApplyLog(path)
+    log.write(placed)
+    log.flush()
+    *_, last = read(path)
+    assert last == placed and last.by_slot() == {0: 8, 2: 9}
+    assert entry(4).by_slot() == {0: 3}
+    assert ["slots" in line for line in path.read_text().splitlines()] == [False] * 4 + [True]
 
 
 def test_entries_after_the_state_are_cut(path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from hybridsync.errors import SchemaMismatch, TaskError
-from hybridsync.layout import ALIGNMENT, Layout, fingerprint, leaf_digests
+from hybridsync.layout import ALIGNMENT, Layout, fingerprint, first_non_finite, leaf_digests
 
 DTYPES = (np.float32, np.int32, np.uint32, np.bool_, np.uint8, np.float64, ml_dtypes.bfloat16)
 
@@ -191,3 +191,15 @@ def test_digests_name_the_leaf_that_changed():
     kernel[2, 1] = np.nextafter(kernel[2, 1], np.float32(9))
     before, after = leaf_digests(state), leaf_digests(changed)
     assert [path for path in before if before[path] != after[path]] == ["params/dense/kernel"]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_an_entry_that_is_not_finite_is_found_and_large_ones_are_not_taken_for_it(dtype, value):
+    large = np.full((3, 5), np.finfo(dtype).max, dtype)
+    tree = {"n": np.arange(3), "w": large}
+    assert first_non_finite(tree) is None
+    spoiled = large.copy()
+    spoiled[1, 4] = value
+    assert first_non_finite({**tree, "w": spoiled}) == "leaf w, first index [1, 4]"
+    assert first_non_finite({**tree, "w": np.where(np.isfinite(spoiled), 0, spoiled)}) is not None

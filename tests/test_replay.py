@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -11,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from hybridsync.checkpoint import CheckpointStore
-from hybridsync.config import RunConfig, load_config
+from hybridsync.config import RunConfig, apply_overrides, load_config
 from hybridsync.errors import ConfigError, HybridSyncError, ResumeError, RoleLost, WorkdirError
 from hybridsync.layout import fingerprint
 from hybridsync.opening import APPLY_LOG
@@ -71,6 +73,40 @@ def test_a_run_of_one_phase_replays_bit_for_bit(tmp_path: Path, plan: str) -> No
     assert found.difference is None, str(found)
     assert found.fingerprint == fingerprint(result.state)
     assert found.updates == (WORKLOAD if plan == "asp" else 23)
+
+
+@pytest.fixture(scope="module")
+def spoiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
+    """A lock-step run of four members, some of whose units have no finite loss."""
+    workdir = tmp_path_factory.mktemp("runs") / "spoiled"
+    loaded = load_config(DIGITS)
+    config = apply_overrides(loaded.config, [*VALUES, "plan=bsp"])
+    whole = loaded.module.task(config)
+
+    def loss(params: Any, model_state: Any, batch: Any, key: Any) -> Any:
+        value, rest = whole.loss(params, model_state, batch, key)
+        return jnp.where(jnp.sum(batch["label"]) % 7 == 0, jnp.nan, value), rest
+
+    task, optimizer = dataclasses.replace(whole, loss=loss), loaded.module.optimizer(config)
+    assert Trainer(task, optimizer, config, workdir=workdir, progress=False).fit().summary.units.dropped
+    return workdir, Run(config, task, optimizer, workdir)
+
+
+def test_a_run_whose_mesh_dropped_units_replays_bit_for_bit(spoiled: tuple[Path, Run]) -> None:
+    workdir, run = spoiled
+    record = read_record(workdir)
+    assert any(entry.slots and entry.slots[0] > 0 for entry in record.entries), "whoever is first dropped one"
+    found = replay(record, run, ())
+    assert found.difference is None, str(found)
+
+
+@pytest.mark.parametrize("slots", [[0], [2, 1, 0], [0, 0, 1], [1, 2, 9]])
+def test_places_that_no_mesh_has_are_named(spoiled: tuple[Path, Run], tmp_path: Path, slots: list[int]) -> None:
+    workdir = Path(shutil.copytree(spoiled[0], tmp_path / "run"))
+    entry = next(entry for entry in read_record(workdir).entries if len(entry.slots) == 3)
+    edit_log(workdir, entry.sequence, lambda line: line.update(slots=slots))
+    with pytest.raises(WorkdirError, match=rf"update {entry.sequence} has units .*in the places"):
+        read_record(workdir)
 
 
 def test_a_run_that_switched_twice_replays_bit_for_bit(switched: Path) -> None:

@@ -6,7 +6,7 @@ The manager works with the `Board`; roles reach it through `chief.Chief`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 from hybridsync.chief.attendance import Attendance
 from hybridsync.chief.divergence import Divergence
@@ -14,13 +14,14 @@ from hybridsync.chief.intake import Intake
 from hybridsync.chief.leasing import Leasing
 from hybridsync.chief.ledger import Counts, Ledger
 from hybridsync.chief.membership import HEARTBEAT_SECS, LEASE_SECS, Member, Membership
+from hybridsync.chief.suspects import Suspects
 from hybridsync.clock import Clock
 from hybridsync.errors import HybridSyncError, PhaseBroken, RoleLost, WaitTimeout
-from hybridsync.messages import WAITING, Capture, Held, Report, RoleEvent, Standing
+from hybridsync.messages import NON_FINITE, WAITING, Capture, Held, Report, RoleEvent, Standing
 from hybridsync.plan import NO_EPOCH, Phase
 from hybridsync.protocols.base import Path
 from hybridsync.telemetry.offsets import ClockOffsets
-from hybridsync.units import UnitSet
+from hybridsync.units import Range, UnitSet
 
 SERVER_LEASE_SECS = 15.0
 """A server without a sign of life for so long is lost: its loss costs everybody's work since the last commit."""
@@ -60,7 +61,7 @@ class Board:
         self._condition = threading.Condition()
         self._workers, self._servers = Membership("worker"), Membership("server")
         self._leasing = Leasing(ledger)
-        self._divergence = Divergence()
+        self._divergence, self._suspects = Divergence(), Suspects()
         self._offsets = ClockOffsets()
         self._here = Attendance()
         self._resting: dict[int, Held | None] = {}
@@ -198,9 +199,12 @@ class Board:
         """
         with self._condition:
             self.ledger.record_applied(capture.applied)
-            for start, stop in capture.dropped:
-                for unit in range(start, stop):
-                    self.ledger.record_dropped(unit)
+            phase = self._leasing.phase
+            # A short phase may end before its mesh has told of drops; where it applied nothing they count all the same.
+            fruitless = self._leasing.path is Path.SYNC and phase is not None and capture.applied == phase.applied
+            reason = f"{NON_FINITE}: the phase was over before more was told" if fruitless else ""
+            dropped = [(unit, reason) for start, stop in capture.dropped for unit in range(start, stop)]
+            self._note_dropped(() if fruitless else capture.applied, dropped)
             if extra := self.ledger.applied().difference(UnitSet(capture.applied)):
                 raise HybridSyncError(
                     f"the ledger counts {self.ledger.num_applied} units as applied, the state of epoch "
@@ -434,6 +438,12 @@ class Board:
     def _everybody(self) -> set[tuple[str, int]]:
         servers = {("server", server) for server in self._servers.ids()}
         return servers | {("worker", worker) for worker in self._workers.ids()}
+
+    def _note_dropped(self, applied: Sequence[Range], dropped: Iterable[tuple[int, str]]) -> None:
+        """Note final drops, and end the run if nothing else comes of it; `applied` are the units beside them."""
+        news = [(unit, reason) for unit, reason in dropped if self.ledger.record_dropped(unit)]
+        if diverged := self._divergence.note(applied, news):
+            self.fail(diverged)
 
     def _wait(self, deadline: float) -> bool:
         remaining = deadline - self._clock.monotonic()

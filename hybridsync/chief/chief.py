@@ -106,15 +106,11 @@ class Chief(Board):
             self._intake.take(report, self._offsets.secs(report.role, report.id))
             if report.epoch == self._leasing.epoch and not self._here.broken:
                 self._here.note(report, self.stamps_of(report.role, report.id, report))
-                if report.role == "server":
-                    self.ledger.record_applied(report.applied)
-                    for unit, _ in report.dropped:
-                        self.ledger.record_dropped(unit)
-                    if diverged := self._divergence.note(report.applied, report.dropped):
-                        self.fail(diverged)
-                else:
+                if report.role == "worker":
                     key = self._leasing.key_of(report.id)
                     self._leasing.note_progress(key, report.completed, self._clock.monotonic())
+                self.ledger.record_applied(report.applied)
+                self._note_dropped(report.applied, report.dropped)
                 self._condition.notify_all()
             deadline = self._clock.monotonic() + report.hold_secs
             while not (self._done or self._has_news(report)) and self._wait(deadline):
@@ -138,6 +134,10 @@ class Chief(Board):
         with self._condition:
             if self._done:
                 return
+            found = self._suspects.note(event) if event.role == "worker" else None
+            if found is not None and self.ledger.quarantine(found.unit):
+                self._intake.quarantined.append(found)
+                self._break(f"unit {found.unit} is quarantined")  # the next phase tells who holds the state
             members = {"worker": self._workers, "server": self._servers}.get(event.role)
             member = members.get(event.id) if members else None
             if event.role == "worker" and member is None and self._leasing.phase is None and not self._restarted:

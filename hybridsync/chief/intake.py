@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from hybridsync.chief.suspects import Quarantined
 from hybridsync.messages import Hello, Report, RoleEvent, Span
 
 
@@ -20,6 +21,7 @@ class Intake:
       spans: (role, id, spans, seconds that its clock lacks to the chief's).
       joined: first words of new processes.
       lost: roles that are gone.
+      quarantined: units that are left out from now on.
     """
 
     loss_sum: float = 0.0
@@ -31,6 +33,7 @@ class Intake:
     spans: list[tuple[str, int, tuple[Span, ...], float]] = field(default_factory=list)
     joined: list[Hello] = field(default_factory=list)
     lost: list[RoleEvent] = field(default_factory=list)
+    quarantined: list[Quarantined] = field(default_factory=list)
 
     def take(self, report: Report, offset: float) -> None:
         """Add a report of a role whose clock lacks `offset` seconds to the chief's."""

@@ -12,7 +12,7 @@ from hybridsync.errors import StaleEpoch
 from hybridsync.messages import LeaseReply, LeaseRequest
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.protocols.base import Path
-from hybridsync.units import Range, UnitStream, num_units
+from hybridsync.units import Range, UnitStream
 
 MESH = "mesh"
 
@@ -87,7 +87,9 @@ class Leasing:
         self.note_progress(key, request.completed, now)
         if request.known >= len(stream) and self._open:
             self._extend(key, stream, phase, now)
-        final = self._is_final(stream, phase)
+        final = self._is_final(phase)
+        if final and key == MESH:  # a unit dropped later makes room again, but some members may be leaving already
+            self.close()
         if request.known >= len(stream) and not final:
             return None
         return LeaseReply(stream.ranges(request.known, len(stream)), final)
@@ -123,11 +125,11 @@ class Leasing:
         share = len(self.phase.members) if self.phase and self.path is Path.SYNC else 1
         return {worker: self._rates.get(self.key_of(worker), Rate()).per_sec / share for worker in workers}
 
-    def _is_final(self, stream: UnitStream, phase: Phase) -> bool:
+    def _is_final(self, phase: Phase) -> bool:
         if self._ended:
             return True
         if self.path is Path.SYNC:
-            return num_units(phase.applied) + len(stream) >= phase.end_units
+            return self.ledger.room(phase.end_units) == 0
         return self.ledger.num_applied >= phase.end_units
 
     def _extend(self, key: str, stream: UnitStream, phase: Phase, now: float) -> None:

@@ -67,6 +67,7 @@ class Ledger:
         self._issued = issued
         self._applied = UnitSet(applied)
         self._dropped = UnitSet(dropped)
+        self._quarantined = UnitSet()
         self._leased: dict[str, UnitSet] = {}
         whole = UnitSet([(0, issued)]) if issued else UnitSet()
         self._waiting = whole.difference(self._applied).difference(self._dropped)
@@ -112,15 +113,38 @@ class Ledger:
         return ranges
 
     def record_applied(self, ranges: Iterable[Range]) -> None:
-        """Note units as applied; units already noted are ignored."""
+        """Note units as applied; units already noted, or dropped, are ignored."""
         for start, stop in ranges:
             self._settle(start, stop)
-            self._applied.add_range(start, stop)
+            if known := UnitSet([(start, stop)]).intersection(self._quarantined):  # by a process that had it too
+                self._quarantined = self._quarantined.difference(known)
+                self._dropped = self._dropped.difference(known)
+            self._applied.update(UnitSet([(start, stop)]).difference(self._dropped))
 
-    def record_dropped(self, unit: int) -> None:
-        """Note a unit as finally dropped; repeating it is harmless."""
+    def record_dropped(self, unit: int) -> bool:
+        """Note a unit as finally dropped; returns whether that is news.
+
+        It may be noted as applied: a mesh's position says how far it is, not what became of each unit.
+        """
+        if unit in self._dropped:
+            return False
         self._settle(unit, unit + 1)
+        self._applied.discard_range(unit, unit + 1)
         self._dropped.add(unit)
+        return True
+
+    def quarantine(self, unit: int) -> bool:
+        """Drop an issued unit, whatever a state's holder says that does not know of it; tells if that is news."""
+        if unit >= self._issued or unit in self._applied or not self.record_dropped(unit):
+            return False
+        self._quarantined.add(unit)
+        return True
+
+    def all_dropped(self, applied: Iterable[Range], dropped: Iterable[Range]) -> tuple[Range, ...]:
+        """Return the finally dropped units beside a state that `applied` and `dropped` are said of."""
+        gone = self._quarantined.difference(UnitSet(applied))
+        gone.update(dropped)
+        return gone.ranges()
 
     def release(self, holder: str) -> int:
         """Take back what `holder` had leased; returns how many units wait to be leased again."""
@@ -134,8 +158,8 @@ class Ledger:
         Returns:
           how many units had been noted as applied that were not; they wait to be leased again.
         """
-        held, gone = UnitSet(applied), UnitSet(dropped)
-        lost = len(self._applied.difference(held))
+        held, gone = UnitSet(applied), UnitSet(self.all_dropped(applied, dropped))
+        lost = len(self._applied.difference(held).difference(gone))
         self._issued = max([self._issued, *(stop for _, stop in (*held.ranges(), *gone.ranges()))])
         self._applied, self._dropped, self._leased = held, gone, {}
         whole = UnitSet([(0, self._issued)]) if self._issued else UnitSet()
@@ -193,7 +217,7 @@ class Ledger:
             "workload": self.workload,
             "issued": self._issued,
             "applied": [list(r) for r in applied],
-            "dropped": [list(r) for r in dropped],
+            "dropped": [list(r) for r in self.all_dropped(applied, dropped)],
             "rolled_back": self.rolled_back,
         }
 

@@ -1,4 +1,7 @@
-"""The only collective of a lock-step step: the total of the members' contributions."""
+"""The only collective of a lock-step step: the total of the members' contributions.
+
+A step in which a member had nothing finite to contribute has a second, small one: it tells everybody whose unit it was.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +37,17 @@ class Collective(Protocol):
         """
         ...
 
+    def reasons(self, index: int, reason: str) -> tuple[str, ...]:
+        """Tell why the member at `index` contributed nothing for its unit, "" if it did; returns what all say.
+
+        Called only after a total that lacks somebody's contribution, which all members see alike.
+
+        Raises:
+          PhaseRevoked: a member is gone.
+          WaitTimeout: a member did not answer in time.
+        """
+        ...
+
 
 class Rendezvous:
     """The collective among threads of one process: the last to arrive sums up, in member order.
@@ -54,7 +68,7 @@ class Rendezvous:
         self._slots: list[Any] = [None] * len(members)
         self._arrived = 0
         self._generation = 0
-        self._total: Any = None
+        self._result: Any = None
         self._broken = ""
 
     def enter(self) -> None:
@@ -64,19 +78,29 @@ class Rendezvous:
         """Deliver a contribution (see `Collective.total`)."""
         if len(self._members) == 1:
             return contribution
+        return self._meet(index, contribution, self._sum_up)
+
+    def reasons(self, index: int, reason: str) -> tuple[str, ...]:
+        """Tell why a contribution is missing (see `Collective.reasons`)."""
+        if len(self._members) == 1:
+            return (reason,)
+        return self._meet(index, reason, tuple)
+
+    def _meet(self, index: int, item: Any, combine: Callable[[tuple], Any]) -> Any:
+        """Put `item` into the member's slot; the last one combines them all, and everybody returns the result."""
         with self._condition:
             if self._broken:
                 raise PhaseRevoked(self._broken)
             generation = self._generation
-            self._slots[index] = contribution
+            self._slots[index] = item
             self._arrived += 1
             if self._arrived == len(self._members):
-                self._total = self._sum_up(tuple(self._slots))
+                self._result = combine(tuple(self._slots))
                 self._slots = [None] * len(self._members)
                 self._arrived = 0
                 self._generation += 1
                 self._condition.notify_all()
-                return self._total
+                return self._result
             arrived = self._condition.wait_for(
                 lambda: self._generation != generation or self._broken, self._deadline_secs
             )
@@ -88,7 +112,7 @@ class Rendezvous:
                     f"workers {missing} did not deliver their gradients within {self._deadline_secs:g} s; the others "
                     "of the step have"
                 )
-            return self._total
+            return self._result
 
     def break_off(self, reason: str) -> None:
         """Make every waiting and later call raise PhaseRevoked (see `Collective.break_off`)."""

@@ -5,6 +5,7 @@ Losses stay on the device until the heartbeat fetches them, so that the training
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,10 @@ import jax
 from hybridsync.clock import Clock
 from hybridsync.messages import Report, Span
 from hybridsync.plan import NO_EPOCH, Epoch
+from hybridsync.units import UnitSet
+
+
+def _nowhere(unit: int) -> None: ...
 
 
 def _no_stamps() -> tuple[float, float]:
@@ -37,17 +42,26 @@ class WorkerRecorder:
         self._lock = threading.Lock()
         self._spans: list[tuple[str, str, float, float, int, int]] = []
         self._losses: list[Any] = []
+        self._applied, self._dropped = UnitSet(), ()
         self._compute_secs = self._wait_secs = self._compile_secs = 0.0
         self.stamps: Callable[[], tuple[float, float]] = _no_stamps
+        self.at_unit: Callable[[int], None] = _nowhere
 
     def enter(self, epoch: Epoch) -> None:
         """Begin to note for another phase."""
         with self._lock:
             self.stamps = _no_stamps
+            self._applied, self._dropped = UnitSet(), ()  # the last phase's capture has told of them
             self.epoch, self.completed, self.doing = epoch, 0, ""
 
+    def computing(self, unit: int) -> None:
+        """Note that the computation of `unit` begins."""
+        self.doing = "compute"
+        self.at_unit(unit)
+
     def compute(self, category: str, started: float, ended: float, loss: Any) -> None:
-        """Note one unit's local computation."""
+        """Note one unit's local computation, which has ended."""
+        self.at_unit(-1)
         with self._lock:
             self._compute_secs += ended - started
             self._losses.append(loss)
@@ -67,6 +81,13 @@ class WorkerRecorder:
             if self._keep_spans:
                 self._spans.append(("step", "sync", started, ended - started, self.epoch.number, num_units))
 
+    def settled(self, applied: tuple[int, ...], dropped: tuple[tuple[int, str], ...]) -> None:
+        """Note what became of a lock-step step's units; one member does so for all."""
+        with self._lock:
+            for unit in applied:
+                self._applied.add(unit)
+            self._dropped += dropped
+
     def compiled(self, secs: float) -> None:
         """Note time spent compiling."""
         with self._lock:
@@ -77,10 +98,12 @@ class WorkerRecorder:
         with self._lock:
             spans, self._spans = self._spans, []
             losses, self._losses = self._losses, []
+            applied, self._applied = self._applied, UnitSet()
+            dropped, self._dropped = self._dropped, ()
             sums = self._compute_secs, self._wait_secs, self._compile_secs
             self._compute_secs = self._wait_secs = self._compile_secs = 0.0
             epoch, completed, stamps = self.epoch, self.completed, self.stamps
-        values = [float(value) for value in jax.device_get(losses)]
+        values = [value for value in map(float, jax.device_get(losses)) if math.isfinite(value)]
         first, last = stamps()
         return Report(
             role="worker",
@@ -88,6 +111,8 @@ class WorkerRecorder:
             incarnation=self.incarnation,
             epoch=epoch,
             completed=completed,
+            applied=applied.ranges(),
+            dropped=dropped,
             num_losses=len(values),
             loss_sum=sum(values),
             compute_secs=sums[0],

@@ -45,7 +45,7 @@ class Replica:
         self._phase: Phase | None = None
         self._step = 0
         self._sequence = 0
-        self._applied = UnitSet()
+        self._applied, self._dropped = UnitSet(), UnitSet()
         self._fingerprint = ""
         self._first_applied = self._last_applied = 0.0
 
@@ -64,7 +64,7 @@ class Replica:
             self._apply_log.clear()  # the phase's starting state was captured, and its updates were written, elsewhere
             self._phase = phase
             self._step, self._sequence = 0, phase.sequence
-            self._applied = UnitSet(phase.applied)
+            self._applied, self._dropped = UnitSet(phase.applied), UnitSet(phase.dropped)
             self._fingerprint = phase.fingerprint
             self._first_applied = self._last_applied = 0.0
 
@@ -74,24 +74,44 @@ class Replica:
         assert self._state is not None
         return Parameters(self._state.params, self._state.model_state)
 
-    def update(self, step: int, units: tuple[int, ...], total: Any, factor: float) -> None:
-        """Apply the total of `step` with `units`; a step that was applied already is ignored."""
+    def update(
+        self,
+        step: int,
+        units: tuple[int, ...],
+        total: Any,
+        factor: float,
+        *,
+        slots: tuple[int, ...] = (),
+        dropped: tuple[int, ...] = (),
+    ) -> None:
+        """Apply the total of `step` with `units`; a step that was applied already is ignored.
+
+        Args:
+          step: counted from the phase's beginning.
+          units: whose contributions are in the total; without any the state stays as it is.
+          total: of the members' contributions.
+          factor: the protocol's, on the schedule's learning rate.
+          slots: positions in the mesh of the members whose units they are; () for the first ones.
+          dropped: the step's other units, which are final.
+        """
         with self._lock:
             if step < self._step:
                 return
             assert self._state is not None and self._phase is not None and step == self._step
-            self._state = self._programs.update(self._state, total, units=len(units), factor=factor, blend=1.0)
             self._step += 1
+            for unit in dropped:
+                self._dropped.add(unit)
+            if not units:
+                return
+            self._state = self._programs.update(self._state, total, units=len(units), factor=factor, blend=1.0)
             self._sequence += 1
             for unit in units:
                 self._applied.add(unit)
             self._fingerprint = ""
             self._last_applied = self._clock.monotonic()
             self._first_applied = self._first_applied or self._last_applied
-            entry = Entry(
-                self._phase.epoch.number, self._sequence, units, self._sequence - 1, factor, float(len(units)), 1.0
-            )
-            self._apply_log.write(entry)
+            epoch, base, weight = self._phase.epoch.number, self._sequence - 1, float(len(units))
+            self._apply_log.write(Entry(epoch, self._sequence, units, base, factor, weight, 1.0, slots))
 
     def held(self) -> Held | None:
         """Return what is held between two phases, with its fingerprint; None before the first."""
@@ -119,7 +139,7 @@ class Replica:
                 named, held = epoch.beside(have)
                 raise StaleEpoch(f"epoch {named} was named, but this replica is in epoch {held}; ask the chief again")
             self._holding.pack(self._state)
-            applied, dropped, sequence = self._applied.ranges(), self._phase.dropped, self._sequence
+            applied, dropped, sequence = self._applied.ranges(), self._dropped.ranges(), self._sequence
             first, last = self._first_applied, self._last_applied
             self._apply_log.flush()
         return self._holding.seal(

@@ -137,11 +137,13 @@ class _Worker:
 
     def compute(self, effect: Compute) -> Gradient:
         (unit,) = effect.units
+        self.recorder.computing(unit)
         started = self.clock.monotonic()
         contribution = self.engine._programs.gradient(effect.parameters.parameters, unit)
         jax.block_until_ready(contribution)
         if self.engine._emulation.active:
             self.engine._emulation.finish(self.engine._worker, unit, started, self.clock)
+        self.recorder.doing = ""
         self.recorder.compute("server", started, self.clock.monotonic(), contribution["floats"]["loss"])
         return Gradient(effect.units, effect.parameters.sequence, contribution)
 

@@ -11,7 +11,8 @@ import jax
 
 from hybridsync import protocols
 from hybridsync.errors import PhaseRevoked
-from hybridsync.messages import WAITING
+from hybridsync.layout import first_non_finite
+from hybridsync.messages import NON_FINITE, WAITING
 from hybridsync.paths.collective import Collective
 from hybridsync.paths.driver import drive
 from hybridsync.paths.emulation import Emulation
@@ -104,6 +105,8 @@ class _Member:
         )
         self.step = 0
         self.units: tuple[int, ...] = ()
+        self.unfit = ""
+        self.reasons: tuple[str, ...] = ()
         self.started = 0.0
 
     def run(self) -> None:
@@ -125,30 +128,47 @@ class _Member:
         return self.units[self.index : self.index + 1] if self.units else None
 
     def compute(self, effect: Compute) -> Any:
-        programs = self.engine._programs
+        programs, self.unfit = self.engine._programs, ""
         if not effect.units:
             return programs.zero
         (unit,) = effect.units
-        self.recorder.doing = "compute"
+        self.recorder.computing(unit)
         started = self.clock.monotonic()
         contribution = programs.gradient(self.engine._replica.parameters, unit)
         jax.block_until_ready(contribution)
         if self.engine._emulation.active:
             self.engine._emulation.finish(self.engine._worker, unit, started, self.clock)
+        # The check comes before the collective: one entry that is no number would spoil everybody's total.
+        self.unfit = first_non_finite(contribution) or ""
         self.recorder.compute("sync", started, self.clock.monotonic(), contribution["floats"]["loss"])
-        return contribution
+        return programs.zero if self.unfit else contribution
 
     def average(self, effect: Average) -> Any:
         self.recorder.doing = WAITING
         started = self.clock.monotonic()
-        total = self.collective.total(self.index, effect.gradient)
+        total, self.reasons = self.collective.total(self.index, effect.gradient), ()
+        if float(total["floats"]["weight"]) != len(self.units):
+            reason = f"{NON_FINITE}: {self.unfit}" if self.unfit else ""
+            self.reasons = self.collective.reasons(self.index, reason)
         self.recorder.wait("average", "sync", started, self.clock.monotonic())
         self.recorder.doing = ""
         return total
 
     def local_update(self, effect: LocalUpdate) -> None:
-        factor = self.protocol.rate(len(self.units), len(self.members))
-        self.engine._replica.update(self.step, self.units, effect.mean, factor)
+        units, slots, dropped = self.outcome()
+        factor = self.protocol.rate(len(units), len(self.members))
+        gone = tuple(unit for unit, _ in dropped)
+        self.engine._replica.update(self.step, units, effect.mean, factor, slots=slots, dropped=gone)
         self.step += 1
+        if self.index == 0:  # one member speaks for the mesh, so that what it says keeps the order of the steps
+            self.recorder.settled(units, dropped)
         self.recorder.completed = self.stream.position
-        self.recorder.step(self.started, self.clock.monotonic(), len(self.units))
+        self.recorder.step(self.started, self.clock.monotonic(), len(units))
+
+    def outcome(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[int, str], ...]]:
+        """Return the step's units that are in the total, in whose places of the mesh, and what was dropped and why."""
+        if not self.reasons:
+            return self.units, (), ()
+        kept = [(slot, unit) for slot, unit in enumerate(self.units) if not self.reasons[slot]]
+        dropped = [(unit, self.reasons[slot]) for slot, unit in enumerate(self.units) if self.reasons[slot]]
+        return tuple(unit for _, unit in kept), tuple(slot for slot, _ in kept), tuple(dropped)

@@ -31,10 +31,11 @@ def on_one_device(programs: Programs, state: TrainState, phase: LoggedPhase, not
     """
     last_use = {entry.base: entry.sequence for entry in phase.entries}
     versions = {phase.first: Parameters(state.params, state.model_state)}
-    idle = len(phase.members) if phase.path is base.Path.SYNC else 0
+    lockstep = phase.path is base.Path.SYNC
     for entry in phase.entries:
-        contributions = [programs.gradient(versions[entry.base], unit) for unit in entry.units]
-        contributions += [programs.zero] * (idle - len(contributions))
+        contributions = [programs.zero] * (len(phase.members) if lockstep else len(entry.units))
+        for slot, unit in entry.by_slot().items():
+            contributions[slot] = programs.gradient(versions[entry.base], unit)
         total = contributions[0] if len(contributions) == 1 else programs.total(tuple(contributions))
         state = programs.update(state, total, units=len(entry.units), factor=entry.rate, blend=entry.blend)
         if last_use[entry.base] == entry.sequence:
@@ -61,9 +62,10 @@ def as_member(
     index = phase.members.index(worker)
     for entry in phase.entries:
         contribution: Any = programs.zero
-        if index < len(entry.units):
+        unit = entry.by_slot().get(index)
+        if unit is not None:
             parameters = Parameters(state.params, state.model_state)
-            contribution = jax.block_until_ready(programs.gradient(parameters, entry.units[index]))
+            contribution = jax.block_until_ready(programs.gradient(parameters, unit))
         total = collective.total(index, contribution)
         state = programs.update(state, total, units=len(entry.units), factor=entry.rate, blend=entry.blend)
         note(entry.sequence)

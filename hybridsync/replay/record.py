@@ -177,6 +177,11 @@ def _read_entries(path: Path) -> tuple[Entry, ...]:
                     f"the apply log {path} is damaged: update {entry.sequence} has weight {entry.weight:g} and units "
                     f"{list(entry.units)}"
                 )
+            if entry.slots and (len(entry.slots) != len(entry.units) or list(entry.slots) != sorted(set(entry.slots))):
+                raise WorkdirError(
+                    f"the apply log {path} is damaged: update {entry.sequence} has units {list(entry.units)} in the "
+                    f"places {list(entry.slots)} of its mesh"
+                )
             for unit in entry.units:
                 if unit in applied:
                     raise WorkdirError(
@@ -229,6 +234,11 @@ def _phases(workdir: Path, entries: tuple[Entry, ...]) -> tuple[LoggedPhase, ...
             raise WorkdirError(
                 f"update {early[0].sequence} was computed on update {early[0].base}'s parameters, which are older "
                 f"than its phase, {phase}"
+            )
+        if wide := [entry for entry in updates if max(entry.slots, default=0) >= len(phase.members)]:
+            raise WorkdirError(
+                f"the apply log of {workdir} is damaged: update {wide[0].sequence} has units in the places "
+                f"{list(wide[0].slots)} of a mesh of {len(phase.members)} members"
             )
         units += sum(len(entry.units) for entry in updates)
         phases.append(phase)

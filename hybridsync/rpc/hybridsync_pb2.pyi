@@ -391,15 +391,17 @@ class PushReply(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., duplicate: _Optional[bool] = ..., dropped: _Optional[str] = ...) -> None: ...
 
 class RoleEvent(_message.Message):
-    __slots__ = ("role", "id", "pid", "reason", "wall")
+    __slots__ = ("role", "id", "pid", "reason", "wall", "unit")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     WALL_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
     role: str
     id: int
     pid: int
     reason: str
     wall: float
-    def __init__(self, role: _Optional[str] = ..., id: _Optional[int] = ..., pid: _Optional[int] = ..., reason: _Optional[str] = ..., wall: _Optional[float] = ...) -> None: ...
+    unit: int
+    def __init__(self, role: _Optional[str] = ..., id: _Optional[int] = ..., pid: _Optional[int] = ..., reason: _Optional[str] = ..., wall: _Optional[float] = ..., unit: _Optional[int] = ...) -> None: ...

@@ -13,9 +13,11 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import json
+import mmap
 import os
 import select
 import signal
+import struct
 from typing import Any
 
 from hybridsync.clock import SYSTEM_CLOCK
@@ -24,8 +26,11 @@ from hybridsync.errors import HybridSyncError, RoleLost, WaitTimeout
 ROLE = "HYBRIDSYNC_ROLE"
 ROLE_ID = "HYBRIDSYNC_ROLE_ID"
 REPORT_FD = "HYBRIDSYNC_REPORT_FD"
+UNIT_FD = "HYBRIDSYNC_UNIT_FD"
 SUPERVISOR_PID = "HYBRIDSYNC_SUPERVISOR_PID"
 _PR_SET_PDEATHSIG = 1
+UNIT_FORMAT = struct.Struct("<q")
+"""How the unit that a worker computes, plus one, lies in the memory it shares with its supervisor; 0 for none."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,10 +68,12 @@ class Child:
       role_id: its number among its kind.
     """
 
-    def __init__(self, role: str, role_id: int, report_fd: int) -> None:
+    def __init__(self, role: str, role_id: int, report_fd: int, unit_fd: int) -> None:
         self.role = role
         self.role_id = role_id
         self._report_fd = report_fd
+        self._unit = mmap.mmap(unit_fd, UNIT_FORMAT.size)
+        os.close(unit_fd)
 
     @classmethod
     def attach(cls) -> Child | None:
@@ -81,8 +88,8 @@ class Child:
         role = os.environ.pop(ROLE, None)
         if role is None:
             return None
-        role_id, report_fd, supervisor = (
-            int(os.environ.pop(name)) for name in (ROLE_ID, REPORT_FD, SUPERVISOR_PID)
+        role_id, report_fd, unit_fd, supervisor = (
+            int(os.environ.pop(name)) for name in (ROLE_ID, REPORT_FD, UNIT_FD, SUPERVISOR_PID)
         )
         os.set_inheritable(report_fd, False)
         if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
@@ -91,7 +98,7 @@ class Child:
             raise RoleLost(
                 f"{role} {role_id} lost its supervisor {supervisor} at start; run the command again"
             )
-        return cls(role, role_id, report_fd)
+        return cls(role, role_id, report_fd, unit_fd)
 
     def spec(self, timeout_secs: float = 120.0) -> RoleSpec:
         """Wait for the supervisor's line on stdin.
@@ -120,6 +127,10 @@ class Child:
     def report(self, **fields: Any) -> None:
         """Write one line to the supervisor; from one thread at a time."""
         os.write(self._report_fd, json.dumps(fields).encode() + b"\n")
+
+    def at_unit(self, unit: int) -> None:
+        """Leave behind which unit this process computes, -1 for none: what a crash does not take with it."""
+        UNIT_FORMAT.pack_into(self._unit, 0, unit + 1)
 
     def report_error(self, error: HybridSyncError) -> int:
         """Tell the supervisor why this role ends, and return the exit code to end with."""

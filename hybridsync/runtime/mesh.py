@@ -93,7 +93,7 @@ class MeshMean:
             parts = (self._place(floats), self._place(ints)) if ints.size else (self._place(floats),)
             results = self._program(floats.size, ints.size)(*parts)
             jax.block_until_ready(results)
-        except jax.errors.JaxRuntimeError as error:
+        except (jax.errors.JaxRuntimeError, ValueError) as error:  # the latter where it fails while it is dispatched
             self.kill(str(error).splitlines()[0])
             raise CollectiveBroken(self._obituary()) from error
         finally:

@@ -11,6 +11,9 @@ from hybridsync.layout import Layout
 from hybridsync.runtime.mesh import MeshMean
 from hybridsync.runtime.world import CollectiveBroken, World
 
+REASON_BYTES = 256
+"""What is told of a reason for which a unit is dropped."""
+
 
 class FlatContributions:
     """How a contribution lies in one buffer: all floats first, then all integers.
@@ -91,3 +94,22 @@ class MeshCollective:
         except CollectiveBroken as broken:
             raise PhaseRevoked(str(broken)) from broken
         return self._flat.join(floats, ints)
+
+    def reasons(self, index: int, reason: str) -> tuple[str, ...]:
+        """Tell why a contribution is missing (see `Collective.reasons`).
+
+        Each member fills its own row with the bytes of its reason, the longest REASON_BYTES of them, and the sum of
+        all rows is everybody's.
+
+        Raises:
+          PhaseRevoked: a member is gone.
+        """
+        rows = np.zeros((len(self._mesh.members), REASON_BYTES), np.float32)
+        text = reason.encode()[:REASON_BYTES]
+        rows[index, : len(text)] = np.frombuffer(text, np.uint8)
+        try:
+            total, _ = self._mesh(rows.reshape(-1), np.empty(0, np.int32))
+        except CollectiveBroken as broken:
+            raise PhaseRevoked(str(broken)) from broken
+        texts = total.reshape(rows.shape).astype(np.uint8)
+        return tuple(row.tobytes().rstrip(b"\0").decode(errors="replace") for row in texts)

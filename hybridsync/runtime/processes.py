@@ -155,4 +155,4 @@ def play(child: Child, launch: Launch) -> int:
         )
     if child.role == "server":
         return module.run_server(spec, launch.run())
-    return module.run_worker(spec, launch.run)
+    return module.run_worker(spec, launch.run, child.at_unit)

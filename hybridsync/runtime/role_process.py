@@ -43,6 +43,7 @@ class RoleProcess:
       report_fd: readable when it has reported.
       reports_ended: it has closed its end, so that `report_fd` stays readable.
       error: (message, exit code) that it reported, None if it did not.
+      unit: that a worker was computing when it ended; -1 for none, and before it is reaped.
     """
 
     def __init__(self, command: Sequence[str], role: str, role_id: int, life: int, log_path: Path) -> None:
@@ -53,6 +54,9 @@ class RoleProcess:
         self.reports_ended = False
         self._log_path = log_path
         self._partial = b""
+        self.unit = -1
+        self._unit_fd = os.memfd_create(f"{role}-{role_id}-unit")
+        os.truncate(self._unit_fd, child.UNIT_FORMAT.size)
         self.report_fd, report_end = os.pipe()
         os.set_blocking(self.report_fd, False)
         environment = {
@@ -61,6 +65,7 @@ class RoleProcess:
             child.ROLE: role,
             child.ROLE_ID: str(role_id),
             child.REPORT_FD: str(report_end),
+            child.UNIT_FD: str(self._unit_fd),
             child.SUPERVISOR_PID: str(os.getpid()),
         }
         environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -75,7 +80,7 @@ class RoleProcess:
                 stdout=None if role == "chief" else log,
                 stderr=log,
                 env=environment,
-                pass_fds=(report_end,),
+                pass_fds=(report_end, self._unit_fd),
                 start_new_session=True,
             )
         os.close(report_end)
@@ -130,8 +135,9 @@ class RoleProcess:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # a line it did not read
             self._process.stdin.close()
-        os.close(self.pidfd)
-        os.close(self.report_fd)
+        self.unit = child.UNIT_FORMAT.unpack(os.pread(self._unit_fd, child.UNIT_FORMAT.size, 0))[0] - 1
+        for descriptor in (self.pidfd, self.report_fd, self._unit_fd):
+            os.close(descriptor)
         return code
 
     def log_tail(self) -> str:

@@ -240,7 +240,7 @@ class Supervisor:
         elif self._over or code in (EXIT_COMPLETED, EXIT_PREEMPTED):
             return
         else:
-            self._note("role_lost", process.role, process.role_id, process.pid, reason)
+            self._note("role_lost", process.role, process.role_id, process.pid, reason, process.unit)
             if code not in _KILLED_FROM_OUTSIDE and self._crash_loop.add(process.name):
                 self._fail(
                     f"{process.name} fails again and again ({reason}); correct that, then {_RESUME}", process
@@ -295,8 +295,8 @@ class Supervisor:
                 f"the chief has not saved and left within {self._spec.preempt_secs:g} s; {_RESUME}", chief
             )
 
-    def _note(self, kind: str, role: str, role_id: int, pid: int, reason: str) -> None:
-        event = RoleEvent(role=role, id=role_id, pid=pid, reason=reason, wall=SYSTEM_CLOCK.wall())
+    def _note(self, kind: str, role: str, role_id: int, pid: int, reason: str, unit: int = -1) -> None:
+        event = RoleEvent(role=role, id=role_id, pid=pid, reason=reason, wall=SYSTEM_CLOCK.wall(), unit=unit)
         self._outbox.append((kind, event))
 
     def _deliver(self, now: float) -> None:

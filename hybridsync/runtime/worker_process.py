@@ -50,12 +50,13 @@ REPORT_SECS = 0.5
 """Between two heartbeats; the chief answers earlier when it has news."""
 
 
-def run_worker(spec: RoleSpec, make_run: Callable[[], Run]) -> int:
+def run_worker(spec: RoleSpec, make_run: Callable[[], Run], at_unit: Callable[[int], None]) -> int:
     """Join the world, train until the chief says that the run is over, and return the exit code.
 
     Args:
       spec: who this is and where the others are.
       make_run: builds task and optimizer; called behind the join, because it may touch JAX.
+      at_unit: leaves behind which unit is computed, should this process end on it.
 
     Raises:
       HybridSyncError: refused input, or the run could not go on.
@@ -68,6 +69,7 @@ def run_worker(spec: RoleSpec, make_run: Callable[[], Run]) -> int:
     use_compilation_cache(run.workdir)
     clock = SYSTEM_CLOCK
     recorder = WorkerRecorder(spec.role_id, clock, run.config.telemetry.timeline)
+    recorder.at_unit = at_unit
     CompileTimer(recorder.compiled)
     device = world.compute_device
     programs = run.programs(donate_parameters=True)

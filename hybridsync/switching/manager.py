@@ -252,6 +252,9 @@ class Manager:
             if over or self._chief.preempted:
                 self._unit_secs = self._measure_unit()
                 last = self._chief.preempted or self._phase.end_units >= self._run.config.workload
+                if self._is_short() and not self._chief.preempted:
+                    self._reason = "dropped"
+                    return machine.Regroup()
                 self._reason = "planned"
                 return machine.Begin(last=last)
             self._check_progress()
@@ -400,7 +403,7 @@ class Manager:
             lane=lane,
             end_units=self._ends[index],
             applied=self._capture.applied,
-            dropped=self._capture.dropped,
+            dropped=self._chief.ledger.all_dropped(self._capture.applied, self._capture.dropped),
             sequence=self._capture.held.sequence,
             source=self._source,
             capture_id=self._capture.capture_id,
@@ -508,6 +511,12 @@ class Manager:
         if self._path is Path.SYNC:
             return len(self._chief.drained()) == len(self._phase.members)
         return self._chief.num_applied >= self._phase.end_units
+
+    def _is_short(self) -> bool:
+        """Whether a lock-step phase has ended with units dropped, so that its stage goes on with fresh ones."""
+        assert self._phase is not None
+        units = [held.units for held in self._chief.drained().values() if held is not None]
+        return self._path is Path.SYNC and max(units, default=self._phase.end_units) < self._phase.end_units
 
     def _save_is_due(self) -> bool:
         """Whether a periodic save is due, and the phase does not end before it would be committed."""

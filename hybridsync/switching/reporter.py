@@ -247,6 +247,9 @@ class Reporter:
             self.note(f"{lost.role} {lost.id} lost: {lost.reason}")
         for role, role_id, spans, offset in intake.spans:
             self._recorder.timeline.add(role, role_id, spans, offset)
+        for found in intake.quarantined:
+            self.event("unit_quarantined", unit=found.unit, workers=list(found.workers), reason=found.reason)
+            self.note(f"unit {found.unit:,} is left out from now on: {found.reason}; see their logs")
         self._loss = self._loss[0] + intake.loss_sum, self._loss[1] + intake.num_losses
         self._interval.add(intake.staleness)
         self._whole.add(intake.staleness)

@@ -33,6 +33,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "evaluation": ("examples", "accuracy", "loss"),
     "checkpoint": ("units", "bytes", "secs"),
     "save_failed": ("units", "error"),
+    "unit_quarantined": ("unit", "workers", "reason"),
     "run_finished": (),
 }  # fmt: skip
 """The fields that a line of each kind holds besides `t`, `wall`, `kind` and `epoch`."""

@@ -19,7 +19,7 @@ from hybridsync.messages import NON_FINITE, LeaseRequest, Report
 from hybridsync.protocols.base import Path
 from tests.roles import hello, phase_of
 from tests.tasks import plain_sgd, tally_task
-from tests.trainers import NEVER, is_exact
+from tests.trainers import NEVER, events_of, is_exact
 
 REASON = f"{NON_FINITE}: leaf w, first index [3]"
 
@@ -37,12 +37,27 @@ def spoiled(unit_is_bad: Callable[[jax.Array], jax.Array], **options: Any) -> Tr
     return Trainer(task, plain_sgd(1.0), workload=64, unit_size=1, **options)
 
 
-@pytest.mark.parametrize("servers", [1, 2])
-def test_a_unit_whose_contribution_is_not_finite_is_dropped_and_a_fresh_one_takes_its_place(servers):
-    result = spoiled(lambda unit: unit % 10 == 3, servers=servers).fit()
+@pytest.mark.parametrize("options", [{}, {"servers": 2}, {"plan": "bsp"}, {"plan": "bsp", "workers": 1}], ids=str)
+def test_a_unit_whose_contribution_is_not_finite_is_dropped_and_a_fresh_one_takes_its_place(options):
+    result = spoiled(lambda unit: unit % 10 == 3, **options).fit()
     units = result.summary.units
     assert result.completed and is_exact(result.summary.final)
     assert (units.applied, units.dropped, units.issued, units.outstanding) == (64, 7, 71, 0)
+
+
+def test_a_lock_step_stage_goes_on_with_fresh_units_until_its_share_is_applied(tmp_path):
+    result = spoiled(lambda unit: unit % 10 == 3, plan="bsp:50%,asp", workers=3, workdir=tmp_path).fit()
+    assert result.completed and is_exact(result.summary.final)
+    *lockstep, served = events_of(tmp_path, "phase_entered")
+    assert [phase["reason"] for phase in lockstep] == ["start"] + ["dropped"] * (len(lockstep) - 1)
+    assert (served["protocol"], served["units"], served["reason"]) == ("asp", 32, "planned")
+    assert len(result.summary.switches) == 1
+
+
+@pytest.mark.parametrize("bad_from", [0, 20, 62])
+def test_lock_step_training_that_has_diverged_ends_the_run(bad_from):
+    with pytest.raises(Diverged, match="units in a row"):
+        spoiled(lambda unit: unit >= bad_from, plan="bsp").fit()
 
 
 def test_a_run_that_has_diverged_ends_with_the_leaf_and_a_summary(tmp_path):

@@ -43,22 +43,22 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def record_applied(self, data):
-        units = self.where(*HOLDERS, WAITING, "applied")
+        units = self.where(*HOLDERS, WAITING, "applied", "dropped")
         if not units:
             return
         chosen = data.draw(st.lists(st.sampled_from(units), min_size=1, max_size=4))
         for _ in range(2):  # repeating it is harmless
             self.ledger.record_applied([(unit, unit + 1) for unit in chosen])
-        self.model.update(dict.fromkeys(chosen, "applied"))
+        self.model.update({unit: "applied" for unit in chosen if self.model[unit] != "dropped"})
 
     @rule(data=st.data())
     def record_dropped(self, data):
-        units = self.where(*HOLDERS, "dropped")
+        units = self.where(*HOLDERS, WAITING, "applied", "dropped")
         if not units or len(self.where("dropped")) > 5:
             return
         unit = data.draw(st.sampled_from(units))
-        for _ in range(2):
-            self.ledger.record_dropped(unit)
+        assert self.ledger.record_dropped(unit) == (self.model[unit] != "dropped")
+        assert not self.ledger.record_dropped(unit)
         self.model[unit] = "dropped"
 
     @rule(holder=st.sampled_from(HOLDERS))

@@ -27,6 +27,7 @@ PROMISED = {
     "evaluation": "examples accuracy loss",
     "checkpoint": "units bytes secs",
     "save_failed": "units error",
+    "unit_quarantined": "unit workers reason",
     "run_finished": "",
 }
 
