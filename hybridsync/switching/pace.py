@@ -1,0 +1,96 @@
+"""Watches that a phase goes on: for whom lock-step stands still, and whose last units are to go to others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hybridsync.chief.board import Board
+from hybridsync.clock import Clock
+from hybridsync.errors import WaitTimeout
+from hybridsync.plan import Phase
+from hybridsync.protocols.base import Path
+
+STUCK_SECS = 2.0
+"""The shortest time without a completed lock-step step after which a process is given up."""
+THREADS_STUCK_SECS = 60.0
+"""The same where workers are threads: they cannot be given up, only named."""
+FIRST_STEP_SECS = 600.0
+"""Before the phase's first step roles may be compiling."""
+SILENT_SHARE = 0.5
+"""Of that time without a heartbeat: who is stopped, and not only waiting for others."""
+STEPS = 10
+"""How many times its own recent step a lock-step phase may stand still."""
+
+
+class Pace:
+    """Judges the progress of the phase under way.
+
+    Args:
+      board: what was applied when, and who said what last.
+      drain_secs: how long the last units of an asynchronous phase may stay with whoever has them.
+      clock: for all of it.
+      say: shows the user a line.
+      threads: workers are threads of this process.
+    """
+
+    def __init__(
+        self, board: Board, drain_secs: float, clock: Clock, say: Callable[[str], None], *, threads: bool
+    ) -> None:
+        self._board, self._drain_secs, self._clock = board, drain_secs, clock
+        self._say, self._threads = say, threads
+        self._stuck_secs = THREADS_STUCK_SECS if threads else STUCK_SECS
+        self._tail = self._moved = (clock.monotonic(), 0)
+
+    def unit_secs(self, phase: Phase) -> float:
+        """Return the mean seconds of one worker's unit in the last second; 0 while that is not known."""
+        rate = sum(self._board.worker_rates().values())
+        return len(phase.members) / rate if rate else 0.0
+
+    def limit_secs(self, unit_secs: float) -> float:
+        """Return how long a step may take of which one usually takes `unit_secs`."""
+        return max(self._stuck_secs, STEPS * unit_secs)
+
+    def check(self, phase: Phase) -> None:
+        """Give up the members for whom a lock-step phase stands still, by which it breaks.
+
+        Raises:
+          WaitTimeout: they are threads, which cannot be given up.
+        """
+        now, applied = self._clock.monotonic(), self._board.num_applied
+        if applied != self._moved[1]:
+            self._moved = now, applied
+            return
+        limit = self.limit_secs(self.unit_secs(phase)) if self._board.stamps()[0] else FIRST_STEP_SECS
+        if now - self._moved[0] <= limit:
+            return
+        self._moved = now, applied
+        self.give_up(self._board.stuck(SILENT_SHARE * limit), f"no lock-step step was completed for {limit:.3g} s")
+
+    def give_up(self, workers: list[int], why: str) -> None:
+        """Go on without those for whom a lock-step phase stands still.
+
+        Raises:
+          WaitTimeout: they are threads, which cannot be given up.
+        """
+        if self._threads:
+            raise WaitTimeout(
+                f"{why}; workers {workers or self._board.behind()} are behind: run the same command again to resume "
+                "from the last checkpoint"
+            )
+        for worker in workers:
+            self._board.evict(worker, f"{why}, and it was not waiting for the others")
+        self._board.break_phase(why)
+
+    def begin(self) -> None:
+        """Count from now on: another phase was announced, or a lock-step one is not under way."""
+        self._moved = self._clock.monotonic(), self._board.num_applied
+
+    def reclaim_tail(self, phase: Phase | None, path: Path) -> None:
+        """Give the last units of an asynchronous phase to others when nothing was applied for drain_secs."""
+        now, applied = self._clock.monotonic(), self._board.num_applied
+        if applied != self._tail[1] or phase is None or path is not Path.SERVER:
+            self._tail = now, applied
+        elif now - self._tail[0] > self._drain_secs and self._board.nothing_left(phase):
+            self._tail = now, applied
+            if held := self._board.reclaim():
+                self._say(f"the last units of epoch {phase.epoch} are given to others too: {held}")

@@ -1,0 +1,124 @@
+"""When a state is saved and evaluated, and what of it is under way; `commits.py` does it behind the training."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from hybridsync.chief.board import Board
+from hybridsync.clock import Clock
+from hybridsync.config import to_json
+from hybridsync.messages import Capture
+from hybridsync.plan import Phase
+from hybridsync.run import Run
+from hybridsync.switching.arrivals import TICK_SECS
+from hybridsync.switching.commits import COMMIT_DEADLINE_SECS, Commit, Committer, result_of
+from hybridsync.switching.reporter import Reporter
+
+
+class Saving:
+    """Keeps the one commit under way, and the evaluations behind it.
+
+    Args:
+      run: configuration and data source, which are stored.
+      board: ledger and rates.
+      committer: commits and evaluates.
+      reporter: is told of evaluations.
+      clock: for deadlines.
+      submitted: a capture that is durable already, None if none is.
+
+    Attributes:
+      submitted: the capture that was handed to the committer last.
+      training: clear while a switch's next phase has not applied its first unit: a commit lets it go first.
+    """
+
+    def __init__(
+        self, run: Run, board: Board, committer: Committer, reporter: Reporter, clock: Clock, submitted: Capture | None
+    ) -> None:
+        self._run, self._board, self._committer = run, board, committer
+        self._reporter, self._clock, self.submitted = reporter, clock, submitted
+        self.training = threading.Event()
+        self.training.set()
+        self._commit: Future[Commit] | None = None
+        self._evaluations: deque[tuple[int, Future]] = deque()
+        self._next_save = self._save_secs = 0.0
+        self._next_evaluation = run.config.telemetry.evaluate_units or None
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a commit has not been taken note of yet."""
+        return self._commit is not None
+
+    @property
+    def done(self) -> bool:
+        """Whether the commit under way has ended, one way or the other."""
+        return self._commit is not None and self._commit.done()
+
+    def submit(self, capture: Capture, source: str, epoch: int, *, evaluate: bool) -> None:
+        """Begin to commit `capture`, which `source` keeps."""
+        self.submitted = capture
+        record: dict[str, Any] = {
+            "config": to_json(self._run.config),
+            "source": self._run.describe_source(),
+            "epoch": epoch,
+            "sequence": capture.held.sequence,
+            "fingerprint": capture.held.fingerprint,
+            "seconds": self._reporter.seconds(),
+        }
+        ledger = self._board.ledger.to_json(capture.applied, capture.dropped)
+        self._commit, evaluation = self._committer.submit(
+            capture, source, ledger, record, evaluate=evaluate, after=self.training
+        )
+        if evaluate:
+            self._evaluations.append((capture.held.units, evaluation))
+
+    def wait(self, tick: Callable[[], None]) -> Commit:
+        """Return the commit under way when it has ended; `tick` is called meanwhile and may raise.
+
+        Raises:
+          WaitTimeout: it did not end in time.
+          CheckpointError, RoleLost, StaleEpoch: what it met; nothing is under way any more.
+        """
+        assert self._commit is not None
+        self.training.set()
+        pending, deadline = self._commit, self._clock.monotonic() + COMMIT_DEADLINE_SECS
+        while not self._board.wait_until(pending.done, TICK_SECS) and self._clock.monotonic() < deadline:
+            tick()
+        self._commit = None
+        commit: Commit = result_of(pending, "the checkpoint", secs=0.0)
+        self._save_secs = commit.secs
+        self._next_save = self._clock.monotonic() + self._run.config.checkpoint.secs
+        return commit
+
+    def is_due(self, phase: Phase) -> bool:
+        """Whether a save or evaluation is due, and the phase does not end before it would be committed."""
+        save = self._committer.durable and self._clock.monotonic() >= self._next_save
+        if (not save and not self._evaluation_is_due()) or self._commit is not None or not self._board.stamps()[0]:
+            return False
+        rate = sum(self._board.worker_rates().values())
+        left = (phase.end_units - self._board.num_applied) / rate if rate else 0.0
+        return left > 2 * self._save_secs + 0.5
+
+    def take_evaluation(self) -> bool:
+        """Return whether the state to be saved now is to be evaluated as well, and plan the next one."""
+        due, every = self._evaluation_is_due(), self._run.config.telemetry.evaluate_units
+        if due:
+            self._next_evaluation = (self._board.num_applied // every + 1) * every
+        return due
+
+    def collect(self, *, all_of_them: bool = False) -> None:
+        """Tell of the evaluations that have ended, or wait for all of them.
+
+        Raises:
+          WaitTimeout: one did not end in time.
+          HybridSyncError: what one met.
+        """
+        while self._evaluations and (all_of_them or self._evaluations[0][1].done()):
+            units, evaluation = self._evaluations.popleft()
+            self._reporter.evaluated(units, result_of(evaluation, f"the evaluation at unit {units}"))
+
+    def _evaluation_is_due(self) -> bool:
+        return self._next_evaluation is not None and self._board.num_applied >= self._next_evaluation
