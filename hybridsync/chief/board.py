@@ -5,7 +5,6 @@ The manager works with the `Board`; roles reach it through `chief.Chief`.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Sequence
 
 from hybridsync.chief.attendance import Attendance
@@ -15,8 +14,9 @@ from hybridsync.chief.leasing import Leasing
 from hybridsync.chief.ledger import Counts, Ledger
 from hybridsync.chief.membership import HEARTBEAT_SECS, LEASE_SECS, Member, Membership
 from hybridsync.chief.suspects import Suspects
+from hybridsync.chief.waiting import Waiting
 from hybridsync.clock import Clock
-from hybridsync.errors import HybridSyncError, PhaseBroken, RoleLost, WaitTimeout
+from hybridsync.errors import HybridSyncError, PhaseBroken, RoleLost
 from hybridsync.messages import NON_FINITE, WAITING, Capture, Held, Report, RoleEvent, Standing
 from hybridsync.plan import NO_EPOCH, Phase
 from hybridsync.protocols.base import Path
@@ -27,7 +27,7 @@ SERVER_LEASE_SECS = 15.0
 """A server without a sign of life for so long is lost: its loss costs everybody's work since the last commit."""
 
 
-class Board:
+class Board(Waiting):
     """Keeps who is there, what is handed out, and the phase that is announced.
 
     The condition guards every attribute; it is notified whenever something changed that somebody may wait for.
@@ -57,8 +57,8 @@ class Board:
         self._standings: dict[tuple[str, int], Standing] = {}
         self._lease_secs, self._server_lease_secs = lease_secs, max(lease_secs, SERVER_LEASE_SECS)
         self.ledger, self.num_workers, self.num_servers = ledger, num_workers, num_servers
-        self._schema, self._clock = schema, clock
-        self._condition = threading.Condition()
+        super().__init__(clock)
+        self._schema = schema
         self._workers, self._servers = Membership("worker"), Membership("server")
         self._leasing = Leasing(ledger)
         self._divergence, self._suspects = Divergence(), Suspects()
@@ -72,7 +72,6 @@ class Board:
         self._intake = Intake()
         self._fenced: list[tuple[int, int]] = []
         self._evicted: list[RoleEvent] = []
-        self._failure: HybridSyncError | None = None
         self._preempted = False
 
     def standings(self) -> dict[tuple[str, int], Standing]:
@@ -218,21 +217,6 @@ class Board:
             for holder in self.ledger.holders():
                 self.ledger.release(holder)
 
-    def wait(self, ready: Callable[[], bool], deadline_secs: float, missing: Callable[[], str]) -> None:
-        """Wait until `ready`, looked at under the lock.
-
-        Raises:
-          WaitTimeout: not in time; `missing` says who is.
-          PhaseBroken: the phase cannot go on.
-          HybridSyncError: the run cannot go on.
-        """
-        with self._condition:
-            deadline = self._clock.monotonic() + deadline_secs
-            while not ready():
-                self._raise_broken()
-                if not self._wait(deadline):
-                    raise WaitTimeout(f"after {deadline_secs:g} s: {missing()}")
-
     def watch(self, ready: Callable[[], bool], secs: float) -> bool:
         """Wait up to `secs` for `ready` or a preemption; returns whether `ready`.
 
@@ -248,20 +232,6 @@ class Board:
                     break
             self._raise_broken()
             return ready()
-
-    def wait_until(self, ready: Callable[[], bool], secs: float) -> bool:
-        """Wait up to `secs` for `ready`, whatever else happens; returns whether it is.
-
-        Raises:
-          HybridSyncError: the run cannot go on.
-        """
-        with self._condition:
-            deadline = self._clock.monotonic() + secs
-            while not ready():
-                self.raise_failure()
-                if not self._wait(deadline):
-                    return False
-            return True
 
     def expire(self) -> None:
         """Treat roles whose lease has run out as lost; after its own silence the chief judges nobody."""
@@ -292,29 +262,9 @@ class Board:
             evicted, self._evicted = self._evicted, []
             return evicted
 
-    def fail(self, error: HybridSyncError) -> None:
-        """End the run with `error`."""
-        with self._condition:
-            self._failure = self._failure or error
-            self._condition.notify_all()
-
-    @property
-    def failure(self) -> HybridSyncError | None:
-        """What ended the run, if anything did."""
-        return self._failure
-
     def as_broken(self) -> PhaseBroken:
         """Return the error that waits end with while the phase is broken."""
         return PhaseBroken(f"epoch {self._leasing.epoch} cannot go on: {self._here.broken}")
-
-    def raise_failure(self) -> None:
-        """Raise what ended the run, if anything did.
-
-        Raises:
-          HybridSyncError: that.
-        """
-        if self._failure is not None:
-            raise self._failure
 
     # Read under the lock of `wait` and `watch`, or for display.
 
@@ -444,10 +394,6 @@ class Board:
         news = [(unit, reason) for unit, reason in dropped if self.ledger.record_dropped(unit)]
         if diverged := self._divergence.note(applied, news):
             self.fail(diverged)
-
-    def _wait(self, deadline: float) -> bool:
-        remaining = deadline - self._clock.monotonic()
-        return remaining > 0 and (self._condition.wait(remaining) or True)
 
     def _break(self, reason: str) -> None:
         if self._leasing.epoch == NO_EPOCH or self._done:

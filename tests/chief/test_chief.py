@@ -12,7 +12,7 @@ from hybridsync.chief import chief as chief_module
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.clock import SYSTEM_CLOCK
-from hybridsync.errors import NotRegistered, RoleLost, SchemaMismatch, StaleEpoch, StaleIncarnation, WaitTimeout
+from hybridsync.errors import NotRegistered, RoleLost, SchemaMismatch, StaleEpoch, StaleIncarnation
 from hybridsync.messages import Capture, Exchange, Held, Report, RoleEvent, Span
 from hybridsync.protocols.base import Path
 from tests.chief.chiefs import WORKLOAD, begin, collect, enter, lease, make_chief, served, units_of
@@ -346,17 +346,6 @@ def test_units_that_stand_still_are_offered_to_others_too():
     served(chief, phase, (0, 4))
     assert lease(chief, phase, 0, known=4).final
     assert chief.ledger.counts().issued == 4
-
-
-def test_a_wait_that_ends_late_names_who_is_missing():
-    chief = Chief(Ledger(4), 2, "schema", SYSTEM_CLOCK)
-    chief.register(hello(1))
-
-    def missing() -> str:
-        return f"workers {chief.missing_workers()} have not registered"
-
-    with pytest.raises(WaitTimeout, match=r"0.01 s: workers \[0\]"):
-        chief.wait(lambda: not chief.missing_workers(), 0.01, missing)
 
 
 # --- clocks, and what workers spend their time with ---
