@@ -102,7 +102,7 @@ def survivors_forget_the_newest_state() -> None:
     """A broken phase goes on from the last commit although its survivors hold what was applied since."""
     from hybridsync.switching.recovery import Recovery
 
-    Recovery._from_workers = lambda self, floor, rolled_back: None
+    Recovery._from_workers = lambda self, *args: None
 
 
 def restarted_chief_starts_from_disk() -> None:

@@ -34,7 +34,11 @@ def test_units_without_a_finite_loss_are_dropped_on_every_replica_and_the_run_re
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("plan", "how", "reason"),
-    [("asp", "raises", "exit 1"), ("bsp", "raises", "exit 1"), ("asp", "crashes", "signal SIGSEGV")],
+    [
+        ("asp", "raises", "exit 1"),
+        pytest.param("bsp", "raises", "exit 1", marks=pytest.mark.soak),
+        pytest.param("asp", "crashes", "signal SIGSEGV", marks=pytest.mark.soak),
+    ],
 )
 def test_a_unit_that_ends_two_workers_is_left_out_and_named(
     tmp_path: Path, plan: str, how: str, reason: str
