@@ -30,7 +30,7 @@ from hybridsync.rpc.chief import ChiefServicer
 from hybridsync.rpc.codec import encode
 from hybridsync.rpc.frames import send
 from hybridsync.rpc.holder import HolderClient, HolderServicer
-from hybridsync.rpc.parameter_server import ParameterServicer
+from hybridsync.rpc.parameter_server import ParameterServicer, PhaseServicer
 from tests.roles import gradient_of, tally_programs, tally_state
 
 EPOCH = Epoch(5, 0xABCD)
@@ -49,6 +49,7 @@ class Job:
       to_chief, to_server: channels to them; one each for a whole case.
       server_at: address of the parameter server.
       phase: that is under way.
+      captured: number of the newest capture of the server; 0 for none.
     """
 
     chief: Chief
@@ -57,10 +58,11 @@ class Job:
     to_server: grpc.Channel
     server_at: str
     phase: Phase
+    captured: int = 0
 
     def unary(self, service: str, method: str, request: Any) -> Any:
         """Call a method with a protobuf message, or with bytes that may be none."""
-        channel = self.to_server if service == "ParameterServer" else self.to_chief
+        channel = self.to_server if service in {"PhaseServer", "ParameterServer"} else self.to_chief
         if isinstance(request, bytes):
             return channel.unary_unary(f"/hybridsync.{service}/{method}")(request, timeout=SECS)
         return stub(channel, service, method)(request, timeout=SECS)
@@ -106,9 +108,8 @@ class Job:
         """Return everything that a refused message must leave as it is, of chief and server."""
         primary, chief = self.primary, self.chief
         with primary._condition, chief._condition:
-            assert primary._state is not None
             server = (
-                fingerprint(primary._state),
+                fingerprint(primary._shard.state),
                 primary._sequence,
                 primary._phase,
                 primary._applied.ranges(),
@@ -153,7 +154,7 @@ def running() -> Iterator[Job]:
     endpoint = Endpoint(primary, programs.contribution_layout)
     chief_server, chief_at = make_server([ChiefServicer(chief), HolderServicer(Kept(holding, start, tally_state()))])
     num_bytes = programs.contribution_layout.nbytes
-    server, server_at = make_server([ParameterServicer(endpoint, num_bytes, WORKERS + 2), HolderServicer(endpoint)])
+    server, server_at = make_server([PhaseServicer(primary), ParameterServicer(endpoint, num_bytes, WORKERS + 2), HolderServicer(primary)])
     chief_server.start()
     server.start()
     for role, role_id in [("server", 0), *(("worker", worker) for worker in range(WORKERS))]:

@@ -92,7 +92,13 @@ def lost_report() -> pb.Report:
 
 
 def capture(job: Job) -> None:
-    assert job.primary.capture(EPOCH, final=False).capture_id == 1
+    """Let the server capture; captures are counted from a random number."""
+    job.captured = job.primary.capture(EPOCH, final=False).capture_id
+
+
+def capture_twice(job: Job) -> None:
+    capture(job)
+    capture(job)
 
 
 def spoiled(change: Callable[[list[bytes]], list[bytes]]) -> Callable[[Job], Any]:
@@ -188,41 +194,41 @@ SIZES = [
 STATES = [
     Wire("a capture that was never taken", lambda job: job.read(job.to_server, 77, 768), STALE, "StaleEpoch",
         r"capture 77 is no longer kept here \(kept: none\); ask the chief again"),
-    Wire("a capture whose place another one took", lambda job: job.read(job.to_server, 2, 768), STALE, "StaleEpoch",
-        r"capture 2 is no longer kept here \(kept: 1\); ask the chief again", capture),
-    Wire("a reader of another size", lambda job: job.read(job.to_server, 1, 769), INVALID, "SchemaMismatch",
+    Wire("a capture whose place another one took", lambda job: job.read(job.to_server, job.captured - 1, 768), STALE,
+        "StaleEpoch", r"capture \d+ is no longer kept here \(kept: \d+\); ask the chief again", capture_twice),
+    Wire("a reader of another size", lambda job: job.read(job.to_server, job.captured, 769), INVALID, "SchemaMismatch",
         f"the buffer has 769 bytes where 768 are expected; {ADVICE}", capture),
     Wire("a reader of 2^62 bytes", lambda job: job.read(job.to_chief, 1, 2**62), INVALID, "SchemaMismatch",
         f"a state of {2**62} bytes is over the limit, {2**36}"),
-    Wire("an empty phase", lambda job: job.unary("ParameterServer", "Enter", b""), INVALID, "PlanError",
+    Wire("an empty phase", lambda job: job.unary("PhaseServer", "Enter", b""), INVALID, "PlanError",
         r"the plan is empty; write name\[\(key=value,\.\.\.\)\]\[:share%\], .*"),
     Wire("a phase that is older than the one served",
-        lambda job: job.unary("ParameterServer", "Enter", encode(dataclasses.replace(job.phase, epoch=Epoch(4, 1)))),
+        lambda job: job.unary("PhaseServer", "Enter", encode(dataclasses.replace(job.phase, epoch=Epoch(4, 1)))),
         STALE, "StaleEpoch", "epoch 4 is not newer than epoch 5, which is served; reserve another"),
     Wire("a phase of the served one's number and another nonce",
-        lambda job: job.unary("ParameterServer", "Enter", encode(dataclasses.replace(job.phase, epoch=Epoch(5, 1)))),
+        lambda job: job.unary("PhaseServer", "Enter", encode(dataclasses.replace(job.phase, epoch=Epoch(5, 1)))),
         STALE, "StaleEpoch",
         r"epoch 5 \(nonce 0000000000000001\) is not newer than epoch 5 \(nonce 000000000000abcd\), "
         "which is served; reserve another"),
-    Wire("a phase of an unknown protocol", lambda job: job.unary("ParameterServer", "Enter", phase(job, spec="aps")),
+    Wire("a phase of an unknown protocol", lambda job: job.unary("PhaseServer", "Enter", phase(job, spec="aps")),
         INVALID, "PlanError", r"unknown protocol 'aps'; did you mean 'asp'\? known: .*asp.*"),
     Wire("a lock-step phase at a parameter server",
-        lambda job: job.unary("ParameterServer", "Enter", phase(job, spec="bsp")), INVALID, "PlanError",
+        lambda job: job.unary("PhaseServer", "Enter", phase(job, spec="bsp")), INVALID, "PlanError",
         "epoch 6 runs 'bsp' on the sync path, this is a role of the server path; enter it at the workers"),
-    Wire("a phase without members", lambda job: job.unary("ParameterServer", "Enter", phase(job, members=())), INVALID,
+    Wire("a phase without members", lambda job: job.unary("PhaseServer", "Enter", phase(job, members=())), INVALID,
         "InvalidMessage", "epoch 6 runs 'asp' with 0 members; it needs at least 1"),
     Wire("a phase whose state arrives with other bits",
-        lambda job: job.unary("ParameterServer", "Enter", phase(job, fingerprint="f00d")), StatusCode.DATA_LOSS,
+        lambda job: job.unary("PhaseServer", "Enter", phase(job, fingerprint="f00d")), StatusCode.DATA_LOSS,
         "DamagedState",
         r"the state handed over by 127\.0\.0\.1:\d+ has fingerprint [0-9a-f]{32}, but f00d was captured; "
         "nothing was trained on it, run the same command again to resume from the last checkpoint"),
     Wire("a phase whose starting state is gone",
-        lambda job: job.unary("ParameterServer", "Enter", phase(job, fingerprint="f00d", capture_id=9)), STALE,
-        "StaleEpoch", r"capture 9 is no longer kept here \(kept: 1\); ask the chief again"),
+        lambda job: job.unary("PhaseServer", "Enter", phase(job, fingerprint="f00d", capture_id=9)), STALE,
+        "StaleEpoch", r"capture 9 is no longer kept here \(kept: \d+\); ask the chief again"),
     Wire("a range of units that ends before it begins",
-        lambda job: job.unary("ParameterServer", "Enter", phase(job, applied=((9, 4),))), INVALID, "SchemaMismatch",
+        lambda job: job.unary("PhaseServer", "Enter", phase(job, applied=((9, 4),))), INVALID, "SchemaMismatch",
         r"a range of units needs 0 <= start < stop, got \(9, 4\)"),
-    Wire("a phase of noise", lambda job: job.unary("ParameterServer", "Enter", b"\xff" * 5), INVALID, "SchemaMismatch",
+    Wire("a phase of noise", lambda job: job.unary("PhaseServer", "Enter", b"\xff" * 5), INVALID, "SchemaMismatch",
         r"5 bytes are not a Phase message \(.*\); are both roles of one version\?"),
 ]
 
