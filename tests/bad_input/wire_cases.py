@@ -1,7 +1,8 @@
 """Everything a peer can send wrong: status, named error and text of the answer.
 
 Each case meets the job of `job.py`: epoch 5 (nonce abcd) runs asp with workers 0 to 3 up to unit 40; unit 0 is issued
-and applied, the server is at sequence 1. A contribution has 640 bytes, the state 768, the parameters 512.
+and applied, the primary is at sequence 1; the store, which was told of no update, is at 0. A contribution has 640
+bytes, the state 768, the parameters 512.
 """
 
 from __future__ import annotations
@@ -11,17 +12,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 from grpc import StatusCode
 
 from hybridsync import __version__
-from hybridsync.messages import Hello, LeaseRequest, PhaseRequest, Push, Report, RoleEvent
+from hybridsync.messages import Hello, LeaseRequest, PhaseRequest, Push, Report, RoleEvent, Update
 from hybridsync.plan import NO_EPOCH, Epoch
 from hybridsync.rpc import hybridsync_pb2 as pb
 from hybridsync.rpc.channels import MESSAGE_BYTES
 from hybridsync.rpc.codec import encode
 from tests.bad_input.job import EPOCH, Job
-from tests.roles import tally_programs
+from tests.roles import gradient_of, tally_programs
 
 INVALID, STALE, DENIED = StatusCode.INVALID_ARGUMENT, StatusCode.FAILED_PRECONDITION, StatusCode.UNAUTHENTICATED
 
@@ -70,6 +72,18 @@ def phase(job: Job, **fields: Any) -> pb.Phase:
 
 def header(num_bytes: int, **fields: Any) -> bytes:
     return pb.Frame(header=pb.Header(num_bytes=num_bytes, push=encode(push(1)), **fields)).SerializeToString()
+
+
+def updates(epoch: Epoch, sequence: int = 1) -> pb.Updates:
+    return pb.Updates(epoch=encode(epoch), updates=[encode(Update(sequence, (push(1),), 1.0, ()))])
+
+
+def not_finite(value: float) -> np.ndarray:
+    """Return a contribution whose first entry is that value."""
+    contribution = gradient_of(1)
+    leaves, treedef = jax.tree.flatten(jax.tree.map(np.array, contribution))
+    leaves[0].reshape(-1)[0] = value
+    return tally_programs().contribution_layout.pack(jax.tree.unflatten(treedef, leaves))
 
 
 def end_phase(job: Job) -> None:
@@ -232,6 +246,32 @@ STATES = [
         r"5 bytes are not a Phase message \(.*\); are both roles of one version\?"),
 ]
 
+SHARD = [
+    Wire("a block of an epoch that is over", lambda job: job.stage(push(1, epoch=Epoch(4, 1))), STALE, "StaleEpoch",
+        "epoch 4 was named, but the server is in epoch 5; ask the chief again"),
+    Wire("a block of the epoch's number with another nonce", lambda job: job.stage(push(1, epoch=Epoch(5, 1))), STALE,
+        "StaleEpoch", r"epoch 5 \(nonce 0000000000000001\) was named, but the server is in epoch 5 \(nonce "
+        r"000000000000abcd\); ask the chief again"),
+    Wire("a block of a worker that was lost", lambda job: job.stage(push(1)), STALE, "StaleIncarnation",
+        "worker 0 speaks as incarnation 1, but 2 or later is expected; this process ends",
+        lambda job: job.store.forget(EPOCH, 0, 1)),
+    Wire("a block with a byte too many", lambda job: job.stage(push(1), np.zeros(641, np.uint8)), INVALID,
+        "SchemaMismatch", f"the buffer has 641 bytes where 640 are expected; {ADVICE}"),
+    Wire("a block that is not finite", lambda job: job.stage(push(1), not_finite(np.nan)), StatusCode.OK, "",
+        r'non_finite: "leaf \S+, first index \[0\]"\n'),
+    Wire("an update in an old epoch", lambda job: job.unary("Shard", "Apply", updates(Epoch(4, 1))), STALE,
+        "StaleEpoch", "epoch 4 was named, but the server is in epoch 5; ask the chief again"),
+    Wire("an update that was applied", lambda job: job.unary("Shard", "Apply", updates(EPOCH, sequence=0)),
+        StatusCode.OK, "", ""),
+    Wire("parameters of an old epoch", lambda job: job.pull_at(push(epoch=Epoch(4, 1))), STALE, "StaleEpoch",
+        "epoch 4 was named, but the server is in epoch 5; ask the chief again"),
+    Wire("parameters that are not kept", lambda job: job.pull_at(push(base=-1)), STALE, "StaleEpoch",
+        r"the parameters after update -1 are no longer kept for worker 0, only those after \[0\]; ask the chief again"),
+    Wire("a snapshot in an old epoch",
+        lambda job: job.unary("Shard", "Snapshot", pb.SnapshotRequest(epoch=encode(Epoch(4, 1)))), STALE, "StaleEpoch",
+        "epoch 4 was named, but the server is in epoch 5; ask the chief again"),
+]
+
 CHIEF = [
     Wire("another schema", lambda job: job.unary("Chief", "Register", hello(schema="other")), INVALID, "SchemaMismatch",
         "worker 0 was built for the state schema other, the chief for [0-9a-f]{32}; start every role with the same "
@@ -308,4 +348,4 @@ CHIEF = [
         "the chief keeps the last committed state only and takes no part in epoch 5"),
 ]
 
-WIRE = {"push": PUSHES, "size": SIZES, "state": STATES, "chief": CHIEF}
+WIRE = {"push": PUSHES, "size": SIZES, "state": STATES, "shard": SHARD, "chief": CHIEF}
