@@ -83,7 +83,7 @@ class Manifest:
           step: how to call the step in errors.
 
         Raises:
-          Damaged: it is not the text of a manifest, byte for byte.
+          Damaged: it is not the text of a manifest, byte for byte, or lacks a part.
           CheckpointError: it is one of another format.
         """
         try:
@@ -94,11 +94,13 @@ class Manifest:
             raise Damaged(f"file {MANIFEST_FILE} is not what was written: {error!r:.80}") from error
         if not intact:
             raise Damaged(f"file {MANIFEST_FILE} is not what was written: it has another digest")
-        if record["format"] != FORMAT:
+        if record.get("format", FORMAT) != FORMAT:
             raise CheckpointError(
                 f"{step} has format {record['format']}, this HybridSync reads format {FORMAT}: "
                 "use the version that wrote it"
             )
+        if lacking := sorted({"format", "units", "leaves", "items", "files"} - record.keys()):
+            raise Damaged(f"file {MANIFEST_FILE} lacks {', '.join(lacking)}: another program wrote it")
         return Manifest(
             record["units"],
             {path: (kind, seal) for path, (kind, seal) in record["leaves"].items()},

@@ -66,7 +66,9 @@ class Store:
             if self._phase is None or phase.epoch != self._phase.epoch:
                 if phase.epoch.number <= self.epoch.number:
                     offered, held = phase.epoch.beside(self.epoch)
-                    raise StaleEpoch(f"epoch {offered} is not newer than {held}, which is served; reserve another")
+                    raise StaleEpoch(
+                        f"epoch {offered} is not newer than epoch {held}, which is served; reserve another"
+                    )
                 self._shard.take_over(phase)
                 self._phase, self._sequence, self._open = phase, phase.sequence, True
                 self._release([*self._staged], [*self._kept])
@@ -220,7 +222,8 @@ class Store:
 
     def _expect(self, epoch: Epoch) -> Phase:
         if self._phase is None or self._phase.epoch != epoch:
-            raise StaleEpoch(f"epoch {epoch} was named, but the server is in epoch {self.epoch}; ask the chief again")
+            named, served = epoch.beside(self.epoch)
+            raise StaleEpoch(f"epoch {named} was named, but the server is in epoch {served}; ask the chief again")
         return self._phase
 
     def _admit(self, push: Push) -> None:

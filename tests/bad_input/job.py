@@ -1,4 +1,4 @@
-"""A job under way to send bad messages to: a chief with four workers and a parameter server, behind real gRPC."""
+"""A job under way to send bad messages to: a chief with four workers, a primary and a store, behind real gRPC."""
 
 from __future__ import annotations
 
@@ -22,15 +22,18 @@ from hybridsync.messages import Hello, LeaseRequest, Push, Report
 from hybridsync.plan import Epoch, Phase
 from hybridsync.protocols.base import Path
 from hybridsync.ps.endpoint import Endpoint
+from hybridsync.ps.partition import partition
 from hybridsync.ps.primary import Primary
 from hybridsync.ps.publisher import SnapshotPool
+from hybridsync.ps.store import Store
 from hybridsync.rpc import hybridsync_pb2 as pb
 from hybridsync.rpc.channels import make_channel, make_server, stub
 from hybridsync.rpc.chief import ChiefServicer
 from hybridsync.rpc.codec import encode
 from hybridsync.rpc.frames import send
 from hybridsync.rpc.holder import HolderClient, HolderServicer
-from hybridsync.rpc.parameter_server import ParameterServicer
+from hybridsync.rpc.parameter_server import ParameterServicer, PhaseServicer
+from hybridsync.rpc.shard import ShardServicer
 from tests.roles import gradient_of, tally_programs, tally_state
 
 EPOCH = Epoch(5, 0xABCD)
@@ -45,22 +48,27 @@ class Job:
     """What a case may send to, and what it must not change.
 
     Args:
-      chief, primary: the objects behind the servers.
-      to_chief, to_server: channels to them; one each for a whole case.
+      chief, primary, store: the objects behind the servers; the store keeps a whole state that nobody updates.
+      to_chief, to_server, to_store: channels to them; one each for a whole case.
       server_at: address of the parameter server.
       phase: that is under way.
+      captured: number of the newest capture of the server; 0 for none.
     """
 
     chief: Chief
     primary: Primary
+    store: Store
     to_chief: grpc.Channel
     to_server: grpc.Channel
+    to_store: grpc.Channel
     server_at: str
     phase: Phase
+    captured: int = 0
 
     def unary(self, service: str, method: str, request: Any) -> Any:
         """Call a method with a protobuf message, or with bytes that may be none."""
-        channel = self.to_server if service == "ParameterServer" else self.to_chief
+        servers = {"PhaseServer": self.to_server, "ParameterServer": self.to_server, "Shard": self.to_store}
+        channel = servers.get(service, self.to_chief)
         if isinstance(request, bytes):
             return channel.unary_unary(f"/hybridsync.{service}/{method}")(request, timeout=SECS)
         return stub(channel, service, method)(request, timeout=SECS)
@@ -94,6 +102,16 @@ class Job:
         frames = list(stub(self.to_server, "ParameterServer", "Pull")(encode(push), timeout=SECS))
         return pb.Frame.FromString(frames[0]).header.reply
 
+    def stage(self, push: Push, block: np.ndarray | None = None) -> pb.StageReply:
+        """Stage at the store; one unit's own contribution by default."""
+        data = self.contribution() if block is None else block
+        (reply,) = stub(self.to_store, "Shard", "Stage")(send(pb.Header(push=encode(push)), data), timeout=SECS)
+        return pb.StageReply.FromString(reply)
+
+    def pull_at(self, push: Push) -> int:
+        """Pull from the store; returns how many frames came."""
+        return len(list(stub(self.to_store, "Shard", "PullAt")(encode(push), timeout=SECS)))
+
     def read(self, channel: grpc.Channel, capture_id: int, num_bytes: int) -> int:
         """Read a capture; returns how many frames came."""
         request = pb.ReadRequest(capture_id=capture_id, num_bytes=num_bytes)
@@ -103,18 +121,26 @@ class Job:
         return tally_programs().contribution_layout.pack(gradient_of(unit))
 
     def fingerprints(self) -> tuple[Any, ...]:
-        """Return everything that a refused message must leave as it is, of chief and server."""
-        primary, chief = self.primary, self.chief
-        with primary._condition, chief._condition:
-            assert primary._state is not None
+        """Return everything that a refused message must leave as it is, of chief and servers."""
+        primary, store, chief = self.primary, self.store, self.chief
+        with primary._condition, store._condition, chief._condition:
             server = (
-                fingerprint(primary._state),
+                fingerprint(primary._shard.state),
                 primary._sequence,
                 primary._phase,
                 primary._applied.ranges(),
                 primary._dropped.ranges(),
                 dict(primary._incarnations),
                 len(primary._tickets),
+            )
+            kept = (
+                fingerprint(store._shard.state),
+                store._sequence,
+                store._phase,
+                store._open,
+                sorted(store._kept),
+                list(store._staged),
+                dict(store._incarnations),
             )
             members = [
                 (member.hello, member.incarnation)
@@ -123,12 +149,13 @@ class Job:
                 if member is not None
             ]
             ledger = chief.ledger
-            return server, members, ledger.counts(), ledger.holders(), ledger.applied().ranges(), chief._failure
+            return server, kept, members, ledger.counts(), ledger.holders(), ledger.applied().ranges(), chief._failure
 
     def assert_works(self) -> None:
-        """Check that both connections still carry good messages."""
+        """Check that the connections still carry good messages."""
         reply = self.pull(Push(self.primary.epoch, 2, 1, (), 0)) if self.primary._open else None
         assert reply is None or reply.sequence == self.primary._sequence
+        assert self.stage(Push(EPOCH, 2, 1, (1,), 0)).non_finite == "" and len(self.store._staged) == 1
         report = Report("worker", 1, 1, EPOCH)
         assert self.unary("Chief", "Report", encode(report)).epoch.number == EPOCH.number
 
@@ -153,25 +180,31 @@ def running() -> Iterator[Job]:
     endpoint = Endpoint(primary, programs.contribution_layout)
     chief_server, chief_at = make_server([ChiefServicer(chief), HolderServicer(Kept(holding, start, tally_state()))])
     num_bytes = programs.contribution_layout.nbytes
-    server, server_at = make_server([ParameterServicer(endpoint, num_bytes, WORKERS + 2), HolderServicer(endpoint)])
-    chief_server.start()
-    server.start()
+    serving = ParameterServicer(endpoint, num_bytes, WORKERS + 2)
+    server, server_at = make_server([PhaseServicer(primary), serving, HolderServicer(primary)])
+    part, *_ = partition(programs, 1)
+    store = Store(part, lambda address: HolderClient(address, deadline_secs=SECS), SYSTEM_CLOCK)
+    servicers = [PhaseServicer(store), ShardServicer(store, num_bytes, 2 * WORKERS + 2), HolderServicer(store)]
+    store_server, store_at = make_server(servicers)
+    for each in (chief_server, server, store_server):
+        each.start()
     for role, role_id in [("server", 0), *(("worker", worker) for worker in range(WORKERS))]:
         chief.register(Hello(role, role_id, 1, "host", server_at, programs.state_layout.schema_hash, __version__))
     digest, members = start.held.fingerprint, tuple(range(WORKERS))
     phase = Phase(EPOCH, "asp", members, 0, END, (), (), 0, chief_at, start.capture_id, digest, (server_at,), "start")
-    to_chief, to_server = make_channel(chief_at), make_channel(server_at)
+    channels = [make_channel(address) for address in (chief_at, server_at, store_at)]
     try:
         primary.enter(phase)
+        store.enter(phase)
         chief.announce(phase, Path.SERVER)
         chief.open_leases()
         leased = chief.lease(LeaseRequest(0, 1, EPOCH, 0, 0)).ranges
         assert leased[0][0] == 0 and leased[0][1] >= 1
-        job = Job(chief, primary, to_chief, to_server, server_at, phase)
+        job = Job(chief, primary, store, *channels, server_at, phase)
         job.push(Push(EPOCH, 0, 1, (0,), 0), job.contribution(0))
         yield job
     finally:
-        for channel in (to_chief, to_server):
+        for channel in channels:
             channel.close()
-        for each in (chief_server, server):
+        for each in (chief_server, server, store_server):
             assert each.stop(grace=None).wait(SECS), f"a server did not stop within {SECS:g} s"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import grpc
+import numpy as np
 import pytest
 
 from hybridsync import protocols
@@ -20,11 +21,14 @@ from hybridsync.errors import ConfigError
 from hybridsync.opening import open_run
 from hybridsync.protocols.asp import Asp
 from hybridsync.protocols.base import ServerRule
+from hybridsync.rpc import hybridsync_pb2 as pb
+from hybridsync.rpc.codec import encode
+from hybridsync.rpc.frames import send
 from hybridsync.rpc.status import NAME_KEY
 from tests.bad_input.job import Job, running
 from tests.bad_input.place import Place, flip, make_place
 from tests.bad_input.user_cases import PROCESS, USER, Given
-from tests.bad_input.wire_cases import WIRE, Wire
+from tests.bad_input.wire_cases import WIRE, Wire, not_finite, push
 
 ROOT = Path(__file__).parents[2]
 DEFECTS = {grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL}
@@ -61,6 +65,28 @@ def test_a_bad_message_is_answered_by_name_and_changes_nothing(case: Wire) -> No
         assert (code, name) == (case.code, case.error), text
         assert_text(text, case.text)
         assert job.fingerprints() == before
+        job.assert_works()
+
+
+@pytest.mark.parametrize(
+    ("way", "value"), [("small", np.nan), ("chunks", np.inf), ("chunks", -np.inf), ("named by another server", 0.0)]
+)
+def test_a_contribution_that_is_not_finite_is_dropped_and_trains_nothing(way: str, value: float) -> None:
+    with running() as job:
+        spoiled, before = not_finite(value), job.fingerprints()
+        if way == "small":
+            reply = job.push(push(1), spoiled)
+        elif way == "chunks":
+            first, *_ = job.chunks(*send(pb.Header(push=encode(push(1))), spoiled))
+            reply = pb.Frame.FromString(first).header.reply
+        else:
+            reply = job.push(push(1, non_finite="leaf w, first index [0]"), spoiled)
+        assert_text(reply.dropped, r"non_finite: leaf \S+, first index \[0\]")
+        assert (reply.sequence, job.primary._dropped.ranges()) == (1, ((1, 2),))
+        fingerprint, sequence, phase, applied, *_ = job.fingerprints()[0]
+        assert (fingerprint, sequence, phase, applied) == before[0][:4]
+        assert job.fingerprints()[1:] == before[1:]
+        assert job.push(push(1)).duplicate
         job.assert_works()
 
 
@@ -135,6 +161,6 @@ def test_a_damaged_newest_checkpoint_is_set_aside_by_name_and_its_units_are_done
     opening.lock.release()
     ((step, reason),) = opening.quarantined
     assert step == int(newest.name)
-    assert re.fullmatch(r"leaf \S+ differs from what was saved|unreadable: .*", reason)
+    assert re.fullmatch(r"file \S+ holds other bytes than were written \(\d+ bytes\)", reason)
     assert (newest.parent / "quarantine" / newest.name / "reason.txt").read_text() == reason + "\n"
     assert before.exists() and opening.ledger.num_applied == 20 and opening.rolled_back > 0

@@ -16,7 +16,7 @@ from unittest import mock
 
 import numpy as np
 
-from hybridsync import checkpoint
+from hybridsync.checkpoint import CheckpointStore, manifest
 from hybridsync.durable import WorkdirLock
 from tests.bad_input.place import PID, TEXT, Place, flip
 
@@ -121,7 +121,7 @@ CONFIG = [
     Given("empty units", values("unit_size=0"), "unit_size must be at least 1 example, got 0; raise it"),
     Given("a negative seed", ("--seed=-1",), r"seed must be in \[0, 2\*\*32\), got -1; choose another"),
     Given("no worker", ("--workers=0",), "workers must be at least 1, got 0; give the run a worker"),
-    Given("two servers", ("--servers=2",), "servers must be 1 in this version, got 2; use --servers=1"),
+    Given("no server", ("--servers=0",), "servers must be at least 1, got 0; give the run a parameter server"),
     Given("saves that are never due", ("--checkpoint_secs=inf",),
         r"checkpoint\.secs must be finite, got inf; give it a number"),
     Given("negative work", ("--compute_secs=-1",),
@@ -271,30 +271,31 @@ def damage_all(place: Place) -> None:
 
 
 def newer_format(place: Place) -> None:
-    with mock.patch.object(checkpoint, "_FORMAT", 2):
-        store = checkpoint.CheckpointStore(place.run / "checkpoints", keep=9)
+    with mock.patch.object(manifest, "FORMAT", manifest.FORMAT + 1):
+        store = CheckpointStore(place.run / "checkpoints", keep=9)
         store.save({"w": np.zeros(4, np.float32)}, units=20, ledger={}, run={})
         store.close()
 
 
-def without_record(place: Place) -> None:
+def without_manifest(place: Place) -> None:
     """Make every checkpoint one that plain Orbax could have written."""
     for step in place.steps:
-        path = step / "_CHECKPOINT_METADATA"
-        metadata = json.loads(path.read_text())
-        metadata["custom_metadata"] = {"written_by": "another program"}
-        path.write_text(json.dumps(metadata))
+        (step / manifest.MANIFEST_FILE).unlink()
 
 
-def record_without_units(place: Place) -> None:
-    """Make every checkpoint one whose record is intact and lacks a key."""
-    for step in place.steps:
-        path = step / "_CHECKPOINT_METADATA"
-        metadata = json.loads(path.read_text())
-        record = metadata["custom_metadata"]["hybridsync"]
-        del record["units"], record["digest"]
-        record["digest"] = checkpoint._json_digest(record)
-        path.write_text(json.dumps(metadata))
+def manifest_without(*keys: str) -> Callable[[Place], Any]:
+    """Make every checkpoint one whose manifest is intact and lacks keys."""
+
+    def spoil(place: Place) -> None:
+        for step in place.steps:
+            path = step / manifest.MANIFEST_FILE
+            record = json.loads(path.read_text())
+            for key in (*keys, "digest"):
+                del record[key]
+            record["digest"] = manifest.json_digest(record)
+            path.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+
+    return spoil
 
 
 def foreign_folder(place: Place) -> None:
@@ -336,19 +337,23 @@ CHECKPOINT = [
         "configure the run as the one that saved it, or use another workdir",
         swap("from_config(config.optimizer,", "from_config(type(config.optimizer)('adamw'),")),
     Given("every checkpoint damaged", HERE,
-        r"none of the 3 checkpoints in FOLDER/run/checkpoints holds what was saved: step 3: .*; step 2: .*; step 1: "
-        ".*; bring a copy back, or start in another workdir", damage_all),
+        r"none of the 3 checkpoints in FOLDER/run/checkpoints holds what was saved: step 3: file \S+ holds "
+        r"other bytes than were written \(\d+ bytes\); step 2: .*; step 1: .*; bring a copy back, or start in another "
+        "workdir", damage_all),
     Given("a checkpoint of a newer format", HERE,
-        r"checkpoint 4 in FOLDER/run/checkpoints has format 2, this HybridSync reads format 1: use the version that "
+        r"checkpoint 4 in FOLDER/run/checkpoints has format 3, this HybridSync reads format 2: use the version that "
         "wrote it", newer_format),
     Given("checkpoints of another program", HERE,
-        "none of the 3 checkpoints in FOLDER/run/checkpoints holds what was saved: step 3: it has no record of what "
-        "was saved: another program wrote it, or its metadata are gone; step 2: .*; step 1: .*; bring a copy back, or "
-        "start in another workdir", without_record),
-    Given("records that lack a key", HERE,
-        "none of the 3 checkpoints in FOLDER/run/checkpoints holds what was saved: step 3: its record lacks units: "
-        "another program wrote it; step 2: .*; step 1: .*; bring a copy back, or start in another workdir",
-        record_without_units),
+        r"none of the 3 checkpoints in FOLDER/run/checkpoints holds what was saved: step 3: file manifest\.json is "
+        "missing; step 2: .*; step 1: .*; bring a copy back, or start in another workdir", without_manifest),
+    Given("manifests that lack a key", HERE,
+        r"none of the 3 checkpoints in FOLDER/run/checkpoints holds what was saved: step 3: file manifest\.json lacks "
+        "units: another program wrote it; step 2: .*; step 1: .*; bring a copy back, or start in another workdir",
+        manifest_without("units")),
+    Given("manifests without a format", HERE,
+        r"none of the 3 checkpoints in FOLDER/run/checkpoints holds what was saved: step 3: file manifest\.json lacks "
+        "files, format: another program wrote it; step 2: .*; step 1: .*; bring a copy back, or start in another "
+        "workdir", manifest_without("format", "files")),
     Given("a folder of another program", HERE,
         "none of the 1 checkpoints in FOLDER/run/checkpoints holds what was saved: step 7: .*; bring a copy back, or "
         "start in another workdir", foreign_folder),

@@ -1,7 +1,8 @@
 """Everything a peer can send wrong: status, named error and text of the answer.
 
 Each case meets the job of `job.py`: epoch 5 (nonce abcd) runs asp with workers 0 to 3 up to unit 40; unit 0 is issued
-and applied, the server is at sequence 1. A contribution has 640 bytes, the state 768, the parameters 512.
+and applied, the primary is at sequence 1; the store, which was told of no update, is at 0. A contribution has 640
+bytes, the state 768, the parameters 512.
 """
 
 from __future__ import annotations
@@ -11,17 +12,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 from grpc import StatusCode
 
 from hybridsync import __version__
-from hybridsync.messages import Hello, LeaseRequest, PhaseRequest, Push, Report, RoleEvent
+from hybridsync.messages import Hello, LeaseRequest, PhaseRequest, Push, Report, RoleEvent, Update
 from hybridsync.plan import NO_EPOCH, Epoch
 from hybridsync.rpc import hybridsync_pb2 as pb
 from hybridsync.rpc.channels import MESSAGE_BYTES
 from hybridsync.rpc.codec import encode
 from tests.bad_input.job import EPOCH, Job
-from tests.roles import tally_programs
+from tests.roles import gradient_of, tally_programs
 
 INVALID, STALE, DENIED = StatusCode.INVALID_ARGUMENT, StatusCode.FAILED_PRECONDITION, StatusCode.UNAUTHENTICATED
 
@@ -72,6 +74,18 @@ def header(num_bytes: int, **fields: Any) -> bytes:
     return pb.Frame(header=pb.Header(num_bytes=num_bytes, push=encode(push(1)), **fields)).SerializeToString()
 
 
+def updates(epoch: Epoch, sequence: int = 1) -> pb.Updates:
+    return pb.Updates(epoch=encode(epoch), updates=[encode(Update(sequence, (push(1),), 1.0, ()))])
+
+
+def not_finite(value: float) -> np.ndarray:
+    """Return a contribution whose first entry is that value."""
+    contribution = gradient_of(1)
+    leaves, treedef = jax.tree.flatten(jax.tree.map(np.array, contribution))
+    leaves[0].reshape(-1)[0] = value
+    return tally_programs().contribution_layout.pack(jax.tree.unflatten(treedef, leaves))
+
+
 def end_phase(job: Job) -> None:
     job.primary.capture(EPOCH, final=True)
 
@@ -92,7 +106,13 @@ def lost_report() -> pb.Report:
 
 
 def capture(job: Job) -> None:
-    assert job.primary.capture(EPOCH, final=False).capture_id == 1
+    """Let the server capture; captures are counted from a random number."""
+    job.captured = job.primary.capture(EPOCH, final=False).capture_id
+
+
+def capture_twice(job: Job) -> None:
+    capture(job)
+    capture(job)
 
 
 def spoiled(change: Callable[[list[bytes]], list[bytes]]) -> Callable[[Job], Any]:
@@ -188,42 +208,68 @@ SIZES = [
 STATES = [
     Wire("a capture that was never taken", lambda job: job.read(job.to_server, 77, 768), STALE, "StaleEpoch",
         r"capture 77 is no longer kept here \(kept: none\); ask the chief again"),
-    Wire("a capture whose place another one took", lambda job: job.read(job.to_server, 2, 768), STALE, "StaleEpoch",
-        r"capture 2 is no longer kept here \(kept: 1\); ask the chief again", capture),
-    Wire("a reader of another size", lambda job: job.read(job.to_server, 1, 769), INVALID, "SchemaMismatch",
+    Wire("a capture whose place another one took", lambda job: job.read(job.to_server, job.captured - 1, 768), STALE,
+        "StaleEpoch", r"capture \d+ is no longer kept here \(kept: \d+\); ask the chief again", capture_twice),
+    Wire("a reader of another size", lambda job: job.read(job.to_server, job.captured, 769), INVALID, "SchemaMismatch",
         f"the buffer has 769 bytes where 768 are expected; {ADVICE}", capture),
     Wire("a reader of 2^62 bytes", lambda job: job.read(job.to_chief, 1, 2**62), INVALID, "SchemaMismatch",
         f"a state of {2**62} bytes is over the limit, {2**36}"),
-    Wire("an empty phase", lambda job: job.unary("ParameterServer", "Enter", b""), INVALID, "PlanError",
+    Wire("an empty phase", lambda job: job.unary("PhaseServer", "Enter", b""), INVALID, "PlanError",
         r"the plan is empty; write name\[\(key=value,\.\.\.\)\]\[:share%\], .*"),
     Wire("a phase that is older than the one served",
-        lambda job: job.unary("ParameterServer", "Enter", encode(dataclasses.replace(job.phase, epoch=Epoch(4, 1)))),
+        lambda job: job.unary("PhaseServer", "Enter", encode(dataclasses.replace(job.phase, epoch=Epoch(4, 1)))),
         STALE, "StaleEpoch", "epoch 4 is not newer than epoch 5, which is served; reserve another"),
     Wire("a phase of the served one's number and another nonce",
-        lambda job: job.unary("ParameterServer", "Enter", encode(dataclasses.replace(job.phase, epoch=Epoch(5, 1)))),
+        lambda job: job.unary("PhaseServer", "Enter", encode(dataclasses.replace(job.phase, epoch=Epoch(5, 1)))),
         STALE, "StaleEpoch",
         r"epoch 5 \(nonce 0000000000000001\) is not newer than epoch 5 \(nonce 000000000000abcd\), "
         "which is served; reserve another"),
-    Wire("a phase of an unknown protocol", lambda job: job.unary("ParameterServer", "Enter", phase(job, spec="aps")),
+    Wire("a phase of an unknown protocol", lambda job: job.unary("PhaseServer", "Enter", phase(job, spec="aps")),
         INVALID, "PlanError", r"unknown protocol 'aps'; did you mean 'asp'\? known: .*asp.*"),
     Wire("a lock-step phase at a parameter server",
-        lambda job: job.unary("ParameterServer", "Enter", phase(job, spec="bsp")), INVALID, "PlanError",
+        lambda job: job.unary("PhaseServer", "Enter", phase(job, spec="bsp")), INVALID, "PlanError",
         "epoch 6 runs 'bsp' on the sync path, this is a role of the server path; enter it at the workers"),
-    Wire("a phase without members", lambda job: job.unary("ParameterServer", "Enter", phase(job, members=())), INVALID,
+    Wire("a phase without members", lambda job: job.unary("PhaseServer", "Enter", phase(job, members=())), INVALID,
         "InvalidMessage", "epoch 6 runs 'asp' with 0 members; it needs at least 1"),
     Wire("a phase whose state arrives with other bits",
-        lambda job: job.unary("ParameterServer", "Enter", phase(job, fingerprint="f00d")), StatusCode.DATA_LOSS,
+        lambda job: job.unary("PhaseServer", "Enter", phase(job, fingerprint="f00d")), StatusCode.DATA_LOSS,
         "DamagedState",
         r"the state handed over by 127\.0\.0\.1:\d+ has fingerprint [0-9a-f]{32}, but f00d was captured; "
         "nothing was trained on it, run the same command again to resume from the last checkpoint"),
     Wire("a phase whose starting state is gone",
-        lambda job: job.unary("ParameterServer", "Enter", phase(job, fingerprint="f00d", capture_id=9)), STALE,
-        "StaleEpoch", r"capture 9 is no longer kept here \(kept: 1\); ask the chief again"),
+        lambda job: job.unary("PhaseServer", "Enter", phase(job, fingerprint="f00d", capture_id=9)), STALE,
+        "StaleEpoch", r"capture 9 is no longer kept here \(kept: \d+\); ask the chief again"),
     Wire("a range of units that ends before it begins",
-        lambda job: job.unary("ParameterServer", "Enter", phase(job, applied=((9, 4),))), INVALID, "SchemaMismatch",
+        lambda job: job.unary("PhaseServer", "Enter", phase(job, applied=((9, 4),))), INVALID, "SchemaMismatch",
         r"a range of units needs 0 <= start < stop, got \(9, 4\)"),
-    Wire("a phase of noise", lambda job: job.unary("ParameterServer", "Enter", b"\xff" * 5), INVALID, "SchemaMismatch",
+    Wire("a phase of noise", lambda job: job.unary("PhaseServer", "Enter", b"\xff" * 5), INVALID, "SchemaMismatch",
         r"5 bytes are not a Phase message \(.*\); are both roles of one version\?"),
+]
+
+SHARD = [
+    Wire("a block of an epoch that is over", lambda job: job.stage(push(1, epoch=Epoch(4, 1))), STALE, "StaleEpoch",
+        "epoch 4 was named, but the server is in epoch 5; ask the chief again"),
+    Wire("a block of the epoch's number with another nonce", lambda job: job.stage(push(1, epoch=Epoch(5, 1))), STALE,
+        "StaleEpoch", r"epoch 5 \(nonce 0000000000000001\) was named, but the server is in epoch 5 \(nonce "
+        r"000000000000abcd\); ask the chief again"),
+    Wire("a block of a worker that was lost", lambda job: job.stage(push(1)), STALE, "StaleIncarnation",
+        "worker 0 speaks as incarnation 1, but 2 or later is expected; this process ends",
+        lambda job: job.store.forget(EPOCH, 0, 1)),
+    Wire("a block with a byte too many", lambda job: job.stage(push(1), np.zeros(641, np.uint8)), INVALID,
+        "SchemaMismatch", f"the buffer has 641 bytes where 640 are expected; {ADVICE}"),
+    Wire("a block that is not finite", lambda job: job.stage(push(1), not_finite(np.nan)), StatusCode.OK, "",
+        r'non_finite: "leaf \S+, first index \[0\]"\n'),
+    Wire("an update in an old epoch", lambda job: job.unary("Shard", "Apply", updates(Epoch(4, 1))), STALE,
+        "StaleEpoch", "epoch 4 was named, but the server is in epoch 5; ask the chief again"),
+    Wire("an update that was applied", lambda job: job.unary("Shard", "Apply", updates(EPOCH, sequence=0)),
+        StatusCode.OK, "", ""),
+    Wire("parameters of an old epoch", lambda job: job.pull_at(push(epoch=Epoch(4, 1))), STALE, "StaleEpoch",
+        "epoch 4 was named, but the server is in epoch 5; ask the chief again"),
+    Wire("parameters that are not kept", lambda job: job.pull_at(push(base=-1)), STALE, "StaleEpoch",
+        r"the parameters after update -1 are no longer kept for worker 0, only those after \[0\]; ask the chief again"),
+    Wire("a snapshot in an old epoch",
+        lambda job: job.unary("Shard", "Snapshot", pb.SnapshotRequest(epoch=encode(Epoch(4, 1)))), STALE, "StaleEpoch",
+        "epoch 4 was named, but the server is in epoch 5; ask the chief again"),
 ]
 
 CHIEF = [
@@ -302,4 +348,4 @@ CHIEF = [
         "the chief keeps the last committed state only and takes no part in epoch 5"),
 ]
 
-WIRE = {"push": PUSHES, "size": SIZES, "state": STATES, "chief": CHIEF}
+WIRE = {"push": PUSHES, "size": SIZES, "state": STATES, "shard": SHARD, "chief": CHIEF}

@@ -231,7 +231,7 @@ def test_a_new_epoch_drops_what_was_staged_in_any_state():
     assert (capture.held.units, capture.held.sequence) == (1, 1)
     assert fingerprint(state) == fingerprint(replayed(cluster))
     for server in (cluster.primary, *cluster.stores):
-        with pytest.raises(StaleEpoch, match=r"epoch 1 is older than epoch 2"):
+        with pytest.raises(StaleEpoch, match=r"epoch 1 is not newer than epoch 2"):
             server.enter(phase)
     assert cluster.failures == []
 
