@@ -14,7 +14,7 @@ from hybridsync.paths import worker as worker_module
 from hybridsync.paths.leases import LeaseStream
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.paths.worker import WorkerLoop
-from hybridsync.plan import NO_EPOCH, Phase
+from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.protocols.base import Path
 from tests.roles import phase_of
 from tests.telemetry.clocks import ManualClock
@@ -36,7 +36,7 @@ class Engine:
         self.ran.append(phase)
         self.act(phase)
 
-    def revoke(self, reason: str) -> None:
+    def revoke(self, epoch: Epoch, reason: str) -> None:
         self.revoked.append(reason)
 
 

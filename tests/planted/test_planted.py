@@ -313,10 +313,10 @@ def applies_a_step_for_each_member(patch):
     """Members that share a replica all apply the step's total."""
     original = Replica.update
 
-    def every_time(self, step, units, total, factor):
+    def every_time(self, step, *args, **options):
         with self._lock:
             self._step = min(self._step, step)
-        original(self, step, units, total, factor)
+        original(self, step, *args, **options)
 
     patch.setattr(Replica, "update", every_time)
 
@@ -348,7 +348,7 @@ def resumes_with_the_wrong_ledger(patch):
 def goes_on_from_the_last_commit(patch):
     """Nobody is asked for the newest state."""
     patch.setattr(Recovery, "_from_servers", lambda self, phase: None)
-    patch.setattr(Recovery, "_from_workers", lambda self, floor, last: None)
+    patch.setattr(Recovery, "_from_workers", lambda self, *args: None)
 
 
 def counts_what_was_lost_as_applied(patch):
@@ -377,7 +377,7 @@ BUGS = [
     (hands_over_the_older_state, plain, "lock-step replicas must be equal"),
     (resumes_with_the_wrong_ledger, preempted_and_resumed, TALLY),
     (goes_on_from_the_last_commit, broken_off, r"rolled_back=[1-9]"),
-    (counts_what_was_lost_as_applied, broken_off, rf"{TALLY}|assert 60 == [1-5]\d?\b"),
+    (counts_what_was_lost_as_applied, broken_off, "the ledger counts 60 units as applied"),
 ]
 
 

@@ -226,7 +226,7 @@ def local_mean() -> MeshMean:
 def test_the_self_test_passes_right_sums_and_names_a_wrong_one(monkeypatch: pytest.MonkeyPatch) -> None:
     mean = local_mean()
     mean.warm(1_000, 10)
-    monkeypatch.setattr(mean, "_total", lambda floats: floats.at[7].add(1.0))
+    monkeypatch.setitem(mean._programs, (1_000, 0), lambda floats: (floats.at[7].add(1.0),))
     with pytest.raises(HybridSyncError, match=r"sum of known integers .* entry 7 of 1000 is 9.0, not 8.0"):
         mean.warm(1_000, 0)
 
