@@ -1,0 +1,130 @@
+"""Slow is not dead: who is given up in lock-step, and when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from hybridsync.errors import WaitTimeout
+from hybridsync.protocols.base import Path
+from hybridsync.switching.pace import FIRST_STEP_SECS, STUCK_SECS, Pace
+from tests.roles import phase_of
+from tests.telemetry.clocks import ManualClock
+
+PHASE = phase_of(1)
+
+
+@dataclass
+class Board:
+    """What the chief would know."""
+
+    num_applied: int = 0
+    rate: float = 40.0
+    first: float = 1.0
+    stuck_workers: list[int] = field(default_factory=lambda: [2])
+    evicted: list[int] = field(default_factory=list)
+    broken: str = ""
+    held: dict[str, int] = field(default_factory=dict)
+
+    def worker_rates(self) -> dict[int, float]:
+        return dict.fromkeys(PHASE.members, self.rate / len(PHASE.members))
+
+    def stamps(self) -> tuple[float, float]:
+        return self.first, self.first
+
+    def stuck(self, silent_secs: float) -> list[int]:
+        self.silent_secs = silent_secs
+        return self.stuck_workers
+
+    def behind(self) -> list[int]:
+        return [0]
+
+    def evict(self, worker: int, reason: str) -> None:
+        self.evicted.append(worker)
+
+    def break_phase(self, reason: str) -> None:
+        self.broken = reason
+
+    def nothing_left(self, phase: object) -> bool:
+        return True
+
+    def reclaim(self) -> dict[str, int]:
+        return self.held
+
+
+def pace_of(board: Any, clock: ManualClock, said: list[str] | None = None, *, threads: bool = False) -> Pace:
+    say = said.append if said is not None else lambda text: None
+    return Pace(board, 5.0, clock, say, threads=threads)
+
+
+def after(pace: Pace, clock: ManualClock, *secs: float) -> None:
+    for each in secs:
+        clock.advance(each)
+        pace.check(PHASE)
+
+
+def test_a_step_three_times_as_long_as_usual_is_borne():
+    board, clock = Board(rate=8.0), ManualClock(now=10.0)  # a step takes half a second
+    pace = pace_of(board, clock)
+    for _ in range(20):
+        board.num_applied += 4
+        after(pace, clock, 0.5)
+    after(pace, clock, 0.5, 0.5, 0.5)
+    assert board.evicted == [] and not board.broken
+
+
+def test_who_lets_the_others_wait_for_ten_steps_is_given_up():
+    board, clock = Board(rate=8.0), ManualClock(now=10.0)
+    pace = pace_of(board, clock)
+    after(pace, clock, 4.9)
+    assert board.evicted == []
+    after(pace, clock, 0.2)
+    assert board.evicted == [2] and "5 s" in board.broken
+    assert board.silent_secs == pytest.approx(2.5), "a heartbeat in the later half proves it is not stopped"
+
+
+def test_short_steps_are_given_two_seconds():
+    board, clock = Board(rate=4000.0), ManualClock(now=10.0)
+    pace = pace_of(board, clock)
+    after(pace, clock, STUCK_SECS - 0.1)
+    assert board.evicted == []
+    after(pace, clock, 0.2)
+    assert board.evicted == [2]
+
+
+def test_a_collective_in_which_all_wait_is_broken_though_nobody_is_to_blame():
+    board, clock = Board(stuck_workers=[]), ManualClock(now=10.0)
+    after(pace_of(board, clock), clock, 3.0)
+    assert board.evicted == [] and board.broken
+
+
+def test_before_the_first_step_roles_may_be_compiling():
+    board, clock = Board(first=0.0), ManualClock(now=10.0)
+    pace = pace_of(board, clock)
+    after(pace, clock, FIRST_STEP_SECS - 1)
+    assert not board.broken
+    after(pace, clock, 2.0)
+    assert board.broken
+
+
+def test_threads_are_named_and_not_given_up():
+    board, clock = Board(), ManualClock(now=10.0)
+    pace = pace_of(board, clock, threads=True)
+    after(pace, clock, 59.0)
+    with pytest.raises(WaitTimeout, match=r"workers \[2\] are behind"):
+        after(pace, clock, 2.0)
+    assert board.evicted == []
+
+
+def test_the_last_units_of_an_asynchronous_phase_go_to_others_when_nothing_was_applied_for_long():
+    board, clock, said = Board(held={"worker 1": 2}), ManualClock(now=10.0), []
+    pace = pace_of(board, clock, said)
+    for _ in range(2):
+        clock.advance(4.0)
+        pace.reclaim_tail(PHASE, Path.SERVER)
+    assert len(said) == 1 and "{'worker 1': 2}" in said[0]
+    clock.advance(4.0)
+    pace.reclaim_tail(PHASE, Path.SYNC)
+    assert len(said) == 1, "a mesh's units are everybody's"
