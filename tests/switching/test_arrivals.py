@@ -1,0 +1,65 @@
+"""Waits for roles: what is needed, what is said, and what ends them."""
+
+from __future__ import annotations
+
+import pytest
+
+from hybridsync.chief.chief import Chief
+from hybridsync.chief.ledger import Ledger
+from hybridsync.clock import SYSTEM_CLOCK
+from hybridsync.config import RunConfig
+from hybridsync.errors import Preempted, WaitTimeout
+from hybridsync.protocols.base import Path
+from hybridsync.switching import arrivals
+from hybridsync.switching.arrivals import Arrivals
+from tests.roles import hello
+
+CONFIG = RunConfig(workload=10, unit_size=1, workers=2, servers=1)
+
+
+@pytest.fixture
+def chief() -> Chief:
+    return Chief(Ledger(10), 2, "schema", SYSTEM_CLOCK)
+
+
+def arrivals_at(chief: Chief, said: list[str] | None = None) -> Arrivals:
+    say = said.append if said is not None else lambda text: None
+    return Arrivals(chief, CONFIG, SYSTEM_CLOCK, lambda: None, say)
+
+
+def test_everybody_is_waited_for_at_the_start_and_named_when_late(chief, monkeypatch):
+    monkeypatch.setattr(arrivals, "START_DEADLINE_SECS", 0.15)
+    monkeypatch.setattr(arrivals, "SAY_SECS", 0.01)
+    chief.register(hello(1))
+    said: list[str] = []
+    with pytest.raises(WaitTimeout, match=r"workers \[0\] have not registered; 0 of 1 servers have"):
+        arrivals_at(chief, said).await_all()
+    assert len(said) == 1, "it is said once"
+    chief.register(hello(0))
+    chief.register(hello(0, role="server"))
+    arrivals_at(chief).await_all()
+
+
+def test_a_lock_step_phase_begins_with_the_workers_that_are_left(chief):
+    chief.register(hello(1))
+    arrivals_at(chief).await_needed(Path.SYNC)
+
+
+def test_a_served_phase_needs_its_servers(chief, monkeypatch):
+    monkeypatch.setattr(arrivals, "START_DEADLINE_SECS", 0.1)
+    chief.register(hello(1))
+    with pytest.raises(WaitTimeout, match="0 of 1 servers"):
+        arrivals_at(chief).await_needed(Path.SERVER)
+
+
+def test_a_run_that_is_asked_to_stop_waits_for_nobody(chief):
+    chief.preempt()
+    with pytest.raises(Preempted, match=r"workers \[0, 1\] have not registered"):
+        arrivals_at(chief).await_all()
+
+
+def test_a_restarted_chief_waits_until_nobody_new_comes(chief, monkeypatch):
+    monkeypatch.setattr(arrivals, "SETTLE_SECS", 0.1)
+    chief.register(hello(0))
+    arrivals_at(chief).await_settled()
+    assert chief.live_workers() == (0,)
