@@ -193,10 +193,16 @@ def members_are_lost_in_lock_step(
 
 
 def the_chief_is_killed(
-    workdir: Path, *, plan: str = "asp", units: int = 900, planted: str = "", stuck_secs: float = STUCK_SECS
+    workdir: Path,
+    *,
+    plan: str = "asp",
+    units: int = 900,
+    workers: int = 3,
+    planted: str = "",
+    stuck_secs: float = STUCK_SECS,
 ) -> None:
     """Asynchronous workers go on meanwhile in the same epoch; nothing is rolled back in any."""
-    with tally(workdir, plan=plan, units=units, workers=3, unit_secs=0.02, planted=planted) as job:
+    with tally(workdir, plan=plan, units=units, workers=workers, unit_secs=0.02, planted=planted) as job:
         job.until_units(units // 10)
         before = len(job.events("phase_entered"))
         pid = newest_pid(job, "chief", 0)
@@ -219,12 +225,13 @@ def a_server_is_killed(
     servers: int = 1,
     victim: int = 0,
     units: int = 900,
+    workers: int = 3,
     planted: str = "",
     stuck_secs: float = STUCK_SECS,
 ) -> None:
     """Everybody goes back to the last commit, in a new epoch, and the accounting says what that cost."""
     more = (f"--servers={servers}", "--set=model.copies=4", "--checkpoint_secs=2")
-    with tally(workdir, *more, plan="asp", units=units, workers=3, unit_secs=0.02, planted=planted) as job:
+    with tally(workdir, *more, plan="asp", units=units, workers=workers, unit_secs=0.02, planted=planted) as job:
         job.until(lambda: len(job.events("checkpoint")) > 1, "a checkpoint was committed")
         committed = job.events("checkpoint")[-1]["units"]
         job.until_units(committed + 40)
