@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -71,6 +72,8 @@ class ServerEngine:
       programs: the compiled programs.
       link_of: the phase -> the link to its server.
       recorder, emulation: what is noted, and how slow the device pretends to be.
+      ahead: runs lease renewals beside the training, so that units are in hand while the chief is away; None asks
+        when there is nothing left.
     """
 
     def __init__(
@@ -81,9 +84,10 @@ class ServerEngine:
         link_of: Callable[[Phase], ServerLink],
         recorder: WorkerRecorder,
         emulation: Emulation,
+        ahead: Executor | None,
     ) -> None:
         self._worker, self._chief, self._programs, self._link_of = worker, chief, programs, link_of
-        self._recorder, self._emulation = recorder, emulation
+        self._recorder, self._emulation, self._ahead = recorder, emulation, ahead
         self._lock = threading.Lock()
         self.stream: LeaseStream | None = None
         self._epoch = NO_EPOCH
@@ -121,7 +125,7 @@ class _Worker:
         self.protocol = protocols.parse(phase.spec)
         self.link = link
         self.stream = engine.stream = LeaseStream(
-            engine._chief, engine._worker, self.recorder.incarnation, phase, self.clock, ahead=None
+            engine._chief, engine._worker, self.recorder.incarnation, phase, self.clock, engine._ahead
         )
 
     def run(self) -> None:

@@ -165,7 +165,7 @@ class InProcess:
                 ahead=None,
             ),
             Path.SERVER: ServerEngine(
-                worker, self.chief, self._programs, lambda phase: _Link(self._primary), recorder, emulation
+                worker, self.chief, self._programs, lambda phase: _Link(self._primary), recorder, emulation, None
             ),
         }
         loop = self._loops[worker] = WorkerLoop(worker, self.chief, engines, self._replica, recorder, self._clock)

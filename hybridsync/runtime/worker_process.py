@@ -107,7 +107,7 @@ def run_worker(spec: RoleSpec, make_run: Callable[[], Run], at_unit: Callable[[i
     with ThreadPoolExecutor(1, "leases") as ahead:
         engines = {
             Path.SYNC: SyncEngine(spec.role_id, chief, programs, replica, collective_of, recorder, emulation, ahead),
-            Path.SERVER: ServerEngine(spec.role_id, chief, programs, link_of, recorder, emulation),
+            Path.SERVER: ServerEngine(spec.role_id, chief, programs, link_of, recorder, emulation, ahead),
         }
         loop = WorkerLoop(spec.role_id, chief, engines, replica, recorder, clock)
         recorder.incarnation = chief.register().incarnation
