@@ -8,9 +8,9 @@
 from __future__ import annotations
 
 from hybridsync import protocols
-from hybridsync.errors import InvalidMessage, PlanError, UnknownRole
+from hybridsync.errors import InvalidMessage, PlanError, StaleEpoch, StaleIncarnation, UnknownRole
 from hybridsync.messages import Push
-from hybridsync.plan import Phase
+from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.protocols.base import Protocol
 
 
@@ -75,4 +75,36 @@ def check_push(push: Push, phase: Phase, sequence: int, num_dropped: int) -> Non
         raise InvalidMessage(
             f"{who} a gradient on sequence {push.base}, but this server has sequences 0 to {sequence}; "
             "name the one that was pulled"
+        )
+
+
+def check_epoch(epoch: Epoch, phase: Phase | None) -> Phase:
+    """Return the phase that a server is in, if that is `epoch`.
+
+    Raises:
+      StaleEpoch: it is in another one, or in none.
+    """
+    if phase is None or phase.epoch != epoch:
+        named, held = epoch.beside(phase.epoch if phase else NO_EPOCH)
+        raise StaleEpoch(f"epoch {named} was named, but the server is in epoch {held}; ask the chief again")
+    return phase
+
+
+def check_current(push: Push, is_open: bool, newest: int) -> None:
+    """Refuse a push that comes too late, or from a process whose place was taken.
+
+    Args:
+      push: of the phase that the server is in.
+      is_open: whether that phase still takes pushes.
+      newest: lowest incarnation of the worker that may still speak.
+
+    Raises:
+      StaleEpoch, StaleIncarnation: the caller is out of date.
+    """
+    if not is_open:
+        raise StaleEpoch(f"epoch {push.epoch} has ended; ask the chief for the next phase")
+    if push.incarnation < newest:
+        raise StaleIncarnation(
+            f"worker {push.worker} speaks as incarnation {push.incarnation}, but {newest} or later is expected; "
+            "this process ends"
         )

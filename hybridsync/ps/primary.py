@@ -9,13 +9,13 @@ from typing import Any
 
 from hybridsync.applylog import ApplyLog, Entry
 from hybridsync.clock import Clock
-from hybridsync.errors import StaleEpoch, StaleIncarnation, WaitTimeout
+from hybridsync.errors import StaleEpoch, WaitTimeout
 from hybridsync.holding import Holding, Loan, ReaderAt
 from hybridsync.layout import first_non_finite
 from hybridsync.messages import NON_FINITE, Capture, Held, Push, PushReply, Span, Standing, Update
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.protocols.base import Action, Apply, Arrival, Drop, Release
-from hybridsync.ps.admission import check_member, check_push, served
+from hybridsync.ps.admission import check_current, check_epoch, check_member, check_push, served
 from hybridsync.ps.partition import PRIMARY, partition
 from hybridsync.ps.peers import Peers
 from hybridsync.ps.shard import RELEASE_SECS, Progress, Publisher, Shard
@@ -329,21 +329,11 @@ class Primary:
     # --- admission ---
 
     def _expect(self, epoch: Epoch) -> Phase:
-        if self._phase is None or self._phase.epoch != epoch:
-            named, served = epoch.beside(self.epoch)
-            raise StaleEpoch(f"epoch {named} was named, but the server is in epoch {served}; ask the chief again")
-        return self._phase
+        return check_epoch(epoch, self._phase)
 
     def _admit(self, push: Push) -> None:
         check_member(push, self._expect(push.epoch))
-        if not self._open:
-            raise StaleEpoch(f"epoch {push.epoch} has ended; ask the chief for the next phase")
-        newest = self._incarnations.get(push.worker, 0)
-        if push.incarnation < newest:
-            raise StaleIncarnation(
-                f"worker {push.worker} speaks as incarnation {push.incarnation}, but {newest} or later is expected; "
-                "this process ends"
-            )
+        check_current(push, self._open, self._incarnations.get(push.worker, 0))
         self._incarnations[push.worker] = push.incarnation
 
     def _held(self) -> Held:

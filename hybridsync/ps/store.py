@@ -8,12 +8,13 @@ from typing import Any
 
 from hybridsync import protocols
 from hybridsync.clock import Clock
-from hybridsync.errors import HybridSyncError, StaleEpoch, StaleIncarnation, WaitTimeout
+from hybridsync.errors import HybridSyncError, StaleEpoch, WaitTimeout
 from hybridsync.holding import Holding, Loan, ReaderAt
 from hybridsync.layout import first_non_finite
 from hybridsync.messages import Capture, Held, Push, Span, Standing, Update
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.ports import Served
+from hybridsync.ps.admission import check_current, check_epoch
 from hybridsync.ps.partition import Part
 from hybridsync.ps.publisher import Snapshot, SnapshotPool
 from hybridsync.ps.shard import RELEASE_SECS, Progress, Shard
@@ -221,21 +222,11 @@ class Store:
             self._kept.pop(sequence).release()
 
     def _expect(self, epoch: Epoch) -> Phase:
-        if self._phase is None or self._phase.epoch != epoch:
-            named, served = epoch.beside(self.epoch)
-            raise StaleEpoch(f"epoch {named} was named, but the server is in epoch {served}; ask the chief again")
-        return self._phase
+        return check_epoch(epoch, self._phase)
 
     def _admit(self, push: Push) -> None:
         self._expect(push.epoch)
-        if not self._open:
-            raise StaleEpoch(f"epoch {push.epoch} has ended; ask the chief for the next phase")
-        newest = self._incarnations.get(push.worker, 0)
-        if push.incarnation < newest:
-            raise StaleIncarnation(
-                f"worker {push.worker} speaks as incarnation {push.incarnation}, but {newest} or later is expected; "
-                "this process ends"
-            )
+        check_current(push, self._open, self._incarnations.get(push.worker, 0))
 
     def _apart(self, what: str) -> HybridSyncError:
         return HybridSyncError(

@@ -6,6 +6,7 @@ The bytes are those of the protobuf message `Frame`; protobuf itself would copy 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -52,6 +53,20 @@ def receive_header(stream: Iterator[bytes]) -> pb.Header:
     if frame.WhichOneof("kind") != "header":
         raise SchemaMismatch("the stream does not begin with a header frame")
     return frame.header
+
+
+def receive_whole(stream: Any, into: np.ndarray) -> pb.Header:
+    """Fill `into` from a reply's stream, end the call, and return the header.
+
+    Raises:
+      SchemaMismatch: see `receive_header` and `receive`.
+    """
+    try:
+        header = receive_header(stream)
+        receive(stream, header, into)
+        return header
+    finally:
+        stream.cancel()  # nothing to do after the last frame
 
 
 def receive(stream: Iterator[bytes], header: pb.Header, into: np.ndarray) -> None:

@@ -16,7 +16,7 @@ from hybridsync.ports import HolderPort, LenderPort
 from hybridsync.rpc import hybridsync_pb2 as pb
 from hybridsync.rpc.channels import Servicer, call, make_channel, retrying, stub
 from hybridsync.rpc.codec import decode, encode, parse
-from hybridsync.rpc.frames import check_size, receive, receive_header, send
+from hybridsync.rpc.frames import check_size, receive_whole, send
 from hybridsync.rpc.status import Guard
 
 UNREACHABLE_SECS = 3.0
@@ -120,11 +120,7 @@ class HolderClient:
         request = pb.ReadRequest(capture_id=capture_id, num_bytes=into.nbytes)
 
         def attempt(secs: float) -> None:
-            stream = self._read(request, timeout=secs)
-            try:
-                receive(stream, receive_header(stream), into)
-            finally:
-                stream.cancel()  # nothing to do after the last frame
+            receive_whole(self._read(request, timeout=secs), into)
 
         retrying(attempt, self._deadline_secs, self._who, "Read", UNREACHABLE_SECS)
 

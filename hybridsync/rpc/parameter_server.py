@@ -16,7 +16,7 @@ from hybridsync.rpc.buffers import Buffers
 from hybridsync.rpc.channels import Servicer, call, retrying, stub
 from hybridsync.rpc.codec import decode, encode, parse
 from hybridsync.rpc.exchange import Exchange
-from hybridsync.rpc.frames import check_size, receive, receive_header, send
+from hybridsync.rpc.frames import check_size, receive, receive_header, receive_whole, send
 from hybridsync.rpc.holder import UNREACHABLE_SECS, HolderClient
 from hybridsync.rpc.status import Guard
 
@@ -181,9 +181,4 @@ class ParameterClient(HolderClient):
 
 
 def _receive_reply(stream: Any, into: np.ndarray) -> PushReply:
-    try:
-        header = receive_header(stream)
-        receive(stream, header, into)
-    finally:
-        stream.cancel()  # nothing to do after the last frame
-    return decode(PushReply, header.reply)
+    return decode(PushReply, receive_whole(stream, into).reply)

@@ -15,7 +15,7 @@ from hybridsync.rpc import hybridsync_pb2 as pb
 from hybridsync.rpc.buffers import Buffers
 from hybridsync.rpc.channels import Servicer, call, retrying, stub
 from hybridsync.rpc.codec import decode, encode, parse
-from hybridsync.rpc.frames import check_size, receive, receive_header, send
+from hybridsync.rpc.frames import check_size, receive, receive_header, receive_whole, send
 from hybridsync.rpc.holder import HolderClient
 from hybridsync.rpc.parameter_server import BUFFER_SECS
 from hybridsync.rpc.status import Guard
@@ -157,10 +157,6 @@ class ShardClient(HolderClient):
         request = encode(push)
 
         def attempt(secs: float) -> None:
-            stream = self._pull_at(request, timeout=secs)
-            try:
-                receive(stream, receive_header(stream), into)
-            finally:
-                stream.cancel()  # nothing to do after the last frame
+            receive_whole(self._pull_at(request, timeout=secs), into)
 
         retrying(attempt, self._deadline_secs, self._who, "PullAt")

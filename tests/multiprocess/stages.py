@@ -10,18 +10,11 @@ from pathlib import Path
 
 from hybridsync.clock import SYSTEM_CLOCK
 from tests.multiprocess.job import Job, assert_exactly_once
-from tests.multiprocess.scenarios import gone, tally
+from tests.multiprocess.scenarios import gone, newest_pid, tally
 
 STAGES = ("DRAIN", "CAPTURE", "RESERVE", "ENTER", "COMMIT")
 PLANS = ("bsp:50%,asp", "asp:50%,bsp")
 VICTIMS = ("chief-0", "server-0", "worker-0", "worker-1", "supervisor-0")
-
-
-def pid_of(job: Job, role: str) -> int:
-    """Return the process that plays `role`, for example "worker-1", by the newest event of its start."""
-    kind, _, role_id = role.rpartition("-")
-    started = [e for e in job.events("role_started") if (e["role"], e["id"]) == (kind, int(role_id))]
-    return started[-1]["pid"]
 
 
 def a_role_is_killed_at_a_stage(workdir: Path, plan: str, stage: str, victim: str) -> dict[str, int]:
@@ -37,7 +30,8 @@ def a_role_is_killed_at_a_stage(workdir: Path, plan: str, stage: str, victim: st
     with start(f"stands_at:{stage}") as job:
         marker = workdir / f"at-{stage}"
         job.until(marker.exists, f"the switch came to {stage}")
-        pid = pid_of(job, victim)
+        role, _, role_id = victim.rpartition("-")
+        pid = newest_pid(job, role, int(role_id))
         os.kill(pid, signal.SIGKILL)
         assert gone(pid), f"{victim} outlived SIGKILL"
         marker.unlink()
