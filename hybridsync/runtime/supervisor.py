@@ -28,7 +28,7 @@ from hybridsync.errors import (
     HybridSyncError,
     WorkdirError,
 )
-from hybridsync.messages import RoleEvent
+from hybridsync.messages import STARTED_FIRST, RoleEvent
 from hybridsync.ports import SupervisorPort
 from hybridsync.runtime.child import RoleSpec
 from hybridsync.runtime.role_process import CrashLoop, RoleProcess, describe_exit
@@ -130,14 +130,14 @@ class Supervisor:
             number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)
         }
         try:
-            self._note("role_started", "supervisor", 0, os.getpid(), "start")
+            self._note("role_started", "supervisor", 0, os.getpid(), STARTED_FIRST)
             for role, count in (
                 ("chief", 1),
                 ("server", self._spec.num_servers),
                 ("worker", self._spec.num_workers),
             ):
                 for role_id in range(count):
-                    self._start(role, role_id, 0, "start")
+                    self._start(role, role_id, 0, STARTED_FIRST)
             self._service = start_service(self._spec.num_workers, self._spec.host)
             self._roles["chief", 0].send_spec(self._role_spec(self._roles["chief", 0]))
             return self._watch(wake_read)

@@ -245,6 +245,8 @@ class Reporter:
             if lost.role == "worker":
                 self.event("worker_left", worker=lost.id)
             self.note(f"{lost.role} {lost.id} lost: {lost.reason}")
+        for event in intake.restarted:
+            self.note(f"{event.role} {event.id}: {event.reason}")
         for role, role_id, spans, offset in intake.spans:
             self._recorder.timeline.add(role, role_id, spans, offset)
         for found in intake.quarantined:

@@ -343,6 +343,13 @@ def test_roles_that_came_and_went_are_events(desk: Desk) -> None:
     ]
 
 
+def test_the_user_is_shown_which_process_was_started_again(desk: Desk) -> None:
+    shown = []
+    desk.recorder.progress.note = shown.append
+    desk.after(0.1, intake=Intake(restarted=[RoleEvent("worker", 1, 8, "restart after signal SIGKILL", 5.0)]))
+    assert shown == ["worker 1: restart after signal SIGKILL"]
+
+
 def test_spans_of_a_clock_that_is_ahead_stand_where_the_chiefs_would_have_put_them(desk: Desk) -> None:
     span = Span("compute", "worker", 106.0, 0.5, 1, 1)
     desk.after(2.0, intake=Intake(spans=[("worker", 0, (span,), -5.0)]))
