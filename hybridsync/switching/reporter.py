@@ -52,7 +52,7 @@ def lost_switches(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """
     started = max((index for index, event in enumerate(events) if event["kind"] == "run_started"), default=0)
     told = {(event["to"], event["units"], event["fingerprint"]) for event in events if event["kind"] == "switch"}
-    commits = {event["units"]: event["secs"] for event in events[started:] if event["kind"] == "checkpoint"}
+    commits = [event for event in events[started:] if event["kind"] == "checkpoint"]
     entered = [event for event in events[started:] if event["kind"] == "phase_entered"]
     return [
         {
@@ -63,7 +63,8 @@ def lost_switches(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "reason": after["reason"],
             "units": after["units"],
             "fingerprint": after["fingerprint"],
-            "commit_secs": commits.get(after["units"]),
+            # where the switch's own commit failed, the next one covers it, as for `Reporter.committed`
+            "commit_secs": next((commit["secs"] for commit in commits if commit["units"] >= after["units"]), None),
         }
         for before, after in itertools.pairwise(entered)
         if after["reason"] == "planned" and (after["protocol"], after["units"], after["fingerprint"]) not in told

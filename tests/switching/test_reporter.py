@@ -248,6 +248,18 @@ def test_a_switch_that_its_chief_did_not_live_to_write_is_written_by_the_next_on
     assert [switch[stage] for stage in stages] == [None] * 6
 
 
+def test_a_lost_switch_whose_own_commit_failed_is_covered_by_the_next_one(
+    desk: Desk, make_desk: Callable[..., Desk]
+) -> None:
+    desk.reporter.committed(Commit(40, 1000, 3.0))
+    desk.switch(last_applied=200.0)
+    desk.reporter.not_durable(50, "the disk is full")
+    desk.reporter.committed(Commit(60, 1000, 4.0))
+    later = make_desk(enter=False)
+    later.reporter.continues(later.asp)
+    assert [switch["commit_secs"] for switch in events_of(desk.workdir, "switch")] == [4.0]
+
+
 def test_a_switch_whose_phase_was_not_written_either_is_written_with_it(
     desk: Desk, make_desk: Callable[..., Desk]
 ) -> None:
