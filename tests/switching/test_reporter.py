@@ -59,7 +59,12 @@ class Desk:
     """A reporter whose clock stands at 100 s, in its first phase from unit `applied`."""
 
     def __init__(
-        self, workdir: Path, hooks: list[tuple[Hook, int]] | None = None, applied: int = 0, enter: bool = True
+        self,
+        workdir: Path,
+        hooks: list[tuple[Hook, int]] | None = None,
+        applied: int = 0,
+        enter: bool = True,
+        told_until: float = 0.0,
     ) -> None:
         self.workdir, self.clock, self.chief = workdir, ManualClock(), Told(applied)
         telemetry = TelemetryConfig(log_secs=LOG_SECS)
@@ -77,6 +82,7 @@ class Desk:
             seconds=30.0,
             hooks=hooks or [],
             switches=self.switches,
+            told_until=told_until,
         )
         self.bsp, after = phase_of(1, "bsp", end=50), phase_of(2, "asp", end=WORKLOAD)
         self.asp = replace(after, applied=((0, 50),), fingerprint=capture_of().held.fingerprint, reason="planned")
@@ -375,6 +381,16 @@ def test_the_seconds_of_earlier_lives_go_on_with_the_first_unit_leased(desk: Des
     assert desk.reporter.seconds() == 30.0
     desk.chief.first_leased = 145.0
     assert desk.reporter.seconds() == 35.0
+
+
+def test_a_phase_that_went_on_while_the_chief_was_away_took_that_time_too(make_desk: Callable[..., Desk]) -> None:
+    later = make_desk(enter=False, told_until=-7.0)
+    later.clock.advance(50.0)
+    assert later.reporter.seconds() == 30.0, "nothing is under way yet"
+    later.reporter.continues(later.asp)
+    assert later.reporter.seconds() == 30.0 + 57.0
+    later.chief.first_leased = 149.0
+    assert later.reporter.seconds() == 30.0 + 57.0
 
 
 def test_the_summary_says_what_was_told(desk: Desk) -> None:
