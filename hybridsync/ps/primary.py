@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax
+import numpy as np
+
 from hybridsync.applylog import ApplyLog, Entry
 from hybridsync.clock import Clock
-from hybridsync.errors import StaleEpoch, WaitTimeout
+from hybridsync.errors import StaleEpoch, StillHeld
 from hybridsync.holding import Holding, Loan, ReaderAt
 from hybridsync.layout import first_non_finite
 from hybridsync.messages import NON_FINITE, Capture, Held, Push, PushReply, Span, Standing, Update
@@ -18,17 +21,30 @@ from hybridsync.protocols.base import Action, Apply, Arrival, Drop, Release
 from hybridsync.ps.admission import check_current, check_epoch, check_member, check_push, served
 from hybridsync.ps.partition import PRIMARY, partition
 from hybridsync.ps.peers import Peers
-from hybridsync.ps.shard import RELEASE_SECS, Progress, Publisher, Shard
+from hybridsync.ps.shard import Progress, Publisher, Shard
 from hybridsync.step import Programs
 from hybridsync.units import UnitSet
+
+HELD_SECS = 20.0
+"""How long one call waits for the rule's release before the worker is told to ask again; a client waits longer."""
 
 
 @dataclass
 class _Ticket:
+    """A push that is held: until it is decided (applied or dropped) and released, whoever waits for it meanwhile."""
+
     push: Push
     contribution: Any
+    decided: bool = False
+    reason: str = ""
     reply: PushReply | None = None
     fenced: bool = False
+
+    def keep(self) -> None:
+        """Let go of the caller's buffer, which is filled again when its call has ended."""
+        self.contribution = jax.tree.map(
+            lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, self.contribution
+        )
 
 
 class Primary:
@@ -74,7 +90,7 @@ class Primary:
         self._incarnations: dict[int, int] = {}
         self._wanted: dict[int, set[int]] = {}
         self._tickets: dict[int, _Ticket] = {}
-        self._by_units: dict[tuple[int, ...], int] = {}
+        self._by_unit: dict[int, _Ticket] = {}
         self._next_push = 1
         self._unreported = UnitSet()
         self._unreported_drops: list[tuple[int, str]] = []
@@ -109,7 +125,7 @@ class Primary:
             self._phase, self._rule, self._protocol, self._open = phase, rule, protocol, True
             self._sequence = phase.sequence
             self._applied, self._dropped = UnitSet(phase.applied), UnitSet(phase.dropped)
-            self._tickets, self._by_units, self._wanted = {}, {}, {}
+            self._tickets, self._by_unit, self._wanted = {}, {}, {}
             self._first_applied = self._last_applied = 0.0
             self._shard.publish()
             self._entered = phase.fingerprint
@@ -161,11 +177,12 @@ class Primary:
             if self._phase is None or self._phase.epoch != epoch:
                 return
             self._incarnations[worker] = max(self._incarnations.get(worker, 0), incarnation + 1)
-            self._execute(self._rule.on_leave(worker))
+            if self._open:  # a state that was captured for good changes no more
+                self._execute(self._rule.on_leave(worker))
             for push_id, ticket in [*self._tickets.items()]:
-                if ticket.push.worker == worker and ticket.push.incarnation <= incarnation and ticket.reply is None:
+                if ticket.push.worker == worker and ticket.push.incarnation <= incarnation:
                     ticket.fenced = True
-                    self._settle(push_id)
+                    self._forget(push_id)
             self._wanted.pop(worker, None)
             self._peers.forget(worker, incarnation)
             self._condition.notify_all()
@@ -215,43 +232,56 @@ class Primary:
     def push_pull(self, push: Push, contribution: Any) -> tuple[PushReply, Any]:
         """Offer a contribution tree; returns when the rule releases it, with the newest parameters then.
 
-        A unit is applied once: a repeated push gets the first one's result. A contribution that is not finite is
-        dropped without asking the rule.
+        A unit is applied once: a repeated push waits for the first one's release and gets its result. A push goes on
+        being held when its call ends; the same units find it again. A contribution that is not finite is dropped
+        without asking the rule.
 
         Raises:
           StaleEpoch, StaleIncarnation: the caller is out of date; nothing was applied.
           InvalidMessage: the units or the base cannot be.
-          WaitTimeout: the rule did not release the push in time.
+          StillHeld: the rule has not released the push yet; push the same units again.
         """
         found = first_non_finite(contribution) or push.non_finite
         push = replace(push, non_finite="")
         with self._condition:
             check_push(push, self._expect(push.epoch), self._sequence, len(self._dropped))
             self._admit(push)
-            if any(unit in self._applied or unit in self._dropped for unit in push.units):
-                self._peers.discard(push)
-                return self._answer(push, PushReply(self._sequence, duplicate=True))
             while True:
-                push_id = self._by_units.get(push.units) or self._arrive(push, contribution, found)
-                ticket = self._tickets[push_id]
-                self._condition.wait_for(lambda ticket=ticket: self._is_over(ticket), RELEASE_SECS)
-                self._settle(push_id)
-                if ticket.reply is not None:
-                    if ticket.push != push:
+                ticket = self._find(push)
+                if ticket is None and self._is_settled(push):
+                    self._peers.discard(push)
+                    return self._answer(push, PushReply(self._sequence, duplicate=True))
+                mine = ticket is None
+                ticket = ticket or self._arrive(push, contribution, found)
+                same = ticket.push.units == push.units
+                over = self._condition.wait_for(lambda t=ticket, same=same: self._is_over(t, same), HELD_SECS)
+                if mine and self._open and not (ticket.decided or ticket.fenced):
+                    ticket.keep()
+                if ticket.reply is not None and same:
+                    if ticket.push != push or (not mine and ticket.decided):
                         self._peers.discard(push)
                     return self._answer(push, ticket.reply)
                 self._admit(push)
-                if not ticket.fenced:
-                    break
-            self._peers.discard(push)
-            raise WaitTimeout(
-                f"the push of worker {push.worker} with units {push.units} was held for {RELEASE_SECS:g} s by "
-                f"{self._protocol.name}; it waits for other workers of {self._phase and self._phase.members}"
-            )
+                if not over:
+                    raise StillHeld(
+                        f"the push of worker {push.worker} with units {push.units} is still held by "
+                        f"{self._protocol.name}; it waits for other workers of {self._phase and self._phase.members}: "
+                        "push the same units again"
+                    )
 
-    def _is_over(self, ticket: _Ticket) -> bool:
-        """Whether nobody has to wait for a push any more: it has its reply, or will not get one."""
-        return ticket.reply is not None or ticket.fenced or not self._open or self.epoch != ticket.push.epoch
+    def _find(self, push: Push) -> _Ticket | None:
+        """Return the held push that this one has to wait for: itself, pushed earlier, or one that may use its units."""
+        same = (push.worker, push.units)
+        found = (self._by_unit.get(unit) for unit in push.units)
+        return next((t for t in found if t and (not t.decided or (t.push.worker, t.push.units) == same)), None)
+
+    def _is_settled(self, push: Push) -> bool:
+        return any(unit in self._applied or unit in self._dropped for unit in push.units)
+
+    def _is_over(self, ticket: _Ticket, same: bool) -> bool:
+        """Whether nobody has to wait for a held push any more; others than itself wait until it is decided."""
+        told = ticket.reply is not None if same else ticket.decided
+        return told or ticket.fenced or not self._open or self.epoch != ticket.push.epoch
 
     def _answer(self, push: Push, reply: PushReply) -> tuple[PushReply, Any]:
         """Return the reply with the parameters of this moment, which the other servers then keep for the worker."""
@@ -259,11 +289,11 @@ class Primary:
             self._wanted.setdefault(push.worker, set()).add(self._sequence)
         return replace(reply, sequence=self._sequence), self._shard.publisher.current()
 
-    def _arrive(self, push: Push, contribution: Any, non_finite: str) -> int:
+    def _arrive(self, push: Push, contribution: Any, non_finite: str) -> _Ticket:
         push_id = self._next_push
         self._next_push += 1
-        self._tickets[push_id] = _Ticket(push, contribution)
-        self._by_units[push.units] = push_id
+        ticket = self._tickets[push_id] = _Ticket(push, contribution)
+        self._by_unit.update(dict.fromkeys(push.units, ticket))
         self._wanted.pop(push.worker, None)  # it has read what it computed this on
         if non_finite:
             self._execute([Drop(push_id, f"{NON_FINITE}: {non_finite}"), Release(push_id)])
@@ -271,30 +301,39 @@ class Primary:
             staleness = self._sequence - push.base
             self._execute(self._rule.on_push(Arrival(push_id, push.worker, push.units, staleness)))
         self._condition.notify_all()
-        return push_id
+        return ticket
 
-    def _settle(self, push_id: int) -> None:
-        """Forget a push that has its reply, or will not get one."""
-        ticket = self._tickets.pop(push_id, None)
-        if ticket is not None and self._by_units.get(ticket.push.units) == push_id:
-            del self._by_units[ticket.push.units]
+    def _forget(self, push_id: int) -> None:
+        """Forget a push of which nothing is to come any more."""
+        ticket = self._tickets.pop(push_id)
+        for unit in ticket.push.units:
+            if self._by_unit.get(unit) is ticket:
+                del self._by_unit[unit]
 
     def _execute(self, actions: list[Action]) -> None:
         for action in actions:
             match action:
                 case Apply(pushes, rate):
-                    self._apply([self._tickets[push] for push in pushes], rate)
+                    tickets = [self._tickets[push] for push in pushes]
+                    self._apply(tickets, rate)
+                    for ticket in tickets:
+                        ticket.decided = True
+                    named = pushes
                 case Drop(push, reason):
                     ticket = self._tickets[push]
                     for unit in ticket.push.units:
                         self._dropped.add(unit)
                         self._unreported_drops.append((unit, reason))
                     self._peers.discard(ticket.push)
-                    ticket.reply = PushReply(self._sequence, dropped=reason)
+                    ticket.decided, ticket.reason = True, reason
+                    named = (push,)
                 case Release(push):
                     ticket = self._tickets[push]
-                    dropped = ticket.reply.dropped if ticket.reply else ""
-                    ticket.reply = PushReply(self._sequence, dropped=dropped)
+                    ticket.reply = PushReply(self._sequence, dropped=ticket.reason)
+                    named = (push,)
+            for push in named:
+                if self._tickets[push].decided and self._tickets[push].reply is not None:
+                    self._forget(push)
 
     def _apply(self, tickets: list[_Ticket], rate: float) -> None:
         assert self._phase is not None
