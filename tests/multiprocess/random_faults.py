@@ -104,7 +104,8 @@ def everybody_is_hurt_at_random(
             except AssertionError as error:
                 raise AssertionError(
                     f"after {index} of {faults} faults ({dict(hurt)}) no further one could land; who has no "
-                    f"process now: {victims.missing() or 'nobody'}; lost beside the faults: {unexplained(job, victims.hit)}"
+                    f"process now: {victims.missing() or 'nobody'}; lost beside the faults: "
+                    f"{unexplained(job, victims.hit)}"
                 ) from error
         assert job.wait(secs=900.0) == 0, job.output + job.logs()
         assert sum(hurt.values()) == len(victims.hit) == faults
