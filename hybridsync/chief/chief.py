@@ -146,11 +146,8 @@ class Chief(Board):
                         f"worker {event.id} was lost ({event.reason}) before the run began; run the same command again"
                     )
                 )
-            if members is not None and member is not None and member.hello.pid != event.pid:
-                return
-            if members is None or member is not None:
-                self._intake.lost.append(event)
-            if member is not None:
+            self._intake.lost.append(event)  # also of one that only an earlier chief knew, or that was given up
+            if member is not None and member.hello.pid == event.pid:
                 self._lose(event.role, event.id, event.reason)
             self._condition.notify_all()
 

@@ -11,14 +11,16 @@ from typing import Any
 import jax.numpy as jnp
 
 from hybridsync.chief.board import Board
+from hybridsync.chief.intake import Intake
 from hybridsync.clock import Clock
-from hybridsync.messages import Capture, Span
+from hybridsync.messages import Capture, RoleEvent, Span
 from hybridsync.plan import Phase
 from hybridsync.run import Run
 from hybridsync.switching.commits import Commit
 from hybridsync.telemetry.events import FIELDS, read_events
 from hybridsync.telemetry.metrics import Metrics, Staleness
 from hybridsync.telemetry.recorder import Recorder
+from hybridsync.telemetry.roster import Roster
 from hybridsync.telemetry.summary import Summary, Units, write_summary
 
 Hook = Callable[[Metrics], None]
@@ -107,6 +109,7 @@ class Reporter:
         self._wait_secs: Counter[int] = Counter()
         self._phase: Phase | None = None
         self._over = False
+        self._roster = Roster(read_events(run.workdir) if run.workdir else [])
         self._due = [(chief.num_applied // every + 1) * every for _, every in hooks]
         self._final: dict[str, Any] = {}
         self._stragglers: set[int] = set()
@@ -231,20 +234,36 @@ class Reporter:
 
     # --- the beat ---
 
-    def tick(self) -> None:
-        """Take what roles reported; write what is due."""
-        intake = self._chief.take_intake()
+    def _came_and_went(self, intake: Intake) -> None:
+        """Write which processes are new and which are gone: what a place lost stands before who takes it next."""
+        new = {(hello.role, hello.id, hello.pid) for hello in intake.joined}
+        quick = [lost for lost in intake.lost if (lost.role, lost.id, lost.pid) in new]
+        for lost in intake.lost:
+            if lost not in quick:
+                self._lost(lost)
         for hello in intake.joined:
+            self._roster.joined(hello.role, hello.id, hello.pid)
             self.event(
                 "role_started", role=hello.role, id=hello.id, pid=hello.pid, host=hello.host, address=hello.address
             )
             if hello.role == "worker":
                 self.event("worker_joined", worker=hello.id)
-        for lost in intake.lost:
-            self.event("role_lost", role=lost.role, id=lost.id, reason=lost.reason, pid=lost.pid)
-            if lost.role == "worker":
-                self.event("worker_left", worker=lost.id)
-            self.note(f"{lost.role} {lost.id} lost: {lost.reason}")
+        for lost in quick:
+            self._lost(lost)
+
+    def _lost(self, lost: RoleEvent) -> None:
+        is_news, leaves = self._roster.lost(lost.role, lost.id, lost.pid)
+        if not is_news:
+            return
+        self.event("role_lost", role=lost.role, id=lost.id, reason=lost.reason, pid=lost.pid)
+        if lost.role == "worker" and leaves:
+            self.event("worker_left", worker=lost.id)
+        self.note(f"{lost.role} {lost.id} lost: {lost.reason}")
+
+    def tick(self) -> None:
+        """Take what roles reported; write what is due."""
+        intake = self._chief.take_intake()
+        self._came_and_went(intake)
         for role, role_id, spans, offset in intake.spans:
             self._recorder.timeline.add(role, role_id, spans, offset)
         for found in intake.quarantined:

@@ -176,6 +176,7 @@ def test_a_new_process_that_is_lost_before_it_came_costs_a_running_phase_nothing
     chief.role_lost(RoleEvent("worker", 1, 500, "signal SIGKILL", 0.0))
     chief.raise_failure()
     assert chief.missing_workers() == [1]
+    assert [lost.pid for lost in chief.take_intake().lost] == [101, 500], "the record is to name both"
 
 
 def test_registering_again_in_the_same_life_changes_nothing():

@@ -189,8 +189,8 @@ class Job:
         for event in self.life():
             if event["kind"] == "role_started" and event["role"] == "worker":
                 alive[event["id"]] = event["pid"]
-            if event["kind"] == "role_lost" and event["role"] == "worker":
-                alive.pop(event["id"], None)
+            if event["kind"] == "role_lost" and alive.get(event["id"]) == event["pid"] and event["role"] == "worker":
+                del alive[event["id"]]
         return alive
 
     def summary(self) -> dict[str, Any]:
