@@ -164,6 +164,11 @@ class Reporter:
         for switch in lost_switches(read_events(workdir)):
             self._switches.append(self._recorder.events.write("switch", **switch))
 
+    @property
+    def present(self) -> dict[tuple[str, int], int]:
+        """(role, id) -> process, of those that the record says take part; the chief, which writes it, is among them."""
+        return self._roster.present
+
     def meshes_used(self) -> list[tuple[tuple[int, ...], int]]:
         """Return the members and lanes of all phases since the roles' world began, which an earlier chief announced."""
         found: list[tuple[tuple[int, ...], int]] = []
@@ -184,7 +189,7 @@ class Reporter:
     def broke(self, capture: Capture, why: str, rolled_back: int) -> None:
         """Write that the current phase broke, and that the run goes on from `capture`."""
         self._compile_secs = 0.0
-        if not self._over:
+        if self._phase is not None and not self._over:
             self.event("phase_ended", units=capture.held.units, fingerprint=capture.held.fingerprint, why=why)
         if rolled_back:
             self.event("rollback", to_units=capture.held.units, rolled_back=rolled_back)

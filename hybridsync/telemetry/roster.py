@@ -47,6 +47,11 @@ class Roster:
             if event["kind"] == "role_lost" and "pid" in event:
                 self.lost(event["role"], event["id"], event["pid"])
 
+    @property
+    def present(self) -> dict[Place, int]:
+        """(role, id) -> process, of those that take part by what was told so far."""
+        return dict(self._present)
+
     def joined(self, role: str, role_id: int, pid: int) -> None:
         """Note that a process takes part; threads come again under the same pid."""
         self._present[role, role_id] = pid
