@@ -55,7 +55,8 @@ class Board(Waiting):
         restarted: bool = False,
         known: int = 0,
     ) -> None:
-        self._restarted, self._known = restarted, known
+        self._restarted = self._successor = restarted
+        self._known = known
         self._standings: dict[tuple[str, int], Standing] = {}
         self._lease_secs, self._server_lease_secs = lease_secs, max(lease_secs, SERVER_LEASE_SECS)
         self.ledger, self.num_workers, self.num_servers = ledger, num_workers, num_servers

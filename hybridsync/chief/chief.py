@@ -140,7 +140,7 @@ class Chief(Board):
                 self._break(f"unit {found.unit} is quarantined")  # the next phase tells who holds the state
             members = {"worker": self._workers, "server": self._servers}.get(event.role)
             member = members.get(event.id) if members else None
-            if event.role == "worker" and member is None and self._leasing.phase is None and not self._restarted:
+            if event.role == "worker" and member is None and self._leasing.phase is None and not self._successor:
                 self.fail(  # the others wait for that very process in the world's first mesh, for minutes
                     RoleLost(
                         f"worker {event.id} was lost ({event.reason}) before the run began; run the same command again"
