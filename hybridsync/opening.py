@@ -79,6 +79,11 @@ class Opening:
     epochs: Any
     lock: WorkdirLock | None
 
+    @property
+    def known(self) -> int:
+        """Units that an earlier chief knew to be applied: more than the state holds, if somebody has a newer one."""
+        return self.ledger.num_applied + self.rolled_back
+
     def announce(self, recorder: Recorder, **fields: Any) -> None:
         """Write down that the run starts, with `fields`, what was lost before, and what was found damaged."""
         quarantined = [list(step) for step in self.quarantined]

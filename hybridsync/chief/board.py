@@ -41,6 +41,7 @@ class Board(Waiting):
       lease_secs: a worker without a sign of life for so long is lost; infinite for threads, which cannot die
         unnoticed.
       restarted: roles may be in the middle of a phase; until it is adopted, or known that there is none, they wait.
+      known: how many units an earlier chief knew to be applied, of which the ledger may not have heard.
     """
 
     def __init__(
@@ -52,8 +53,10 @@ class Board(Waiting):
         lease_secs: float = LEASE_SECS,
         num_servers: int = 1,
         restarted: bool = False,
+        known: int = 0,
     ) -> None:
         self._restarted = restarted
+        self._known = known
         self._standings: dict[tuple[str, int], Standing] = {}
         self._lease_secs, self._server_lease_secs = lease_secs, max(lease_secs, SERVER_LEASE_SECS)
         self.ledger, self.num_workers, self.num_servers = ledger, num_workers, num_servers
@@ -154,6 +157,14 @@ class Board(Waiting):
         with self._condition:
             self._evict(self._workers, worker, reason)
 
+    def miss(self, event: RoleEvent) -> None:
+        """Treat a process as lost that an earlier chief knew, and that has not come to this one."""
+        with self._condition:
+            members = self._servers if event.role == "server" else self._workers
+            if members.get(event.id) is None:
+                self._intake.lost.append(event)
+                self._evicted.append(event)
+
     def restore(self, capture: Capture, *, rolled_back: bool) -> int:
         """Make the ledger say what `capture` does; returns how many units had been counted as applied and are not.
 
@@ -162,7 +173,8 @@ class Board(Waiting):
           rolled_back: whether units were lost that had been applied for all, which the accounting tells.
         """
         with self._condition:
-            lost = self.ledger.restore(capture.applied, capture.dropped)
+            lost = max(self.ledger.restore(capture.applied, capture.dropped), self._known - capture.held.units)
+            self._known = 0
             self.ledger.rolled_back += lost if rolled_back else 0
             return lost if rolled_back else 0
 

@@ -143,11 +143,8 @@ class Chief(Board):
                 self._break(f"unit {found.unit} is quarantined")  # the next phase tells who holds the state
             members = {"worker": self._workers, "server": self._servers}.get(event.role)
             member = members.get(event.id) if members else None
-            if members is not None and member is not None and member.hello.pid != event.pid:
-                return
-            if members is None or member is not None:
-                self._intake.lost.append(event)
-            if member is not None:
+            self._intake.lost.append(event)  # also of one that only an earlier chief knew, or that was given up
+            if member is not None and member.hello.pid == event.pid:
                 self._lose(event.role, event.id, event.reason)
             self._condition.notify_all()
 

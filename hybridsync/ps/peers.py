@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hybridsync.errors import HybridSyncError, StaleEpoch, WaitTimeout
+from hybridsync.errors import HybridSyncError, RoleLost, StaleEpoch, WaitTimeout
 from hybridsync.holding import fetch
 from hybridsync.messages import Capture, Push, Update
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
@@ -23,6 +23,9 @@ SNAPSHOT_SECS = 120.0
 
 
 IDLE_SECS = 60.0
+
+_CHIEFS_AFFAIR = (StaleEpoch, RoleLost, WaitTimeout)
+"""How a line ends that says nothing about this server: the chief judges who is gone, and begins another epoch."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ class Peers:
     Args:
       parts: of all servers, the primary's first.
       connect: address of a server -> the server.
-      failed: told of an error that is not the end of the epoch; the servers cannot go on together.
+      failed: told of an error after which the servers cannot go on together; a server that is gone is none.
     """
 
     def __init__(
@@ -206,7 +209,7 @@ class _Line:
                 else:
                     self.peer.apply(self._epoch, item)
             except HybridSyncError as error:
-                if self.close(error) and not isinstance(error, StaleEpoch):
+                if self.close(error) and not isinstance(error, _CHIEFS_AFFAIR):
                     self._failed(error)
 
     def _answer(self, call: _Call, result: Any) -> None:

@@ -16,7 +16,7 @@ from hybridsync.rpc.buffers import Buffers
 from hybridsync.rpc.channels import Servicer, call, retrying, stub
 from hybridsync.rpc.codec import decode, encode, parse
 from hybridsync.rpc.frames import check_size, receive, receive_header, receive_whole, send
-from hybridsync.rpc.holder import HolderClient
+from hybridsync.rpc.holder import UNREACHABLE_SECS, HolderClient
 from hybridsync.rpc.parameter_server import BUFFER_SECS
 from hybridsync.rpc.status import Guard
 
@@ -113,21 +113,22 @@ class ShardClient(HolderClient):
     def apply(self, epoch: Epoch, updates: tuple[Update, ...]) -> None:
         """Tell of decided updates (see `ShardPort.apply`)."""
         request = pb.Updates(epoch=encode(epoch), updates=[encode(update) for update in updates])
-        call(self._apply, request, self._deadline_secs, self._who, "Apply")
+        call(self._apply, request, self._deadline_secs, self._who, "Apply", UNREACHABLE_SECS)
 
     def discard(self, push: Push) -> None:
         """Tell that a push will not be applied (see `ShardPort.discard`)."""
-        call(self._discard, encode(push), self._deadline_secs, self._who, "Discard")
+        call(self._discard, encode(push), self._deadline_secs, self._who, "Discard", UNREACHABLE_SECS)
 
     def forget(self, epoch: Epoch, worker: int, incarnation: int) -> None:
         """Tell that a worker is gone (see `ShardPort.forget`)."""
         request = pb.FenceRequest(epoch=encode(epoch), worker=worker, incarnation=incarnation)
-        call(self._forget, request, self._deadline_secs, self._who, "Forget")
+        call(self._forget, request, self._deadline_secs, self._who, "Forget", UNREACHABLE_SECS)
 
     def snapshot(self, epoch: Epoch, sequence: int, final: bool) -> Capture:
         """Keep a copy of the part at the server (see `ShardPort.snapshot`)."""
         request = pb.SnapshotRequest(epoch=encode(epoch), sequence=sequence, final=final)
-        return decode(Capture, call(self._snapshot, request, self._deadline_secs, self._who, "Snapshot"))
+        answer = call(self._snapshot, request, self._deadline_secs, self._who, "Snapshot", UNREACHABLE_SECS)
+        return decode(Capture, answer)
 
     def stage(self, push: Push, block: np.ndarray) -> str:
         """Stage a part of a contribution; returns its first entry that is no finite number, or "".

@@ -103,7 +103,9 @@ def _manage(
     programs = run.programs(donate_parameters=False)
     schema = programs.state_layout.schema_hash
     workers, servers_wanted = run.config.workers, run.config.servers
-    chief = Chief(opening.ledger, workers, schema, clock, num_servers=servers_wanted, restarted=restarted)
+    chief = Chief(
+        opening.ledger, workers, schema, clock, num_servers=servers_wanted, restarted=restarted, known=opening.known
+    )
     holding = Holding(programs.state_layout)
     capture = start_capture(opening, holding)
     kept = Kept(holding, capture, opening.state)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from hybridsync.chief.board import Board
 from hybridsync.clock import Clock
 from hybridsync.config import RunConfig
 from hybridsync.errors import Preempted, WaitTimeout
+from hybridsync.messages import RoleEvent
 from hybridsync.protocols.base import Path
 
 TICK_SECS = 0.05
@@ -54,8 +55,14 @@ class Arrivals:
         """
         self._await(1, self._config.servers if path is Path.SERVER else 0)
 
-    def await_settled(self) -> None:
-        """Wait until every role has been heard of, or none has come for SETTLE_SECS."""
+    def await_settled(self, present: Mapping[tuple[str, int], int]) -> None:
+        """Wait until every role has been heard of, or none has come for SETTLE_SECS; give up who has not.
+
+        A process that is stopped does not end by itself, and nobody would replace it.
+
+        Args:
+          present: (role, id) -> process, of those that an earlier chief has seen.
+        """
         known, since = 0, self._clock.monotonic()
         while self._clock.monotonic() - since < SETTLE_SECS:
             heard = len(self._board.live_workers()) + self._board.num_live_servers()
@@ -64,6 +71,10 @@ class Arrivals:
             if heard != known:
                 known, since = heard, self._clock.monotonic()
             self._board.wait_until(lambda: False, TICK_SECS)
+        for (role, role_id), pid in present.items():
+            if role in ("server", "worker"):
+                reason = f"no sign of life for {SETTLE_SECS:g} s since the chief was restarted"
+                self._board.miss(RoleEvent(role, role_id, pid, reason, self._clock.wall()))
 
     def _await(self, num_workers: int, num_servers: int) -> None:
         def here() -> bool:

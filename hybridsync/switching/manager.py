@@ -96,14 +96,12 @@ class Manager:
         self._epoch: Epoch | None = None
         self._path = Path.SYNC
         self._times = StageTimes()
-        self._unit_secs = 0.0
+        self._unit_secs, self._num_broken = 0.0, 0
         self._reason, self._why = start.reason, ""
-        self._num_broken = 0
         self._guess_secs = LONG_UNIT_SECS if restarted else 0.0
         submitted = start.capture if start.committed else None
         self._saving = Saving(run, chief, committer, reporter, clock, submitted)
-        self._evaluate = False
-        self._ending = False
+        self._evaluate = self._ending = False
 
     def run(self) -> Summary:
         """Run to the end of the workload or to a preemption; returns the summary that was written.
@@ -174,11 +172,12 @@ class Manager:
         An asynchronous phase whose servers are in it goes on as it is. Any other is broken: its workers wait for
         units already, and the next epoch begins from the newest state they hold.
         """
-        self._arrivals.await_settled()
+        self._arrivals.await_settled(self._reporter.present)
         standings = self._chief.standings()
         phase = max((standing.phase for standing in standings.values()), key=lambda p: p.epoch, default=None)
         if phase is None:
             self._chief.adopt(None, Path.SYNC)
+            self._go_on_from(self._capture, "the chief was restarted, and nobody was left", rolled_back=True)
             return None, ()
         self._phase, self._epoch, self._path = phase, phase.epoch, protocols.parse(phase.spec).path
         served = [s for (role, _), s in standings.items() if role == "server" and s.phase.epoch == phase.epoch]
@@ -289,15 +288,12 @@ class Manager:
         started = self._clock.monotonic()
         reason = self._chief.gather()
         self._take_losses()
-        lost = 0
         if self._phase is not None:
             captured = (self._capture, self._source)
             unit_secs, self._guess_secs = self._pace.unit_secs(self._phase) or self._guess_secs, 0.0
             found = self._recovery.gather(self._phase, self._path, captured, unit_secs)
             self._capture, self._source = found.capture, found.source
-            lost = self._chief.restore(found.capture, rolled_back=found.rolled_back)
-            self._forget(found.capture.held.sequence)
-            self._reporter.broke(found.capture, reason, lost)
+            self._go_on_from(found.capture, reason, rolled_back=found.rolled_back)
         self._meshes.lose()
         self._num_broken += 1
         if self._num_broken > MAX_BROKEN:
@@ -308,6 +304,12 @@ class Manager:
         last = self._chief.preempted or self._capture.held.units >= self._run.config.workload
         self._evaluate = last and not self._chief.preempted
         return machine.Gathered(last=last)
+
+    def _go_on_from(self, capture: Capture, why: str, *, rolled_back: bool) -> None:
+        """Make ledger, apply log and record say what `capture` does, and what it lacks."""
+        lost = self._chief.restore(capture, rolled_back=rolled_back)
+        self._forget(capture.held.sequence)
+        self._reporter.broke(capture, why, lost)
 
     def _commit_now(self) -> None:
         epoch = self._epoch.number if self._epoch else self._start.epoch

@@ -11,14 +11,16 @@ from typing import Any
 import jax.numpy as jnp
 
 from hybridsync.chief.board import Board
+from hybridsync.chief.intake import Intake
 from hybridsync.clock import Clock
-from hybridsync.messages import Capture, Span
+from hybridsync.messages import Capture, RoleEvent, Span
 from hybridsync.plan import Phase
 from hybridsync.run import Run
 from hybridsync.switching.commits import Commit
 from hybridsync.telemetry.events import FIELDS, read_events
 from hybridsync.telemetry.metrics import Metrics, Staleness
 from hybridsync.telemetry.recorder import Recorder
+from hybridsync.telemetry.roster import Roster
 from hybridsync.telemetry.summary import Summary, Units, write_summary
 
 Hook = Callable[[Metrics], None]
@@ -111,6 +113,7 @@ class Reporter:
         self._wait_secs: Counter[int] = Counter()
         self._phase: Phase | None = None
         self._over = False
+        self._roster = Roster(read_events(run.workdir) if run.workdir else [])
         self._due = [(chief.num_applied // every + 1) * every for _, every in hooks]
         self._final: dict[str, Any] = {}
         self._stragglers: set[int] = set()
@@ -166,6 +169,11 @@ class Reporter:
         for switch in lost_switches(read_events(workdir)):
             self._switches.append(self._recorder.events.write("switch", **switch))
 
+    @property
+    def present(self) -> dict[tuple[str, int], int]:
+        """(role, id) -> process, of those that the record says take part; the chief, which writes it, is among them."""
+        return self._roster.present
+
     def meshes_used(self) -> list[tuple[tuple[int, ...], int]]:
         """Return the members and lanes of all phases since the roles' world began, which an earlier chief announced."""
         found: list[tuple[tuple[int, ...], int]] = []
@@ -186,7 +194,7 @@ class Reporter:
     def broke(self, capture: Capture, why: str, rolled_back: int) -> None:
         """Write that the current phase broke, and that the run goes on from `capture`."""
         self._compile_secs = 0.0
-        if not self._over:
+        if self._phase is not None and not self._over:
             self.event("phase_ended", units=capture.held.units, fingerprint=capture.held.fingerprint, why=why)
         if rolled_back:
             self.event("rollback", to_units=capture.held.units, rolled_back=rolled_back)
@@ -236,22 +244,38 @@ class Reporter:
 
     # --- the beat ---
 
-    def tick(self) -> None:
-        """Take what roles reported; write what is due."""
-        intake = self._chief.take_intake()
+    def _came_and_went(self, intake: Intake) -> None:
+        """Write which processes are new and which are gone: what a place lost stands before who takes it next."""
+        new = {(hello.role, hello.id, hello.pid) for hello in intake.joined}
+        quick = [lost for lost in intake.lost if (lost.role, lost.id, lost.pid) in new]
+        for lost in intake.lost:
+            if lost not in quick:
+                self._lost(lost)
         for hello in intake.joined:
+            self._roster.joined(hello.role, hello.id, hello.pid)
             self.event(
                 "role_started", role=hello.role, id=hello.id, pid=hello.pid, host=hello.host, address=hello.address
             )
             if hello.role == "worker":
                 self.event("worker_joined", worker=hello.id)
-        for lost in intake.lost:
-            self.event("role_lost", role=lost.role, id=lost.id, reason=lost.reason, pid=lost.pid)
-            if lost.role == "worker":
-                self.event("worker_left", worker=lost.id)
-            self.note(f"{lost.role} {lost.id} lost: {lost.reason}")
+        for lost in quick:
+            self._lost(lost)
         for event in intake.restarted:
             self.note(f"{event.role} {event.id}: {event.reason}")
+
+    def _lost(self, lost: RoleEvent) -> None:
+        is_news, leaves = self._roster.lost(lost.role, lost.id, lost.pid)
+        if not is_news:
+            return
+        self.event("role_lost", role=lost.role, id=lost.id, reason=lost.reason, pid=lost.pid)
+        if lost.role == "worker" and leaves:
+            self.event("worker_left", worker=lost.id)
+        self.note(f"{lost.role} {lost.id} lost: {lost.reason}")
+
+    def tick(self) -> None:
+        """Take what roles reported; write what is due."""
+        intake = self._chief.take_intake()
+        self._came_and_went(intake)
         for role, role_id, spans, offset in intake.spans:
             self._recorder.timeline.add(role, role_id, spans, offset)
         for found in intake.quarantined:

@@ -236,7 +236,7 @@ def test_an_evicted_worker_is_refused_reported_and_its_process_is_to_end():
         lease(chief, phase, 2)
     assert collect(chief, phase, 0)[: len(units)] == units
     worker_died(chief, 2)
-    assert chief.take_intake().lost == [], "its end is told once"
+    assert [lost.pid for lost in chief.take_intake().lost] == [102], "the record leaves out what it has"
 
 
 def test_a_worker_without_a_sign_of_life_breaks_a_lock_step_phase_and_its_process_is_to_end():

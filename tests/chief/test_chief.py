@@ -180,6 +180,15 @@ def test_a_process_in_the_place_of_another_is_news_and_a_first_one_is_not():
     assert chief.take_intake().restarted == [again]
 
 
+def test_a_worker_that_is_lost_before_it_came_to_a_restarted_chief_is_waited_for():
+    """The world's first mesh was met in the earlier chief's time; there may be no phase to go on with."""
+    chief = Chief(Ledger(WORKLOAD), 2, "schema", SYSTEM_CLOCK, math.inf, restarted=True)
+    chief.adopt(None, Path.SYNC)
+    chief.role_lost(RoleEvent("worker", 1, 101, "signal SIGKILL", 0.0))
+    chief.raise_failure()
+    assert chief.missing_workers() == [0, 1]
+
+
 def test_a_new_process_that_is_lost_before_it_came_costs_a_running_phase_nothing():
     chief = make_chief(num_workers=2)
     begin(chief)
@@ -187,6 +196,7 @@ def test_a_new_process_that_is_lost_before_it_came_costs_a_running_phase_nothing
     chief.role_lost(RoleEvent("worker", 1, 500, "signal SIGKILL", 0.0))
     chief.raise_failure()
     assert chief.missing_workers() == [1]
+    assert [lost.pid for lost in chief.take_intake().lost] == [101, 500], "the record is to name both"
 
 
 def test_registering_again_in_the_same_life_changes_nothing():

@@ -15,12 +15,12 @@ from typing import Any
 
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.telemetry.events import read_events
-from hybridsync.telemetry.lines import read_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 PLANTED = Path(__file__).with_name("planted.py")
 POLL_SECS = 0.02
 END_SECS = 240.0
+METRICS_TAIL_BYTES = 1 << 14
 STUCK_SECS = 90.0
 """How long the units applied may stay the same: a slot waits for its new process to import and compile."""
 
@@ -170,9 +170,18 @@ class Job:
         return self._screen.read_text()
 
     def units(self) -> int:
-        """Return the units applied by the last line of metrics.jsonl."""
-        lines = read_lines(self.workdir / "metrics.jsonl")
-        return lines[-1]["units"] if lines else 0
+        """Return the units applied by the last line of metrics.jsonl.
+
+        Waits ask again and again, so only the file's end is read: the job is to have the machine, not its observer.
+        """
+        try:
+            with open(self.workdir / "metrics.jsonl", "rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - METRICS_TAIL_BYTES))
+                ends = file.read().splitlines(keepends=True)
+        except FileNotFoundError:
+            return 0
+        whole = [line for line in ends if line.startswith(b"{") and line.endswith(b"}\n")]
+        return json.loads(whole[-1])["units"] if whole else 0
 
     def live_workers(self) -> dict[int, int]:
         """Return id -> pid of the workers that have joined and are not known to be lost."""
@@ -180,8 +189,8 @@ class Job:
         for event in self.life():
             if event["kind"] == "role_started" and event["role"] == "worker":
                 alive[event["id"]] = event["pid"]
-            if event["kind"] == "role_lost" and event["role"] == "worker":
-                alive.pop(event["id"], None)
+            if event["kind"] == "role_lost" and alive.get(event["id"]) == event["pid"] and event["role"] == "worker":
+                del alive[event["id"]]
         return alive
 
     def summary(self) -> dict[str, Any]:

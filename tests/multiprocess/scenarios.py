@@ -252,33 +252,6 @@ def newest_pid(job: Job, role: str, role_id: int) -> int:
     return started[-1]["pid"]
 
 
-def everybody_is_hurt_at_random(
-    workdir: Path, *, plan: str, faults: int, seed: int, servers: int = 1, units: int = 20000, gap_secs: float = 3.0
-) -> dict[str, int]:
-    """Workers killed and stopped, servers and the chief killed: the run ends by itself; returns how often each was."""
-    rng = random.Random(seed)
-    hurt: dict[str, int] = {}
-    more = (f"--servers={servers}", "--set=model.copies=4", "--checkpoint_secs=2")
-    with tally(workdir, *more, plan=plan, units=units, workers=4, unit_secs=0.02) as job:
-        job.until_units(50)
-        for fault in range(faults):
-            job.pause(rng.uniform(0.3, 2 * gap_secs - 0.3))
-            kind = rng.choices(["worker", "stop", "server", "chief"], [5, 2, 2, 2])[0]
-            role_id = rng.randrange({"worker": 4, "stop": 4, "server": servers, "chief": 1}[kind])
-            pid = newest_pid(job, "worker" if kind == "stop" else kind, role_id)
-            if gone(pid, secs=0.0):  # its successor is still on its way
-                continue
-            assert job.process.poll() is None, f"the run ended by itself after {fault} faults:\n{job.screen()}"
-            os.kill(pid, signal.SIGSTOP if kind == "stop" else signal.SIGKILL)
-            hurt[kind] = hurt.get(kind, 0) + 1
-        assert job.wait(secs=600.0) == 0, job.output + job.logs()
-        assert_exactly_once(job.summary())
-        epochs = [event["epoch"] for event in job.events("phase_entered")]
-        assert epochs == sorted(set(epochs)), f"an epoch was handed out twice: {epochs}"
-        assert job.tracebacks() == []
-    return hurt
-
-
 def faults_at_random(workdir: Path, *, plan: str, lives: int, kills: int, seed: int) -> None:
     """Some worker kills in every life, everything killed at the end of each, and one life more that completes."""
     rng = random.Random(seed)

@@ -58,13 +58,6 @@ def test_each_member_in_turn_may_be_lost(tmp_path: Path, victim: int, number: si
     scenarios.members_are_lost_in_lock_step(tmp_path / "run", number, victims=(victim,))
 
 
-@pytest.mark.soak
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("plan", ["bsp", "asp", scenarios.MIXED])
-def test_forty_faults_on_every_role_leave_every_unit_applied_once(tmp_path: Path, plan: str) -> None:
-    scenarios.everybody_is_hurt_at_random(tmp_path / "run", plan=plan, faults=40, seed=40, servers=2, units=12000)
-
-
 def test_a_chief_killed_while_a_phase_is_entered_leaves_one_epoch_and_every_unit_once(tmp_path: Path) -> None:
     stages.a_role_is_killed_at_a_stage(tmp_path / "run", "bsp:50%,asp", "ENTER", "chief-0")
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,17 +13,19 @@ from pathlib import Path
 import pytest
 
 from hybridsync.telemetry.events import read_events
-from tests.multiprocess.job import users_environment
+from tests.multiprocess.job import Job, users_environment
+from tests.multiprocess.random_faults import WORKERS_ONLY, Victims
 
 ROOT = Path(__file__).resolve().parents[2]
 SECS = 200.0
+DEATHS = 10
 
 
-def launch(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def launch(module: str, *arguments: str, secs: float = SECS) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", f"launch.{module}", *arguments]
     environment = users_environment()
     return subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=SECS, check=False
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=secs, check=False
     )
 
 
@@ -44,3 +49,30 @@ def test_a_run_of_processes_replays_bit_for_bit_and_a_wrong_update_is_found(tmp_
     assert (done.returncode, done.stderr) == (1, ""), done.stdout + done.stderr
     (entered, _) = read_events(tmp_path, "phase_entered")
     assert f"since epoch {entered['epoch']} (bsp, updates 1 to 31)" in done.stdout
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_a_lock_step_run_that_lost_members_again_and_again_replays_bit_for_bit(tmp_path: Path) -> None:
+    rng = random.Random(10)
+    flags = ["--plan=bsp", "--workers=4", "--apply_log", "--compute_secs=0.02", "--checkpoint_secs=3"]
+    flags += ["--set=workload=100000", "--set=telemetry.log_secs=0.1"]
+    with Job(tmp_path / "run", "configs/digits_mlp.py", *flags) as job:
+        victims = Victims(job, WORKERS_ONLY)
+        job.until_phase("bsp")
+        for _ in range(DEATHS):
+            job.until_units(job.units() + rng.randrange(10, 250))
+            victims.hurt(rng)
+        for pid in victims.hit:
+            job.until_lost(pid)
+        job.until(lambda: len(job.events("phase_entered")[-1]["members"]) == 4, "all members were back")
+        job.until_phase("bsp")
+        job.send(signal.SIGTERM)
+        assert job.wait() == 75, job.output + job.logs()
+        entered = job.events("phase_entered")
+    assert len({(*event["members"], event["lane"]) for event in entered}) == len(entered), "a dead mesh was used again"
+    assert sum(event["reason"] == "death" for event in entered) > 3 and any(e["reason"] == "join" for e in entered)
+    assert len({len(event["members"]) for event in entered}) > 1
+    done = launch("replay", str(tmp_path / "run"), secs=1200.0)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    assert re.match(r"\d+ updates replayed, bit for bit: fingerprint ", done.stdout), done.stdout

@@ -377,7 +377,7 @@ BUGS = [
     (hands_over_the_older_state, plain, "lock-step replicas must be equal"),
     (resumes_with_the_wrong_ledger, preempted_and_resumed, TALLY),
     (goes_on_from_the_last_commit, broken_off, r"rolled_back=[1-9]"),
-    (counts_what_was_lost_as_applied, broken_off, "the ledger counts 60 units as applied"),
+    (counts_what_was_lost_as_applied, broken_off, r"the ledger counts \d+ units as applied"),
 ]
 
 

@@ -345,7 +345,7 @@ class Lost:
         return getattr(self._store, name)
 
 
-def test_the_loss_of_a_server_is_told_and_ends_every_capture_by_name():
+def test_the_loss_of_a_server_ends_every_capture_by_name_and_the_primary_lives_on():
     cluster = Cluster(programs(), 2, wrap=Lost)
     phase = cluster.enter()
     push = push_of(phase, 0)
@@ -354,7 +354,7 @@ def test_the_loss_of_a_server_is_told_and_ends_every_capture_by_name():
     cluster.primary.push_pull(push, cluster.parts[0].contribution.take(gradient_of(0)))
     with pytest.raises(RoleLost, match="could not be reached"):
         cluster.captured(phase)
-    assert [str(error) for error in cluster.failures] == ["server 1 could not be reached"]
+    assert cluster.failures == [], "who is gone is for the chief to judge"
     second = cluster.enter(2)
     assert cluster.captured(second)[0].held.units == 0
 

@@ -58,8 +58,14 @@ def test_a_run_that_is_asked_to_stop_waits_for_nobody(chief):
         arrivals_at(chief).await_all()
 
 
-def test_a_restarted_chief_waits_until_nobody_new_comes(chief, monkeypatch):
+def test_a_restarted_chief_waits_until_nobody_new_comes_and_gives_up_who_was_there(chief, monkeypatch):
+    """Nothing else would end a process that is stopped."""
     monkeypatch.setattr(arrivals, "SETTLE_SECS", 0.1)
     chief.register(hello(0))
-    arrivals_at(chief).await_settled()
+    there = {("chief", 0): 1, ("supervisor", 0): 2, ("worker", 0): 100, ("worker", 1): 101, ("server", 0): 99}
+    arrivals_at(chief).await_settled(there)
     assert chief.live_workers() == (0,)
+    evicted = chief.take_evicted()
+    assert [(event.role, event.id, event.pid) for event in evicted] == [("worker", 1, 101), ("server", 0, 99)]
+    assert evicted[0].reason == "no sign of life for 0.1 s since the chief was restarted"
+    assert chief.take_intake().lost == evicted

@@ -348,16 +348,21 @@ def test_hooks_are_called_at_their_units_and_once_however_many_were_passed(make_
 # --- what else a tick takes, and the end ---
 
 
+def comings(desk: Desk) -> list[tuple[str, Any, Any]]:
+    """Return (kind, role or worker, pid) of what the record says of processes."""
+    told = [event for event in events_of(desk.workdir) if event["kind"].startswith(("role_", "worker_"))]
+    return [(event["kind"], event.get("role", event.get("worker")), event.get("pid")) for event in told]
+
+
 def test_roles_that_came_and_went_are_events(desk: Desk) -> None:
-    lost = RoleEvent("worker", 1, 7, "signal SIGKILL", 5.0)
-    desk.after(0.1, intake=Intake(joined=[hello(1), hello(0, role="server")], lost=[lost]))
-    kinds = [(event["kind"], event.get("role", event.get("worker"))) for event in events_of(desk.workdir)]
-    assert kinds[1:] == [
-        ("role_started", "worker"),
-        ("worker_joined", 1),
-        ("role_started", "server"),
-        ("role_lost", "worker"),
-        ("worker_left", 1),
+    worker, server = hello(1, pid=7), hello(0, role="server")
+    desk.after(0.1, intake=Intake(joined=[worker, server], lost=[RoleEvent("worker", 1, 7, "signal SIGKILL", 5.0)]))
+    assert comings(desk) == [
+        ("role_started", "worker", 7),
+        ("worker_joined", 1, None),
+        ("role_started", "server", server.pid),
+        ("role_lost", "worker", 7),
+        ("worker_left", 1, None),
     ]
 
 
@@ -366,6 +371,35 @@ def test_the_user_is_shown_which_process_was_started_again(desk: Desk) -> None:
     desk.recorder.progress.note = shown.append
     desk.after(0.1, intake=Intake(restarted=[RoleEvent("worker", 1, 8, "restart after signal SIGKILL", 5.0)]))
     assert shown == ["worker 1: restart after signal SIGKILL"]
+def test_a_process_that_was_given_up_and_then_ended_is_lost_once(desk: Desk) -> None:
+    given_up, ended = (RoleEvent("worker", 1, 7, reason, 5.0) for reason in ("no sign of life", "signal SIGKILL"))
+    desk.after(0.1, intake=Intake(joined=[hello(1, pid=7)]))
+    desk.after(0.1, intake=Intake(lost=[given_up]))
+    desk.after(0.1, intake=Intake(lost=[ended], joined=[hello(1, pid=8)]))
+    assert comings(desk)[2:] == [
+        ("role_lost", "worker", 7),
+        ("worker_left", 1, None),
+        ("role_started", "worker", 8),
+        ("worker_joined", 1, None),
+    ]
+
+
+def test_who_was_lost_while_nobody_was_there_to_write_is_told_by_the_next_chief(tmp_path: Path) -> None:
+    first = Desk(tmp_path)
+    first.after(0.1, intake=Intake(joined=[hello(1, pid=7), hello(2, pid=9)]))
+    first.after(0.1, intake=Intake(lost=[RoleEvent("worker", 2, 9, "no sign of life", 5.0)]))
+    first.recorder.close()
+    second = Desk(tmp_path)
+    lost = [RoleEvent("worker", 2, 9, "signal SIGKILL", 6.0), RoleEvent("worker", 1, 7, "signal SIGKILL", 6.0)]
+    second.after(0.1, intake=Intake(joined=[hello(1, pid=8)], lost=lost))
+    second.recorder.close()
+    assert comings(second)[-4:] == [
+        ("role_lost", "worker", 7),
+        ("worker_left", 1, None),
+        ("role_started", "worker", 8),
+        ("worker_joined", 1, None),
+    ]
+    assert sum(kind == "role_lost" for kind, _, _ in comings(second)) == 2
 
 
 def test_spans_of_a_clock_that_is_ahead_stand_where_the_chiefs_would_have_put_them(desk: Desk) -> None:
