@@ -76,6 +76,16 @@ def launch_of_flags() -> Launch:
 
 def train_here(launch: Launch) -> int:
     """Train in this process; SIGTERM and SIGINT save and stop. Returns the exit code."""
+    trainer: Trainer | None = None
+
+    def save_and_stop(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_DFL)  # a second one does not wait
+        if trainer is None:  # nothing has begun that could be saved
+            sys.exit(EXIT_PREEMPTED)
+        trainer.preempt()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, save_and_stop)
     from hybridsync.trainer import Trainer
 
     run = launch.run()
@@ -89,13 +99,6 @@ def train_here(launch: Launch) -> int:
         convert_units=launch.convert_units,
         file=run.file,
     )
-
-    def save_and_stop(number: int, _: object) -> None:
-        signal.signal(number, signal.SIG_DFL)  # a second one does not wait
-        trainer.preempt()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, save_and_stop)
     return EXIT_COMPLETED if trainer.fit().completed else EXIT_PREEMPTED
 
 
