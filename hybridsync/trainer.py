@@ -125,7 +125,7 @@ class Trainer:
         self._hooks.append((hook, every))
 
     def preempt(self) -> None:
-        """Ask a running `fit` to save its state and return early."""
+        """Ask `fit`, under way or about to begin, to save its state and return early."""
         self._preempted = True
         if self._chief is not None:
             self._chief.preempt()
@@ -137,8 +137,13 @@ class Trainer:
           WorkdirError, ResumeError, CheckpointError, DataError: refused before anything was trained.
           HybridSyncError: the run could not go on; its last checkpoint is intact.
         """
+        try:
+            return self._fit()
+        finally:
+            self._chief, self._preempted = None, False
+
+    def _fit(self) -> FitResult:
         run, clock = self._run, SYSTEM_CLOCK
-        self._chief, self._preempted = None, False
         try:
             opening = open_run(
                 run, resume=self._resume, init_from=self._init_from, convert_units=self._convert_units
@@ -188,6 +193,7 @@ class Trainer:
                 self._hooks.pop()
                 self.preempt()
                 self.result = fitted.result()
+                self._preempted = False  # `fit` may have ended before it was asked
 
 
 def _path(path: str | Path | None) -> Path | None:

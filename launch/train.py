@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import signal
 import sys
+import threading
 from pathlib import Path
 
 from absl import app, flags, logging
@@ -76,6 +77,17 @@ def launch_of_flags() -> Launch:
 
 def train_here(launch: Launch) -> int:
     """Train in this process; SIGTERM and SIGINT save and stop. Returns the exit code."""
+    trainer: Trainer | None = None
+    asked = threading.Event()
+
+    def save_and_stop(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_DFL)  # a second one does not wait
+        asked.set()
+        if trainer is not None:
+            trainer.preempt()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, save_and_stop)
     from hybridsync.trainer import Trainer
 
     run = launch.run()
@@ -89,13 +101,8 @@ def train_here(launch: Launch) -> int:
         convert_units=launch.convert_units,
         file=run.file,
     )
-
-    def save_and_stop(number: int, _: object) -> None:
-        signal.signal(number, signal.SIG_DFL)  # a second one does not wait
-        trainer.preempt()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, save_and_stop)
+    if asked.is_set():  # nothing has begun that could be saved
+        return EXIT_PREEMPTED
     return EXIT_COMPLETED if trainer.fit().completed else EXIT_PREEMPTED
 
 

@@ -249,7 +249,10 @@ class Board(Waiting):
             return ready()
 
     def expire(self) -> None:
-        """Treat roles whose lease has run out as lost; after its own silence the chief judges nobody."""
+        """Treat roles whose lease has run out as lost; when it has not judged for long, the chief was silent itself.
+
+        Then it judges nobody: every lease begins anew.
+        """
         with self._condition:
             silent, self._judged = self._clock.monotonic() - self._judged, self._clock.monotonic()
             if silent > HEARTBEAT_SECS:

@@ -99,6 +99,7 @@ class Chief(Board):
         with self._condition:
             members = self._servers if report.role == "server" else self._workers
             members.beat(report.id, report.incarnation, self._clock.monotonic())
+            self.expire()  # here too: the manager may be in a call to the very role that is silent
             if report.epoch == self._leasing.epoch:
                 check_report(report, self.ledger.workload + self.ledger.num_dropped)
             if report.exchange is not None:

@@ -35,12 +35,16 @@ _COMMON_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.keepalive_permit_without_calls", 1),
 ]
 
-# A partition is noticed within keepalive time + timeout, and is over one backoff after it heals. A role that
-# compiles on a shared machine can starve for a second, hence the generous timeout.
+# What the network drops is noticed within keepalive time + timeout, because the kernel misses its acknowledgements,
+# and is over one backoff after it heals. Where the other kernel goes on to acknowledge (a stopped process, a gateway
+# that swallows replies) only a ping tells, which gRPC awaits for a minute unless told otherwise: here for as long as a
+# server's lease, because a server that goes on within it costs nobody anything. A role that compiles on a shared
+# machine can starve for a second, hence the generous timeouts.
 _CHANNEL_OPTIONS = [
     *_COMMON_OPTIONS,
     ("grpc.keepalive_time_ms", 2000),
     ("grpc.keepalive_timeout_ms", 2000),
+    ("grpc.http2.ping_timeout_ms", 15_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1000),  # this one is the time a connection attempt is given
     ("grpc.max_reconnect_backoff_ms", 1000),

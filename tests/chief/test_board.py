@@ -268,13 +268,28 @@ def test_a_server_is_given_more_time_than_a_worker():
     assert "server 0 was lost (no sign of life for 15 s)" in chief.broken
 
 
+def test_a_silent_server_is_given_up_though_nobody_but_the_workers_heartbeats_comes_to_judge_it():
+    """The manager may be in a call to that server for all this time."""
+    clock = ManualClock()
+    chief = make_chief(clock=clock, lease_secs=3.0)
+    phase = begin(chief, servers=(SERVER,))
+    for _ in range(31):
+        clock.advance(0.5)
+        for worker in range(4):
+            chief.report(Report("worker", worker, 1, phase.epoch))
+    assert "server 0 was lost (no sign of life for 15 s)" in chief.broken
+    assert chief.missing_workers() == []
+
+
 def test_who_is_silent_is_stuck_before_those_that_speak(monkeypatch):
     monkeypatch.setattr(chief_module, "POLL_SECS", 0.0)  # this clock stands still
     clock = ManualClock()
     chief = make_chief(clock=clock, lease_secs=60.0)
     phase = begin(chief, "bsp")
     enter_all(chief, phase)
-    clock.advance(2.0)
+    for _ in range(4):
+        clock.advance(0.5)
+        chief.expire()
     for worker, doing in [(0, WAITING), (1, "compute"), (3, WAITING)]:
         chief.report(Report("worker", worker, 1, phase.epoch, doing=doing))
     assert chief.stuck(1.0) == [2]

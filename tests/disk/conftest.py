@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from hybridsync.checkpoint import CheckpointStore
+from tests import shims
 from tests.disk import faultfs, oracle
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +38,7 @@ class Victim:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.disk.victim", *([bug] if bug else [])],
             cwd=ROOT,
-            env=faultfs.environment(library),
+            env=shims.environment(library),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -85,10 +86,7 @@ def tmp_path(folders: Path) -> Path:
 @pytest.fixture(scope="session")
 def library(folders: Path) -> Path:
     """Return the built library of the failing disk."""
-    cc = faultfs.compiler()
-    if cc is None:
-        pytest.skip("no C compiler (cc, gcc, clang) is on the path: the failing disk cannot be built")
-    return faultfs.build(cc, folders)
+    return shims.build(faultfs.SOURCE, folders)
 
 
 @pytest.fixture

@@ -1,34 +1,13 @@
-"""Builds the failing disk (faultfs.c), starts processes on it, and gives them its switches."""
+"""The failing disk (faultfs.c): where its source is, and the switches of a process that has it preloaded."""
 
 from __future__ import annotations
 
 import ctypes
 import os
-import shutil
-import subprocess
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("faultfs.c")
 NO_MODE = ""
-
-
-def compiler() -> str | None:
-    """Return the C compiler of this machine, None where there is none."""
-    return next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
-
-
-def build(cc: str, folder: Path) -> Path:
-    """Compile the library into `folder`."""
-    library = folder / "faultfs.so"
-    command = [cc, "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", str(library), str(SOURCE)]
-    done = subprocess.run([*command, "-ldl", "-lpthread"], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, f"{SOURCE.name} does not compile:\n{done.stderr}"
-    return library
-
-
-def environment(library: Path) -> dict[str, str]:
-    """Return the environment of a process that has the library in front of its files."""
-    return {**os.environ, "LD_PRELOAD": str(library)}
 
 
 class FaultyDisk:

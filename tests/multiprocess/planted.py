@@ -21,6 +21,7 @@ from hybridsync.runtime import child, supervisor
 from launch import train
 
 HOLD_SECS = 20.0
+SAVE_STAGES = ("SEAL", "SYNC", "NAMED", "DROP")
 
 
 def server_forgets_what_it_applied() -> None:
@@ -125,6 +126,13 @@ def ledger_keeps_what_the_server_lost() -> None:
     Ledger.restore = keep
 
 
+def deadlines_by_the_wall_clock() -> None:
+    """Leases and deadlines go by a clock that somebody may set."""
+    from hybridsync.clock import SystemClock
+
+    SystemClock.monotonic = SystemClock.wall
+
+
 BUGS: dict[str, Callable[[], None]] = {
     bug.__name__: bug
     for bug in (
@@ -137,40 +145,55 @@ BUGS: dict[str, Callable[[], None]] = {
         restarted_chief_starts_from_disk,
         ledger_keeps_what_the_server_lost,
         only_the_first_signal_counts,
+        deadlines_by_the_wall_clock,
     )
 }
 
 
 def stands_at(stage: str, workdir: Path) -> None:
-    """No bug: the chief stands still at a stage of the run's first switch, once, so that a test can hurt somebody.
+    """No bug: the chief stands still at a stage of the first switch, or of a save, so that a test can hurt somebody.
 
-    It leaves the file `at-STAGE` in the workdir, and goes on when that is gone, or after HOLD_SECS.
+    It leaves the file `at-STAGE` in the workdir, and goes on when that is gone, or after HOLD_SECS. It does so once: in
+    no later life of the chief as long as `was-STAGE` lies there.
     """
     if os.environ.get(child.ROLE) != "chief":
         return
-    from hybridsync.checkpoint import CheckpointStore
+    from hybridsync.checkpoint import CheckpointStore, store
     from hybridsync.switching.manager import Manager
 
     places = {
-        "DRAIN": (Manager, "_drain", 1),
-        "CAPTURE": (Manager, "_capture_final", 1),
-        "RESERVE": (Manager, "_reserve", 2),  # the first one is the start's
-        "ENTER": (Manager, "_announce", 2),
-        "COMMIT": (CheckpointStore, "save", 2),
+        "DRAIN": (Manager, "_drain"),
+        "CAPTURE": (Manager, "_capture_final"),
+        "RESERVE": (Manager, "_reserve"),
+        "ENTER": (Manager, "_announce"),
+        "COMMIT": (CheckpointStore, "save"),
+        # of a save: its arrays are written, its manifest as well, it has its name, what is too old is to go
+        "SEAL": (store, "files_of"),
+        "SYNC": (store, "sync_tree"),
+        "NAMED": (store, "sync_directory"),
+        "DROP": (CheckpointStore, "_drop_old"),
     }
-    owner, name, turn = places[stage]
-    original, calls = getattr(owner, name), []
+    armed = threading.Event()
+    arming = "_announce" if stage in SAVE_STAGES else "_drain"
+    begin = getattr(Manager, arming)
+
+    def arm(self):
+        armed.set()
+        return begin(self)
+
+    setattr(Manager, arming, arm)
+    owner, name = places[stage]
+    original = getattr(owner, name)
     marker, done = workdir / f"at-{stage}", workdir / f"was-{stage}"
 
-    def standing(self, *args, **options):
-        calls.append(name)
-        if len(calls) == turn and not done.exists():
+    def standing(*args, **options):
+        if armed.is_set() and not done.exists():
             done.touch()
             marker.touch()
             deadline = time.monotonic() + HOLD_SECS
             while marker.exists() and time.monotonic() < deadline:
                 threading.Event().wait(0.005)
-        return original(self, *args, **options)
+        return original(*args, **options)
 
     setattr(owner, name, standing)
 
