@@ -46,6 +46,7 @@ def run_chief(
     address: str,
     restarted: bool,
     coordinator: str,
+    num_devices: int,
     report: Callable[[dict], None],
     screen: TextIO = sys.stderr,
 ) -> int:
@@ -59,6 +60,7 @@ def run_chief(
       address: `host:port` to serve on.
       restarted: another chief served this run before, whose roles may still train.
       coordinator: `host:port` where the supervisor, this process's parent, serves the world.
+      num_devices: local devices of each worker, among which a mesh of the world chooses.
       report: tells the supervisor: {"address": ...} once served.
       screen: where progress is shown.
 
@@ -82,7 +84,7 @@ def run_chief(
         restarted=restarted,
     )
     try:
-        summary = _manage(opening, recorder, address, restarted, coordinator, report)
+        summary = _manage(opening, recorder, address, restarted, coordinator, num_devices, report)
     finally:
         recorder.close()
         opening.lock.release()
@@ -95,6 +97,7 @@ def _manage(
     address: str,
     restarted: bool,
     coordinator: str,
+    num_devices: int,
     report: Callable[[dict], None],
 ) -> Summary:
     run, clock = opening.run, SYSTEM_CLOCK
@@ -144,8 +147,10 @@ def _manage(
         keeper=kept,
         clock=clock,
         evict=evict,
+        renew=lambda: report({"renew": True}),
         forget=lambda sequence: applylog.cut(apply_log, sequence),
         restarted=restarted,
+        num_devices=num_devices,
     )
     try:
         return manager.run()

@@ -26,7 +26,7 @@ class MeshMean:
 
     Args:
       members: slots in mesh order; the order decides the rounding.
-      lane: which device of each member, for messages.
+      lane: which devices of the members, for messages.
       devices: one `jax.Device` of each member, in this order.
       process_index: the slot of this process.
       arrive: `arrive(timeout_secs, check)` returns when all members have come here.
@@ -139,6 +139,11 @@ class MeshMean:
         """Refuse every later call: a mesh that lost a member never works again."""
         with self._condition:
             self._dead = self._dead or reason
+
+    @property
+    def dead(self) -> bool:
+        """Whether every later call is refused."""
+        return bool(self._dead)
 
     def wait_idle(self, timeout_secs: float) -> bool:
         """Wait until no call is under way, and return whether that is so."""

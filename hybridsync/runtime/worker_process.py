@@ -63,7 +63,14 @@ def run_worker(spec: RoleSpec, make_run: Callable[[], Run], at_unit: Callable[[i
     """
     loop: WorkerLoop | None = None
     num_workers = spec.num_workers
-    world = World.join(spec.coordinator, spec.role_id, num_workers, timeout_secs=JOIN_SECS, reborn=spec.life > 0)
+    world = World.join(
+        spec.coordinator,
+        spec.role_id,
+        num_workers,
+        num_devices=spec.num_devices,
+        timeout_secs=JOIN_SECS,
+        reborn=spec.life > 0,
+    )
     run = make_run()
     assert run.workdir is not None
     use_compilation_cache(run.workdir)

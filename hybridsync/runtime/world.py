@@ -2,8 +2,8 @@
 
 The coordination service runs in the supervisor (`start_service`), which never imports jax. Workers join once
 (`World.join`) and stay until they end. Who takes part in a phase is a mesh over some of the world's devices,
-in an order (`World.mesh`): each worker computes on its first local device, and a mesh takes one device, the
-lane, of each member. A mesh that lost a member is dead for good; the same members go on over another lane.
+in an order (`World.mesh`): each worker computes on its first local device, and a mesh takes one device of
+each member, as its lane says. A mesh that lost a member is dead for good; the same members go on over another lane.
 
 jax offers none of this in public. Every private name of jax and jaxlib that HybridSync uses is in this file,
 and each is looked up by `_private`, which says what an unsuited version lacks.
@@ -22,6 +22,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hybridsync.chief.meshes import NUM_DEVICES, devices_of
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import ConfigError, HybridSyncError, WaitTimeout
 from hybridsync.runtime.sockets import Endpoint, listening, shut_down_connected
@@ -29,7 +30,6 @@ from hybridsync.runtime.sockets import Endpoint, listening, shut_down_connected
 if TYPE_CHECKING:
     from hybridsync.runtime.mesh import MeshMean
 
-DEFAULT_LANES = 16
 # The service is a meeting point here, not the failure detector (leases and supervisors are), and a short
 # timeout would abort a worker that was merely stopped for a while.
 _HEARTBEAT_SECS = 3600
@@ -108,19 +108,19 @@ class World:
     Attributes:
       process_index: this worker's slot.
       num_workers: slots of the world.
-      num_lanes: local devices of each worker, each a way to a fresh communicator of the same members.
+      num_devices: local devices of each worker: another choice among them is a fresh communicator of the same members.
       compute_device: where all of this worker's computation lives, so that another lane recompiles nothing
         but the collective.
     """
 
     def __init__(
-        self, client: Any, process_index: int, num_workers: int, num_lanes: int, listener: Endpoint
+        self, client: Any, process_index: int, num_workers: int, num_devices: int, listener: Endpoint
     ) -> None:
         import jax
 
         self.process_index = process_index
         self.num_workers = num_workers
-        self.num_lanes = num_lanes
+        self.num_devices = num_devices
         self.compute_device = jax.local_devices()[0]
         self._client = client
         self._listener = listener
@@ -138,7 +138,7 @@ class World:
         process_index: int,
         num_workers: int,
         *,
-        lanes: int = DEFAULT_LANES,
+        num_devices: int = NUM_DEVICES,
         timeout_secs: float = 60.0,
         reborn: bool = False,
         host: str = "127.0.0.1",
@@ -149,7 +149,7 @@ class World:
           address: "host:port" of the service.
           process_index: this worker's slot.
           num_workers: slots of the world.
-          lanes: local devices.
+          num_devices: local devices.
           timeout_secs: how long to wait for the service and for the other workers.
           reborn: an earlier process had this slot.
           host: address that carries the collectives, in plain text: loopback or a private interface.
@@ -173,7 +173,7 @@ class World:
                 "devices already; move array work out of module level"
             )
         jax.config.update("jax_enable_recoverability", True)
-        jax.config.update("jax_num_cpu_devices", lanes)
+        jax.config.update("jax_num_cpu_devices", num_devices)
         client = _connect(address, process_index, num_workers, timeout_secs)
         state.coordinator_address, state.client = address, client
         state.process_id, state.num_processes = process_index, num_workers
@@ -197,22 +197,23 @@ class World:
         # Read from here on only to let process 0 alone write the persistent compilation cache. Each worker
         # compiles for its own device, under its own key: without this all but one compile anew in each life.
         state.process_id = 0
-        return cls(client, process_index, num_workers, lanes, opened.pop())
+        return cls(client, process_index, num_workers, num_devices, opened.pop())
 
     def mesh(self, members: Sequence[int], lane: int) -> MeshMean:
         """Return the collective over `members`, in this order, on `lane`; the same object each time.
 
-        Only the members may ask for it. The order decides the rounding, so it belongs to a phase.
+        Only the members may ask for it. The order decides the rounding, so it belongs to a phase. A member alone
+        is connected to nobody, so that what broke its mesh leaves nothing behind: it gets a new one.
         """
         from hybridsync.runtime.mesh import MeshMean
 
         key = members, lane = tuple(members), lane
         assert len(set(members)) == len(members) and self.process_index in members, f"members {members}"
         assert all(0 <= member < self.num_workers for member in members), f"members {members}"
-        assert 0 <= lane < self.num_lanes, f"lane {lane} of {self.num_lanes}"
+        chosen = devices_of(lane, len(members), self.num_devices)
         with self._lock:
-            if key not in self._meshes:
-                devices = [self._devices[member][lane] for member in members]
+            if key not in self._meshes or (len(members) == 1 and self._meshes[key].dead):
+                devices = [self._devices[member][device] for member, device in zip(members, chosen, strict=True)]
                 arrive = functools.partial(self._arrive, members, lane)
                 self._meshes[key] = MeshMean(members, lane, devices, self.process_index, arrive)
             return self._meshes[key]

@@ -125,6 +125,11 @@ def ledger_keeps_what_the_server_lost() -> None:
     Ledger.restore = keep
 
 
+def one_device_each() -> None:
+    """No bug: a world of two workers has two meshes."""
+    supervisor.SupervisorSpec = functools.partial(supervisor.SupervisorSpec, num_devices=1)
+
+
 BUGS: dict[str, Callable[[], None]] = {
     bug.__name__: bug
     for bug in (
@@ -137,6 +142,7 @@ BUGS: dict[str, Callable[[], None]] = {
         restarted_chief_starts_from_disk,
         ledger_keeps_what_the_server_lost,
         only_the_first_signal_counts,
+        one_device_each,
     )
 }
 

@@ -192,6 +192,33 @@ def members_are_lost_in_lock_step(
         assert job.tracebacks() == []
 
 
+def more_members_are_lost_than_there_are_meshes(workdir: Path, *, deaths: int = 4, units: int = 3000) -> None:
+    """Two workers of one device each have two meshes; the rest of the deaths falls into worlds that follow."""
+    with tally(workdir, plan="bsp", units=units, workers=2, unit_secs=0.02, planted="one_device_each") as job:
+        job.until_phase("bsp")
+        for death in range(deaths):
+            pid = job.kill_worker(death % 2)
+            job.until_lost(pid)
+
+            def whole(pid: int = pid) -> bool:
+                events = job.events()
+                lost = max(i for i, e in enumerate(events) if e["kind"] == "role_lost" and e["pid"] == pid)
+                entered = [e for e in events[lost:] if e["kind"] == "phase_entered" and len(e["members"]) == 2]
+                return bool(entered) and job.units() > entered[-1]["units"]
+
+            job.until(whole, f"both workers trained again after death {death}")
+        job.send(signal.SIGTERM)
+        assert job.wait() == 75, job.output + job.logs()
+        assert job.summary()["units"]["rolled_back"] == 0, "a new world cost units"
+        assert len(job.events("world_renewed")) == deaths // 2
+        assert job.events("unit_quarantined") == []
+        assert job.tracebacks() == []
+    with tally(workdir, plan="bsp", units=units, workers=2, unit_secs=0.0) as job:
+        assert job.wait() == 0, job.output + job.logs()
+        assert_exactly_once(job.summary())
+        assert job.summary()["units"]["rolled_back"] == 0
+
+
 def the_chief_is_killed(
     workdir: Path,
     *,
