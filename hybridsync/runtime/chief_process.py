@@ -16,7 +16,7 @@ from hybridsync.errors import EXIT_COMPLETED, EXIT_PREEMPTED
 from hybridsync.evaluation import Evaluator
 from hybridsync.holding import Holding, Kept
 from hybridsync.messages import RoleEvent
-from hybridsync.opening import APPLY_LOG, AlreadyCompleted, Opening, Resume, open_run, start_capture
+from hybridsync.opening import AlreadyCompleted, Opening, Resume, open_run, start_capture
 from hybridsync.ports import HolderPort, ServerPort
 from hybridsync.rpc.channels import make_server
 from hybridsync.rpc.chief import ChiefServicer
@@ -102,7 +102,7 @@ def _manage(
 ) -> Summary:
     run, clock = opening.run, SYSTEM_CLOCK
     assert run.workdir is not None
-    apply_log = run.workdir / APPLY_LOG
+    apply_log = run.workdir / applylog.APPLY_LOG
     programs = run.programs(donate_parameters=False)
     schema = programs.state_layout.schema_hash
     workers, servers_wanted = run.config.workers, run.config.servers

@@ -6,17 +6,15 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import jax
 import numpy as np
 from absl import logging
 
-from hybridsync.applylog import FileApplyLog, NullApplyLog
+from hybridsync.applylog import APPLY_LOG, FileApplyLog, NullApplyLog
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import EXIT_FAILED, HybridSyncError
 from hybridsync.messages import Hello, ReportReply
-from hybridsync.opening import APPLY_LOG
 from hybridsync.paths.emulation import Emulation
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.paths.remote import RemoteLink
@@ -78,16 +76,15 @@ def run_worker(spec: RoleSpec, make_run: Callable[[], Run], at_unit: Callable[[i
     recorder = WorkerRecorder(spec.role_id, clock, run.config.telemetry.timeline)
     recorder.at_unit = at_unit
     CompileTimer(recorder.compiled)
-    device = world.compute_device
     programs = run.programs(donate_parameters=True)
     flat = FlatContributions(programs.contribution_layout)
-    warm_up(programs, device)
+    warm_up(programs)
     if spec.life == 0:  # everybody else is training: the mesh is met when a phase names it
         world.mesh(range(num_workers), 0).warm(flat.num_floats, flat.num_ints, timeout_secs=JOIN_SECS)
 
     apply_log = FileApplyLog(run.workdir / APPLY_LOG) if run.config.telemetry.apply_log else NullApplyLog()
     readers = Readers()
-    replica = Replica(programs, readers, clock, apply_log, device)
+    replica = Replica(programs, readers, clock, apply_log)
     server, address = make_server([HolderServicer(replica)], max_workers=4)
     server.start()
 
@@ -132,14 +129,13 @@ def run_worker(spec: RoleSpec, make_run: Callable[[], Run], at_unit: Callable[[i
     return 0
 
 
-def warm_up(programs: Programs, device: Any) -> None:
+def warm_up(programs: Programs) -> None:
     """Compile and run the programs once, on zeros, as the phases will call them.
 
-    A replica's parameters lie on the device, a server's reply and a mesh's total are views in host memory.
+    A replica's parameters lie on the default device, a server's reply and a mesh's total are views in host memory.
+    Neither is bound to a device, so that one compiled program takes both.
     """
     zeros = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), programs.state)
-    state: TrainState = jax.device_put(zeros, device)
-    for held in (zeros, state):
-        contribution = programs.gradient(Parameters(held.params, held.model_state), 0)
-    total = jax.device_get(contribution)
+    state: TrainState = jax.device_put(zeros)
+    total = jax.device_get(programs.gradient(Parameters(state.params, state.model_state), 0))
     jax.block_until_ready(programs.update(state, total, units=1, factor=1.0, blend=1.0))
