@@ -111,8 +111,8 @@ class MeshMean:
         Args:
           num_floats: size of the run's float buffer.
           num_ints: size of its integer buffer.
-          timeout_secs: how long to wait for the other members. When all are there, connecting is quick;
-            should one die in that very moment, the runtime takes 30 s to notice.
+          timeout_secs: how long to wait for the other members. When all are there, connecting is quick; should one
+            die in that very moment, only `World.break_collective` ends the wait early.
 
         Raises:
           WaitTimeout: a member did not come; the message names it.

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from hybridsync.chief.meshes import NUM_DEVICES, devices_of
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import ConfigError, HybridSyncError, WaitTimeout
+from hybridsync.runtime import gloo
 from hybridsync.runtime.sockets import Endpoint, listening, shut_down_connected
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ _SHUTDOWN_SECS = 5
 _CONNECT_EXTRA_SECS = 5  # connect() takes this much longer than its init_timeout
 _POLL_SECS = 0.1
 _TOPOLOGY_KEY = "cpu:global_topology/cpu"
+_GLOO_KEY = "cpu:gloo"
 
 
 class CollectiveBroken(HybridSyncError):
@@ -166,7 +168,7 @@ class World:
         has_backends, register, make_cpu = _private(
             bridge, "backends_are_initialized", "register_backend_factory", "make_cpu_client"
         )
-        (make_gloo,) = _private("jaxlib._jax", "make_gloo_tcp_collectives")
+        (make_collectives,) = _private("jaxlib._jax", "make_gloo_tcp_collectives")
         if has_backends():
             raise HybridSyncError(
                 f"worker {process_index} must join its world before any other JAX call, but JAX has its "
@@ -183,12 +185,12 @@ class World:
         slots = range(num_workers)
         _collect(client, "hybridsync/joined", slots, deadline, f"worker {process_index}, joining the world,")
         before = listening()
-        gloo = _construct("the gloo collectives", make_gloo, distributed_client=client, hostname=host)
+        made = _construct("the gloo collectives", make_collectives, distributed_client=client, hostname=host)
         opened = listening() - before
         if len(opened) != 1:
             raise _unsuited("the gloo collectives", f"they opened {sorted(opened)}, not one port")
         # The same factory with our collectives: jax's own would listen where the machine's name points to.
-        register("cpu", functools.partial(make_cpu, gloo), priority=0, fail_quietly=False)
+        register("cpu", functools.partial(make_cpu, made), priority=0, fail_quietly=False)
         if (platform := jax.default_backend()) != "cpu":
             raise ConfigError(
                 f"the process runtime joins workers over CPU devices, but worker {process_index} runs on "
@@ -224,7 +226,8 @@ class World:
         Called by the control thread when a phase is revoked: a stopped peer, or one that died elsewhere in
         the ring, would block the main thread for ever. This process's connected gloo sockets are shut down,
         but only while the call is under way: no other mesh is entered meanwhile, and the next one connects
-        anew. Its listener lives on.
+        anew. Its listener lives on. Where the call is about to connect to a member that died in that very moment,
+        it is made to find that out.
 
         Args:
           mesh: of the revoked phase.
@@ -235,17 +238,48 @@ class World:
           Whether no call on the mesh is under way any more.
         """
         mesh.kill(reason)
-        deadline = SYSTEM_CLOCK.monotonic() + timeout_secs
+        deadline, first = SYSTEM_CLOCK.monotonic() + timeout_secs, True
         while not mesh.wait_idle(0.0):
             with self._lock:
                 peers = self._peers - {self._listener}
             shut_down_connected(self._listener, peers)
+            if not first:  # whoever was in a connected call is out of it by now
+                self._give_up_connecting(mesh)
+            first = False
             remaining = max(0.0, deadline - SYSTEM_CLOCK.monotonic())
             if mesh.wait_idle(min(_POLL_SECS, remaining)):
                 return True
             if not remaining:
                 return False
         return True
+
+    def _give_up_connecting(self, mesh: MeshMean) -> None:
+        """End the wait of a mesh that connects: for a member's address, and for a member that was to connect to us."""
+        import jax
+
+        devices = devices_of(mesh.lane, len(mesh.members), self.num_devices)
+        ids = [self._devices[member][device].id for member, device in zip(mesh.members, devices, strict=True)]
+        places = range(len(ids))
+        key = f"{_GLOO_KEY}/{','.join(map(str, ids))}"
+        try:
+            own = f"{key}/{mesh.members.index(self.process_index)}"
+            record: bytes = self._client.blocking_key_value_get_bytes(own, 1)
+        except jax.errors.JaxRuntimeError:  # not that far, or all connections are made already in this version
+            return
+        absent = gloo.nowhere(record, len(ids))
+        if absent is None:
+            return
+        for place in places:
+            try:
+                self._client.key_value_set_bytes(f"{key}/{place}", absent)
+            except jax.errors.JaxRuntimeError:  # it is there
+                continue
+        for number in gloo.expected(record, len(ids)) or ():
+            try:
+                with socket.create_connection(self._listener, timeout=_POLL_SECS) as stranger:
+                    stranger.sendall(number)
+            except OSError:
+                return
 
     def leave(self) -> None:
         """Take leave of the service; no other worker is waited for. A normal exit does the same."""

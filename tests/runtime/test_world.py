@@ -29,6 +29,8 @@ ROOT = Path(__file__).parents[2]
 NUM_WORKERS = 4
 EVERYONE = list(range(NUM_WORKERS))
 ANSWER_SECS = 60.0
+CONNECT_SECS = 30.0
+"""How long gloo waits for a member that it was to connect to."""
 HANG_SECS = 0.5  # a step of these takes some 20 ms
 
 
@@ -197,6 +199,32 @@ def test_a_collective_that_hangs_on_a_lost_member_is_broken_and_the_survivors_go
     fleet.replace(1)
     fresh = fleet.fresh_lane()
     assert fleet.warm(EVERYONE, fresh) == [{"warm": True}] * 4
+
+
+def test_a_member_that_dies_while_the_others_connect_to_it_does_not_hold_them(fleet: Fleet) -> None:
+    lane, survivors = fleet.fresh_lane(), [0, 1, 3]
+    fields = {"members": EVERYONE, "lane": lane, "num_floats": 5_000, "num_ints": 0, "timeout_secs": ANSWER_SECS}
+    fleet.tell([2], "die", **fields)
+    fleet.tell(survivors, "warm", **fields)
+    fleet.members[2].process.wait(ANSWER_SECS)
+    assert fleet.members[0].answer(HANG_SECS) is None, "nothing hangs here: this test proves nothing"
+    began = time.monotonic()
+    fleet.tell(survivors, "break")
+    for index in survivors:
+        answers = [fleet.members[index].answer(), fleet.members[index].answer()]
+        assert {"broken": True} in answers, answers
+        assert "CollectiveBroken" in [answer.get("error") for answer in answers if answer], answers
+    assert time.monotonic() - began < CONNECT_SECS / 3
+
+    fleet.replace(2)
+    assert fleet.warm(EVERYONE, fleet.fresh_lane()) == [{"warm": True}] * 4
+
+
+def test_a_lane_beyond_the_first_takes_other_devices_of_each_member(fleet: Fleet) -> None:
+    lane = 16 * 16 * 3 + 16 * 2 + fleet.fresh_lane()
+    assert fleet.warm(EVERYONE, lane) == [{"warm": True}] * 4
+    fleet.step(EVERYONE, lane)
+    assert fleet.answers(EVERYONE) == [{"total": [10.0], "highest": []}] * 4
 
 
 def test_a_member_that_does_not_come_is_named(fleet: Fleet) -> None:
