@@ -45,13 +45,14 @@ def nowhere(record: bytes, num_places: int) -> bytes | None:
 
 def _address(record: bytes, num_places: int) -> slice | None:
     """Return where the address stands."""
-    at = 0
-    for _ in range(2):
-        if at + _NUMBER.size > len(record):
+    start = end = 0
+    for _ in range(2):  # the host's name, then the address
+        start = end + _NUMBER.size
+        if start > len(record):
             return None
-        (length,) = _NUMBER.unpack_from(record, at)
-        start, at = at + _NUMBER.size, at + _NUMBER.size + length
+        (length,) = _NUMBER.unpack_from(record, end)
         if length < 0:
             return None
-    whole = at + num_places * _NUMBER.size == len(record)
-    return slice(start, at) if whole and at - start >= _NUMBER.size else None
+        end = start + length
+    whole = end + num_places * _NUMBER.size == len(record)
+    return slice(start, end) if whole and end - start >= _NUMBER.size else None

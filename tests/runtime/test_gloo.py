@@ -28,7 +28,10 @@ def test_nowhere_is_the_same_record_at_a_port_where_nobody_listens() -> None:
     assert made == record(address=address[:2] + struct.pack("!H", 1) + address[4:])
 
 
-@pytest.mark.parametrize("other", [b"", b"short", record()[:-8], record() + bytes(8), struct.pack("=q", -9) + bytes(64)])
+NEGATIVE = struct.pack("=q", -9) + bytes(64)
+
+
+@pytest.mark.parametrize("other", [b"", b"short", record()[:-8], record() + bytes(8), NEGATIVE])
 def test_a_record_of_another_format_is_left_alone(other: bytes) -> None:
     assert gloo.expected(other, 3) is None
     assert gloo.nowhere(other, 3) is None
