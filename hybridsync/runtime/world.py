@@ -215,6 +215,9 @@ class World:
         chosen = devices_of(lane, len(members), self.num_devices)
         with self._lock:
             if key not in self._meshes or (len(members) == 1 and self._meshes[key].dead):
+                if any(mesh.dead for mesh in self._meshes.values()):  # the chief names none of them again
+                    for mesh in self._meshes.values():
+                        mesh.release()
                 devices = [self._devices[member][device] for member, device in zip(members, chosen, strict=True)]
                 arrive = functools.partial(self._arrive, members, lane)
                 self._meshes[key] = MeshMean(members, lane, devices, self.process_index, arrive)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import select
@@ -10,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -257,6 +259,17 @@ def test_the_self_test_passes_right_sums_and_names_a_wrong_one(monkeypatch: pyte
     monkeypatch.setitem(mean._programs, (1_000, 0), lambda floats: (floats.at[7].add(1.0),))
     with pytest.raises(HybridSyncError, match=r"sum of known integers .* entry 7 of 1000 is 9.0, not 8.0"):
         mean.warm(1_000, 0)
+
+
+def test_a_released_mesh_keeps_nothing_that_it_compiled_and_can_be_entered_again() -> None:
+    mean = local_mean()
+    mean.warm(1_000, 10)
+    compiled = [weakref.ref(program._executable) for program in mean._programs.values()]
+    assert compiled
+    mean.release()
+    gc.collect()
+    assert [ref() for ref in compiled] == [None] * len(compiled)
+    mean.warm(1_000, 10)
 
 
 def test_a_dead_mesh_refuses_with_the_first_reason() -> None:
