@@ -20,6 +20,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
+APPLY_LOG = "apply_log"
+"""Its name in the workdir."""
+
 _TAIL_BYTES = 1 << 20
 """More than the longest line, and less than is noticed."""
 

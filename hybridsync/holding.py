@@ -10,7 +10,6 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import numpy as np
@@ -204,14 +203,16 @@ class Kept:
         return self._holding.lend(capture_id)
 
 
-def take_over(phase: Phase, layout: Layout, reader_at: ReaderAt, device: Any = None) -> TrainState:
-    """Return the starting state of `phase`, fetched from the role that holds it, on `device`.
+def take_over(phase: Phase, layout: Layout, reader_at: ReaderAt) -> TrainState:
+    """Return the starting state of `phase`, fetched from the role that holds it, on the default device.
+
+    It is not bound to that device: programs take it and arrays in host memory alike, compiled once.
 
     Raises:
       DamagedState: what arrived is not the state that was captured.
     """
     state = fetch(phase.source, phase.capture_id, phase.fingerprint, layout, reader_at)
-    return jax.device_put(state, device)
+    return jax.device_put(state)
 
 
 def fetch(source: str, capture_id: int, digest: str, layout: Layout, reader_at: ReaderAt) -> TrainState:

@@ -28,8 +28,6 @@ from hybridsync.telemetry.metrics import METRICS_FILE
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import read_summary, write_config
 
-APPLY_LOG = "apply_log"
-
 
 class MemoryEpochs:
     """Epoch numbers of a run that leaves nothing."""
@@ -189,7 +187,7 @@ def _open_locked(
         )
     if restored is None:
         opening = _fresh(run, store, EpochFile(workdir), lock, init_from)
-        (workdir / APPLY_LOG).unlink(missing_ok=True)
+        (workdir / applylog.APPLY_LOG).unlink(missing_ok=True)
     else:
         opening = _resumed(run, workdir, store, lock, restored, alive)
     write_config(workdir, opening.run.config, opening.run.file, workload_asked)
@@ -242,7 +240,7 @@ def _resumed(
     lost = max(0, applied_before - restored.units) if before == run.config.unit_size else 0
     if not alive:
         ledger.rolled_back += lost
-        applylog.cut(workdir / APPLY_LOG, record["sequence"])
+        applylog.cut(workdir / applylog.APPLY_LOG, record["sequence"])
     return Opening(
         run=run,
         state=state,

@@ -161,7 +161,7 @@ class Phase:
       epoch: fencing token; all calls of the phase carry it.
       spec: protocol as written in the plan (`Stage.spec`).
       members: worker ids in mesh order.
-      lane: which local device of each member carries the collective (lock-step in the process runtime).
+      lane: which local devices of the members carry the collective (lock-step in the process runtime).
       end_units: applied units at which the phase ends.
       applied: units applied before the phase, as ranges.
       dropped: units finally dropped before the phase, as ranges.

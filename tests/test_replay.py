@@ -16,11 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from hybridsync.applylog import APPLY_LOG
 from hybridsync.checkpoint import CheckpointStore
 from hybridsync.config import RunConfig, apply_overrides, load_config
 from hybridsync.errors import ConfigError, HybridSyncError, ResumeError, RoleLost, WorkdirError
 from hybridsync.layout import fingerprint
-from hybridsync.opening import APPLY_LOG
 from hybridsync.replay.record import read_record, restore_values
 from hybridsync.replay.story import Replayed, compare, replay
 from hybridsync.resuming import CHECKPOINTS

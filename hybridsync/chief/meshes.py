@@ -1,6 +1,6 @@
 """Which meshes of the world can still be used: one whose connections broke is dead for good. Pure.
 
-    >>> meshes = Meshes(num_lanes=2)
+    >>> meshes = Meshes(num_devices=2)
     >>> meshes.next((0, 1, 2))
     ((0, 1, 2), 0)
     >>> meshes.lose()
@@ -10,44 +10,63 @@
 
 from __future__ import annotations
 
-from hybridsync.errors import RoleLost
+NUM_DEVICES = 16
+"""Local devices of each worker, among which a mesh chooses one."""
 
 Mesh = tuple[tuple[int, ...], int]
-"""Members in mesh order, and the lane: which local device of each carries the collective."""
+"""Members in mesh order, and the lane: which local device of each carries the collective (see `devices_of`)."""
+
+
+def num_ways(num_members: int, num_devices: int) -> int:
+    """Return how many lanes there are for `num_members` workers of `num_devices` local devices each."""
+    return num_devices**num_members
+
+
+def devices_of(lane: int, num_members: int, num_devices: int) -> tuple[int, ...]:
+    """Return which local device of each member, in mesh order, a lane takes: another choice for every lane.
+
+    The first lanes take the same device of everybody.
+
+    >>> [devices_of(lane, 2, 3) for lane in range(9)]
+    [(0, 0), (1, 1), (2, 2), (0, 1), (1, 2), (2, 0), (0, 2), (1, 0), (2, 1)]
+    """
+    assert 0 <= lane < num_ways(num_members, num_devices), f"lane {lane} of {num_devices}**{num_members}"
+    shifts, first = divmod(lane, num_devices)
+    return (first, *((first + shifts // num_devices**place) % num_devices for place in range(num_members - 1)))
 
 
 class Meshes:
     """Chooses the mesh of the next lock-step phase.
 
     After a loss the next mesh takes another lane, in the same member order while there is one; then the order rotates.
+    A member alone is connected to nobody: its mesh never wears out.
 
     Args:
-      num_lanes: local devices of each worker.
+      num_devices: local devices of each worker.
     """
 
-    def __init__(self, num_lanes: int) -> None:
-        self._num_lanes = num_lanes
+    def __init__(self, num_devices: int = NUM_DEVICES) -> None:
+        self._num_devices = num_devices
         self._formed: set[Mesh] = set()
         self._dead: set[Mesh] = set()
         self._num_lost = 0
 
-    def next(self, live: tuple[int, ...]) -> Mesh:
+    def next(self, live: tuple[int, ...]) -> Mesh | None:
         """Return a mesh over the `live` workers, ascending ids, and count it as formed.
 
-        Raises:
-          RoleLost: every lane in every order has lost a member.
+        None where every lane in every order has lost a member: only a new world has other meshes.
         """
-        total = self._num_lanes * len(live)
+        if len(live) == 1:
+            return live, 0
+        lanes = num_ways(len(live), self._num_devices)
+        total = lanes * len(live)
         for tried in range(total):
-            order, lane = divmod((self._num_lost + tried) % total, self._num_lanes)
+            order, lane = divmod((self._num_lost + tried) % total, lanes)
             mesh = (live[order:] + live[:order], lane)
             if mesh not in self._dead:
                 self._formed.add(mesh)
                 return mesh
-        raise RoleLost(
-            f"workers {list(live)} have used up the {total} ways to form a mesh ({self._num_lanes} lanes, {len(live)} "
-            "orders) by as many losses; run the same command again: it resumes from the last commit in a fresh world"
-        )
+        return None
 
     def used(self, members: tuple[int, ...], lane: int) -> None:
         """Count a mesh as dead that an earlier chief has chosen in this world."""

@@ -31,14 +31,10 @@ class Replica:
       reader_at: how to reach the role that holds a phase's starting state.
       clock: for the stamps of the first and last update.
       apply_log: where updates are noted; whichever member is captured writes them down.
-      device: where the state lives; None is jax's default.
     """
 
-    def __init__(
-        self, programs: Programs, reader_at: ReaderAt, clock: Clock, apply_log: ApplyLog, device: Any = None
-    ) -> None:
+    def __init__(self, programs: Programs, reader_at: ReaderAt, clock: Clock, apply_log: ApplyLog) -> None:
         self._programs, self._reader_at, self._clock, self._apply_log = programs, reader_at, clock, apply_log
-        self._device = device
         self._holding = Holding(programs.state_layout)
         self._lock = threading.Lock()
         self._state: TrainState | None = None
@@ -60,7 +56,7 @@ class Replica:
                 return
             if self._state is None or self._fingerprint != phase.fingerprint:
                 # The old state stays until its successor is here: should the sender die, somebody may need it.
-                self._state = take_over(phase, self._programs.state_layout, self._reader_at, self._device)
+                self._state = take_over(phase, self._programs.state_layout, self._reader_at)
             self._apply_log.clear()  # the phase's starting state was captured, and its updates were written, elsewhere
             self._phase = phase
             self._step, self._sequence = 0, phase.sequence

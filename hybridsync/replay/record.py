@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hybridsync import applylog, protocols
-from hybridsync.applylog import Entry
+from hybridsync.applylog import APPLY_LOG, Entry
 from hybridsync.errors import ConfigError, ResumeError, WorkdirError
-from hybridsync.opening import APPLY_LOG
 from hybridsync.protocols import base
 from hybridsync.telemetry.events import read_events
 from hybridsync.telemetry.lines import read_lines

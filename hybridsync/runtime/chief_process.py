@@ -16,7 +16,7 @@ from hybridsync.errors import EXIT_COMPLETED, EXIT_PREEMPTED
 from hybridsync.evaluation import Evaluator
 from hybridsync.holding import Holding, Kept
 from hybridsync.messages import RoleEvent
-from hybridsync.opening import APPLY_LOG, AlreadyCompleted, Opening, Resume, open_run, start_capture
+from hybridsync.opening import AlreadyCompleted, Opening, Resume, open_run, start_capture
 from hybridsync.ports import HolderPort, ServerPort
 from hybridsync.rpc.channels import make_server
 from hybridsync.rpc.chief import ChiefServicer
@@ -46,6 +46,7 @@ def run_chief(
     address: str,
     restarted: bool,
     coordinator: str,
+    num_devices: int,
     report: Callable[[dict], None],
     screen: TextIO = sys.stderr,
 ) -> int:
@@ -59,6 +60,7 @@ def run_chief(
       address: `host:port` to serve on.
       restarted: another chief served this run before, whose roles may still train.
       coordinator: `host:port` where the supervisor, this process's parent, serves the world.
+      num_devices: local devices of each worker, among which a mesh of the world chooses.
       report: tells the supervisor: {"address": ...} once served.
       screen: where progress is shown.
 
@@ -82,7 +84,7 @@ def run_chief(
         restarted=restarted,
     )
     try:
-        summary = _manage(opening, recorder, address, restarted, coordinator, report)
+        summary = _manage(opening, recorder, address, restarted, coordinator, num_devices, report)
     finally:
         recorder.close()
         opening.lock.release()
@@ -95,11 +97,12 @@ def _manage(
     address: str,
     restarted: bool,
     coordinator: str,
+    num_devices: int,
     report: Callable[[dict], None],
 ) -> Summary:
     run, clock = opening.run, SYSTEM_CLOCK
     assert run.workdir is not None
-    apply_log = run.workdir / APPLY_LOG
+    apply_log = run.workdir / applylog.APPLY_LOG
     programs = run.programs(donate_parameters=False)
     schema = programs.state_layout.schema_hash
     workers, servers_wanted = run.config.workers, run.config.servers
@@ -153,8 +156,10 @@ def _manage(
         keeper=kept,
         clock=clock,
         evict=evict,
+        renew=lambda: report({"renew": True}),
         forget=lambda sequence: applylog.cut(apply_log, sequence),
         restarted=restarted,
+        num_devices=num_devices,
     )
     try:
         return manager.run()

@@ -4,6 +4,7 @@ A child finds its role in the environment, reads one JSON line (its `RoleSpec`) 
 serves, and reports JSON lines on an inherited pipe:
 
     {"address": "127.0.0.1:4711"}           the chief serves there
+    {"renew": true}                         the chief wants every worker to start again, in a new world
     {"over": true}                          the chief says that workers which end now are not to be replaced
     {"error": "...", "exit_code": 1}        why this role is about to exit; the supervisor prints it, once
 """
@@ -20,6 +21,7 @@ import signal
 import struct
 from typing import Any
 
+from hybridsync.chief.meshes import NUM_DEVICES
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import HybridSyncError, RoleLost, WaitTimeout
 
@@ -47,6 +49,7 @@ class RoleSpec:
       num_workers: of the run.
       num_servers: of the run.
       host: the address to bind to.
+      num_devices: local devices of each worker, among which a mesh of the world chooses.
     """
 
     role: str
@@ -58,6 +61,7 @@ class RoleSpec:
     num_workers: int
     num_servers: int
     host: str
+    num_devices: int = NUM_DEVICES
 
 
 class Child:

@@ -15,14 +15,14 @@ from dataclasses import replace
 from typing import Any
 
 from hybridsync import __version__, applylog
-from hybridsync.applylog import FileApplyLog, NullApplyLog
+from hybridsync.applylog import APPLY_LOG, FileApplyLog, NullApplyLog
 from hybridsync.chief.chief import Chief
 from hybridsync.clock import Clock
 from hybridsync.errors import HybridSyncError, RoleLost
 from hybridsync.evaluation import Evaluator
 from hybridsync.holding import Holding, Kept
 from hybridsync.messages import Hello, Push, PushReply, Report
-from hybridsync.opening import APPLY_LOG, Opening, start_capture
+from hybridsync.opening import Opening, start_capture
 from hybridsync.paths.collective import Collective, Rendezvous
 from hybridsync.paths.emulation import Emulation
 from hybridsync.paths.recorder import WorkerRecorder

@@ -26,7 +26,7 @@ class MeshMean:
 
     Args:
       members: slots in mesh order; the order decides the rounding.
-      lane: which device of each member, for messages.
+      lane: which devices of the members, for messages.
       devices: one `jax.Device` of each member, in this order.
       process_index: the slot of this process.
       arrive: `arrive(timeout_secs, check)` returns when all members have come here.
@@ -44,22 +44,10 @@ class MeshMean:
         process_index: int,
         arrive: Callable[[float, Callable[[], None]], None],
     ) -> None:
-        mesh = Mesh(np.array(devices), (_AXIS,), axis_types=(AxisType.Auto,))
-        split, whole = PartitionSpec(_AXIS), PartitionSpec()
-
-        def total(floats: jax.Array) -> tuple[jax.Array]:
-            return (jax.lax.psum(floats, _AXIS),)
-
-        def total_and_highest(floats: jax.Array, ints: jax.Array) -> tuple[jax.Array, jax.Array]:
-            return jax.lax.psum(floats, _AXIS), jax.lax.pmax(ints, _AXIS)
-
         self.members = members
         self.lane = lane
-        self._total = jax.jit(jax.shard_map(total, mesh=mesh, in_specs=split, out_specs=whole))
-        self._total_and_highest = jax.jit(
-            jax.shard_map(total_and_highest, mesh=mesh, in_specs=(split, split), out_specs=(whole, whole))
-        )
-        self._sharding = NamedSharding(mesh, split)
+        self._mesh = Mesh(np.array(devices), (_AXIS,), axis_types=(AxisType.Auto,))
+        self._sharding = NamedSharding(self._mesh, PartitionSpec(_AXIS))
         self._programs: dict[tuple[int, int], Any] = {}
         self._position = members.index(process_index)
         self._device = devices[self._position]
@@ -121,8 +109,8 @@ class MeshMean:
         Args:
           num_floats: size of the run's float buffer.
           num_ints: size of its integer buffer.
-          timeout_secs: how long to wait for the other members. When all are there, connecting is quick;
-            should one die in that very moment, the runtime takes 30 s to notice.
+          timeout_secs: how long to wait for the other members. When all are there, connecting is quick; should one
+            die in that very moment, only `World.break_collective` ends the wait early.
 
         Raises:
           WaitTimeout: a member did not come; the message names it.
@@ -149,13 +137,33 @@ class MeshMean:
         with self._condition:
             self._dead = self._dead or reason
 
+    def release(self) -> None:
+        """Free the compiled programs, 3 MB a mesh; a mesh that is entered again compiles them anew."""
+        self._programs.clear()
+
+    @property
+    def dead(self) -> bool:
+        """Whether every later call is refused."""
+        return bool(self._dead)
+
     def wait_idle(self, timeout_secs: float) -> bool:
         """Wait until no call is under way, and return whether that is so."""
         with self._condition:
             return self._condition.wait_for(lambda: not self._busy, timeout_secs)
 
     def _program(self, num_floats: int, num_ints: int) -> Callable[..., tuple[jax.Array, ...]]:
-        """Return the compiled total over buffers of these sizes."""
+        """Return the compiled total over buffers of these sizes.
+
+        The jitted function is not kept: it would hold on to what it compiled.
+        """
+        split, whole = PartitionSpec(_AXIS), PartitionSpec()
+
+        def total(floats: jax.Array) -> tuple[jax.Array]:
+            return (jax.lax.psum(floats, _AXIS),)
+
+        def total_and_highest(floats: jax.Array, ints: jax.Array) -> tuple[jax.Array, jax.Array]:
+            return jax.lax.psum(floats, _AXIS), jax.lax.pmax(ints, _AXIS)
+
         key = num_floats, num_ints
         if key not in self._programs:
             sizes = [(num_floats, np.float32), *([(num_ints, np.int32)] if num_ints else [])]
@@ -163,8 +171,11 @@ class MeshMean:
                 jax.ShapeDtypeStruct((size * len(self.members),), dtype, sharding=self._sharding)
                 for size, dtype in sizes
             ]
-            total = self._total_and_highest if num_ints else self._total
-            self._programs[key] = total.lower(*shapes).compile()
+            function = total_and_highest if num_ints else total
+            mapped = jax.shard_map(
+                function, mesh=self._mesh, in_specs=(split,) * len(sizes), out_specs=(whole,) * len(sizes)
+            )
+            self._programs[key] = jax.jit(mapped).lower(*shapes).compile()
         return self._programs[key]
 
     def _place(self, local: np.ndarray) -> jax.Array:

@@ -150,6 +150,7 @@ def play(child: Child, launch: Launch) -> int:
             address=spec.chief or f"{spec.host}:{launch.port}",
             restarted=spec.life > 0,
             coordinator=spec.coordinator,
+            num_devices=spec.num_devices,
             report=lambda fields: child.report(**fields),
             screen=sys.stdout,
         )

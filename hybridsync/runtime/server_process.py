@@ -7,11 +7,10 @@ import threading
 import jax
 import numpy as np
 
-from hybridsync.applylog import FileApplyLog, NullApplyLog
+from hybridsync.applylog import APPLY_LOG, FileApplyLog, NullApplyLog
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import HybridSyncError, WaitTimeout
 from hybridsync.messages import Report
-from hybridsync.opening import APPLY_LOG
 from hybridsync.ps.endpoint import Endpoint
 from hybridsync.ps.partition import PRIMARY, partition
 from hybridsync.ps.peers import Peers

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from hybridsync.chief.meshes import NUM_DEVICES
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import (
     EXIT_COMPLETED,
@@ -35,6 +36,7 @@ from hybridsync.runtime.role_process import CrashLoop, RoleProcess, describe_exi
 from hybridsync.runtime.world import Service, start_service
 
 _TICK_SECS = 1.0
+_KILL_SECS = 5.0
 _CHIEF_CODES = (EXIT_COMPLETED, EXIT_REFUSED, EXIT_FAILED, EXIT_PREEMPTED)
 _KILLED_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
 _RESUME = "run the same command again: it resumes from the last commit"
@@ -54,6 +56,7 @@ class SupervisorSpec:
       start_secs: until the chief must serve.
       preempt_secs: until the chief must have saved and left, once asked to.
       grace_secs: for the others to leave when the chief has.
+      num_devices: local devices of each worker.
     """
 
     argv: tuple[str, ...]
@@ -65,6 +68,7 @@ class SupervisorSpec:
     start_secs: float = 120.0
     preempt_secs: float = 120.0
     grace_secs: float = 5.0
+    num_devices: int = NUM_DEVICES
 
 
 def _write_stderr(text: str) -> None:
@@ -204,6 +208,7 @@ class Supervisor:
             num_workers=self._spec.num_workers,
             num_servers=self._spec.num_servers,
             host=self._spec.host,
+            num_devices=self._spec.num_devices,
         )
 
     def _heed(self, process: RoleProcess, report: dict[str, Any]) -> None:
@@ -211,6 +216,8 @@ class Supervisor:
             process.error = report["error"], report["exit_code"]
         if process.role == "chief":
             self._over = self._over or report.get("over", False)
+            if "renew" in report:
+                self._renew_world()
             if "kill" in report:
                 self._end(**report["kill"])
             if "address" in report:
@@ -225,6 +232,18 @@ class Supervisor:
         process = self._roles.get((role, id))
         if process is not None and process.pid == pid:
             process.kill()
+
+    def _renew_world(self) -> None:
+        """Serve a new world and end every worker: its successor joins that one."""
+        former, self._service = self._service, start_service(self._spec.num_workers, self._spec.host)
+        workers = [process for (role, _), process in self._roles.items() if role == "worker"]
+        for process in workers:
+            process.kill()
+        deadline = SYSTEM_CLOCK.monotonic() + _KILL_SECS
+        for process in workers:  # they would tell of their service's end as if it were an accident
+            process.wait_ended(deadline - SYSTEM_CLOCK.monotonic())
+        if former is not None:
+            former.stop()
 
     def _lost(self, process: RoleProcess) -> None:
         """Decide what the end of a role means; the only place that does."""

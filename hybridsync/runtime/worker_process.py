@@ -6,17 +6,15 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import jax
 import numpy as np
 from absl import logging
 
-from hybridsync.applylog import FileApplyLog, NullApplyLog
+from hybridsync.applylog import APPLY_LOG, FileApplyLog, NullApplyLog
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import EXIT_FAILED, HybridSyncError
 from hybridsync.messages import Hello, ReportReply
-from hybridsync.opening import APPLY_LOG
 from hybridsync.paths.emulation import Emulation
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.paths.remote import RemoteLink
@@ -63,7 +61,14 @@ def run_worker(spec: RoleSpec, make_run: Callable[[], Run], at_unit: Callable[[i
     """
     loop: WorkerLoop | None = None
     num_workers = spec.num_workers
-    world = World.join(spec.coordinator, spec.role_id, num_workers, timeout_secs=JOIN_SECS, reborn=spec.life > 0)
+    world = World.join(
+        spec.coordinator,
+        spec.role_id,
+        num_workers,
+        num_devices=spec.num_devices,
+        timeout_secs=JOIN_SECS,
+        reborn=spec.life > 0,
+    )
     run = make_run()
     assert run.workdir is not None
     use_compilation_cache(run.workdir)
@@ -71,16 +76,15 @@ def run_worker(spec: RoleSpec, make_run: Callable[[], Run], at_unit: Callable[[i
     recorder = WorkerRecorder(spec.role_id, clock, run.config.telemetry.timeline)
     recorder.at_unit = at_unit
     CompileTimer(recorder.compiled)
-    device = world.compute_device
     programs = run.programs(donate_parameters=True)
     flat = FlatContributions(programs.contribution_layout)
-    warm_up(programs, device)
+    warm_up(programs)
     if spec.life == 0:  # its members meet when a phase names it: nobody waits here for one that has died
         world.mesh(range(num_workers), 0).compile(flat.num_floats, flat.num_ints)
 
     apply_log = FileApplyLog(run.workdir / APPLY_LOG) if run.config.telemetry.apply_log else NullApplyLog()
     readers = Readers()
-    replica = Replica(programs, readers, clock, apply_log, device)
+    replica = Replica(programs, readers, clock, apply_log)
     server, address = make_server([HolderServicer(replica)], max_workers=4)
     server.start()
 
@@ -125,14 +129,13 @@ def run_worker(spec: RoleSpec, make_run: Callable[[], Run], at_unit: Callable[[i
     return 0
 
 
-def warm_up(programs: Programs, device: Any) -> None:
+def warm_up(programs: Programs) -> None:
     """Compile and run the programs once, on zeros, as the phases will call them.
 
-    A replica's parameters lie on the device, a server's reply and a mesh's total are views in host memory.
+    A replica's parameters lie on the default device, a server's reply and a mesh's total are views in host memory.
+    Neither is bound to a device, so that one compiled program takes both.
     """
     zeros = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), programs.state)
-    state: TrainState = jax.device_put(zeros, device)
-    for held in (zeros, state):
-        contribution = programs.gradient(Parameters(held.params, held.model_state), 0)
-    total = jax.device_get(contribution)
+    state: TrainState = jax.device_put(zeros)
+    total = jax.device_get(programs.gradient(Parameters(state.params, state.model_state), 0))
     jax.block_until_ready(programs.update(state, total, units=1, factor=1.0, blend=1.0))

@@ -2,8 +2,8 @@
 
 The coordination service runs in the supervisor (`start_service`), which never imports jax. Workers join once
 (`World.join`) and stay until they end. Who takes part in a phase is a mesh over some of the world's devices,
-in an order (`World.mesh`): each worker computes on its first local device, and a mesh takes one device, the
-lane, of each member. A mesh that lost a member is dead for good; the same members go on over another lane.
+in an order (`World.mesh`): each worker computes on its first local device, and a mesh takes one device of
+each member, as its lane says. A mesh that lost a member is dead for good; the same members go on over another lane.
 
 jax offers none of this in public. Every private name of jax and jaxlib that HybridSync uses is in this file,
 and each is looked up by `_private`, which says what an unsuited version lacks.
@@ -22,14 +22,15 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hybridsync.chief.meshes import NUM_DEVICES, devices_of
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import ConfigError, HybridSyncError, WaitTimeout
+from hybridsync.runtime import gloo
 from hybridsync.runtime.sockets import Endpoint, listening, shut_down_connected
 
 if TYPE_CHECKING:
     from hybridsync.runtime.mesh import MeshMean
 
-DEFAULT_LANES = 16
 # The service is a meeting point here, not the failure detector (leases and supervisors are), and a short
 # timeout would abort a worker that was merely stopped for a while.
 _HEARTBEAT_SECS = 3600
@@ -37,6 +38,7 @@ _SHUTDOWN_SECS = 5
 _CONNECT_EXTRA_SECS = 5  # connect() takes this much longer than its init_timeout
 _POLL_SECS = 0.1
 _TOPOLOGY_KEY = "cpu:global_topology/cpu"
+_GLOO_KEY = "cpu:gloo"
 
 
 class CollectiveBroken(HybridSyncError):
@@ -108,19 +110,19 @@ class World:
     Attributes:
       process_index: this worker's slot.
       num_workers: slots of the world.
-      num_lanes: local devices of each worker, each a way to a fresh communicator of the same members.
+      num_devices: local devices of each worker: another choice among them is a fresh communicator of the same members.
       compute_device: where all of this worker's computation lives, so that another lane recompiles nothing
         but the collective.
     """
 
     def __init__(
-        self, client: Any, process_index: int, num_workers: int, num_lanes: int, listener: Endpoint
+        self, client: Any, process_index: int, num_workers: int, num_devices: int, listener: Endpoint
     ) -> None:
         import jax
 
         self.process_index = process_index
         self.num_workers = num_workers
-        self.num_lanes = num_lanes
+        self.num_devices = num_devices
         self.compute_device = jax.local_devices()[0]
         self._client = client
         self._listener = listener
@@ -138,7 +140,7 @@ class World:
         process_index: int,
         num_workers: int,
         *,
-        lanes: int = DEFAULT_LANES,
+        num_devices: int = NUM_DEVICES,
         timeout_secs: float = 60.0,
         reborn: bool = False,
         host: str = "127.0.0.1",
@@ -149,7 +151,7 @@ class World:
           address: "host:port" of the service.
           process_index: this worker's slot.
           num_workers: slots of the world.
-          lanes: local devices.
+          num_devices: local devices.
           timeout_secs: how long to wait for the service and for the other workers.
           reborn: an earlier process had this slot.
           host: address that carries the collectives, in plain text: loopback or a private interface.
@@ -166,14 +168,14 @@ class World:
         has_backends, register, make_cpu = _private(
             bridge, "backends_are_initialized", "register_backend_factory", "make_cpu_client"
         )
-        (make_gloo,) = _private("jaxlib._jax", "make_gloo_tcp_collectives")
+        (make_collectives,) = _private("jaxlib._jax", "make_gloo_tcp_collectives")
         if has_backends():
             raise HybridSyncError(
                 f"worker {process_index} must join its world before any other JAX call, but JAX has its "
                 "devices already; move array work out of module level"
             )
         jax.config.update("jax_enable_recoverability", True)
-        jax.config.update("jax_num_cpu_devices", lanes)
+        jax.config.update("jax_num_cpu_devices", num_devices)
         client = _connect(address, process_index, num_workers, timeout_secs)
         state.coordinator_address, state.client = address, client
         state.process_id, state.num_processes = process_index, num_workers
@@ -183,12 +185,12 @@ class World:
         slots = range(num_workers)
         _collect(client, "hybridsync/joined", slots, deadline, f"worker {process_index}, joining the world,")
         before = listening()
-        gloo = _construct("the gloo collectives", make_gloo, distributed_client=client, hostname=host)
+        made = _construct("the gloo collectives", make_collectives, distributed_client=client, hostname=host)
         opened = listening() - before
         if len(opened) != 1:
             raise _unsuited("the gloo collectives", f"they opened {sorted(opened)}, not one port")
         # The same factory with our collectives: jax's own would listen where the machine's name points to.
-        register("cpu", functools.partial(make_cpu, gloo), priority=0, fail_quietly=False)
+        register("cpu", functools.partial(make_cpu, made), priority=0, fail_quietly=False)
         if (platform := jax.default_backend()) != "cpu":
             raise ConfigError(
                 f"the process runtime joins workers over CPU devices, but worker {process_index} runs on "
@@ -197,22 +199,26 @@ class World:
         # Read from here on only to let process 0 alone write the persistent compilation cache. Each worker
         # compiles for its own device, under its own key: without this all but one compile anew in each life.
         state.process_id = 0
-        return cls(client, process_index, num_workers, lanes, opened.pop())
+        return cls(client, process_index, num_workers, num_devices, opened.pop())
 
     def mesh(self, members: Sequence[int], lane: int) -> MeshMean:
         """Return the collective over `members`, in this order, on `lane`; the same object each time.
 
-        Only the members may ask for it. The order decides the rounding, so it belongs to a phase.
+        Only the members may ask for it. The order decides the rounding, so it belongs to a phase. A member alone
+        is connected to nobody, so that what broke its mesh leaves nothing behind: it gets a new one.
         """
         from hybridsync.runtime.mesh import MeshMean
 
         key = members, lane = tuple(members), lane
         assert len(set(members)) == len(members) and self.process_index in members, f"members {members}"
         assert all(0 <= member < self.num_workers for member in members), f"members {members}"
-        assert 0 <= lane < self.num_lanes, f"lane {lane} of {self.num_lanes}"
+        chosen = devices_of(lane, len(members), self.num_devices)
         with self._lock:
-            if key not in self._meshes:
-                devices = [self._devices[member][lane] for member in members]
+            if key not in self._meshes or (len(members) == 1 and self._meshes[key].dead):
+                if any(mesh.dead for mesh in self._meshes.values()):  # the chief names none of them again
+                    for mesh in self._meshes.values():
+                        mesh.release()
+                devices = [self._devices[member][device] for member, device in zip(members, chosen, strict=True)]
                 arrive = functools.partial(self._arrive, members, lane)
                 self._meshes[key] = MeshMean(members, lane, devices, self.process_index, arrive)
             return self._meshes[key]
@@ -223,7 +229,8 @@ class World:
         Called by the control thread when a phase is revoked: a stopped peer, or one that died elsewhere in
         the ring, would block the main thread for ever. This process's connected gloo sockets are shut down,
         but only while the call is under way: no other mesh is entered meanwhile, and the next one connects
-        anew. Its listener lives on.
+        anew. Its listener lives on. Where the call is about to connect to a member that died in that very moment,
+        it is made to find that out.
 
         Args:
           mesh: of the revoked phase.
@@ -234,17 +241,48 @@ class World:
           Whether no call on the mesh is under way any more.
         """
         mesh.kill(reason)
-        deadline = SYSTEM_CLOCK.monotonic() + timeout_secs
+        deadline, first = SYSTEM_CLOCK.monotonic() + timeout_secs, True
         while not mesh.wait_idle(0.0):
             with self._lock:
                 peers = self._peers - {self._listener}
             shut_down_connected(self._listener, peers)
+            if not first:  # whoever was in a connected call is out of it by now
+                self._give_up_connecting(mesh)
+            first = False
             remaining = max(0.0, deadline - SYSTEM_CLOCK.monotonic())
             if mesh.wait_idle(min(_POLL_SECS, remaining)):
                 return True
             if not remaining:
                 return False
         return True
+
+    def _give_up_connecting(self, mesh: MeshMean) -> None:
+        """End the wait of a mesh that connects: for a member's address, and for a member that was to connect to us."""
+        import jax
+
+        devices = devices_of(mesh.lane, len(mesh.members), self.num_devices)
+        ids = [self._devices[member][device].id for member, device in zip(mesh.members, devices, strict=True)]
+        places = range(len(ids))
+        key = f"{_GLOO_KEY}/{','.join(map(str, ids))}"
+        try:
+            own = f"{key}/{mesh.members.index(self.process_index)}"
+            record: bytes = self._client.blocking_key_value_get_bytes(own, 1)
+        except jax.errors.JaxRuntimeError:  # not that far, or all connections are made already in this version
+            return
+        absent = gloo.nowhere(record, len(ids))
+        if absent is None:
+            return
+        for place in places:
+            try:
+                self._client.key_value_set_bytes(f"{key}/{place}", absent)
+            except jax.errors.JaxRuntimeError:  # it is there
+                continue
+        for number in gloo.expected(record, len(ids)) or ():
+            try:
+                with socket.create_connection(self._listener, timeout=_POLL_SECS) as stranger:
+                    stranger.sendall(number)
+            except OSError:
+                return
 
     def leave(self) -> None:
         """Take leave of the service; no other worker is waited for. A normal exit does the same."""

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from hybridsync import protocols
 from hybridsync.chief.board import Board
-from hybridsync.chief.meshes import Meshes
+from hybridsync.chief.meshes import NUM_DEVICES, Mesh, Meshes
 from hybridsync.clock import Clock
 from hybridsync.errors import CheckpointError, HybridSyncError, PhaseBroken, Preempted
 from hybridsync.messages import Capture, RoleEvent
@@ -33,7 +33,6 @@ MAX_BROKEN = 10
 """How many phases in a row may break before one applies a unit."""
 RETRY_SECS = 1.0
 """Between two tries to make a state durable."""
-LANES = 16
 
 
 class Epochs(Protocol):
@@ -56,9 +55,10 @@ class Manager:
       reporter: writes the record.
       keeper: of the last committed state, for when nobody holds a newer one.
       evict: has the process ended of a role that was given up; None where roles are threads, which cannot be.
+      renew: has every worker's process started again in a new world; threads have none that could be used up.
       forget: called with the sequence of the state that a run goes on from when updates behind it are lost.
       restarted: another manager took the run to where it is; roles may be in the middle of a phase.
-      lanes: how many communicators one member order can have before another order is used.
+      num_devices: local devices of each worker, among which a mesh chooses.
       clock: for stage times and deadlines.
     """
 
@@ -76,9 +76,10 @@ class Manager:
         keeper: Keeper,
         clock: Clock,
         evict: Callable[[RoleEvent], None] | None = None,
+        renew: Callable[[], None] = lambda: None,
         forget: Callable[[int], object] = lambda sequence: None,
         restarted: bool = False,
-        lanes: int = LANES,
+        num_devices: int = NUM_DEVICES,
     ) -> None:
         self._run, self._chief, self._start = run, chief, start
         self._servers, self._holder_at, self._epochs = servers, holder_at, epochs
@@ -88,7 +89,8 @@ class Manager:
         self._pace = Pace(chief, run.config.drain_secs, clock, reporter.note, threads=evict is None)
         gather_secs = GATHER_SECS if evict else START_DEADLINE_SECS
         self._recovery = Recovery(chief, holder_at, keeper, start.source, clock, gather_secs)
-        self._meshes = Meshes(lanes)
+        self._num_devices, self._renew, self._keeper = num_devices, renew, keeper
+        self._meshes = Meshes(num_devices)
         self._ends = run.plan.ends(run.config.workload)
         self._capture, self._source = start.capture, start.source
         self._phase: Phase | None = None
@@ -355,7 +357,7 @@ class Manager:
         self._reporter.tick()
         members, lane = tuple(range(self._run.config.workers)), 0
         if protocol.path is Path.SYNC:
-            members, lane = self._meshes.next(self._chief.live_workers())
+            members, lane = self._next_mesh()
         phase = Phase(
             epoch=self._epoch,
             spec=self._run.plan.stages[index].spec,
@@ -384,6 +386,29 @@ class Manager:
         if self._before is not None and phase.reason == "planned":
             self._reporter.switching(self._before, phase, self._capture, self._times, self._unit_secs)
         return machine.Entered()
+
+    def _next_mesh(self) -> Mesh:
+        mesh = self._meshes.next(self._chief.live_workers())
+        if mesh is None:
+            self._renew_world()
+            mesh = self._meshes.next(self._chief.live_workers())
+        assert mesh is not None, "a new world has meshes"
+        return mesh
+
+    def _renew_world(self) -> None:
+        """Have every worker start again in a new world, whose meshes are unused; the chief keeps the state for them."""
+        why = "every mesh of the world has lost a member"
+        if self._source != self._start.source:
+            with Reach(self._chief, f"{why}, and the state could not be fetched"):
+                self._keeper.take(self._capture, self._source, self._holder_at(self._source))
+            self._capture, self._source = self._keeper.offer(), self._start.source
+        self._reporter.renewed(why)
+        self._renew()
+        for worker in self._chief.live_workers():
+            self._chief.evict(worker, f"{why}: it starts again in a new one")
+        self._take_losses()
+        self._meshes = Meshes(self._num_devices)
+        self._arrivals.await_all()
 
     # --- what a phase needs while it runs ---
 

@@ -141,7 +141,7 @@ class Recovery:
     def _rescue(self, missing: list[int], phase: Phase) -> None:
         """Fetch the state of a worker that lives, but cannot come back: it may be the newest.
 
-        Its training thread is blocked where nothing can reach it (connecting to a member that died); its holder is not.
+        Its training thread is where nothing can reach it, in the user's own code for example; its holder is not.
         """
         silent = self._board.silent(GATHER_SECS / 2)
         alive = [worker for worker in missing if worker not in silent]

@@ -178,11 +178,16 @@ class Reporter:
         """Return the members and lanes of all phases since the roles' world began, which an earlier chief announced."""
         found: list[tuple[tuple[int, ...], int]] = []
         for event in read_events(self._run.workdir) if self._run.workdir else []:
-            if event["kind"] == "run_started":
+            if event["kind"] in ("run_started", "world_renewed"):
                 found.clear()
             if event["kind"] == "phase_entered":
                 found.append((tuple(event["members"]), event["lane"]))
         return found
+
+    def renewed(self, why: str) -> None:
+        """Write that the workers start again in a new world."""
+        self.event("world_renewed", why=why)
+        self.note(f"{why}: all workers start again in a new one and go on from unit {self._chief.num_applied:,}")
 
     def ended(self, capture: Capture) -> None:
         """Write that the current phase is over; its capture knows the first update even of the shortest phase."""

@@ -29,6 +29,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "straggler_cleared": ("worker", "rate", "threshold"),
     "worker_joined": (),
     "worker_left": (),
+    "world_renewed": ("why",),
     "rollback": ("to_units", "rolled_back"),
     "evaluation": ("examples", "accuracy", "loss"),
     "checkpoint": ("units", "bytes", "secs"),

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybridsync.chief.meshes import Meshes
-from hybridsync.errors import RoleLost
+from hybridsync.chief.meshes import Meshes, devices_of, num_ways
 
 ALL = (0, 1, 2)
 
 
 def test_without_a_loss_everybody_keeps_the_first_mesh():
-    meshes = Meshes(num_lanes=4)
+    meshes = Meshes(num_devices=4)
     assert [meshes.next(ALL) for _ in range(5)] == [(ALL, 0)] * 5
 
 
 def test_a_loss_takes_the_next_lane_in_the_same_order():
-    meshes = Meshes(num_lanes=4)
+    meshes = Meshes(num_devices=4)
     meshes.next(ALL)
     meshes.lose()
     assert meshes.next((0, 2)) == ((0, 2), 1)
@@ -28,7 +26,7 @@ def test_a_loss_takes_the_next_lane_in_the_same_order():
 
 
 def test_every_mesh_formed_before_a_loss_is_dead():
-    meshes = Meshes(num_lanes=2)
+    meshes = Meshes(num_devices=2)
     formed = [meshes.next(ALL), meshes.next((0, 1)), meshes.next((1, 2))]
     meshes.lose()
     again = [meshes.next(ALL), meshes.next((0, 1)), meshes.next((1, 2))]
@@ -36,7 +34,7 @@ def test_every_mesh_formed_before_a_loss_is_dead():
 
 
 def test_a_second_loss_before_the_next_mesh_is_formed_costs_no_lane():
-    meshes = Meshes(num_lanes=4)
+    meshes = Meshes(num_devices=4)
     meshes.next(ALL)
     for _ in range(3):
         meshes.lose()
@@ -44,38 +42,57 @@ def test_a_second_loss_before_the_next_mesh_is_formed_costs_no_lane():
 
 
 def test_a_loss_before_the_first_mesh_costs_no_lane():
-    meshes = Meshes(num_lanes=4)
+    meshes = Meshes(num_devices=4)
     meshes.lose()
     assert meshes.next(ALL) == (ALL, 0)
 
 
 def test_when_the_lanes_are_used_up_the_order_rotates():
-    meshes = Meshes(num_lanes=2)
-    seen = [meshes.next(ALL)]
-    for _ in range(5):
+    meshes = Meshes(num_devices=2)
+    seen = [meshes.next((0, 1))]
+    for _ in range(7):
         meshes.lose()
-        seen.append(meshes.next(ALL))
-    orders = [ALL, (1, 2, 0), (2, 0, 1)]
-    assert seen == [(order, lane) for order in orders for lane in (0, 1)]
+        seen.append(meshes.next((0, 1)))
+    assert seen == [(order, lane) for order in ((0, 1), (1, 0)) for lane in range(4)]
 
 
-def test_a_world_that_is_used_up_says_so_and_what_to_do():
-    meshes = Meshes(num_lanes=1)
+def test_a_world_that_is_used_up_has_no_mesh_but_for_one_alone():
+    meshes = Meshes(num_devices=1)
     for _ in range(2):
         meshes.next((0, 1))
         meshes.lose()
-    with pytest.raises(RoleLost, match=r"workers \[0, 1\] have used up the 2 ways .* run the same command again"):
-        meshes.next((0, 1))
+    assert meshes.next((0, 1)) is None
+    for _ in range(5):
+        assert meshes.next((1,)) == ((1,), 0)
+        meshes.lose()
+
+
+def test_four_workers_lose_members_a_thousand_times_in_one_order_and_one_world():
+    meshes, everybody, seen = Meshes(), (0, 1, 2, 3), set()
+    for _ in range(1000):
+        mesh = meshes.next(everybody)
+        assert mesh is not None and mesh[0] == everybody
+        seen.add(devices_of(mesh[1], 4, 16))
+        meshes.lose()
+    assert len(seen) == 1000
+
+
+@given(st.integers(1, 4), st.integers(1, 4))
+def test_every_lane_is_another_choice_of_devices(num_members, num_devices):
+    lanes = range(num_ways(num_members, num_devices))
+    chosen = [devices_of(lane, num_members, num_devices) for lane in lanes]
+    assert len(set(chosen)) == len(lanes) == num_devices**num_members
+    assert chosen[:num_devices] == [(device,) * num_members for device in range(num_devices)]
 
 
 @given(
     st.integers(2, 4),
-    st.integers(1, 4),
-    st.lists(st.one_of(st.none(), st.sets(st.integers(0, 3), min_size=1)), max_size=30),
+    st.integers(1, 2),
+    st.lists(st.one_of(st.none(), st.sets(st.integers(0, 3), min_size=2)), max_size=30),
 )
-def test_no_dead_mesh_is_ever_used_again(num_workers, num_lanes, story):
+def test_no_dead_mesh_is_ever_used_again(num_workers, num_devices, story):
     """None is a loss, a set the workers that are left."""
-    meshes = Meshes(num_lanes)
+    meshes = Meshes(num_devices)
     dead, formed = set(), set()
     for live in story:
         if live is None:
@@ -84,13 +101,13 @@ def test_no_dead_mesh_is_ever_used_again(num_workers, num_lanes, story):
             formed = set()
             continue
         members = tuple(sorted(worker for worker in live if worker < num_workers))
-        if not members:
+        if len(members) < 2:
             continue
-        try:
-            mesh = meshes.next(members)
-        except RoleLost:
+        lanes = num_ways(len(members), num_devices)
+        mesh = meshes.next(members)
+        if mesh is None:
             used = {mesh for mesh in dead if tuple(sorted(mesh[0])) == members}
-            assert len(used) == num_lanes * len(members), "there was another way"
+            assert len(used) == lanes * len(members), "there was another way"
             continue
-        assert mesh not in dead and tuple(sorted(mesh[0])) == members and mesh[1] < num_lanes
+        assert mesh not in dead and tuple(sorted(mesh[0])) == members and mesh[1] < lanes
         formed.add(mesh)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import sys
 import threading
 import time
@@ -133,6 +134,33 @@ def deadlines_by_the_wall_clock() -> None:
     SystemClock.monotonic = SystemClock.wall
 
 
+def worker_2_dies_while_a_mesh_connects() -> None:
+    """No bug: once, when it has met the others in a mesh of three and before it can be connected to."""
+    if (os.environ.get(child.ROLE), os.environ.get(child.ROLE_ID)) != ("worker", "2"):
+        return
+    from hybridsync.runtime.mesh import MeshMean
+
+    prove, done = MeshMean._prove, workdir_of_the_run() / "died-connecting"
+
+    def die(self, num_floats, num_ints):
+        if len(self.members) == 3 and not done.exists():
+            done.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        prove(self, num_floats, num_ints)
+
+    MeshMean._prove = die
+
+
+def workdir_of_the_run() -> Path:
+    (workdir,) = (flag.partition("=")[2] for flag in sys.argv if flag.startswith("--workdir="))
+    return Path(workdir)
+
+
+def one_device_each() -> None:
+    """No bug: a world of two workers has two meshes."""
+    supervisor.SupervisorSpec = functools.partial(supervisor.SupervisorSpec, num_devices=1)
+
+
 BUGS: dict[str, Callable[[], None]] = {
     bug.__name__: bug
     for bug in (
@@ -146,6 +174,8 @@ BUGS: dict[str, Callable[[], None]] = {
         ledger_keeps_what_the_server_lost,
         only_the_first_signal_counts,
         deadlines_by_the_wall_clock,
+        one_device_each,
+        worker_2_dies_while_a_mesh_connects,
     )
 }
 
@@ -203,8 +233,7 @@ def main() -> None:
     name = sys.argv.pop(1)
     bug, _, stage = name.partition(":")
     if stage:
-        (workdir,) = (flag.partition("=")[2] for flag in sys.argv if flag.startswith("--workdir="))
-        stands_at(stage, Path(workdir))
+        stands_at(stage, workdir_of_the_run())
     else:
         BUGS[bug]()
     supervisor.SupervisorSpec = functools.partial(

@@ -192,6 +192,51 @@ def members_are_lost_in_lock_step(
         assert job.tracebacks() == []
 
 
+def a_member_dies_while_the_next_mesh_connects(workdir: Path, *, units: int = 900) -> float:
+    """The others go on as they are, nobody of them restarted; returns how long it took them, seconds."""
+    planted = "worker_2_dies_while_a_mesh_connects"
+    with tally(workdir, plan="bsp", units=units, workers=4, unit_secs=0.02, planted=planted) as job:
+        job.until_phase("bsp")
+        pids = job.live_workers()
+        os.kill(pids[0], signal.SIGKILL)
+        lost = job.until_lost(pids[2])
+        assert job.wait() == 0, job.output + job.logs()
+        assert_exactly_once(job.summary())
+        assert job.summary()["units"]["rolled_back"] == 0
+        started = [event["id"] for event in job.events("role_started") if event["role"] == "worker"]
+        assert sorted(started) == [0, 0, 1, 2, 2, 3], f"another worker was restarted: {started}"
+        assert job.tracebacks() == []
+        after = next(e for e in job.events("phase_entered") if 2 not in e["members"] and e["t"] >= lost["t"])
+        return after["t"] - lost["t"]
+
+
+def more_members_are_lost_than_there_are_meshes(workdir: Path, *, deaths: int = 4, units: int = 3000) -> None:
+    """Two workers of one device each have two meshes; the rest of the deaths falls into worlds that follow."""
+    with tally(workdir, plan="bsp", units=units, workers=2, unit_secs=0.02, planted="one_device_each") as job:
+        job.until_phase("bsp")
+        for death in range(deaths):
+            pid = job.kill_worker(death % 2)
+            job.until_lost(pid)
+
+            def whole(pid: int = pid) -> bool:
+                events = job.events()
+                lost = max(i for i, e in enumerate(events) if e["kind"] == "role_lost" and e["pid"] == pid)
+                entered = [e for e in events[lost:] if e["kind"] == "phase_entered" and len(e["members"]) == 2]
+                return bool(entered) and job.units() > entered[-1]["units"]
+
+            job.until(whole, f"both workers trained again after death {death}")
+        job.send(signal.SIGTERM)
+        assert job.wait() == 75, job.output + job.logs()
+        assert job.summary()["units"]["rolled_back"] == 0, "a new world cost units"
+        assert len(job.events("world_renewed")) == deaths // 2
+        assert job.events("unit_quarantined") == []
+        assert job.tracebacks() == []
+    with tally(workdir, plan="bsp", units=units, workers=2, unit_secs=0.0) as job:
+        assert job.wait() == 0, job.output + job.logs()
+        assert_exactly_once(job.summary())
+        assert job.summary()["units"]["rolled_back"] == 0
+
+
 def the_chief_is_killed(
     workdir: Path,
     *,

@@ -43,6 +43,14 @@ def test_a_member_stopped_in_lock_step_is_given_up_and_replaced(tmp_path: Path) 
     scenarios.members_are_lost_in_lock_step(tmp_path / "run", signal.SIGSTOP, units=500, workers=2, victims=(1,))
 
 
+def test_a_member_killed_while_the_next_mesh_connects_costs_nobody_else_a_restart(tmp_path: Path) -> None:
+    assert scenarios.a_member_dies_while_the_next_mesh_connects(tmp_path / "run") < 10.0  # gloo itself would wait 30
+
+
+def test_more_members_may_be_lost_than_the_world_has_meshes(tmp_path: Path) -> None:
+    scenarios.more_members_are_lost_than_there_are_meshes(tmp_path / "run")
+
+
 def test_a_killed_chief_takes_the_run_up_where_it_is(tmp_path: Path) -> None:
     scenarios.the_chief_is_killed(tmp_path / "run", units=700, workers=2)
 

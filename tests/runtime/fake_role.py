@@ -3,8 +3,8 @@
 argv[1] is a JSON object: role name ("worker 1", or "worker 1 life 0") -> what it does once it has its spec:
 {"exit": code}, {"refuse": message}, {"error": message}, {"silent": true} (a chief that never serves), {"kill":
 events} (a chief that has given roles up; a pid is that of the newest such role, unless the event names one). Else it
-waits: SIGUSR1 ends it with 75, SIGUSR2 with 0; a chief names whom it has given up at each SIGHUP, and one with
-{"late": true} serves from then on.
+waits: SIGUSR1 ends it with 75, SIGUSR2 with 0; at each SIGHUP a chief names whom it has given up, one with
+{"renew": true} wants a new world, and one with {"late": true} serves from then on.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ def main() -> int:
     while (number := signal.sigwait(awaited)) == signal.SIGHUP:
         if "late" in action:
             child.report(address=spec.chief)
+        if "renew" in action:
+            child.report(renew=True)
         for event in action.get("kill", ()):
             child.report(kill={"pid": newest(spec, event), **event})
     return 75 if number == signal.SIGUSR1 else 0

@@ -282,6 +282,24 @@ def test_a_process_that_has_the_place_of_one_that_was_given_up_is_left_alone(beg
     assert run.silent(0.5)
 
 
+def test_in_a_new_world_every_worker_starts_again_and_the_others_stay(begin: Begin) -> None:
+    run = begin({"chief 0": {"renew": True}})
+    pids = run.started()
+    former = {run.spec_of(pid)["coordinator"] for (role, _), pid in pids.items() if role != "supervisor"}
+    for life in range(1, 6):  # more often than a worker may fail by itself
+        os.kill(pids["chief", 0], signal.SIGHUP)
+        for worker in (0, 1):
+            lost = run.wait_call(call="role_lost")
+            assert (lost["role"], lost["id"], lost["pid"]) == ("worker", worker, pids["worker", worker])
+            pids["worker", worker] = run.wait_call(call="role_started", role="worker", id=worker)["pid"]
+        specs = [run.spec_of(pids["worker", worker]) for worker in (0, 1)]
+        assert [spec["life"] for spec in specs] == [life, life]
+        (coordinator,) = {spec["coordinator"] for spec in specs}
+        assert coordinator not in former
+        former.add(coordinator)
+    os.kill(pids["server", 0], 0)
+
+
 def test_a_chief_that_fails_by_itself_again_and_again_ends_the_run(begin: Begin) -> None:
     run = begin({f"chief 0 life {life}": {"exit": 9} for life in range(1, 9)})
     pids = run.started()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import select
@@ -10,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,8 @@ ROOT = Path(__file__).parents[2]
 NUM_WORKERS = 4
 EVERYONE = list(range(NUM_WORKERS))
 ANSWER_SECS = 60.0
+CONNECT_SECS = 30.0
+"""How long gloo waits for a member that it was to connect to."""
 HANG_SECS = 0.5  # a step of these takes some 20 ms
 
 
@@ -199,6 +203,32 @@ def test_a_collective_that_hangs_on_a_lost_member_is_broken_and_the_survivors_go
     assert fleet.warm(EVERYONE, fresh) == [{"warm": True}] * 4
 
 
+def test_a_member_that_dies_while_the_others_connect_to_it_does_not_hold_them(fleet: Fleet) -> None:
+    lane, survivors = fleet.fresh_lane(), [0, 1, 3]
+    fields = {"members": EVERYONE, "lane": lane, "num_floats": 5_000, "num_ints": 0, "timeout_secs": ANSWER_SECS}
+    fleet.tell([2], "die", **fields)
+    fleet.tell(survivors, "warm", **fields)
+    fleet.members[2].process.wait(ANSWER_SECS)
+    assert fleet.members[0].answer(HANG_SECS) is None, "nothing hangs here: this test proves nothing"
+    began = time.monotonic()
+    fleet.tell(survivors, "break")
+    for index in survivors:
+        answers = [fleet.members[index].answer(), fleet.members[index].answer()]
+        assert {"broken": True} in answers, answers
+        assert "CollectiveBroken" in [answer.get("error") for answer in answers if answer], answers
+    assert time.monotonic() - began < CONNECT_SECS / 3
+
+    fleet.replace(2)
+    assert fleet.warm(EVERYONE, fleet.fresh_lane()) == [{"warm": True}] * 4
+
+
+def test_a_lane_beyond_the_first_takes_other_devices_of_each_member(fleet: Fleet) -> None:
+    lane = 16 * 16 * 3 + 16 * 2 + fleet.fresh_lane()
+    assert fleet.warm(EVERYONE, lane) == [{"warm": True}] * 4
+    fleet.step(EVERYONE, lane)
+    assert fleet.answers(EVERYONE) == [{"total": [10.0], "highest": []}] * 4
+
+
 def test_a_member_that_does_not_come_is_named(fleet: Fleet) -> None:
     fields = {"members": EVERYONE, "lane": fleet.fresh_lane(), "num_floats": 1, "num_ints": 0}
     fleet.tell([0, 1, 2], "warm", **fields, timeout_secs=0.5)
@@ -229,6 +259,17 @@ def test_the_self_test_passes_right_sums_and_names_a_wrong_one(monkeypatch: pyte
     monkeypatch.setitem(mean._programs, (1_000, 0), lambda floats: (floats.at[7].add(1.0),))
     with pytest.raises(HybridSyncError, match=r"sum of known integers .* entry 7 of 1000 is 9.0, not 8.0"):
         mean.warm(1_000, 0)
+
+
+def test_a_released_mesh_keeps_nothing_that_it_compiled_and_can_be_entered_again() -> None:
+    mean = local_mean()
+    mean.warm(1_000, 10)
+    compiled = [weakref.ref(program._executable) for program in mean._programs.values()]
+    assert compiled
+    mean.release()
+    gc.collect()
+    assert [ref() for ref in compiled] == [None] * len(compiled)
+    mean.warm(1_000, 10)
 
 
 def test_a_dead_mesh_refuses_with_the_first_reason() -> None:

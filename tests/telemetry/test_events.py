@@ -28,6 +28,7 @@ PROMISED = {
     "checkpoint": "units bytes secs",
     "save_failed": "units error",
     "unit_quarantined": "unit workers reason",
+    "world_renewed": "why",
     "run_finished": "",
 }
 

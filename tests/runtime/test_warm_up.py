@@ -1,0 +1,33 @@
+"""What a worker compiles before it trains."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+
+from hybridsync.runtime.worker_process import warm_up
+from hybridsync.step import Parameters
+from tests.roles import tally_programs
+
+
+def test_one_compiled_gradient_takes_a_replicas_parameters_and_a_servers_reply() -> None:
+    compiled: list[str] = []
+
+    def note(event: str, duration_secs: float, **_: str | int) -> None:
+        if event.endswith("backend_compile_duration"):
+            compiled.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    programs = tally_programs()
+    warm_up(programs)
+    assert compiled, "nothing was compiled: this test proves nothing"
+    compiled.clear()
+    held = Parameters(programs.state.params, programs.state.model_state)
+    zeros = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), held)
+    total = jax.device_get(programs.gradient(zeros, 1))
+    programs.gradient(jax.device_put(zeros), 2)
+    state = jax.device_put(jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), programs.state))
+    for _ in range(2):  # what an update returns is taken by the next one
+        state = programs.update(state, total, units=1, factor=1.0, blend=1.0)
+        programs.gradient(Parameters(state.params, state.model_state), 3)
+    assert compiled == []
