@@ -312,6 +312,11 @@ class Board(Waiting):
         return self._here.broken
 
     @property
+    def over(self) -> bool:
+        """Whether the run is over."""
+        return self._done
+
+    @property
     def gathering(self) -> bool:
         """Whether everybody is called back from a broken phase, and no next one is announced yet."""
         return self._gathering

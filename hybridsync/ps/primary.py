@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hybridsync.applylog import ApplyLog, Entry
 from hybridsync.clock import Clock
-from hybridsync.errors import StaleEpoch, WaitTimeout
+from hybridsync.errors import WaitTimeout
 from hybridsync.holding import Holding, Loan, ReaderAt
 from hybridsync.layout import first_non_finite
-from hybridsync.messages import NON_FINITE, Capture, Held, Push, PushReply, Span, Standing, Update
-from hybridsync.plan import NO_EPOCH, Epoch, Phase
-from hybridsync.protocols.base import Action, Apply, Arrival, Drop, Release
-from hybridsync.ps.admission import check_current, check_epoch, check_member, check_push, served
+from hybridsync.messages import Capture, Held, Push, PushReply, Span, Standing, Update
+from hybridsync.plan import Epoch, Phase
+from hybridsync.ps.admission import check_epoch
 from hybridsync.ps.partition import PRIMARY, partition
 from hybridsync.ps.peers import Peers
+from hybridsync.ps.sequencer import Decided, Sequencer
 from hybridsync.ps.shard import RELEASE_SECS, Progress, Publisher, Shard
 from hybridsync.step import Programs
-from hybridsync.units import UnitSet
-
-
-@dataclass
-class _Ticket:
-    push: Push
-    contribution: Any
-    reply: PushReply | None = None
-    fenced: bool = False
 
 
 class Primary:
@@ -65,20 +56,10 @@ class Primary:
         self._holding = Holding(programs.state_layout)
         self._capturing = threading.Lock()
         self._condition = threading.Condition()
-        self._phase: Phase | None = None
-        self._open = False
+        self._sequencer = Sequencer()
         self._fingerprint = ""
         self._entered = ""
-        self._sequence = 0
-        self._applied, self._dropped = UnitSet(), UnitSet()
-        self._incarnations: dict[int, int] = {}
         self._wanted: dict[int, set[int]] = {}
-        self._tickets: dict[int, _Ticket] = {}
-        self._by_units: dict[tuple[int, ...], int] = {}
-        self._next_push = 1
-        self._unreported = UnitSet()
-        self._unreported_drops: list[tuple[int, str]] = []
-        self._staleness: list[int] = []
         self._spans: list[Span] = []
         self._first_applied = self._last_applied = 0.0
 
@@ -93,23 +74,16 @@ class Primary:
           StaleEpoch: a newer phase is already served, or another one of that number.
           DamagedState: what arrived is not the state that was captured.
         """
-        protocol = served(phase)
-        rule = protocol.server_rule(phase.members)
         with self._condition:
-            if self._phase is not None and phase.epoch == self._phase.epoch:
+            if self._sequencer.check_phase(phase):
                 return self._held()
-            if self._phase is not None and phase.epoch.number <= self._phase.epoch.number:
-                offered, held = phase.epoch.beside(self._phase.epoch)
-                raise StaleEpoch(f"epoch {offered} is not newer than epoch {held}, which is served; reserve another")
             if self._shard.empty or self._fingerprint != phase.fingerprint:
                 self._shard.take_over(phase)
             self._fingerprint = ""
             self._apply_log.clear()
             self._peers.enter(phase)
-            self._phase, self._rule, self._protocol, self._open = phase, rule, protocol, True
-            self._sequence = phase.sequence
-            self._applied, self._dropped = UnitSet(phase.applied), UnitSet(phase.dropped)
-            self._tickets, self._by_units, self._wanted = {}, {}, {}
+            self._sequencer.enter(phase)
+            self._wanted = {}
             self._first_applied = self._last_applied = 0.0
             self._shard.publish()
             self._entered = phase.fingerprint
@@ -125,12 +99,13 @@ class Primary:
         """
         with self._capturing:
             with self._condition:
-                phase = self._expect(epoch)
+                phase = check_epoch(epoch, self._sequencer.phase)
                 if final:
-                    self._open = False
+                    self._sequencer.close()
                     self._condition.notify_all()
                 self._holding.fill(self._shard.pack_inside)
-                applied, dropped, sequence = self._applied.ranges(), self._dropped.ranges(), self._sequence
+                sequence = self._sequencer.sequence
+                applied, dropped = self._sequencer.applied.ranges(), self._sequencer.dropped.ranges()
                 first, last = self._first_applied, self._last_applied
                 snapshots = self._peers.snapshot(sequence, final)
                 self._apply_log.flush()
@@ -158,14 +133,9 @@ class Primary:
     def fence(self, epoch: Epoch, worker: int, incarnation: int) -> None:
         """Refuse `worker` up to `incarnation`: its process is gone, and so is what it pushed and nobody applied."""
         with self._condition:
-            if self._phase is None or self._phase.epoch != epoch:
+            if self._sequencer.epoch != epoch:
                 return
-            self._incarnations[worker] = max(self._incarnations.get(worker, 0), incarnation + 1)
-            self._execute(self._rule.on_leave(worker))
-            for push_id, ticket in [*self._tickets.items()]:
-                if ticket.push.worker == worker and ticket.push.incarnation <= incarnation and ticket.reply is None:
-                    ticket.fenced = True
-                    self._settle(push_id)
+            self._carry_out(self._sequencer.fence(worker, incarnation))
             self._wanted.pop(worker, None)
             self._peers.forget(worker, incarnation)
             self._condition.notify_all()
@@ -173,29 +143,29 @@ class Primary:
     def standing(self) -> Standing | None:
         """Return the phase that is served, for a chief that has not heard of it."""
         with self._condition:
-            return Standing(self._phase, self._open) if self._phase is not None else None
+            phase = self._sequencer.phase
+            return Standing(phase, self._sequencer.open) if phase is not None else None
 
     def drain(self) -> Progress:
         """Return and forget what happened since the last call."""
         with self._condition:
-            progress = Progress(
-                self.epoch,
-                self._unreported.ranges(),
-                tuple(self._unreported_drops),
-                tuple(self._staleness),
-                tuple(self._spans),
-                self._sequence,
+            applied, dropped, staleness = self._sequencer.drain()
+            spans, self._spans = tuple(self._spans), []
+            return Progress(
+                self._sequencer.epoch,
+                applied.ranges(),
+                dropped,
+                staleness,
+                spans,
+                self._sequencer.sequence,
                 self._first_applied,
                 self._last_applied,
             )
-            self._unreported = UnitSet()
-            self._unreported_drops, self._staleness, self._spans = [], [], []
-            return progress
 
     @property
     def epoch(self) -> Epoch:
         """The phase being served."""
-        return self._phase.epoch if self._phase else NO_EPOCH
+        return self._sequencer.epoch
 
     # --- what workers call ---
 
@@ -207,10 +177,10 @@ class Primary:
           UnknownRole: the caller takes no part in the phase.
         """
         with self._condition:
-            self._admit(push)
+            self._sequencer.admit(push)
             asked = self._wanted.get(push.worker, set())
             self._wanted[push.worker] = {max(asked)} if asked else set()  # a repeat of it may still be read
-            return self._answer(push, PushReply(self._sequence))
+            return self._answer(push, PushReply(self._sequencer.sequence))
 
     def push_pull(self, push: Push, contribution: Any) -> tuple[PushReply, Any]:
         """Offer a contribution tree; returns when the rule releases it, with the newest parameters then.
@@ -226,116 +196,61 @@ class Primary:
         found = first_non_finite(contribution) or push.non_finite
         push = replace(push, non_finite="")
         with self._condition:
-            check_push(push, self._expect(push.epoch), self._sequence, len(self._dropped))
-            self._admit(push)
-            if any(unit in self._applied or unit in self._dropped for unit in push.units):
-                self._peers.discard(push)
-                return self._answer(push, PushReply(self._sequence, duplicate=True))
             while True:
-                push_id = self._by_units.get(push.units) or self._arrive(push, contribution, found)
-                ticket = self._tickets[push_id]
-                self._condition.wait_for(lambda ticket=ticket: self._is_over(ticket), RELEASE_SECS)
-                self._settle(push_id)
-                if ticket.reply is not None:
-                    if ticket.push != push:
+                ticket, decisions = self._sequencer.offer(push, contribution, found)
+                if ticket.push is push and ticket.reply is None:
+                    self._wanted.pop(push.worker, None)  # it has read what it computed this on
+                self._carry_out(decisions)
+                self._condition.wait_for(lambda ticket=ticket: self._sequencer.is_over(push, ticket), RELEASE_SECS)
+                if ticket.reply is not None and self._sequencer.is_same(push, ticket):
+                    if ticket.reply.duplicate or ticket.push != push:
                         self._peers.discard(push)
                     return self._answer(push, ticket.reply)
-                self._admit(push)
+                self._sequencer.admit(push)
                 if not ticket.fenced:
                     break
-            self._peers.discard(push)
+            if ticket.push != push:
+                self._peers.discard(push)
             raise WaitTimeout(
                 f"the push of worker {push.worker} with units {push.units} was held for {RELEASE_SECS:g} s by "
-                f"{self._protocol.name}; it waits for other workers of {self._phase and self._phase.members}"
+                f"{self._sequencer.waiting_for()}"
             )
-
-    def _is_over(self, ticket: _Ticket) -> bool:
-        """Whether nobody has to wait for a push any more: it has its reply, or will not get one."""
-        return ticket.reply is not None or ticket.fenced or not self._open or self.epoch != ticket.push.epoch
 
     def _answer(self, push: Push, reply: PushReply) -> tuple[PushReply, Any]:
         """Return the reply with the parameters of this moment, which the other servers then keep for the worker."""
+        sequence = self._sequencer.sequence
         if self._peers:
-            self._wanted.setdefault(push.worker, set()).add(self._sequence)
-        return replace(reply, sequence=self._sequence), self._shard.publisher.current()
+            self._wanted.setdefault(push.worker, set()).add(sequence)
+        return replace(reply, sequence=sequence), self._shard.publisher.current()
 
-    def _arrive(self, push: Push, contribution: Any, non_finite: str) -> int:
-        push_id = self._next_push
-        self._next_push += 1
-        self._tickets[push_id] = _Ticket(push, contribution)
-        self._by_units[push.units] = push_id
-        self._wanted.pop(push.worker, None)  # it has read what it computed this on
-        if non_finite:
-            self._execute([Drop(push_id, f"{NON_FINITE}: {non_finite}"), Release(push_id)])
-        else:
-            staleness = self._sequence - push.base
-            self._execute(self._rule.on_push(Arrival(push_id, push.worker, push.units, staleness)))
+    def _carry_out(self, decisions: Iterator[Decided]) -> None:
+        for decided in decisions:
+            if decided.dropped is not None:
+                self._peers.discard(decided.dropped)
+            else:
+                self._apply(decided)
         self._condition.notify_all()
-        return push_id
+        if self._sequencer.complete:
+            self._completed.set()
 
-    def _settle(self, push_id: int) -> None:
-        """Forget a push that has its reply, or will not get one."""
-        ticket = self._tickets.pop(push_id, None)
-        if ticket is not None and self._by_units.get(ticket.push.units) == push_id:
-            del self._by_units[ticket.push.units]
-
-    def _execute(self, actions: list[Action]) -> None:
-        for action in actions:
-            match action:
-                case Apply(pushes, rate):
-                    self._apply([self._tickets[push] for push in pushes], rate)
-                case Drop(push, reason):
-                    ticket = self._tickets[push]
-                    for unit in ticket.push.units:
-                        self._dropped.add(unit)
-                        self._unreported_drops.append((unit, reason))
-                    self._peers.discard(ticket.push)
-                    ticket.reply = PushReply(self._sequence, dropped=reason)
-                case Release(push):
-                    ticket = self._tickets[push]
-                    dropped = ticket.reply.dropped if ticket.reply else ""
-                    ticket.reply = PushReply(self._sequence, dropped=dropped)
-
-    def _apply(self, tickets: list[_Ticket], rate: float) -> None:
-        assert self._phase is not None
+    def _apply(self, update: Decided) -> None:
+        epoch, sequence, units = self._sequencer.epoch.number, self._sequencer.sequence + 1, update.units
         started = self._clock.monotonic()
-        units = tuple(unit for ticket in tickets for unit in ticket.push.units)
-        blend = min(1.0, len(tickets) / len(self._phase.members))
-        self._tell([ticket.push for ticket in tickets], rate)
-        self._shard.update([ticket.contribution for ticket in tickets], len(units), rate, blend)
-        base = min(ticket.push.base for ticket in tickets)
-        self._staleness.extend(self._sequence - ticket.push.base for ticket in tickets)
-        self._sequence += 1
-        for unit in units:
-            self._applied.add(unit)
-            self._unreported.add(unit)
+        self._tell([ticket.push for ticket in update.tickets], update.rate)
+        contributions = [ticket.contribution for ticket in update.tickets]
+        self._shard.update(contributions, len(units), update.rate, update.blend)
         self._last_applied = self._clock.monotonic()
         self._first_applied = self._first_applied or self._last_applied
         self._apply_log.write(
-            Entry(self._phase.epoch.number, self._sequence, units, base, rate, float(len(units)), blend)
+            Entry(epoch, sequence, units, update.base, update.rate, float(len(units)), update.blend)
         )
-        self._spans.append(
-            Span("apply", "server", started, self._last_applied - started, self._phase.epoch.number, len(units))
-        )
-        if len(self._applied) >= self._phase.end_units:
-            self._completed.set()
+        self._spans.append(Span("apply", "server", started, self._last_applied - started, epoch, len(units)))
 
     def _tell(self, pushes: Sequence[Push], rate: float) -> None:
         """Let the other servers begin the update that comes next here."""
         if self._peers:
             wanted = sorted(set().union(*self._wanted.values()))
-            self._peers.update(Update(self._sequence + 1, tuple(pushes), rate, tuple(wanted)))
-
-    # --- admission ---
-
-    def _expect(self, epoch: Epoch) -> Phase:
-        return check_epoch(epoch, self._phase)
-
-    def _admit(self, push: Push) -> None:
-        check_member(push, self._expect(push.epoch))
-        check_current(push, self._open, self._incarnations.get(push.worker, 0))
-        self._incarnations[push.worker] = push.incarnation
+            self._peers.update(Update(self._sequencer.sequence + 1, tuple(pushes), rate, tuple(wanted)))
 
     def _held(self) -> Held:
-        assert self._phase is not None
-        return Held(self._phase.epoch, len(self._applied), self._sequence, self._entered)
+        return Held(self.epoch, len(self._sequencer.applied), self._sequencer.sequence, self._entered)

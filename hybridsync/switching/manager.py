@@ -59,6 +59,7 @@ class Manager:
       forget: called with the sequence of the state that a run goes on from when updates behind it are lost.
       restarted: another manager took the run to where it is; roles may be in the middle of a phase.
       lanes: how many communicators one member order can have before another order is used.
+      tick_secs: how often a phase is looked after that nobody tells anything of.
       clock: for stage times and deadlines.
     """
 
@@ -79,11 +80,12 @@ class Manager:
         forget: Callable[[int], object] = lambda sequence: None,
         restarted: bool = False,
         lanes: int = LANES,
+        tick_secs: float = TICK_SECS,
     ) -> None:
         self._run, self._chief, self._start = run, chief, start
         self._servers, self._holder_at, self._epochs = servers, holder_at, epochs
         self._committer, self._reporter, self._clock = committer, reporter, clock
-        self._evict, self._forget, self._restarted = evict, forget, restarted
+        self._evict, self._forget, self._restarted, self._tick_secs = evict, forget, restarted, tick_secs
         self._arrivals = Arrivals(chief, run.config, clock, self._tick, reporter.note)
         self._pace = Pace(chief, run.config.drain_secs, clock, reporter.note, threads=evict is None)
         gather_secs = GATHER_SECS if evict else START_DEADLINE_SECS
@@ -219,7 +221,7 @@ class Manager:
         """Let the phase run until something is due."""
         assert self._phase is not None
         while True:
-            over = self._chief.watch(self._is_over, TICK_SECS)
+            over = self._chief.watch(self._is_over, self._tick_secs)
             self._tick()
             if self._saving.done:
                 return self._committed()
