@@ -119,7 +119,7 @@ class Counting:
     def update(self, state: Counts, contributions: Sequence[Any], *, units: int, factor: float, blend: float) -> Counts:
         digest, counts, summed = state.digest, dict(state.counts), 0
         for value, applied in contributions:
-            digest = _mix(digest, value)
+            digest = _mix(digest, value) if applied else digest  # an idle member's nothing
             for unit in applied:
                 counts[unit] = counts.get(unit, 0) + 1
                 summed += 1

@@ -41,7 +41,7 @@ class Desk:
         else:
             self._network.message(process.id, process.answered, kind, number, then, reply)
 
-    def take(self, process: Process, report: Report) -> None:
+    def take(self, process: Process, report: Report, number: int) -> None:
         """Take a heartbeat; the answer waits for news, or for the next one."""
         earlier = self._reports.pop(process.pid, None)
         if earlier is not None:
@@ -50,7 +50,9 @@ class Desk:
         refused = self._try(lambda: self._chief.take(report))
         if refused is not None:
             self._network.message(process.id, process.heard, report, refused)
-        elif self._chief.over or self._chief.has_news(report):
+            return
+        self._network.message(process.id, process.taken, number)
+        if self._chief.over or self._chief.has_news(report):
             self._reply(process, report, received)
         else:
             self._reports[process.pid] = process, report, received

@@ -45,6 +45,8 @@ class Process:
         self._calls: dict[str, int] = {}
         self._captured: tuple[Capture, Any] | None = None
         self._next_capture = 1
+        self._unheard: Report | None = None
+        self._num_reports = 0
 
     # --- its life ---
 
@@ -154,10 +156,17 @@ class Process:
         self.world.loop.after(self.beat_secs, self.beat)
 
     def report(self) -> None:
-        """Tell the chief what happened; the answer comes when there is news, or with the next report."""
-        report = replace(self.drain(), incarnation=self.incarnation)
+        """Tell the chief what happened, until it says that it has heard; its answer comes when there is news."""
+        if self._unheard is None:
+            self._num_reports += 1
+            self._unheard = replace(self.drain(), incarnation=self.incarnation)
         world = self.world
-        world.network.message(self.id, world.desk.take, self, report)
+        world.network.message(self.id, world.desk.take, self, self._unheard, self._num_reports)
+
+    def taken(self, number: int) -> None:
+        """Forget a report that the chief has."""
+        if not self.halted(self.taken, number) and number == self._num_reports:
+            self._unheard = None
 
     def heard(self, report: Report, reply: ReportReply | HybridSyncError) -> None:
         """Act on the answer to a report."""
