@@ -110,6 +110,10 @@ class WaitTimeout(HybridSyncError, TimeoutError):
     """A wait that reached its deadline; the message names who is missing."""
 
 
+class StillHeld(WaitTimeout):
+    """A push that the protocol has not released yet; it goes on being held, and the same units find it again."""
+
+
 class Preempted(HybridSyncError):
     """The run saved its state and stopped because it was asked to; run the same command again."""
 

@@ -314,6 +314,10 @@ class PushReply:
     dropped: str = ""
 
 
+STARTED_FIRST = "start"
+"""The reason of a process that takes nobody's place."""
+
+
 @dataclass(frozen=True)
 class RoleEvent:
     """A supervisor tells of a process it started or lost.

@@ -56,6 +56,7 @@ class Opening:
       epoch: newest epoch number of an earlier life.
       committed: whether `state` is durable already.
       seconds: of earlier lives.
+      told_until: the run's time at their last sign.
       switches: switch events of earlier lives.
       rolled_back: units of an earlier life that were lost with it.
       quarantined: damaged checkpoints that were set aside, (step, reason).
@@ -70,6 +71,7 @@ class Opening:
     epoch: int
     committed: bool
     seconds: float
+    told_until: float
     switches: list[dict[str, Any]]
     rolled_back: int
     quarantined: tuple[tuple[int, str], ...]
@@ -195,7 +197,7 @@ def _fresh(run: Run, store: Any, epochs: Any, lock: Any, init_from: Path | None)
         state = _adopt(init_from, state)
     ledger = Ledger(run.config.workload)
     reason = "start" if init_from is None else "init_from"
-    return Opening(run, state, ledger, 0, reason, 0, False, 0.0, [], 0, (), store, epochs, lock)
+    return Opening(run, state, ledger, 0, reason, 0, False, 0.0, 0.0, [], 0, (), store, epochs, lock)
 
 
 def _adopt(init_from: Path, state: TrainState) -> TrainState:
@@ -229,7 +231,7 @@ def _resumed(
     before = record["config"]["unit_size"]
     if before != run.config.unit_size:
         ledger, state = _convert(run, before, ledger, state)
-    lines = read_lines(workdir / METRICS_FILE)
+    events, lines = read_events(workdir), read_lines(workdir / METRICS_FILE)
     since = (line["units"] for line in lines if line["epoch"] >= record["epoch"])  # not those of lives before it
     applied_before = max(since, default=0)
     lost = max(0, applied_before - restored.units) if before == run.config.unit_size else 0
@@ -244,7 +246,8 @@ def _resumed(
         reason="resume",
         epoch=record["epoch"],
         committed=True,
-        seconds=max(record["seconds"], _seconds_told(read_events(workdir), lines)),
+        seconds=max(record["seconds"], _seconds_told(events, lines)),
+        told_until=max((sign["t"] for sign in (*events, *lines)), default=0.0),
         switches=read_events(workdir, "switch"),
         rolled_back=lost,
         quarantined=restored.quarantined,

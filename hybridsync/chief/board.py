@@ -102,6 +102,9 @@ class Board(Waiting):
                         self._here.admitted[role_id] = member.incarnation
                         if path is Path.SERVER:
                             self._leasing.adopt(role_id, standing.stream, standing.completed)
+                left_out = UnitSet(self.ledger.all_dropped(self.ledger.applied().ranges(), ()))
+                if news := left_out.difference(UnitSet(phase.dropped)).ranges():
+                    broken = broken or f"units {news} are quarantined, of which the state's holder has not heard"
                 if broken:
                     self._break(broken)
             self._condition.notify_all()

@@ -8,8 +8,8 @@ from typing import TypeVar
 from hybridsync.chief.admission import check_hello, check_lease, check_report, check_role
 from hybridsync.chief.board import Board
 from hybridsync.chief.membership import HEARTBEAT_SECS
-from hybridsync.errors import RoleLost
 from hybridsync.messages import (
+    STARTED_FIRST,
     Hello,
     LeaseReply,
     LeaseRequest,
@@ -154,7 +154,10 @@ class Chief(Board):
     # --- what supervisors call (SupervisorPort) ---
 
     def role_started(self, event: RoleEvent) -> None:
-        """Note a started process; it registers by itself."""
+        """Note a started process, which registers by itself: one that takes another's place is news."""
+        if event.reason != STARTED_FIRST:
+            with self._condition:
+                self._intake.restarted.append(event)
 
     def role_lost(self, event: RoleEvent) -> None:
         """Note a process that ended: its units go to others, or the run cannot go on."""
@@ -169,12 +172,6 @@ class Chief(Board):
                 self._break(f"unit {found.unit} is quarantined")  # the next phase tells who holds the state
             members = {"worker": self._workers, "server": self._servers}.get(event.role)
             member = members.get(event.id) if members else None
-            if event.role == "worker" and member is None and self._leasing.phase is None and not self._restarted:
-                self.fail(  # the others wait for that very process in the world's first mesh, for minutes
-                    RoleLost(
-                        f"worker {event.id} was lost ({event.reason}) before the run began; run the same command again"
-                    )
-                )
             if members is not None and member is not None and member.hello.pid != event.pid:
                 return
             if members is None or member is not None:

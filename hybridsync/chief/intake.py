@@ -20,6 +20,7 @@ class Intake:
       wait_secs: worker -> seconds that it waited for others or for a transfer.
       spans: (role, id, spans, seconds that its clock lacks to the chief's).
       joined: first words of new processes.
+      restarted: processes that were started in the place of others.
       lost: roles that are gone.
       quarantined: units that are left out from now on.
     """
@@ -32,6 +33,7 @@ class Intake:
     wait_secs: dict[int, float] = field(default_factory=dict)
     spans: list[tuple[str, int, tuple[Span, ...], float]] = field(default_factory=list)
     joined: list[Hello] = field(default_factory=list)
+    restarted: list[RoleEvent] = field(default_factory=list)
     lost: list[RoleEvent] = field(default_factory=list)
     quarantined: list[Quarantined] = field(default_factory=list)
 

@@ -1,6 +1,6 @@
 """Which meshes of the world can still be used: one whose connections broke is dead for good. Pure.
 
-    >>> meshes = Meshes(num_workers=3, num_lanes=2)
+    >>> meshes = Meshes(num_lanes=2)
     >>> meshes.next((0, 1, 2))
     ((0, 1, 2), 0)
     >>> meshes.lose()
@@ -22,13 +22,12 @@ class Meshes:
     After a loss the next mesh takes another lane, in the same member order while there is one; then the order rotates.
 
     Args:
-      num_workers: slots of the world, all of which meet on lane 0 before the run begins.
       num_lanes: local devices of each worker.
     """
 
-    def __init__(self, num_workers: int, num_lanes: int) -> None:
+    def __init__(self, num_lanes: int) -> None:
         self._num_lanes = num_lanes
-        self._formed: set[Mesh] = {(tuple(range(num_workers)), 0)}
+        self._formed: set[Mesh] = set()
         self._dead: set[Mesh] = set()
         self._num_lost = 0
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import jax
 
 from hybridsync import protocols
+from hybridsync.errors import StillHeld
 from hybridsync.messages import Push, PushReply
 from hybridsync.paths.driver import drive
 from hybridsync.paths.emulation import Emulation
@@ -20,6 +21,9 @@ from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.ports import WorkPort
 from hybridsync.protocols.base import Compute, Lease, Pull, PushPull
 from hybridsync.step import Parameters, Programs
+
+HELD_DEADLINE_SECS = 600.0
+"""How long a worker lets a protocol hold its push; who is lost meanwhile is fenced, which the rule hears of."""
 
 
 class ServerLink(Protocol):
@@ -38,6 +42,7 @@ class ServerLink(Protocol):
 
         Raises:
           StaleEpoch, StaleIncarnation: this worker is out of date.
+          StillHeld: it is not released yet; push it again.
         """
         ...
 
@@ -154,10 +159,19 @@ class _Worker:
     def push_pull(self, effect: PushPull) -> Version:
         gradient: Gradient = effect.gradient
         started = self.clock.monotonic()
-        reply, parameters = self.link.push_pull(self.push_of(gradient.units, gradient.base), gradient.contribution)
+        reply, parameters = self.pushed(self.push_of(gradient.units, gradient.base), gradient.contribution)
         self.recorder.wait("push_pull", "server", started, self.clock.monotonic())
         self.recorder.completed = self.stream.position
         return Version(reply.sequence, parameters)
+
+    def pushed(self, push: Push, contribution: Any) -> tuple[PushReply, Parameters]:
+        deadline = self.clock.monotonic() + HELD_DEADLINE_SECS
+        while True:
+            try:
+                return self.link.push_pull(push, contribution)
+            except StillHeld:
+                if self.clock.monotonic() > deadline:
+                    raise
 
     def push_of(self, units: tuple[int, ...], base: int) -> Push:
         return Push(self.phase.epoch, self.engine._worker, self.recorder.incarnation, units, base)

@@ -7,9 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import jax
+import numpy as np
+
 from hybridsync.applylog import ApplyLog, Entry
 from hybridsync.clock import Clock
-from hybridsync.errors import WaitTimeout
+from hybridsync.errors import StillHeld
 from hybridsync.holding import Holding, Loan, ReaderAt
 from hybridsync.layout import first_non_finite
 from hybridsync.messages import Capture, Held, Push, PushReply, Span, Standing, Update
@@ -18,8 +21,17 @@ from hybridsync.ps.admission import check_epoch
 from hybridsync.ps.partition import PRIMARY, partition
 from hybridsync.ps.peers import Peers
 from hybridsync.ps.sequencer import Decided, Sequencer
-from hybridsync.ps.shard import RELEASE_SECS, Progress, Publisher, Shard
+from hybridsync.ps.shard import Progress, Publisher, Shard
 from hybridsync.step import Programs
+
+
+HELD_SECS = 20.0
+"""How long one call waits for the rule's release before the worker is told to ask again; a client waits longer."""
+
+
+def _kept(contribution: Any) -> Any:
+    """Return a contribution without the caller's buffer, which is filled again when its call has ended."""
+    return jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, contribution)
 
 
 class Primary:
@@ -185,36 +197,38 @@ class Primary:
     def push_pull(self, push: Push, contribution: Any) -> tuple[PushReply, Any]:
         """Offer a contribution tree; returns when the rule releases it, with the newest parameters then.
 
-        A unit is applied once: a repeated push gets the first one's result. A contribution that is not finite is
-        dropped without asking the rule.
+        A unit is applied once: a repeated push waits for the first one's release and gets its result. A push goes on
+        being held when its call ends; the same units find it again. A contribution that is not finite is dropped
+        without asking the rule.
 
         Raises:
           StaleEpoch, StaleIncarnation: the caller is out of date; nothing was applied.
           InvalidMessage: the units or the base cannot be.
-          WaitTimeout: the rule did not release the push in time.
+          StillHeld: the rule has not released the push yet; push the same units again.
         """
         found = first_non_finite(contribution) or push.non_finite
         push = replace(push, non_finite="")
+        sequencer = self._sequencer
         with self._condition:
             while True:
-                ticket, decisions = self._sequencer.offer(push, contribution, found)
-                if ticket.push is push and ticket.reply is None:
+                ticket, decisions = sequencer.offer(push, contribution, found)
+                mine = ticket.push is push
+                if mine and ticket.reply is None:
                     self._wanted.pop(push.worker, None)  # it has read what it computed this on
                 self._carry_out(decisions)
-                self._condition.wait_for(lambda ticket=ticket: self._sequencer.is_over(push, ticket), RELEASE_SECS)
-                if ticket.reply is not None and self._sequencer.is_same(push, ticket):
-                    if ticket.reply.duplicate or ticket.push != push:
+                over = self._condition.wait_for(lambda t=ticket: sequencer.is_over(push, t), HELD_SECS)
+                if mine and sequencer.open and not (ticket.decided or ticket.fenced):
+                    ticket.contribution = _kept(ticket.contribution)
+                if ticket.reply is not None and sequencer.is_same(push, ticket):
+                    if ticket.reply.duplicate or ticket.push != push or (not mine and ticket.decided):
                         self._peers.discard(push)
                     return self._answer(push, ticket.reply)
-                self._sequencer.admit(push)
-                if not ticket.fenced:
-                    break
-            if ticket.push != push:
-                self._peers.discard(push)
-            raise WaitTimeout(
-                f"the push of worker {push.worker} with units {push.units} was held for {RELEASE_SECS:g} s by "
-                f"{self._sequencer.waiting_for()}"
-            )
+                sequencer.admit(push)
+                if not over:
+                    raise StillHeld(
+                        f"the push of worker {push.worker} with units {push.units} is still held by "
+                        f"{sequencer.waiting_for()}: push the same units again"
+                    )
 
     def _answer(self, push: Push, reply: PushReply) -> tuple[PushReply, Any]:
         """Return the reply with the parameters of this moment, which the other servers then keep for the worker."""

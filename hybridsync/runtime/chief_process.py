@@ -117,7 +117,14 @@ def _manage(
         recorder.events.write("role_started", role="supervisor", pid=os.getppid(), address=coordinator, **here)
     recorder.events.write("role_started", role="chief", pid=os.getpid(), address=bound, **here)
     reporter = Reporter(
-        run, chief, recorder, clock, seconds=opening.seconds, hooks=[], switches=opening.switches
+        run,
+        chief,
+        recorder,
+        clock,
+        seconds=opening.seconds,
+        hooks=[],
+        switches=opening.switches,
+        told_until=opening.told_until,
     )
     client_of = Directory(HolderClient, chief.is_live)
     server_at = Directory(ParameterClient, chief.is_live)

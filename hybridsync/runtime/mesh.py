@@ -103,6 +103,16 @@ class MeshMean:
         total, *highest = (np.asarray(result.addressable_data(0)) for result in results)
         return total, highest[0] if highest else ints
 
+    def compile(self, num_floats: int, num_ints: int) -> None:
+        """Compile what `warm` will run, without the others.
+
+        Args:
+          num_floats: size of the run's float buffer.
+          num_ints: size of its integer buffer.
+        """
+        for size in {num_floats, min(num_floats, _QUICK_TEST_FLOATS)}:
+            self._program(size, num_ints)
+
     def warm(self, num_floats: int, num_ints: int, *, timeout_secs: float = 60.0) -> None:
         """Meet the others, compile, connect, and prove the sum on known integers: first of an epoch.
 
@@ -120,8 +130,7 @@ class MeshMean:
           HybridSyncError: a sum or maximum is wrong.
         """
         if not self._met:
-            for size in {num_floats, min(num_floats, _QUICK_TEST_FLOATS)}:
-                self._program(size, num_ints)  # before they meet: whoever dies while connecting is noticed late
+            self.compile(num_floats, num_ints)  # before they meet: whoever dies while connecting is noticed late
             self._arrive(timeout_secs, self._check)
             self._met = True
             self._prove(num_floats, num_ints)

@@ -28,7 +28,7 @@ from hybridsync.errors import (
     HybridSyncError,
     WorkdirError,
 )
-from hybridsync.messages import RoleEvent
+from hybridsync.messages import STARTED_FIRST, RoleEvent
 from hybridsync.ports import SupervisorPort
 from hybridsync.runtime.child import RoleSpec
 from hybridsync.runtime.role_process import CrashLoop, RoleProcess, describe_exit
@@ -96,6 +96,7 @@ class Supervisor:
         self._chief_serves = False
         self._chief: SupervisorPort | None = None
         self._outbox: deque[tuple[str, RoleEvent | None]] = deque()
+        self._ended_on_units: list[RoleEvent] = []
         self._retry_at = 0.0
         self._crash_loop = CrashLoop()
         self._over = False
@@ -130,14 +131,14 @@ class Supervisor:
             number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)
         }
         try:
-            self._note("role_started", "supervisor", 0, os.getpid(), "start")
+            self._note("role_started", "supervisor", 0, os.getpid(), STARTED_FIRST)
             for role, count in (
                 ("chief", 1),
                 ("server", self._spec.num_servers),
                 ("worker", self._spec.num_workers),
             ):
                 for role_id in range(count):
-                    self._start(role, role_id, 0, "start")
+                    self._start(role, role_id, 0, STARTED_FIRST)
             self._service = start_service(self._spec.num_workers, self._spec.host)
             self._roles["chief", 0].send_spec(self._role_spec(self._roles["chief", 0]))
             return self._watch(wake_read)
@@ -256,7 +257,8 @@ class Supervisor:
             failing = code not in _KILLED_FROM_OUTSIDE and self._crash_loop.add("chief")
             if not self._chief_address or failing:
                 self._fail(f"the chief was lost ({reason}); {_RESUME}", process, code)
-            else:
+            else:  # which unit ends processes is known to the chief's memory alone
+                self._outbox.extend(("role_lost", event) for event in self._ended_on_units)
                 self._start("chief", 0, process.life + 1, f"restart after {reason}")
             return
         if process.error is not None:
@@ -298,6 +300,8 @@ class Supervisor:
     def _note(self, kind: str, role: str, role_id: int, pid: int, reason: str, unit: int = -1) -> None:
         event = RoleEvent(role=role, id=role_id, pid=pid, reason=reason, wall=SYSTEM_CLOCK.wall(), unit=unit)
         self._outbox.append((kind, event))
+        if unit >= 0:
+            self._ended_on_units.append(event)
 
     def _deliver(self, now: float) -> None:
         """Hand the chief what it has not heard, in order; what it does not take is tried again."""

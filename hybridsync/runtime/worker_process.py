@@ -75,8 +75,8 @@ def run_worker(spec: RoleSpec, make_run: Callable[[], Run], at_unit: Callable[[i
     programs = run.programs(donate_parameters=True)
     flat = FlatContributions(programs.contribution_layout)
     warm_up(programs, device)
-    if spec.life == 0:  # everybody else is training: the mesh is met when a phase names it
-        world.mesh(range(num_workers), 0).warm(flat.num_floats, flat.num_ints, timeout_secs=JOIN_SECS)
+    if spec.life == 0:  # its members meet when a phase names it: nobody waits here for one that has died
+        world.mesh(range(num_workers), 0).compile(flat.num_floats, flat.num_ints)
 
     apply_log = FileApplyLog(run.workdir / APPLY_LOG) if run.config.telemetry.apply_log else NullApplyLog()
     readers = Readers()

@@ -90,7 +90,7 @@ class Manager:
         self._pace = Pace(chief, run.config.drain_secs, clock, reporter.note, threads=evict is None)
         gather_secs = GATHER_SECS if evict else START_DEADLINE_SECS
         self._recovery = Recovery(chief, holder_at, keeper, start.source, clock, gather_secs)
-        self._meshes = Meshes(run.config.workers, lanes)
+        self._meshes = Meshes(lanes)
         self._ends = run.plan.ends(run.config.workload)
         self._capture, self._source = start.capture, start.source
         self._phase: Phase | None = None

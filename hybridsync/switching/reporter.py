@@ -52,7 +52,7 @@ def lost_switches(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """
     started = max((index for index, event in enumerate(events) if event["kind"] == "run_started"), default=0)
     told = {(event["to"], event["units"], event["fingerprint"]) for event in events if event["kind"] == "switch"}
-    commits = {event["units"]: event["secs"] for event in events[started:] if event["kind"] == "checkpoint"}
+    commits = [event for event in events[started:] if event["kind"] == "checkpoint"]
     entered = [event for event in events[started:] if event["kind"] == "phase_entered"]
     return [
         {
@@ -63,7 +63,8 @@ def lost_switches(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "reason": after["reason"],
             "units": after["units"],
             "fingerprint": after["fingerprint"],
-            "commit_secs": commits.get(after["units"]),
+            # where the switch's own commit failed, the next one covers it, as for `Reporter.committed`
+            "commit_secs": next((commit["secs"] for commit in commits if commit["units"] >= after["units"]), None),
         }
         for before, after in itertools.pairwise(entered)
         if after["reason"] == "planned" and (after["protocol"], after["units"], after["fingerprint"]) not in told
@@ -81,6 +82,7 @@ class Reporter:
       seconds: of the run's earlier lives, from the first unit leased.
       hooks: (function, every so many units): called with the newest metrics.
       switches: switch events of earlier lives.
+      told_until: the run's time up to which `seconds` counts.
     """
 
     def __init__(
@@ -93,9 +95,11 @@ class Reporter:
         seconds: float,
         hooks: list[tuple[Hook, int]],
         switches: list[dict[str, Any]],
+        told_until: float = 0.0,
     ) -> None:
         self._run, self._chief, self._recorder, self._clock = run, chief, recorder, clock
         self._seconds, self._hooks = seconds, hooks
+        self._told_until, self._under_way = told_until, False
         self._switches = switches
         self._next_log = clock.monotonic() + run.config.telemetry.log_secs
         self._last = (clock.monotonic(), chief.num_applied)
@@ -150,6 +154,7 @@ class Reporter:
 
     def continues(self, phase: Phase) -> None:
         """Go on with a phase that an earlier chief announced, and write what that one had no time to."""
+        self._under_way = True
         workdir = self._run.workdir
         if workdir is None:  # no chief is restarted there
             self._phase = phase
@@ -245,6 +250,8 @@ class Reporter:
             if lost.role == "worker":
                 self.event("worker_left", worker=lost.id)
             self.note(f"{lost.role} {lost.id} lost: {lost.reason}")
+        for event in intake.restarted:
+            self.note(f"{event.role} {event.id}: {event.reason}")
         for role, role_id, spans, offset in intake.spans:
             self._recorder.timeline.add(role, role_id, spans, offset)
         for found in intake.quarantined:
@@ -321,7 +328,9 @@ class Reporter:
         return bool(self._pending)
 
     def seconds(self) -> float:
-        """Seconds from the first unit leased, earlier lives included."""
+        """Seconds from the first unit leased, earlier lives included, and a chief's absence from a phase under way."""
+        if self._under_way:
+            return self._seconds + self._recorder.events.elapsed() - self._told_until
         first = self._chief.first_leased
         return self._seconds + (self._clock.monotonic() - first if first else 0.0)
 

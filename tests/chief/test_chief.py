@@ -12,8 +12,8 @@ from hybridsync.chief import chief as chief_module
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.clock import SYSTEM_CLOCK
-from hybridsync.errors import NotRegistered, RoleLost, SchemaMismatch, StaleEpoch, StaleIncarnation
-from hybridsync.messages import Capture, Exchange, Held, Report, RoleEvent, Span
+from hybridsync.errors import NotRegistered, SchemaMismatch, StaleEpoch, StaleIncarnation
+from hybridsync.messages import STARTED_FIRST, Capture, Exchange, Held, Report, RoleEvent, Span
 from hybridsync.protocols.base import Path
 from tests.chief.chiefs import WORKLOAD, begin, collect, enter, lease, make_chief, served, units_of
 from tests.roles import hello, phase_of
@@ -161,12 +161,23 @@ def test_a_silent_worker_is_lost_when_its_lease_runs_out_and_not_before():
     assert (lost.id, lost.reason) == (1, "no sign of life for 3 s")
 
 
-def test_a_worker_that_is_lost_before_it_came_ends_a_run_that_has_not_begun():
+def test_a_worker_that_is_lost_before_the_run_began_is_waited_for_until_its_next_process_comes():
     chief = Chief(Ledger(WORKLOAD), 2, "schema", SYSTEM_CLOCK, math.inf)
     chief.register(hello(0, pid=100))
     chief.role_lost(RoleEvent("worker", 1, 101, "signal SIGKILL", 0.0))
-    with pytest.raises(RoleLost, match=r"worker 1 was lost \(signal SIGKILL\) before the run began"):
-        chief.raise_failure()
+    chief.role_started(RoleEvent("worker", 1, 500, "restart after signal SIGKILL", 0.0))
+    chief.raise_failure()
+    assert chief.missing_workers() == [1]
+    chief.register(hello(1, pid=500, life=1))
+    assert chief.missing_workers() == []
+
+
+def test_a_process_in_the_place_of_another_is_news_and_a_first_one_is_not():
+    chief = make_chief(num_workers=2)
+    again = RoleEvent("worker", 1, 500, "restart after signal SIGKILL", 0.0)
+    chief.role_started(RoleEvent("worker", 1, 101, STARTED_FIRST, 0.0))
+    chief.role_started(again)
+    assert chief.take_intake().restarted == [again]
 
 
 def test_a_new_process_that_is_lost_before_it_came_costs_a_running_phase_nothing():

@@ -12,13 +12,14 @@ from hybridsync.errors import RoleLost
 ALL = (0, 1, 2)
 
 
-def test_without_a_loss_everybody_keeps_the_mesh_in_which_all_met():
-    meshes = Meshes(num_workers=3, num_lanes=4)
+def test_without_a_loss_everybody_keeps_the_first_mesh():
+    meshes = Meshes(num_lanes=4)
     assert [meshes.next(ALL) for _ in range(5)] == [(ALL, 0)] * 5
 
 
 def test_a_loss_takes_the_next_lane_in_the_same_order():
-    meshes = Meshes(num_workers=3, num_lanes=4)
+    meshes = Meshes(num_lanes=4)
+    meshes.next(ALL)
     meshes.lose()
     assert meshes.next((0, 2)) == ((0, 2), 1)
     assert meshes.next(ALL) == (ALL, 1), "a member that comes back finds a mesh that was never formed"
@@ -27,7 +28,7 @@ def test_a_loss_takes_the_next_lane_in_the_same_order():
 
 
 def test_every_mesh_formed_before_a_loss_is_dead():
-    meshes = Meshes(num_workers=3, num_lanes=2)
+    meshes = Meshes(num_lanes=2)
     formed = [meshes.next(ALL), meshes.next((0, 1)), meshes.next((1, 2))]
     meshes.lose()
     again = [meshes.next(ALL), meshes.next((0, 1)), meshes.next((1, 2))]
@@ -35,14 +36,21 @@ def test_every_mesh_formed_before_a_loss_is_dead():
 
 
 def test_a_second_loss_before_the_next_mesh_is_formed_costs_no_lane():
-    meshes = Meshes(num_workers=3, num_lanes=4)
+    meshes = Meshes(num_lanes=4)
+    meshes.next(ALL)
     for _ in range(3):
         meshes.lose()
     assert meshes.next(ALL) == (ALL, 1)
 
 
+def test_a_loss_before_the_first_mesh_costs_no_lane():
+    meshes = Meshes(num_lanes=4)
+    meshes.lose()
+    assert meshes.next(ALL) == (ALL, 0)
+
+
 def test_when_the_lanes_are_used_up_the_order_rotates():
-    meshes = Meshes(num_workers=3, num_lanes=2)
+    meshes = Meshes(num_lanes=2)
     seen = [meshes.next(ALL)]
     for _ in range(5):
         meshes.lose()
@@ -52,7 +60,7 @@ def test_when_the_lanes_are_used_up_the_order_rotates():
 
 
 def test_a_world_that_is_used_up_says_so_and_what_to_do():
-    meshes = Meshes(num_workers=2, num_lanes=1)
+    meshes = Meshes(num_lanes=1)
     for _ in range(2):
         meshes.next((0, 1))
         meshes.lose()
@@ -67,8 +75,8 @@ def test_a_world_that_is_used_up_says_so_and_what_to_do():
 )
 def test_no_dead_mesh_is_ever_used_again(num_workers, num_lanes, story):
     """None is a loss, a set the workers that are left."""
-    meshes = Meshes(num_workers, num_lanes)
-    dead, formed = set(), {(tuple(range(num_workers)), 0)}
+    meshes = Meshes(num_lanes)
+    dead, formed = set(), set()
     for live in story:
         if live is None:
             meshes.lose()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hybridsync.chief.chief import Chief
@@ -51,6 +53,28 @@ def test_one_process_counts_once_and_only_at_the_unit_that_it_was_at():
     assert suspects.note(end(1, RAISED, unit=16)) is None
     assert suspects.note(end(1, RAISED, unit=-1, pid=7)) is None
     assert suspects.note(end(0, RAISED, pid=8)) is not None, "the same worker's next process"
+
+
+def test_a_restarted_chief_that_is_told_again_convicts_at_the_second_process():
+    """The first chief was told of worker 0's end, and died."""
+    chief = Chief(Ledger(20, issued=20), 2, "schema", SYSTEM_CLOCK, restarted=True)
+    chief.role_lost(end(0, RAISED))
+    chief.register(hello(0, pid=500, life=1))
+    chief.role_lost(end(0, RAISED))
+    assert chief.missing_workers() == [1], "its next process is not taken for it"
+    assert chief.take_intake().lost == [], "the first chief has written it"
+    chief.role_lost(end(1, CRASHED))
+    assert [found.unit for found in chief.take_intake().quarantined] == [17]
+
+
+@pytest.mark.parametrize(("known", "broken"), [((), True), (((17, 18),), False)])
+def test_a_phase_taken_up_ends_where_its_holder_has_not_heard_of_a_quarantine(known, broken):
+    """Its servers would refuse the fresh unit that takes the place of the one left out."""
+    chief = Chief(Ledger(20, issued=20), 2, "schema", SYSTEM_CLOCK, restarted=True)
+    chief.role_lost(end(0, RAISED))
+    chief.role_lost(end(1, RAISED))
+    chief.adopt(replace(phase_of(1, "asp"), dropped=known), Path.SERVER)
+    assert ("units ((17, 18),) are quarantined" in chief.broken) == broken
 
 
 def test_a_quarantined_unit_is_never_leased_again_whatever_a_state_says_that_does_not_know_of_it():

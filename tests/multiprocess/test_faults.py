@@ -77,20 +77,19 @@ def test_every_role_at_every_stage_in_both_directions(tmp_path: Path, plan: str,
     stages.a_role_is_killed_at_a_stage(tmp_path / "run", plan, stage, victim)
 
 
-@pytest.mark.soak
-def test_a_worker_killed_before_the_run_began_ends_it_with_one_message(tmp_path: Path) -> None:
-    with scenarios.tally(tmp_path / "run", plan="asp", units=40) as job:
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.soak)])
+def test_a_worker_killed_before_the_run_began_is_replaced_and_the_run_begins(tmp_path: Path, victim: int) -> None:
+    with scenarios.tally(tmp_path / "run", plan="bsp:50%,asp", units=40, workers=2) as job:
         children = Path(f"/proc/{job.process.pid}/task/{job.process.pid}/children")
-        pids = job.until(lambda: (found := children.read_text().split())[5:] and found, "every role was started")
-        os.kill(int(pids[3]), signal.SIGKILL)  # chief, server, worker 0, worker 1
-        assert job.wait() == 70, job.output + job.logs()
-        errors = [line for line in job.output.splitlines() if line.startswith("error:")]
-        assert errors == [
-            "error: worker 1 was lost (signal SIGKILL) before the run began; run the same command again"
-        ]
-    with scenarios.tally(tmp_path / "run", plan="asp", units=40) as job:
+        pids = job.until(lambda: (found := children.read_text().split())[3:] and found, "every role was started")
+        os.kill(int(pids[2 + victim]), signal.SIGKILL)  # chief, server, worker 0, worker 1
         assert job.wait() == 0, job.output + job.logs()
         assert_exactly_once(job.summary())
+        first, *_ = job.events("phase_entered")
+        assert (first["reason"], sorted(first["members"])) == ("start", [0, 1])
+        assert int(pids[2 + victim]) not in job.live_workers().values()
+        assert f"worker {victim}: restart after signal SIGKILL" in job.output
+        assert job.tracebacks() == []
 
 
 def test_a_second_sigterm_ends_the_run_at_once_and_the_same_command_completes(tmp_path: Path) -> None:

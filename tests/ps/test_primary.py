@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hybridsync import protocols
-from hybridsync.errors import StaleEpoch, StaleIncarnation, WaitTimeout
+from hybridsync.errors import StaleEpoch, StaleIncarnation, StillHeld
 from hybridsync.layout import fingerprint
 from hybridsync.protocols.asp import Asp
 from hybridsync.protocols.base import Apply, Drop, Release, ServerRule
@@ -158,9 +158,9 @@ def test_held_pushes_are_one_update_of_their_mean_at_the_rules_rate(start, rules
 
 
 def test_a_push_that_nobody_releases_says_who_holds_it(start, rules, monkeypatch):
-    monkeypatch.setattr(primary_module, "RELEASE_SECS", 0.05)
+    monkeypatch.setattr(primary_module, "HELD_SECS", 0.05)
     primary, phase = entered(start, "pairs")
-    with pytest.raises(WaitTimeout, match=r"worker 3 .*\(5,\).*pairs"):
+    with pytest.raises(StillHeld, match=r"worker 3 .*\(5,\).*pairs"):
         primary.push_pull(push_of(phase, 5, worker=3), gradient_of(5))
 
 

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from hybridsync import protocols
-from hybridsync.errors import HybridSyncError, RoleLost, StaleEpoch, StaleIncarnation
+from hybridsync.errors import HybridSyncError, RoleLost, StaleEpoch, StaleIncarnation, StillHeld
 from hybridsync.layout import fingerprint
 from hybridsync.messages import Push, Update
 from hybridsync.protocols.asp import Asp
 from hybridsync.protocols.base import Apply, Arrival, Release, ServerRule
+from hybridsync.ps import primary as primary_module
 from hybridsync.ps.store import Store
 from hybridsync.replay.phases import on_one_device
 from hybridsync.replay.record import LoggedPhase
@@ -112,6 +113,25 @@ def test_updates_of_several_pushes_have_their_order_and_rate_on_every_server(num
     trained_by_threads(cluster, phase, 20, num_workers=2)
     capture, state = cluster.captured(phase)
     assert (capture.held.units, capture.held.sequence) == (20, 10)
+    assert fingerprint(state) == fingerprint(replayed(cluster))
+
+
+def test_a_push_that_is_held_longer_than_its_calls_is_applied_once_on_every_server(monkeypatch):
+    monkeypatch.setitem(protocols.REGISTRY, "pairs", Pairs)
+    monkeypatch.setattr(primary_module, "HELD_SECS", 0.02)
+    cluster = Cluster(programs(), 3)
+    phase = cluster.enter(spec="pairs")
+    for _ in range(3):
+        with pytest.raises(StillHeld):
+            pushed(cluster, phase, 3, 0)
+    assert staged(cluster) == [1, 1], "what is held stays staged, once"
+    pushed(cluster, phase, 4, 1)
+    assert pushed(cluster, phase, 3, 0)[0].sequence == 1
+    assert staged(cluster) == [0, 0]
+    for client in cluster.clients:
+        assert [block.num_released for block in client.blocks] == [1] * 5
+    capture, state = cluster.captured(phase)
+    assert (capture.applied, capture.held.sequence) == (((3, 5),), 1)
     assert fingerprint(state) == fingerprint(replayed(cluster))
 
 

@@ -36,6 +36,8 @@ def main() -> int:
     sys.stderr.write(f"{name} was here\n")
     if "refuse" in action:
         return child.report_error(ConfigError(action["refuse"]))
+    if "unit" in action:
+        child.at_unit(action["unit"])
     if "error" in action:
         return child.report_error(RoleLost(action["error"]))
     serves = spec.role == "chief" and "silent" not in action

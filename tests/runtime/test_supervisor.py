@@ -211,6 +211,19 @@ def test_a_killed_chief_is_restarted_at_its_address_and_told_what_happened(begin
     assert run.end() == (0, "")
 
 
+def test_a_restarted_chief_is_told_again_which_units_processes_ended_on(begin: Begin) -> None:
+    run = begin({"worker 0 life 0": {"unit": 17, "exit": 3}})
+    first = run.wait_call(call="role_lost", role="worker")
+    assert (first["unit"], first["reason"]) == (17, "exit 3")
+    reborn = run.wait_call(call="role_started", role="worker", id=0, reason="restart after exit 3")["pid"]
+    os.kill(reborn, signal.SIGKILL)
+    assert run.wait_call(call="role_lost", role="worker")["unit"] == -1
+    os.kill(run.wait_spec(role="chief")["pid"], signal.SIGKILL)
+    assert run.wait_call(call="role_lost", role="chief")["reason"] == "signal SIGKILL"
+    assert run.next_call() == first, "and not of the process that ended on none"
+    assert run.next_call()["call"] == "role_started"
+
+
 def test_nothing_is_delivered_while_no_chief_serves_and_all_of_it_afterwards(begin: Begin) -> None:
     run = begin({"chief 0 life 1": {"late": True}})
     pids = run.started()

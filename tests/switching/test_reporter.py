@@ -59,7 +59,12 @@ class Desk:
     """A reporter whose clock stands at 100 s, in its first phase from unit `applied`."""
 
     def __init__(
-        self, workdir: Path, hooks: list[tuple[Hook, int]] | None = None, applied: int = 0, enter: bool = True
+        self,
+        workdir: Path,
+        hooks: list[tuple[Hook, int]] | None = None,
+        applied: int = 0,
+        enter: bool = True,
+        told_until: float = 0.0,
     ) -> None:
         self.workdir, self.clock, self.chief = workdir, ManualClock(), Told(applied)
         telemetry = TelemetryConfig(log_secs=LOG_SECS)
@@ -77,6 +82,7 @@ class Desk:
             seconds=30.0,
             hooks=hooks or [],
             switches=self.switches,
+            told_until=told_until,
         )
         self.bsp, after = phase_of(1, "bsp", end=50), phase_of(2, "asp", end=WORKLOAD)
         self.asp = replace(after, applied=((0, 50),), fingerprint=capture_of().held.fingerprint, reason="planned")
@@ -248,6 +254,18 @@ def test_a_switch_that_its_chief_did_not_live_to_write_is_written_by_the_next_on
     assert [switch[stage] for stage in stages] == [None] * 6
 
 
+def test_a_lost_switch_whose_own_commit_failed_is_covered_by_the_next_one(
+    desk: Desk, make_desk: Callable[..., Desk]
+) -> None:
+    desk.reporter.committed(Commit(40, 1000, 3.0))
+    desk.switch(last_applied=200.0)
+    desk.reporter.not_durable(50, "the disk is full")
+    desk.reporter.committed(Commit(60, 1000, 4.0))
+    later = make_desk(enter=False)
+    later.reporter.continues(later.asp)
+    assert [switch["commit_secs"] for switch in events_of(desk.workdir, "switch")] == [4.0]
+
+
 def test_a_switch_whose_phase_was_not_written_either_is_written_with_it(
     desk: Desk, make_desk: Callable[..., Desk]
 ) -> None:
@@ -343,6 +361,13 @@ def test_roles_that_came_and_went_are_events(desk: Desk) -> None:
     ]
 
 
+def test_the_user_is_shown_which_process_was_started_again(desk: Desk) -> None:
+    shown = []
+    desk.recorder.progress.note = shown.append
+    desk.after(0.1, intake=Intake(restarted=[RoleEvent("worker", 1, 8, "restart after signal SIGKILL", 5.0)]))
+    assert shown == ["worker 1: restart after signal SIGKILL"]
+
+
 def test_spans_of_a_clock_that_is_ahead_stand_where_the_chiefs_would_have_put_them(desk: Desk) -> None:
     span = Span("compute", "worker", 106.0, 0.5, 1, 1)
     desk.after(2.0, intake=Intake(spans=[("worker", 0, (span,), -5.0)]))
@@ -356,6 +381,16 @@ def test_the_seconds_of_earlier_lives_go_on_with_the_first_unit_leased(desk: Des
     assert desk.reporter.seconds() == 30.0
     desk.chief.first_leased = 145.0
     assert desk.reporter.seconds() == 35.0
+
+
+def test_a_phase_that_went_on_while_the_chief_was_away_took_that_time_too(make_desk: Callable[..., Desk]) -> None:
+    later = make_desk(enter=False, told_until=-7.0)
+    later.clock.advance(50.0)
+    assert later.reporter.seconds() == 30.0, "nothing is under way yet"
+    later.reporter.continues(later.asp)
+    assert later.reporter.seconds() == 30.0 + 57.0
+    later.chief.first_leased = 149.0
+    assert later.reporter.seconds() == 30.0 + 57.0
 
 
 def test_the_summary_says_what_was_told(desk: Desk) -> None:
