@@ -24,7 +24,6 @@ from hybridsync.ps.sequencer import Decided, Sequencer
 from hybridsync.ps.shard import Progress, Publisher, Shard
 from hybridsync.step import Programs
 
-
 HELD_SECS = 20.0
 """How long one call waits for the rule's release before the worker is told to ask again; a client waits longer."""
 

@@ -127,7 +127,7 @@ class Job:
             server = (
                 fingerprint(primary._shard.state),
                 primary._sequencer.sequence,
-                primary._phase,
+                primary._sequencer.phase,
                 primary._sequencer.applied.ranges(),
                 primary._sequencer.dropped.ranges(),
                 dict(primary._sequencer._incarnations),
