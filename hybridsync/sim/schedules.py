@@ -13,7 +13,7 @@ from random import Random
 
 from hybridsync.applylog import Entry
 from hybridsync.config import CheckpointConfig, TelemetryConfig
-from hybridsync.errors import HybridSyncError
+from hybridsync.errors import CheckpointError, HybridSyncError
 from hybridsync.messages import LeaseReply, Push, PushReply
 from hybridsync.plan import Epoch, Phase
 from hybridsync.run import Run
@@ -175,6 +175,11 @@ def try_schedule(schedule: Schedule, run_of: Callable[[Schedule], Run]) -> Outco
     loop.at(END_SECS, _never_ends, world)
     try:
         summary = world.run()
+    except CheckpointError as error:  # of the last save, after which nothing goes on that could be saved later
+        if world.chief.num_applied != schedule.units or not schedule.scenario.save_fails:
+            raise Violation(f"the run failed: {error}") from error
+        units = world.chief.counts()
+        return Outcome(units.applied, len(checks.epochs), units.rolled_back, loop.now, loop.num_calls)
     except HybridSyncError as error:
         raise Violation(f"the run failed: {type(error).__name__}: {error}") from error
     if summary.exit != "completed":

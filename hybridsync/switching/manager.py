@@ -244,6 +244,7 @@ class Manager:
                 return machine.Checkpoint()
 
     def _drain(self) -> machine.Event:
+        assert self._phase is not None
         started = self._clock.monotonic()
         self._chief.close_leases()
         limit = self._pace.limit_secs(self._unit_secs)
@@ -256,7 +257,9 @@ class Manager:
                 self._pace.give_up(self._chief.missing_drained(), why)
         self._times = StageTimes()
         self._note_stage("drain", started)
-        return machine.Drained()
+        if ended := self._path is Path.SYNC and self._units_reached() >= self._phase.end_units:
+            self._reason = "planned"
+        return machine.Drained(ended, last=self._phase.end_units >= self._run.config.workload)
 
     def _capture_final(self) -> machine.Event:
         started = self._clock.monotonic()
@@ -429,8 +432,11 @@ class Manager:
     def _is_short(self) -> bool:
         """Whether a lock-step phase has ended with units dropped, so that its stage goes on with fresh ones."""
         assert self._phase is not None
-        units = [held.units for held in self._chief.drained().values() if held is not None]
-        return self._path is Path.SYNC and max(units, default=self._phase.end_units) < self._phase.end_units
+        return self._path is Path.SYNC and 0 <= self._units_reached() < self._phase.end_units
+
+    def _units_reached(self) -> int:
+        """The units that members hold who have come back; -1 where none has."""
+        return max((held.units for held in self._chief.drained().values() if held is not None), default=-1)
 
     def _check_members(self, capture: Capture) -> None:
         """Compare what the members of a lock-step phase hold: they must be equal, bit for bit."""
