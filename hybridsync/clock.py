@@ -4,7 +4,25 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
+from types import TracebackType
 from typing import Protocol
+
+
+class Condition(Protocol):
+    """What `threading.Condition` does: a lock, and waits under it that a notification or their time ends."""
+
+    def __enter__(self) -> bool: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+    def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool: ...
+
+    def notify_all(self) -> None: ...
 
 
 class Clock(Protocol):
@@ -18,9 +36,16 @@ class Clock(Protocol):
         """Return unix time in seconds, for log stamps only."""
         ...
 
+    def condition(self) -> Condition:
+        """Return a new condition whose waits take this clock's time."""
+        ...
+
 
 class SystemClock:
     """The machine's clocks."""
+
+    def condition(self) -> Condition:
+        return threading.Condition()
 
     def monotonic(self) -> float:
         return time.monotonic()

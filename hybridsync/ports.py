@@ -84,6 +84,14 @@ class SupervisorPort(Protocol):
     def preempt(self) -> None: ...
 
 
+class Epochs(Protocol):
+    """Hands out epoch numbers, each once ever."""
+
+    def reserve(self, above: int = 0) -> Epoch:
+        """Return the next epoch, with a number above all handed out and above `above`."""
+        ...
+
+
 class ReaderPort(Protocol):
     """A role that keeps a captured training state."""
 

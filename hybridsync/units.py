@@ -137,6 +137,76 @@ class UnitSet:
         return f"UnitSet({list(self.ranges())})"
 
 
+class UnitMap:
+    """Units and whom each belongs to: disjoint ranges with an owner, found by unit however many owners there are.
+
+    >>> owners = UnitMap()
+    >>> owners.assign(0, 10, "worker 0"); owners.assign(10, 12, "worker 1")
+    >>> owners.discard_range(4, 11)
+    >>> owners.counts(), len(owners)
+    ({'worker 0': 4, 'worker 1': 1}, 5)
+    >>> owners.release("worker 0"), len(owners)
+    (((0, 4),), 1)
+    """
+
+    __slots__ = ("_count", "_owners", "_starts", "_stops")
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._stops: list[int] = []
+        self._owners: list[str] = []
+        self._count = 0
+
+    def assign(self, start: int, stop: int, owner: str) -> None:
+        """Give the units `start <= u < stop`, which belong to nobody, to `owner`.
+
+        Raises:
+          ValueError: the range is empty, or somebody has units of it.
+        """
+        index = bisect_right(self._stops, start)
+        if not 0 <= start < stop or (index < len(self._starts) and self._starts[index] < stop):
+            raise ValueError(f"units ({start}, {stop}) cannot be given to {owner}: they are none, or somebody has them")
+        self._starts.insert(index, start)
+        self._stops.insert(index, stop)
+        self._owners.insert(index, owner)
+        self._count += stop - start
+
+    def discard_range(self, start: int, stop: int) -> None:
+        """Take the units `start <= u < stop` from whoever has them."""
+        if start >= stop:
+            return
+        index = bisect_right(self._stops, start)
+        while index < len(self._starts) and self._starts[index] < stop:
+            low, high, owner = self._starts[index], self._stops[index], self._owners[index]
+            self._count -= min(high, stop) - max(low, start)
+            kept = [piece for piece in ((low, start), (stop, high)) if piece[0] < piece[1]]
+            self._starts[index : index + 1] = [first for first, _ in kept]
+            self._stops[index : index + 1] = [last for _, last in kept]
+            self._owners[index : index + 1] = [owner] * len(kept)
+            index += len(kept)
+
+    def release(self, owner: str) -> tuple[Range, ...]:
+        """Take everything from `owner`; returns what that was."""
+        found = tuple(
+            (start, stop)
+            for start, stop, who in zip(self._starts, self._stops, self._owners, strict=True)
+            if who == owner
+        )
+        for start, stop in found:
+            self.discard_range(start, stop)
+        return found
+
+    def counts(self) -> dict[str, int]:
+        """Return how many units each owner has, of those who have any."""
+        found: dict[str, int] = {}
+        for start, stop, owner in zip(self._starts, self._stops, self._owners, strict=True):
+            found[owner] = found.get(owner, 0) + stop - start
+        return found
+
+    def __len__(self) -> int:
+        return self._count
+
+
 def num_units(ranges: Iterable[Range]) -> int:
     """Return how many units the disjoint `ranges` hold together."""
     return sum(stop - start for start, stop in ranges)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from hybridsync.chief.admission import check_hello, check_lease, check_report, check_role
 from hybridsync.chief.board import Board
 from hybridsync.chief.membership import HEARTBEAT_SECS
@@ -19,6 +22,8 @@ from hybridsync.messages import (
 )
 from hybridsync.plan import Epoch, Phase
 from hybridsync.protocols.base import Path
+
+T = TypeVar("T")
 
 POLL_SECS = 1.0
 """How long a call waits at the chief before it answers "ask again"."""
@@ -48,58 +53,79 @@ class Chief(Board):
 
     def next_phase(self, request: PhaseRequest) -> PhaseReply:
         """Answer with the phase after `request.after` (see `ChiefPort.next_phase`)."""
+        return self._poll(lambda: self.phase_for(request)) or PhaseReply(None)
+
+    def phase_for(self, request: PhaseRequest) -> PhaseReply | None:
+        """Return what `next_phase` answers, None while there is nothing to say.
+
+        Raises:
+          StaleIncarnation, NotRegistered: see `ChiefPort.next_phase`.
+          HybridSyncError: the run cannot go on.
+        """
         with self._condition:
-            deadline = self._clock.monotonic() + POLL_SECS
-            while True:
-                self.raise_failure()
-                self._workers.beat(request.worker, request.incarnation, self._clock.monotonic())
-                if self._done:
-                    self._tell("worker", request.worker)
-                    return PhaseReply(None, done=True)
-                self._resting[request.worker] = request.held
-                phase = self._leasing.phase
-                if phase is not None and request.after == phase.epoch and request.worker not in self._here.back:
-                    self._here.back[request.worker] = request.held
-                    if request.failure and (self._leasing.path is Path.SYNC or not self._leasing.closed):
-                        self._break(f"worker {request.worker} left it: {request.failure}")
-                    self._condition.notify_all()
-                if phase is not None and self._may_enter(request, phase):
-                    self._here.admitted[request.worker] = request.incarnation
-                    self._resting.pop(request.worker, None)
-                    return PhaseReply(phase)
-                if not self._wait(deadline):
-                    return PhaseReply(None)
+            self.raise_failure()
+            self._workers.beat(request.worker, request.incarnation, self._clock.monotonic())
+            if self._done:
+                self._tell("worker", request.worker)
+                return PhaseReply(None, done=True)
+            self._resting[request.worker] = request.held
+            phase = self._leasing.phase
+            if phase is not None and request.after == phase.epoch and request.worker not in self._here.back:
+                self._here.back[request.worker] = request.held
+                if request.failure and (self._leasing.path is Path.SYNC or not self._leasing.closed):
+                    self._break(f"worker {request.worker} left it: {request.failure}")
+                self._condition.notify_all()
+            if phase is None or not self._may_enter(request, phase):
+                return None
+            self._here.admitted[request.worker] = request.incarnation
+            self._resting.pop(request.worker, None)
+            return PhaseReply(phase)
 
     def lease(self, request: LeaseRequest) -> LeaseReply:
         """Extend the caller's stream (see `ChiefPort.lease`)."""
         check_lease(request)
+        return self._poll(lambda: self.units_for(request)) or LeaseReply((), False)
+
+    def units_for(self, request: LeaseRequest) -> LeaseReply | None:
+        """Return what `lease` answers, None while there is nothing to give.
+
+        Raises:
+          StaleEpoch, StaleIncarnation, NotRegistered: see `ChiefPort.lease`.
+          HybridSyncError: the run cannot go on.
+        """
         with self._condition:
-            deadline = self._clock.monotonic() + POLL_SECS
-            while True:
-                self.raise_failure()
-                now = self._clock.monotonic()
-                self._workers.beat(request.worker, request.incarnation, now)
-                if self._restarted:
-                    if self._wait(deadline):
-                        continue
-                    return LeaseReply((), False)
-                applied = self.ledger.num_applied
-                reply = self._leasing.answer(request, now)
-                if self.ledger.num_applied != applied:
-                    self._condition.notify_all()
-                if reply is not None:
-                    return reply
-                if not self._wait(deadline):
-                    return LeaseReply((), False)
+            self.raise_failure()
+            now = self._clock.monotonic()
+            self._workers.beat(request.worker, request.incarnation, now)
+            if self._restarted:
+                return None
+            applied = self.ledger.num_applied
+            reply = self._leasing.answer(request, now)
+            if self.ledger.num_applied != applied:
+                self._condition.notify_all()
+            return reply
 
     def report(self, report: Report) -> ReportReply:
         """Take a heartbeat (see `ChiefPort.report`)."""
         received = self._clock.monotonic()
+        with self._condition:
+            self.take(report)
+            self._poll(lambda: self._done or self.has_news(report) or None, report.hold_secs)
+            return self.answer(report, received)
+
+    def take(self, report: Report) -> None:
+        """Note what a role reports.
+
+        Raises:
+          StaleIncarnation, NotRegistered, InvalidMessage: see `ChiefPort.report`.
+        """
         check_role(report.role, report.id, self.num_workers, self.num_servers)
         with self._condition:
             members = self._servers if report.role == "server" else self._workers
-            members.beat(report.id, report.incarnation, self._clock.monotonic())
-            self.expire()  # here too: the manager may be in a call to the very role that is silent
+            now = self._clock.monotonic()
+            members.beat(report.id, report.incarnation, now)
+            if now - self._judged >= HEARTBEAT_SECS / 2:  # the manager may be in a call to the very role that is silent
+                self.expire()
             if report.epoch == self._leasing.epoch:
                 check_report(report, self.ledger.workload + self.ledger.num_dropped)
             if report.exchange is not None:
@@ -113,9 +139,14 @@ class Chief(Board):
                 self.ledger.record_applied(report.applied)
                 self._note_dropped(report.applied, report.dropped)
                 self._condition.notify_all()
-            deadline = self._clock.monotonic() + report.hold_secs
-            while not (self._done or self._has_news(report)) and self._wait(deadline):
-                pass
+
+    def has_news(self, report: Report) -> bool:
+        """Whether the role that reported waits to hear of something that it was not told."""
+        return self._is_revoked(report.epoch) and (report.role, report.id) not in self._warned
+
+    def answer(self, report: Report, received: float) -> ReportReply:
+        """Return what a role is told in return, that reported at `received` (monotonic seconds)."""
+        with self._condition:
             if self._done:
                 self._tell(report.role, report.id)
             revoked = self._is_revoked(report.epoch)
@@ -172,6 +203,10 @@ class Chief(Board):
     def _is_revoked(self, epoch: Epoch) -> bool:
         return bool(self._here.broken) and epoch == self._leasing.epoch
 
-    def _has_news(self, report: Report) -> bool:
-        """Whether the role that reported waits to hear of something that it was not told."""
-        return self._is_revoked(report.epoch) and (report.role, report.id) not in self._warned
+    def _poll(self, answer: Callable[[], T | None], secs: float | None = None) -> T | None:
+        """Ask until there is an answer, or `secs` are over, POLL_SECS where none are given."""
+        with self._condition:
+            deadline = self._clock.monotonic() + (POLL_SECS if secs is None else secs)
+            while (found := answer()) is None and self._wait(deadline):
+                pass
+            return found

@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hybridsync.units import Range, UnitSet
+from hybridsync.units import Range, UnitMap, UnitSet, num_units
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Ledger:
         self._applied = UnitSet(applied)
         self._dropped = UnitSet(dropped)
         self._quarantined = UnitSet()
-        self._leased: dict[str, UnitSet] = {}
+        self._leased = UnitMap()
         whole = UnitSet([(0, issued)]) if issued else UnitSet()
         self._waiting = whole.difference(self._applied).difference(self._dropped)
         self.check()
@@ -86,12 +86,11 @@ class Ledger:
     @property
     def num_outstanding(self) -> int:
         """Units issued whose end is open."""
-        return len(self._waiting) + sum(len(units) for units in self._leased.values())
+        return len(self._waiting) + len(self._leased)
 
     def room(self, limit: int) -> int:
         """Return how many more units may be leased so that no more than `limit` can end up applied."""
-        leased = sum(len(units) for units in self._leased.values())
-        return max(0, limit - len(self._applied) - leased)
+        return max(0, limit - len(self._applied) - len(self._leased))
 
     def lease(self, holder: str, count: int, limit: int) -> tuple[Range, ...]:
         """Hand up to `count` units to `holder`, outstanding ones first, then fresh ones.
@@ -109,7 +108,8 @@ class Ledger:
         if missing:
             ranges += ((self._issued, self._issued + missing),)
             self._issued += missing
-        self._leased.setdefault(holder, UnitSet()).update(ranges)
+        for start, stop in ranges:
+            self._leased.assign(start, stop, holder)
         return ranges
 
     def record_applied(self, ranges: Iterable[Range]) -> None:
@@ -148,9 +148,9 @@ class Ledger:
 
     def release(self, holder: str) -> int:
         """Take back what `holder` had leased; returns how many units wait to be leased again."""
-        units = self._leased.pop(holder, UnitSet())
-        self._waiting.update(units)
-        return len(units)
+        ranges = self._leased.release(holder)
+        self._waiting.update(ranges)
+        return num_units(ranges)
 
     def restore(self, applied: Iterable[Range], dropped: Iterable[Range]) -> int:
         """Take over what the holder of the newest state says: nothing else was applied, and nobody has a lease.
@@ -161,7 +161,7 @@ class Ledger:
         held, gone = UnitSet(applied), UnitSet(self.all_dropped(applied, dropped))
         lost = len(self._applied.difference(held).difference(gone))
         self._issued = max([self._issued, *(stop for _, stop in (*held.ranges(), *gone.ranges()))])
-        self._applied, self._dropped, self._leased = held, gone, {}
+        self._applied, self._dropped, self._leased = held, gone, UnitMap()
         whole = UnitSet([(0, self._issued)]) if self._issued else UnitSet()
         self._waiting = whole.difference(held).difference(gone)
         self.check()
@@ -177,11 +177,11 @@ class Ledger:
         free = units.intersection(self._waiting)
         for start, stop in free.ranges():
             self._waiting.discard_range(start, stop)
-        self._leased.setdefault(holder, UnitSet()).update(free)
+            self._leased.assign(start, stop, holder)
 
     def holders(self) -> dict[str, int]:
         """Return who has how many units leased."""
-        return {holder: len(units) for holder, units in self._leased.items() if len(units)}
+        return self._leased.counts()
 
     def counts(self) -> Counts:
         """Return the accounting; the identity is checked."""
@@ -238,5 +238,4 @@ class Ledger:
             self._waiting.add_range(self._issued, stop)
             self._issued = stop
         self._waiting.discard_range(start, stop)
-        for units in self._leased.values():
-            units.discard_range(start, stop)
+        self._leased.discard_range(start, stop)

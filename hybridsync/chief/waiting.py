@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 from hybridsync.clock import Clock
@@ -18,7 +17,7 @@ class Waiting:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._condition = threading.Condition()
+        self._condition = clock.condition()
         self._failure: HybridSyncError | None = None
 
     def wait_until(self, ready: Callable[[], bool], secs: float) -> bool:

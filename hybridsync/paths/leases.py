@@ -7,9 +7,10 @@ from concurrent.futures import Executor, Future
 from hybridsync.clock import Clock
 from hybridsync.errors import WaitTimeout
 from hybridsync.messages import LeaseReply, LeaseRequest
+from hybridsync.paths.allotment import Allotment
 from hybridsync.plan import Epoch, Phase
 from hybridsync.ports import WorkPort
-from hybridsync.units import Range, UnitStream
+from hybridsync.units import Range
 
 LEASE_DEADLINE_SECS = 600.0
 """How long a worker waits for units before it gives up: others' last units may take long, the chief may restart."""
@@ -36,10 +37,7 @@ class LeaseStream:
     ) -> None:
         self._chief, self._worker, self._incarnation, self._phase = chief, worker, incarnation, phase
         self._clock, self._ahead = clock, ahead
-        self._stream = UnitStream()
-        self._position = 0
-        self._final = False
-        self._renew_at = 0
+        self._units = Allotment()
         self._renewal: Future[LeaseReply] | None = None
 
     @property
@@ -50,12 +48,12 @@ class LeaseStream:
     @property
     def ranges(self) -> tuple[Range, ...]:
         """Units received so far in this phase, in order."""
-        return self._stream.ranges(0, len(self._stream))
+        return self._units.ranges
 
     @property
     def position(self) -> int:
         """Units taken so far in this phase."""
-        return self._position
+        return self._units.position
 
     def next(self, count: int) -> tuple[int, ...]:
         """Return the next `count` units, waiting for them; fewer only at the phase's end, none behind it.
@@ -65,17 +63,16 @@ class LeaseStream:
           WaitTimeout: the chief had nothing to give and did not end the phase in time.
         """
         deadline = self._clock.monotonic() + LEASE_DEADLINE_SECS
-        while not self._final and len(self._stream) - self._position < count:
+        while self._units.lacks(count):
             renewal = self._renewal
-            self._extend(renewal.result(timeout=LEASE_DEADLINE_SECS) if renewal else self._ask(self._position))
+            self._extend(renewal.result(timeout=LEASE_DEADLINE_SECS) if renewal else self._ask(self.position))
             if self._clock.monotonic() > deadline:
                 raise WaitTimeout(
                     f"worker {self._worker} got no units from the chief for {LEASE_DEADLINE_SECS:g} s in epoch "
                     f"{self._phase.epoch}, and the phase did not end"
                 )
-        units = self._stream.slice(self._position, count)
-        completed, self._position = self._position, self._position + len(units)
-        if self._ahead is not None and not self._final and self._position >= self._renew_at:
+        completed, units = self.position, self._units.take(count)
+        if self._ahead is not None and self._units.is_low:
             self._renew(self._ahead, completed)
         return units
 
@@ -87,11 +84,9 @@ class LeaseStream:
             self._extend(self._renewal.result())
 
     def _ask(self, completed: int) -> LeaseReply:
-        request = LeaseRequest(self._worker, self._incarnation, self._phase.epoch, len(self._stream), completed)
+        request = LeaseRequest(self._worker, self._incarnation, self._phase.epoch, self._units.known, completed)
         return self._chief.lease(request)
 
     def _extend(self, reply: LeaseReply) -> None:
         self._renewal = None
-        self._stream.extend(reply.ranges)
-        self._final = reply.final
-        self._renew_at = (self._position + len(self._stream)) // 2
+        self._units.extend(reply)

@@ -46,6 +46,32 @@ class Commit:
     secs: float
 
 
+class Commits(Protocol):
+    """What commits and evaluates captures (`Committer`, or one in virtual time)."""
+
+    @property
+    def durable(self) -> bool:
+        """Whether commits outlive the process."""
+        ...
+
+    def submit(
+        self,
+        capture: Capture,
+        source: str,
+        ledger: dict[str, Any],
+        run: dict[str, Any],
+        *,
+        evaluate: bool,
+        after: threading.Event,
+    ) -> tuple[Future[Commit], Future[dict[str, Any] | None]]:
+        """Start a commit; returns its end, and the end of the evaluation behind it (see `Committer.submit`)."""
+        ...
+
+    def close(self) -> None:
+        """Wait for the commits under way."""
+        ...
+
+
 class _Answer:
     """Puts what the block raises into a future, whoever waits there: no error ends the thread that carries it."""
 
@@ -126,7 +152,7 @@ class Committer:
         *,
         evaluate: bool,
         after: threading.Event,
-    ) -> tuple[Future[Commit], Future[dict[str, float] | None]]:
+    ) -> tuple[Future[Commit], Future[dict[str, Any] | None]]:
         """Start a commit; returns its end, and the end of the evaluation behind it.
 
         Args:

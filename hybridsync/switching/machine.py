@@ -81,7 +81,10 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Drained:
-    """No unit is in flight any more."""
+    """No unit is in flight any more; `ended` when the stage has come to its end, `last` when it was the last one."""
+
+    ended: bool = False
+    last: bool = False
 
 
 @dataclass(frozen=True)
@@ -160,8 +163,10 @@ def advance(state: Switching, event: Event) -> tuple[Switching, tuple[Command, .
             _expect(state, Step.RUN, event)
             assert not state.committing, "a periodic save begins when the last commit has ended"
             return state, (Command.CAPTURE_LIVE,)
-        case Drained():
+        case Drained(ended, last):
             _expect(state, Step.DRAIN, event)
+            if ended and not state.commits:  # a regroup that came too late: this is the switch, or the end
+                state = replace(state, commits=True, last=last)
             return replace(state, step=Step.CAPTURE), (Command.CAPTURE,)
         case Captured() if state.step is Step.RUN:  # live; who holds the state may be lost before there is a commit
             assert not state.committing, "a state is captured live for a commit of its own"

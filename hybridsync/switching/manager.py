@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Protocol
 
 from hybridsync import protocols
 from hybridsync.chief.board import Board
-from hybridsync.chief.meshes import NUM_DEVICES, Mesh, Meshes
+from hybridsync.chief.meshes import NUM_DEVICES, Mesh
 from hybridsync.clock import Clock
 from hybridsync.errors import CheckpointError, HybridSyncError, PhaseBroken, Preempted
 from hybridsync.messages import Capture, RoleEvent
 from hybridsync.plan import Epoch, Phase
-from hybridsync.ports import HolderPort, ServerPort
+from hybridsync.ports import Epochs, HolderPort, ServerPort
 from hybridsync.protocols.base import Path
 from hybridsync.run import Run
 from hybridsync.switching import machine
 from hybridsync.switching.arrivals import START_DEADLINE_SECS, TICK_SECS, Arrivals
-from hybridsync.switching.commits import Commit, Committer
+from hybridsync.switching.commits import Commit, Commits
 from hybridsync.switching.machine import Command, Step
-from hybridsync.switching.pace import Pace
+from hybridsync.switching.pace import SILENT_SHARE, Pace
 from hybridsync.switching.recovery import GATHER_SECS, UNREACHED, Keeper, Reach, Recovery, Start, give_up
 from hybridsync.switching.reporter import Reporter, StageTimes
 from hybridsync.switching.saving import Saving
+from hybridsync.switching.worlds import Worlds, check_replicas
 from hybridsync.telemetry.summary import Summary
 
 LONG_UNIT_SECS = 6.0
@@ -33,12 +33,6 @@ MAX_BROKEN = 10
 """How many phases in a row may break before one applies a unit."""
 RETRY_SECS = 1.0
 """Between two tries to make a state durable."""
-
-
-class Epochs(Protocol):
-    """Hands out epoch numbers, each once ever."""
-
-    def reserve(self, above: int = 0) -> Epoch: ...
 
 
 class Manager:
@@ -59,6 +53,7 @@ class Manager:
       forget: called with the sequence of the state that a run goes on from when updates behind it are lost.
       restarted: another manager took the run to where it is; roles may be in the middle of a phase.
       num_devices: local devices of each worker, among which a mesh chooses.
+      tick_secs: how often a phase is looked after that nobody tells anything of.
       clock: for stage times and deadlines.
     """
 
@@ -71,7 +66,7 @@ class Manager:
         servers: Callable[[], Mapping[str, ServerPort]],
         holder_at: Callable[[str], HolderPort],
         epochs: Epochs,
-        committer: Committer,
+        committer: Commits,
         reporter: Reporter,
         keeper: Keeper,
         clock: Clock,
@@ -80,17 +75,17 @@ class Manager:
         forget: Callable[[int], object] = lambda sequence: None,
         restarted: bool = False,
         num_devices: int = NUM_DEVICES,
+        tick_secs: float = TICK_SECS,
     ) -> None:
         self._run, self._chief, self._start = run, chief, start
         self._servers, self._holder_at, self._epochs = servers, holder_at, epochs
         self._committer, self._reporter, self._clock = committer, reporter, clock
-        self._evict, self._forget, self._restarted = evict, forget, restarted
+        self._evict, self._forget, self._restarted, self._tick_secs = evict, forget, restarted, tick_secs
         self._arrivals = Arrivals(chief, run.config, clock, self._tick, reporter.note)
         self._pace = Pace(chief, run.config.drain_secs, clock, reporter.note, threads=evict is None)
         gather_secs = GATHER_SECS if evict else START_DEADLINE_SECS
         self._recovery = Recovery(chief, holder_at, keeper, start.source, clock, gather_secs)
-        self._num_devices, self._renew, self._keeper = num_devices, renew, keeper
-        self._meshes = Meshes(num_devices)
+        self._worlds = Worlds(chief, keeper, start.source, holder_at, renew, reporter.renewed, num_devices)
         self._ends = run.plan.ends(run.config.workload)
         self._capture, self._source = start.capture, start.source
         self._phase: Phase | None = None
@@ -193,7 +188,7 @@ class Manager:
         self._chief.adopt(phase, self._path, "" if whole else "the chief was restarted")
         self._reporter.continues(phase)
         for members, lane in self._reporter.meshes_used():
-            self._meshes.used(members, lane)
+            self._worlds.used(members, lane)
         state = machine.Switching(Step.RUN, phase.epoch.number)
         if whole:
             self._chief.open_leases()
@@ -220,7 +215,7 @@ class Manager:
         """Let the phase run until something is due."""
         assert self._phase is not None
         while True:
-            over = self._chief.watch(self._is_over, TICK_SECS)
+            over = self._chief.watch(self._is_over, self._tick_secs)
             self._tick()
             if self._saving.done:
                 return self._committed()
@@ -243,6 +238,7 @@ class Manager:
                 return machine.Checkpoint()
 
     def _drain(self) -> machine.Event:
+        assert self._phase is not None
         started = self._clock.monotonic()
         self._chief.close_leases()
         limit = self._pace.limit_secs(self._unit_secs)
@@ -252,17 +248,19 @@ class Manager:
                 raise self._chief.as_broken()
             if self._clock.monotonic() - started > limit:
                 why = f"the last step was not finished within {limit:.3g} s"
-                self._pace.give_up(self._chief.missing_drained(), why)
+                self._pace.give_up(self._chief.stuck(SILENT_SHARE * limit), why)  # the others wait for those in a step
         self._times = StageTimes()
         self._note_stage("drain", started)
-        return machine.Drained()
+        if ended := self._path is Path.SYNC and self._units_reached() >= self._phase.end_units:
+            self._reason = "planned"
+        return machine.Drained(ended, last=self._phase.end_units >= self._run.config.workload)
 
     def _capture_final(self) -> machine.Event:
         started = self._clock.monotonic()
         capture = self._take(final=True)
         self._chief.record(capture)
         self._chief.release_all()
-        self._check_members(capture)
+        check_replicas(self._chief.drained(), capture, self._source)
         self._reporter.tick()
         self._reporter.ended(capture)
         self._evaluate = not self._chief.preempted
@@ -296,7 +294,7 @@ class Manager:
             found = self._recovery.gather(self._phase, self._path, captured, unit_secs)
             self._capture, self._source = found.capture, found.source
             self._go_on_from(found.capture, reason, rolled_back=found.rolled_back)
-        self._meshes.lose()
+        self._worlds.lose()
         self._num_broken += 1
         if self._num_broken > MAX_BROKEN:
             raise give_up(self._num_broken, reason)
@@ -357,7 +355,7 @@ class Manager:
         self._reporter.tick()
         members, lane = tuple(range(self._run.config.workers)), 0
         if protocol.path is Path.SYNC:
-            members, lane = self._next_mesh()
+            members, lane = self._worlds.mesh() or self._renew_world()
         phase = Phase(
             epoch=self._epoch,
             spec=self._run.plan.stages[index].spec,
@@ -387,28 +385,13 @@ class Manager:
             self._reporter.switching(self._before, phase, self._capture, self._times, self._unit_secs)
         return machine.Entered()
 
-    def _next_mesh(self) -> Mesh:
-        mesh = self._meshes.next(self._chief.live_workers())
-        if mesh is None:
-            self._renew_world()
-            mesh = self._meshes.next(self._chief.live_workers())
+    def _renew_world(self) -> Mesh:
+        self._capture, self._source = self._worlds.renew(self._capture, self._source)
+        self._take_losses()
+        self._arrivals.await_all()
+        mesh = self._worlds.mesh()
         assert mesh is not None, "a new world has meshes"
         return mesh
-
-    def _renew_world(self) -> None:
-        """Have every worker start again in a new world, whose meshes are unused; the chief keeps the state for them."""
-        why = "every mesh of the world has lost a member"
-        if self._source != self._start.source:
-            with Reach(self._chief, f"{why}, and the state could not be fetched"):
-                self._keeper.take(self._capture, self._source, self._holder_at(self._source))
-            self._capture, self._source = self._keeper.offer(), self._start.source
-        self._reporter.renewed(why)
-        self._renew()
-        for worker in self._chief.live_workers():
-            self._chief.evict(worker, f"{why}: it starts again in a new one")
-        self._take_losses()
-        self._meshes = Meshes(self._num_devices)
-        self._arrivals.await_all()
 
     # --- what a phase needs while it runs ---
 
@@ -432,7 +415,7 @@ class Manager:
                 self._evict(event)
         lost = self._chief.take_fenced()
         if lost:
-            self._meshes.lose()
+            self._worlds.lose()
         return lost
 
     def _has_joined(self) -> bool:
@@ -454,20 +437,11 @@ class Manager:
     def _is_short(self) -> bool:
         """Whether a lock-step phase has ended with units dropped, so that its stage goes on with fresh ones."""
         assert self._phase is not None
-        units = [held.units for held in self._chief.drained().values() if held is not None]
-        return self._path is Path.SYNC and max(units, default=self._phase.end_units) < self._phase.end_units
+        return self._path is Path.SYNC and 0 <= self._units_reached() < self._phase.end_units
 
-    def _check_members(self, capture: Capture) -> None:
-        """Compare what the members of a lock-step phase hold: they must be equal, bit for bit."""
-        for worker, held in self._chief.drained().items():
-            if held is None or held.epoch != capture.held.epoch:
-                continue
-            if held.fingerprint != capture.held.fingerprint:
-                raise HybridSyncError(
-                    f"worker {worker} ended epoch {capture.held.epoch} with fingerprint {held.fingerprint}, "
-                    f"{self._source} with {capture.held.fingerprint}; lock-step replicas must be equal: run the same "
-                    "command again to resume from the last checkpoint"
-                )
+    def _units_reached(self) -> int:
+        """The units that members hold who have come back; -1 where none has."""
+        return max((held.units for held in self._chief.drained().values() if held is not None), default=-1)
 
     def _note_stage(self, stage: str, started: float) -> None:
         ended = self._clock.monotonic()

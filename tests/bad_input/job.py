@@ -126,12 +126,12 @@ class Job:
         with primary._condition, store._condition, chief._condition:
             server = (
                 fingerprint(primary._shard.state),
-                primary._sequence,
-                primary._phase,
-                primary._applied.ranges(),
-                primary._dropped.ranges(),
-                dict(primary._incarnations),
-                len(primary._tickets),
+                primary._sequencer.sequence,
+                primary._sequencer.phase,
+                primary._sequencer.applied.ranges(),
+                primary._sequencer.dropped.ranges(),
+                dict(primary._sequencer._incarnations),
+                primary._sequencer.num_held,
             )
             kept = (
                 fingerprint(store._shard.state),
@@ -153,8 +153,8 @@ class Job:
 
     def assert_works(self) -> None:
         """Check that the connections still carry good messages."""
-        reply = self.pull(Push(self.primary.epoch, 2, 1, (), 0)) if self.primary._open else None
-        assert reply is None or reply.sequence == self.primary._sequence
+        reply = self.pull(Push(self.primary.epoch, 2, 1, (), 0)) if self.primary._sequencer.open else None
+        assert reply is None or reply.sequence == self.primary._sequencer.sequence
         assert self.stage(Push(EPOCH, 2, 1, (1,), 0)).non_finite == "" and len(self.store._staged) == 1
         report = Report("worker", 1, 1, EPOCH)
         assert self.unary("Chief", "Report", encode(report)).epoch.number == EPOCH.number

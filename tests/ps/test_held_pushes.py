@@ -157,7 +157,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def until_held(primary: Primary, num_pushes: int) -> None:
     with primary._condition:
-        assert primary._condition.wait_for(lambda: len(primary._tickets) == num_pushes, 10), "no push arrived"
+        assert primary._condition.wait_for(lambda: primary._sequencer.num_held == num_pushes, 10), "no push arrived"
 
 
 def test_the_same_units_find_the_held_push_again_and_wait_for_its_release(serve, monkeypatch):
@@ -183,7 +183,7 @@ def test_a_push_released_while_nobody_waits_is_answered_when_it_is_asked_for(ser
     assert served.push(4, worker=1) == (PushReply(1), applied(3, 4))
     reply, seen = served.push(3, worker=0)
     assert (reply.sequence, reply.dropped, seen) == (1, "", applied(3, 4))
-    assert served.primary._tickets == {} and served.primary._by_unit == {}
+    assert served.primary._sequencer.num_held == 0
 
 
 def test_what_others_push_meanwhile_does_not_spoil_what_is_held(serve, monkeypatch):

@@ -127,7 +127,7 @@ def rules(monkeypatch):
 def held_by(primary: Primary, num_pushes: int) -> None:
     """Wait until that many pushes are held."""
     with primary._condition:
-        assert primary._condition.wait_for(lambda: len(primary._tickets) == num_pushes, 10), "no push arrived"
+        assert primary._condition.wait_for(lambda: primary._sequencer.num_held == num_pushes, 10), "no push arrived"
 
 
 def test_a_concurrent_retry_waits_for_the_first_ones_result(start, rules):

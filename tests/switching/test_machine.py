@@ -54,6 +54,10 @@ STORIES: dict[str, list[Event]] = {
         *UNDER_WAY, Regroup(), Drained(), Captured(), Reserved(2), Entered(), Begin(last=True), Drained(), Captured(),
         Committed(),
     ],
+    "a regroup that finds its stage at its end is the switch": [
+        *UNDER_WAY, Regroup(), Drained(ended=True), Captured(), Reserved(2), Entered(), Committed(),
+    ],
+    "a regroup that finds the run at its end": [*UNDER_WAY, Regroup(), Drained(True, True), Captured(), Committed()],
     "a regroup waits for a periodic save": [*SAVING, Regroup(), Committed(), Drained(), Captured()],
     "the phase breaks while it runs": [*UNDER_WAY, Broken(), Gathered(), Reserved(2), Entered()],
     "it breaks while it drains": [*UNDER_WAY, Begin(), Broken(), Gathered(), Reserved(2), Entered()],

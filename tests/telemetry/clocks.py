@@ -1,5 +1,6 @@
 """A clock that stands still until a test moves it."""
 
+import threading
 from dataclasses import dataclass
 
 
@@ -13,6 +14,9 @@ class ManualClock:
 
     def wall(self) -> float:
         return self.wall_now
+
+    def condition(self) -> threading.Condition:
+        return threading.Condition()
 
     def advance(self, secs: float) -> None:
         self.now += secs

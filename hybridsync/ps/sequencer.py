@@ -1,0 +1,273 @@
+"""What becomes of each push, decided in one order: admission, the protocol's rule, and what was applied. Pure.
+
+Whoever owns it carries the decisions out one at a time: a decision counts once the next one is asked for, so that
+what could not be carried out was never decided. Contributions are opaque here.
+
+>>> from hybridsync.plan import Epoch
+>>> sequencer = Sequencer()
+>>> sequencer.enter(Phase(Epoch(3, 7), "asp", (0, 1), 0, 10, (), (), 0, "", 1, "", (), "start"))
+>>> ticket, decisions = sequencer.offer(Push(Epoch(3, 7), 1, 1, units=(4,), base=0), "gradient", "")
+>>> [(decision.units, decision.rate) for decision in decisions], ticket.reply, sequencer.sequence
+([((4,), 1.0)], PushReply(sequence=1, duplicate=False, dropped=''), 1)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hybridsync.errors import StaleEpoch
+from hybridsync.messages import NON_FINITE, Push, PushReply
+from hybridsync.plan import NO_EPOCH, Epoch, Phase
+from hybridsync.protocols.base import Action, Apply, Arrival, Drop, Release
+from hybridsync.ps.admission import check_current, check_epoch, check_member, check_push, served
+from hybridsync.units import UnitSet
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """A push that is held: until it is decided (applied or dropped) and released, whoever waits for it meanwhile.
+
+    Args:
+      push: as it arrived.
+      contribution: what it brought; None once its end is decided.
+      reply: what it is answered; None while the rule holds it.
+      decided: whether its units were applied or dropped.
+      reason: why they were dropped; "" if they were not.
+      fenced: its worker is gone, nobody waits for it and nothing may come of it.
+    """
+
+    push: Push
+    contribution: Any
+    reply: PushReply | None = None
+    decided: bool = False
+    reason: str = ""
+    fenced: bool = False
+
+
+@dataclass(slots=True)
+class Decided:
+    """One update to carry out, or, without tickets, nothing but the drop of one push.
+
+    Args:
+      tickets: whose contributions make the update up, in the order of their sum.
+      units: of all of them.
+      base: oldest sequence that one of them was computed on.
+      rate: the protocol's factor on the schedule's learning rate.
+      blend: share of the new float model statistics.
+      dropped: a push that will not be applied.
+    """
+
+    tickets: Sequence[Ticket]
+    units: tuple[int, ...] = ()
+    base: int = 0
+    rate: float = 0.0
+    blend: float = 0.0
+    dropped: Push | None = None
+
+
+class Sequencer:
+    """Decides about the pushes of one phase after another; its owner lets one caller at a time in.
+
+    Attributes:
+      phase: that is served; None before the first.
+      open: whether it still takes pushes.
+      sequence: updates applied in the whole run.
+      applied, dropped: units so far, in the whole run.
+    """
+
+    def __init__(self) -> None:
+        self.phase: Phase | None = None
+        self.open = False
+        self.sequence = 0
+        self.applied, self.dropped = UnitSet(), UnitSet()
+        self._members: frozenset[int] = frozenset()
+        self._incarnations: dict[int, int] = {}
+        self._tickets: dict[int, Ticket] = {}
+        self._by_unit: dict[int, Ticket] = {}
+        self._next_push = 1
+        self._unreported: list[int] = []
+        self._unreported_drops: list[tuple[int, str]] = []
+        self._staleness: list[int] = []
+
+    @property
+    def epoch(self) -> Epoch:
+        """The phase being served."""
+        return self.phase.epoch if self.phase else NO_EPOCH
+
+    @property
+    def complete(self) -> bool:
+        """Whether all units of the phase are applied."""
+        return self.phase is not None and len(self.applied) >= self.phase.end_units
+
+    @property
+    def num_held(self) -> int:
+        """Pushes that wait for their reply, or for their end."""
+        return len(self._tickets)
+
+    def check_phase(self, phase: Phase) -> bool:
+        """Return whether `phase` is served already; else it may be entered.
+
+        Raises:
+          PlanError: the protocol is unknown or has no server rule.
+          InvalidMessage: the phase has no members.
+          ConfigError: the protocol cannot work with these members.
+          StaleEpoch: a newer phase is already served, or another one of that number.
+        """
+        served(phase).server_rule(phase.members)
+        if self.phase is None or phase.epoch.number > self.phase.epoch.number:
+            return False
+        if phase.epoch == self.phase.epoch:
+            return True
+        offered, held = phase.epoch.beside(self.phase.epoch)
+        raise StaleEpoch(f"epoch {offered} is not newer than epoch {held}, which is served; reserve another")
+
+    def enter(self, phase: Phase) -> None:
+        """Begin with `phase`, whose starting state is here.
+
+        Raises:
+          PlanError, InvalidMessage: it cannot be served.
+          ConfigError: the protocol cannot work with these members.
+        """
+        protocol = served(phase)
+        self._rule, self._protocol = protocol.server_rule(phase.members), protocol
+        self.phase, self.open, self.sequence = phase, True, phase.sequence
+        self.applied, self.dropped = UnitSet(phase.applied), UnitSet(phase.dropped)
+        self._members = frozenset(phase.members)
+        self._tickets, self._by_unit = {}, {}
+
+    def close(self) -> None:
+        """Refuse every later push of the phase."""
+        self.open = False
+
+    def fence(self, worker: int, incarnation: int) -> Iterator[Decided]:
+        """Refuse the worker's incarnations up to this one; returns what is to be carried out now.
+
+        What the rule still holds of them then comes to nothing.
+        """
+        self._incarnations[worker] = max(self._incarnations.get(worker, 0), incarnation + 1)
+        if self.open:  # a state that was captured for good changes no more
+            yield from self._decide(self._rule.on_leave(worker))
+        for push_id, ticket in [*self._tickets.items()]:
+            if ticket.push.worker == worker and ticket.push.incarnation <= incarnation:
+                ticket.fenced = True
+                self._forget(push_id)
+
+    def admit(self, push: Push) -> None:
+        """Refuse a caller that is out of date.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: it is.
+          UnknownRole: it takes no part in the phase.
+        """
+        phase = check_epoch(push.epoch, self.phase)
+        if push.worker not in self._members:
+            check_member(push, phase)
+        check_current(push, self.open, self._incarnations.get(push.worker, 0))
+        self._incarnations[push.worker] = push.incarnation
+
+    def offer(self, push: Push, contribution: Any, non_finite: str) -> tuple[Ticket, Iterator[Decided]]:
+        """Take a push; returns its ticket, and what is to be carried out now.
+
+        The ticket is another push's where that one decides about the units: a repeat waits for the release of the
+        first one, whoever offers the same units in another push until those are decided. A ticket of units that were
+        settled before says so in its reply.
+
+        Args:
+          push: as it arrived.
+          contribution: what it brings.
+          non_finite: the first entry of it that is no finite number; such a push is dropped without asking the rule.
+
+        Raises:
+          StaleEpoch, StaleIncarnation, UnknownRole: the caller is out of date.
+          InvalidMessage: the units or the base cannot be.
+        """
+        check_push(push, check_epoch(push.epoch, self.phase), self.sequence, len(self.dropped))
+        self.admit(push)
+        for unit in push.units:
+            earlier = self._by_unit.get(unit)
+            if earlier is not None and (not earlier.decided or self.is_same(push, earlier)):
+                return earlier, iter(())
+        for unit in push.units:
+            if unit in self.applied or unit in self.dropped:
+                return Ticket(push, None, PushReply(self.sequence, duplicate=True), decided=True), iter(())
+        push_id, ticket = self._next_push, Ticket(push, contribution)
+        self._next_push += 1
+        self._tickets[push_id] = ticket
+        for unit in push.units:
+            self._by_unit[unit] = ticket
+        if non_finite:
+            actions: list[Action] = [Drop(push_id, f"{NON_FINITE}: {non_finite}"), Release(push_id)]
+        else:
+            actions = self._rule.on_push(Arrival(push_id, push.worker, push.units, self.sequence - push.base))
+        return ticket, self._decide(actions)
+
+    @staticmethod
+    def is_same(push: Push, ticket: Ticket) -> bool:
+        """Whether a ticket is of this push or of an earlier copy of it."""
+        return ticket.push is push or (ticket.push.worker == push.worker and ticket.push.units == push.units)
+
+    def is_over(self, push: Push, ticket: Ticket) -> bool:
+        """Whether `push` has to wait for `ticket` no more: it has its reply, is decided for others, or is void."""
+        told = ticket.reply is not None if self.is_same(push, ticket) else ticket.decided
+        return told or ticket.fenced or not self.open or self.epoch != ticket.push.epoch
+
+    def waiting_for(self) -> str:
+        """Return what a push waits for that is held, for people."""
+        return f"{self._protocol.name}; it waits for other workers of {self.phase and self.phase.members}"
+
+    def drain(self) -> tuple[UnitSet, tuple[tuple[int, str], ...], tuple[int, ...]]:
+        """Return and forget the units applied, those dropped with the reasons, and the staleness of each update."""
+        applied = UnitSet()
+        for unit in sorted(self._unreported):
+            applied.add(unit)
+        told = applied, tuple(self._unreported_drops), tuple(self._staleness)
+        self._unreported, self._unreported_drops, self._staleness = [], [], []
+        return told
+
+    # --- inside ---
+
+    def _decide(self, actions: list[Action]) -> Iterator[Decided]:
+        for action in actions:
+            if isinstance(action, Apply):
+                tickets = [self._tickets[push_id] for push_id in action.pushes]
+                if len(tickets) == 1:
+                    units, base = tickets[0].push.units, tickets[0].push.base
+                else:
+                    units = tuple(unit for ticket in tickets for unit in ticket.push.units)
+                    base = min(ticket.push.base for ticket in tickets)
+                yield Decided(tickets, units, base, action.rate, min(1.0, len(tickets) / len(self._members)))
+                for push_id, ticket in zip(action.pushes, tickets, strict=True):
+                    self._staleness.append(self.sequence - ticket.push.base)
+                    self._settle(push_id, ticket)
+                self.sequence += 1
+                for unit in units:
+                    self.applied.add(unit)
+                self._unreported.extend(units)
+            elif isinstance(action, Drop):
+                ticket = self._tickets[action.push]
+                yield Decided((), dropped=ticket.push)
+                for unit in ticket.push.units:
+                    self.dropped.add(unit)
+                    self._unreported_drops.append((unit, action.reason))
+                ticket.reason = action.reason
+                self._settle(action.push, ticket)
+            else:
+                ticket = self._tickets[action.push]
+                ticket.reply = PushReply(self.sequence, dropped=ticket.reason)
+                if ticket.decided:
+                    self._forget(action.push)
+
+    def _settle(self, push_id: int, ticket: Ticket) -> None:
+        """Note that the end of a push is decided; it is kept while the rule holds its reply, for repeats of it."""
+        ticket.decided, ticket.contribution = True, None
+        if ticket.reply is not None:
+            self._forget(push_id)
+
+    def _forget(self, push_id: int) -> None:
+        """Forget a push of which nothing is to come any more; a repeat is told by its units."""
+        ticket = self._tickets.pop(push_id)
+        for unit in ticket.push.units:
+            if self._by_unit.get(unit) is ticket:
+                del self._by_unit[unit]

@@ -1,0 +1,316 @@
+"""The cluster of a simulation, and what happens to it: plain values with units in their names. Pure.
+
+Every default is an even, fault-free cluster of small CPU machines; a scenario file changes what differs.
+
+>>> cluster = Cluster(devices=(Device(0.05), Device(0.2)))
+>>> [cluster.device(worker).secs for worker in range(3)]
+[0.05, 0.2, 0.05]
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+from random import Random
+from typing import Literal
+
+from hybridsync.errors import ConfigError
+
+Role = Literal["worker", "server"]
+
+
+def _check(
+    value: object,
+    *,
+    above: tuple[str, ...] = (),
+    not_below: tuple[str, ...] = (),
+    endless: tuple[str, ...] = (),
+) -> None:
+    for name in (*above, *not_below, *endless):
+        number = getattr(value, name)
+        holds = (number > 0 if name in above else number >= 0) and (number < math.inf or name in endless)
+        if not holds:
+            bound = "above 0" if name in above else "0 or more"
+            raise ConfigError(f"{type(value).__name__}.{name} must be {bound}, got {number}; correct it")
+
+
+@dataclass(frozen=True)
+class Device:
+    """How long a worker's gradient of one unit takes.
+
+    Args:
+      secs: mean seconds of a unit.
+      spread: standard deviation over mean of a lognormal distribution; 0 is constant.
+      trace: seconds of units in turn, begun anew at its end; where it is given, `secs` and `spread` are not used.
+
+    Raises:
+      ConfigError: a value is out of range.
+    """
+
+    secs: float = 0.05
+    spread: float = 0.0
+    trace: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check(self, above=("secs",), not_below=("spread",))
+        if any(not 0 < secs < math.inf for secs in self.trace):
+            raise ConfigError(f"Device.trace must hold seconds above 0, got {min(self.trace)}; correct the file")
+
+    def draw(self, index: int, random: Random) -> float:
+        """Return the seconds of the worker's unit number `index`."""
+        if self.trace:
+            return self.trace[index % len(self.trace)]
+        if not self.spread:
+            return self.secs
+        sigma = math.sqrt(math.log1p(self.spread * self.spread))
+        return self.secs * math.exp(sigma * random.gauss(0.0, 1.0) - sigma * sigma / 2)
+
+
+@dataclass(frozen=True)
+class Link:
+    """A role's network port.
+
+    Args:
+      latency_secs: from the last byte sent to the last one received, one way.
+      bytes_per_sec: of the port, each direction; transfers through one port come one after another.
+
+    Raises:
+      ConfigError: a value is out of range.
+    """
+
+    latency_secs: float = 100e-6
+    bytes_per_sec: float = 1.25e9
+
+    def __post_init__(self) -> None:
+        _check(self, above=("bytes_per_sec",), not_below=("latency_secs",))
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What the roles themselves take, in seconds, beside compute and transfers.
+
+    Args:
+      apply_secs: of one update at a server.
+      update_secs: of a replica's own update in lock-step.
+      step_secs: of a lock-step step, whatever its size.
+      call_secs: of a call at whoever answers it.
+      capture_secs: of copying the whole state at its holder.
+      reserve_secs: of making an epoch's number durable.
+      commit_secs: of one checkpoint, beside the training.
+      restart_secs: from the loss of a process to its successor's first words.
+      notice_secs: from a process's end to the chief's knowing.
+
+    Raises:
+      ConfigError: a value is out of range.
+    """
+
+    apply_secs: float = 200e-6
+    update_secs: float = 200e-6
+    step_secs: float = 200e-6
+    call_secs: float = 50e-6
+    capture_secs: float = 2e-3
+    reserve_secs: float = 5e-3
+    commit_secs: float = 0.2
+    restart_secs: float = 2.5
+    notice_secs: float = 0.01
+
+    def __post_init__(self) -> None:
+        _check(self, not_below=tuple(each.name for each in fields(self)))
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Devices, links and costs.
+
+    Args:
+      devices: of worker 0, 1, ...; begun anew where there are more workers.
+      worker_link, server_link: the ports of every worker, and of every server.
+      costs: of the roles themselves.
+
+    Raises:
+      ConfigError: there is no device.
+    """
+
+    devices: tuple[Device, ...] = (Device(),)
+    worker_link: Link = Link()
+    server_link: Link = Link()
+    costs: Costs = Costs()
+
+    def __post_init__(self) -> None:
+        if not self.devices:
+            raise ConfigError("Cluster.devices is empty; give at least one Device")
+
+    def device(self, worker: int) -> Device:
+        """Return the device of `worker`."""
+        return self.devices[worker % len(self.devices)]
+
+    def all_reduce_secs(self, num_bytes: int, num_members: int) -> float:
+        """Return the seconds of a ring all-reduce: 2 (n-1) messages of 1/n of the buffer each, one after another.
+
+        Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, 2009.
+        """
+        if num_members == 1:
+            return 0.0
+        rounds = 2 * (num_members - 1)
+        return rounds * (self.worker_link.latency_secs + num_bytes / num_members / self.worker_link.bytes_per_sec)
+
+
+@dataclass(frozen=True)
+class Slow:
+    """A worker that is slow for a while: a transient straggler.
+
+    Args:
+      worker: which one.
+      delay_secs: more for each unit.
+      factor: of its compute time.
+      start_secs, stop_secs: when, seconds of the run.
+
+    Raises:
+      ConfigError: a value is out of range.
+    """
+
+    worker: int
+    delay_secs: float = 0.0
+    factor: float = 1.0
+    start_secs: float = 0.0
+    stop_secs: float = math.inf
+
+    def __post_init__(self) -> None:
+        _check(self, above=("factor",), not_below=("worker", "delay_secs", "start_secs"), endless=("stop_secs",))
+
+
+@dataclass(frozen=True)
+class Death:
+    """A process that is killed at a second of the run.
+
+    Args:
+      role, id: whose.
+      at_secs: when.
+      back_secs: until its successor's first words; None is `Costs.restart_secs`.
+
+    Raises:
+      ConfigError: a value is out of range.
+    """
+
+    role: Role
+    id: int
+    at_secs: float
+    back_secs: float | None = None
+
+    def __post_init__(self) -> None:
+        _check(self, not_below=("id", "at_secs") if self.back_secs is None else ("id", "at_secs", "back_secs"))
+
+
+@dataclass(frozen=True)
+class Pause:
+    """A worker process that is stopped for a while; `replaced` starts a successor that it later meets as a zombie."""
+
+    worker: int
+    at_secs: float
+    secs: float
+    replaced: bool = False
+
+    def __post_init__(self) -> None:
+        _check(self, not_below=("worker", "at_secs"), endless=("secs",))
+
+
+@dataclass(frozen=True)
+class Join:
+    """A worker that takes part only from a second of the run on: until then the others do without it."""
+
+    worker: int
+    at_secs: float
+
+    def __post_init__(self) -> None:
+        _check(self, not_below=("worker", "at_secs"))
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Workers that nobody reaches for a while, and that reach nobody."""
+
+    workers: tuple[int, ...]
+    at_secs: float
+    secs: float
+
+    def __post_init__(self) -> None:
+        _check(self, not_below=("at_secs",), endless=("secs",))
+
+
+@dataclass(frozen=True)
+class Chaos:
+    """What happens to each message, by chance.
+
+    Args:
+      lost, duplicated, delayed: probabilities.
+      delay_secs: mean of the exponential delay of a delayed message, or of the second copy of a duplicated one.
+      until_secs: messages after that are delivered as they should be.
+
+    Raises:
+      ConfigError: a value is out of range.
+    """
+
+    lost: float = 0.0
+    duplicated: float = 0.0
+    delayed: float = 0.0
+    delay_secs: float = 0.1
+    until_secs: float = math.inf
+
+    def __post_init__(self) -> None:
+        _check(self, above=("delay_secs",), not_below=("lost", "duplicated", "delayed"), endless=("until_secs",))
+        if self.lost + self.duplicated + self.delayed > 1:
+            raise ConfigError(
+                f"Chaos: lost {self.lost}, duplicated {self.duplicated} and delayed {self.delayed} sum to more than 1; "
+                "lower one"
+            )
+
+    @property
+    def active(self) -> bool:
+        """Whether any message fares otherwise than it should."""
+        return bool(self.lost or self.duplicated or self.delayed)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A cluster and what happens to it.
+
+    Args:
+      cluster: the machines.
+      slow, deaths, pauses, joins, partitions: what happens when.
+      chaos: what happens to messages.
+      save_fails: which saves fail, counted from 0.
+    """
+
+    cluster: Cluster = field(default_factory=Cluster)
+    slow: tuple[Slow, ...] = ()
+    deaths: tuple[Death, ...] = ()
+    pauses: tuple[Pause, ...] = ()
+    joins: tuple[Join, ...] = ()
+    partitions: tuple[Partition, ...] = ()
+    chaos: Chaos = Chaos()
+    save_fails: tuple[int, ...] = ()
+
+    @property
+    def reliable(self) -> bool:
+        """Whether every message arrives: then nobody needs to ask twice."""
+        return not (self.chaos.active or self.partitions or self.pauses)
+
+    def check(self, num_workers: int, num_servers: int) -> None:
+        """Refuse what names a role that the run does not have.
+
+        Raises:
+          ConfigError: it does.
+        """
+        named = [each.worker for each in (*self.slow, *self.pauses, *self.joins)]
+        named += [worker for partition in self.partitions for worker in partition.workers]
+        named += [death.id for death in self.deaths if death.role == "worker"]
+        for worker in named:
+            if worker >= num_workers:
+                raise ConfigError(
+                    f"the scenario names worker {worker}, but the run has workers 0 to {num_workers - 1}; correct one"
+                )
+        for death in self.deaths:
+            if death.role == "server" and death.id >= num_servers:
+                raise ConfigError(
+                    f"the scenario names server {death.id}, but the run has servers 0 to {num_servers - 1}; correct one"
+                )

@@ -1,0 +1,92 @@
+"""The chief's front in virtual time: calls wait here until the board has an answer, as over the network they do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from hybridsync.chief.chief import Chief
+from hybridsync.errors import HybridSyncError
+from hybridsync.messages import Report
+from hybridsync.sim.loop import Loop
+from hybridsync.sim.network import Network
+
+if TYPE_CHECKING:
+    from hybridsync.sim.process import Process
+
+Answer = Callable[[], Any]
+
+
+class Desk:
+    """Takes calls of processes, and answers them now or when something has changed.
+
+    Args:
+      chief: who answers.
+      loop, network: time, and the way back.
+    """
+
+    def __init__(self, chief: Chief, loop: Loop, network: Network) -> None:
+        self._chief, self._loop, self._network = chief, loop, network
+        self._calls: dict[tuple[int, str], tuple[Process, int, Answer, Callable[[Any], object]]] = {}
+        self._reports: dict[int, tuple[Process, Report, float]] = {}
+        self._stirred = False
+
+    def ask(
+        self, process: Process, kind: str, number: int, answer: Answer, then: Callable[[Any], object]
+    ) -> None:
+        """Take a call; it waits here while there is no answer."""
+        reply = self._try(answer)
+        if reply is None:
+            self._calls[process.pid, kind] = process, number, answer, then
+        else:
+            self._network.message(process.id, process.answered, kind, number, then, reply)
+
+    def take(self, process: Process, report: Report, number: int) -> None:
+        """Take a heartbeat; the answer waits for news, or for the next one."""
+        earlier = self._reports.pop(process.pid, None)
+        if earlier is not None:
+            self._reply(*earlier)
+        received = self._loop.now
+        refused = self._try(lambda: self._chief.take(report))
+        if refused is not None:
+            self._network.message(process.id, process.heard, report, refused)
+            return
+        self._network.message(process.id, process.taken, number)
+        if self._chief.over or self._chief.has_news(report):
+            self._reply(process, report, received)
+        else:
+            self._reports[process.pid] = process, report, received
+
+    def stir(self) -> None:
+        """Look at what waits, as soon as whoever changed something is done; called at every change."""
+        if not self._stirred and (self._calls or self._chief.over or self._chief.broken):
+            self._stirred = True
+            self._loop.after(0.0, self._sweep)
+
+    def _sweep(self) -> None:
+        self._stirred = False
+        calls, self._calls = self._calls, {}
+        for (pid, kind), (process, number, answer, then) in calls.items():
+            if process.dead:
+                continue
+            reply = self._try(answer)
+            if reply is None:
+                self._calls.setdefault((pid, kind), (process, number, answer, then))
+            else:
+                self._network.message(process.id, process.answered, kind, number, then, reply)
+        if self._chief.over or self._chief.broken:
+            for pid, (process, report, received) in [*self._reports.items()]:
+                if self._chief.over or self._chief.has_news(report):
+                    del self._reports[pid]
+                    self._reply(process, report, received)
+
+    def _reply(self, process: Process, report: Report, received: float) -> None:
+        if not process.dead:
+            self._network.message(process.id, process.heard, report, self._chief.answer(report, received))
+
+    def _try(self, answer: Answer) -> Any:
+        """Return an answer, or the refusal that it is."""
+        try:
+            return answer()
+        except HybridSyncError as error:
+            return error

@@ -1,0 +1,187 @@
+"""What stands around a manager in virtual time: the chief's own copy of the state, its commits, and its hosts."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from hybridsync.errors import CheckpointError, HybridSyncError, StaleEpoch
+from hybridsync.messages import Capture, RoleEvent
+from hybridsync.plan import Epoch
+from hybridsync.sim.process import Process
+from hybridsync.sim.server import Server
+from hybridsync.sim.worker import Worker
+from hybridsync.switching.commits import Commit
+
+if TYPE_CHECKING:
+    from hybridsync.sim.world import World
+
+HOME = "chief"
+
+
+class Keeper:
+    """The chief as a holder of the last committed state (see `hybridsync.holding.Kept`).
+
+    Args:
+      capture, state: that the run starts from.
+    """
+
+    def __init__(self, capture: Capture, state: Any) -> None:
+        self._kept = self._offered = capture, state
+        self._next_id = capture.capture_id + 1
+
+    @property
+    def units(self) -> int:
+        """Units applied in the kept state."""
+        return self._kept[0].held.units
+
+    def keep(self, capture: Capture, state: Any) -> None:
+        """Keep a newer state."""
+        self._kept = capture, state
+
+    def take(self, capture: Capture, source: str, reader: Any) -> None:
+        """Fetch and keep another state, though it is not committed."""
+        self.keep(capture, reader.read(capture.capture_id))
+
+    def offer(self) -> Capture:
+        """Return a capture of the kept state, readable here."""
+        capture, state = self._kept
+        held = capture.held
+        offered = Capture(self._next_id, held, capture.applied, capture.dropped, capture.num_bytes, 0.0, 0.0)
+        self._next_id += 1
+        self._offered = offered, state
+        return offered
+
+    def capture(self, epoch: Epoch, final: bool) -> Capture:
+        """Refuse: the chief takes part in no epoch.
+
+        Raises:
+          StaleEpoch: always.
+        """
+        raise StaleEpoch(f"the chief takes no part in epoch {epoch}")
+
+    def read(self, capture_id: int) -> Any:
+        """Return the state offered last.
+
+        Raises:
+          StaleEpoch: that is another one.
+        """
+        if self._offered[0].capture_id != capture_id:
+            raise StaleEpoch(f"capture {capture_id} is no longer kept at the chief")
+        return self._offered[1]
+
+
+class Disk:
+    """Commits in virtual time, one after another (see `hybridsync.switching.commits.Committer`).
+
+    Args:
+      world: time and costs.
+      keeper: gets each state that is durable.
+      fails: which saves fail, counted from 0.
+    """
+
+    def __init__(self, world: World, keeper: Keeper, fails: tuple[int, ...]) -> None:
+        self._world, self._keeper, self._fails = world, keeper, fails
+        self._free_at = 0.0
+        self._num_saves = 0
+        self.state: Any = None
+        self.committed: list[tuple[Capture, dict[str, Any]]] = []
+
+    @property
+    def durable(self) -> bool:
+        """Whether commits outlive the process: they are simulated, not skipped."""
+        return True
+
+    def submit(
+        self,
+        capture: Capture,
+        source: str,
+        ledger: dict[str, Any],
+        run: dict[str, Any],
+        *,
+        evaluate: bool,
+        after: threading.Event,
+    ) -> tuple[Future[Commit], Future[dict[str, Any] | None]]:
+        """Start a commit; returns its end, and the end of the evaluation behind it."""
+        committed: Future[Commit] = Future()
+        measured: Future[dict[str, Any] | None] = Future()
+        loop = self._world.loop
+        started, number = loop.now, self._num_saves
+        self._num_saves += 1
+        self._free_at = max(self._free_at, started) + self._world.network.cluster.costs.commit_secs
+
+        def fetch() -> None:
+            try:
+                state = self._world.holder(source).read(capture.capture_id)
+            except HybridSyncError as error:
+                committed.set_exception(error)
+                measured.set_result(None)
+                return
+            self.state = state
+            loop.at(self._free_at, end, state)
+
+        def end(state: Any) -> None:
+            if number in self._fails:
+                committed.set_exception(CheckpointError(f"save {number} fails in this scenario"))
+            else:
+                self._keeper.keep(capture, state)
+                self.committed.append((capture, ledger))
+                size = self._world.arithmetic.sizes.state
+                committed.set_result(Commit(capture.held.units, size, loop.now - started))
+            measured.set_result(self._world.evaluate(state, capture) if evaluate else None)
+
+        loop.after(self._world.transfer_secs, fetch)
+        return committed, measured
+
+    def close(self) -> None:
+        """Let the commits under way end."""
+        self._world.loop.run_until(self._free_at + self._world.transfer_secs)
+
+
+class Hosts:
+    """Starts, ends and replaces the roles' processes: the supervisors of a simulation."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._lives: dict[tuple[str, int], int] = {}
+        self.newest: dict[tuple[str, int], Process] = {}
+
+    def start(self, role: str, role_id: int) -> None:
+        """Start the next process of a place."""
+        life = self._lives[role, role_id] = self._lives.get((role, role_id), -1) + 1
+        kind = Worker if role == "worker" else Server
+        process = self.newest[role, role_id] = kind(self._world, role_id, life)
+        self._world.processes[process.address] = process
+        process.start()
+
+    def kill(self, role: str, role_id: int, back_secs: float | None = None) -> bool:
+        """Kill the newest process of a place; another follows. False where there is none to kill."""
+        process = self.newest.get((role, role_id))
+        if process is None or process.dead:
+            return False
+        self._end(process, "signal SIGKILL", back_secs)
+        return True
+
+    def evict(self, event: RoleEvent) -> None:
+        """End a process that the chief has given up."""
+        process = self.newest.get((event.role, event.id))
+        if process is not None and process.pid == event.pid and not process.dead:
+            self._end(process, event.reason, None)
+
+    def replace(self, worker: int) -> None:
+        """Start a successor although the process lives: it becomes a zombie."""
+        self.start("worker", worker)
+
+    def _end(self, process: Process, reason: str, back_secs: float | None) -> None:
+        world, costs = self._world, self._world.network.cluster.costs
+        unit = process.unit if isinstance(process, Worker) else -1
+        process.kill()
+        event = RoleEvent(process.role, process.id, process.pid, reason, world.clock.wall(), unit)
+        world.loop.after(costs.notice_secs, world.chief.role_lost, event)
+        back = costs.restart_secs if back_secs is None else back_secs
+        world.loop.after(back, self._start_again, process)
+
+    def _start_again(self, process: Process) -> None:
+        if self.newest[process.role, process.id] is process:
+            self.start(process.role, process.id)

@@ -1,0 +1,143 @@
+"""Virtual time: a heap of calls to come, and a clock whose waits carry them out.
+
+One actor may block, the manager of a run: its waits pump the loop until they are notified or over. Everybody else is
+called. Calls due at the same time come in the order in which they were planned, so that a seed gives one story.
+
+>>> loop = Loop()
+>>> loop.after(2.0, print, "second"); loop.after(1.0, print, "first")
+>>> loop.run_until(5.0)
+first
+second
+>>> loop.now
+5.0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from types import TracebackType
+from typing import Any
+
+from hybridsync.errors import HybridSyncError
+
+WALL_ZERO = 0.0
+"""Unix time at which every simulation starts: a record of it names no day."""
+
+
+class Loop:
+    """Calls to come, in the order of their time.
+
+    Attributes:
+      now: virtual seconds since the start.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._heap: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
+        self._order = 0
+        self.num_calls = 0
+
+    def at(self, time: float, call: Callable[..., object], *args: Any) -> None:
+        """Plan a call for `time`, or for now where that is past."""
+        self._order += 1
+        heappush(self._heap, (time if time > self.now else self.now, self._order, call, args))
+
+    def after(self, secs: float, call: Callable[..., object], *args: Any) -> None:
+        """Plan a call for `secs` from now."""
+        self._order += 1
+        heappush(self._heap, (self.now + secs, self._order, call, args))
+
+    def step(self, limit: float) -> bool:
+        """Carry out the next call; False, with the clock at `limit`, where none is due until then."""
+        heap = self._heap
+        if not heap or heap[0][0] > limit:
+            self.now = max(self.now, limit)
+            return False
+        self.now, _, call, args = heappop(heap)
+        self.num_calls += 1
+        call(*args)
+        return True
+
+    def run_until(self, time: float) -> None:
+        """Carry out everything that is due up to `time`."""
+        while self.step(time):
+            pass
+
+
+class VirtualClock:
+    """A clock on a loop's time (see `hybridsync.clock.Clock`)."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._listener: Callable[[], None] | None = None
+
+    def on_notify(self, listener: Callable[[], None]) -> None:
+        """Call `listener` at every notification of any of this clock's conditions."""
+        self._listener = listener
+
+    def notified(self) -> None:
+        """Tell the listener."""
+        if self._listener is not None:
+            self._listener()
+
+    def monotonic(self) -> float:
+        return self._loop.now
+
+    def wall(self) -> float:
+        return WALL_ZERO + self._loop.now
+
+    def condition(self) -> VirtualCondition:
+        return VirtualCondition(self._loop, self)
+
+
+class VirtualCondition:
+    """A condition of virtual time: there is one thread, so its lock is none, and a wait lets the others act."""
+
+    def __init__(self, loop: Loop, clock: VirtualClock) -> None:
+        self._loop, self._clock = loop, clock
+        self._notified = 0
+        self._pumping = False
+
+    def __enter__(self) -> bool:
+        return True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Let others act until a notification, or for `timeout` virtual seconds; returns whether one came.
+
+        Raises:
+          HybridSyncError: nothing is planned that could ever notify a wait without a timeout.
+        """
+        assert not self._pumping, "two actors of a simulation wait at once; only the manager may block"
+        before, loop = self._notified, self._loop
+        limit = float("inf") if timeout is None else loop.now + timeout
+        self._pumping = True
+        try:
+            while self._notified == before:
+                if not loop.step(limit):
+                    if timeout is None:
+                        raise HybridSyncError("a simulated wait without a deadline can never end: nothing is planned")
+                    return False
+        finally:
+            self._pumping = False
+        return True
+
+    def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Wait until `predicate` holds, or for `timeout` virtual seconds; returns whether it does."""
+        limit = None if timeout is None else self._loop.now + timeout
+        while not predicate():
+            left = None if limit is None else limit - self._loop.now
+            if left is not None and left <= 0:
+                return False
+            self.wait(left)
+        return True
+
+    def notify_all(self) -> None:
+        """End the wait under way."""
+        self._notified += 1
+        self._clock.notified()

@@ -1,0 +1,99 @@
+"""A worker's own copy of the state in lock-step: stepped, kept between phases, captured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hybridsync.applylog import Entry
+from hybridsync.errors import StaleEpoch
+from hybridsync.messages import Capture, Held
+from hybridsync.plan import NO_EPOCH, Epoch, Phase
+from hybridsync.units import UnitSet
+
+if TYPE_CHECKING:
+    from hybridsync.sim.process import Process
+    from hybridsync.sim.world import World
+
+
+class Replica:
+    """What `hybridsync.paths.replica.Replica` is, of any arithmetic's values and without threads."""
+
+    def __init__(self, world: World, owner: Process) -> None:
+        self._world, self._owner = world, owner
+        self._log = world.apply_log()
+        self.state: Any = None
+        self._phase: Phase | None = None
+        self._sequence = 0
+        self._applied, self._dropped = UnitSet(), UnitSet()
+        self._fingerprint = ""
+        self.first_applied = self.last_applied = 0.0
+
+    def lacks(self, phase: Phase) -> bool:
+        """Whether the phase's starting state is not here and has to be fetched."""
+        return self.state is None or self._fingerprint != phase.fingerprint
+
+    def enter(self, phase: Phase) -> None:
+        """Hold the phase's starting state.
+
+        Raises:
+          HybridSyncError: whoever holds it cannot be reached, or keeps another.
+        """
+        if self.lacks(phase):
+            self.state = self._world.fetch(phase)
+        self._log.clear()
+        self._phase, self._sequence = phase, phase.sequence
+        self._applied, self._dropped = UnitSet(phase.applied), UnitSet(phase.dropped)
+        self._fingerprint = phase.fingerprint
+        self.first_applied = self.last_applied = 0.0
+
+    def update(self, units: tuple[int, ...], state: Any, factor: float) -> None:
+        """Hold `state`, to which `units` were applied in one update."""
+        assert self._phase is not None
+        self.state = state
+        self._sequence += 1
+        for start, stop in _ranges(units):
+            self._applied.add_range(start, stop)
+        self._fingerprint = ""
+        self.last_applied = self._world.loop.now
+        self.first_applied = self.first_applied or self.last_applied
+        if self._world.logs_updates:
+            epoch, base, weight = self._phase.epoch.number, self._sequence - 1, float(len(units))
+            self._log.write(Entry(epoch, self._sequence, units, base, factor, weight, 1.0))
+
+    def held(self) -> Held | None:
+        """Return what is held between two phases; None before the first."""
+        if self.state is None or self._phase is None:
+            return None
+        if not self._fingerprint:
+            self._fingerprint = self._world.arithmetic.fingerprint(self.state)
+        return Held(self._phase.epoch, len(self._applied), self._sequence, self._fingerprint)
+
+    def stamps(self) -> tuple[float, float]:
+        """Return when the phase's first and last update were, 0 before them."""
+        return self.first_applied, self.last_applied
+
+    def capture(self, epoch: Epoch) -> Capture:
+        """Keep a copy of the state between two steps.
+
+        Raises:
+          StaleEpoch: the replica is in another epoch.
+        """
+        have = self._phase.epoch if self._phase else NO_EPOCH
+        if have != epoch:
+            raise StaleEpoch(f"epoch {epoch} was named, but this replica is in epoch {have}")
+        self._log.flush()
+        return self._owner.keep(
+            self.state,
+            epoch,
+            sequence=self._sequence,
+            applied=self._applied.ranges(),
+            dropped=self._dropped.ranges(),
+            stamps=self.stamps(),
+        )
+
+
+def _ranges(units: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Return units in ascending order as ranges: a step's are mostly one."""
+    if units[-1] - units[0] + 1 == len(units):
+        return [(units[0], units[-1] + 1)]
+    return [(unit, unit + 1) for unit in units]

@@ -1,0 +1,206 @@
+"""A parameter server in virtual time: the primary's decisions are `Sequencer`'s, their time is the cluster's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from hybridsync.applylog import Entry
+from hybridsync.errors import HybridSyncError
+from hybridsync.messages import Capture, Held, Push, PushReply, Report, Span, Standing
+from hybridsync.plan import Epoch, Phase
+from hybridsync.ps.admission import check_epoch
+from hybridsync.ps.sequencer import Decided, Sequencer, Ticket
+from hybridsync.sim.process import Process
+
+if TYPE_CHECKING:
+    from hybridsync.sim.world import World
+
+Reply = Callable[[PushReply | HybridSyncError, Any], object]
+REPORT_SECS = 0.1
+"""How often a server reports, as the in-process runtime does; at once when a phase's units are all applied."""
+
+
+class Server(Process):
+    """One server process; server 0 is the primary, the others hold their part of what it decides.
+
+    The whole state is kept at the primary: a part of it that was lost elsewhere ends the phase all the same, because
+    the chief calls everybody back when any server is lost.
+    """
+
+    def __init__(self, world: World, role_id: int, life: int) -> None:
+        super().__init__(world, "server", role_id, life)
+        self.sequencer = Sequencer()
+        self.state: Any = None
+        self._parameters: Any = None
+        self._fingerprint = self._entered = ""
+        self._first_applied = self._last_applied = 0.0
+        self._busy_until = 0.0
+        self._waiting: list[tuple[Push, Any, Ticket, Reply]] = []
+        self._spans: list[Span] = []
+        self._complete = False
+        self._log = world.apply_log()
+
+    # --- what the chief calls (ServerPort) ---
+
+    def enter(self, phase: Phase) -> Held:
+        """Take over the phase's starting state and serve it (see `ServerPort.enter`)."""
+        self.reach()
+        world, sequencer = self.world, self.sequencer
+        if sequencer.check_phase(phase):
+            return self._held()
+        if self.state is None or self._fingerprint != phase.fingerprint:
+            world.spend(world.network.cluster.server_link.latency_secs + world.transfer_secs)
+            self.reach()
+            self.state = world.fetch(phase)
+        self._fingerprint = ""
+        self._log.clear()
+        sequencer.enter(phase)
+        self._first_applied = self._last_applied = 0.0
+        self._complete = False
+        self._waiting.clear()
+        self._parameters = world.arithmetic.parameters(self.state)
+        self._entered = phase.fingerprint
+        world.watch.served(self, phase)
+        return self._held()
+
+    def capture(self, epoch: Epoch, final: bool) -> Capture:
+        """Copy the state between two updates (see `HolderPort.capture`)."""
+        self.reach()
+        sequencer = self.sequencer
+        check_epoch(epoch, sequencer.phase)
+        if final:
+            sequencer.close()
+        capture = self.keep(
+            self.state,
+            epoch,
+            sequence=sequencer.sequence,
+            applied=sequencer.applied.ranges(),
+            dropped=sequencer.dropped.ranges(),
+            stamps=(self._first_applied, self._last_applied),
+        )
+        self._log.flush()
+        if final:
+            self._fingerprint = capture.held.fingerprint
+            self._release()
+        self.world.spend(self.world.network.cluster.costs.capture_secs)
+        return capture
+
+    def fence(self, epoch: Epoch, worker: int, incarnation: int) -> None:
+        """Refuse `worker` up to `incarnation` (see `ServerPort.fence`)."""
+        self.reach()
+        if self.sequencer.epoch == epoch:
+            self._carry_out(self.sequencer.fence(worker, incarnation))
+            self._release()
+
+    # --- what workers call ---
+
+    def pull(self, push: Push, reply: Reply) -> None:
+        """Answer with the current parameters."""
+        if self.dead:
+            return
+        try:
+            self.sequencer.admit(push)
+        except HybridSyncError as error:
+            self.world.network.from_server(push.worker, self.world.loop.now, 0, reply, error, None)
+            return
+        world = self.world
+        ready = max(world.loop.now, self._busy_until)
+        answer = PushReply(self.sequencer.sequence)
+        world.network.from_server(
+            push.worker, ready, world.arithmetic.sizes.parameters, reply, answer, self._parameters
+        )
+
+    def push(self, push: Push, contribution: Any, reply: Reply) -> None:
+        """Take a contribution; the answer comes when the rule releases it."""
+        if self.dead:
+            return
+        sequencer = self.sequencer
+        try:
+            ticket, decisions = sequencer.offer(push, contribution, "")
+        except HybridSyncError as error:
+            self.world.network.from_server(push.worker, self.world.loop.now, 0, reply, error, None)
+            return
+        before = sequencer.sequence
+        self._carry_out(decisions)
+        if ticket.reply is not None and sequencer.is_same(push, ticket):
+            self._answer(push, ticket.reply, reply)
+        else:
+            self._waiting.append((push, contribution, ticket, reply))
+        if self._waiting and sequencer.sequence != before:
+            self._release()
+        if sequencer.complete and not self._complete:
+            self._complete = True
+            self.report()
+
+    def _answer(self, push: Push, answer: PushReply, reply: Reply) -> None:
+        world = self.world
+        if answer.sequence != self.sequencer.sequence:
+            answer = PushReply(self.sequencer.sequence, answer.duplicate, answer.dropped)
+        ready = self._busy_until if self._busy_until > world.loop.now else world.loop.now
+        world.network.from_server(
+            push.worker, ready, world.arithmetic.sizes.parameters, reply, answer, self._parameters
+        )
+
+    def _release(self) -> None:
+        """Answer the pushes that nobody has to wait for any more."""
+        waiting, self._waiting = self._waiting, []
+        for push, contribution, ticket, reply in waiting:
+            if not self.sequencer.is_over(push, ticket):
+                self._waiting.append((push, contribution, ticket, reply))
+            elif ticket.reply is not None and self.sequencer.is_same(push, ticket):
+                self._answer(push, ticket.reply, reply)
+            else:
+                self.push(push, contribution, reply)  # refused by name, or offered anew
+
+    def _carry_out(self, decisions: Iterator[Decided]) -> None:
+        world, sequencer = self.world, self.sequencer
+        for decided in decisions:
+            if decided.dropped is not None:
+                continue
+            contributions = [ticket.contribution for ticket in decided.tickets]
+            units = decided.units
+            self.state = world.arithmetic.update(
+                self.state, contributions, units=len(units), factor=decided.rate, blend=decided.blend
+            )
+            self._parameters = world.arithmetic.parameters(self.state)
+            begun = self._busy_until if self._busy_until > world.loop.now else world.loop.now
+            self._busy_until = self._last_applied = begun + world.apply_secs
+            self._first_applied = self._first_applied or self._last_applied
+            if world.logs_updates:
+                epoch, sequence = sequencer.epoch.number, sequencer.sequence + 1
+                weight = float(len(units))
+                self._log.write(Entry(epoch, sequence, units, decided.base, decided.rate, weight, decided.blend))
+            if world.keeps_spans:
+                epoch = sequencer.epoch.number
+                self._spans.append(Span("apply", "server", begun, world.apply_secs, epoch, len(units)))
+
+    # --- reports ---
+
+    def registered(self) -> None:
+        self.beat_secs = REPORT_SECS
+
+    def standing(self) -> Standing | None:
+        phase = self.sequencer.phase
+        return Standing(phase, self.sequencer.open) if phase is not None else None
+
+    def drain(self) -> Report:
+        applied, dropped, staleness = self.sequencer.drain()
+        spans, self._spans = tuple(self._spans), []
+        return Report(
+            role="server",
+            id=self.id,
+            incarnation=self.incarnation,
+            epoch=self.sequencer.epoch,
+            sequence=self.sequencer.sequence,
+            applied=applied.ranges(),
+            dropped=dropped,
+            staleness=staleness,
+            first_applied=self._first_applied,
+            last_applied=self._last_applied,
+            spans=spans,
+        )
+
+    def _held(self) -> Held:
+        sequencer = self.sequencer
+        return Held(sequencer.epoch, len(sequencer.applied), sequencer.sequence, self._entered)

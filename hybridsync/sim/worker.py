@@ -1,0 +1,367 @@
+"""A worker in virtual time: it carries out the effects of the very programs that the other runtimes run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hybridsync import protocols
+from hybridsync.errors import HybridSyncError, PhaseRevoked
+from hybridsync.messages import WAITING, Capture, LeaseReply, LeaseRequest, PhaseReply, PhaseRequest, Report, Standing
+from hybridsync.paths.allotment import Allotment
+from hybridsync.paths.recorder import WorkerRecorder
+from hybridsync.plan import NO_EPOCH, Epoch, Phase
+from hybridsync.protocols.base import Path
+from hybridsync.sim.process import Process
+from hybridsync.sim.replica import Replica
+
+if TYPE_CHECKING:
+    from hybridsync.sim.world import World
+
+PENDING: Any = object()
+"""What a handler returns whose effect's result comes later."""
+
+
+class Worker(Process):
+    """One worker process."""
+
+    def __init__(self, world: World, role_id: int, life: int) -> None:
+        super().__init__(world, "worker", role_id, life)
+        self.recorder = WorkerRecorder(role_id, world.clock, world.keeps_spans)
+        self.recorder.at_unit = self._note_unit
+        self.replica = Replica(world, self)
+        self.unit = -1
+        self.num_units = 0
+        self._phase: Phase | None = None
+        self._engine: Engine | None = None
+
+    def registered(self) -> None:
+        self.recorder.incarnation = self.incarnation
+        self._next(NO_EPOCH, "")
+
+    def drain(self) -> Report:
+        return self.recorder.drain()
+
+    def standing(self) -> Standing | None:
+        if self._phase is None:
+            return None
+        if self._engine is None:
+            return Standing(self._phase, False)
+        return Standing(self._phase, True, self._engine.allotment.ranges, self.recorder.completed)
+
+    def leave(self) -> None:
+        super().leave()
+        if self._engine is not None:
+            self._engine.close()
+
+    def kill(self) -> None:
+        super().kill()
+        if self._engine is not None:
+            self._engine.close()
+
+    # --- phases ---
+
+    def revoke(self, epoch: Epoch) -> None:
+        if self._engine is not None and self._phase is not None and self._phase.epoch == epoch:
+            self._engine.revoke(f"epoch {epoch} was revoked")
+
+    def left(self, failure: str) -> None:
+        """Go to the next phase: the engine has ended."""
+        assert self._phase is not None
+        self._engine = None
+        self._next(self._phase.epoch, failure)
+
+    def _next(self, after: Epoch, failure: str) -> None:
+        request = PhaseRequest(self.id, self.incarnation, after, self.replica.held(), failure)
+        self.call("next_phase", lambda: self.world.chief.phase_for(request), self._told)
+
+    def _told(self, reply: PhaseReply | HybridSyncError) -> None:
+        if isinstance(reply, HybridSyncError) or reply.done:
+            self.leave()
+            return
+        assert reply.phase is not None
+        self._phase = phase = reply.phase
+        self.recorder.enter(phase.epoch)
+        sync = protocols.parse(phase.spec).path is Path.SYNC
+        self._engine = SyncEngine(self, phase) if sync else ServerEngine(self, phase)
+        self._engine.begin()
+
+    def capture(self, epoch: Epoch, final: bool) -> Capture:
+        """Keep a copy of the replica (see `HolderPort.capture`)."""
+        self.reach()
+        capture = self.replica.capture(epoch)
+        self.world.spend(self.world.network.cluster.costs.capture_secs)
+        return capture
+
+    def _note_unit(self, unit: int) -> None:
+        self.unit = unit
+
+
+class Engine:
+    """Drives one program in one phase; what it waits for calls `resume`.
+
+    Args:
+      worker: whose program it is.
+      phase: that it takes part in.
+    """
+
+    def __init__(self, worker: Worker, phase: Phase) -> None:
+        self.worker, self.phase, self.world = worker, phase, worker.world
+        self.recorder = worker.recorder
+        self.protocol = protocols.parse(phase.spec)
+        self.allotment = Allotment()
+        self._program = self.protocol.worker_program(len(phase.members))
+        self._handlers = {name: getattr(self, name) for name in dir(self) if name[:1].isupper()}
+        self._asking = False
+        self._wanted = 0
+        self._over = False
+        self._device = self.world.network.cluster.device(worker.id)
+
+    def begin(self) -> None:
+        """Take part in the phase."""
+        self.resume(None)
+
+    def resume(self, result: Any) -> None:
+        """Go on with the result of the effect that was waited for."""
+        send, handlers = self._program.send, self._handlers
+        try:
+            while result is not PENDING:
+                effect = send(result)
+                result = handlers[type(effect).__name__](effect)
+        except StopIteration:
+            self._end("")
+
+    def revoke(self, reason: str) -> None:
+        """Throw the revocation into the program, which does not survive it."""
+        if self._over:
+            return
+        try:
+            self._program.throw(PhaseRevoked(reason))
+        except (PhaseRevoked, StopIteration):
+            self._end(f"PhaseRevoked: {reason}")
+            return
+        raise AssertionError("a worker program went on after its phase was revoked; PhaseRevoked is not to be caught")
+
+    def close(self) -> None:
+        """End with the process."""
+        self._over = True
+        self._program.close()
+
+    def _end(self, failure: str) -> None:
+        self._over = True
+        self.worker.left(failure)
+
+    def _stale(self, call: Any, *args: Any) -> bool:
+        """Whether what comes now is not for this engine any more, or not yet."""
+        return self._over or self.worker.halted(call, *args)
+
+    # --- units ---
+
+    def take(self, count: int) -> Any:
+        """Return the next `count` units, or PENDING until the chief gives more."""
+        allotment = self.allotment
+        if allotment.lacks(count):
+            self._wanted = count
+            self._ask()
+            return PENDING
+        units = allotment.take(count)
+        if allotment.is_low and not self._asking:
+            self._ask()
+        return self.taken(units)
+
+    def taken(self, units: tuple[int, ...]) -> Any:
+        """Return what a Lease results in."""
+        return units or None
+
+    def _ask(self) -> None:
+        if self._asking:
+            return
+        self._asking = True
+        worker, allotment = self.worker, self.allotment
+        completed = min(self.recorder.completed, allotment.known)
+        request = LeaseRequest(worker.id, worker.incarnation, self.phase.epoch, allotment.known, completed)
+        worker.call("lease", lambda: self.world.chief.units_for(request), self._given)
+
+    def _given(self, reply: LeaseReply | HybridSyncError) -> None:
+        if self._over:
+            return
+        self._asking = False
+        if isinstance(reply, HybridSyncError):
+            self.revoke(str(reply))
+            return
+        self.world.watch.leased(self.worker, self.phase, reply)
+        self.allotment.extend(reply)
+        if self._wanted:
+            count, self._wanted = self._wanted, 0
+            result = self.take(count)
+            if result is not PENDING:
+                self.resume(result)
+
+    def compute_secs(self, unit: int) -> float:
+        """Return how long this worker's device takes for `unit`, beginning now."""
+        worker, world = self.worker, self.world
+        secs = self._device.draw(worker.num_units, world.random)
+        worker.num_units += 1
+        return secs if not world.slow else world.slowed(worker.id, unit, secs)
+
+
+class ServerEngine(Engine):
+    """The SERVER path."""
+
+    def __init__(self, worker: Worker, phase: Phase) -> None:
+        super().__init__(worker, phase)
+        self._call = 0
+
+    def Lease(self, effect: Any) -> Any:
+        return self.take(effect.count)
+
+    def Pull(self, effect: Any) -> Any:
+        self._send("pull", self._push_of((), 0), None)
+        return PENDING
+
+    def Compute(self, effect: Any) -> Any:
+        (unit,) = effect.units
+        base, parameters = effect.parameters
+        world = self.world
+        self.recorder.computing(unit)
+        gradient = effect.units, base, world.arithmetic.gradient(parameters, unit)
+        world.loop.after(self.compute_secs(unit), self._computed, gradient, world.loop.now)
+        return PENDING
+
+    def _computed(self, gradient: Any, started: float) -> None:
+        if self._over or self.worker.halted(self._computed, gradient, started):
+            return
+        world = self.world
+        self.recorder.doing = ""
+        self.recorder.compute("server", started, world.loop.now, world.arithmetic.loss(gradient[2]))
+        self.resume(gradient)
+
+    def PushPull(self, effect: Any) -> Any:
+        units, base, contribution = effect.gradient
+        self._send("push", self._push_of(units, base), contribution)
+        return PENDING
+
+    def _push_of(self, units: tuple[int, ...], base: int) -> Any:
+        worker = self.worker
+        return self.world.push_of(self.phase.epoch, worker.id, worker.incarnation, units, base)
+
+    def _send(self, what: str, push: Any, contribution: Any) -> None:
+        self._call += 1
+        self._carry(what, push, contribution, self._call, self.world.loop.now)
+
+    def _carry(self, what: str, push: Any, contribution: Any, call: int, sent: float) -> None:
+        if self._over or self._call != call or self.worker.halted(self._carry, what, push, contribution, call, sent):
+            return
+        world, server = self.world, self.world.at(self.phase.servers[0])
+
+        def reply(answer: Any, parameters: Any) -> None:
+            self._answered(call, sent, push, answer, parameters)
+
+        if what == "pull":
+            world.network.to_server(push.worker, 0, server.pull, push, reply)
+        else:
+            size = world.arithmetic.sizes.gradient
+            world.network.to_server(push.worker, size, server.push, push, contribution, reply)
+        if not world.network.reliable:
+            world.loop.after(world.retry_secs, self._carry, what, push, contribution, call, sent)
+
+    def _answered(self, call: int, sent: float, push: Any, answer: Any, parameters: Any) -> None:
+        if self._over or self._call != call:
+            return
+        if self.worker.halted(self._answered, call, sent, push, answer, parameters):
+            return
+        self._call += 1
+        if isinstance(answer, HybridSyncError):
+            self.revoke(f"{type(answer).__name__}: {answer}")
+            return
+        world = self.world
+        if push.units:
+            self.recorder.wait("push_pull", "server", sent, world.loop.now)
+            self.recorder.completed = self.allotment.position
+            world.watch.pushed(push, answer)
+        self.resume((answer.sequence, parameters))
+
+
+class SyncEngine(Engine):
+    """The SYNC path."""
+
+    def __init__(self, worker: Worker, phase: Phase) -> None:
+        super().__init__(worker, phase)
+        self._index = phase.members.index(worker.id)
+        self._units: tuple[int, ...] = ()
+        self._began = 0.0
+        self._meeting = self.world.meeting(phase)
+
+    def begin(self) -> None:
+        replica, world = self.worker.replica, self.world
+        secs = world.transfer_secs if replica.lacks(self.phase) else 0.0
+        world.loop.after(secs, self._enter)
+
+    def _enter(self) -> None:
+        if self._stale(self._enter):
+            return
+        try:
+            self.worker.replica.enter(self.phase)
+        except HybridSyncError as error:
+            self._program.close()
+            self._end(f"{type(error).__name__}: {error}")
+            return
+        self.recorder.stamps = self.worker.replica.stamps
+        self.resume(None)
+
+    def Lease(self, effect: Any) -> Any:
+        return self.take(len(self.phase.members))
+
+    def taken(self, units: tuple[int, ...]) -> Any:
+        self._units, self._began = units, self.world.loop.now
+        return units[self._index : self._index + 1] if units else None
+
+    def Compute(self, effect: Any) -> Any:
+        world = self.world
+        if not effect.units:
+            return world.arithmetic.zero
+        (unit,) = effect.units
+        self.recorder.computing(unit)
+        parameters = world.arithmetic.parameters(self.worker.replica.state)
+        gradient = world.arithmetic.gradient(parameters, unit)
+        world.loop.after(self.compute_secs(unit), self._computed, gradient, world.loop.now)
+        return PENDING
+
+    def _computed(self, gradient: Any, started: float) -> None:
+        if self._stale(self._computed, gradient, started):
+            return
+        world = self.world
+        self.recorder.compute("sync", started, world.loop.now, world.arithmetic.loss(gradient))
+        self.resume(gradient)
+
+    def Average(self, effect: Any) -> Any:
+        self.recorder.doing = WAITING
+        started = self.world.loop.now
+        self._meeting.deliver(
+            self._index, effect.gradient, self.worker, lambda total: self._averaged(total, started)
+        )
+        return PENDING
+
+    def _averaged(self, total: Any, started: float) -> None:
+        if self._stale(self._averaged, total, started):
+            return
+        self.recorder.wait("average", "sync", started, self.world.loop.now)
+        self.recorder.doing = ""
+        self.resume(total)
+
+    def LocalUpdate(self, effect: Any) -> Any:
+        worker, units = self.worker, self._units
+        factor = self.protocol.rate(len(units), len(self.phase.members))
+        state = effect.mean.applied_to(worker.replica.state, units=len(units), factor=factor)
+        self.world.loop.after(self.world.network.cluster.costs.update_secs, self._updated, state, factor)
+        return PENDING
+
+    def _updated(self, state: Any, factor: float) -> None:
+        if self._stale(self._updated, state, factor):
+            return
+        worker, units = self.worker, self._units
+        worker.replica.update(units, state, factor)
+        if self._index == 0:  # one member speaks for the mesh, so that what it says keeps the order of the steps
+            self.recorder.settled(units, ())
+        self.recorder.completed = self.allotment.position
+        self.recorder.step(self._began, self.world.loop.now, len(units))
+        self.resume(None)

@@ -1,0 +1,265 @@
+"""A simulated run: the real manager, chief and protocols around roles whose time and messages are virtual."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+from hybridsync.applylog import ApplyLog, Entry, NullApplyLog
+from hybridsync.chief.chief import Chief
+from hybridsync.chief.ledger import Ledger
+from hybridsync.config import Straggler
+from hybridsync.errors import DamagedState, RoleLost
+from hybridsync.messages import Capture, Held, LeaseReply, Push, PushReply
+from hybridsync.opening import MemoryEpochs
+from hybridsync.plan import Epoch, Phase
+from hybridsync.ports import Epochs
+from hybridsync.run import Run
+from hybridsync.sim.arithmetic import Arithmetic
+from hybridsync.sim.cluster import Scenario
+from hybridsync.sim.desk import Desk
+from hybridsync.sim.home import HOME, Disk, Hosts, Keeper
+from hybridsync.sim.loop import Loop, VirtualClock
+from hybridsync.sim.meeting import Meeting
+from hybridsync.sim.network import Network
+from hybridsync.sim.process import Process
+from hybridsync.switching.manager import Manager
+from hybridsync.switching.recovery import Start
+from hybridsync.switching.reporter import Reporter
+from hybridsync.telemetry.recorder import Recorder
+from hybridsync.telemetry.summary import Summary
+
+RETRY_SECS = 1.0
+"""After so long without an answer a push or pull is repeated, where messages may be lost."""
+
+
+class Watch:
+    """Hears of what a simulation does, for those who check it."""
+
+    def served(self, server: Process, phase: Phase) -> None:
+        """A server serves a phase."""
+
+    def leased(self, worker: Process, phase: Phase, reply: LeaseReply) -> None:
+        """A worker was given units."""
+
+    def pushed(self, push: Push, reply: PushReply) -> None:
+        """A worker has the answer to a push."""
+
+
+class SharedLog:
+    """The apply log of a simulation: what a captured holder wrote down (see `hybridsync.applylog.ApplyLog`)."""
+
+    def __init__(self, entries: list[Entry]) -> None:
+        self._entries = entries
+        self._noted: list[Entry] = []
+
+    def write(self, entry: Entry) -> None:
+        self._noted.append(entry)
+
+    def flush(self) -> None:
+        noted, self._noted = self._noted, []
+        known = self._entries[-1].sequence if self._entries else -1
+        self._entries.extend(entry for entry in noted if entry.sequence > known)
+
+    def clear(self) -> None:
+        self._noted.clear()
+
+
+class World:
+    """One run in virtual time.
+
+    Args:
+      run: configuration, plan and task.
+      scenario: the cluster, and what happens to it.
+      arithmetic: what is computed.
+      recorder_of: the clock -> where the record goes.
+      seed: of every draw.
+      keeps_spans: whether spans are noted for a timeline.
+      logs_updates: whether every update is written down.
+      watch: hears of what happens.
+      epochs: hands out epoch numbers.
+      tick_secs: how often the manager looks after what nobody tells it of.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        scenario: Scenario,
+        arithmetic: Arithmetic,
+        recorder: Recorder,
+        loop: Loop,
+        *,
+        seed: int = 0,
+        keeps_spans: bool = False,
+        logs_updates: bool = False,
+        watch: Watch | None = None,
+        epochs: Epochs | None = None,
+        tick_secs: float = 0.05,
+        evaluator: Any = None,
+    ) -> None:
+        config = run.config
+        scenario.check(config.workers, config.servers)
+        self.run_, self.scenario, self.arithmetic, self.loop = run, scenario, arithmetic, loop
+        self.clock = VirtualClock(loop)
+        self.random = Random(seed)
+        self.network = Network(loop, scenario, Random(seed + 1), config.servers)
+        self.keeps_spans, self.logs_updates = keeps_spans, logs_updates
+        self.watch = watch or Watch()
+        self.apply_secs, self.retry_secs = scenario.cluster.costs.apply_secs / config.servers, RETRY_SECS
+        port = min(scenario.cluster.server_link.bytes_per_sec, scenario.cluster.worker_link.bytes_per_sec)
+        self.transfer_secs = arithmetic.sizes.state / port
+        self.slow = [*scenario.slow, *Straggler.parse(config.emulation.stragglers)]
+        self.schema = "simulated"
+        self.log: list[Entry] = []
+        self.processes: dict[str, Process] = {}
+        self._pids = itertools.count(1)
+        self._meetings: dict[Epoch, Meeting] = {}
+        self._evaluator = evaluator
+        ledger = Ledger(config.workload)
+        self.chief = Chief(ledger, config.workers, self.schema, self.clock, num_servers=config.servers)
+        self.desk = Desk(self.chief, loop, self.network)
+        self.clock.on_notify(self.desk.stir)
+        self.hosts = Hosts(self)
+        state = arithmetic.start()
+        held = Held(Epoch(0, 0), 0, 0, arithmetic.fingerprint(state))
+        capture = Capture(1, held, (), (), arithmetic.sizes.state, 0.0, 0.0)
+        self.keeper = Keeper(capture, state)
+        self.disk = Disk(self, self.keeper, scenario.save_fails)
+        self.reporter = Reporter(run, self.chief, recorder, self.clock, seconds=0.0, hooks=[], switches=[])
+        self.manager = Manager(
+            run,
+            self.chief,
+            Start(capture, HOME, "start", 0, committed=False),
+            servers=self._servers,
+            holder_at=self.holder,
+            epochs=epochs or MemoryEpochs(),
+            committer=self.disk,
+            reporter=self.reporter,
+            keeper=self.keeper,
+            clock=self.clock,
+            evict=self.hosts.evict,
+            forget=self._forget,
+            tick_secs=tick_secs,
+        )
+
+    def run(self) -> Summary:
+        """Run to the end of the workload; returns the summary.
+
+        Raises:
+          HybridSyncError: the run could not go on.
+        """
+        config = self.run_.config
+        for role, count in (("server", config.servers), ("worker", config.workers)):
+            for role_id in range(count):
+                self.hosts.start(role, role_id)
+        self._plan(self.scenario)
+        return self.manager.run()
+
+    @property
+    def final(self) -> Any:
+        """The state that was committed last."""
+        return self.disk.state
+
+    # --- what roles share ---
+
+    def next_pid(self) -> int:
+        """Return a number that no process has."""
+        return next(self._pids)
+
+    def at(self, address: str) -> Any:
+        """Return the process at `address`."""
+        return self.processes[address]
+
+    def holder(self, address: str) -> Any:
+        """Return the role that holds a state at `address`.
+
+        Raises:
+          RoleLost: there is none.
+        """
+        if address == HOME:
+            return self.keeper
+        if address not in self.processes:
+            raise RoleLost(f"nobody is at {address}")
+        return self.processes[address]
+
+    def fetch(self, phase: Phase) -> Any:
+        """Return the phase's starting state from the role that holds it.
+
+        Raises:
+          HybridSyncError: it cannot be reached, or keeps another.
+          DamagedState: it is not the state that was captured.
+        """
+        state = self.holder(phase.source).read(phase.capture_id)
+        got = self.arithmetic.fingerprint(state)
+        if got != phase.fingerprint:
+            raise DamagedState(f"{phase.source} handed over {got}, but {phase.fingerprint} was captured")
+        return state
+
+    def meeting(self, phase: Phase) -> Meeting:
+        """Return where the members of `phase` meet."""
+        if phase.epoch not in self._meetings:
+            self._meetings[phase.epoch] = Meeting(self, len(phase.members))
+        return self._meetings[phase.epoch]
+
+    def apply_log(self) -> ApplyLog:
+        """Return where one role notes its updates."""
+        return SharedLog(self.log) if self.logs_updates else NullApplyLog()
+
+    @staticmethod
+    def push_of(epoch: Epoch, worker: int, incarnation: int, units: tuple[int, ...], base: int) -> Push:
+        """Return the header of a push."""
+        return Push(epoch, worker, incarnation, units, base)
+
+    def spend(self, secs: float) -> None:
+        """Let `secs` go by while the manager is busy."""
+        self.loop.run_until(self.loop.now + secs)
+
+    def slowed(self, worker: int, unit: int, secs: float) -> float:
+        """Return what a unit takes that would take `secs`, on a worker that may be slow now."""
+        now, share = self.loop.now, unit / self.run_.config.workload
+        for slow in self.slow:
+            if slow.worker != worker:
+                continue
+            if isinstance(slow, Straggler):
+                secs += slow.delay_secs if slow.start <= share < slow.stop else 0.0
+            elif slow.start_secs <= now < slow.stop_secs:
+                secs = secs * slow.factor + slow.delay_secs
+        return secs
+
+    def evaluate(self, state: Any, capture: Capture) -> dict[str, Any] | None:
+        """Return what the task measures of a state; None where nothing is computed."""
+        return self._evaluator(state, capture) if self._evaluator is not None else None
+
+    # --- what the scenario does ---
+
+    def _plan(self, scenario: Scenario) -> None:
+        loop, hosts = self.loop, self.hosts
+        for death in scenario.deaths:
+            loop.at(death.at_secs, hosts.kill, death.role, death.id, death.back_secs)
+        for join in scenario.joins:
+            loop.at(0.0, hosts.kill, "worker", join.worker, join.at_secs)
+        for pause in scenario.pauses:
+            loop.at(pause.at_secs, self._pause, pause.worker, pause.secs, pause.replaced)
+
+    def _pause(self, worker: int, secs: float, replaced: bool) -> None:
+        process = self.hosts.newest["worker", worker]
+        if process.dead:
+            return
+        process.stopped = True
+        if secs < math.inf:
+            self.loop.after(secs, process.resume)
+        if replaced:
+            self.loop.after(secs / 2, self.hosts.replace, worker)
+
+    # --- what the manager needs ---
+
+    def _servers(self) -> Mapping[str, Any]:
+        count = self.run_.config.servers
+        return {address: self.at(address) for address in (self.chief.address_of("server", i) for i in range(count))}
+
+    def _forget(self, sequence: int) -> None:
+        while self.log and self.log[-1].sequence > sequence:
+            self.log.pop()
