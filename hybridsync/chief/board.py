@@ -100,7 +100,7 @@ class Board(Known):
             members = self._servers if event.role == "server" else self._workers
             if members.get(event.id) is None:
                 self._intake.lost.append(event)
-                self._evicted.append(event)
+                self._end_process(event)
 
     def restore(self, capture: Capture, *, rolled_back: bool) -> int:
         """Make the ledger say what `capture` does; returns how many units had been counted as applied and are not.
@@ -211,12 +211,6 @@ class Board(Known):
             fenced, self._fenced = self._fenced, []
             return fenced
 
-    def take_evicted(self) -> list[RoleEvent]:
-        """Return and forget the processes that were given up and may still run."""
-        with self._condition:
-            evicted, self._evicted = self._evicted, []
-            return evicted
-
     def as_broken(self) -> PhaseBroken:
         """Return the error that waits end with while the phase is broken."""
         return PhaseBroken(f"epoch {self._leasing.epoch} cannot go on: {self._here.broken}")
@@ -251,7 +245,7 @@ class Board(Known):
             return
         event = RoleEvent(members.role, role_id, member.hello.pid, reason, self._clock.wall())
         self._intake.lost.append(event)
-        self._evicted.append(event)
+        self._end_process(event)
         self._lose(members.role, role_id, reason)
 
     def _lose(self, role: str, role_id: int, reason: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hybridsync.chief.attendance import Attendance
 from hybridsync.chief.divergence import Divergence
 from hybridsync.chief.intake import Intake
@@ -36,6 +38,8 @@ class Known(Waiting):
         unnoticed.
       restarted: roles may be in the middle of a phase; until it is adopted, or known that there is none, they wait.
       known: how many units an earlier chief knew to be applied, of which the ledger may not have heard.
+      evict: has the process ended of a role that is given up; called at once, under the lock: whoever is in a call to
+        that process is to get an answer.
     """
 
     def __init__(
@@ -48,9 +52,10 @@ class Known(Waiting):
         num_servers: int = 1,
         restarted: bool = False,
         known: int = 0,
+        evict: Callable[[RoleEvent], None] = lambda event: None,
     ) -> None:
         self._restarted = restarted
-        self._known = known
+        self._known, self._end_process = known, evict
         self._standings: dict[tuple[str, int], Standing] = {}
         self._lease_secs, self._server_lease_secs = lease_secs, max(lease_secs, SERVER_LEASE_SECS)
         self.ledger, self.num_workers, self.num_servers = ledger, num_workers, num_servers
@@ -68,7 +73,6 @@ class Known(Waiting):
         self._warned: set[tuple[str, int]] = set()
         self._intake = Intake()
         self._fenced: list[tuple[int, int]] = []
-        self._evicted: list[RoleEvent] = []
         self._preempted = False
 
     def standings(self) -> dict[tuple[str, int], Standing]:

@@ -106,8 +106,18 @@ def _manage(
     programs = run.programs(donate_parameters=False)
     schema = programs.state_layout.schema_hash
     workers, servers_wanted = run.config.workers, run.config.servers
+    def evict(event: RoleEvent) -> None:
+        report({"kill": {"role": event.role, "id": event.id, "pid": event.pid}})
+
     chief = Chief(
-        opening.ledger, workers, schema, clock, num_servers=servers_wanted, restarted=restarted, known=opening.known
+        opening.ledger,
+        workers,
+        schema,
+        clock,
+        num_servers=servers_wanted,
+        restarted=restarted,
+        known=opening.known,
+        evict=evict,
     )
     holding = Holding(programs.state_layout)
     capture = start_capture(opening, holding)
@@ -137,9 +147,6 @@ def _manage(
     def holder_at(address: str) -> HolderPort:
         return kept if address == bound else client_of(address)
 
-    def evict(event: RoleEvent) -> None:
-        report({"kill": {"role": event.role, "id": event.id, "pid": event.pid}})
-
     def servers() -> Mapping[str, ServerPort]:
         addresses = [chief.address_of("server", index) for index in range(run.config.servers)]
         return {server: server_at(server) for server in addresses}
@@ -155,7 +162,6 @@ def _manage(
         reporter=reporter,
         keeper=kept,
         clock=clock,
-        evict=evict,
         renew=lambda: report({"renew": True}),
         forget=lambda sequence: applylog.cut(apply_log, sequence),
         restarted=restarted,

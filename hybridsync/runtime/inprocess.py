@@ -129,6 +129,7 @@ class InProcess:
             keeper=kept,
             clock=clock,
             forget=self._forget,
+            threads=True,
         )
         schema = self._programs.state_layout.schema_hash
         self._server_incarnation = self.chief.register(self._hello("server", 0, SERVER, schema)).incarnation

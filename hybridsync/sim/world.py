@@ -119,10 +119,12 @@ class World:
         self._meetings: dict[Epoch, Meeting] = {}
         self._evaluator = evaluator
         ledger = Ledger(config.workload)
-        self.chief = Chief(ledger, config.workers, self.schema, self.clock, num_servers=config.servers)
+        self.hosts = Hosts(self)
+        self.chief = Chief(
+            ledger, config.workers, self.schema, self.clock, num_servers=config.servers, evict=self.hosts.evict
+        )
         self.desk = Desk(self.chief, loop, self.network)
         self.clock.on_notify(self.desk.stir)
-        self.hosts = Hosts(self)
         state = arithmetic.start()
         held = Held(Epoch(0, 0), 0, 0, arithmetic.fingerprint(state))
         capture = Capture(1, held, (), (), arithmetic.sizes.state, 0.0, 0.0)
@@ -140,7 +142,6 @@ class World:
             reporter=self.reporter,
             keeper=self.keeper,
             clock=self.clock,
-            evict=self.hosts.evict,
             forget=self._forget,
             tick_secs=tick_secs,
         )

@@ -11,7 +11,7 @@ from hybridsync.chief.board import Board
 from hybridsync.chief.meshes import NUM_DEVICES, Mesh
 from hybridsync.clock import Clock
 from hybridsync.errors import CheckpointError, HybridSyncError, PhaseBroken, Preempted
-from hybridsync.messages import Capture, RoleEvent
+from hybridsync.messages import Capture
 from hybridsync.plan import Epoch, Phase
 from hybridsync.ports import Epochs, HolderPort, ServerPort
 from hybridsync.protocols.base import Path
@@ -48,7 +48,7 @@ class Manager:
       committer: commits and evaluates behind the training.
       reporter: writes the record.
       keeper: of the last committed state, for when nobody holds a newer one.
-      evict: has the process ended of a role that was given up; None where roles are threads, which cannot be.
+      threads: roles are threads of this process, which cannot be given up.
       renew: has every worker's process started again in a new world; threads have none that could be used up.
       forget: called with the sequence of the state that a run goes on from when updates behind it are lost.
       restarted: another manager took the run to where it is; roles may be in the middle of a phase.
@@ -70,7 +70,7 @@ class Manager:
         reporter: Reporter,
         keeper: Keeper,
         clock: Clock,
-        evict: Callable[[RoleEvent], None] | None = None,
+        threads: bool = False,
         renew: Callable[[], None] = lambda: None,
         forget: Callable[[int], object] = lambda sequence: None,
         restarted: bool = False,
@@ -80,10 +80,10 @@ class Manager:
         self._run, self._chief, self._start = run, chief, start
         self._servers, self._holder_at, self._epochs = servers, holder_at, epochs
         self._committer, self._reporter, self._clock = committer, reporter, clock
-        self._evict, self._forget, self._restarted, self._tick_secs = evict, forget, restarted, tick_secs
+        self._forget, self._restarted, self._tick_secs = forget, restarted, tick_secs
         self._arrivals = Arrivals(chief, run.config, clock, self._tick, reporter.note)
-        self._pace = Pace(chief, run.config.drain_secs, clock, reporter.note, threads=evict is None)
-        gather_secs = GATHER_SECS if evict else START_DEADLINE_SECS
+        self._pace = Pace(chief, run.config.drain_secs, clock, reporter.note, threads=threads)
+        gather_secs = START_DEADLINE_SECS if threads else GATHER_SECS
         self._recovery = Recovery(chief, holder_at, keeper, start.source, clock, gather_secs)
         self._worlds = Worlds(chief, keeper, start.source, holder_at, renew, reporter.renewed, num_devices)
         self._ends = run.plan.ends(run.config.workload)
@@ -409,10 +409,7 @@ class Manager:
         self._saving.collect()
 
     def _take_losses(self) -> list[tuple[int, int]]:
-        """Return the workers lost since the last call, with their incarnations; those given up are to end."""
-        for event in self._chief.take_evicted():
-            if self._evict is not None:
-                self._evict(event)
+        """Return the workers lost since the last call, with their incarnations."""
         lost = self._chief.take_fenced()
         if lost:
             self._worlds.lose()

@@ -9,7 +9,7 @@ from typing import Any
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.clock import SYSTEM_CLOCK, Clock
-from hybridsync.messages import Held, LeaseReply, LeaseRequest, PhaseReply, PhaseRequest, Report, ReportReply
+from hybridsync.messages import Held, LeaseReply, LeaseRequest, PhaseReply, PhaseRequest, Report, ReportReply, RoleEvent
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.protocols.base import Path
 from tests.roles import hello, phase_of
@@ -19,10 +19,18 @@ SERVER = "server:0"
 """Where `hello(0, role="server")` says that it serves."""
 
 
+class WatchedChief(Chief):
+    """A chief whose evictions are written down."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.evicted: list[RoleEvent] = []
+        super().__init__(*args, **kwargs, evict=self.evicted.append)
+
+
 def make_chief(
     num_workers: int = 4, workload: int = WORKLOAD, clock: Clock = SYSTEM_CLOCK, lease_secs: float = math.inf
-) -> Chief:
-    chief = Chief(Ledger(workload), num_workers, "schema", clock, lease_secs)
+) -> WatchedChief:
+    chief = WatchedChief(Ledger(workload), num_workers, "schema", clock, lease_secs)
     for worker in range(num_workers):
         chief.register(hello(worker, pid=100 + worker))
     chief.register(hello(0, role="server", pid=99))

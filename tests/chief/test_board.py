@@ -228,9 +228,9 @@ def test_an_evicted_worker_is_refused_reported_and_its_process_is_to_end():
     chief.take_intake()
     chief.evict(2, "it hangs")
     chief.evict(2, "it hangs")
-    (event,) = chief.take_evicted()
+    (event,) = chief.evicted
     assert (event.role, event.id, event.pid, event.reason) == ("worker", 2, 102, "it hangs")
-    assert chief.take_evicted() == [] and chief.take_fenced() == [(2, 1)]
+    assert chief.take_fenced() == [(2, 1)]
     assert [lost.reason for lost in chief.take_intake().lost] == ["it hangs"]
     with pytest.raises(StaleIncarnation):
         lease(chief, phase, 2)
@@ -250,7 +250,7 @@ def test_a_worker_without_a_sign_of_life_breaks_a_lock_step_phase_and_its_proces
             chief.report(Report("worker", worker, 1, phase.epoch))
         chief.expire()
     assert "worker 2 was lost (no sign of life for 3 s)" in chief.broken
-    assert [(event.id, event.pid) for event in chief.take_evicted()] == [(2, 102)]
+    assert [(event.id, event.pid) for event in chief.evicted] == [(2, 102)]
 
 
 def test_a_server_is_given_more_time_than_a_worker():

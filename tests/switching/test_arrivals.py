@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.config import RunConfig
@@ -12,17 +11,18 @@ from hybridsync.errors import Preempted, WaitTimeout
 from hybridsync.protocols.base import Path
 from hybridsync.switching import arrivals
 from hybridsync.switching.arrivals import Arrivals
+from tests.chief.chiefs import WatchedChief
 from tests.roles import hello
 
 CONFIG = RunConfig(workload=10, unit_size=1, workers=2, servers=1)
 
 
 @pytest.fixture
-def chief() -> Chief:
-    return Chief(Ledger(10), 2, "schema", SYSTEM_CLOCK)
+def chief() -> WatchedChief:
+    return WatchedChief(Ledger(10), 2, "schema", SYSTEM_CLOCK)
 
 
-def arrivals_at(chief: Chief, said: list[str] | None = None) -> Arrivals:
+def arrivals_at(chief: WatchedChief, said: list[str] | None = None) -> Arrivals:
     say = said.append if said is not None else lambda text: None
     return Arrivals(chief, CONFIG, SYSTEM_CLOCK, lambda: None, say)
 
@@ -65,7 +65,7 @@ def test_a_restarted_chief_waits_until_nobody_new_comes_and_gives_up_who_was_the
     there = {("chief", 0): 1, ("supervisor", 0): 2, ("worker", 0): 100, ("worker", 1): 101, ("server", 0): 99}
     arrivals_at(chief).await_settled(there)
     assert chief.live_workers() == (0,)
-    evicted = chief.take_evicted()
+    evicted = chief.evicted
     assert [(event.role, event.id, event.pid) for event in evicted] == [("worker", 1, 101), ("server", 0, 99)]
     assert evicted[0].reason == "no sign of life for 0.1 s since the chief was restarted"
     assert chief.take_intake().lost == evicted

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from hybridsync.chief.chief import Chief
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import CheckpointError, HybridSyncError, PhaseBroken, RoleLost, StaleEpoch, WaitTimeout
 from hybridsync.messages import Capture, Held, PhaseRequest, RoleEvent
 from hybridsync.plan import Epoch, Phase
 from hybridsync.protocols.base import Path
 from hybridsync.switching.recovery import Found, Reach, Recovery, give_up
-from tests.chief.chiefs import SERVER, begin, enter, enter_all, make_chief
+from tests.chief.chiefs import SERVER, WatchedChief, begin, enter, enter_all, make_chief
 from tests.roles import hello
 
 HOME = "chief"
@@ -45,7 +44,7 @@ class Scene:
     """A phase that is broken, the roles around it, and who was asked for what."""
 
     def __init__(self, spec: str = "bsp", *, kept: int = 4) -> None:
-        self.chief: Chief = make_chief()
+        self.chief: WatchedChief = make_chief()
         self.phase: Phase = begin(self.chief, spec, servers=(SERVER,) if spec != "bsp" else ())
         self.path = Path.SYNC if spec == "bsp" else Path.SERVER
         self.keeper = Keeper(kept)
@@ -166,7 +165,7 @@ def test_a_worker_whose_state_cannot_be_captured_is_evicted_and_the_next_is_aske
     found = scene.gather()
     assert (found.source, found.capture.held.units, found.rolled_back) == ("worker:0", 8, False)
     assert [asked[0] for asked in scene.asked] == ["worker:1", "worker:3", "worker:0"]
-    evicted = {event.id: event.reason for event in scene.chief.take_evicted()}
+    evicted = {event.id: event.reason for event in scene.chief.evicted}
     assert evicted == {
         1: "its state could not be captured: worker 1 could not be reached",
         3: "its state could not be captured: worker 3 did not answer",
@@ -181,7 +180,7 @@ def test_a_worker_whose_replica_has_gone_on_is_left_alone_and_the_next_is_asked(
         scene.back(worker, 8)
     scene.answers["worker:0"] = StaleEpoch("epoch 1 was named, this replica is in epoch 2")
     assert scene.gather().source == "worker:1"
-    assert scene.chief.take_evicted() == [] and scene.chief.live_workers() == (0, 1, 3)
+    assert scene.chief.evicted == [] and scene.chief.live_workers() == (0, 1, 3)
 
 
 def test_an_error_that_is_not_about_reaching_a_role_ends_the_run():
@@ -200,7 +199,7 @@ def test_who_does_not_come_back_in_time_is_evicted_and_the_others_go_on():
     found = scene.gather()
     assert 0.2 <= SYSTEM_CLOCK.monotonic() - started < 2.0
     assert found.source == "worker:0"
-    reasons = {event.id: event.reason for event in scene.chief.take_evicted()}
+    reasons = {event.id: event.reason for event in scene.chief.evicted}
     assert reasons == dict.fromkeys((1, 3), "did not come back from a broken phase within 0.2 s")
 
 
@@ -210,7 +209,7 @@ def test_slow_units_are_given_their_time():
         scene.back(worker, 8)
     with meanwhile(lambda: scene.back(3, 12)):
         scene.gather(unit_secs=SECS / 10)
-    assert scene.chief.take_evicted() == []
+    assert scene.chief.evicted == []
 
 
 def test_who_dies_while_it_is_waited_for_is_not_waited_for_any_more():
