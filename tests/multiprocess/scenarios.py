@@ -121,8 +121,8 @@ def sigterm_saves_and_the_same_command_completes(
 
 def a_second_sigterm_ends_the_run_at_once(workdir: Path, *, workers: int = 2, planted: str = "") -> None:
     """It does not wait for the units under way; the same command completes the run."""
-    with tally(workdir, plan="bsp", units=40, workers=workers, unit_secs=5.0, planted=planted) as job:
-        job.until(lambda: job.events("phase_entered"), "the first phase")
+    with tally(workdir, plan="bsp", units=40, workers=workers, unit_secs=4.0, planted=planted) as job:
+        job.until_units(workers)  # the next steps are handed out already
         job.send(signal.SIGTERM)
         job.pause(0.5)
         assert job.process.poll() is None, "the first signal did not wait for the units under way"
