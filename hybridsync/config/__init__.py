@@ -5,7 +5,7 @@
 (0.1, 'bsp:12.5%,asp')
 """
 
-from hybridsync.config.loading import LoadedConfig, explained, load_config
+from hybridsync.config.loading import LoadedConfig, advice, explained, load_config, run_file
 from hybridsync.config.overrides import apply_overrides
 from hybridsync.config.record import check_resumable, to_json
 from hybridsync.config.values import (
@@ -29,9 +29,11 @@ __all__ = [
     "ScheduleConfig",
     "Straggler",
     "TelemetryConfig",
+    "advice",
     "apply_overrides",
     "check_resumable",
     "explained",
     "load_config",
+    "run_file",
     "to_json",
 ]

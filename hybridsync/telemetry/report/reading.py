@@ -15,6 +15,9 @@ from hybridsync.telemetry.stalls import switch_stalls
 from hybridsync.telemetry.summary import CONFIG_FILE, read_config, read_summary
 from hybridsync.telemetry.timeline import TIMELINE_FILE
 
+SIMULATION_FILE = "simulation.json"
+"""Beside the record of a simulated run."""
+
 BEFORE_WORK = ("run_started", "role_started", "worker_joined", "checkpoint")
 """Kinds of events that a run writes before there is anything to show."""
 
