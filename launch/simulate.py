@@ -48,7 +48,7 @@ def check() -> None:
     for name in ("scenario", "calibrate", "workdir", "events", "write_scenario", "compare"):
         if FLAGS[name].value == "":
             raise ConfigError(f"--{name} is empty; give it a value, or leave the flag out")
-    if FLAGS.config is None and FLAGS.calibrate is None:
+    if not FLAGS.config and not FLAGS.calibrate:
         raise ConfigError("nothing was named to simulate; give --config=FILE or --calibrate=RUN")
     if FLAGS.write_scenario and not FLAGS.calibrate:
         raise ConfigError("--write_scenario writes what --calibrate=RUN fits; name a run, or leave it out")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,7 @@ def scenario_text(scenario: Scenario, about: str) -> str:
     """
     used: set[str] = set()
     body = _text(scenario, used, 4)
+    about = about.replace("\\", "/").replace('"', "'")
     return (
         f'"""{about}"""\n\nfrom hybridsync.sim.cluster import {", ".join(sorted(used))}\n\n\n'
         f'def {FUNCTION}() -> Scenario:\n    """Return the cluster, and what happens to it."""\n    return {body}\n'
@@ -77,7 +79,7 @@ def _text(value: Any, used: set[str], indent: int) -> str:
         return f"{type(value).__name__}(" + (f"\n{''.join(lines)}{end})" if lines else ")")
     if isinstance(value, tuple) and any(map(dataclasses.is_dataclass, value)):
         return "(\n" + "".join(f"{pad}{_text(item, used, indent + 4)},\n" for item in value) + f"{end})"
-    return repr(value)
+    return 'float("inf")' if value == math.inf else repr(value)
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

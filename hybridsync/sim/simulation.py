@@ -166,10 +166,9 @@ def _arithmetic(run: Run, gradients: Gradients) -> tuple[Arithmetic, Any]:
     """Return what computes, and what evaluates a state."""
     if gradients == "none":
         return Weightless(sizes_of(run)), None
-    from hybridsync.sim.gradients import RealArithmetic
+    from hybridsync.sim.gradients import RealArithmetic, evaluator
 
-    real = RealArithmetic(run)
-    return real, real.evaluator
+    return RealArithmetic(run), evaluator(run)
 
 
 def _record(run: Run, clock: VirtualClock, progress: ProgressSink) -> Recorder:

@@ -41,7 +41,7 @@ class Study:
       gradients: "real" or "none".
 
     Raises:
-      ConfigError: there is no seed, or a plan is there twice.
+      ConfigError: there is no seed or no plan, a plan is there twice, or the scenario names a role that is not.
       PlanError: a plan does not parse, or gives a stage no unit.
     """
 
@@ -57,6 +57,8 @@ class Study:
             raise ConfigError(f"--seeds must be at least 1, got {self.num_seeds}; raise it")
         if self.config.seed + self.num_seeds > 2**32:
             raise ConfigError(f"{self.num_seeds} seeds from {self.config.seed} on end above 2**32 - 1; lower one")
+        if not self.plans:
+            raise ConfigError("there is no plan to simulate; name one, for example asp")
         plans = [str(Plan.parse(plan)) for plan in self.plans]
         for plan in plans:
             if plans.count(plan) > 1:
