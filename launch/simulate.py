@@ -13,8 +13,13 @@ from pathlib import Path
 from absl import app, flags, logging
 from rich.console import Console
 
-from hybridsync.config import RunConfig, apply_overrides, load_config
+from hybridsync.config import RunConfig, apply_overrides, load_config, restore_values
 from hybridsync.errors import EXIT_COMPLETED, ConfigError, HybridSyncError
+from hybridsync.sim.calibration import fit, read_measured
+from hybridsync.sim.cluster import Scenario
+from hybridsync.sim.scenarios import load_scenario, write_scenario
+from hybridsync.sim.study import Study
+from hybridsync.sim.table import fitted_table, table
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("config", None, "configuration file; that of the calibrating run by default")
@@ -57,36 +62,31 @@ def check() -> None:
 
 
 def simulate_here(console: Console) -> None:
-    """Simulate what the flags ask for and print the table."""
-    from hybridsync.replay.record import restore_values
-    from hybridsync.run import Run
-    from hybridsync.sim.calibration import fit, read_measured
-    from hybridsync.sim.cluster import Scenario
-    from hybridsync.sim.scenarios import load_scenario, write_scenario
-    from hybridsync.sim.simulation import sizes_of
-    from hybridsync.sim.study import Study, carry_out
-    from hybridsync.sim.table import fitted_table, table
-
+    """Simulate what the flags ask for and print the table; JAX is loaded when everything has been checked."""
     scenario = load_scenario(FLAGS.scenario) if FLAGS.scenario else Scenario()
     about = FLAGS.scenario or "equal workers"
     measured = read_measured(Path(FLAGS.calibrate)) if FLAGS.calibrate else None
     file = FLAGS.config or (measured.file if measured else "")
     loaded = load_config(file)
-    if measured:
-        loaded = dataclasses.replace(loaded, config=restore_values(loaded.config, measured.config))
+    base = restore_values(loaded.config, measured.config) if measured else loaded.config
+    config = apply_overrides(base, overrides())
+    plans = (FLAGS.compare or config.plan).split(";")
+    study = Study(config, tuple(filter(None, map(str.strip, plans))), FLAGS.seeds, scenario, about, FLAGS.gradients)
+
+    from hybridsync.run import Run
+    from hybridsync.sim.campaign import carry_out
+    from hybridsync.sim.simulation import sizes_of
 
     def run_of(config: RunConfig) -> Run:
         return Run(config, loaded.module.task(config), loaded.module.optimizer(config), None, Path(file))
 
     if measured:
-        fitted = fit(measured, sizes_of(run_of(loaded.config)))
-        scenario, about = fitted.onto(scenario), f"{about}, fitted to {FLAGS.calibrate}"
+        fitted = fit(measured, sizes_of(run_of(base)))
+        about = f"{about}, fitted to {FLAGS.calibrate}"
+        study = dataclasses.replace(study, scenario=fitted.onto(scenario), about=about)
         console.print(fitted_table(fitted))
         if FLAGS.write_scenario:
             write_scenario(FLAGS.write_scenario, fitted.onto(Scenario()), f"The cluster of the run {FLAGS.calibrate}.")
-    config = apply_overrides(loaded.config, overrides())
-    plans = tuple(filter(None, map(str.strip, (FLAGS.compare or config.plan).split(";"))))
-    study = Study(config, plans, FLAGS.seeds, scenario, about, FLAGS.gradients)
     workdir, events = (Path(path) if path else None for path in (FLAGS.workdir, FLAGS.events))
     columns = carry_out(study, run_of, workdir=workdir, events=events, terminal=sys.stderr)
     console.print(f"{config.workers} workers, {config.servers} server(s), {config.workload:,} units; {about}")

@@ -7,7 +7,7 @@
 
 from hybridsync.config.loading import LoadedConfig, advice, explained, load_config, run_file
 from hybridsync.config.overrides import apply_overrides
-from hybridsync.config.record import check_resumable, to_json
+from hybridsync.config.record import check_resumable, restore_values, to_json
 from hybridsync.config.values import (
     CheckpointConfig,
     Empty,
@@ -34,6 +34,7 @@ __all__ = [
     "check_resumable",
     "explained",
     "load_config",
+    "restore_values",
     "run_file",
     "to_json",
 ]

@@ -10,17 +10,18 @@ import dataclasses
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, TextIO
 
 from hybridsync.durable import WorkdirLock, make_directory
-from hybridsync.errors import HybridSyncError, WorkdirError
+from hybridsync.errors import WorkdirError
 from hybridsync.opening import MemoryEpochs
 from hybridsync.plan import Epoch
 from hybridsync.run import Run
 from hybridsync.sim.arithmetic import Arithmetic, Sizes, Weightless
-from hybridsync.sim.cluster import Cluster, Device, Scenario
+from hybridsync.sim.cluster import Device, Scenario
 from hybridsync.sim.loop import Loop, VirtualClock
 from hybridsync.sim.story import Story, ToldEvents, ToldWorld
+from hybridsync.sim.study import Gradients
 from hybridsync.sim.world import World
 from hybridsync.telemetry.events import EVENTS_FILE, EventLog
 from hybridsync.telemetry.metrics import MetricsLog
@@ -29,10 +30,6 @@ from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary, write_config
 from hybridsync.telemetry.tensorboard import NullBoard
 from hybridsync.telemetry.timeline import NullTimeline, Timeline
-
-Gradients = Literal["real", "none"]
-STILL_SECS = 3600.0
-"""A simulated run in which nothing was applied for so long, and for so many units' time, never goes on."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +98,7 @@ def simulate(
     Raises:
       ConfigError: the scenario names a role that the run does not have.
       WorkdirError: the workdir holds a run already, or cannot be written.
-      HybridSyncError: the run could not go on, or stands still for ever.
+      HybridSyncError: the run could not go on.
     """
     config = run.config if seed is None else dataclasses.replace(run.config, seed=seed)
     run = dataclasses.replace(run, config=config, workdir=workdir or run.workdir)
@@ -145,8 +142,6 @@ def _simulate(
     recorder.events.write(
         "run_started", epoch=0, reason="start", simulated=True, plan=config.plan, seed=config.seed, gradients=gradients
     )
-    still_secs = max(STILL_SECS, 100 * _slowest_secs(scenario))
-    loop.at(still_secs, _check_moves, world, still_secs, 0)
     try:
         summary = world.run()
     finally:
@@ -200,29 +195,6 @@ def _floored(device: Device, compute_secs: float) -> Device:
     if device.trace:
         return dataclasses.replace(device, trace=tuple(max(secs, compute_secs) for secs in device.trace))
     return device if device.secs >= compute_secs else Device(compute_secs)
-
-
-def _slowest_secs(scenario: Scenario) -> float:
-    """Return about how long the slowest device takes for a unit."""
-    cluster: Cluster = scenario.cluster
-    slowest = max(max((device.secs, *device.trace)) for device in cluster.devices)
-    factor = max((slow.factor for slow in scenario.slow), default=1.0)
-    return slowest * factor + max((slow.delay_secs for slow in scenario.slow), default=0.0)
-
-
-def _check_moves(world: World, still_secs: float, before: int) -> None:
-    """Look whether anything was applied since the last time, and look again later.
-
-    Raises:
-      HybridSyncError: nothing was.
-    """
-    applied = world.chief.num_applied
-    if applied == before:
-        raise HybridSyncError(
-            f"nothing was applied for {still_secs:g} simulated seconds at unit {applied:,} of "
-            f"{world.run_.config.workload:,}; correct the scenario: somebody whom the run waits for never comes back"
-        )
-    world.loop.after(still_secs, _check_moves, world, still_secs, applied)
 
 
 class _Epochs(MemoryEpochs):

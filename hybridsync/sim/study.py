@@ -1,31 +1,26 @@
-"""Several simulations beside each other: plans, and seeds of each plan."""
+"""What is simulated beside each other, plans and seeds of each, and what came of it. Loads no jax."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import re
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, Literal
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
+from hybridsync import protocols
 from hybridsync.config import RunConfig
-from hybridsync.durable import make_directory, write_durable
-from hybridsync.errors import ConfigError, WorkdirError
+from hybridsync.errors import ConfigError
 from hybridsync.plan import Plan
-from hybridsync.run import Run
 from hybridsync.sim.cluster import Scenario
-from hybridsync.sim.simulation import Gradients, Result, simulate
-from hybridsync.telemetry.lines import encode
-from hybridsync.telemetry.metrics import Metrics
-from hybridsync.telemetry.report.reading import SIMULATION_FILE
+
+if TYPE_CHECKING:
+    from hybridsync.sim.simulation import Result
+
+Gradients = Literal["real", "none"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +37,7 @@ class Study:
 
     Raises:
       ConfigError: there is no seed or no plan, a plan is there twice, or the scenario names a role that is not.
-      PlanError: a plan does not parse, or gives a stage no unit.
+      PlanError: a plan does not parse, names an unknown protocol, or gives a stage no unit.
     """
 
     config: RunConfig
@@ -63,8 +58,10 @@ class Study:
         for plan in plans:
             if plans.count(plan) > 1:
                 raise ConfigError(f"plan {plan!r} is there twice; compare different plans")
+        for config in self.configs.values():
+            for stage in Plan.parse(config[0].plan).stages:
+                protocols.resolve(stage)
         self.scenario.check(self.config.workers, self.config.servers)
-        _ = self.configs
 
     @property
     def configs(self) -> dict[str, list[RunConfig]]:
@@ -99,50 +96,6 @@ class Column:
         return [name for name, value in self.results[0].summary.final.items() if isinstance(value, int | float)]
 
 
-def carry_out(
-    study: Study,
-    run_of: Callable[[RunConfig], Run],
-    *,
-    workdir: Path | None = None,
-    events: Path | None = None,
-    terminal: TextIO | None = None,
-) -> list[Column]:
-    """Simulate every plan with every seed.
-
-    Args:
-      study: what to simulate.
-      run_of: a configuration -> its run.
-      workdir: gets simulation.json and the record of every run; None leaves nothing.
-      events: file that takes every decision; one that is there is replaced.
-      terminal: where to draw a progress bar; None for nowhere.
-
-    Raises:
-      ConfigError: the file of events cannot be written.
-      HybridSyncError: as `simulate`.
-    """
-    if workdir is not None:
-        _take(workdir)
-    columns = []
-    with _opened(events) as file, _bar(terminal) as progress:
-        bar = _Bar(progress, study.config.workload * len(study.plans) * study.num_seeds)
-        for plan, configs in study.configs.items():
-            results = []
-            for config in configs:
-                bar.begin(plan)
-                folder = None if workdir is None else study.folder(workdir, plan, config.seed)
-                run = run_of(config)
-                made = simulate(
-                    run, study.scenario, gradients=study.gradients, workdir=folder, events=file, progress=bar
-                )
-                if folder is not None:
-                    _write(folder, study, [Column(plan, [made])])
-                results.append(made)
-            columns.append(Column(plan, results))
-    if workdir is not None:
-        _write(workdir, study, columns)
-    return columns
-
-
 def to_json(study: Study, columns: Sequence[Column]) -> dict[str, Any]:
     """Return what simulation.json holds: nothing in it depends on the machine or the time of day."""
     return {
@@ -170,64 +123,3 @@ def _runs(column: Column) -> Iterator[dict[str, Any]]:
             "final": summary.final,
             "fingerprint": result.fingerprint,
         }
-
-
-def _take(workdir: Path) -> None:
-    """Make the folder of a study.
-
-    Raises:
-      WorkdirError: it holds one already, or cannot be made.
-    """
-    if (workdir / SIMULATION_FILE).exists():
-        raise WorkdirError(f"{workdir} holds a simulation already; name a fresh workdir")
-    try:
-        make_directory(workdir)
-    except OSError as error:
-        raise WorkdirError(f"cannot create {workdir}: {error.strerror}; name another workdir") from None
-
-
-def _opened(path: Path | None) -> AbstractContextManager[TextIO | None]:
-    try:
-        return nullcontext() if path is None else path.open("w", encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise ConfigError(f"cannot write --events={path}: {error.strerror}; name another file") from None
-
-
-def _write(workdir: Path, study: Study, columns: Sequence[Column]) -> None:
-    write_durable(workdir / SIMULATION_FILE, json.dumps(json.loads(encode(to_json(study, columns))), indent=2) + "\n")
-
-
-def _bar(terminal: TextIO | None) -> Progress:
-    return Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("units"),
-        TimeRemainingColumn(),
-        console=Console(file=terminal, stderr=terminal is None),
-        transient=True,
-        disable=terminal is None or not terminal.isatty(),
-    )
-
-
-class _Bar:
-    """Moves one bar on through several simulations (see `hybridsync.telemetry.progress.ProgressSink`)."""
-
-    def __init__(self, progress: Progress, total: int) -> None:
-        self._progress, self._done, self._units = progress, 0, 0
-        self._task = progress.add_task("simulating", total=total)
-
-    def begin(self, plan: str) -> None:
-        """Go on with the next simulation."""
-        self._done, self._units = self._done + self._units, 0
-        self._progress.update(self._task, description=f"simulating {plan}", completed=self._done)
-
-    def update(self, metrics: Metrics, stragglers: Sequence[int] = ()) -> None:
-        self._units = metrics.units
-        self._progress.update(self._task, completed=self._done + metrics.units)
-
-    def note(self, text: str) -> None:
-        pass
-
-    def close(self) -> None:
-        pass

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from hybridsync.sim.calibration import Fitted
-from hybridsync.sim.simulation import Result
 from hybridsync.sim.study import Column
+
+if TYPE_CHECKING:
+    from hybridsync.sim.simulation import Result
 
 
 @dataclass(frozen=True)

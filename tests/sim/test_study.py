@@ -11,8 +11,9 @@ from rich.console import Console
 from hybridsync.config import RunConfig
 from hybridsync.errors import ConfigError, WorkdirError
 from hybridsync.run import Run
+from hybridsync.sim.campaign import carry_out
 from hybridsync.sim.cluster import Cluster, Device, Scenario, Slow
-from hybridsync.sim.study import Column, Study, carry_out
+from hybridsync.sim.study import Column, Study
 from hybridsync.sim.table import table
 from hybridsync.telemetry.report.page import page
 from hybridsync.telemetry.report.reading import SIMULATION_FILE, read_runs
@@ -89,7 +90,9 @@ def test_what_a_study_leaves_is_the_same_every_time(tmp_path: Path) -> None:
         ({"num_seeds": 0}, "--seeds must be at least 1, got 0"),
         ({"num_seeds": 2**32 + 1}, "above 2"),
         ({"plans": ("asp", "asp")}, "is there twice"),
+        ({"plans": ()}, "there is no plan"),
         ({"plans": ("bsp:50%",)}, "50"),
+        ({"plans": ("abc",)}, "abc"),
         ({"scenario": Scenario(slow=(Slow(9, 0.1),))}, "names worker 9, but the run has workers 0 to 3"),
     ],
 )
