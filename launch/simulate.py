@@ -84,6 +84,7 @@ def simulate_here(console: Console) -> None:
         fitted = fit(measured, sizes_of(run_of(base)))
         about = f"{about}, fitted to {FLAGS.calibrate}"
         study = dataclasses.replace(study, scenario=fitted.onto(scenario), about=about)
+        console.print(f"fitted to {FLAGS.calibrate}, which took {measured.summary['seconds']:.1f} s:")
         console.print(fitted_table(fitted))
         if FLAGS.write_scenario:
             write_scenario(FLAGS.write_scenario, fitted.onto(Scenario()), f"The cluster of the run {FLAGS.calibrate}.")
@@ -102,7 +103,8 @@ def main(argv: list[str]) -> int:
         if len(argv) > 1:
             raise ConfigError(f"unexpected argument {argv[1]!r}; every option is written --name=value")
         check()
-        simulate_here(Console(markup=False, highlight=False, soft_wrap=True))
+        width = None if sys.stdout.isatty() else 240  # a file is not folded
+        simulate_here(Console(markup=False, highlight=False, soft_wrap=True, width=width))
     except HybridSyncError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

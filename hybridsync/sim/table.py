@@ -70,7 +70,7 @@ def _cell(row: Row, column: Column, first: float) -> str:
 
 def fitted_table(fitted: Fitted) -> Table:
     """Return what a calibration found, in milliseconds."""
-    drawn = Table(box=None, pad_edge=False, title=f"fitted to {fitted.measured.workdir}", title_justify="left")
+    drawn = Table(box=None, pad_edge=False)
     drawn.add_column("")
     for name in ("ms", "spread", "samples"):
         drawn.add_column(name, justify="right")
@@ -79,8 +79,4 @@ def fitted_table(fitted: Fitted) -> Table:
             drawn.add_row(value.name, "-", "", "none: as by default")
         else:
             drawn.add_row(value.name, f"{value.secs * 1e3:.2f}", f"{value.spread * 1e3:.2f}", f"{value.samples:,}")
-    summary = fitted.measured.summary
-    rate = summary["units"]["applied"] / summary["seconds"]
-    drawn.add_section()
-    drawn.add_row(f"the run itself took {summary['seconds']:.1f} s, {rate:.1f} units/s, {summary['plan']}")
     return drawn
