@@ -40,6 +40,14 @@ def test_a_workdir_gets_a_record_that_can_be_reported_and_calibrated_on(tmp_path
     assert device.secs == pytest.approx(0.05, rel=0.05)
 
 
+def test_two_processes_write_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("1", "2"):
+        monkeypatch.setenv("PYTHONHASHSEED", name)
+        flags = ("--scenario=configs/scenarios/churn.py", "--set=workload=1000")
+        assert simulate("--config=configs/tally.py", *flags, f"--events={tmp_path / name}").returncode == 0
+    assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [

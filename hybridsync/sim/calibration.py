@@ -141,7 +141,7 @@ def fit(measured: Measured, sizes: Sizes) -> Fitted:
     """
     spans, base = measured.spans, Cluster()
     devices, values = _devices(measured)
-    num_servers = int(measured.config["servers"])
+    num_servers = int(measured.config.get("servers", 1))
     link = base.worker_link
     applies = _mean("costs.apply_secs", (span.secs * num_servers for span in spans if span.name == "apply"))
     calls = _mean("an asynchronous unit without its compute", _calls(spans))
@@ -191,7 +191,7 @@ def _devices(measured: Measured) -> tuple[tuple[Device, ...], list[Value]]:
     if not computed:
         raise WorkdirError(f"the timeline in {measured.workdir} holds no computation; calibrate on a longer run")
     computed = {worker: _usual(secs) for worker, secs in sorted(computed.items())}
-    slow = {each.worker for each in Straggler.parse(measured.config["emulation"]["stragglers"])}
+    slow = {each.worker for each in Straggler.parse(measured.config.get("emulation", {}).get("stragglers", ""))}
     even = {worker: secs for worker, secs in computed.items() if worker not in slow}
     if not even:
         raise WorkdirError(
@@ -203,7 +203,7 @@ def _devices(measured: Measured) -> tuple[tuple[Device, ...], list[Value]]:
     if max(abs(mean - overall) for mean in means.values()) <= ALIKE * overall:
         return (_device(pooled),), [_mean("devices, secs of a unit", pooled)]
     whole = _device(pooled)
-    workers = range(int(measured.config["workers"]))
+    workers = range(int(measured.config.get("workers", len(computed))))
     devices = tuple(_device(even[worker]) if worker in even else whole for worker in workers)
     return devices, [_mean(f"device of worker {worker}, secs of a unit", even[worker]) for worker in even]
 

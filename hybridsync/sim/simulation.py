@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from hybridsync.durable import WorkdirLock, make_directory
-from hybridsync.errors import WorkdirError
+from hybridsync.errors import ConfigError, WorkdirError
 from hybridsync.opening import MemoryEpochs
 from hybridsync.plan import Epoch
 from hybridsync.run import Run
@@ -30,6 +30,9 @@ from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary, write_config
 from hybridsync.telemetry.tensorboard import NullBoard
 from hybridsync.telemetry.timeline import NullTimeline, Timeline
+
+STILL_SECS = 1_200.0
+"""A simulated run in which nothing was applied for so long never goes on: the chief's longest wait is half of it."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ def simulate(
       progress: where to show how far the run is.
 
     Raises:
-      ConfigError: the scenario names a role that the run does not have.
+      ConfigError: the scenario names a role that the run does not have, or leaves nobody who could go on.
       WorkdirError: the workdir holds a run already, or cannot be written.
       HybridSyncError: the run could not go on.
     """
@@ -142,6 +145,8 @@ def _simulate(
     recorder.events.write(
         "run_started", epoch=0, reason="start", simulated=True, plan=config.plan, seed=config.seed, gradients=gradients
     )
+    still_secs = max(STILL_SECS, 100 * _slowest_secs(scenario))
+    loop.at(still_secs, _check_moves, world, still_secs, 0)
     try:
         summary = world.run()
     finally:
@@ -195,6 +200,28 @@ def _floored(device: Device, compute_secs: float) -> Device:
     if device.trace:
         return dataclasses.replace(device, trace=tuple(max(secs, compute_secs) for secs in device.trace))
     return device if device.secs >= compute_secs else Device(compute_secs)
+
+
+def _slowest_secs(scenario: Scenario) -> float:
+    """Return about how long the slowest device takes for a unit."""
+    slowest = max(max((device.secs, *device.trace)) for device in scenario.cluster.devices)
+    factor = max((1.0, *(slow.factor for slow in scenario.slow)))
+    return slowest * factor + max((0.0, *(slow.delay_secs for slow in scenario.slow)))
+
+
+def _check_moves(world: World, still_secs: float, before: int) -> None:
+    """Look whether anything was applied since the last time, and look again later.
+
+    Raises:
+      ConfigError: nothing was.
+    """
+    applied = world.chief.num_applied
+    if applied == before:
+        raise ConfigError(
+            f"nothing was applied for {still_secs:g} simulated seconds at unit {applied:,} of "
+            f"{world.run_.config.workload:,}: somebody whom the run waits for never comes back; correct the scenario"
+        )
+    world.loop.after(still_secs, _check_moves, world, still_secs, applied)
 
 
 class _Epochs(MemoryEpochs):
