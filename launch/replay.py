@@ -11,7 +11,7 @@ from pathlib import Path
 
 from absl import app, flags, logging
 
-from hybridsync.config import load_config
+from hybridsync.config import load_config, restore_values
 from hybridsync.durable import WorkdirLock
 from hybridsync.errors import EXIT_COMPLETED, EXIT_REFUSED, ConfigError, HybridSyncError, WorkdirError
 from hybridsync.runtime.child import Child
@@ -26,7 +26,6 @@ def build_run(record):
     Raises:
       ConfigError: the configuration file is absent, or another one.
     """
-    from hybridsync.replay.record import restore_values
     from hybridsync.run import Run
 
     file = FLAGS.config or record.file

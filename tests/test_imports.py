@@ -68,6 +68,10 @@ def test_the_whole_pure_layer_and_the_supervisor_load_no_jax() -> None:
     assert _loaded_by("\n".join(f"import {name}" for name in modules)) == []
 
 
+def test_the_simulators_launcher_loads_no_jax_before_it_has_something_to_simulate() -> None:
+    assert _loaded_by("import launch.simulate") == []
+
+
 def test_the_question_would_notice_jax() -> None:
     assert "jax" in _loaded_by("import jax")
 

@@ -18,10 +18,10 @@ import pytest
 
 from hybridsync.applylog import APPLY_LOG
 from hybridsync.checkpoint import CheckpointStore
-from hybridsync.config import RunConfig, apply_overrides, load_config
+from hybridsync.config import RunConfig, apply_overrides, load_config, restore_values
 from hybridsync.errors import ConfigError, HybridSyncError, ResumeError, RoleLost, WorkdirError
 from hybridsync.layout import fingerprint
-from hybridsync.replay.record import read_record, restore_values
+from hybridsync.replay.record import read_record
 from hybridsync.replay.story import Replayed, compare, replay
 from hybridsync.resuming import CHECKPOINTS
 from hybridsync.run import Run

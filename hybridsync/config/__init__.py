@@ -5,9 +5,9 @@
 (0.1, 'bsp:12.5%,asp')
 """
 
-from hybridsync.config.loading import LoadedConfig, explained, load_config
+from hybridsync.config.loading import LoadedConfig, advice, explained, load_config, run_file
 from hybridsync.config.overrides import apply_overrides
-from hybridsync.config.record import check_resumable, to_json
+from hybridsync.config.record import check_resumable, restore_values, to_json
 from hybridsync.config.values import (
     CheckpointConfig,
     Empty,
@@ -29,9 +29,12 @@ __all__ = [
     "ScheduleConfig",
     "Straggler",
     "TelemetryConfig",
+    "advice",
     "apply_overrides",
     "check_resumable",
     "explained",
     "load_config",
+    "restore_values",
+    "run_file",
     "to_json",
 ]

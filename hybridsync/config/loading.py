@@ -38,9 +38,9 @@ def load_config(path: str | Path) -> LoadedConfig:
     """
     file = Path(path)
     if not file.is_file():
-        raise ConfigError(f"there is no configuration file {str(path)!r}; {_advice(file)}")
+        raise ConfigError(f"there is no configuration file {str(path)!r}; {advice(file, '--config')}")
     loaded_before = {name for name in HEAVY if name in sys.modules}
-    module = _run(file)
+    module = run_file(file, "--config")
     if loaded := [name for name in HEAVY if name in sys.modules and name not in loaded_before]:
         raise ConfigError(
             f"{path} loads {', '.join(loaded)} when it is read, which a supervisor must not; move the imports into "
@@ -64,19 +64,29 @@ def load_config(path: str | Path) -> LoadedConfig:
     return LoadedConfig(module, config)
 
 
-def _advice(file: Path) -> str:
+def advice(file: Path, flag: str) -> str:
+    """Return which file was meant in place of `file`, which `flag` named and which is not there."""
     siblings = [str(other) for other in sorted(file.parent.glob("*.py")) if other.name != "__init__.py"]
     near = difflib.get_close_matches(str(file), siblings, n=1, cutoff=0.5)
-    return f"did you mean {near[0]!r}?" if near else "give the path of one with --config"
+    return f"did you mean {near[0]!r}?" if near else f"give the path of one with {flag}"
 
 
-def _run(file: Path) -> ModuleType:
+def run_file(file: Path, flag: str) -> ModuleType:
+    """Run a Python file of a user's and return it as a module of its own.
+
+    Args:
+        file: that exists.
+        flag: that named it.
+
+    Raises:
+        ConfigError: it is no Python file, or raises.
+    """
     # Two files of one name must not become one module; and a dataclass finds its annotations' names through
     # sys.modules, so the module has to be there before it runs.
     name = f"_config_{file.stem}_{zlib.crc32(str(file.resolve()).encode()):08x}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"{file} is not a Python file; give the path of a .py file with --config")
+        raise ConfigError(f"{file} is not a Python file; give the path of a .py file with {flag}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:

@@ -1,4 +1,4 @@
-"""A configuration as JSON, and what of it a resume may change.
+"""A configuration as JSON and back, and what of it a resume may change.
 
 >>> from hybridsync.config.values import RunConfig
 >>> saved = to_json(RunConfig(workload=10, unit_size=1))
@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hybridsync.config.values import RunConfig
-from hybridsync.errors import ResumeError
+from hybridsync.errors import ConfigError, ResumeError
 
 FIXED = ("workload", "seed", "model", "optimizer", "data")
 """What makes a run the run it is; all else may change when it resumes."""
@@ -27,6 +27,34 @@ ABSENT = "nothing"
 def to_json(config: RunConfig) -> dict[str, Any]:
     """Return the configuration as JSON values: what a reader of config.json sees."""
     return json.loads(json.dumps(dataclasses.asdict(config)))
+
+
+def restore_values(values: Any, saved: Mapping[str, Any], path: str = "") -> Any:
+    """Return the configuration `values`, a frozen dataclass, with what its JSON form says.
+
+    >>> from hybridsync.config import RunConfig
+    >>> restore_values(RunConfig(workload=10, unit_size=1), {"seed": 7, "optimizer": {"momentum": 0.5}}).seed
+    7
+
+    Raises:
+        ConfigError: the file has no such key, or the value does not fit it.
+    """
+    known = {field.name for field in dataclasses.fields(values)}
+    changes: dict[str, Any] = {}
+    for key, value in saved.items():
+        if key not in known:
+            raise ConfigError(
+                f"the run was configured with {path}{key}={value!r}, which the configuration file does not know; "
+                "name the file as it was with --config"
+            )
+        current = getattr(values, key)
+        nested = dataclasses.is_dataclass(current) and not isinstance(current, type) and isinstance(value, dict)
+        changes[key] = restore_values(current, value, f"{path}{key}.") if nested else _from_json(value)
+    return dataclasses.replace(values, **changes)
+
+
+def _from_json(value: Any) -> Any:
+    return tuple(map(_from_json, value)) if isinstance(value, list) else value
 
 
 def check_resumable(saved: Mapping[str, Any], config: RunConfig, *, convert_units: bool = False) -> None:

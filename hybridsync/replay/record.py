@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hybridsync import applylog, protocols
 from hybridsync.applylog import APPLY_LOG, Entry
-from hybridsync.errors import ConfigError, ResumeError, WorkdirError
+from hybridsync.errors import ResumeError, WorkdirError
 from hybridsync.protocols import base
 from hybridsync.telemetry.events import read_events
 from hybridsync.telemetry.lines import read_lines
@@ -99,34 +97,6 @@ def read_record(workdir: Path) -> Record:
     _check_origin(workdir, config["config"]["unit_size"])
     entries = _read_entries(workdir / APPLY_LOG)
     return Record(workdir, config["config"], config.get("file"), _phases(workdir, entries))
-
-
-def restore_values(values: Any, saved: Mapping[str, Any], path: str = "") -> Any:
-    """Return the configuration `values`, a frozen dataclass, with what its JSON form says.
-
-    >>> from hybridsync.config import RunConfig
-    >>> restore_values(RunConfig(workload=10, unit_size=1), {"seed": 7, "optimizer": {"momentum": 0.5}}).seed
-    7
-
-    Raises:
-      ConfigError: the file has no such key, or the value does not fit it.
-    """
-    known = {field.name for field in dataclasses.fields(values)}
-    changes: dict[str, Any] = {}
-    for key, value in saved.items():
-        if key not in known:
-            raise ConfigError(
-                f"the run was configured with {path}{key}={value!r}, which the configuration file does not know; "
-                "name the file as it was with --config"
-            )
-        current = getattr(values, key)
-        nested = dataclasses.is_dataclass(current) and not isinstance(current, type) and isinstance(value, dict)
-        changes[key] = restore_values(current, value, f"{path}{key}.") if nested else _from_json(value)
-    return dataclasses.replace(values, **changes)
-
-
-def _from_json(value: Any) -> Any:
-    return tuple(map(_from_json, value)) if isinstance(value, list) else value
 
 
 def _check_ended(workdir: Path) -> None:

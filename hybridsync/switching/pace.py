@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from hybridsync.chief.board import Board
@@ -43,7 +44,7 @@ class Pace:
 
     def unit_secs(self, phase: Phase) -> float:
         """Return the mean seconds of one worker's unit in the last second; 0 while that is not known."""
-        rate = sum(self._board.worker_rates().values())
+        rate = math.fsum(self._board.worker_rates().values())
         return len(phase.members) / rate if rate else 0.0
 
     def limit_secs(self, unit_secs: float) -> float:

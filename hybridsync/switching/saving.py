@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -98,7 +99,7 @@ class Saving:
         save = self._committer.durable and self._clock.monotonic() >= self._next_save
         if (not save and not self._evaluation_is_due()) or self._commit is not None or not self._board.stamps()[0]:
             return False
-        rate = sum(self._board.worker_rates().values())
+        rate = math.fsum(self._board.worker_rates().values())
         left = (phase.end_units - self._board.num_applied) / rate if rate else 0.0
         return left > 2 * self._save_secs + 0.5
 

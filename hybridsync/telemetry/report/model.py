@@ -25,6 +25,7 @@ class Record:
         summary: what summary.json says; None before the run's first end.
         trace: Chrome trace events of timeline.json; empty without one.
         stall_secs: epoch to the stall at its beginning, by the timeline.
+        simulation: what simulation.json says; None of a real run.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Record:
     summary: Mapping[str, Any] | None
     trace: Sequence[Mapping[str, Any]]
     stall_secs: Mapping[int, float]
+    simulation: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,9 @@ from hybridsync.telemetry.stalls import switch_stalls
 from hybridsync.telemetry.summary import CONFIG_FILE, read_config, read_summary
 from hybridsync.telemetry.timeline import TIMELINE_FILE
 
+SIMULATION_FILE = "simulation.json"
+"""Beside the record of a simulated run."""
+
 BEFORE_WORK = ("run_started", "role_started", "worker_joined", "checkpoint")
 """Kinds of events that a run writes before there is anything to show."""
 
@@ -54,6 +57,7 @@ def read_run(workdir: Path, name: str) -> Record:
         events = read_events(workdir)
         metrics = read_lines(workdir / METRICS_FILE)
         trace = _read_trace(workdir / TIMELINE_FILE)
+        simulation = _read_simulation(workdir / SIMULATION_FILE)
     except OSError as error:
         raise WorkdirError(f"cannot read {error.filename}: {error.strerror}; give yourself access to it") from None
     for event in events:
@@ -74,6 +78,7 @@ def read_run(workdir: Path, name: str) -> Record:
         summary=summary,
         trace=trace,
         stall_secs={stall.epoch: stall.stall_secs for stall in stalls},
+        simulation=simulation,
     )
 
 
@@ -86,6 +91,18 @@ def _read_trace(path: Path) -> list[dict[str, Any]]:
         raise WorkdirError(
             f"{path} is damaged ({error}); restore it, or remove it and lose its part of the page"
         ) from None
+
+
+def _read_simulation(path: Path) -> dict[str, Any] | None:
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise WorkdirError(f"{path} is damaged ({error}); restore it") from None
+    if not isinstance(value, dict):
+        raise WorkdirError(f"{path} is damaged: it holds a {type(value).__name__}; restore it")
+    return value
 
 
 def _check(path: Path, line: Mapping[str, Any], fields: Sequence[str]) -> None:

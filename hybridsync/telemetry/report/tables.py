@@ -55,8 +55,9 @@ def facts(runs: Sequence[RunModel]) -> str:
 
 
 def exit_badge(run: RunModel) -> str:
-    """Return how a run ended, coloured and in words."""
-    return f'<span class="badge {escape(run.exit)}">{escape(run.exit)}</span>'
+    """Return how a run ended, coloured and in words, and whether it took place."""
+    simulated = ", simulated" if run.record.simulation is not None else ""
+    return f'<span class="badge {escape(run.exit)}">{escape(run.exit)}{simulated}</span>'
 
 
 def _facts(run: RunModel) -> dict[str, str]:
@@ -82,7 +83,10 @@ def _facts(run: RunModel) -> dict[str, str]:
         found["optimizer"] = escape(f"{optimizer.get('name', '-')}, rate {optimizer.get('learning_rate', '-')}")
         found["seed"] = escape(str(config.get("seed", "-")))
     found["configuration"] = escape(str(file)) if file else "-"
-    if record.events:
+    if record.simulation is not None:
+        computed = "time alone" if record.simulation.get("gradients") == "none" else "with real gradients"
+        found["simulated"] = escape(f"{computed}; {record.simulation.get('scenario', '-')}")
+    elif record.events:
         started = datetime.fromtimestamp(record.events[0]["wall"], UTC)
         found["started"] = f"{started:%Y-%m-%d %H:%M:%S} UTC"
     saved = [event for event in record.events if event["kind"] == "checkpoint"]

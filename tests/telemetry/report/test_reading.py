@@ -53,7 +53,7 @@ def test_a_damaged_line_is_named(tmp_path: Path, file: str, damage: str, said: s
     assert said in _refusal(path.parent)
 
 
-@pytest.mark.parametrize("file", ["config.json", "summary.json", "timeline.json"])
+@pytest.mark.parametrize("file", ["config.json", "summary.json", "timeline.json", "simulation.json"])
 def test_a_damaged_file_is_named(tmp_path: Path, file: str) -> None:
     workdir = completed(tmp_path / "run")
     (workdir / file).write_text('{"trace')

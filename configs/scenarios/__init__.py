@@ -1,0 +1,1 @@
+"""Clusters and what happens to them, for `launch.simulate --scenario`."""
