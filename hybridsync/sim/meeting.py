@@ -48,7 +48,10 @@ class Meeting:
         self._world, self._num_members = world, num_members
         self._arrived: dict[int, tuple[Any, str, Process, Callable[[Total], object]]] = {}
         costs, sizes = world.network.cluster.costs, world.arithmetic.sizes
-        self._secs = costs.step_secs + world.network.cluster.all_reduce_secs(sizes.gradient, num_members)
+        cluster = world.network.cluster
+        self._secs = costs.step_secs + cluster.all_reduce_secs(sizes.gradient, num_members)
+        if cluster.colocated is not None:
+            self._secs += cluster.colocated.step_secs(costs.step_secs)
         self._sent = 2 * (num_members - 1) * sizes.gradient
 
     def deliver(
