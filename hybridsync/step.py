@@ -84,6 +84,12 @@ class Programs:
         part._lay_out(state, contribution)
         return part
 
+    def with_seed(self, seed: int) -> Programs:
+        """Return the same compiled programs for a run of another seed."""
+        other = copy.copy(self)
+        other.seed, other._key = seed, jax.random.key(seed)
+        return other
+
     def _lay_out(self, state: TrainState, contribution: Any) -> None:
         self.state, self.contribution = state, contribution
         self.parameters = Parameters(state.params, state.model_state)

@@ -6,6 +6,7 @@ process that had the same order. A state is never donated: an older one may stil
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -39,6 +40,12 @@ class RealArithmetic:
         self.sizes = Sizes(
             programs.contribution_layout.nbytes, programs.parameters_layout.nbytes, programs.state_layout.nbytes
         )
+
+    def of_seed(self, run: Run) -> RealArithmetic:
+        """Return the arithmetic of a run that differs in its seed and plan alone; nothing is compiled again."""
+        other = copy.copy(self)
+        other._run, other._programs = run, self._programs.with_seed(run.config.seed)
+        return other
 
     def start(self) -> TrainState:
         return jax.device_put(self._run.initial_state())

@@ -163,3 +163,15 @@ def test_a_simulation_measures_the_held_out_examples() -> None:
     final = World(run, Scenario(), RealArithmetic(run), recorder, loop, evaluator=evaluator(run)).run().final
     assert 0 <= final["accuracy"] <= 1
     assert final["loss"] > 0
+
+
+def test_another_seed_needs_no_other_programs() -> None:
+    run = run_of("asp", workers=1)
+    other = dataclasses.replace(run, config=dataclasses.replace(run.config, seed=4))
+    shared, own = RealArithmetic(run).of_seed(other), RealArithmetic(other)
+    states = []
+    for arithmetic in (shared, own):
+        state = arithmetic.start()
+        gradient = arithmetic.gradient(arithmetic.parameters(state), 7)
+        states.append(arithmetic.fingerprint(arithmetic.update(state, [gradient], units=1, factor=1.0, blend=1.0)))
+    assert states[0] == states[1]
