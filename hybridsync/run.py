@@ -69,7 +69,7 @@ class Run:
             if protocol.path is protocol.path.SERVER:
                 protocol.server_rule(members)
 
-    def programs(self, *, donate_parameters: bool) -> Programs:
+    def programs(self, *, donate_parameters: bool, donate_rest: bool = True) -> Programs:
         """Return the compiled programs (see `Programs`)."""
         return Programs(
             self.task,
@@ -78,6 +78,7 @@ class Run:
             workload=self.config.workload,
             seed=self.config.seed,
             donate_parameters=donate_parameters,
+            donate_rest=donate_rest,
         )
 
     def initial_state(self) -> TrainState:

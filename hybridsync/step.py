@@ -44,6 +44,8 @@ class Programs:
       seed: of the run.
       donate_parameters: whether `update` may reuse the parameters' memory. False where others read them while it
         runs (threads sharing one state).
+      donate_rest: whether it may reuse the memory of everything else in the state. False where a state is needed
+        again behind its update (a simulation, whose states are values).
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Programs:
         workload: int,
         seed: int,
         donate_parameters: bool,
+        donate_rest: bool = True,
     ) -> None:
         self.task, self.optimizer = task, optimizer
         self.unit_size, self.seed = unit_size, seed
@@ -63,7 +66,7 @@ class Programs:
         self._key = key
         self.unit_gradient = jax.jit(partial(_unit_gradient, task, optimizer.clip))
         self.total = jax.jit(_total)
-        donated = ("parameters", "opt_state", "counters") if donate_parameters else ("opt_state", "counters")
+        donated = ("parameters",) * donate_parameters + ("opt_state", "counters") * donate_rest
         self._update = jax.jit(self._update_program, donate_argnames=donated)
         example = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in self.batch(0).items()}
         state = abstract_state(task, optimizer)
@@ -80,6 +83,12 @@ class Programs:
         part = copy.copy(self)
         part._lay_out(state, contribution)
         return part
+
+    def with_seed(self, seed: int) -> Programs:
+        """Return the same compiled programs for a run of another seed."""
+        other = copy.copy(self)
+        other.seed, other._key = seed, jax.random.key(seed)
+        return other
 
     def _lay_out(self, state: TrainState, contribution: Any) -> None:
         self.state, self.contribution = state, contribution
@@ -100,7 +109,7 @@ class Programs:
         return self.unit_gradient(parameters, self.batch(unit), np.int32(unit), self._key)
 
     def update(self, state: TrainState, total: Any, *, units: int, factor: float, blend: float) -> TrainState:
-        """Return the state after one optimizer update; parts of `state` are donated.
+        """Return the state after one optimizer update; parts of `state` may be donated (see the class).
 
         Args:
           state: before it.

@@ -44,6 +44,10 @@ class Arithmetic(Protocol):
         """Return a contribution's loss, not a number where there is none."""
         ...
 
+    def non_finite(self, contribution: Any) -> str:
+        """Name the first entry of a contribution that is no finite number; "" where all are."""
+        ...
+
     def update(self, state: State, contributions: Sequence[Any], *, units: int, factor: float, blend: float) -> State:
         """Return the state after one update with the ordered sum of contributions, in which `units` units are."""
         ...
@@ -76,6 +80,9 @@ class Weightless:
 
     def loss(self, gradient: Any) -> float:
         return NO_LOSS
+
+    def non_finite(self, contribution: Any) -> str:
+        return ""
 
     def update(self, state: State, contributions: Sequence[Any], *, units: int, factor: float, blend: float) -> State:
         return state + 1
@@ -115,6 +122,9 @@ class Counting:
 
     def loss(self, gradient: Any) -> float:
         return NO_LOSS
+
+    def non_finite(self, contribution: Any) -> str:
+        return ""
 
     def update(self, state: Counts, contributions: Sequence[Any], *, units: int, factor: float, blend: float) -> Counts:
         digest, counts, summed = state.digest, dict(state.counts), 0

@@ -119,6 +119,57 @@ class Costs:
 
 
 @dataclass(frozen=True)
+class Colocated:
+    """Every worker's machine holds a part of the parameters as well, and what some machines send comes late.
+
+    An exchange of worker i with the machines j takes so much longer, where t_ij = latency_i + latency_j:
+
+        alone (asynchronous)      round_trips * sum_j t_ij + recovery * (max_j t_ij)^2
+        all at once (lock-step)   max(0, round_trips * max_i sum_j t_ij - Costs.step_secs) + incast * recovery * max t^2
+
+    Layers ask their machines in turn, so waits add up; in lock-step they lie beside the others' transfers. A flow that
+    has lost a packet grows its window by a packet a round trip, which takes the square of the round trip to make up.
+
+    Source: reconstruction; Chiu and Jain, Analysis of the increase and decrease algorithms, 1989, for the recovery.
+
+    Args:
+      latency_secs: more for what machine 0, 1, ... sends; one for each worker.
+      round_trips: with each machine in one exchange, in their turn.
+      recovery: seconds a squared second of round trip, for an exchange that has the ports to itself.
+      incast: how many times more where all exchange at once.
+
+    Raises:
+      ConfigError: a value is out of range.
+    """
+
+    latency_secs: tuple[float, ...]
+    round_trips: float = 1.0
+    recovery: float = 0.0
+    incast: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check(self, not_below=("round_trips", "recovery", "incast"))
+        if any(not 0 <= secs < math.inf for secs in self.latency_secs):
+            raise ConfigError(f"Colocated.latency_secs must hold seconds of 0 or more, got {min(self.latency_secs)}")
+
+    def exchange_secs(self, worker: int) -> float:
+        """Return how much longer an exchange of `worker` takes that has the ports to itself."""
+        trips = self._trips(worker)
+        return self.round_trips * math.fsum(trips) + self.recovery * max(trips, default=0.0) ** 2
+
+    def step_secs(self, beside_secs: float) -> float:
+        """Return how much longer a lock-step step takes, in which the transfers take `beside_secs` anyway."""
+        trips = [self._trips(worker) for worker in range(len(self.latency_secs))]
+        waits = self.round_trips * max((math.fsum(some) for some in trips), default=0.0)
+        longest = max((max(some, default=0.0) for some in trips), default=0.0)
+        return max(0.0, waits - beside_secs) + self.incast * self.recovery * longest**2
+
+    def _trips(self, worker: int) -> list[float]:
+        late = self.latency_secs
+        return [late[worker] + late[other] for other in range(len(late)) if other != worker]
+
+
+@dataclass(frozen=True)
 class Cluster:
     """Devices, links and costs.
 
@@ -126,6 +177,7 @@ class Cluster:
       devices: of worker 0, 1, ...; begun anew where there are more workers.
       worker_link, server_link: the ports of every worker, and of every server.
       costs: of the roles themselves.
+      colocated: the latency of machines that are worker and server; None where they are others, or all alike.
 
     Raises:
       ConfigError: there is no device.
@@ -135,6 +187,7 @@ class Cluster:
     worker_link: Link = Link()
     server_link: Link = Link()
     costs: Costs = Costs()
+    colocated: Colocated | None = None
 
     def __post_init__(self) -> None:
         if not self.devices:
@@ -301,6 +354,12 @@ class Scenario:
         Raises:
           ConfigError: it does.
         """
+        colocated = self.cluster.colocated
+        if colocated is not None and len(colocated.latency_secs) != num_workers:
+            raise ConfigError(
+                f"Colocated.latency_secs has {len(colocated.latency_secs)} machines, but the run has {num_workers} "
+                "workers; give each one"
+            )
         named = [each.worker for each in (*self.slow, *self.pauses, *self.joins)]
         named += [worker for partition in self.partitions for worker in partition.workers]
         named += [death.id for death in self.deaths if death.role == "worker"]

@@ -53,6 +53,8 @@ class Network:
         self._into_servers, self._from_servers = Port(rate), Port(rate)
         self._worker_rate = scenario.cluster.worker_link.bytes_per_sec
         self._latency = scenario.cluster.worker_link.latency_secs + scenario.cluster.server_link.latency_secs
+        late = scenario.cluster.colocated
+        self._longer = [late.exchange_secs(worker) for worker in range(len(late.latency_secs))] if late else []
         self._call_secs = scenario.cluster.worker_link.latency_secs + scenario.cluster.costs.call_secs
         self.num_bytes = 0
 
@@ -61,6 +63,8 @@ class Network:
         now = self._loop.now
         self.num_bytes += num_bytes
         shared, own = self._into_servers.through(now, num_bytes), now + num_bytes / self._worker_rate
+        if self._longer:
+            own = (shared if shared > own else own) + self._longer[worker]
         self._deliver(worker, (shared if shared > own else own) + self._latency, call, args)
 
     def from_server(self, worker: int, ready: float, num_bytes: int, call: Callable[..., object], *args: Any) -> None:

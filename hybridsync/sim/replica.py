@@ -46,9 +46,20 @@ class Replica:
         self._fingerprint = phase.fingerprint
         self.first_applied = self.last_applied = 0.0
 
-    def update(self, units: tuple[int, ...], state: Any, factor: float) -> None:
-        """Hold `state`, to which `units` were applied in one update."""
+    def update(
+        self,
+        units: tuple[int, ...],
+        state: Any,
+        factor: float,
+        slots: tuple[int, ...] = (),
+        dropped: tuple[int, ...] = (),
+    ) -> None:
+        """Hold `state`, to which `units` were applied in one update (see `hybridsync.paths.replica.Replica.update`)."""
         assert self._phase is not None
+        for unit in dropped:
+            self._dropped.add(unit)
+        if not units:
+            return
         self.state = state
         self._sequence += 1
         for start, stop in _ranges(units):
@@ -58,7 +69,7 @@ class Replica:
         self.first_applied = self.first_applied or self.last_applied
         if self._world.logs_updates:
             epoch, base, weight = self._phase.epoch.number, self._sequence - 1, float(len(units))
-            self._log.write(Entry(epoch, self._sequence, units, base, factor, weight, 1.0))
+            self._log.write(Entry(epoch, self._sequence, units, base, factor, weight, 1.0, slots))
 
     def held(self) -> Held | None:
         """Return what is held between two phases; None before the first."""

@@ -117,7 +117,7 @@ class Server(Process):
             return
         sequencer = self.sequencer
         try:
-            ticket, decisions = sequencer.offer(push, contribution, "")
+            ticket, decisions = sequencer.offer(push, contribution, self.world.arithmetic.non_finite(contribution))
         except HybridSyncError as error:
             self.world.network.from_server(push.worker, self.world.loop.now, 0, reply, error, None)
             return

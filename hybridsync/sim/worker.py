@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 from hybridsync import protocols
 from hybridsync.errors import HybridSyncError, PhaseRevoked
-from hybridsync.messages import WAITING, Capture, LeaseReply, LeaseRequest, PhaseReply, PhaseRequest, Report, Standing
+from hybridsync.messages import (
+    NON_FINITE,
+    WAITING,
+    Capture,
+    LeaseReply,
+    LeaseRequest,
+    PhaseReply,
+    PhaseRequest,
+    Report,
+    Standing,
+)
 from hybridsync.paths.allotment import Allotment
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
@@ -17,6 +27,7 @@ from hybridsync.sim.replica import Replica
 if TYPE_CHECKING:
     from hybridsync.sim.world import World
 
+Units = tuple[int, ...]
 PENDING: Any = object()
 """What a handler returns whose effect's result comes later."""
 
@@ -288,6 +299,7 @@ class SyncEngine(Engine):
         super().__init__(worker, phase)
         self._index = phase.members.index(worker.id)
         self._units: tuple[int, ...] = ()
+        self._unfit = ""
         self._began = 0.0
         self._meeting = self.world.meeting(phase)
 
@@ -316,7 +328,7 @@ class SyncEngine(Engine):
         return units[self._index : self._index + 1] if units else None
 
     def Compute(self, effect: Any) -> Any:
-        world = self.world
+        world, self._unfit = self.world, ""
         if not effect.units:
             return world.arithmetic.zero
         (unit,) = effect.units
@@ -331,13 +343,15 @@ class SyncEngine(Engine):
             return
         world = self.world
         self.recorder.compute("sync", started, world.loop.now, world.arithmetic.loss(gradient))
-        self.resume(gradient)
+        found = world.arithmetic.non_finite(gradient)
+        self._unfit = f"{NON_FINITE}: {found}" if found else ""
+        self.resume(world.arithmetic.zero if found else gradient)
 
     def Average(self, effect: Any) -> Any:
         self.recorder.doing = WAITING
         started = self.world.loop.now
         self._meeting.deliver(
-            self._index, effect.gradient, self.worker, lambda total: self._averaged(total, started)
+            self._index, effect.gradient, self._unfit, self.worker, lambda total: self._averaged(total, started)
         )
         return PENDING
 
@@ -349,19 +363,31 @@ class SyncEngine(Engine):
         self.resume(total)
 
     def LocalUpdate(self, effect: Any) -> Any:
-        worker, units = self.worker, self._units
+        replica, total = self.worker.replica, effect.mean
+        units, slots, dropped = self._outcome(total.reasons)
         factor = self.protocol.rate(len(units), len(self.phase.members))
-        state = effect.mean.applied_to(worker.replica.state, units=len(units), factor=factor)
-        self.world.loop.after(self.world.network.cluster.costs.update_secs, self._updated, state, factor)
+        state = total.applied_to(replica.state, units=len(units), factor=factor) if units else replica.state
+        secs = self.world.network.cluster.costs.update_secs
+        self.world.loop.after(secs, self._updated, state, factor, units, slots, dropped)
         return PENDING
 
-    def _updated(self, state: Any, factor: float) -> None:
-        if self._stale(self._updated, state, factor):
+    def _outcome(self, reasons: tuple[str, ...]) -> tuple[Units, Units, tuple[tuple[int, str], ...]]:
+        """Return the step's units that are in the total, in whose places of the mesh, and what was dropped and why."""
+        if not any(reasons):
+            return self._units, (), ()
+        kept = [(slot, unit) for slot, unit in enumerate(self._units) if not reasons[slot]]
+        dropped = tuple((unit, reasons[slot]) for slot, unit in enumerate(self._units) if reasons[slot])
+        return tuple(unit for _, unit in kept), tuple(slot for slot, _ in kept), dropped
+
+    def _updated(
+        self, state: Any, factor: float, units: Units, slots: Units, dropped: tuple[tuple[int, str], ...]
+    ) -> None:
+        if self._stale(self._updated, state, factor, units, slots, dropped):
             return
-        worker, units = self.worker, self._units
-        worker.replica.update(units, state, factor)
+        worker = self.worker
+        worker.replica.update(units, state, factor, slots, tuple(unit for unit, _ in dropped))
         if self._index == 0:  # one member speaks for the mesh, so that what it says keeps the order of the steps
-            self.recorder.settled(units, ())
+            self.recorder.settled(units, dropped)
         self.recorder.completed = self.allotment.position
         self.recorder.step(self._began, self.world.loop.now, len(units))
         self.resume(None)

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from configs import cifar_resnet8, digits_mlp, synthetic, text_lm
+from configs import cifar_resnet8, digits_async_hurts, digits_mlp, synthetic, text_lm
 from hybridsync.config import apply_overrides
 from hybridsync.data.cifar import CIFAR10, CIFAR100
 from hybridsync.errors import ConfigError, DataError
@@ -34,6 +34,10 @@ def gradient_shapes(module, *overrides):
 
 def test_digits_trains_an_mlp():
     assert gradient_shapes(digits_mlp) == 64 * 128 + 128 + 128 * 64 + 64 + 64 * 10 + 10
+
+
+def test_the_job_that_asynchrony_hurts_trains_the_same_mlp():
+    assert gradient_shapes(digits_async_hurts) == gradient_shapes(digits_mlp)
 
 
 def test_text_trains_a_decoder_on_a_text_that_comes_with_python():

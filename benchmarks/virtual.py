@@ -1,0 +1,55 @@
+"""Simulated runs for the benchmarks: a configuration and a scenario in, the summary of the run out."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from configs import tally
+from hybridsync.config import CheckpointConfig, RunConfig, TelemetryConfig
+from hybridsync.run import Run
+from hybridsync.sim.arithmetic import Arithmetic, Sizes, Weightless
+from hybridsync.sim.cluster import Scenario
+from hybridsync.sim.loop import Loop, VirtualClock
+from hybridsync.sim.world import World
+from hybridsync.telemetry.recorder import Recorder
+from hybridsync.telemetry.summary import Summary
+
+SIZES = Sizes(gradient=1, parameters=1, state=1)
+"""Of a model whose transfers are in the cluster's other costs already."""
+TICK_SECS = 1.0
+"""How often the manager looks around; whatever matters wakes it up besides."""
+SELDOM_SECS = 1e9
+"""Saves and lines of metrics by time would only be in the way."""
+
+
+def quiet(config: RunConfig) -> RunConfig:
+    """Return the configuration without saves by time, metrics and a timeline."""
+    return dataclasses.replace(
+        config,
+        checkpoint=CheckpointConfig(secs=SELDOM_SECS),
+        telemetry=TelemetryConfig(log_secs=SELDOM_SECS, timeline=False),
+    )
+
+
+def simulated(run: Run, scenario: Scenario, arithmetic: Arithmetic, evaluator: Any = None) -> Summary:
+    """Simulate a run to its end, from the configuration's seed.
+
+    Raises:
+      HybridSyncError: the run could not go on.
+    """
+    loop = Loop()
+    recorder = Recorder.null(VirtualClock(loop))
+    options = {"seed": run.config.seed, "tick_secs": TICK_SECS, "evaluator": evaluator}
+    return World(run, scenario, arithmetic, recorder, loop, **options).run()
+
+
+def seconds_of(config: RunConfig, scenario: Scenario, sizes: Sizes = SIZES) -> float:
+    """Return the virtual seconds of a run in which nothing but time is computed.
+
+    Raises:
+      HybridSyncError: the run could not go on.
+    """
+    config = quiet(config)
+    run = Run(config, tally.task(config), tally.optimizer(config), None)  # neither is looked at
+    return simulated(run, scenario, Weightless(sizes)).seconds

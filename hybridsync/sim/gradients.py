@@ -1,0 +1,83 @@
+"""Real gradients in virtual time: each on the version of the model that its worker would have held, on one device.
+
+The programs are those of every other runtime, so accuracy under staleness is real, and bits are those of a run in one
+process that had the same order. A state is never donated: an older one may still be captured, kept or computed on.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from hybridsync.evaluation import Evaluator
+from hybridsync.layout import fingerprint, first_non_finite
+from hybridsync.messages import Capture
+from hybridsync.run import Run
+from hybridsync.sim.arithmetic import Sizes
+from hybridsync.state import TrainState
+from hybridsync.step import Parameters
+from hybridsync.units import UnitSet
+
+
+class RealArithmetic:
+    """The compiled programs of a run (see `hybridsync.sim.arithmetic.Arithmetic`).
+
+    A state is a TrainState, what a gradient is computed on its Parameters, a contribution what `hybridsync.step`
+    calls one; all on jax's default device.
+
+    Args:
+      run: task, optimizer and values.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._programs = programs = run.programs(donate_parameters=False, donate_rest=False)
+        self.zero = programs.zero
+        self.sizes = Sizes(
+            programs.contribution_layout.nbytes, programs.parameters_layout.nbytes, programs.state_layout.nbytes
+        )
+
+    def of_seed(self, run: Run) -> RealArithmetic:
+        """Return the arithmetic of a run that differs in its seed and plan alone; nothing is compiled again."""
+        other = copy.copy(self)
+        other._run, other._programs = run, self._programs.with_seed(run.config.seed)
+        return other
+
+    def start(self) -> TrainState:
+        return jax.device_put(self._run.initial_state())
+
+    def parameters(self, state: TrainState) -> Parameters:
+        return Parameters(state.params, state.model_state)
+
+    def gradient(self, parameters: Parameters, unit: int) -> Any:
+        return self._programs.gradient(parameters, unit)
+
+    def loss(self, gradient: Any) -> Any:
+        return gradient["floats"]["loss"]
+
+    def non_finite(self, contribution: Any) -> str:
+        return first_non_finite(contribution) or ""
+
+    def update(
+        self, state: TrainState, contributions: Sequence[Any], *, units: int, factor: float, blend: float
+    ) -> TrainState:
+        programs = self._programs
+        total = contributions[0] if len(contributions) == 1 else programs.total(tuple(contributions))
+        return programs.update(state, total, units=units, factor=factor, blend=blend)
+
+    def fingerprint(self, state: TrainState) -> str:
+        return fingerprint(state)
+
+
+def evaluator(run: Run) -> Callable[[TrainState, Capture], dict[str, Any] | None]:
+    """Return what measures a captured state on the task's held-out examples, as every runtime's chief does."""
+    measure = Evaluator(run.task)
+
+    def evaluate(state: TrainState, capture: Capture) -> dict[str, Any] | None:
+        return measure.evaluate(jax.tree.map(np.asarray, state), UnitSet(capture.applied))
+
+    return evaluate
