@@ -44,6 +44,10 @@ class Arithmetic(Protocol):
         """Return a contribution's loss, not a number where there is none."""
         ...
 
+    def non_finite(self, contribution: Any) -> str:
+        """Name the first entry of a contribution that is no finite number; "" where all are."""
+        ...
+
     def update(self, state: State, contributions: Sequence[Any], *, units: int, factor: float, blend: float) -> State:
         """Return the state after one update with the ordered sum of contributions, in which `units` units are."""
         ...
@@ -77,6 +81,9 @@ class Weightless:
     def loss(self, gradient: Any) -> float:
         return NO_LOSS
 
+    def non_finite(self, contribution: Any) -> str:
+        return ""
+
     def update(self, state: State, contributions: Sequence[Any], *, units: int, factor: float, blend: float) -> State:
         return state + 1
 
@@ -97,12 +104,13 @@ class Counting:
 
     Args:
       sizes: of the messages.
+      unfit: units whose contribution is no finite number.
     """
 
     zero = (0, ())
 
-    def __init__(self, sizes: Sizes) -> None:
-        self.sizes = sizes
+    def __init__(self, sizes: Sizes, unfit: frozenset[int] = frozenset()) -> None:
+        self.sizes, self._unfit = sizes, unfit
 
     def start(self) -> Counts:
         return Counts(1, {})
@@ -115,6 +123,9 @@ class Counting:
 
     def loss(self, gradient: Any) -> float:
         return NO_LOSS
+
+    def non_finite(self, contribution: Any) -> str:
+        return next((f"unit {unit}" for unit in contribution[1] if unit in self._unfit), "")
 
     def update(self, state: Counts, contributions: Sequence[Any], *, units: int, factor: float, blend: float) -> Counts:
         digest, counts, summed = state.digest, dict(state.counts), 0

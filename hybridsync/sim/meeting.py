@@ -11,10 +11,14 @@ if TYPE_CHECKING:
 
 
 class Total:
-    """The ordered contributions of a step, and the states that their update has led to."""
+    """The ordered contributions of a step, and the states that their update has led to.
 
-    def __init__(self, world: World, contributions: list[Any]) -> None:
-        self._world, self._contributions = world, contributions
+    Attributes:
+      reasons: why a member contributed nothing for its unit, "" where it did, in member order.
+    """
+
+    def __init__(self, world: World, contributions: list[Any], reasons: tuple[str, ...]) -> None:
+        self._world, self._contributions, self.reasons = world, contributions, reasons
         self._after: dict[str, Any] = {}
         self._first: tuple[Any, Any] | None = None
 
@@ -42,22 +46,27 @@ class Meeting:
 
     def __init__(self, world: World, num_members: int) -> None:
         self._world, self._num_members = world, num_members
-        self._arrived: dict[int, tuple[Any, Process, Callable[[Total], object]]] = {}
+        self._arrived: dict[int, tuple[Any, str, Process, Callable[[Total], object]]] = {}
         costs, sizes = world.network.cluster.costs, world.arithmetic.sizes
         self._secs = costs.step_secs + world.network.cluster.all_reduce_secs(sizes.gradient, num_members)
         self._sent = 2 * (num_members - 1) * sizes.gradient
 
-    def deliver(self, index: int, contribution: Any, member: Process, then: Callable[[Total], object]) -> None:
-        """Deliver the contribution of the member at `index`; `then` gets the total of all."""
-        self._arrived[index] = contribution, member, then
+    def deliver(
+        self, index: int, contribution: Any, reason: str, member: Process, then: Callable[[Total], object]
+    ) -> None:
+        """Deliver the contribution of the member at `index`, or why it has none; `then` gets the total of all."""
+        self._arrived[index] = contribution, reason, member, then
         if len(self._arrived) == self._num_members:
             self._world.loop.after(self._secs, self._end)
 
     def _end(self) -> None:
         arrived, self._arrived = self._arrived, {}
-        if any(member.dead or member.stopped for _, member, _ in arrived.values()):
+        if any(member.dead or member.stopped for _, _, member, _ in arrived.values()):
             return  # nobody gets a total that somebody did not live to give: they are called back
-        total = Total(self._world, [arrived[index][0] for index in sorted(arrived)])
+        order = sorted(arrived)
+        total = Total(
+            self._world, [arrived[index][0] for index in order], tuple(arrived[index][1] for index in order)
+        )
         self._world.network.num_bytes += self._sent
-        for index in sorted(arrived):
-            arrived[index][2](total)
+        for index in order:
+            arrived[index][3](total)

@@ -45,20 +45,33 @@ class Replica:
         self._applied, self._dropped = UnitSet(phase.applied), UnitSet(phase.dropped)
         self._fingerprint = phase.fingerprint
         self.first_applied = self.last_applied = 0.0
+        self._world.watch.entered(self._owner, phase, self.state)
 
-    def update(self, units: tuple[int, ...], state: Any, factor: float) -> None:
-        """Hold `state`, to which `units` were applied in one update."""
+    def update(
+        self,
+        units: tuple[int, ...],
+        state: Any,
+        factor: float,
+        slots: tuple[int, ...] = (),
+        dropped: tuple[int, ...] = (),
+    ) -> None:
+        """Hold `state`, to which `units` were applied in one update (see `hybridsync.paths.replica.Replica.update`)."""
         assert self._phase is not None
+        for unit in dropped:
+            self._dropped.add(unit)
+        if not units:
+            return
         self.state = state
         self._sequence += 1
         for start, stop in _ranges(units):
             self._applied.add_range(start, stop)
         self._fingerprint = ""
         self.last_applied = self._world.loop.now
+        self._world.watch.applied(self._owner, self._phase, self._sequence, (), units)
         self.first_applied = self.first_applied or self.last_applied
         if self._world.logs_updates:
             epoch, base, weight = self._phase.epoch.number, self._sequence - 1, float(len(units))
-            self._log.write(Entry(epoch, self._sequence, units, base, factor, weight, 1.0))
+            self._log.write(Entry(epoch, self._sequence, units, base, factor, weight, 1.0, slots))
 
     def held(self) -> Held | None:
         """Return what is held between two phases; None before the first."""

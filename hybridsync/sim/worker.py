@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 from hybridsync import protocols
 from hybridsync.errors import HybridSyncError, PhaseRevoked
-from hybridsync.messages import WAITING, Capture, LeaseReply, LeaseRequest, PhaseReply, PhaseRequest, Report, Standing
+from hybridsync.messages import (
+    NON_FINITE,
+    WAITING,
+    Capture,
+    LeaseReply,
+    LeaseRequest,
+    PhaseReply,
+    PhaseRequest,
+    Report,
+    Standing,
+)
 from hybridsync.paths.allotment import Allotment
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
@@ -17,6 +27,7 @@ from hybridsync.sim.replica import Replica
 if TYPE_CHECKING:
     from hybridsync.sim.world import World
 
+Units = tuple[int, ...]
 PENDING: Any = object()
 """What a handler returns whose effect's result comes later."""
 
@@ -48,11 +59,6 @@ class Worker(Process):
             return Standing(self._phase, False)
         return Standing(self._phase, True, self._engine.allotment.ranges, self.recorder.completed)
 
-    def leave(self) -> None:
-        super().leave()
-        if self._engine is not None:
-            self._engine.close()
-
     def kill(self) -> None:
         super().kill()
         if self._engine is not None:
@@ -72,7 +78,7 @@ class Worker(Process):
 
     def _next(self, after: Epoch, failure: str) -> None:
         request = PhaseRequest(self.id, self.incarnation, after, self.replica.held(), failure)
-        self.call("next_phase", lambda: self.world.chief.phase_for(request), self._told)
+        self.call("next_phase", lambda: self.world.phase_for(request), self._told)
 
     def _told(self, reply: PhaseReply | HybridSyncError) -> None:
         if isinstance(reply, HybridSyncError) or reply.done:
@@ -87,7 +93,7 @@ class Worker(Process):
 
     def capture(self, epoch: Epoch, final: bool) -> Capture:
         """Keep a copy of the replica (see `HolderPort.capture`)."""
-        self.reach()
+        self.await_reached()
         capture = self.replica.capture(epoch)
         self.world.spend(self.world.network.cluster.costs.capture_secs)
         return capture
@@ -179,7 +185,7 @@ class Engine:
         worker, allotment = self.worker, self.allotment
         completed = min(self.recorder.completed, allotment.known)
         request = LeaseRequest(worker.id, worker.incarnation, self.phase.epoch, allotment.known, completed)
-        worker.call("lease", lambda: self.world.chief.units_for(request), self._given)
+        worker.call("lease", lambda: self.world.units_for(request), self._given)
 
     def _given(self, reply: LeaseReply | HybridSyncError) -> None:
         if self._over:
@@ -288,6 +294,7 @@ class SyncEngine(Engine):
         super().__init__(worker, phase)
         self._index = phase.members.index(worker.id)
         self._units: tuple[int, ...] = ()
+        self._unfit = ""
         self._began = 0.0
         self._meeting = self.world.meeting(phase)
 
@@ -316,7 +323,7 @@ class SyncEngine(Engine):
         return units[self._index : self._index + 1] if units else None
 
     def Compute(self, effect: Any) -> Any:
-        world = self.world
+        world, self._unfit = self.world, ""
         if not effect.units:
             return world.arithmetic.zero
         (unit,) = effect.units
@@ -331,13 +338,15 @@ class SyncEngine(Engine):
             return
         world = self.world
         self.recorder.compute("sync", started, world.loop.now, world.arithmetic.loss(gradient))
-        self.resume(gradient)
+        found = world.arithmetic.non_finite(gradient)
+        self._unfit = f"{NON_FINITE}: {found}" if found else ""
+        self.resume(world.arithmetic.zero if found else gradient)
 
     def Average(self, effect: Any) -> Any:
         self.recorder.doing = WAITING
         started = self.world.loop.now
         self._meeting.deliver(
-            self._index, effect.gradient, self.worker, lambda total: self._averaged(total, started)
+            self._index, effect.gradient, self._unfit, self.worker, lambda total: self._averaged(total, started)
         )
         return PENDING
 
@@ -349,19 +358,31 @@ class SyncEngine(Engine):
         self.resume(total)
 
     def LocalUpdate(self, effect: Any) -> Any:
-        worker, units = self.worker, self._units
+        replica, total = self.worker.replica, effect.mean
+        units, slots, dropped = self._outcome(total.reasons)
         factor = self.protocol.rate(len(units), len(self.phase.members))
-        state = effect.mean.applied_to(worker.replica.state, units=len(units), factor=factor)
-        self.world.loop.after(self.world.network.cluster.costs.update_secs, self._updated, state, factor)
+        state = total.applied_to(replica.state, units=len(units), factor=factor) if units else replica.state
+        secs = self.world.network.cluster.costs.update_secs
+        self.world.loop.after(secs, self._updated, state, factor, units, slots, dropped)
         return PENDING
 
-    def _updated(self, state: Any, factor: float) -> None:
-        if self._stale(self._updated, state, factor):
+    def _outcome(self, reasons: tuple[str, ...]) -> tuple[Units, Units, tuple[tuple[int, str], ...]]:
+        """Return the step's units that are in the total, in whose places of the mesh, and what was dropped and why."""
+        if not any(reasons):
+            return self._units, (), ()
+        kept = [(slot, unit) for slot, unit in enumerate(self._units) if not reasons[slot]]
+        dropped = tuple((unit, reasons[slot]) for slot, unit in enumerate(self._units) if reasons[slot])
+        return tuple(unit for _, unit in kept), tuple(slot for slot, _ in kept), dropped
+
+    def _updated(
+        self, state: Any, factor: float, units: Units, slots: Units, dropped: tuple[tuple[int, str], ...]
+    ) -> None:
+        if self._stale(self._updated, state, factor, units, slots, dropped):
             return
-        worker, units = self.worker, self._units
-        worker.replica.update(units, state, factor)
+        worker = self.worker
+        worker.replica.update(units, state, factor, slots, tuple(unit for unit, _ in dropped))
         if self._index == 0:  # one member speaks for the mesh, so that what it says keeps the order of the steps
-            self.recorder.settled(units, ())
+            self.recorder.settled(units, dropped)
         self.recorder.completed = self.allotment.position
         self.recorder.step(self._began, self.world.loop.now, len(units))
         self.resume(None)
