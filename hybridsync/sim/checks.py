@@ -11,12 +11,14 @@ from typing import Any
 
 from hybridsync import protocols
 from hybridsync.applylog import Entry
+from hybridsync.chief.leasing import MESH
 from hybridsync.messages import LeaseReply, LeaseRequest, PhaseRequest, Push, PushReply, Report
 from hybridsync.plan import Phase
 from hybridsync.protocols.base import Path
 from hybridsync.sim.arithmetic import Counting, Counts, Sizes
 from hybridsync.sim.process import Process
 from hybridsync.sim.server import Server
+from hybridsync.sim.worker import Worker
 from hybridsync.sim.world import Units, Watch
 from hybridsync.units import UnitSet
 
@@ -45,6 +47,13 @@ class Checks(Watch):
         self._held: set[int] = set()
         self._told: set[int] = set()
         self._lost = 0
+        self.begin_life()
+
+    def begin_life(self) -> None:
+        """Watch another world of the run: other processes, whose lives are counted from 0 again."""
+        self._fences: dict[tuple[int, int], int] = {}
+        self._incarnations: dict[int, int] = {}
+        self._followed = False
 
     def fail(self, text: str) -> Violation:
         """Return the violation that ends the trial: the first one, whatever goes wrong after it."""
@@ -68,7 +77,14 @@ class Checks(Watch):
             raise self.fail(f"{who} with a state of units {held}, it is said to hold {phase.applied}")
 
     def granted(self, request: LeaseRequest, reply: LeaseReply) -> None:
-        """Units go out in the newest epoch alone, and the accounts add up."""
+        """Units go out in the newest epoch alone, to a worker's newest process, and the accounts add up."""
+        worker = request.worker
+        newest = self._incarnations[worker] = max(self._incarnations.get(worker, 0), request.incarnation)
+        if request.incarnation < newest:
+            raise self.fail(
+                f"worker {request.worker} was given units as incarnation {request.incarnation}, but {newest} has "
+                "taken its place"
+            )
         if reply.ranges and request.epoch.number < self._newest:
             raise self.fail(
                 f"worker {request.worker} was given units {reply.ranges} in epoch {request.epoch}, but epoch "
@@ -100,6 +116,8 @@ class Checks(Watch):
         for push in pushes:
             if push.epoch != epoch:
                 raise self.fail(f"{who}, which were pushed in epoch {push.epoch}")
+            if self._fences.get((process.pid, push.worker), -1) >= push.incarnation:
+                raise self.fail(f"{who} of worker {push.worker}, whose incarnation {push.incarnation} is fenced")
             if bound is not None and sequence - 1 - push.base > bound:
                 raise self.fail(f"{who} at staleness {sequence - 1 - push.base}; {phase.spec} allows {bound}")
         if before is units:
@@ -111,10 +129,19 @@ class Checks(Watch):
             if epoch.number == self._newest:
                 self._held.update(units)
 
+    def fenced(self, server: Process, worker: int, incarnation: int) -> None:
+        """From now on nothing of the process is applied."""
+        self._fences[server.pid, worker] = max(incarnation, self._fences.get((server.pid, worker), 0))
+
     def acknowledged(self, server: Process, push: Push, reply: PushReply) -> None:
-        """An acknowledged unit is in the state, or dropped for good."""
+        """An acknowledged unit is in the state, or dropped for good; nobody is answered who is out of date."""
         assert isinstance(server, Server)
         sequencer = server.sequencer
+        who = f"{server.address} answers worker {push.worker}"
+        if push.epoch != sequencer.epoch:
+            raise self.fail(f"{who} of epoch {push.epoch} in epoch {sequencer.epoch}")
+        if self._fences.get((server.pid, push.worker), -1) >= push.incarnation:
+            raise self.fail(f"{who}, incarnation {push.incarnation}, which is fenced")
         if sequencer.epoch.number != self._newest:
             return
         for unit in push.units:
@@ -123,14 +150,25 @@ class Checks(Watch):
 
     # --- the end ---
 
-    def check_end(self, workload: int, lives: int, *, forgetful: bool, num_unfit: int) -> None:
+    def check_saved(self) -> None:
+        """Check that a run which was asked to stop has saved the newest state.
+
+        Raises:
+          Violation: it has not.
+        """
+        assert self.world is not None
+        before = self.phases.get(self._newest)
+        if before is not None and before.servers and self.world.num_chiefs == 1:
+            applied = UnitSet(self.world.workdir.commits[-1].capture.applied)
+            self._check_newest(before, applied, "the run was stopped")
+
+    def check_end(self, workload: int, unfit: frozenset[int], lives: int) -> None:
         """Check what the run has left.
 
         Args:
           workload: units that were to be applied.
+          unfit: units whose contribution is no finite number.
           lives: worlds that the run took.
-          forgetful: a chief was lost with what it had counted.
-          num_unfit: units that may be counted as applied until it is told that they were dropped.
 
         Raises:
           Violation: something that must hold does not.
@@ -152,9 +190,12 @@ class Checks(Watch):
             raise self.fail(str(violation)) from None
         if replayed != state:
             raise self.fail(f"the apply log of {len(world.log)} updates does not lead to the final state")
+        gone = [unit for unit in ledger.dropped() if unit not in unfit and world.hosts.ended_on[unit] < 2]
+        if gone and lives == 1:
+            raise self.fail(f"units {gone} were dropped, though nothing is wrong with them")
         again = sum(times - 1 for times in self._times.values() if times)
-        at_least = 0 if forgetful or lives > 1 else self._lost
-        if not at_least <= counts.rolled_back <= again + num_unfit:
+        at_least = 0 if world.num_chiefs > 1 or lives > 1 else self._lost
+        if not at_least <= counts.rolled_back <= again + len(unfit):  # unfit ones count as applied until they are told
             raise self.fail(
                 f"{counts.rolled_back} units are said to have been rolled back, {again} were applied again and the "
                 f"chief had heard of {at_least} that were lost with a server"
@@ -175,21 +216,46 @@ class Checks(Watch):
 
     def _begin(self, phase: Phase) -> None:
         """Note what a new phase's starting state has lost of what was applied before."""
-        before = self.phases.get(self._newest)
+        world, before = self.world, self.phases.get(self._newest)
+        assert world is not None
         applied, dropped = UnitSet(phase.applied), UnitSet(phase.dropped)
-        if before is not None and protocols.parse(before.spec).path is Path.SERVER:
+        if before is not None and self._followed and protocols.parse(before.spec).path is Path.SERVER:
             self._lost += sum(1 for unit in self._told if unit not in applied and unit not in dropped)
+        if before is not None and self._followed and world.num_chiefs == 1:
+            self._check_newest(before, applied, f"epoch {phase.epoch} begins")
+        self._followed = True
         self._told = set()
         self._held = set(applied)
         self._newest = phase.epoch.number
         self.phases[self._newest] = phase
 
+    def _check_newest(self, before: Phase, applied: UnitSet, what: str) -> None:
+        """Check that the newest state that somebody holds is the one that the run goes on from."""
+        world = self.world
+        assert world is not None
+        lost = [unit for unit in self._held if unit not in applied]
+        if not lost:
+            return
+        if before.servers:
+            if not any(world.at(address).dead for address in before.servers):
+                raise self.fail(f"{what} without units {lost}, which {before.servers} hold")
+            return
+        for worker in before.members if world.network.reliable else ():
+            process = world.hosts.newest["worker", worker]
+            held = process.held() if isinstance(process, Worker) and not process.dead else None
+            if held is not None and held.epoch == before.epoch and held.units > len(applied):
+                raise self.fail(f"{what} without units {lost}, but {process.address} holds {held}")
+
     def _check_accounts(self) -> None:
         assert self.world is not None
+        chief = self.world.chief
         try:
-            self.world.chief.ledger.check()
+            chief.ledger.check()
         except AssertionError as error:
             raise self.fail(f"the accounting does not add up: {error}") from None
+        live = {MESH, *(f"worker {worker}" for worker in chief.live_workers())}
+        if gone := chief.ledger.holders().keys() - live:
+            raise self.fail(f"{sorted(gone)} have units leased, but are gone")
 
 
 def replay(log: list[Entry]) -> Counts:

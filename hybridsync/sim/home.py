@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -167,7 +168,7 @@ class Disk:
       closed: the process that writes has ended; what is under way comes to nothing.
     """
 
-    durable = True
+    durable: bool = True
 
     def __init__(self, world: World, keeper: Keeper, fails: tuple[int, ...], workdir: Workdir) -> None:
         self._world, self._keeper, self._fails, self._workdir = world, keeper, fails, workdir
@@ -228,12 +229,18 @@ class Disk:
 
 
 class Hosts:
-    """Starts, ends and replaces the roles' processes: the supervisors of a simulation."""
+    """Starts, ends and replaces the roles' processes: the supervisors of a simulation.
+
+    Attributes:
+      newest: the process of each place.
+      ended_on: unit -> how many processes ended while they computed it; -1 is none.
+    """
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._lives: dict[tuple[str, int], int] = {}
         self._unheard: list[RoleEvent] = []
+        self.ended_on: Counter[int] = Counter()
         self.newest: dict[tuple[str, int], Process] = {}
 
     def start(self, role: str, role_id: int) -> None:
@@ -278,6 +285,7 @@ class Hosts:
     def _end(self, process: Process, reason: str, back_secs: float | None) -> None:
         world, costs = self._world, self._world.network.cluster.costs
         unit = process.unit if isinstance(process, Worker) else -1
+        self.ended_on[unit] += 1
         process.kill()
         event = RoleEvent(process.role, process.id, process.pid, reason, world.clock.wall(), unit)
         world.loop.after(costs.notice_secs, self._notice, event)

@@ -91,6 +91,7 @@ class Server(Process):
         """Refuse `worker` up to `incarnation` (see `ServerPort.fence`)."""
         self.await_reached()
         if self.sequencer.epoch == epoch:
+            self.world.watch.fenced(self, worker, incarnation)
             self._carry_out(self.sequencer.fence(worker, incarnation))
             self._release()
 
@@ -108,6 +109,7 @@ class Server(Process):
         world = self.world
         ready = max(world.loop.now, self._busy_until)
         answer = PushReply(self.sequencer.sequence)
+        world.watch.acknowledged(self, push, answer)
         world.network.from_server(
             push.worker, ready, world.arithmetic.sizes.parameters, reply, answer, self._parameters
         )

@@ -73,6 +73,7 @@ def try_schedule(
     seconds, calls = 0.0, 0
     scenario = schedule.scenario
     for life in range(1, MAX_LIVES):
+        checks.begin_life()
         loop = Loop()
         world = World(
             run,
@@ -91,14 +92,15 @@ def try_schedule(
         seconds, calls = seconds + loop.now, calls + loop.num_calls
         if how in ("completed", "diverged"):
             if how == "completed":
-                forgetful = any(death.role == "chief" for death in schedule.scenario.deaths)
-                checks.check_end(schedule.units, life, forgetful=forgetful, num_unfit=len(schedule.unfit))
+                checks.check_end(schedule.units, schedule.unfit, life)
             elif not schedule.unfit:
                 raise checks.fail("the run has diverged, though every contribution is finite")
             units = world.chief.counts()
             return Outcome(
                 how, units.applied, units.dropped, len(checks.phases), life, units.rolled_back, seconds, calls
             )
+        if how == "preempted":
+            checks.check_saved()
         scenario = dataclasses.replace(scenario, preempt_secs=math.inf)
     raise checks.fail(f"the run has not ended after {MAX_LIVES} starts")
 

@@ -10,6 +10,7 @@ from hybridsync.messages import (
     NON_FINITE,
     WAITING,
     Capture,
+    Held,
     LeaseReply,
     LeaseRequest,
     PhaseReply,
@@ -63,6 +64,10 @@ class Worker(Process):
         super().kill()
         if self._engine is not None:
             self._engine.close()
+
+    def held(self) -> Held | None:
+        """Return the state that the process holds; None where it holds none."""
+        return self.replica.held()
 
     # --- phases ---
 

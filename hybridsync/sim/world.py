@@ -55,8 +55,11 @@ class Watch:
     def applied(self, process: Process, phase: Phase, sequence: int, pushes: tuple[Push, ...], units: Units) -> None:
         """A server, or a member of a mesh, which has no pushes, applied units, by which it came to `sequence`."""
 
+    def fenced(self, server: Process, worker: int, incarnation: int) -> None:
+        """A server is told to refuse a worker's processes up to `incarnation`."""
+
     def acknowledged(self, server: Process, push: Push, reply: PushReply) -> None:
-        """A server answers a push."""
+        """A server answers a push or a pull."""
 
     def served(self, server: Process, phase: Phase) -> None:
         """A server serves a phase."""
@@ -144,7 +147,7 @@ class World:
         self._meetings: dict[Epoch, Meeting] = {}
         self._evaluator = evaluator
         self._recorder, self._tick_secs = recorder, tick_secs
-        self._num_chiefs = 0
+        self.num_chiefs = 0
         self.hosts = Hosts(self)
         self._open_chief(restarted=False)
 
@@ -155,8 +158,8 @@ class World:
         ledger, held, state = workdir.open(config.workload, self.arithmetic.start(), alive=restarted)
         held = replace(held, fingerprint=self.arithmetic.fingerprint(state))
         capture = Capture(1, held, ledger.applied().ranges(), ledger.dropped().ranges(), size, 0.0, 0.0)
-        self.home = f"chief-{self._num_chiefs}"
-        self._num_chiefs += 1
+        self.home = f"chief-{self.num_chiefs}"
+        self.num_chiefs += 1
         self.chief = Chief(
             ledger, config.workers, self.schema, self.clock, num_servers=config.servers, restarted=restarted
         )

@@ -46,6 +46,32 @@ class Commit:
     secs: float
 
 
+class Commits(Protocol):
+    """Commits and evaluates captures behind the training (`Committer`, or a simulated disk)."""
+
+    @property
+    def durable(self) -> bool:
+        """Whether commits outlive the process."""
+        ...
+
+    def submit(
+        self,
+        capture: Capture,
+        source: str,
+        ledger: dict[str, Any],
+        run: dict[str, Any],
+        *,
+        evaluate: bool,
+        after: threading.Event,
+    ) -> tuple[Future[Commit], Future[Any]]:
+        """Start a commit; returns its end, and the end of the evaluation behind it (see `Committer.submit`)."""
+        ...
+
+    def close(self) -> None:
+        """Wait for the commits under way."""
+        ...
+
+
 class _Answer:
     """Puts what the block raises into a future, whoever waits there: no error ends the thread that carries it."""
 

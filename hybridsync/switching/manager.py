@@ -19,7 +19,7 @@ from hybridsync.protocols.base import Path
 from hybridsync.run import Run
 from hybridsync.switching import machine
 from hybridsync.switching.arrivals import START_DEADLINE_SECS, TICK_SECS, Arrivals
-from hybridsync.switching.commits import Commit, Committer
+from hybridsync.switching.commits import Commit, Commits
 from hybridsync.switching.machine import Command, Step
 from hybridsync.switching.pace import Pace
 from hybridsync.switching.recovery import GATHER_SECS, UNREACHED, Keeper, Reach, Recovery, Start, give_up
@@ -72,7 +72,7 @@ class Manager:
         servers: Callable[[], Mapping[str, ServerPort]],
         holder_at: Callable[[str], HolderPort],
         epochs: Epochs,
-        committer: Committer,
+        committer: Commits,
         reporter: Reporter,
         keeper: Keeper,
         clock: Clock,

@@ -15,7 +15,7 @@ from hybridsync.messages import Capture
 from hybridsync.plan import Phase
 from hybridsync.run import Run
 from hybridsync.switching.arrivals import TICK_SECS
-from hybridsync.switching.commits import COMMIT_DEADLINE_SECS, Commit, Committer, result_of
+from hybridsync.switching.commits import COMMIT_DEADLINE_SECS, Commit, Commits, result_of
 from hybridsync.switching.reporter import Reporter
 
 
@@ -36,7 +36,7 @@ class Saving:
     """
 
     def __init__(
-        self, run: Run, board: Board, committer: Committer, reporter: Reporter, clock: Clock, submitted: Capture | None
+        self, run: Run, board: Board, committer: Commits, reporter: Reporter, clock: Clock, submitted: Capture | None
     ) -> None:
         self._run, self._board, self._committer = run, board, committer
         self._reporter, self._clock, self.submitted = reporter, clock, submitted
