@@ -174,3 +174,7 @@ class Protocol(ABC):
     @abstractmethod
     def rate(self, num_units: int, num_workers: int) -> float:
         """Return the factor on the schedule's learning rate of an update with `num_units` units."""
+
+    def staleness_bound(self, num_workers: int) -> int | None:
+        """Return how many updates may lie between a gradient's parameters and its update; None is any number."""
+        return None

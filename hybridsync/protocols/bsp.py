@@ -34,3 +34,6 @@ class Bsp(Protocol):
 
     def rate(self, num_units: int, num_workers: int) -> float:
         return float(num_units)
+
+    def staleness_bound(self, num_workers: int) -> int | None:
+        return 0

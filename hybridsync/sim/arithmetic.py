@@ -104,12 +104,13 @@ class Counting:
 
     Args:
       sizes: of the messages.
+      unfit: units whose contribution is no finite number.
     """
 
     zero = (0, ())
 
-    def __init__(self, sizes: Sizes) -> None:
-        self.sizes = sizes
+    def __init__(self, sizes: Sizes, unfit: frozenset[int] = frozenset()) -> None:
+        self.sizes, self._unfit = sizes, unfit
 
     def start(self) -> Counts:
         return Counts(1, {})
@@ -124,7 +125,7 @@ class Counting:
         return NO_LOSS
 
     def non_finite(self, contribution: Any) -> str:
-        return ""
+        return next((f"unit {unit}" for unit in contribution[1] if unit in self._unfit), "")
 
     def update(self, state: Counts, contributions: Sequence[Any], *, units: int, factor: float, blend: float) -> Counts:
         digest, counts, summed = state.digest, dict(state.counts), 0

@@ -16,7 +16,7 @@ from typing import Literal
 
 from hybridsync.errors import ConfigError
 
-Role = Literal["worker", "server"]
+Role = Literal["worker", "server", "chief"]
 
 
 def _check(
@@ -237,7 +237,7 @@ class Death:
     """A process that is killed at a second of the run.
 
     Args:
-      role, id: whose.
+      role, id: whose; a chief's is 0.
       at_secs: when.
       back_secs: until its successor's first words; None is `Costs.restart_secs`.
 
@@ -332,6 +332,7 @@ class Scenario:
       slow, deaths, pauses, joins, partitions: what happens when.
       chaos: what happens to messages.
       save_fails: which saves fail, counted from 0.
+      preempt_secs: when the run is asked to save its state and stop; infinite for never.
     """
 
     cluster: Cluster = field(default_factory=Cluster)
@@ -342,11 +343,13 @@ class Scenario:
     partitions: tuple[Partition, ...] = ()
     chaos: Chaos = Chaos()
     save_fails: tuple[int, ...] = ()
+    preempt_secs: float = math.inf
 
     @property
     def reliable(self) -> bool:
         """Whether every message arrives: then nobody needs to ask twice."""
-        return not (self.chaos.active or self.partitions or self.pauses)
+        lost = any(death.role == "chief" for death in self.deaths)  # with it goes what it was asked
+        return not (self.chaos.active or self.partitions or self.pauses or lost)
 
     def check(self, num_workers: int, num_servers: int) -> None:
         """Refuse what names a role that the run does not have.

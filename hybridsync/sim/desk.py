@@ -13,6 +13,7 @@ from hybridsync.sim.network import Network
 
 if TYPE_CHECKING:
     from hybridsync.sim.process import Process
+    from hybridsync.sim.world import Watch
 
 Answer = Callable[[], Any]
 
@@ -23,10 +24,15 @@ class Desk:
     Args:
       chief: who answers.
       loop, network: time, and the way back.
+      watch: hears of reports.
+
+    Attributes:
+      closed: the chief's process has ended; nobody gets an answer any more.
     """
 
-    def __init__(self, chief: Chief, loop: Loop, network: Network) -> None:
-        self._chief, self._loop, self._network = chief, loop, network
+    def __init__(self, chief: Chief, loop: Loop, network: Network, watch: Watch) -> None:
+        self._chief, self._loop, self._network, self._watch = chief, loop, network, watch
+        self.closed = False
         self._calls: dict[tuple[int, str], tuple[Process, int, Answer, Callable[[Any], object]]] = {}
         self._reports: dict[int, tuple[Process, Report, float]] = {}
         self._stirred = False
@@ -35,23 +41,28 @@ class Desk:
         self, process: Process, kind: str, number: int, answer: Answer, then: Callable[[Any], object]
     ) -> None:
         """Take a call; it waits here while there is no answer."""
+        if self.closed:
+            return
         reply = self._try(answer)
         if reply is None:
             self._calls[process.pid, kind] = process, number, answer, then
         else:
-            self._network.message(process.id, process.answered, kind, number, then, reply)
+            self._network.message(process.port, process.answered, kind, number, then, reply)
 
     def take(self, process: Process, report: Report, number: int) -> None:
         """Take a heartbeat; the answer waits for news, or for the next one."""
+        if self.closed:
+            return
         earlier = self._reports.pop(process.pid, None)
         if earlier is not None:
             self._reply(*earlier)
         received = self._loop.now
         refused = self._try(lambda: self._chief.take(report))
         if refused is not None:
-            self._network.message(process.id, process.heard, report, refused)
+            self._network.message(process.port, process.heard, report, refused)
             return
-        self._network.message(process.id, process.taken, number)
+        self._watch.reported(report)
+        self._network.message(process.port, process.taken, number)
         if self._chief.over or self._chief.has_news(report):
             self._reply(process, report, received)
         else:
@@ -65,6 +76,8 @@ class Desk:
 
     def _sweep(self) -> None:
         self._stirred = False
+        if self.closed:
+            return
         calls, self._calls = self._calls, {}
         for (pid, kind), (process, number, answer, then) in calls.items():
             if process.dead:
@@ -73,7 +86,7 @@ class Desk:
             if reply is None:
                 self._calls.setdefault((pid, kind), (process, number, answer, then))
             else:
-                self._network.message(process.id, process.answered, kind, number, then, reply)
+                self._network.message(process.port, process.answered, kind, number, then, reply)
         if self._chief.over or self._chief.broken:
             for pid, (process, report, received) in [*self._reports.items()]:
                 if self._chief.over or self._chief.has_news(report):
@@ -82,7 +95,7 @@ class Desk:
 
     def _reply(self, process: Process, report: Report, received: float) -> None:
         if not process.dead:
-            self._network.message(process.id, process.heard, report, self._chief.answer(report, received))
+            self._network.message(process.port, process.heard, report, self._chief.answer(report, received))
 
     def _try(self, answer: Answer) -> Any:
         """Return an answer, or the refusal that it is."""

@@ -19,7 +19,6 @@ from hybridsync.protocols.base import Path
 from hybridsync.run import Run
 from hybridsync.sim.arithmetic import Arithmetic, State
 from hybridsync.sim.cluster import Scenario
-from hybridsync.sim.home import HOME
 from hybridsync.sim.loop import Loop, VirtualClock
 from hybridsync.sim.meeting import Total
 from hybridsync.sim.server import Server
@@ -89,7 +88,7 @@ def _phase(world: World, logged: Logged) -> Phase:
         applied=capture.applied,
         dropped=(),
         sequence=held.sequence,
-        source=HOME,
+        source=world.home,
         capture_id=capture.capture_id,
         fingerprint=held.fingerprint,
         servers=(),

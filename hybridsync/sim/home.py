@@ -3,21 +3,104 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from hybridsync.applylog import Entry
+from hybridsync.chief.ledger import Ledger
 from hybridsync.errors import CheckpointError, HybridSyncError, StaleEpoch
-from hybridsync.messages import Capture, RoleEvent
+from hybridsync.messages import Capture, Held, RoleEvent
+from hybridsync.opening import MemoryEpochs
 from hybridsync.plan import Epoch
 from hybridsync.sim.process import Process
 from hybridsync.sim.server import Server
 from hybridsync.sim.worker import Worker
 from hybridsync.switching.commits import Commit
+from hybridsync.switching.manager import Epochs
+from hybridsync.switching.reporter import Reporter
 
 if TYPE_CHECKING:
     from hybridsync.sim.world import World
 
-HOME = "chief"
+
+
+class ChiefKilled(BaseException):
+    """Ends a manager as a kill ends its process.
+
+    Args:
+      back_secs: until another one says its first words.
+    """
+
+    def __init__(self, back_secs: float) -> None:
+        super().__init__(f"the chief was killed; another one follows after {back_secs:g} s")
+        self.back_secs = back_secs
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A commit: a state, and what is stored beside it."""
+
+    capture: Capture
+    state: Any
+    ledger: dict[str, Any]
+    run: dict[str, Any]
+
+
+@dataclass
+class Workdir:
+    """What outlives every process of a run.
+
+    Args:
+      epochs: hands out epoch numbers.
+      commits: in order.
+      log: of the updates.
+      num_saves: how many were tried.
+    """
+
+    epochs: Epochs = field(default_factory=MemoryEpochs)
+    commits: list[Saved] = field(default_factory=list)
+    log: list[Entry] = field(default_factory=list)
+    num_saves: int = 0
+
+    def open(self, workload: int, start: Any, *, alive: bool) -> tuple[Ledger, Held, Any]:
+        """Return the ledger, what the state is, and the state to begin with (see `hybridsync.opening.open_run`).
+
+        Args:
+          workload: units of the run.
+          start: the state of a run that has saved none.
+          alive: only the chief was lost, so that what was applied after the last commit may still be held.
+        """
+        if not self.commits:
+            self.log.clear()
+            return Ledger(workload), Held(Epoch(0, 0), 0, 0, ""), start
+        saved = self.commits[-1]
+        sequence = saved.capture.held.sequence
+        if not alive:
+            self.forget(sequence)
+        held = Held(Epoch(saved.run["epoch"], 0), saved.capture.held.units, sequence, "")
+        return Ledger.from_json(saved.ledger), held, saved.state
+
+    def forget(self, sequence: int) -> None:
+        """Cut the log behind the update number `sequence`."""
+        while self.log and self.log[-1].sequence > sequence:
+            self.log.pop()
+
+
+class MortalReporter(Reporter):
+    """A reporter of a process that may be killed, and says nothing then.
+
+    Attributes:
+      dead: it was.
+    """
+
+    dead: ChiefKilled | None = None
+
+    def finish(self, how: Any, error: str | None) -> Any:
+        if self.dead is not None:
+            raise self.dead
+        return super().finish(how, error)
 
 
 class Keeper:
@@ -79,14 +162,17 @@ class Disk:
       world: time and costs.
       keeper: gets each state that is durable.
       fails: which saves fail, counted from 0.
+      workdir: where commits end up.
+
+    Attributes:
+      closed: the process that writes has ended; what is under way comes to nothing.
     """
 
-    def __init__(self, world: World, keeper: Keeper, fails: tuple[int, ...]) -> None:
-        self._world, self._keeper, self._fails = world, keeper, fails
+    def __init__(self, world: World, keeper: Keeper, fails: tuple[int, ...], workdir: Workdir) -> None:
+        self._world, self._keeper, self._fails, self._workdir = world, keeper, fails, workdir
         self._free_at = 0.0
-        self._num_saves = 0
+        self.closed = False
         self.state: Any = None
-        self.committed: list[tuple[Capture, dict[str, Any]]] = []
 
     @property
     def durable(self) -> bool:
@@ -107,11 +193,13 @@ class Disk:
         committed: Future[Commit] = Future()
         measured: Future[dict[str, Any] | None] = Future()
         loop = self._world.loop
-        started, number = loop.now, self._num_saves
-        self._num_saves += 1
+        started, number = loop.now, self._workdir.num_saves
+        self._workdir.num_saves += 1
         self._free_at = max(self._free_at, started) + self._world.network.cluster.costs.commit_secs
 
         def fetch() -> None:
+            if self.closed:
+                return
             try:
                 state = self._world.holder(source).read(capture.capture_id)
             except HybridSyncError as error:
@@ -122,11 +210,13 @@ class Disk:
             loop.at(self._free_at, end, state)
 
         def end(state: Any) -> None:
+            if self.closed:
+                return
             if number in self._fails:
                 committed.set_exception(CheckpointError(f"save {number} fails in this scenario"))
             else:
                 self._keeper.keep(capture, state)
-                self.committed.append((capture, ledger))
+                self._workdir.commits.append(Saved(capture, state, ledger, run))
                 size = self._world.arithmetic.sizes.state
                 committed.set_result(Commit(capture.held.units, size, loop.now - started))
             measured.set_result(self._world.evaluate(state, capture) if evaluate else None)
@@ -136,15 +226,24 @@ class Disk:
 
     def close(self) -> None:
         """Let the commits under way end."""
+        if self.closed:
+            return
         self._world.loop.run_until(self._free_at + self._world.transfer_secs)
 
 
 class Hosts:
-    """Starts, ends and replaces the roles' processes: the supervisors of a simulation."""
+    """Starts, ends and replaces the roles' processes: the supervisors of a simulation.
+
+    Attributes:
+      newest: the process of each place.
+      ended_on: unit -> how many processes ended while they computed it; -1 is none.
+    """
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._lives: dict[tuple[str, int], int] = {}
+        self._unheard: list[RoleEvent] = []
+        self.ended_on: Counter[int] = Counter()
         self.newest: dict[tuple[str, int], Process] = {}
 
     def start(self, role: str, role_id: int) -> None:
@@ -156,7 +255,15 @@ class Hosts:
         process.start()
 
     def kill(self, role: str, role_id: int, back_secs: float | None = None) -> bool:
-        """Kill the newest process of a place; another follows. False where there is none to kill."""
+        """Kill the newest process of a place; another follows. False where there is none to kill.
+
+        Raises:
+          ChiefKilled: it was the chief's; the manager is not to go on.
+        """
+        if role == "chief":
+            if self._world.desk.closed:
+                return False
+            raise self._world.end_chief(back_secs)
         process = self.newest.get((role, role_id))
         if process is None or process.dead:
             return False
@@ -169,6 +276,11 @@ class Hosts:
         if process is not None and process.pid == event.pid and not process.dead:
             self._end(process, event.reason, None)
 
+    def left(self, process: Process) -> None:
+        """Follow a process that has ended by itself with another one, unless the run is over."""
+        if self.newest[process.role, process.id] is process and not self._world.chief.over:
+            self._end(process, "exit 70", None)
+
     def replace(self, worker: int) -> None:
         """Start a successor although the process lives: it becomes a zombie."""
         self.start("worker", worker)
@@ -176,11 +288,24 @@ class Hosts:
     def _end(self, process: Process, reason: str, back_secs: float | None) -> None:
         world, costs = self._world, self._world.network.cluster.costs
         unit = process.unit if isinstance(process, Worker) else -1
+        self.ended_on[unit] += 1
         process.kill()
         event = RoleEvent(process.role, process.id, process.pid, reason, world.clock.wall(), unit)
-        world.loop.after(costs.notice_secs, world.chief.role_lost, event)
+        world.loop.after(costs.notice_secs, self._notice, event)
         back = costs.restart_secs if back_secs is None else back_secs
         world.loop.after(back, self._start_again, process)
+
+    def _notice(self, event: RoleEvent) -> None:
+        if self._world.desk.closed:  # told to the next chief
+            self._unheard.append(event)
+        else:
+            self._world.chief.role_lost(event)
+
+    def tell(self) -> None:
+        """Tell a new chief whom the last one did not live to hear of."""
+        unheard, self._unheard = self._unheard, []
+        for event in unheard:
+            self._world.chief.role_lost(event)
 
     def _start_again(self, process: Process) -> None:
         if self.newest[process.role, process.id] is process:

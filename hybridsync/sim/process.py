@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from hybridsync import __version__
@@ -17,6 +16,10 @@ if TYPE_CHECKING:
 
 CALL_SECS = 1.5
 """After so long without an answer a call is repeated."""
+TRY_SECS = 0.2
+"""Between two tries of the manager to reach a role."""
+UNREACHABLE_SECS, CALL_DEADLINE_SECS = 3.0, 60.0
+"""How long the manager tries where nobody listens, and where somebody does not answer."""
 
 
 class Process:
@@ -30,6 +33,7 @@ class Process:
     Attributes:
       pid: unique in the run.
       address: where others reach it; another in each life.
+      port: whose network port it speaks through: the worker's number, -1 for a server.
       incarnation: as the chief has told it; 0 before.
       dead: it has ended.
       stopped: it is stopped, and hears later what comes meanwhile.
@@ -39,6 +43,7 @@ class Process:
         self.world, self.role, self.id, self.life = world, role, role_id, life
         self.pid = world.next_pid()
         self.address = f"{role}-{role_id}-{life}"
+        self.port = role_id if role == "worker" else -1
         self.incarnation = 0
         self.dead = self.stopped = False
         self._stash: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
@@ -76,7 +81,9 @@ class Process:
 
     def leave(self) -> None:
         """End by itself: the run is over, or the chief refuses this process."""
-        self.dead = True
+        if not self.dead:
+            self.kill()
+            self.world.hosts.left(self)
 
     # --- what a kind of role adds ---
 
@@ -108,7 +115,7 @@ class Process:
         """
         number = self._calls[kind] = self._calls.get(kind, 0) + 1
         world = self.world
-        world.network.message(self.id, world.desk.ask, self, kind, number, answer, then)
+        world.network.message(self.port, world.desk.ask, self, kind, number, answer, then)
         if not world.network.reliable:
             world.loop.after(CALL_SECS, self._repeat, kind, number, answer, then)
 
@@ -116,11 +123,12 @@ class Process:
         """Act on an answer of the chief, unless it is a late or a second one."""
         if self.halted(self.answered, kind, number, then, reply) or self._calls.get(kind) != number:
             return
+        if isinstance(reply, NotRegistered):  # a restarted chief: it is told who calls, and asked again
+            self._register()
+            return
         self._calls[kind] = number + 1  # whatever comes for that number from now on is late
         if isinstance(reply, StaleIncarnation):
             self.leave()
-        elif isinstance(reply, NotRegistered):
-            self._register()
         else:
             then(reply)
 
@@ -128,7 +136,7 @@ class Process:
         if self.halted(self._repeat, kind, number, answer, then) or self._calls.get(kind) != number:
             return
         world = self.world
-        world.network.message(self.id, world.desk.ask, self, kind, number, answer, then)
+        world.network.message(self.port, world.desk.ask, self, kind, number, answer, then)
         world.loop.after(CALL_SECS, self._repeat, kind, number, answer, then)
 
     def _register(self) -> None:
@@ -159,9 +167,9 @@ class Process:
         """Tell the chief what happened, until it says that it has heard; its answer comes when there is news."""
         if self._unheard is None:
             self._num_reports += 1
-            self._unheard = replace(self.drain(), incarnation=self.incarnation)
+            self._unheard = self.drain()
         world = self.world
-        world.network.message(self.id, world.desk.take, self, self._unheard, self._num_reports)
+        world.network.message(self.port, world.desk.take, self, self._unheard, self._num_reports)
 
     def taken(self, number: int) -> None:
         """Forget a report that the chief has."""
@@ -217,8 +225,27 @@ class Process:
             raise StaleEpoch(f"capture {capture_id} is no longer kept at {self.address}")
         return self._captured[1]
 
+    def await_reached(self) -> None:
+        """Let time go by until a call of the manager gets through; it is tried again and again.
+
+        Raises:
+          RoleLost: the process has ended.
+          WaitTimeout: it is stopped or cut off.
+        """
+        world = self.world
+        started = world.loop.now
+        while True:
+            waited = world.loop.now - started
+            try:
+                self.reach()
+                return
+            except (RoleLost, WaitTimeout):
+                if waited >= (UNREACHABLE_SECS if self.dead else CALL_DEADLINE_SECS):
+                    raise
+            world.spend(TRY_SECS)
+
     def reach(self) -> None:
-        """Check that a call gets through.
+        """Check that a call gets through now.
 
         Raises:
           RoleLost: the process has ended.

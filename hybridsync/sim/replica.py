@@ -45,6 +45,7 @@ class Replica:
         self._applied, self._dropped = UnitSet(phase.applied), UnitSet(phase.dropped)
         self._fingerprint = phase.fingerprint
         self.first_applied = self.last_applied = 0.0
+        self._world.watch.entered(self._owner, phase, self.state)
 
     def update(
         self,
@@ -66,6 +67,7 @@ class Replica:
             self._applied.add_range(start, stop)
         self._fingerprint = ""
         self.last_applied = self._world.loop.now
+        self._world.watch.applied(self._owner, self._phase, self._sequence, (), units)
         self.first_applied = self.first_applied or self.last_applied
         if self._world.logs_updates:
             epoch, base, weight = self._phase.epoch.number, self._sequence - 1, float(len(units))

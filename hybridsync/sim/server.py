@@ -45,7 +45,7 @@ class Server(Process):
 
     def enter(self, phase: Phase) -> Held:
         """Take over the phase's starting state and serve it (see `ServerPort.enter`)."""
-        self.reach()
+        self.await_reached()
         world, sequencer = self.world, self.sequencer
         if sequencer.check_phase(phase):
             return self._held()
@@ -62,11 +62,12 @@ class Server(Process):
         self._parameters = world.arithmetic.parameters(self.state)
         self._entered = phase.fingerprint
         world.watch.served(self, phase)
+        world.watch.entered(self, phase, self.state)
         return self._held()
 
     def capture(self, epoch: Epoch, final: bool) -> Capture:
         """Copy the state between two updates (see `HolderPort.capture`)."""
-        self.reach()
+        self.await_reached()
         sequencer = self.sequencer
         check_epoch(epoch, sequencer.phase)
         if final:
@@ -88,8 +89,9 @@ class Server(Process):
 
     def fence(self, epoch: Epoch, worker: int, incarnation: int) -> None:
         """Refuse `worker` up to `incarnation` (see `ServerPort.fence`)."""
-        self.reach()
+        self.await_reached()
         if self.sequencer.epoch == epoch:
+            self.world.watch.fenced(self, worker, incarnation)
             self._carry_out(self.sequencer.fence(worker, incarnation))
             self._release()
 
@@ -107,6 +109,7 @@ class Server(Process):
         world = self.world
         ready = max(world.loop.now, self._busy_until)
         answer = PushReply(self.sequencer.sequence)
+        world.watch.acknowledged(self, push, answer)
         world.network.from_server(
             push.worker, ready, world.arithmetic.sizes.parameters, reply, answer, self._parameters
         )
@@ -135,6 +138,7 @@ class Server(Process):
 
     def _answer(self, push: Push, answer: PushReply, reply: Reply) -> None:
         world = self.world
+        world.watch.acknowledged(self, push, answer)
         if answer.sequence != self.sequencer.sequence:
             answer = PushReply(self.sequencer.sequence, answer.duplicate, answer.dropped)
         ready = self._busy_until if self._busy_until > world.loop.now else world.loop.now
@@ -164,6 +168,10 @@ class Server(Process):
                 self.state, contributions, units=len(units), factor=decided.rate, blend=decided.blend
             )
             self._parameters = world.arithmetic.parameters(self.state)
+            if world.watches:
+                assert sequencer.phase is not None
+                pushes = tuple(ticket.push for ticket in decided.tickets)
+                world.watch.applied(self, sequencer.phase, sequencer.sequence + 1, pushes, units)
             begun = self._busy_until if self._busy_until > world.loop.now else world.loop.now
             self._busy_until = self._last_applied = begun + world.apply_secs
             self._first_applied = self._first_applied or self._last_applied

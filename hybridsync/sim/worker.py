@@ -10,6 +10,7 @@ from hybridsync.messages import (
     NON_FINITE,
     WAITING,
     Capture,
+    Held,
     LeaseReply,
     LeaseRequest,
     PhaseReply,
@@ -59,15 +60,14 @@ class Worker(Process):
             return Standing(self._phase, False)
         return Standing(self._phase, True, self._engine.allotment.ranges, self.recorder.completed)
 
-    def leave(self) -> None:
-        super().leave()
-        if self._engine is not None:
-            self._engine.close()
-
     def kill(self) -> None:
         super().kill()
         if self._engine is not None:
             self._engine.close()
+
+    def held(self) -> Held | None:
+        """Return the state that the process holds; None where it holds none."""
+        return self.replica.held()
 
     # --- phases ---
 
@@ -83,7 +83,7 @@ class Worker(Process):
 
     def _next(self, after: Epoch, failure: str) -> None:
         request = PhaseRequest(self.id, self.incarnation, after, self.replica.held(), failure)
-        self.call("next_phase", lambda: self.world.chief.phase_for(request), self._told)
+        self.call("next_phase", lambda: self.world.phase_for(request), self._told)
 
     def _told(self, reply: PhaseReply | HybridSyncError) -> None:
         if isinstance(reply, HybridSyncError) or reply.done:
@@ -98,7 +98,7 @@ class Worker(Process):
 
     def capture(self, epoch: Epoch, final: bool) -> Capture:
         """Keep a copy of the replica (see `HolderPort.capture`)."""
-        self.reach()
+        self.await_reached()
         capture = self.replica.capture(epoch)
         self.world.spend(self.world.network.cluster.costs.capture_secs)
         return capture
@@ -190,7 +190,7 @@ class Engine:
         worker, allotment = self.worker, self.allotment
         completed = min(self.recorder.completed, allotment.known)
         request = LeaseRequest(worker.id, worker.incarnation, self.phase.epoch, allotment.known, completed)
-        worker.call("lease", lambda: self.world.chief.units_for(request), self._given)
+        worker.call("lease", lambda: self.world.units_for(request), self._given)
 
     def _given(self, reply: LeaseReply | HybridSyncError) -> None:
         if self._over:

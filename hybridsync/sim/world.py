@@ -5,39 +5,62 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 from hybridsync.applylog import ApplyLog, Entry, NullApplyLog
 from hybridsync.chief.chief import Chief
-from hybridsync.chief.ledger import Ledger
 from hybridsync.config import Straggler
 from hybridsync.errors import DamagedState, RoleLost
-from hybridsync.messages import Capture, Held, LeaseReply, Push, PushReply
-from hybridsync.opening import MemoryEpochs
+from hybridsync.messages import Capture, LeaseReply, LeaseRequest, PhaseReply, PhaseRequest, Push, PushReply, Report
 from hybridsync.plan import Epoch, Phase
 from hybridsync.ports import Epochs
 from hybridsync.run import Run
 from hybridsync.sim.arithmetic import Arithmetic
 from hybridsync.sim.cluster import Scenario
 from hybridsync.sim.desk import Desk
-from hybridsync.sim.home import HOME, Disk, Hosts, Keeper
+from hybridsync.sim.home import ChiefKilled, Disk, Hosts, Keeper, MortalReporter, Workdir
 from hybridsync.sim.loop import Loop, VirtualClock
 from hybridsync.sim.meeting import Meeting
 from hybridsync.sim.network import Network
 from hybridsync.sim.process import Process
 from hybridsync.switching.manager import Manager
 from hybridsync.switching.recovery import Start
-from hybridsync.switching.reporter import Reporter
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary
 
+Units = tuple[int, ...]
 RETRY_SECS = 1.0
 """After so long without an answer a push or pull is repeated, where messages may be lost."""
 
 
 class Watch:
     """Hears of what a simulation does, for those who check it."""
+
+    world: World | None = None
+    """The world that is watched."""
+
+    def announced(self, request: PhaseRequest, phase: Phase) -> None:
+        """The chief tells a worker of a phase."""
+
+    def entered(self, process: Process, phase: Phase, state: Any) -> None:
+        """A server, or a member of a mesh, holds the phase's starting state."""
+
+    def granted(self, request: LeaseRequest, reply: LeaseReply) -> None:
+        """The chief gave out units."""
+
+    def reported(self, report: Report) -> None:
+        """The chief has taken a report."""
+
+    def applied(self, process: Process, phase: Phase, sequence: int, pushes: tuple[Push, ...], units: Units) -> None:
+        """A server, or a member of a mesh, which has no pushes, applied units, by which it came to `sequence`."""
+
+    def fenced(self, server: Process, worker: int, incarnation: int) -> None:
+        """A server is told to refuse a worker's processes up to `incarnation`."""
+
+    def acknowledged(self, server: Process, push: Push, reply: PushReply) -> None:
+        """A server answers a push or a pull."""
 
     def served(self, server: Process, phase: Phase) -> None:
         """A server serves a phase."""
@@ -82,6 +105,8 @@ class World:
       watch: hears of what happens.
       epochs: hands out epoch numbers.
       tick_secs: how often the manager looks after what nobody tells it of.
+      evaluator: (state, capture) -> what the task measures; None measures nothing.
+      workdir: what an earlier world of this run has left; None is a run that begins.
     """
 
     def __init__(
@@ -99,6 +124,7 @@ class World:
         epochs: Epochs | None = None,
         tick_secs: float = 0.05,
         evaluator: Any = None,
+        workdir: Workdir | None = None,
     ) -> None:
         config = run.config
         scenario.check(config.workers, config.servers)
@@ -107,44 +133,70 @@ class World:
         self.random = Random(seed)
         self.network = Network(loop, scenario, Random(seed + 1), config.servers)
         self.keeps_spans, self.logs_updates = keeps_spans, logs_updates
-        self.watch = watch or Watch()
+        self.watch, self.watches = watch or Watch(), watch is not None
+        self.watch.world = self
+        self.workdir = workdir or Workdir()
+        if epochs is not None:
+            self.workdir.epochs = epochs
         self.apply_secs, self.retry_secs = scenario.cluster.costs.apply_secs / config.servers, RETRY_SECS
         port = min(scenario.cluster.server_link.bytes_per_sec, scenario.cluster.worker_link.bytes_per_sec)
         self.transfer_secs = arithmetic.sizes.state / port
         self.slow = [*scenario.slow, *Straggler.parse(config.emulation.stragglers)]
         self.schema = "simulated"
-        self.log: list[Entry] = []
         self.processes: dict[str, Process] = {}
         self._pids = itertools.count(1)
         self._meetings: dict[Epoch, Meeting] = {}
         self._evaluator = evaluator
-        ledger = Ledger(config.workload)
+        self._recorder, self._tick_secs = recorder, tick_secs
+        self.num_chiefs = 0
         self.hosts = Hosts(self)
+        self._open_chief(restarted=False)
+
+    def _open_chief(self, *, restarted: bool) -> None:
+        """Start a chief from what the workdir holds, as its process does."""
+        run, config, workdir, size = self.run_, self.run_.config, self.workdir, self.arithmetic.sizes.state
+        committed = bool(workdir.commits)
+        ledger, held, state = workdir.open(config.workload, self.arithmetic.start(), alive=restarted)
+        held = replace(held, fingerprint=self.arithmetic.fingerprint(state))
+        capture = Capture(1, held, ledger.applied().ranges(), ledger.dropped().ranges(), size, 0.0, 0.0)
+        self.home = f"chief-{self.num_chiefs}"
+        self.num_chiefs += 1
         self.chief = Chief(
-            ledger, config.workers, self.schema, self.clock, num_servers=config.servers, evict=self.hosts.evict
+            ledger,
+            config.workers,
+            self.schema,
+            self.clock,
+            num_servers=config.servers,
+            restarted=restarted,
+            evict=self.hosts.evict,
         )
-        self.desk = Desk(self.chief, loop, self.network)
+        self.desk = Desk(self.chief, self.loop, self.network, self.watch)
         self.clock.on_notify(self.desk.stir)
-        state = arithmetic.start()
-        held = Held(Epoch(0, 0), 0, 0, arithmetic.fingerprint(state))
-        capture = Capture(1, held, (), (), arithmetic.sizes.state, 0.0, 0.0)
         self.keeper = Keeper(capture, state)
-        self.disk = Disk(self, self.keeper, scenario.save_fails)
-        self.reporter = Reporter(run, self.chief, recorder, self.clock, seconds=0.0, hooks=[], switches=[])
+        self.disk = Disk(self, self.keeper, self.scenario.save_fails, workdir)
+        self.reporter = MortalReporter(run, self.chief, self._recorder, self.clock, seconds=0.0, hooks=[], switches=[])
         self.manager = Manager(
             run,
             self.chief,
-            Start(capture, HOME, "start", 0, committed=False),
+            Start(capture, self.home, "resume" if committed else "start", held.epoch.number, committed),
             servers=self._servers,
             holder_at=self.holder,
-            epochs=epochs or MemoryEpochs(),
+            epochs=workdir.epochs,
             committer=self.disk,
             reporter=self.reporter,
             keeper=self.keeper,
             clock=self.clock,
-            forget=self._forget,
-            tick_secs=tick_secs,
+            forget=workdir.forget,
+            restarted=restarted,
+            tick_secs=self._tick_secs,
         )
+
+    def end_chief(self, back_secs: float | None) -> ChiefKilled:
+        """Silence the chief, and return what ends its manager."""
+        killed = ChiefKilled(self.network.cluster.costs.restart_secs if back_secs is None else back_secs)
+        self.desk.closed = self.disk.closed = True
+        self.reporter.dead = killed
+        return killed
 
     def run(self) -> Summary:
         """Run to the end of the workload; returns the summary.
@@ -157,12 +209,23 @@ class World:
             for role_id in range(count):
                 self.hosts.start(role, role_id)
         self._plan(self.scenario)
-        return self.manager.run()
+        while True:
+            try:
+                return self.manager.run()
+            except ChiefKilled as killed:
+                self.loop.run_until(self.loop.now + killed.back_secs)
+                self._open_chief(restarted=True)
+                self.hosts.tell()
 
     @property
     def final(self) -> Any:
         """The state that was committed last."""
-        return self.disk.state
+        return self.workdir.commits[-1].state
+
+    @property
+    def log(self) -> list[Entry]:
+        """The updates that led to the newest state, as far as its holders have written them down."""
+        return self.workdir.log
 
     # --- what roles share ---
 
@@ -180,7 +243,7 @@ class World:
         Raises:
           RoleLost: there is none.
         """
-        if address == HOME:
+        if address == self.home:
             return self.keeper
         if address not in self.processes:
             raise RoleLost(f"nobody is at {address}")
@@ -218,6 +281,20 @@ class World:
         """Let `secs` go by while the manager is busy."""
         self.loop.run_until(self.loop.now + secs)
 
+    def phase_for(self, request: PhaseRequest) -> PhaseReply | None:
+        """Return what the chief answers to a worker that asks for a phase."""
+        reply = self.chief.phase_for(request)
+        if reply is not None and reply.phase is not None:
+            self.watch.announced(request, reply.phase)
+        return reply
+
+    def units_for(self, request: LeaseRequest) -> LeaseReply | None:
+        """Return what the chief answers to a worker that asks for units."""
+        reply = self.chief.units_for(request)
+        if reply is not None:
+            self.watch.granted(request, reply)
+        return reply
+
     def slowed(self, worker: int, unit: int, secs: float) -> float:
         """Return what a unit takes that would take `secs`, on a worker that may be slow now."""
         now, share = self.loop.now, unit / self.run_.config.workload
@@ -242,6 +319,8 @@ class World:
             loop.at(death.at_secs, hosts.kill, death.role, death.id, death.back_secs)
         for join in scenario.joins:
             loop.at(0.0, hosts.kill, "worker", join.worker, join.at_secs)
+        if scenario.preempt_secs < math.inf:
+            loop.at(scenario.preempt_secs, self._preempt)
         for pause in scenario.pauses:
             loop.at(pause.at_secs, self._pause, pause.worker, pause.secs, pause.replaced)
 
@@ -255,12 +334,11 @@ class World:
         if replaced:
             self.loop.after(secs / 2, self.hosts.replace, worker)
 
+    def _preempt(self) -> None:
+        self.chief.preempt()
+
     # --- what the manager needs ---
 
     def _servers(self) -> Mapping[str, Any]:
         count = self.run_.config.servers
         return {address: self.at(address) for address in (self.chief.address_of("server", i) for i in range(count))}
-
-    def _forget(self, sequence: int) -> None:
-        while self.log and self.log[-1].sequence > sequence:
-            self.log.pop()

@@ -286,7 +286,7 @@ class Manager:
     def _gather(self) -> machine.Event:
         """Find the newest state that someone holds, and make the ledger say what it does."""
         started = self._clock.monotonic()
-        reason = self._chief.gather()
+        reason = self._chief.gather() or self._why  # the way into a run's first phase has no phase to say it
         self._take_losses()
         if self._phase is not None:
             captured = (self._capture, self._source)

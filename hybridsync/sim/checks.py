@@ -1,0 +1,277 @@
+"""What must hold at every moment of a simulated run, and at its end.
+
+A `Checks` watches the worlds of one run, one after another where the run was stopped and resumed. It believes nothing
+that the run's own accounting says: it keeps its own book of which updates were applied to which state.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from hybridsync import protocols
+from hybridsync.applylog import Entry
+from hybridsync.chief.leasing import MESH
+from hybridsync.messages import LeaseReply, LeaseRequest, PhaseRequest, Push, PushReply, Report
+from hybridsync.plan import Phase
+from hybridsync.protocols.base import Path
+from hybridsync.sim.arithmetic import Counting, Counts, Sizes
+from hybridsync.sim.process import Process
+from hybridsync.sim.server import Server
+from hybridsync.sim.worker import Worker
+from hybridsync.sim.world import Units, Watch
+from hybridsync.units import UnitSet
+
+SIZES = Sizes(10_000, 10_000, 20_000)
+"""Of messages where nothing depends on them."""
+
+
+class Violation(AssertionError):
+    """Something that must hold does not."""
+
+
+class Checks(Watch):
+    """Keeps the book, and raises at the first entry that cannot be.
+
+    Attributes:
+      phases: entered by anybody, by their number.
+      found: the first violation; None while there is none.
+    """
+
+    def __init__(self) -> None:
+        self.phases: dict[int, Phase] = {}
+        self.found: Violation | None = None
+        self._newest = 0
+        self._updates: dict[tuple[int, int], Units] = {}
+        self._times: Counter[int] = Counter()
+        self._held: set[int] = set()
+        self._told: set[int] = set()
+        self._lost = 0
+        self.begin_life()
+
+    def begin_life(self) -> None:
+        """Watch another world of the run: other processes, whose lives are counted from 0 again."""
+        self._fences: dict[tuple[int, int], int] = {}
+        self._incarnations: dict[int, int] = {}
+        self._followed = False
+
+    def fail(self, text: str) -> Violation:
+        """Return the violation that ends the trial: the first one, whatever goes wrong after it."""
+        self.found = self.found or Violation(text)
+        return self.found
+
+    # --- what a world tells ---
+
+    def announced(self, request: PhaseRequest, phase: Phase) -> None:
+        """Workers are told of the newest epoch alone."""
+        self._meet(f"worker {request.worker} is told of epoch {phase.epoch}", phase)
+        if phase.epoch.number < self._newest:
+            raise self.fail(f"worker {request.worker} is told of epoch {phase.epoch}, but {self._newest} is under way")
+
+    def entered(self, process: Process, phase: Phase, state: Any) -> None:
+        """A phase begins with a state that holds the units that it names."""
+        who = f"{process.address} enters epoch {phase.epoch}"
+        self._meet(who, phase)
+        held = {unit: count for unit, count in state.counts.items() if count}
+        if held != dict.fromkeys(UnitSet(phase.applied), 1):
+            raise self.fail(f"{who} with a state of units {held}, it is said to hold {phase.applied}")
+
+    def granted(self, request: LeaseRequest, reply: LeaseReply) -> None:
+        """Units go out in the newest epoch alone, to a worker's newest process, and the accounts add up."""
+        worker = request.worker
+        newest = self._incarnations[worker] = max(self._incarnations.get(worker, 0), request.incarnation)
+        if request.incarnation < newest:
+            raise self.fail(
+                f"worker {request.worker} was given units as incarnation {request.incarnation}, but {newest} has "
+                "taken its place"
+            )
+        if reply.ranges and request.epoch.number < self._newest:
+            raise self.fail(
+                f"worker {request.worker} was given units {reply.ranges} in epoch {request.epoch}, but epoch "
+                f"{self._newest} is under way"
+            )
+        self._check_accounts()
+
+    def reported(self, report: Report) -> None:
+        """What the chief notes as applied was applied."""
+        assert self.world is not None
+        ledger = self.world.chief.ledger
+        self._check_accounts()
+        if report.role == "server" and report.epoch.number == self._newest:
+            applied = ledger.applied()
+            self._told |= {unit for unit in UnitSet(report.applied) if unit in applied}
+        for unit in UnitSet(report.applied):
+            if not self._times[unit]:
+                raise self.fail(f"{report.role} {report.id} reports unit {unit} as applied, which nobody applied")
+
+    def applied(self, process: Process, phase: Phase, sequence: int, pushes: tuple[Push, ...], units: Units) -> None:
+        """An update is applied in the newest epoch, by one server or equally by all members, as the protocol allows."""
+        epoch = phase.epoch
+        who = f"{process.address} applies units {units} in epoch {epoch}"
+        before = self._updates.setdefault((epoch.number, sequence), units)
+        served = isinstance(process, Server)
+        if before is not units and (served or before != units):
+            raise self.fail(f"{who} as update {sequence}, but that update was {before}")
+        bound = protocols.parse(phase.spec).staleness_bound(len(phase.members))
+        for push in pushes:
+            if push.epoch != epoch:
+                raise self.fail(f"{who}, which were pushed in epoch {push.epoch}")
+            if self._fences.get((process.pid, push.worker), -1) >= push.incarnation:
+                raise self.fail(f"{who} of worker {push.worker}, whose incarnation {push.incarnation} is fenced")
+            if bound is not None and sequence - 1 - push.base > bound:
+                raise self.fail(f"{who} at staleness {sequence - 1 - push.base}; {phase.spec} allows {bound}")
+        if before is units:
+            if served and epoch.number < self._newest:
+                raise self.fail(f"{who}, but epoch {self._newest} is under way")
+            if twice := [unit for unit in units if unit in self._held] if epoch.number == self._newest else []:
+                raise self.fail(f"{who}, but units {twice} are in that state already")
+            self._times.update(units)
+            if epoch.number == self._newest:
+                self._held.update(units)
+
+    def fenced(self, server: Process, worker: int, incarnation: int) -> None:
+        """From now on nothing of the process is applied."""
+        self._fences[server.pid, worker] = max(incarnation, self._fences.get((server.pid, worker), 0))
+
+    def acknowledged(self, server: Process, push: Push, reply: PushReply) -> None:
+        """An acknowledged unit is in the state, or dropped for good; nobody is answered who is out of date."""
+        assert isinstance(server, Server)
+        sequencer = server.sequencer
+        who = f"{server.address} answers worker {push.worker}"
+        if push.epoch != sequencer.epoch:
+            raise self.fail(f"{who} of epoch {push.epoch} in epoch {sequencer.epoch}")
+        if self._fences.get((server.pid, push.worker), -1) >= push.incarnation:
+            raise self.fail(f"{who}, incarnation {push.incarnation}, which is fenced")
+        if sequencer.epoch.number != self._newest:
+            return
+        for unit in push.units:
+            if unit not in self._held and (unit not in sequencer.dropped or not (reply.dropped or reply.duplicate)):
+                raise self.fail(f"unit {unit} of worker {push.worker} was acknowledged, but nobody applied it")
+
+    # --- the end ---
+
+    def check_saved(self) -> None:
+        """Check that a run which was asked to stop has saved the newest state.
+
+        Raises:
+          Violation: it has not.
+        """
+        assert self.world is not None
+        before = self.phases.get(self._newest)
+        if before is not None and before.servers and self.world.num_chiefs == 1:
+            applied = UnitSet(self.world.workdir.commits[-1].capture.applied)
+            self._check_newest(before, applied, "the run was stopped")
+
+    def check_end(self, workload: int, unfit: frozenset[int], lives: int) -> None:
+        """Check what the run has left.
+
+        Args:
+          workload: units that were to be applied.
+          unfit: units whose contribution is no finite number.
+          lives: worlds that the run took.
+
+        Raises:
+          Violation: something that must hold does not.
+        """
+        world = self.world
+        assert world is not None
+        self._check_accounts()
+        ledger, state = world.chief.ledger, world.final
+        counts, applied = ledger.counts(), ledger.applied()
+        if counts.applied != workload:
+            raise self.fail(f"{counts.applied} units were applied, the workload is {workload}")
+        wrong = {unit: count for unit, count in state.counts.items() if count != 1 or unit not in applied}
+        missing = [unit for unit in applied if unit not in state.counts]
+        if wrong or missing:
+            raise self.fail(f"applied other than once: {wrong}, missing in the parameters: {missing}")
+        try:
+            replayed = replay(world.log)
+        except Violation as violation:
+            raise self.fail(str(violation)) from None
+        if replayed != state:
+            raise self.fail(f"the apply log of {len(world.log)} updates does not lead to the final state")
+        gone = [unit for unit in ledger.dropped() if unit not in unfit and world.hosts.ended_on[unit] < 2]
+        if gone and lives == 1:
+            raise self.fail(f"units {gone} were dropped, though nothing is wrong with them")
+        again = sum(times - 1 for times in self._times.values() if times)
+        at_least = 0 if world.num_chiefs > 1 or lives > 1 else self._lost
+        if not at_least <= counts.rolled_back <= again + len(unfit):  # unfit ones count as applied until they are told
+            raise self.fail(
+                f"{counts.rolled_back} units are said to have been rolled back, {again} were applied again and the "
+                f"chief had heard of {at_least} that were lost with a server"
+            )
+
+    # --- inside ---
+
+    def _meet(self, who: str, phase: Phase) -> None:
+        """The number of an epoch is used once, in ascending order."""
+        number = phase.epoch.number
+        if number in self.phases:
+            if self.phases[number] != phase:
+                raise self.fail(f"{who}, but that number is another phase's: {self.phases[number]}, now {phase}")
+        elif number <= self._newest:
+            raise self.fail(f"{who}, but epoch {self._newest} was entered before")
+        else:
+            self._begin(phase)
+
+    def _begin(self, phase: Phase) -> None:
+        """Note what a new phase's starting state has lost of what was applied before."""
+        world, before = self.world, self.phases.get(self._newest)
+        assert world is not None
+        applied, dropped = UnitSet(phase.applied), UnitSet(phase.dropped)
+        if before is not None and self._followed and protocols.parse(before.spec).path is Path.SERVER:
+            self._lost += sum(1 for unit in self._told if unit not in applied and unit not in dropped)
+        if before is not None and self._followed and world.num_chiefs == 1:
+            self._check_newest(before, applied, f"epoch {phase.epoch} begins")
+        self._followed = True
+        self._told = set()
+        self._held = set(applied)
+        self._newest = phase.epoch.number
+        self.phases[self._newest] = phase
+
+    def _check_newest(self, before: Phase, applied: UnitSet, what: str) -> None:
+        """Check that the newest state that somebody holds is the one that the run goes on from."""
+        world = self.world
+        assert world is not None
+        lost = [unit for unit in self._held if unit not in applied]
+        if not lost:
+            return
+        if before.servers:
+            if not any(world.at(address).dead for address in before.servers):
+                raise self.fail(f"{what} without units {lost}, which {before.servers} hold")
+            return
+        for worker in before.members if world.network.reliable else ():
+            process = world.hosts.newest["worker", worker]
+            held = process.held() if isinstance(process, Worker) and not process.dead else None
+            if held is not None and held.epoch == before.epoch and held.units > len(applied):
+                raise self.fail(f"{what} without units {lost}, but {process.address} holds {held}")
+
+    def _check_accounts(self) -> None:
+        assert self.world is not None
+        chief = self.world.chief
+        try:
+            chief.ledger.check()
+        except AssertionError as error:
+            raise self.fail(f"the accounting does not add up: {error}") from None
+        live = {MESH, *(f"worker {worker}" for worker in chief.live_workers())}
+        if gone := chief.ledger.holders().keys() - live:
+            raise self.fail(f"{sorted(gone)} have units leased, but are gone")
+
+
+def replay(log: list[Entry]) -> Counts:
+    """Return the state that the updates of `log` lead to, each on the version that it names.
+
+    Raises:
+      Violation: the log is not one.
+    """
+    arithmetic = Counting(SIZES)
+    state = arithmetic.start()
+    versions = {0: state}
+    for entry in log:
+        base = versions.get(entry.base)
+        if base is None or entry.sequence != len(versions):
+            raise Violation(f"update {entry.sequence} names version {entry.base}, the log goes to {len(versions) - 1}")
+        gradients = [arithmetic.gradient(arithmetic.parameters(base), unit) for unit in entry.units]
+        state = arithmetic.update(state, gradients, units=len(entry.units), factor=entry.rate, blend=entry.blend)
+        versions[entry.sequence] = state
+    return state

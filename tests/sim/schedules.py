@@ -1,0 +1,96 @@
+"""Tries drawn schedules: `python -m tests.sim.schedules --seed=0 --seeds=1000`.
+
+A seed that breaks something is shown with what happened, virtual second by virtual second, and with the command that
+shows it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import sys
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from configs import tally
+from hybridsync.run import Run
+from hybridsync.sim.loop import VirtualClock
+from hybridsync.sim.schedules import Schedule, draw
+from hybridsync.sim.trials import Outcome, run_of, try_schedule
+from hybridsync.telemetry.events import NullEventLog
+from hybridsync.telemetry.progress import NullProgress
+from hybridsync.telemetry.recorder import Recorder
+
+COMMAND = "python -m tests.sim.schedules --seed={}"
+
+
+@functools.cache
+def runs() -> Callable[[Schedule], Run]:
+    """Return what makes the run of a schedule."""
+    config = tally.config()
+    return run_of(Run(config, tally.task(config), tally.optimizer(config), None))
+
+
+def try_seed(seed: int) -> Outcome:
+    """Run the schedule of a seed and check it."""
+    return try_schedule(draw(seed), runs())
+
+
+class Story:
+    """The events of a trial, with their virtual time, shown as they happen."""
+
+    def recorder(self, clock: VirtualClock) -> Recorder:
+        story = self
+
+        class Events(NullEventLog):
+            def write(self, kind: str, *, epoch: int, wall: float | None = None, **fields: Any) -> dict[str, Any]:
+                story.say(clock, f"{kind} " + " ".join(f"{key}={value}" for key, value in fields.items()))
+                return super().write(kind, epoch=epoch, wall=wall, **fields)
+
+        class Notes(NullProgress):
+            def note(self, text: str) -> None:
+                story.say(clock, text)
+
+        return dataclasses.replace(Recorder.null(clock, Notes()), events=Events(clock))
+
+    def say(self, clock: VirtualClock, text: str) -> None:
+        print(f"{clock.monotonic():9.3f}  {text}")
+
+
+def tell(seed: int) -> bool:
+    """Show the story of a seed; returns whether everything held."""
+    schedule = draw(seed)
+    print(schedule)
+    try:
+        print(try_schedule(schedule, runs(), Story().recorder))
+    except AssertionError as violation:
+        print(f"seed {seed}: {type(violation).__name__}: {violation}\nagain: {COMMAND.format(seed)}")
+        return False
+    return True
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=0, help="the first seed")
+    parser.add_argument("--seeds", type=int, default=1, help="how many; the story of a single one is shown")
+    options = parser.parse_args(arguments)
+    if options.seeds == 1:
+        return 0 if tell(options.seed) else 1
+    failed, sums = 0, Counter[str]()
+    for seed in range(options.seed, options.seed + options.seeds):
+        try:
+            outcome = try_seed(seed)
+        except AssertionError as violation:
+            failed += 1
+            print(f"seed {seed}: {type(violation).__name__}: {violation}\nagain: {COMMAND.format(seed)}", flush=True)
+            continue
+        sums[outcome.exit] += 1
+        sums.update({key: value for key, value in dataclasses.asdict(outcome).items() if key != "exit"})
+    print(f"{options.seeds} seeds, {failed} failed; {dict(sums)}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
