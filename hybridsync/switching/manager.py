@@ -21,7 +21,7 @@ from hybridsync.switching.arrivals import START_DEADLINE_SECS, TICK_SECS, Arriva
 from hybridsync.switching.commits import Commit, Commits
 from hybridsync.switching.machine import Command, Step
 from hybridsync.switching.pace import SILENT_SHARE, Pace
-from hybridsync.switching.recovery import GATHER_SECS, UNREACHED, Keeper, Reach, Recovery, Start, give_up
+from hybridsync.switching.recovery import GATHER_SECS, GONE, UNREACHED, Keeper, Reach, Recovery, Start, give_up
 from hybridsync.switching.reporter import Reporter, StageTimes
 from hybridsync.switching.saving import Saving
 from hybridsync.switching.worlds import Worlds, check_replicas
@@ -263,7 +263,7 @@ class Manager:
         check_replicas(self._chief.drained(), capture, self._source)
         self._reporter.tick()
         self._reporter.ended(capture)
-        self._evaluate = not self._chief.preempted
+        self._evaluate = capture.held.units >= self._run.config.workload or not self._chief.preempted
         self._saving.training.clear()
         self._note_stage("capture", started)
         return machine.Captured()
@@ -278,6 +278,8 @@ class Manager:
         role, role_id = ("server", 0) if self._path is Path.SERVER else ("worker", self._phase.members[0])
         with Reach(self._chief, f"the state of {role} {role_id} could not be captured"):
             source = self._chief.address_of(role, role_id)
+            if source == self._source:
+                self._source = GONE  # a holder has room for one capture: should this one fail, the last is lost too
             capture = self._holder_at(source).capture(self._phase.epoch, final)
         first, last = self._chief.stamps_of(role, role_id, capture)
         self._capture, self._source = replace(capture, first_applied=first, last_applied=last), source
@@ -301,8 +303,8 @@ class Manager:
         self._reason = "death"
         self._note_stage("gather", started)
         self._times = StageTimes()
-        last = self._chief.preempted or self._capture.held.units >= self._run.config.workload
-        self._evaluate = last and not self._chief.preempted
+        self._evaluate = self._capture.held.units >= self._run.config.workload
+        last = self._evaluate or self._chief.preempted
         return machine.Gathered(last=last)
 
     def _go_on_from(self, capture: Capture, why: str, *, rolled_back: bool) -> None:

@@ -19,6 +19,9 @@ GATHER_SECS = 2.0
 """The shortest time that a worker's process has to come back from a broken phase, once it was told."""
 EXPIRE_SECS = 0.25
 """Between two looks at who has not been heard of."""
+GONE = ""
+"""Where a capture is that nobody keeps any more."""
+
 UNREACHED = (RoleLost, StaleEpoch, WaitTimeout)
 """What a call on a role that is gone, or has gone on, ends with."""
 
@@ -102,11 +105,15 @@ class Recovery:
         Raises:
           HybridSyncError: the run cannot go on.
         """
-        served = self._from_servers(phase) if path is Path.SERVER else None
+        capture, source = captured
+        served = None
+        if path is Path.SERVER and all(map(self._board.is_live, phase.servers)):
+            served = self._from_servers(phase)
+            if source == phase.servers[0]:
+                source = GONE  # a holder has room for one capture: should this one fail, the last is lost too
         self._call_back(phase, max(self._gather_secs, 10 * unit_secs))
         if served is not None:
             return served
-        capture, source = captured
         while capture.held.units >= self._keeper.units and self._board.is_live(source):
             found = self._from_workers(capture.held.units, capture, path is Path.SERVER)
             if found is not None:
@@ -117,9 +124,7 @@ class Recovery:
         return found or Found(self._keeper.offer(), self._home, rolled_back=True)
 
     def _from_servers(self, phase: Phase) -> Found | None:
-        """Capture the phase's state where all of its servers live on: it refuses every later push."""
-        if not all(map(self._board.is_live, phase.servers)):
-            return None
+        """Capture the state of a phase whose servers all live: it refuses every later push."""
         source = phase.servers[0]
         try:
             return Found(self._holder_at(source).capture(phase.epoch, True), source, rolled_back=False)

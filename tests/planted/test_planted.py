@@ -25,6 +25,7 @@ from hybridsync.paths.replica import Replica
 from hybridsync.paths.server import _Worker
 from hybridsync.protocols.bsp import Bsp
 from hybridsync.ps import primary as primary_module
+from hybridsync.ps import sequencer as sequencer_module
 from hybridsync.ps.primary import Primary
 from hybridsync.runtime.inprocess import InProcess
 from hybridsync.switching.recovery import Recovery
@@ -220,7 +221,7 @@ def forgets_what_it_applied(patch):
         def __contains__(self, unit: int) -> bool:
             return False
 
-    patch.setattr(primary_module, "UnitSet", Forgetful)
+    patch.setattr(sequencer_module, "UnitSet", Forgetful)
 
 
 def keeps_a_lost_workers_units(patch):
@@ -236,7 +237,8 @@ def leases_beyond_the_workload(patch):
 
 def skips_the_epoch_check(patch):
     """The server admits every epoch."""
-    patch.setattr(Primary, "_expect", lambda self, epoch: self._phase)
+    for module in (primary_module, sequencer_module):
+        patch.setattr(module, "check_epoch", lambda epoch, phase: phase)
 
 
 def stays_open_after_the_final_capture(patch):
@@ -245,7 +247,7 @@ def stays_open_after_the_final_capture(patch):
 
     def open_again(self, epoch, final):
         capture = original(self, epoch, final)
-        self._open = True
+        self._sequencer.open = True
         return capture
 
     patch.setattr(Primary, "capture", open_again)
@@ -263,8 +265,8 @@ def captures_without_the_lock(patch):
     def unlocked(self, epoch, final):
         def fill_and_let_others_in(holding, write):
             fill(holding, write)
-            before = self._sequence
-            self._condition.wait_for(lambda: self._sequence > before, 0.2)
+            before = self._sequencer.sequence
+            self._condition.wait_for(lambda: self._sequencer.sequence > before, 0.2)
 
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(Holding, "fill", fill_and_let_others_in)
@@ -276,15 +278,8 @@ def captures_without_the_lock(patch):
 def acknowledges_before_it_applies(patch):
     """The reply goes out before the update, and the update is lost."""
 
-    def acknowledge_only(self, tickets, rate):
-        self._sequence += 1
+    def acknowledge_only(self, update):
         self._first_applied = self._last_applied = self._clock.monotonic()
-        for ticket in tickets:
-            for unit in ticket.push.units:
-                self._applied.add(unit)
-                self._unreported.add(unit)
-        if len(self._applied) >= self._phase.end_units:
-            self._completed.set()
 
     patch.setattr(Primary, "_apply", acknowledge_only)
 

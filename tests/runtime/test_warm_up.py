@@ -7,18 +7,18 @@ import numpy as np
 
 from hybridsync.runtime.worker_process import warm_up
 from hybridsync.step import Parameters
-from tests.roles import tally_programs
+from tests.roles import WORKLOAD, plain_sgd, programs_of, tally_task
 
 
 def test_one_compiled_gradient_takes_a_replicas_parameters_and_a_servers_reply() -> None:
     compiled: list[str] = []
 
     def note(event: str, duration_secs: float, **_: str | int) -> None:
-        if event.endswith("backend_compile_duration"):
+        if event.endswith("jaxpr_to_mlir_module_duration"):  # also where the machine code was compiled before
             compiled.append(event)
 
     jax.monitoring.register_event_duration_secs_listener(note)
-    programs = tally_programs()
+    programs = programs_of(tally_task(WORKLOAD), plain_sgd(1.0), unit_size=1, workload=WORKLOAD)
     warm_up(programs)
     assert compiled, "nothing was compiled: this test proves nothing"
     compiled.clear()

@@ -396,3 +396,14 @@ def test_a_worker_that_asks_for_the_next_phase_is_back_whatever_it_holds():
     for worker in (0, 1, 3):
         scene.chief.next_phase(PhaseRequest(worker, 1, scene.phase.epoch, None))
     assert scene.chief.missing_back() == []
+
+
+def test_a_capture_that_failed_has_cost_the_one_before_it_at_the_same_server():
+    """A holder has room for one: whoever went on from the earlier one would find nothing there, again and again."""
+    scene = served()
+    scene.captured = capture_of(Epoch(1, 0), 12), SERVER
+    scene.answers[SERVER] = RoleLost("server 1 did not hand over its part")
+    for worker in WORKERS:
+        scene.back(worker, None)
+    found = scene.gather()
+    assert (found.source, found.capture.held.units, found.rolled_back) == (HOME, 4, True)
