@@ -203,10 +203,10 @@ class Chief(Board):
     def _is_revoked(self, epoch: Epoch) -> bool:
         return bool(self._here.broken) and epoch == self._leasing.epoch
 
-    def _poll(self, answer: Callable[[], T | None], secs: float = POLL_SECS) -> T | None:
-        """Ask until there is an answer, or `secs` are over."""
+    def _poll(self, answer: Callable[[], T | None], secs: float | None = None) -> T | None:
+        """Ask until there is an answer, or `secs` are over; None is POLL_SECS."""
         with self._condition:
-            deadline = self._clock.monotonic() + secs
+            deadline = self._clock.monotonic() + (POLL_SECS if secs is None else secs)
             while (found := answer()) is None and self._wait(deadline):
                 pass
             return found
