@@ -80,7 +80,7 @@ def bare(num_workers: int, num_units: int) -> float:
 
 def main(arguments: list[str]) -> int:
     """Measure, and print the figures; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workers", type=int, default=1024)
     parser.add_argument("--units", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=1)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, NamedTuple
 
@@ -31,7 +32,8 @@ class Path(Enum):
 # --- effects -----------------------------------------------------------------------------------------------------
 
 
-class Lease(NamedTuple):
+@dataclass(frozen=True)
+class Lease:
     """Ask for this worker's next work.
 
     Result: a tuple of units; under lock-step it may be empty (idle in a short step). None when the phase is over.

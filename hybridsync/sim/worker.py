@@ -265,7 +265,7 @@ class ServerEngine(Engine):
     def _send(self, what: str, push: Any, contribution: Any) -> None:
         if self._reliable:  # one answer comes for certain: there is nothing to tell apart
             world = self.world
-            server = world.processes[self.phase.servers[0]]
+            server = world.at(self.phase.servers[0])
             self._sent_at, self._sent = world.loop.now, push
             if what == "pull":
                 world.network.to_server(push.worker, 0, server.pull, push, self._replied)
