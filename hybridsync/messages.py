@@ -8,6 +8,7 @@ Every mutating message carries the epoch and the incarnation of who speaks; the 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hybridsync.plan import Epoch, Phase
 from hybridsync.units import Range
@@ -258,8 +259,7 @@ class ReportReply:
     replied: float = 0.0
 
 
-@dataclass(frozen=True)
-class Push:
+class Push(NamedTuple):
     """A set of units offered to the server, all or nothing; the payload is the contribution buffer.
 
     Args:
@@ -299,8 +299,7 @@ NON_FINITE = "non_finite"
 """How the reason begins for which a contribution with an infinite entry, or one that is no number, is dropped."""
 
 
-@dataclass(frozen=True)
-class PushReply:
+class PushReply(NamedTuple):
     """What became of a push.
 
     Args:

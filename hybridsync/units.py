@@ -13,7 +13,7 @@ A unit is one micro-batch of fixed size, numbered from 0; a run of millions of u
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
 Range = tuple[int, int]
@@ -40,8 +40,24 @@ class UnitSet:
             self.add_range(start, stop)
 
     def add(self, unit: int) -> None:
-        """Add one unit."""
-        self.add_range(unit, unit + 1)
+        """Add one unit.
+
+        Raises:
+          ValueError: it is negative.
+        """
+        starts, stops = self._starts, self._stops
+        index = bisect_left(stops, unit)  # the first range that ends at or behind `unit`
+        if index == len(stops) or starts[index] > unit + 1 or unit < 0:
+            self.add_range(unit, unit + 1)
+        elif stops[index] == unit:
+            if index + 1 < len(starts) and starts[index + 1] == unit + 1:
+                self.add_range(unit, unit + 1)
+            else:
+                stops[index] = unit + 1
+                self._count += 1
+        elif starts[index] == unit + 1:
+            starts[index] = unit
+            self._count += 1
 
     def add_range(self, start: int, stop: int) -> None:
         """Add the units `start <= u < stop`.
@@ -51,6 +67,11 @@ class UnitSet:
         """
         if not 0 <= start < stop:
             raise ValueError(f"a range of units needs 0 <= start < stop, got ({start}, {stop})")
+        if not self._stops or start > self._stops[-1]:
+            self._starts.append(start)
+            self._stops.append(stop)
+            self._count += stop - start
+            return
         first = bisect_right(self._stops, start - 1)  # the first range that touches or follows `start`
         last = bisect_right(self._starts, stop)  # the first range that lies wholly behind `stop`
         if first < last:
@@ -68,7 +89,7 @@ class UnitSet:
 
     def discard_range(self, start: int, stop: int) -> None:
         """Remove the units `start <= u < stop`; those that are not in the set are ignored."""
-        if start >= stop:
+        if start >= stop or not self._starts:
             return
         first = bisect_right(self._stops, start)
         starts: list[int] = []
@@ -205,6 +226,26 @@ class UnitMap:
 
     def __len__(self) -> int:
         return self._count
+
+
+def ranges_of(units: Iterable[int]) -> list[Range]:
+    """Return ascending units as ranges.
+
+    >>> ranges_of([1, 2, 3, 7])
+    [(1, 4), (7, 8)]
+    """
+    ranges: list[Range] = []
+    start = stop = -1
+    for unit in units:
+        if unit == stop:
+            stop += 1
+            continue
+        if stop >= 0:
+            ranges.append((start, stop))
+        start, stop = unit, unit + 1
+    if stop >= 0:
+        ranges.append((start, stop))
+    return ranges
 
 
 def num_units(ranges: Iterable[Range]) -> int:

@@ -116,6 +116,9 @@ class Ledger:
         """Note units as applied; units already noted, or dropped, are ignored."""
         for start, stop in ranges:
             self._settle(start, stop)
+            if not self._dropped:
+                self._applied.add_range(start, stop)
+                continue
             if known := UnitSet([(start, stop)]).intersection(self._quarantined):  # by a process that had it too
                 self._quarantined = self._quarantined.difference(known)
                 self._dropped = self._dropped.difference(known)

@@ -63,8 +63,8 @@ class Membership:
         member = self._members.get(role_id)
         if member is None or member.incarnation != incarnation:
             raise self._stale(role_id, incarnation)
-        self._members[role_id] = replace(member, last_beat=now)
-        return self._members[role_id]
+        self._members[role_id] = member = Member(member.hello, incarnation, now)
+        return member
 
     def _stale(self, role_id: int, incarnation: int) -> StaleIncarnation:
         newest = self._incarnations[role_id]

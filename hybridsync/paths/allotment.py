@@ -18,27 +18,25 @@ class Allotment:
     """A growing stream of units, taken in order.
 
     Attributes:
+      known: units received so far.
       position: units taken so far.
       final: nothing will follow what is here.
     """
 
-    __slots__ = ("_low_at", "_stream", "final", "position")
+    __slots__ = ("_low_at", "_next", "_stop", "_stream", "final", "known", "position")
 
     def __init__(self) -> None:
         self._stream = UnitStream()
         self._low_at = 0
+        self._next = self._stop = 0
+        self.known = 0
         self.position = 0
         self.final = False
 
     @property
-    def known(self) -> int:
-        """Units received so far."""
-        return len(self._stream)
-
-    @property
     def ranges(self) -> tuple[Range, ...]:
         """Units received so far, in order."""
-        return self._stream.ranges(0, len(self._stream))
+        return self._stream.ranges(0, self.known)
 
     @property
     def is_low(self) -> bool:
@@ -47,16 +45,24 @@ class Allotment:
 
     def lacks(self, count: int) -> bool:
         """Return whether `count` units are not here, and more may follow."""
-        return not self.final and len(self._stream) - self.position < count
+        return not self.final and self.known - self.position < count
 
     def extend(self, reply: LeaseReply) -> None:
         """Append what the chief has answered."""
         self._stream.extend(reply.ranges)
+        self.known = len(self._stream)
         self.final = reply.final
-        self._low_at = (self.position + len(self._stream)) // 2
+        self._low_at = (self.position + self.known) // 2
 
     def take(self, count: int) -> tuple[int, ...]:
         """Return the next `count` units, fewer where there are fewer."""
+        if count == 1 and self._next < self._stop:  # one by one through a range, as asynchronous workers go
+            unit = self._next
+            self._next += 1
+            self.position += 1
+            return (unit,)
         units = self._stream.slice(self.position, count)
         self.position += len(units)
+        ahead = self._stream.ranges(self.position, self.known)[:1] if count == 1 else ()
+        self._next, self._stop = ahead[0] if ahead else (0, 0)
         return units

@@ -60,11 +60,12 @@ class WorkerRecorder:
         self.at_unit(unit)
 
     def compute(self, category: str, started: float, ended: float, loss: Any) -> None:
-        """Note one unit's local computation, which has ended."""
+        """Note one unit's local computation, which has ended; `loss` is None where none was computed."""
         self.at_unit(-1)
         with self._lock:
             self._compute_secs += ended - started
-            self._losses.append(loss)
+            if loss is not None:
+                self._losses.append(loss)
             if self._keep_spans:
                 self._spans.append(("compute", category, started, ended - started, self.epoch.number, 1))
 
@@ -103,7 +104,7 @@ class WorkerRecorder:
             sums = self._compute_secs, self._wait_secs, self._compile_secs
             self._compute_secs = self._wait_secs = self._compile_secs = 0.0
             epoch, completed, stamps = self.epoch, self.completed, self.stamps
-        values = [value for value in map(float, jax.device_get(losses)) if math.isfinite(value)]
+        values = [value for value in map(float, jax.device_get(losses)) if math.isfinite(value)] if losses else []
         first, last = stamps()
         return Report(
             role="worker",

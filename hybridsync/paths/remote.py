@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from hybridsync.messages import Push, PushReply
@@ -57,7 +56,7 @@ class RemoteLink:
         for cut, buffer in zip(self._contribution_cuts, self._contributions, strict=True):
             cut.layout.pack(cut.take(contribution), out=buffer)
         found = self._of_each(lambda index, server: server.stage(push, self._contributions[index]))
-        offered = replace(push, non_finite=next(filter(None, found), "")) if found else push
+        offered = push._replace(non_finite=next(filter(None, found), "")) if found else push
         reply = self._primary.push_pull(offered, self._contributions[0], self._parameters[0])
         return self._completed(push, reply)
 
@@ -70,7 +69,7 @@ class RemoteLink:
 
     def _completed(self, push: Push, reply: PushReply) -> tuple[PushReply, Parameters]:
         """Fetch what belongs to the primary's reply from the others, and join it."""
-        wanted = replace(push, units=(), base=reply.sequence)
+        wanted = push._replace(units=(), base=reply.sequence)
         self._of_each(lambda index, server: server.pull_at(wanted, self._parameters[index]))
         pairs = zip(self._parameter_cuts, self._parameters, strict=True)
         return reply, join(self._parameter_cuts, [cut.layout.unpack(buffer) for cut, buffer in pairs])

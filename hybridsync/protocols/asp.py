@@ -40,8 +40,8 @@ class Asp(Protocol):
     path: ClassVar[Path] = Path.SERVER
 
     def worker_program(self, num_workers: int) -> Program:
-        parameters = yield Pull()
-        while (units := (yield Lease())) is not None:
+        parameters, lease = (yield Pull()), Lease()
+        while (units := (yield lease)) is not None:
             gradient = yield Compute(units, parameters)
             parameters = yield PushPull(gradient)
 

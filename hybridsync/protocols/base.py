@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 Handle = Any
 """A value that only the driver looks into: parameters, a gradient, a mean."""
@@ -26,6 +26,8 @@ class Path(Enum):
     SYNC = "sync"
     SERVER = "server"
 
+
+# One of each is made for every unit, so they are tuples: a frozen dataclass takes five times as long to make.
 
 # --- effects -----------------------------------------------------------------------------------------------------
 
@@ -40,35 +42,30 @@ class Lease:
     count: int = 1
 
 
-@dataclass(frozen=True)
-class Pull:
+class Pull(NamedTuple):
     """Fetch the server's current parameters. Result: a parameters handle."""
 
 
-@dataclass(frozen=True)
-class Compute:
+class Compute(NamedTuple):
     """Compute the gradient of `units` on `parameters` (None: this replica's own). Result: a gradient handle."""
 
     units: tuple[int, ...]
     parameters: Handle = None
 
 
-@dataclass(frozen=True)
-class Average:
+class Average(NamedTuple):
     """Average gradients with all members of the phase, each weighted by its units. Result: a mean handle."""
 
     gradient: Handle
 
 
-@dataclass(frozen=True)
-class LocalUpdate:
+class LocalUpdate(NamedTuple):
     """Apply `mean` to this replica's own state. Result: None."""
 
     mean: Handle
 
 
-@dataclass(frozen=True)
-class PushPull:
+class PushPull(NamedTuple):
     """Push a gradient and wait for the server's release. Result: a parameters handle, newest at the release."""
 
     gradient: Handle
@@ -81,8 +78,7 @@ Program = Generator[Effect, Handle, None]
 # --- server rule -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Arrival:
+class Arrival(NamedTuple):
     """A push as the rule sees it.
 
     Args:
@@ -98,24 +94,21 @@ class Arrival:
     staleness: int
 
 
-@dataclass(frozen=True)
-class Apply:
+class Apply(NamedTuple):
     """Run one optimizer update on the mean of `pushes`, at `rate` times the schedule's learning rate."""
 
     pushes: tuple[int, ...]
     rate: float
 
 
-@dataclass(frozen=True)
-class Drop:
+class Drop(NamedTuple):
     """Drop `push` for good; its units are final and the ledger issues fresh ones."""
 
     push: int
     reason: str
 
 
-@dataclass(frozen=True)
-class Release:
+class Release(NamedTuple):
     """Answer `push` now, with the parameters as they are after the actions before this one."""
 
     push: int

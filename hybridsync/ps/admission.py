@@ -60,7 +60,7 @@ def check_push(push: Push, phase: Phase, sequence: int, num_dropped: int) -> Non
     who = f"worker {push.worker} pushes"
     if not push.units:
         raise InvalidMessage(f"{who} 0 units; a push offers the gradient of at least 1")
-    if len(set(push.units)) < len(push.units):
+    if len(push.units) > 1 and len(set(push.units)) < len(push.units):
         twice = next(unit for unit in push.units if push.units.count(unit) > 1)
         raise InvalidMessage(
             f"{who} unit {twice} in {push.units.count(twice)} places at once; a push is a set: name each unit once"

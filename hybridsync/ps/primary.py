@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -206,7 +205,7 @@ class Primary:
           StillHeld: the rule has not released the push yet; push the same units again.
         """
         found = first_non_finite(contribution) or push.non_finite
-        push = replace(push, non_finite="")
+        push = push._replace(non_finite="")
         sequencer = self._sequencer
         with self._condition:
             while True:
@@ -234,7 +233,7 @@ class Primary:
         sequence = self._sequencer.sequence
         if self._peers:
             self._wanted.setdefault(push.worker, set()).add(sequence)
-        return replace(reply, sequence=sequence), self._shard.publisher.current()
+        return reply._replace(sequence=sequence), self._shard.publisher.current()
 
     def _carry_out(self, decisions: Iterator[Decided]) -> None:
         for decided in decisions:

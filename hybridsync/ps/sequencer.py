@@ -22,7 +22,7 @@ from hybridsync.messages import NON_FINITE, Push, PushReply
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.protocols.base import Action, Apply, Arrival, Drop, Release
 from hybridsync.ps.admission import check_current, check_epoch, check_member, check_push, served
-from hybridsync.units import UnitSet
+from hybridsync.units import UnitSet, ranges_of
 
 
 @dataclass(slots=True, eq=False)
@@ -161,11 +161,14 @@ class Sequencer:
           StaleEpoch, StaleIncarnation: it is.
           UnknownRole: it takes no part in the phase.
         """
-        phase = check_epoch(push.epoch, self.phase)
-        if push.worker not in self._members:
+        self._admit(push, check_epoch(push.epoch, self.phase))
+
+    def _admit(self, push: Push, phase: Phase) -> None:
+        worker, incarnations = push.worker, self._incarnations
+        if worker not in self._members:
             check_member(push, phase)
-        check_current(push, self.open, self._incarnations.get(push.worker, 0))
-        self._incarnations[push.worker] = push.incarnation
+        check_current(push, self.open, incarnations.get(worker, 0))
+        incarnations[worker] = push.incarnation
 
     def offer(self, push: Push, contribution: Any, non_finite: str) -> tuple[Ticket, Iterator[Decided]]:
         """Take a push; returns its ticket, and what is to be carried out now.
@@ -183,24 +186,26 @@ class Sequencer:
           StaleEpoch, StaleIncarnation, UnknownRole: the caller is out of date.
           InvalidMessage: the units or the base cannot be.
         """
-        check_push(push, check_epoch(push.epoch, self.phase), self.sequence, len(self.dropped))
-        self.admit(push)
-        for unit in push.units:
-            earlier = self._by_unit.get(unit)
+        phase, sequence = check_epoch(push.epoch, self.phase), self.sequence
+        check_push(push, phase, sequence, len(self.dropped))
+        self._admit(push, phase)
+        by_unit, units = self._by_unit, push.units
+        for unit in units:
+            earlier = by_unit.get(unit)
             if earlier is not None and (not earlier.decided or self.is_same(push, earlier)):
                 return earlier, iter(())
-        for unit in push.units:
+        for unit in units:
             if unit in self.applied or unit in self.dropped:
                 return Ticket(push, None, PushReply(self.sequence, duplicate=True), decided=True), iter(())
         push_id, ticket = self._next_push, Ticket(push, contribution)
         self._next_push += 1
         self._tickets[push_id] = ticket
-        for unit in push.units:
-            self._by_unit[unit] = ticket
+        for unit in units:
+            by_unit[unit] = ticket
         if non_finite:
             actions: list[Action] = [Drop(push_id, f"{NON_FINITE}: {non_finite}"), Release(push_id)]
         else:
-            actions = self._rule.on_push(Arrival(push_id, push.worker, push.units, self.sequence - push.base))
+            actions = self._rule.on_push(Arrival(push_id, push.worker, units, sequence - push.base))
         return ticket, self._decide(actions)
 
     @staticmethod
@@ -219,9 +224,7 @@ class Sequencer:
 
     def drain(self) -> tuple[UnitSet, tuple[tuple[int, str], ...], tuple[int, ...]]:
         """Return and forget the units applied, those dropped with the reasons, and the staleness of each update."""
-        applied = UnitSet()
-        for unit in sorted(self._unreported):
-            applied.add(unit)
+        applied = UnitSet(ranges_of(sorted(self._unreported)))
         told = applied, tuple(self._unreported_drops), tuple(self._staleness)
         self._unreported, self._unreported_drops, self._staleness = [], [], []
         return told
@@ -237,11 +240,15 @@ class Sequencer:
                 else:
                     units = tuple(unit for ticket in tickets for unit in ticket.push.units)
                     base = min(ticket.push.base for ticket in tickets)
-                yield Decided(tickets, units, base, action.rate, min(1.0, len(tickets) / len(self._members)))
+                share = len(tickets) / len(self._members)
+                yield Decided(tickets, units, base, action.rate, share if share < 1.0 else 1.0)
+                sequence = self.sequence
                 for push_id, ticket in zip(action.pushes, tickets, strict=True):
-                    self._staleness.append(self.sequence - ticket.push.base)
-                    self._settle(push_id, ticket)
-                self.sequence += 1
+                    self._staleness.append(sequence - ticket.push.base)
+                    ticket.decided, ticket.contribution = True, None
+                    if ticket.reply is not None:
+                        self._forget(push_id)
+                self.sequence = sequence + 1
                 for unit in units:
                     self.applied.add(unit)
                 self._unreported.extend(units)
@@ -251,22 +258,20 @@ class Sequencer:
                 for unit in ticket.push.units:
                     self.dropped.add(unit)
                     self._unreported_drops.append((unit, action.reason))
-                ticket.reason = action.reason
-                self._settle(action.push, ticket)
+                ticket.reason, ticket.decided, ticket.contribution = action.reason, True, None
+                if ticket.reply is not None:
+                    self._forget(action.push)
             else:
                 ticket = self._tickets[action.push]
                 ticket.reply = PushReply(self.sequence, dropped=ticket.reason)
                 if ticket.decided:
                     self._forget(action.push)
 
-    def _settle(self, push_id: int, ticket: Ticket) -> None:
-        """Note that the end of a push is decided; it is kept while the rule holds its reply, for repeats of it."""
-        ticket.decided, ticket.contribution = True, None
-        if ticket.reply is not None:
-            self._forget(push_id)
-
     def _forget(self, push_id: int) -> None:
-        """Forget a push of which nothing is to come any more; a repeat is told by its units."""
+        """Forget a push of which nothing is to come any more; a repeat is told by its units.
+
+        A push that is decided, and whose reply the rule still holds, is kept, for repeats of it.
+        """
         ticket = self._tickets.pop(push_id)
         for unit in ticket.push.units:
             if self._by_unit.get(unit) is ticket:

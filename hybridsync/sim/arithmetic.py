@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 State = Any
-NO_LOSS = float("nan")
+NO_LOSS: Any = None
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Arithmetic(Protocol):
         ...
 
     def loss(self, gradient: Any) -> Any:
-        """Return a contribution's loss, not a number where there is none."""
+        """Return a contribution's loss, None where there is none."""
         ...
 
     def non_finite(self, contribution: Any) -> str:
@@ -78,7 +78,7 @@ class Weightless:
     def gradient(self, parameters: Any, unit: int) -> Any:
         return None
 
-    def loss(self, gradient: Any) -> float:
+    def loss(self, gradient: Any) -> Any:
         return NO_LOSS
 
     def non_finite(self, contribution: Any) -> str:
@@ -121,7 +121,7 @@ class Counting:
     def gradient(self, parameters: int, unit: int) -> tuple[int, tuple[int, ...]]:
         return _mix(parameters, unit), (unit,)
 
-    def loss(self, gradient: Any) -> float:
+    def loss(self, gradient: Any) -> Any:
         return NO_LOSS
 
     def non_finite(self, contribution: Any) -> str:

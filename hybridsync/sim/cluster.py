@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from random import Random
 from typing import Literal
 
@@ -62,8 +63,13 @@ class Device:
             return self.trace[index % len(self.trace)]
         if not self.spread:
             return self.secs
-        sigma = math.sqrt(math.log1p(self.spread * self.spread))
-        return self.secs * math.exp(sigma * random.gauss(0.0, 1.0) - sigma * sigma / 2)
+        return math.exp(random.gauss(*self._logarithm))
+
+    @cached_property
+    def _logarithm(self) -> tuple[float, float]:
+        """Mean and standard deviation of the logarithm of a unit's seconds."""
+        variance = math.log1p(self.spread * self.spread)
+        return math.log(self.secs) - variance / 2, math.sqrt(variance)
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,25 @@ class Loop:
         self._order += 1
         heappush(self._heap, (self.now + secs, self._order, call, args))
 
+    def plan(self, time: float, call: Callable[..., object], args: tuple[Any, ...]) -> None:
+        """Plan a call for `time`, which is not past: `at` for those who call it for every unit."""
+        self._order += 1
+        heappush(self._heap, (time, self._order, call, args))
+
+    def run_while(self, condition: VirtualCondition, limit: float) -> bool:
+        """Carry out what is due up to `limit` until `condition` is notified; returns whether it was."""
+        heap, before, num_calls = self._heap, condition.num_notified, 0
+        try:
+            while condition.num_notified == before:
+                if not heap or heap[0][0] > limit:
+                    return False
+                self.now, _, call, args = heappop(heap)
+                num_calls += 1
+                call(*args)
+            return True
+        finally:
+            self.num_calls += num_calls
+
     def step(self, limit: float) -> bool:
         """Carry out the next call; False, with the clock at `limit`, where none is due until then."""
         heap = self._heap
@@ -96,7 +115,7 @@ class VirtualCondition:
 
     def __init__(self, loop: Loop, clock: VirtualClock) -> None:
         self._loop, self._clock = loop, clock
-        self._notified = 0
+        self.num_notified = 0
         self._pumping = False
 
     def __enter__(self) -> bool:
@@ -114,18 +133,18 @@ class VirtualCondition:
           HybridSyncError: nothing is planned that could ever notify a wait without a timeout.
         """
         assert not self._pumping, "two actors of a simulation wait at once; only the manager may block"
-        before, loop = self._notified, self._loop
+        loop = self._loop
         limit = float("inf") if timeout is None else loop.now + timeout
         self._pumping = True
         try:
-            while self._notified == before:
-                if not loop.step(limit):
-                    if timeout is None:
-                        raise HybridSyncError("a simulated wait without a deadline can never end: nothing is planned")
-                    return False
+            if loop.run_while(self, limit):
+                return True
         finally:
             self._pumping = False
-        return True
+        if timeout is None:
+            raise HybridSyncError("a simulated wait without a deadline can never end: nothing is planned")
+        loop.now = max(loop.now, limit)
+        return False
 
     def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
         """Wait until `predicate` holds, or for `timeout` virtual seconds; returns whether it does."""
@@ -139,5 +158,5 @@ class VirtualCondition:
 
     def notify_all(self) -> None:
         """End the wait under way."""
-        self._notified += 1
+        self.num_notified += 1
         self._clock.notified()

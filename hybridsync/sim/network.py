@@ -65,13 +65,21 @@ class Network:
         shared, own = self._into_servers.through(now, num_bytes), now + num_bytes / self._worker_rate
         if self._longer:
             own = (shared if shared > own else own) + self._longer[worker]
-        self._deliver(worker, (shared if shared > own else own) + self._latency, call, args)
+        at = (shared if shared > own else own) + self._latency
+        if self.reliable:
+            self._loop.plan(at, call, args)
+        else:
+            self._deliver(worker, at, call, args)
 
     def from_server(self, worker: int, ready: float, num_bytes: int, call: Callable[..., object], *args: Any) -> None:
         """Carry a transfer of the servers, which begins at `ready`, to a worker."""
         self.num_bytes += num_bytes
         shared, own = self._from_servers.through(ready, num_bytes), ready + num_bytes / self._worker_rate
-        self._deliver(worker, (shared if shared > own else own) + self._latency, call, args)
+        at = (shared if shared > own else own) + self._latency
+        if self.reliable:
+            self._loop.plan(at, call, args)
+        else:
+            self._deliver(worker, at, call, args)
 
     def message(self, worker: int, call: Callable[..., object], *args: Any) -> None:
         """Carry a small message between a worker and the chief."""
@@ -85,7 +93,7 @@ class Network:
     def _deliver(self, worker: int, at: float, call: Callable[..., object], args: tuple[Any, ...]) -> None:
         loop = self._loop
         if self.reliable:
-            loop.at(at, call, *args)
+            loop.plan(at, call, args)
             return
         if self._partitions and self.cut_off(worker):
             return

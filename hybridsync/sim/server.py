@@ -126,8 +126,9 @@ class Server(Process):
             return
         before = sequencer.sequence
         self._carry_out(decisions)
-        if ticket.reply is not None and sequencer.is_same(push, ticket):
-            self._answer(push, ticket.reply, reply)
+        answer = ticket.reply
+        if answer is not None and (ticket.push is push or sequencer.is_same(push, ticket)):
+            self._answer(push, answer, reply)
         else:
             self._waiting.append((push, contribution, ticket, reply))
         if self._waiting and sequencer.sequence != before:
@@ -138,7 +139,8 @@ class Server(Process):
 
     def _answer(self, push: Push, answer: PushReply, reply: Reply) -> None:
         world = self.world
-        world.watch.acknowledged(self, push, answer)
+        if world.watches:
+            world.watch.acknowledged(self, push, answer)
         if answer.sequence != self.sequencer.sequence:
             answer = PushReply(self.sequencer.sequence, answer.duplicate, answer.dropped)
         ready = self._busy_until if self._busy_until > world.loop.now else world.loop.now
@@ -159,20 +161,21 @@ class Server(Process):
 
     def _carry_out(self, decisions: Iterator[Decided]) -> None:
         world, sequencer = self.world, self.sequencer
+        arithmetic, now = world.arithmetic, world.loop.now
         for decided in decisions:
             if decided.dropped is not None:
                 continue
             contributions = [ticket.contribution for ticket in decided.tickets]
             units = decided.units
-            self.state = world.arithmetic.update(
+            self.state = arithmetic.update(
                 self.state, contributions, units=len(units), factor=decided.rate, blend=decided.blend
             )
-            self._parameters = world.arithmetic.parameters(self.state)
+            self._parameters = arithmetic.parameters(self.state)
             if world.watches:
                 assert sequencer.phase is not None
                 pushes = tuple(ticket.push for ticket in decided.tickets)
                 world.watch.applied(self, sequencer.phase, sequencer.sequence + 1, pushes, units)
-            begun = self._busy_until if self._busy_until > world.loop.now else world.loop.now
+            begun = self._busy_until if self._busy_until > now else now
             self._busy_until = self._last_applied = begun + world.apply_secs
             self._first_applied = self._first_applied or self._last_applied
             if world.logs_updates:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from hybridsync import protocols
 from hybridsync.errors import HybridSyncError, PhaseRevoked
@@ -21,7 +21,7 @@ from hybridsync.messages import (
 from hybridsync.paths.allotment import Allotment
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
-from hybridsync.protocols.base import Path
+from hybridsync.protocols.base import Effect, Path
 from hybridsync.sim.process import Process
 from hybridsync.sim.replica import Replica
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from hybridsync.sim.world import World
 
 Units = tuple[int, ...]
+EFFECTS = {kind.__name__: kind for kind in get_args(Effect)}
 PENDING: Any = object()
 """What a handler returns whose effect's result comes later."""
 
@@ -121,7 +122,7 @@ class Engine:
         self.protocol = protocols.parse(phase.spec)
         self.allotment = Allotment()
         self._program = self.protocol.worker_program(len(phase.members))
-        self._handlers = {name: getattr(self, name) for name in dir(self) if name[:1].isupper()}
+        self._handlers = {kind: getattr(self, name) for name, kind in EFFECTS.items() if hasattr(self, name)}
         self._asking = False
         self._wanted = 0
         self._over = False
@@ -137,7 +138,7 @@ class Engine:
         try:
             while result is not PENDING:
                 effect = send(result)
-                result = handlers[type(effect).__name__](effect)
+                result = handlers[type(effect)](effect)
         except StopIteration:
             self._end("")
 
@@ -221,12 +222,19 @@ class ServerEngine(Engine):
     def __init__(self, worker: Worker, phase: Phase) -> None:
         super().__init__(worker, phase)
         self._call = 0
+        self._reliable = self.world.network.reliable
+        self._sent_at = 0.0
+        self._sent: Any = None
 
     def Lease(self, effect: Any) -> Any:
-        return self.take(effect.count)
+        allotment, count = self.allotment, effect.count
+        if allotment.known - allotment.position < count or allotment.is_low:
+            return self.take(count)
+        return allotment.take(count)
 
     def Pull(self, effect: Any) -> Any:
-        self._send("pull", self._push_of((), 0), None)
+        worker = self.worker
+        self._send("pull", self.world.push_of(self.phase.epoch, worker.id, worker.incarnation, (), 0), None)
         return PENDING
 
     def Compute(self, effect: Any) -> Any:
@@ -235,11 +243,12 @@ class ServerEngine(Engine):
         world = self.world
         self.recorder.computing(unit)
         gradient = effect.units, base, world.arithmetic.gradient(parameters, unit)
-        world.loop.after(self.compute_secs(unit), self._computed, gradient, world.loop.now)
+        loop = world.loop
+        loop.plan(loop.now + self.compute_secs(unit), self._computed, (gradient, loop.now))
         return PENDING
 
     def _computed(self, gradient: Any, started: float) -> None:
-        if self._over or self.worker.halted(self._computed, gradient, started):
+        if self._over or (self.worker.stopped and self.worker.halted(self._computed, gradient, started)):
             return
         world = self.world
         self.recorder.doing = ""
@@ -248,16 +257,27 @@ class ServerEngine(Engine):
 
     def PushPull(self, effect: Any) -> Any:
         units, base, contribution = effect.gradient
-        self._send("push", self._push_of(units, base), contribution)
+        worker = self.worker
+        push = self.world.push_of(self.phase.epoch, worker.id, worker.incarnation, units, base)
+        self._send("push", push, contribution)
         return PENDING
 
-    def _push_of(self, units: tuple[int, ...], base: int) -> Any:
-        worker = self.worker
-        return self.world.push_of(self.phase.epoch, worker.id, worker.incarnation, units, base)
-
     def _send(self, what: str, push: Any, contribution: Any) -> None:
+        if self._reliable:  # one answer comes for certain: there is nothing to tell apart
+            world = self.world
+            server = world.at(self.phase.servers[0])
+            self._sent_at, self._sent = world.loop.now, push
+            if what == "pull":
+                world.network.to_server(push.worker, 0, server.pull, push, self._replied)
+            else:
+                size = world.arithmetic.sizes.gradient
+                world.network.to_server(push.worker, size, server.push, push, contribution, self._replied)
+            return
         self._call += 1
         self._carry(what, push, contribution, self._call, self.world.loop.now)
+
+    def _replied(self, answer: Any, parameters: Any) -> None:
+        self._answered(self._call, self._sent_at, self._sent, answer, parameters)
 
     def _carry(self, what: str, push: Any, contribution: Any, call: int, sent: float) -> None:
         if self._over or self._call != call or self.worker.halted(self._carry, what, push, contribution, call, sent):
@@ -278,7 +298,7 @@ class ServerEngine(Engine):
     def _answered(self, call: int, sent: float, push: Any, answer: Any, parameters: Any) -> None:
         if self._over or self._call != call:
             return
-        if self.worker.halted(self._answered, call, sent, push, answer, parameters):
+        if self.worker.stopped and self.worker.halted(self._answered, call, sent, push, answer, parameters):
             return
         self._call += 1
         if isinstance(answer, HybridSyncError):
@@ -288,7 +308,8 @@ class ServerEngine(Engine):
         if push.units:
             self.recorder.wait("push_pull", "server", sent, world.loop.now)
             self.recorder.completed = self.allotment.position
-            world.watch.pushed(push, answer)
+            if world.watches:
+                world.watch.pushed(push, answer)
         self.resume((answer.sequence, parameters))
 
 

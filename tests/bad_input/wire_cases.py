@@ -50,7 +50,7 @@ class Wire:
 
 
 def push(*units: int, **fields: Any) -> Push:
-    return dataclasses.replace(Push(EPOCH, 0, 1, units, 0), **fields)
+    return Push(EPOCH, 0, 1, units, 0)._replace(**fields)
 
 
 def hello(**fields: Any) -> pb.Hello:

@@ -286,7 +286,7 @@ def test_a_store_serves_exactly_the_sequence_that_is_asked_for_and_waits_for_it(
     cluster = Cluster(programs(), 2)
     phase = cluster.enter()
     store = cluster.stores[0]
-    asked = replace(push_of(phase), base=1)
+    asked = push_of(phase)._replace(base=1)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(store.pull_at, asked)
         _, parameters = pushed(cluster, phase, 0)

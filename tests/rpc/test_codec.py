@@ -18,6 +18,8 @@ from hybridsync.rpc.codec import decode, encode, parse
 MESSAGES = [
     Phase,
     *(kind for _, kind in inspect.getmembers(messages, dataclasses.is_dataclass) if kind is not Phase),
+    messages.Push,
+    messages.PushReply,
 ]
 UNSIGNED = {"nonce", "incarnation", "capture_id"}
 
