@@ -45,6 +45,8 @@ class Board(Known):
                 left_out = UnitSet(self.ledger.all_dropped(self.ledger.applied().ranges(), ()))
                 if news := left_out.difference(UnitSet(phase.dropped)).ranges():
                     broken = broken or f"units {news} are quarantined, of which the state's holder has not heard"
+                if path is Path.SERVER and not all(map(self.is_live, phase.servers)):
+                    broken = broken or "a server was lost while the phase was taken up"
                 if broken:
                     self._break(broken)
             self._condition.notify_all()
@@ -231,6 +233,7 @@ class Board(Known):
         if self._leasing.epoch == NO_EPOCH or self._done:
             return
         self._here.broken = self._here.broken or reason
+        self._revoked.add(self._leasing.epoch)  # for good: who is stopped now may hear of it much later
         self._leasing.close()
         self._condition.notify_all()
 

@@ -20,7 +20,7 @@ from hybridsync.messages import (
     RoleEvent,
     Welcome,
 )
-from hybridsync.plan import Epoch, Phase
+from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.protocols.base import Path
 
 T = TypeVar("T")
@@ -201,7 +201,8 @@ class Chief(Board):
         return self._announced
 
     def _is_revoked(self, epoch: Epoch) -> bool:
-        return bool(self._here.broken) and epoch == self._leasing.epoch
+        older = NO_EPOCH < epoch < self._leasing.first_epoch  # its end was another chief's to tell, who was lost
+        return older or epoch in self._revoked
 
     def _poll(self, answer: Callable[[], T | None], secs: float | None = None) -> T | None:
         """Ask until there is an answer, or `secs` are over, POLL_SECS where none are given."""

@@ -15,7 +15,7 @@ from hybridsync.chief.waiting import Waiting
 from hybridsync.clock import Clock
 from hybridsync.errors import RoleLost
 from hybridsync.messages import WAITING, Capture, Held, Report, RoleEvent, Standing
-from hybridsync.plan import Phase
+from hybridsync.plan import Epoch, Phase
 from hybridsync.telemetry.offsets import ClockOffsets
 
 SERVER_LEASE_SECS = 15.0
@@ -71,6 +71,7 @@ class Known(Waiting):
         self._judged = clock.monotonic()
         self._told: set[tuple[str, int]] = set()
         self._warned: set[tuple[str, int]] = set()
+        self._revoked: set[Epoch] = set()
         self._intake = Intake()
         self._fenced: list[tuple[int, int]] = []
         self._preempted = False

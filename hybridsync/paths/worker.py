@@ -79,8 +79,13 @@ class WorkerLoop:
         """Call the worker back from the phase `epoch`, if it is in it; from the thread that hears of it."""
         with self._lock:
             phase = self._phase
-        if phase is not None and phase.epoch == epoch:
+        if phase is not None and self.is_inside(epoch):
             self._engines[protocols.parse(phase.spec).path].revoke(epoch, reason)
+
+    def is_inside(self, epoch: Epoch) -> bool:
+        """Whether the worker takes part in the phase `epoch` now: others may hear of its end before this one leaves."""
+        with self._lock:
+            return self._inside and self._phase is not None and self._phase.epoch == epoch
 
     def standing(self) -> Standing | None:
         """Return where the worker is, for a chief that has not heard of it."""

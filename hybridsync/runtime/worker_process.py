@@ -117,7 +117,7 @@ def run_worker(spec: RoleSpec, make_run: Callable[[], Run], at_unit: Callable[[i
         recorder.incarnation = chief.register().incarnation
 
         def heard(epoch: Epoch, reply: ReportReply) -> None:
-            if reply.revoked:
+            if reply.revoked and loop.is_inside(epoch):  # else it is on its way already, and may read a state
                 readers.close()
                 loop.revoke(epoch, "the chief has revoked the phase: it lost a role")
 

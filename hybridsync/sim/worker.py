@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, get_args
 
 from hybridsync import protocols
-from hybridsync.errors import HybridSyncError, PhaseRevoked
+from hybridsync.errors import HybridSyncError, PhaseRevoked, StaleIncarnation
 from hybridsync.messages import (
     NON_FINITE,
     WAITING,
@@ -301,6 +301,9 @@ class ServerEngine(Engine):
         if self.worker.stopped and self.worker.halted(self._answered, call, sent, push, answer, parameters):
             return
         self._call += 1
+        if isinstance(answer, StaleIncarnation):  # another has this place: the process ends
+            self.worker.leave()
+            return
         if isinstance(answer, HybridSyncError):
             self.revoke(f"{type(answer).__name__}: {answer}")
             return

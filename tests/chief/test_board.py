@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -78,7 +79,7 @@ def test_who_was_told_of_a_broken_phase_is_not_answered_early_a_second_time():
     assert revoked(chief, phase, 0, 0.1), "it is true still"
     assert SYSTEM_CLOCK.monotonic() - started >= 0.09
     begin(chief, "bsp", number=2, members=(0, 1, 3))
-    assert not revoked(chief, phase, 0), "the epoch has passed"
+    assert revoked(chief, phase, 0, LONG_SECS), "who has missed it must not wait in it for ever"
 
 
 def test_a_failure_that_a_worker_tells_of_breaks_the_phase():
@@ -437,3 +438,13 @@ def test_a_wait_that_cares_for_nothing_ends_by_its_time_or_by_the_runs_failure()
     chief.fail(WaitTimeout("the disk hangs"))
     with pytest.raises(WaitTimeout, match="the disk hangs"):
         chief.wait_until(lambda: False, LONG_SECS)
+
+
+def test_a_server_lost_while_its_phase_is_taken_up_breaks_it():
+    """Between the look at the state and the phase that goes on from it, nobody was told of any loss."""
+    chief = restarted_chief()
+    phase = phase_of(2, "asp", end=WORKLOAD, members=(0, 1), servers=(SERVER,))
+    chief.register(replace(hello(0, role="server"), standing=standing(phase)))
+    chief.role_lost(RoleEvent("server", 0, hello(0, role="server").pid, "signal SIGKILL", 0.0))
+    chief.adopt(phase, Path.SERVER)
+    assert "a server was lost while the phase was taken up" in chief.broken

@@ -13,7 +13,7 @@ from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import NotRegistered, SchemaMismatch, StaleEpoch, StaleIncarnation
-from hybridsync.messages import STARTED_FIRST, Capture, Exchange, Held, Report, RoleEvent, Span
+from hybridsync.messages import STARTED_FIRST, Capture, Exchange, Held, Report, RoleEvent, Span, Standing
 from hybridsync.protocols.base import Path
 from tests.chief.chiefs import WORKLOAD, begin, collect, enter, lease, make_chief, served, units_of
 from tests.roles import hello, phase_of
@@ -91,6 +91,16 @@ def test_a_call_of_an_older_epoch_is_refused_with_both_numbers():
     reply = served(chief, old, (0, 1))
     assert (reply.epoch, reply.revoked) == (new.epoch, False), "it ended as it should, and learns of the next one"
     assert chief.num_applied == 0
+
+
+def test_who_is_in_a_phase_that_an_earlier_chief_ended_is_called_back():
+    """It was stopped when that chief told of the end, and that chief is gone."""
+    chief = Chief(Ledger(WORKLOAD), 2, "schema", SYSTEM_CLOCK, math.inf, restarted=True)
+    old, new = phase_of(2, "bsp", end=WORKLOAD, members=(0, 1)), phase_of(3, "bsp", end=WORKLOAD, members=(0, 1))
+    chief.register(replace(hello(0, pid=100), standing=Standing(old, True)))
+    chief.adopt(new, Path.SYNC)
+    assert chief.report(Report("worker", 0, 1, old.epoch)).revoked
+    assert not chief.report(Report("worker", 0, 1, new.epoch)).revoked
 
 
 # --- members ---
