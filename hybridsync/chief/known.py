@@ -154,6 +154,11 @@ class Known(Waiting):
         """Live workers that have entered the phase and not come back."""
         return self._here.missing(self._workers.ids())
 
+    def unheard(self) -> list[int]:
+        """Live workers outside the phase that have not said yet what they hold: they have just registered."""
+        known = (self._resting, self._here.admitted, self._here.back)
+        return [worker for worker in self._workers.ids() if not any(worker in each for each in known)]
+
     def resting(self) -> dict[int, Held]:
         """Workers between two phases that hold a state, with what they hold."""
         return {worker: held for worker, held in self._resting.items() if held is not None}

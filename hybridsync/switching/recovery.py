@@ -114,6 +114,7 @@ class Recovery:
         self._call_back(phase, max(self._gather_secs, 10 * unit_secs))
         if served is not None:
             return served
+        self._board.wait_until(lambda: not self._board.unheard(), self._gather_secs)  # one may hold the newest state
         while capture.held.units >= self._keeper.units and self._board.is_live(source):
             found = self._from_workers(capture.held.units, capture, path is Path.SERVER)
             if found is not None:

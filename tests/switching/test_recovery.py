@@ -407,3 +407,20 @@ def test_a_capture_that_failed_has_cost_the_one_before_it_at_the_same_server():
         scene.back(worker, None)
     found = scene.gather()
     assert (found.source, found.capture.held.units, found.rolled_back) == (HOME, 4, True)
+
+
+def test_a_worker_that_has_just_registered_is_asked_what_it_holds():
+    """A restarted chief hears first that it lives, and a moment later what it brought along."""
+    scene = lock_step()
+    for worker in (0, 1, 3):
+        scene.back(worker, 8)
+    scene.chief.register(hello(2, pid=202, life=1))
+    held = capture_of(scene.phase.epoch, 12)
+    scene.answers["worker:2"] = held
+
+    def tell() -> None:
+        scene.chief.phase_for(PhaseRequest(2, 2, scene.phase.epoch, held.held))
+
+    with meanwhile(tell):
+        found = scene.gather()
+    assert (found.source, found.capture.held.units) == ("worker:2", 12)
