@@ -18,7 +18,7 @@ from hybridsync.chief.leasing import Leasing
 from hybridsync.chief.ledger import Ledger
 from hybridsync.errors import HybridSyncError, StaleEpoch, StaleIncarnation
 from hybridsync.holding import Holding, fetch
-from hybridsync.messages import RoleEvent
+from hybridsync.messages import ReportReply, RoleEvent
 from hybridsync.opening import Opening
 from hybridsync.paths.collective import Rendezvous
 from hybridsync.paths.replica import Replica
@@ -85,6 +85,7 @@ def lost_worker(tmp_path) -> None:
     def report_for_the_living(self, report):
         with contextlib.suppress(StaleIncarnation):  # one heart beats for all: a dead worker's report is refused
             return heard(self, report)
+        return ReportReply(report.epoch, revoked=False)
 
     def with_life(*args):
         return dataclasses.replace(first_words(*args), life=int(died.is_set() and args[:2] == ("worker", 2)))
