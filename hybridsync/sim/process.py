@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,7 +23,7 @@ UNREACHABLE_SECS, CALL_DEADLINE_SECS = 3.0, 60.0
 """How long the manager tries where nobody listens, and where somebody does not answer."""
 
 
-class Process:
+class Process(ABC):
     """One life of a role.
 
     Args:
@@ -87,19 +88,21 @@ class Process:
 
     # --- what a kind of role adds ---
 
+    @abstractmethod
     def registered(self) -> None:
         """Act on having been let in."""
 
+    @abstractmethod
     def drain(self) -> Report:
         """Return what happened since the last report."""
-        raise NotImplementedError
 
+    @abstractmethod
     def revoke(self, epoch: Epoch) -> None:
         """Leave the phase, which the chief has revoked."""
 
+    @abstractmethod
     def standing(self) -> Standing | None:
         """Return what this process is in the middle of."""
-        return None
 
     # --- calls on the chief ---
 

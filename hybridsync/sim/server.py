@@ -191,6 +191,9 @@ class Server(Process):
     def registered(self) -> None:
         self.beat_secs = REPORT_SECS
 
+    def revoke(self, epoch: Epoch) -> None:
+        """Do nothing: the chief captures a server's state, or has it enter the next phase."""
+
     def standing(self) -> Standing | None:
         phase = self.sequencer.phase
         return Standing(phase, self.sequencer.open) if phase is not None else None
