@@ -30,6 +30,8 @@ ROLE_ID = "HYBRIDSYNC_ROLE_ID"
 REPORT_FD = "HYBRIDSYNC_REPORT_FD"
 UNIT_FD = "HYBRIDSYNC_UNIT_FD"
 SUPERVISOR_PID = "HYBRIDSYNC_SUPERVISOR_PID"
+SPARE = -1
+"""The id of a process that has imported everything and waits for somebody's place."""
 _PR_SET_PDEATHSIG = 1
 UNIT_FORMAT = struct.Struct("<q")
 """How the unit that a worker computes, plus one, lies in the memory it shares with its supervisor; 0 for none."""
@@ -50,6 +52,7 @@ class RoleSpec:
       num_servers: of the run.
       host: the address to bind to.
       num_devices: local devices of each worker, among which a mesh of the world chooses.
+      log: where a spare process writes from now on; empty for the others, which do so already.
     """
 
     role: str
@@ -62,6 +65,7 @@ class RoleSpec:
     num_servers: int
     host: str
     num_devices: int = NUM_DEVICES
+    log: str = ""
 
 
 class Child:
@@ -69,7 +73,7 @@ class Child:
 
     Attributes:
       role: "chief", "server" or "worker".
-      role_id: its number among its kind.
+      role_id: its number among its kind; `SPARE` until it has a place.
     """
 
     def __init__(self, role: str, role_id: int, report_fd: int, unit_fd: int) -> None:
@@ -105,7 +109,7 @@ class Child:
         return cls(role, role_id, report_fd, unit_fd)
 
     def spec(self, timeout_secs: float = 120.0) -> RoleSpec:
-        """Wait for the supervisor's line on stdin.
+        """Wait for the supervisor's line on stdin; a spare process waits until it is needed, and takes that place.
 
         Raises:
           WaitTimeout: no line came in time: the chief does not serve yet.
@@ -114,7 +118,7 @@ class Child:
         deadline = SYSTEM_CLOCK.monotonic() + timeout_secs
         line = b""
         while not line.endswith(b"\n"):
-            remaining = max(0.0, deadline - SYSTEM_CLOCK.monotonic())
+            remaining = None if self.role_id == SPARE else max(0.0, deadline - SYSTEM_CLOCK.monotonic())
             if not select.select([0], [], [], remaining)[0]:
                 missing = "the supervisor" if self.role == "chief" else "the chief"
                 raise WaitTimeout(
@@ -126,7 +130,14 @@ class Child:
                     f"{self.role} {self.role_id} lost its supervisor before it was told what to do"
                 )
             line += chunk
-        return RoleSpec(**json.loads(line))
+        spec = RoleSpec(**json.loads(line))
+        self.role_id = spec.role_id
+        if spec.log:
+            descriptor = os.open(spec.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+            os.dup2(descriptor, 1)
+            os.dup2(descriptor, 2)
+            os.close(descriptor)
+        return spec
 
     def report(self, **fields: Any) -> None:
         """Write one line to the supervisor; from one thread at a time."""

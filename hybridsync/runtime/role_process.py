@@ -30,7 +30,7 @@ class RoleProcess:
     Args:
       command: program and arguments.
       role: "chief", "server" or "worker".
-      role_id: its number among its kind.
+      role_id: its number among its kind; `child.SPARE` for a process that gets a place later (`take_place`).
       life: how many processes had this place before.
       log_path: appended to.
 
@@ -71,9 +71,8 @@ class RoleProcess:
         environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         if role != "worker":
             environment["JAX_PLATFORMS"] = "cpu"
+        self._head_log()
         with open(log_path, "ab") as log:
-            log.write(f"--- {self.name}, life {life}\n".encode())
-            log.flush()
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -90,7 +89,18 @@ class RoleProcess:
     @property
     def name(self) -> str:
         """What messages call it."""
+        if self.role_id == child.SPARE:
+            return f"spare {self.role}"
         return self.role if self.role == "chief" else f"{self.role} {self.role_id}"
+
+    def take_place(self, role_id: int, life: int, log_path: Path) -> None:
+        """Give a spare process its place; with its spec it goes on in that place's log."""
+        self.role_id, self.life, self._log_path = role_id, life, log_path
+        self._head_log()
+
+    def _head_log(self) -> None:
+        with open(self._log_path, "ab") as log:
+            log.write(f"--- {self.name}, life {self.life}\n".encode())
 
     def send_spec(self, spec: child.RoleSpec) -> None:
         """Tell the role what to do; if it is dead already, its pidfd says so."""

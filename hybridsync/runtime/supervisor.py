@@ -3,6 +3,7 @@
 One loop on the main thread polls the children's pidfds, their report pipes and the signals. All roles start
 at once, so that their imports overlap; each is told what to do when the chief serves. A role that dies is
 reported and replaced; a chief comes back at its former address. What happens while it is away is kept for it.
+One spare process, which has imported everything, waits to take the place of the next worker that dies.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from hybridsync.errors import (
 )
 from hybridsync.messages import STARTED_FIRST, RoleEvent
 from hybridsync.ports import SupervisorPort
-from hybridsync.runtime.child import RoleSpec
+from hybridsync.runtime.child import SPARE, RoleSpec
 from hybridsync.runtime.role_process import CrashLoop, RoleProcess, describe_exit
 from hybridsync.runtime.world import Service, start_service
 
@@ -57,6 +58,7 @@ class SupervisorSpec:
       preempt_secs: until the chief must have saved and left, once asked to.
       grace_secs: for the others to leave when the chief has.
       num_devices: local devices of each worker.
+      spare_secs: between the start of a worker and that of the next spare process.
     """
 
     argv: tuple[str, ...]
@@ -69,6 +71,7 @@ class SupervisorSpec:
     preempt_secs: float = 120.0
     grace_secs: float = 5.0
     num_devices: int = NUM_DEVICES
+    spare_secs: float = 5.0
 
 
 def _write_stderr(text: str) -> None:
@@ -95,6 +98,8 @@ class Supervisor:
         self._connect = connect
         self._say = say
         self._roles: dict[tuple[str, int], RoleProcess] = {}
+        self._spare: RoleProcess | None = None
+        self._spare_at = 0.0
         self._service: Service | None = None
         self._chief_address = ""
         self._chief_serves = False
@@ -147,11 +152,13 @@ class Supervisor:
             self._roles["chief", 0].send_spec(self._role_spec(self._roles["chief", 0]))
             return self._watch(wake_read)
         finally:
-            for process in self._roles.values():
+            everybody = [*self._roles.values(), *([self._spare] if self._spare else [])]
+            for process in everybody:
                 process.kill()
-            for process in self._roles.values():
+            for process in everybody:
                 process.reap()
             self._roles.clear()
+            self._spare = None
             if self._service is not None:
                 self._service.stop()
             for number, handler in former.items():
@@ -186,17 +193,45 @@ class Supervisor:
                 )
             if self._exit_code is None:
                 self._deliver(now)
+                self._keep_spare(now)
         return self._exit_code
 
     def _start(self, role: str, role_id: int, life: int, reason: str) -> None:
-        log_path = self._spec.workdir / "logs" / f"{role}-{role_id}.log"
-        process = RoleProcess([*self._spec.command, *self._spec.argv], role, role_id, life, log_path)
+        log_path = self._log_path(role, str(role_id))
+        spare = self._take_spare() if role == "worker" else None
+        if spare is None:
+            process = RoleProcess([*self._spec.command, *self._spec.argv], role, role_id, life, log_path)
+        else:
+            process = spare
+            process.take_place(role_id, life, log_path)
         self._roles[role, role_id] = process
         self._note("role_started", role, role_id, process.pid, reason)
         if self._chief_address:
-            process.send_spec(self._role_spec(process))
+            process.send_spec(self._role_spec(process, str(log_path.absolute()) if spare else ""))
 
-    def _role_spec(self, process: RoleProcess) -> RoleSpec:
+    def _log_path(self, role: str, place: str) -> Path:
+        return self._spec.workdir / "logs" / f"{role}-{place}.log"
+
+    def _keep_spare(self, now: float) -> None:
+        """Have a spare worker ready, but not while others start, who want the cores."""
+        spare = self._spare
+        if spare is not None and spare.wait_ended(0):
+            spare.reap()
+            self._spare, self._spare_at = None, now + self._spec.spare_secs
+        if self._spare is None and now >= self._spare_at and not (self._over or self._num_signals):
+            command = [*self._spec.command, *self._spec.argv]
+            self._spare = RoleProcess(command, "worker", SPARE, 0, self._log_path("worker", "spare"))
+
+    def _take_spare(self) -> RoleProcess | None:
+        """Return the spare process, unless there is none; the next one is started later."""
+        spare, self._spare = self._spare, None
+        self._spare_at = SYSTEM_CLOCK.monotonic() + self._spec.spare_secs
+        if spare is not None and spare.wait_ended(0):
+            spare.reap()
+            spare = None
+        return spare
+
+    def _role_spec(self, process: RoleProcess, log: str = "") -> RoleSpec:
         assert self._service is not None
         return RoleSpec(
             role=process.role,
@@ -209,6 +244,7 @@ class Supervisor:
             num_servers=self._spec.num_servers,
             host=self._spec.host,
             num_devices=self._spec.num_devices,
+            log=log,
         )
 
     def _heed(self, process: RoleProcess, report: dict[str, Any]) -> None:

@@ -112,6 +112,17 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
         run.process.communicate(timeout=WAIT_SECS)
 
 
+def spare_of(run: Run, roles: dict[tuple[str, int], int], former: int = 0) -> int:
+    """Wait for the supervisor's child that is no role; returns its pid."""
+    children = Path(f"/proc/{run.process.pid}/task/{run.process.pid}/children")
+    deadline = time.monotonic() + WAIT_SECS
+    while time.monotonic() < deadline:
+        if found := {int(pid) for pid in children.read_text().split()} - {*roles.values(), former}:
+            return found.pop()
+        select.select([], [], [], 0.01)
+    raise AssertionError("no spare process was ever started")
+
+
 def gone(pid: int) -> bool:
     """Wait for the end of a process that may not be our child."""
     try:
@@ -177,6 +188,38 @@ def test_a_worker_that_failed_once_with_a_reason_is_replaced(begin: Begin) -> No
     assert run.wait_call(call="role_started", role="worker", id=0)["reason"].startswith(
         "restart after exit 70"
     )
+
+
+def test_a_spare_process_takes_the_place_and_the_log_of_a_killed_worker(begin: Begin) -> None:
+    run = begin(spare_secs=0.1)
+    roles = run.started()
+    for life in (1, 2):
+        spare = spare_of(run, roles)
+        os.kill(roles["worker", 1], signal.SIGKILL)
+        assert run.wait_call(call="role_lost")["pid"] == roles["worker", 1]
+        roles["worker", 1] = run.wait_call(call="role_started", role="worker")["pid"]
+        assert roles["worker", 1] == spare, "another process was started, though one was there"
+        spec = run.spec_of(spare)
+        assert (spec["role_id"], spec["life"], spec["chief"]) == (1, life, CHIEF)
+    last = spare_of(run, roles)
+    os.kill(roles["chief", 0], signal.SIGUSR2)
+    assert run.end() == (0, "")
+    log = (run.workdir / "logs" / "worker-1.log").read_text().splitlines()
+    assert log == [line for life in range(3) for line in (f"--- worker 1, life {life}", "worker 1 was here")]
+    assert gone(last), "the last spare process outlived the run"
+
+
+def test_a_spare_process_that_ends_is_replaced_and_nobody_is_told(begin: Begin) -> None:
+    run = begin(spare_secs=0.1)
+    roles = run.started()
+    first = spare_of(run, roles)
+    os.kill(first, signal.SIGKILL)
+    second = spare_of(run, roles, former=first)
+    os.kill(roles["worker", 0], signal.SIGKILL)
+    assert run.next_call()["pid"] == roles["worker", 0], "the spare process is no role"
+    assert run.next_call()["pid"] == second
+    os.kill(roles["chief", 0], signal.SIGUSR2)
+    assert run.end() == (0, "")
 
 
 def test_a_killed_server_is_reported_and_reborn(begin: Begin) -> None:
