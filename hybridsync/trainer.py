@@ -164,8 +164,7 @@ class Trainer:
             if self._preempted:  # it was asked while the run was being opened
                 runtime.chief.preempt()
             summary = runtime.run()
-            assert runtime.committer is not None and runtime.committer.state is not None
-            return FitResult(runtime.committer.state, summary)
+            return FitResult(runtime.state, summary)
         finally:
             recorder.close()
             if opening.lock is not None:

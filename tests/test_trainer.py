@@ -231,6 +231,18 @@ def test_a_run_preempted_before_its_first_step_stops_and_can_be_resumed(tmp_path
     assert is_exact(tally_trainer("bsp", 40, workdir=tmp_path / "run").fit().summary.final)
 
 
+def test_a_resumed_run_preempted_before_it_commits_returns_the_state_it_resumed_from(tmp_path):
+    first = tally_trainer("asp", 40, workdir=tmp_path / "run", emulation=SLOW)
+    first.add_hook(lambda metrics: first.preempt(), every=16)
+    stopped = first.fit()
+    second = tally_trainer("asp", 40, workdir=tmp_path / "run")
+    second.preempt()
+    again = second.fit()
+    assert again.summary.exit == "preempted"
+    assert again.summary.units.applied == stopped.summary.units.applied
+    assert fingerprint(again.state) == fingerprint(stopped.state)
+
+
 # --- what goes wrong in a task ---
 
 

@@ -34,6 +34,7 @@ from hybridsync.plan import Epoch, Phase
 from hybridsync.protocols.base import Path
 from hybridsync.ps.primary import Primary
 from hybridsync.ps.publisher import DevicePublisher
+from hybridsync.state import TrainState
 from hybridsync.switching.commits import Committer
 from hybridsync.switching.manager import Manager
 from hybridsync.switching.recovery import Start
@@ -94,7 +95,13 @@ class InProcess:
         ]
         self._loops: dict[int, WorkerLoop] = {}
         self._server_incarnation = 0
-        self.committer: Committer | None = None
+        self._committer: Committer | None = None
+
+    @property
+    def state(self) -> TrainState:
+        """The newest state that was committed; the one the run started from before the first commit."""
+        committed = self._committer.state if self._committer else None
+        return self._opening.state if committed is None else committed
 
     def run(self) -> Summary:
         """Run to the end or to a preemption; returns the summary that was written.
@@ -116,7 +123,7 @@ class InProcess:
             switches=opening.switches,
         )
         layout, evaluator = self._programs.state_layout, Evaluator(run.task)
-        self.committer = Committer(opening.store, layout, self._at, evaluator, clock, kept.keep)
+        self._committer = Committer(opening.store, layout, self._at, evaluator, clock, kept.keep)
         manager = Manager(
             replace(run, config=replace(run.config, servers=1)),  # threads share the one store
             self.chief,
@@ -124,7 +131,7 @@ class InProcess:
             servers=lambda: {SERVER: self._primary},
             holder_at=self._at,
             epochs=opening.epochs,
-            committer=self.committer,
+            committer=self._committer,
             reporter=reporter,
             keeper=kept,
             clock=clock,
