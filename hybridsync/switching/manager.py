@@ -179,20 +179,18 @@ class Manager:
         self._phase, self._epoch, self._path = phase, phase.epoch, protocols.parse(phase.spec).path
         served = [s for (role, _), s in standings.items() if role == "server" and s.phase.epoch == phase.epoch]
         whole = self._path is Path.SERVER and len(served) == len(phase.servers) and all(s.open for s in served)
-        if whole:
-            try:
-                self._take(final=False)
-                self._chief.restore(self._capture, rolled_back=False)
-            except PhaseBroken:  # the server is lost as well
-                whole = False
         self._chief.adopt(phase, self._path, "" if whole else "the chief was restarted")
         self._reporter.continues(phase)
         for members, lane in self._reporter.meshes_used():
             self._worlds.used(members, lane)
         state = machine.Switching(Step.RUN, phase.epoch.number)
         if whole:
-            self._chief.open_leases()
-            return state, ()
+            try:
+                self._chief.record(self._take(final=False), final=False)
+                self._chief.open_leases()
+                return state, ()
+            except PhaseBroken as broken:  # a server is lost as well
+                self._why = str(broken)
         return machine.advance(state, machine.Broken())
 
     # --- commands ---
