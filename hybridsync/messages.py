@@ -245,7 +245,7 @@ class Report:
 
 @dataclass(frozen=True)
 class ReportReply:
-    """The active epoch; whether the phase that the role reported from is revoked; `done` when the run is over.
+    """The active epoch; whether the role is to leave the phase that it reported from; `done` when the run is over.
 
     Args:
       received: when the chief had the report, monotonic seconds of its clock.

@@ -24,7 +24,8 @@ class Board(Known):
     def adopt(self, phase: Phase | None, path: Path, broken: str = "") -> None:
         """Go on with a phase that an earlier chief announced, None where there is none; roles wait no longer.
 
-        The ledger says already what the holder of its state does.
+        Where it goes on, the ledger says what its starting state does; what came after that, roles report from now
+        on, and the holder of its state tells the rest (see `record`).
 
         Args:
           phase: the newest that a role is in.
@@ -36,6 +37,8 @@ class Board(Known):
             if phase is not None:
                 self._leasing.begin(phase, path)
                 self._announced = True
+                if not broken:
+                    self.ledger.restore(phase.applied, phase.dropped)
                 for (role, role_id), standing in self.standings().items():
                     member = self._workers.get(role_id)
                     if role == "worker" and member and standing.open and standing.phase.epoch == phase.epoch:
@@ -144,21 +147,27 @@ class Board(Known):
                     return False
             return True
 
-    def record(self, capture: Capture) -> None:
-        """Bring the ledger up to what the state's holder says; what nobody applied is outstanding again.
+    def record(self, capture: Capture, *, final: bool = True) -> None:
+        """Bring the ledger up to what the state's holder says.
+
+        Args:
+          capture: of the phase's state.
+          final: nothing was applied after it; else more may have been reported meanwhile.
 
         Raises:
           HybridSyncError: the ledger counts units as applied that the state does not hold.
         """
         with self._condition:
             self.ledger.record_applied(capture.applied)
+            self._known = 0
             phase = self._leasing.phase
             # A short phase may end before its mesh has told of drops; where it applied nothing they count all the same.
             fruitless = self._leasing.path is Path.SYNC and phase is not None and capture.applied == phase.applied
             reason = f"{NON_FINITE}: the phase was over before more was told" if fruitless else ""
             dropped = [(unit, reason) for start, stop in capture.dropped for unit in range(start, stop)]
             self._note_dropped(() if fruitless else capture.applied, dropped)
-            if extra := self.ledger.applied().difference(UnitSet(capture.applied)):
+            self._condition.notify_all()
+            if final and (extra := self.ledger.applied().difference(UnitSet(capture.applied))):
                 raise HybridSyncError(
                     f"the ledger counts {self.ledger.num_applied} units as applied, the state of epoch "
                     f"{capture.held.epoch} holds {capture.held.units}: it lacks {extra.ranges()[:3]}; run the same "

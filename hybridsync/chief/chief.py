@@ -141,8 +141,8 @@ class Chief(Board):
                 self._condition.notify_all()
 
     def has_news(self, report: Report) -> bool:
-        """Whether the role that reported waits to hear of something that it was not told."""
-        return self._is_revoked(report.epoch) and (report.role, report.id) not in self._warned
+        """Whether the role that reported waits to hear that its phase cannot go on; that it is over has time."""
+        return report.epoch in self._revoked and (report.role, report.id) not in self._warned
 
     def answer(self, report: Report, received: float) -> ReportReply:
         """Return what a role is told in return, that reported at `received` (monotonic seconds)."""
@@ -201,8 +201,8 @@ class Chief(Board):
         return self._announced
 
     def _is_revoked(self, epoch: Epoch) -> bool:
-        older = NO_EPOCH < epoch < self._leasing.first_epoch  # its end was another chief's to tell, who was lost
-        return older or epoch in self._revoked
+        """Whether who is in `epoch` is to leave it: it cannot go on, or is over and nobody may be left to say so."""
+        return NO_EPOCH < epoch < self._leasing.epoch or epoch in self._revoked
 
     def _poll(self, answer: Callable[[], T | None], secs: float | None = None) -> T | None:
         """Ask until there is an answer, or `secs` are over, POLL_SECS where none are given."""

@@ -22,15 +22,11 @@ class Leasing:
 
     Args:
       ledger: the run's accounting.
-
-    Attributes:
-      first_epoch: the first phase that was begun here; older ones were another chief's.
     """
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self.phase: Phase | None = None
-        self.first_epoch = NO_EPOCH
         self.path = Path.SYNC
         self.first_leased = 0.0
         self._open = self._ended = False
@@ -45,7 +41,6 @@ class Leasing:
 
     def begin(self, phase: Phase, path: Path) -> None:
         """Make `phase` the active one; nothing goes out before `open`."""
-        self.first_epoch = self.first_epoch if self.phase else phase.epoch
         self.phase, self.path = phase, path
         self._open = self._ended = False
         self._streams, self._rates, self._completed = {}, {}, 0

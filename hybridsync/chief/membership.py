@@ -56,9 +56,9 @@ class Membership:
 
         Raises:
           StaleIncarnation: that process has left or been replaced.
-          NotRegistered: nobody has registered under that number yet.
+          NotRegistered: neither it nor a later one has registered: an earlier chief may have let it in.
         """
-        if role_id not in self._incarnations:
+        if incarnation > self._incarnations.get(role_id, 0):
             raise NotRegistered(f"{self.role} {role_id} has not registered with this chief; register and call again")
         member = self._members.get(role_id)
         if member is None or member.incarnation != incarnation:

@@ -134,6 +134,7 @@ class Sequencer:
         self._rule, self._protocol = protocol.server_rule(phase.members), protocol
         self.phase, self.open, self.sequence = phase, True, phase.sequence
         self.applied, self.dropped = UnitSet(phase.applied), UnitSet(phase.dropped)
+        self._unreported, self._unreported_drops = [], []  # of another state: this one may not hold them
         self._members = frozenset(phase.members)
         self._tickets, self._by_unit = {}, {}
 

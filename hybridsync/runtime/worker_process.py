@@ -119,7 +119,7 @@ def run_worker(spec: RoleSpec, make_run: Callable[[], Run], at_unit: Callable[[i
         def heard(epoch: Epoch, reply: ReportReply) -> None:
             if reply.revoked and loop.is_inside(epoch):  # else it is on its way already, and may read a state
                 readers.close()
-                loop.revoke(epoch, "the chief has revoked the phase: it lost a role")
+                loop.revoke(epoch, "the chief has revoked the phase")
 
         heart = Heart(chief, recorder.drain, 0.0, threading.Event(), ended, hold_secs=REPORT_SECS, heard=heard)
         heart.start()

@@ -20,7 +20,7 @@ from hybridsync.sim.process import Process
 from hybridsync.sim.server import Server
 from hybridsync.sim.worker import Worker
 from hybridsync.sim.world import Units, Watch
-from hybridsync.units import UnitSet
+from hybridsync.units import UnitSet, num_units
 
 SIZES = Sizes(10_000, 10_000, 20_000)
 """Of messages where nothing depends on them."""
@@ -53,6 +53,7 @@ class Checks(Watch):
         """Watch another world of the run: other processes, whose lives are counted from 0 again."""
         self._fences: dict[tuple[int, int], int] = {}
         self._incarnations: dict[int, int] = {}
+        self._streams: dict[tuple[int, object], int] = {}
         self._followed = False
 
     def fail(self, text: str) -> Violation:
@@ -77,7 +78,11 @@ class Checks(Watch):
             raise self.fail(f"{who} with a state of units {held}, it is said to hold {phase.applied}")
 
     def granted(self, request: LeaseRequest, reply: LeaseReply) -> None:
-        """Units go out in the newest epoch alone, to a worker's newest process, and the accounts add up."""
+        """Units go out in the newest epoch alone, to a worker's newest process, and the accounts add up.
+
+        What went out before may be told again: a call that was late or came twice is answered with the stream as it
+        ended, until the next phase is announced; whoever trained on it then would be refused by the epoch.
+        """
         worker = request.worker
         newest = self._incarnations[worker] = max(self._incarnations.get(worker, 0), request.incarnation)
         if request.incarnation < newest:
@@ -85,11 +90,15 @@ class Checks(Watch):
                 f"worker {request.worker} was given units as incarnation {request.incarnation}, but {newest} has "
                 "taken its place"
             )
-        if reply.ranges and request.epoch.number < self._newest:
+        served = bool(self.phases[request.epoch.number].servers)
+        stream = request.epoch.number, (worker, request.incarnation) if served else MESH
+        length, known = request.known + num_units(reply.ranges), self._streams.get(stream, 0)
+        if length > known and request.epoch.number < self._newest:
             raise self.fail(
                 f"worker {request.worker} was given units {reply.ranges} in epoch {request.epoch}, but epoch "
                 f"{self._newest} is under way"
             )
+        self._streams[stream] = max(length, known)
         self._check_accounts()
 
     def reported(self, report: Report) -> None:

@@ -144,6 +144,9 @@ class Keeper:
         """
         raise StaleEpoch(f"the chief takes no part in epoch {epoch}")
 
+    def await_reached(self) -> None:
+        """Do nothing: the chief does not wait for itself."""
+
     def read(self, capture_id: int) -> Any:
         """Return the state offered last.
 

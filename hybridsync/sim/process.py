@@ -20,7 +20,12 @@ CALL_SECS = 1.5
 TRY_SECS = 0.2
 """Between two tries of the manager to reach a role."""
 UNREACHABLE_SECS, CALL_DEADLINE_SECS = 3.0, 60.0
-"""How long the manager tries where nobody listens, and where somebody does not answer."""
+"""How long a caller tries where nobody listens, and where somebody does not answer."""
+
+
+def is_lost(error: HybridSyncError, waited: float) -> bool:
+    """Whether a caller that has tried for `waited` seconds takes `error` for the end of it."""
+    return waited >= (UNREACHABLE_SECS if isinstance(error, RoleLost) else CALL_DEADLINE_SECS)
 
 
 class Process(ABC):
@@ -229,7 +234,7 @@ class Process(ABC):
         return self._captured[1]
 
     def await_reached(self) -> None:
-        """Let time go by until a call of the manager gets through; it is tried again and again.
+        """Let time go by until a call that the manager waits for gets through; it is tried again and again.
 
         Raises:
           RoleLost: the process has ended.
@@ -238,12 +243,11 @@ class Process(ABC):
         world = self.world
         started = world.loop.now
         while True:
-            waited = world.loop.now - started
             try:
                 self.reach()
                 return
-            except (RoleLost, WaitTimeout):
-                if waited >= (UNREACHABLE_SECS if self.dead else CALL_DEADLINE_SECS):
+            except (RoleLost, WaitTimeout) as error:
+                if is_lost(error, world.loop.now - started):
                     raise
             world.spend(TRY_SECS)
 

@@ -50,6 +50,7 @@ class Server(Process):
         if sequencer.check_phase(phase):
             return self._held()
         if self.state is None or self._fingerprint != phase.fingerprint:
+            world.holder(phase.source).await_reached()
             world.spend(world.network.cluster.server_link.latency_secs + world.transfer_secs)
             self.reach()
             self.state = world.fetch(phase)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, get_args
 
 from hybridsync import protocols
-from hybridsync.errors import HybridSyncError, PhaseRevoked, StaleIncarnation
+from hybridsync.errors import HybridSyncError, PhaseRevoked, RoleLost, StaleIncarnation, WaitTimeout
 from hybridsync.messages import (
     NON_FINITE,
     WAITING,
@@ -22,7 +22,7 @@ from hybridsync.paths.allotment import Allotment
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.protocols.base import Effect, Path
-from hybridsync.sim.process import Process
+from hybridsync.sim.process import TRY_SECS, Process, is_lost
 from hybridsync.sim.replica import Replica
 
 if TYPE_CHECKING:
@@ -330,14 +330,17 @@ class SyncEngine(Engine):
     def begin(self) -> None:
         replica, world = self.worker.replica, self.world
         secs = world.transfer_secs if replica.lacks(self.phase) else 0.0
-        world.loop.after(secs, self._enter)
+        world.loop.after(secs, self._enter, world.loop.now)
 
-    def _enter(self) -> None:
-        if self._stale(self._enter):
+    def _enter(self, began: float) -> None:
+        if self._stale(self._enter, began):
             return
         try:
             self.worker.replica.enter(self.phase)
         except HybridSyncError as error:
+            if isinstance(error, (RoleLost, WaitTimeout)) and not is_lost(error, self.world.loop.now - began):
+                self.world.loop.after(TRY_SECS, self._enter, began)
+                return
             self._program.close()
             self._end(f"{type(error).__name__}: {error}")
             return

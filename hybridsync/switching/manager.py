@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from hybridsync import protocols
 from hybridsync.chief.board import Board
@@ -84,7 +85,10 @@ class Manager:
         self._arrivals = Arrivals(chief, run.config, clock, self._tick, reporter.note)
         self._pace = Pace(chief, run.config.drain_secs, clock, reporter.note, threads=threads)
         gather_secs = START_DEADLINE_SECS if threads else GATHER_SECS
-        self._recovery = Recovery(chief, holder_at, keeper, start.source, clock, gather_secs)
+        submitted = start.capture if start.committed else None
+        self._saving = Saving(run, chief, committer, reporter, clock, submitted)
+        await_newer = partial(self._saving.await_newer, tick=self._tick)
+        self._recovery = Recovery(chief, holder_at, keeper, start.source, clock, await_newer, gather_secs)
         self._worlds = Worlds(chief, keeper, start.source, holder_at, renew, reporter.renewed, num_devices)
         self._ends = run.plan.ends(run.config.workload)
         self._capture, self._source = start.capture, start.source
@@ -96,8 +100,6 @@ class Manager:
         self._unit_secs, self._num_broken = 0.0, 0
         self._reason, self._why = start.reason, ""
         self._guess_secs = LONG_UNIT_SECS if restarted else 0.0
-        submitted = start.capture if start.committed else None
-        self._saving = Saving(run, chief, committer, reporter, clock, submitted)
         self._evaluate = self._ending = False
 
     def run(self) -> Summary:
@@ -179,20 +181,18 @@ class Manager:
         self._phase, self._epoch, self._path = phase, phase.epoch, protocols.parse(phase.spec).path
         served = [s for (role, _), s in standings.items() if role == "server" and s.phase.epoch == phase.epoch]
         whole = self._path is Path.SERVER and len(served) == len(phase.servers) and all(s.open for s in served)
-        if whole:
-            try:
-                self._take(final=False)
-                self._chief.restore(self._capture, rolled_back=False)
-            except PhaseBroken:  # the server is lost as well
-                whole = False
         self._chief.adopt(phase, self._path, "" if whole else "the chief was restarted")
         self._reporter.continues(phase)
         for members, lane in self._reporter.meshes_used():
             self._worlds.used(members, lane)
         state = machine.Switching(Step.RUN, phase.epoch.number)
         if whole:
-            self._chief.open_leases()
-            return state, ()
+            try:
+                self._chief.record(self._take(final=False), final=False)
+                self._chief.open_leases()
+                return state, ()
+            except PhaseBroken as broken:  # a server is lost as well
+                self._why = str(broken)
         return machine.advance(state, machine.Broken())
 
     # --- commands ---

@@ -78,6 +78,7 @@ class Recovery:
       keeper: of the last committed state.
       home: the chief's address.
       clock: for deadlines.
+      await_newer: lets a commit under way end whose state has more than so many units; tells whether there was one.
       gather_secs: the shortest time that a worker has to come back; threads, which cannot be given up, may compile.
     """
 
@@ -88,10 +89,11 @@ class Recovery:
         keeper: Keeper,
         home: str,
         clock: Clock,
+        await_newer: Callable[[int], bool],
         gather_secs: float = GATHER_SECS,
     ) -> None:
         self._board, self._holder_at, self._keeper, self._home = board, holder_at, keeper, home
-        self._clock, self._gather_secs = clock, gather_secs
+        self._clock, self._await_newer, self._gather_secs = clock, await_newer, gather_secs
 
     def gather(self, phase: Phase, path: Path, captured: tuple[Capture, str], unit_secs: float) -> Found:
         """Call everybody back and return the newest state; whoever does not come back in time is evicted.
@@ -122,6 +124,8 @@ class Recovery:
             if self._board.is_live(source):  # and was not evicted just now, being one of those workers
                 return Found(capture, source, rolled_back=True)
         found = self._from_workers(self._keeper.units, capture, path is Path.SERVER)
+        if self._await_newer(found.capture.held.units if found else self._keeper.units):
+            found = self._from_workers(self._keeper.units, capture, path is Path.SERVER)
         return found or Found(self._keeper.offer(), self._home, rolled_back=True)
 
     def _from_servers(self, phase: Phase) -> Found | None:

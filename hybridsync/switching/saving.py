@@ -84,15 +84,22 @@ class Saving:
           CheckpointError, RoleLost, StaleEpoch: what it met; nothing is under way any more.
         """
         assert self._commit is not None
-        self.training.set()
-        pending, deadline = self._commit, self._clock.monotonic() + COMMIT_DEADLINE_SECS
-        while not self._board.wait_until(pending.done, TICK_SECS) and self._clock.monotonic() < deadline:
-            tick()
-        self._commit = None
+        self._await_end(self._commit, tick)
+        pending, self._commit = self._commit, None
         commit: Commit = result_of(pending, "the checkpoint", secs=0.0)
         self._save_secs = commit.secs
         self._next_save = self._clock.monotonic() + self._run.config.checkpoint.secs
         return commit
+
+    def await_newer(self, units: int, tick: Callable[[], None]) -> bool:
+        """Let the commit under way end if its state has more than `units`; returns whether there was such a one.
+
+        Once it is durable it would pass for the newest state, though the run had gone on from less.
+        """
+        if self._commit is None or self.submitted is None or self.submitted.held.units <= units:
+            return False
+        self._await_end(self._commit, tick)
+        return True
 
     def is_due(self, phase: Phase) -> bool:
         """Whether a save or evaluation is due, and the phase does not end before it would be committed."""
@@ -120,6 +127,12 @@ class Saving:
         while self._evaluations and (all_of_them or self._evaluations[0][1].done()):
             units, evaluation = self._evaluations.popleft()
             self._reporter.evaluated(units, result_of(evaluation, f"the evaluation at unit {units}"))
+
+    def _await_end(self, commit: Future[Commit], tick: Callable[[], None]) -> None:
+        self.training.set()
+        deadline = self._clock.monotonic() + COMMIT_DEADLINE_SECS
+        while not self._board.wait_until(commit.done, TICK_SECS) and self._clock.monotonic() < deadline:
+            tick()
 
     def _evaluation_is_due(self) -> bool:
         return self._next_evaluation is not None and self._board.num_applied >= self._next_evaluation

@@ -335,8 +335,8 @@ def test_an_adopted_phase_goes_on_with_the_streams_that_its_workers_have():
     chief.register(came_back(0, standing(phase), role="server"))
     chief.register(came_back(0, standing(phase, (0, 4), completed=2)))
     chief.register(came_back(1, standing(phase, (4, 7), (9, 10), completed=3)))
-    chief.restore(capture_of(phase, (0, 2), (4, 7)), rolled_back=False)
     chief.adopt(phase, Path.SERVER)
+    chief.record(capture_of(phase, (0, 2), (4, 7)), final=False)
     chief.open_leases()
     assert chief.ledger.holders() == {"worker 0": 2, "worker 1": 1}
     assert units_of(lease(chief, phase, 0, known=0)) == [0, 1, 2, 3], "what it has it may ask for again"
@@ -348,6 +348,17 @@ def test_an_adopted_phase_goes_on_with_the_streams_that_its_workers_have():
     worker_died(chief, 1)
     assert chief.broken == "" and chief.ledger.holders().keys() == {"worker 0"}
     chief.ledger.check()
+
+
+def test_what_is_reported_while_the_state_of_an_adopted_phase_is_captured_counts():
+    """The capture does not hold it, and nobody tells of it again."""
+    chief = restarted_chief(issued=4, applied=[(2, 4)])  # of a commit that the phase did not begin from
+    phase = phase_of(4, members=(0, 1), servers=(SERVER,), end=WORKLOAD)
+    chief.register(came_back(0, standing(phase), role="server"))
+    chief.adopt(phase, Path.SERVER)
+    served(chief, phase, (1, 2))
+    chief.record(capture_of(phase, (0, 1)), final=False)
+    assert chief.ledger.applied().ranges() == ((0, 2),)
 
 
 def collect_more(chief: Chief, phase: Phase, worker: int, known: int) -> list[int]:

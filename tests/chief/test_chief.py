@@ -89,8 +89,20 @@ def test_a_call_of_an_older_epoch_is_refused_with_both_numbers():
     with pytest.raises(StaleEpoch, match=r"epoch 1 .* epoch 2"):
         lease(chief, old)
     reply = served(chief, old, (0, 1))
-    assert (reply.epoch, reply.revoked) == (new.epoch, False), "it ended as it should, and learns of the next one"
+    assert (reply.epoch, reply.revoked) == (new.epoch, True), "it is over"
     assert chief.num_applied == 0
+
+
+def test_who_is_in_a_phase_that_ended_as_planned_is_called_back_when_the_next_one_is_announced():
+    """The server that would refuse its push may be gone, and the next phase's members wait for it."""
+    chief = make_chief()
+    old = begin(chief, number=1)
+    assert not chief.report(Report("worker", 0, 1, old.epoch)).revoked
+    chief.close_leases()
+    assert not chief.report(Report("worker", 0, 1, old.epoch)).revoked, "its last unit is welcome"
+    new = begin(chief, "bsp", number=2)
+    assert chief.report(Report("worker", 0, 1, old.epoch)).revoked
+    assert not chief.report(Report("worker", 0, 1, new.epoch)).revoked
 
 
 def test_who_is_in_a_phase_that_an_earlier_chief_ended_is_called_back():

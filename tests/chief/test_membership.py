@@ -44,6 +44,17 @@ def test_a_process_that_was_replaced_cannot_register_again():
         members.join(hello(0, life=1), now=0.1)
 
 
+def test_a_process_that_is_newer_than_all_that_a_chief_knows_is_asked_to_register():
+    """An earlier chief has let it in; to this one a process came first whose place it has taken."""
+    members = Membership("worker")
+    members.join(hello(1), now=0.0)
+    with pytest.raises(NotRegistered, match="worker 1"):
+        members.beat(1, incarnation=2, now=0.1)
+    assert members.join(hello(1, life=1), now=0.2).incarnation == 2
+    with pytest.raises(StaleIncarnation):
+        members.beat(1, incarnation=1, now=0.3)
+
+
 def test_incarnations_are_lives_so_that_another_chief_counts_on():
     before, after = Membership("worker"), Membership("worker")
     assert before.join(hello(1, life=2), now=0.0).incarnation == after.join(hello(1, life=2), now=9.0).incarnation == 3

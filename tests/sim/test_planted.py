@@ -227,7 +227,7 @@ BUGS = [
     (counts_what_was_lost_as_applied, "has not ended|the ledger counts"),
     (says_nothing_of_what_was_rolled_back, "are said to have been rolled back"),
     (goes_on_from_the_last_commit, "begins without units"),
-    (hands_over_another_state_unchecked, "applied other than once"),
+    (hands_over_another_state_unchecked, "is said to hold|applied other than once"),
     (stays_open_after_the_final_capture, "was stopped without units"),
     (commits_the_wrong_ledger, "is said to hold"),
 ]

@@ -8,11 +8,14 @@ import pytest
 
 from hybridsync.applylog import Entry
 from hybridsync.sim.checks import Violation, replay
-from hybridsync.sim.schedules import PLANS, draw
-from tests.sim.schedules import COMMAND, main, try_seed
+from hybridsync.sim.cluster import Cluster, Costs, Death, Device, Link, Scenario
+from hybridsync.sim.schedules import PLANS, Schedule, draw
+from hybridsync.sim.trials import try_schedule
+from tests.sim.schedules import COMMAND, main, runs, try_seed
 
 SEEDS = 1000
 PARTS = 10
+SLOW = Link(1e-4, 1e6)
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -60,3 +63,13 @@ def test_a_replay_refuses_a_log_with_a_gap():
     assert replay([first]).counts == {0: 1}
     with pytest.raises(Violation, match="names version 1"):
         replay([first, dataclasses.replace(first, sequence=3, base=1)])
+
+
+def test_a_holder_that_is_lost_is_tried_for_as_long_as_a_real_caller_does():
+    """Its loss is told late: members that gave up at once would break one phase after another until then."""
+    costs = Costs(notice_secs=0.5, restart_secs=1.0)
+    for at_secs in range(900, 1000, 10):
+        deaths = (Death("server", 0, at_secs / 1000),)
+        scenario = Scenario(Cluster((Device(0.05),), worker_link=SLOW, server_link=SLOW, costs=costs), deaths=deaths)
+        outcome = try_schedule(Schedule(0, "asp:50%,bsp", 1, 1, 20, frozenset(), scenario), runs())
+        assert outcome.exit == "completed" and outcome.epochs <= 4, f"the server died at {at_secs} ms"

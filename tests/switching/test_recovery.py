@@ -51,6 +51,7 @@ class Scene:
         self.asked: list[tuple[str, Epoch, bool]] = []
         self.answers: dict[str, Capture | Exception] = {}
         self.captured = capture_of(Epoch(1, 0), 0), HOME
+        self.committing = 0
 
     def holder_at(self, address: str) -> Any:
         scene = self
@@ -76,9 +77,17 @@ class Scene:
     def die(self, worker: int) -> None:
         self.chief.role_lost(RoleEvent("worker", worker, 100 + worker, "exit code -9", 0.0))
 
+    def await_newer(self, units: int) -> bool:
+        if self.committing <= units:
+            return False
+        self.keeper.units = self.committing
+        return True
+
     def gather(self, unit_secs: float = 0.0) -> Found:
         self.chief.gather()
-        recovery = Recovery(self.chief, self.holder_at, self.keeper, HOME, SYSTEM_CLOCK, gather_secs=0.2)
+        recovery = Recovery(
+            self.chief, self.holder_at, self.keeper, HOME, SYSTEM_CLOCK, self.await_newer, gather_secs=0.2
+        )
         return recovery.gather(self.phase, self.path, self.captured, unit_secs)
 
 
@@ -349,6 +358,18 @@ def test_a_worker_with_as_much_as_the_last_commit_is_asked_and_nothing_is_rolled
         scene.back(worker, 4)
     found = scene.gather()
     assert (found.source, found.rolled_back) == ("worker:0", False)
+
+
+@pytest.mark.parametrize(("held", "source"), [(6, HOME), (8, "worker:0")])
+def test_a_commit_under_way_of_more_than_anybody_holds_is_what_the_run_goes_on_from(held, source):
+    """Durable later, it would pass for the newest state of a run that had gone on from less."""
+    scene = lock_step()
+    scene.committing = 7
+    scene.captured = capture_of(Epoch(1, 0), 7), "worker:2"
+    for worker in (0, 1, 3):
+        scene.back(worker, held)
+    found = scene.gather()
+    assert (found.capture.held.units, found.source) == (max(held, 7), source)
 
 
 def test_when_everybody_is_gone_the_chief_still_has_the_last_commit():

@@ -149,6 +149,16 @@ def test_a_commit_that_fails_or_does_not_end_is_under_way_no_more(desk, monkeypa
     assert not desk.saving.under_way
 
 
+def test_only_a_commit_of_more_than_somebody_holds_is_let_end(desk):
+    ticks: list[float] = []
+    assert not desk.saving.await_newer(-1, lambda: ticks.append(0.0)), "none is under way"
+    given = desk.submit()
+    units = desk.capture.held.units
+    assert not desk.saving.await_newer(units, lambda: ticks.append(0.0)) and not ticks
+    assert desk.saving.await_newer(units - 1, lambda: given["commit"].set_result(Commit(0, 99, 0.5)))
+    assert desk.saving.under_way, "it is taken note of later"
+
+
 def test_a_save_is_due_so_many_seconds_after_the_last_one_was_taken_note_of(desk):
     desk.committed()
     desk.clock.advance(EVERY_SECS - 0.1)

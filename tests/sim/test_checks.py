@@ -1,0 +1,31 @@
+"""What the checks of a simulated run let pass, and what they do not."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hybridsync.messages import LeaseReply, LeaseRequest, PhaseRequest
+from hybridsync.plan import NO_EPOCH
+from hybridsync.sim.checks import Checks, Violation
+from tests.chief.chiefs import SERVER, make_chief
+from tests.roles import phase_of
+
+
+@pytest.mark.parametrize(("spec", "servers"), [("bsp", ()), ("asp", (SERVER,))])
+def test_an_ended_phases_stream_may_be_told_again_and_does_not_grow(spec: str, servers: tuple[str, ...]) -> None:
+    """A late copy of a call comes while the next phase's servers take the state over."""
+    checks, chief = Checks(), make_chief()
+    world: Any = SimpleNamespace(chief=chief, num_chiefs=1)
+    checks.world = world
+    phase = phase_of(1, spec, servers=servers)
+    checks.announced(PhaseRequest(0, 1, NO_EPOCH, None, ""), phase)
+    first, more = LeaseRequest(0, 1, phase.epoch, 0, 0), LeaseRequest(0, 1, phase.epoch, 4, 0)
+    checks.granted(first, LeaseReply(((0, 4),), False))
+    checks.granted(more, LeaseReply(((6, 8),), False))
+    checks.announced(PhaseRequest(0, 1, phase.epoch, None, ""), phase_of(2, "bsp"))
+    checks.granted(first, LeaseReply(((0, 4), (6, 8)), True))
+    with pytest.raises(Violation, match="epoch 2 is under way"):
+        checks.granted(more, LeaseReply(((6, 9),), True))
