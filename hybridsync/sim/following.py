@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from hybridsync import protocols
 from hybridsync.applylog import Entry
 from hybridsync.errors import HybridSyncError
-from hybridsync.messages import Capture, PushReply
+from hybridsync.messages import Capture, Push, PushReply
 from hybridsync.plan import Epoch, Phase
 from hybridsync.protocols.base import Path
 from hybridsync.run import Run
@@ -168,8 +168,8 @@ class _Pushes:
             )
         return max(able, key=lambda worker: self._stand[worker])
 
-    def _push(self, worker: int, units: tuple[int, ...], base: int) -> Any:
-        return self._server.world.push_of(self._phase.epoch, worker, 1, units, base)
+    def _push(self, worker: int, units: tuple[int, ...], base: int) -> Push:
+        return Push(self._phase.epoch, worker, 1, units, base)
 
     def _keep(self, answer: PushReply | HybridSyncError, parameters: Any) -> None:
         if isinstance(answer, HybridSyncError):

@@ -136,6 +136,7 @@ class World:
         self.keeps_spans, self.logs_updates = keeps_spans, logs_updates
         self.watch, self.watches = watch or Watch(), watch is not None
         self.watch.world = self
+        self.is_recorded = self.watches or logs_updates or keeps_spans
         self.workdir = workdir or Workdir()
         if epochs is not None:
             self.workdir.epochs = epochs
@@ -281,11 +282,6 @@ class World:
     def apply_log(self) -> ApplyLog:
         """Return where one role notes its updates."""
         return SharedLog(self.log) if self.logs_updates else NullApplyLog()
-
-    @staticmethod
-    def push_of(epoch: Epoch, worker: int, incarnation: int, units: tuple[int, ...], base: int) -> Push:
-        """Return the header of a push."""
-        return Push(epoch, worker, incarnation, units, base)
 
     def spend(self, secs: float) -> None:
         """Let `secs` go by while the manager is busy."""
