@@ -171,6 +171,7 @@ class World:
             num_servers=config.servers,
             restarted=restarted,
             evict=self.hosts.evict,
+            late=[join.worker for join in self.scenario.joins if join.at_secs > self.loop.now],
         )
         self.desk = Desk(self.chief, self.loop, self.network, self.watch)
         self.clock.on_notify(self.desk.stir)
@@ -215,10 +216,11 @@ class World:
                 gc.enable()
 
     def _run(self) -> Summary:
-        config = self.run_.config
+        config, late = self.run_.config, {join.worker for join in self.scenario.joins}
         for role, count in (("server", config.servers), ("worker", config.workers)):
             for role_id in range(count):
-                self.hosts.start(role, role_id)
+                if role == "server" or role_id not in late:
+                    self.hosts.start(role, role_id)
         self._plan(self.scenario)
         while True:
             try:
@@ -324,15 +326,15 @@ class World:
         for death in scenario.deaths:
             loop.at(death.at_secs, hosts.kill, death.role, death.id, death.back_secs)
         for join in scenario.joins:
-            loop.at(0.0, hosts.kill, "worker", join.worker, join.at_secs)
+            loop.at(join.at_secs, hosts.start, "worker", join.worker)
         if scenario.preempt_secs < math.inf:
             loop.at(scenario.preempt_secs, self._preempt)
         for pause in scenario.pauses:
             loop.at(pause.at_secs, self._pause, pause.worker, pause.secs, pause.replaced)
 
     def _pause(self, worker: int, secs: float, replaced: bool) -> None:
-        process = self.hosts.newest["worker", worker]
-        if process.dead:
+        process = self.hosts.newest.get(("worker", worker))
+        if process is None or process.dead:
             return
         process.stopped = True
         if secs < math.inf:
