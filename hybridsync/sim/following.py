@@ -1,9 +1,9 @@
 """A logged run's order, carried out by the simulator's own roles: the log decides who comes when.
 
 Its asynchronous phases lead to the run's bits whether its roles were threads or processes; lock-step ones only for
-threads, because a mesh of processes sums in another order. Nobody is leased a unit, and time stands for nothing: each contribution is computed on the version that the log names
-and reaches the server, or the mesh, in the log's order. What becomes of it is for the protocol's rule to say, and what
-the simulator then writes down has to be that log again.
+threads, because a mesh of processes sums in another order. Nobody is leased a unit, and time stands for nothing: each
+contribution is computed on the version that the log names and reaches the server, or the mesh, in the log's order. What
+becomes of it is for the protocol's rule to say, and what the simulator then writes down has to be that log again.
 """
 
 from __future__ import annotations
