@@ -34,12 +34,14 @@ def main(arguments: Sequence[str]) -> int:
     """Simulate every plan from every seed, and print; the last line is JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, nargs="+", default=[8, 32])
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=5, help="how many")
+    parser.add_argument("--seed", type=int, default=100, help="the first one; the job's rates were chosen on 0 to 4")
     parser.add_argument("--plans", nargs="+", default=PLANS)
     parser.add_argument("--set", action="append", default=[], help="another value of the configuration, path=value")
     options = parser.parse_args(arguments)
     try:
-        found = {str(workers): table(workers, options.seeds, options.plans, options.set) for workers in options.workers}
+        seeds = range(options.seed, options.seed + options.seeds)
+        found = {str(workers): table(workers, seeds, options.plans, options.set) for workers in options.workers}
     except HybridSyncError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
@@ -47,7 +49,9 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def table(workers: int, seeds: int, plans: Sequence[str], values: Sequence[str]) -> dict[str, dict[str, object]]:
+def table(
+    workers: int, seeds: Sequence[int], plans: Sequence[str], values: Sequence[str]
+) -> dict[str, dict[str, object]]:
     """Print what each plan comes to with so many workers, and return it."""
     base = job.config()
     optimizer = dataclasses.replace(base.optimizer, learning_rate=job.rate(workers))
@@ -61,7 +65,7 @@ def table(workers: int, seeds: int, plans: Sequence[str], values: Sequence[str])
     for plan in plans:
         accuracies: list[float] = []
         staleness, seconds = 0.0, 0.0
-        for seed in range(seeds):
+        for seed in seeds:
             seeded = dataclasses.replace(run, config=dataclasses.replace(run.config, plan=plan, seed=seed))
             try:
                 summary = simulated(seeded, SCENARIO, arithmetic.of_seed(seeded), evaluate)
@@ -71,7 +75,7 @@ def table(workers: int, seeds: int, plans: Sequence[str], values: Sequence[str])
             accuracies.append(summary.final["accuracy"])
             staleness, seconds = summary.staleness["mean"], summary.seconds
         mean = means[plan] = statistics.fmean(accuracies)
-        spread = statistics.stdev(accuracies) if seeds > 1 else 0.0
+        spread = statistics.stdev(accuracies) if len(seeds) > 1 else 0.0
         each = " ".join(f"{accuracy:.3f}" for accuracy in accuracies)
         print(f"  {plan:<16} {mean:>7.4f} {spread:>7.4f} {staleness:>10.1f} {seconds:>7.1f}   {each}", flush=True)
         found[plan] = {"mean": round(mean, 4), "sd": round(spread, 4), "accuracies": accuracies}

@@ -1,7 +1,7 @@
 """Every error a user or a role may meet, each with the exit code of the process that ends by it.
 
 A message says what happened, the two values that disagree, and what to change.
-Exit codes: 0 workload complete, 75 saved (run again), 1 refused input, 70 our fault.
+Exit codes: 0 workload complete, 75 saved (run again), 1 refused input, 70 our fault; 130 an interrupted simulation.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ EXIT_COMPLETED = 0
 EXIT_REFUSED = 1
 EXIT_FAILED = 70
 EXIT_PREEMPTED = 75
+EXIT_INTERRUPTED = 130
 
 
 class HybridSyncError(Exception):

@@ -45,19 +45,7 @@ class UnitSet:
         Raises:
           ValueError: it is negative.
         """
-        starts, stops = self._starts, self._stops
-        index = bisect_left(stops, unit)  # the first range that ends at or behind `unit`
-        if index == len(stops) or starts[index] > unit + 1 or unit < 0:
-            self.add_range(unit, unit + 1)
-        elif stops[index] == unit:
-            if index + 1 < len(starts) and starts[index + 1] == unit + 1:
-                self.add_range(unit, unit + 1)
-            else:
-                stops[index] = unit + 1
-                self._count += 1
-        elif starts[index] == unit + 1:
-            starts[index] = unit
-            self._count += 1
+        self.add_range(unit, unit + 1)
 
     def add_range(self, start: int, stop: int) -> None:
         """Add the units `start <= u < stop`.
@@ -67,19 +55,20 @@ class UnitSet:
         """
         if not 0 <= start < stop:
             raise ValueError(f"a range of units needs 0 <= start < stop, got ({start}, {stop})")
-        if not self._stops or start > self._stops[-1]:
-            self._starts.append(start)
-            self._stops.append(stop)
-            self._count += stop - start
-            return
-        first = bisect_right(self._stops, start - 1)  # the first range that touches or follows `start`
-        last = bisect_right(self._starts, stop)  # the first range that lies wholly behind `stop`
-        if first < last:
-            start = min(start, self._starts[first])
-            stop = max(stop, self._stops[last - 1])
-            self._count -= sum(self._stops[i] - self._starts[i] for i in range(first, last))
-        self._starts[first:last] = [start]
-        self._stops[first:last] = [stop]
+        starts, stops = self._starts, self._stops
+        first = bisect_left(stops, start)  # the first range that touches or follows `start`
+        if first == len(stops):
+            starts.append(start)
+            stops.append(stop)
+        elif stops[first] == start and (first + 1 == len(starts) or stop < starts[first + 1]):
+            stops[first] = stop  # the next ones of a range: most work goes in order
+        else:
+            last = bisect_right(starts, stop)  # the first range that lies wholly behind `stop`
+            if first < last:
+                start, stop = min(start, starts[first]), max(stop, stops[last - 1])
+                self._count -= sum(stops[i] - starts[i] for i in range(first, last))
+            starts[first:last] = [start]
+            stops[first:last] = [stop]
         self._count += stop - start
 
     def update(self, other: UnitSet | Iterable[Range]) -> None:
@@ -197,6 +186,10 @@ class UnitMap:
         if start >= stop:
             return
         index = bisect_right(self._stops, start)
+        if index < len(self._starts) and self._starts[index] == start and stop < self._stops[index]:
+            self._starts[index] = stop  # the first ones of somebody's: most work goes in order
+            self._count -= stop - start
+            return
         while index < len(self._starts) and self._starts[index] < stop:
             low, high, owner = self._starts[index], self._stops[index], self._owners[index]
             self._count -= min(high, stop) - max(low, start)

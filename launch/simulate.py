@@ -1,7 +1,7 @@
 """Simulate a configuration in virtual time: `python -m launch.simulate --config=configs/digits_mlp.py --workers=64`.
 
 The very protocols, accounting and switches of a real run, with the time of a cluster that is described, not there.
-`docs/simulate.md` says what the model covers. Exit codes: 0 simulated, 1 refused input, 70 our fault.
+`docs/simulate.md` says what the model covers. Exit codes: 0 simulated, 1 refused input, 70 our fault, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from absl import app, flags, logging
 from rich.console import Console
 
 from hybridsync.config import RunConfig, apply_overrides, load_config, restore_values
-from hybridsync.errors import EXIT_COMPLETED, ConfigError, HybridSyncError
+from hybridsync.errors import EXIT_COMPLETED, EXIT_INTERRUPTED, ConfigError, HybridSyncError
 from hybridsync.sim.calibration import fit, read_measured
 from hybridsync.sim.cluster import Scenario
 from hybridsync.sim.scenarios import load_scenario, write_scenario
@@ -108,6 +108,9 @@ def main(argv: list[str]) -> int:
     except HybridSyncError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted: nothing was simulated to its end", file=sys.stderr)
+        return EXIT_INTERRUPTED
     return EXIT_COMPLETED
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +48,21 @@ def test_two_processes_write_the_same_bytes(tmp_path: Path, monkeypatch: pytest.
         flags = ("--scenario=configs/scenarios/churn.py", "--set=workload=1000")
         assert simulate("--config=configs/tally.py", *flags, f"--events={tmp_path / name}").returncode == 0
     assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
+
+
+def test_an_interrupted_simulation_says_so_in_one_line(tmp_path: Path) -> None:
+    events = tmp_path / "events"
+    os.mkfifo(events)
+    flags = ("--config=configs/tally.py", "--set=workload=1000000", "--plan=asp", f"--events={events}")
+    command = [sys.executable, "-m", "launch.simulate", *flags]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        with events.open() as told:
+            assert "run_started" in told.readline()
+            process.send_signal(signal.SIGINT)
+            told.read()
+        printed, said = process.communicate(timeout=100)
+    assert (process.returncode, printed) == (130, "")
+    assert said == "interrupted: nothing was simulated to its end\n"
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,8 @@ class Chief(Board):
                 self._lose(hello.role, hello.id, "replaced by a newer process")
             member = members.join(hello, self._clock.monotonic())
             self._standings.pop((hello.role, hello.id), None)
+            if hello.role == "worker":
+                self._late.discard(hello.id)
             if hello.standing is not None:
                 self._standings[hello.role, hello.id] = hello.standing
             elif known is None or known.hello.life != hello.life:

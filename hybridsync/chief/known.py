@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from hybridsync.chief.attendance import Attendance
 from hybridsync.chief.divergence import Divergence
@@ -40,6 +40,7 @@ class Known(Waiting):
       known: how many units an earlier chief knew to be applied, of which the ledger may not have heard.
       evict: has the process ended of a role that is given up; called at once, under the lock: whoever is in a call to
         that process is to get an answer.
+      late: workers that come only later: nobody waits for their first words.
     """
 
     def __init__(
@@ -53,9 +54,11 @@ class Known(Waiting):
         restarted: bool = False,
         known: int = 0,
         evict: Callable[[RoleEvent], None] = lambda event: None,
+        late: Iterable[int] = (),
     ) -> None:
         self._restarted = restarted
         self._known, self._end_process = known, evict
+        self._late = set(late)
         self._standings: dict[tuple[str, int], Standing] = {}
         self._lease_secs, self._server_lease_secs = lease_secs, max(lease_secs, SERVER_LEASE_SECS)
         self.ledger, self.num_workers, self.num_servers = ledger, num_workers, num_servers
@@ -139,6 +142,10 @@ class Known(Waiting):
     def live_workers(self) -> tuple[int, ...]:
         """Ids of live workers, ascending."""
         return self._workers.ids()
+
+    def num_awaited(self) -> int:
+        """Workers that the run waits for before it begins."""
+        return self.num_workers - len(self._late)
 
     def missing_workers(self) -> list[int]:
         """Slots without a live worker."""

@@ -21,9 +21,10 @@ class Allotment:
       known: units received so far.
       position: units taken so far.
       final: nothing will follow what is here.
+      calm_until: units that can be taken without a look at whether it is time to ask.
     """
 
-    __slots__ = ("_low_at", "_next", "_stop", "_stream", "final", "known", "position")
+    __slots__ = ("_low_at", "_next", "_stop", "_stream", "calm_until", "final", "known", "position")
 
     def __init__(self) -> None:
         self._stream = UnitStream()
@@ -31,6 +32,7 @@ class Allotment:
         self._next = self._stop = 0
         self.known = 0
         self.position = 0
+        self.calm_until = 0
         self.final = False
 
     @property
@@ -53,6 +55,7 @@ class Allotment:
         self.known = len(self._stream)
         self.final = reply.final
         self._low_at = (self.position + self.known) // 2
+        self.calm_until = self.known if self.final else self._low_at
 
     def take(self, count: int) -> tuple[int, ...]:
         """Return the next `count` units, fewer where there are fewer."""

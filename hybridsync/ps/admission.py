@@ -57,24 +57,25 @@ def check_push(push: Push, phase: Phase, sequence: int, num_dropped: int) -> Non
     Raises:
       InvalidMessage: it names no unit, one twice or one that the phase cannot issue, or parameters that do not exist.
     """
-    who = f"worker {push.worker} pushes"
-    if not push.units:
-        raise InvalidMessage(f"{who} 0 units; a push offers the gradient of at least 1")
-    if len(push.units) > 1 and len(set(push.units)) < len(push.units):
-        twice = next(unit for unit in push.units if push.units.count(unit) > 1)
+    units, limit = push.units, phase.end_units + num_dropped
+    if not units:
+        raise InvalidMessage(f"worker {push.worker} pushes 0 units; a push offers the gradient of at least 1")
+    if len(units) > 1 and len(set(units)) < len(units):
+        twice = next(unit for unit in units if units.count(unit) > 1)
         raise InvalidMessage(
-            f"{who} unit {twice} in {push.units.count(twice)} places at once; a push is a set: name each unit once"
+            f"worker {push.worker} pushes unit {twice} in {units.count(twice)} places at once; a push is a set: "
+            "name each unit once"
         )
-    limit = phase.end_units + num_dropped
-    for unit in push.units:
+    for unit in units:
         if not 0 <= unit < limit:
             raise InvalidMessage(
-                f"{who} unit {unit}, but epoch {phase.epoch} issues units 0 to {limit - 1}; push leased units only"
+                f"worker {push.worker} pushes unit {unit}, but epoch {phase.epoch} issues units 0 to {limit - 1}; "
+                "push leased units only"
             )
     if not 0 <= push.base <= sequence:
         raise InvalidMessage(
-            f"{who} a gradient on sequence {push.base}, but this server has sequences 0 to {sequence}; "
-            "name the one that was pulled"
+            f"worker {push.worker} pushes a gradient on sequence {push.base}, but this server has sequences 0 to "
+            f"{sequence}; name the one that was pulled"
         )
 
 

@@ -163,7 +163,7 @@ class Primary:
             spans, self._spans = tuple(self._spans), []
             return Progress(
                 self._sequencer.epoch,
-                applied.ranges(),
+                applied,
                 dropped,
                 staleness,
                 spans,

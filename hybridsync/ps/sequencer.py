@@ -22,7 +22,7 @@ from hybridsync.messages import NON_FINITE, Push, PushReply
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.protocols.base import Action, Apply, Arrival, Drop, Release
 from hybridsync.ps.admission import check_current, check_epoch, check_member, check_push, served
-from hybridsync.units import UnitSet, ranges_of
+from hybridsync.units import Range, UnitSet, ranges_of
 
 
 @dataclass(slots=True, eq=False)
@@ -36,6 +36,7 @@ class Ticket:
       decided: whether its units were applied or dropped.
       reason: why they were dropped; "" if they were not.
       fenced: its worker is gone, nobody waits for it and nothing may come of it.
+      push_id: names it in the rule's actions; 0 where the rule was not asked.
     """
 
     push: Push
@@ -44,6 +45,7 @@ class Ticket:
     decided: bool = False
     reason: str = ""
     fenced: bool = False
+    push_id: int = 0
 
 
 @dataclass(slots=True)
@@ -74,20 +76,23 @@ class Sequencer:
       phase: that is served; None before the first.
       open: whether it still takes pushes.
       sequence: updates applied in the whole run.
-      applied, dropped: units so far, in the whole run.
+      dropped: units so far, in the whole run.
+      complete: whether all units of the phase are applied.
     """
 
     def __init__(self) -> None:
         self.phase: Phase | None = None
-        self.open = False
+        self.open = self.complete = False
         self.sequence = 0
-        self.applied, self.dropped = UnitSet(), UnitSet()
+        self._applied, self.dropped = UnitSet(), UnitSet()
+        self._num_dropped = self._missing = 0
         self._members: frozenset[int] = frozenset()
         self._incarnations: dict[int, int] = {}
+        self._admitted: dict[int, int] = {}  # who was let in before, as which incarnation: not looked at again
         self._tickets: dict[int, Ticket] = {}
         self._by_unit: dict[int, Ticket] = {}
         self._next_push = 1
-        self._unreported: list[int] = []
+        self._unreported: set[int] = set()  # of the applied ones: put among the ranges together
         self._unreported_drops: list[tuple[int, str]] = []
         self._staleness: list[int] = []
 
@@ -97,9 +102,10 @@ class Sequencer:
         return self.phase.epoch if self.phase else NO_EPOCH
 
     @property
-    def complete(self) -> bool:
-        """Whether all units of the phase are applied."""
-        return self.phase is not None and len(self.applied) >= self.phase.end_units
+    def applied(self) -> UnitSet:
+        """Units applied so far, in the whole run."""
+        self._applied.update(ranges_of(sorted(self._unreported)))
+        return self._applied
 
     @property
     def num_held(self) -> int:
@@ -133,14 +139,17 @@ class Sequencer:
         protocol = served(phase)
         self._rule, self._protocol = protocol.server_rule(phase.members), protocol
         self.phase, self.open, self.sequence = phase, True, phase.sequence
-        self.applied, self.dropped = UnitSet(phase.applied), UnitSet(phase.dropped)
-        self._unreported, self._unreported_drops = [], []  # of another state: this one may not hold them
+        self._applied, self.dropped = UnitSet(phase.applied), UnitSet(phase.dropped)
+        self._unreported, self._unreported_drops = set(), []  # of another state: this one may not hold them
+        self._num_dropped, self._missing = len(self.dropped), phase.end_units - len(self._applied)
+        self.complete = self._missing <= 0
         self._members = frozenset(phase.members)
-        self._tickets, self._by_unit = {}, {}
+        self._admitted, self._tickets, self._by_unit = {}, {}, {}
 
     def close(self) -> None:
         """Refuse every later push of the phase."""
         self.open = False
+        self._admitted = {}
 
     def fence(self, worker: int, incarnation: int) -> Iterator[Decided]:
         """Refuse the worker's incarnations up to this one; returns what is to be carried out now.
@@ -148,12 +157,13 @@ class Sequencer:
         What the rule still holds of them then comes to nothing.
         """
         self._incarnations[worker] = max(self._incarnations.get(worker, 0), incarnation + 1)
+        self._admitted.pop(worker, None)
         if self.open:  # a state that was captured for good changes no more
             yield from self._decide(self._rule.on_leave(worker))
-        for push_id, ticket in [*self._tickets.items()]:
+        for ticket in [*self._tickets.values()]:
             if ticket.push.worker == worker and ticket.push.incarnation <= incarnation:
                 ticket.fenced = True
-                self._forget(push_id)
+                self._forget(ticket)
 
     def admit(self, push: Push) -> None:
         """Refuse a caller that is out of date.
@@ -169,7 +179,7 @@ class Sequencer:
         if worker not in self._members:
             check_member(push, phase)
         check_current(push, self.open, incarnations.get(worker, 0))
-        incarnations[worker] = push.incarnation
+        incarnations[worker] = self._admitted[worker] = push.incarnation
 
     def offer(self, push: Push, contribution: Any, non_finite: str) -> tuple[Ticket, Iterator[Decided]]:
         """Take a push; returns its ticket, and what is to be carried out now.
@@ -188,19 +198,20 @@ class Sequencer:
           InvalidMessage: the units or the base cannot be.
         """
         phase, sequence = check_epoch(push.epoch, self.phase), self.sequence
-        check_push(push, phase, sequence, len(self.dropped))
-        self._admit(push, phase)
+        check_push(push, phase, sequence, self._num_dropped)
+        if self._admitted.get(push.worker) != push.incarnation:
+            self._admit(push, phase)
         by_unit, units = self._by_unit, push.units
         for unit in units:
             earlier = by_unit.get(unit)
             if earlier is not None and (not earlier.decided or self.is_same(push, earlier)):
                 return earlier, iter(())
         for unit in units:
-            if unit in self.applied or unit in self.dropped:
+            if self._is_settled(unit):
                 return Ticket(push, None, PushReply(self.sequence, duplicate=True), decided=True), iter(())
-        push_id, ticket = self._next_push, Ticket(push, contribution)
-        self._next_push += 1
-        self._tickets[push_id] = ticket
+        push_id = self._next_push
+        ticket = self._tickets[push_id] = Ticket(push, contribution, push_id=push_id)
+        self._next_push = push_id + 1
         for unit in units:
             by_unit[unit] = ticket
         if non_finite:
@@ -223,57 +234,63 @@ class Sequencer:
         """Return what a push waits for that is held, for people."""
         return f"{self._protocol.name}; it waits for other workers of {self.phase and self.phase.members}"
 
-    def drain(self) -> tuple[UnitSet, tuple[tuple[int, str], ...], tuple[int, ...]]:
+    def drain(self) -> tuple[tuple[Range, ...], tuple[tuple[int, str], ...], tuple[int, ...]]:
         """Return and forget the units applied, those dropped with the reasons, and the staleness of each update."""
-        applied = UnitSet(ranges_of(sorted(self._unreported)))
+        applied = tuple(ranges_of(sorted(self._unreported)))
+        self._applied.update(applied)
         told = applied, tuple(self._unreported_drops), tuple(self._staleness)
-        self._unreported, self._unreported_drops, self._staleness = [], [], []
+        self._unreported, self._unreported_drops, self._staleness = set(), [], []
         return told
 
     # --- inside ---
 
+    def _is_settled(self, unit: int) -> bool:
+        """Whether a unit was applied or dropped, in this phase or before it."""
+        return unit in self._unreported or unit in self._applied or (self._num_dropped > 0 and unit in self.dropped)
+
     def _decide(self, actions: list[Action]) -> Iterator[Decided]:
         for action in actions:
             if isinstance(action, Apply):
-                tickets = [self._tickets[push_id] for push_id in action.pushes]
-                if len(tickets) == 1:
-                    units, base = tickets[0].push.units, tickets[0].push.base
-                else:
+                tickets = [*map(self._tickets.__getitem__, action.pushes)]
+                _, _, _, units, base, _ = tickets[0].push
+                if (num_pushes := len(tickets)) > 1:
                     units = tuple(unit for ticket in tickets for unit in ticket.push.units)
                     base = min(ticket.push.base for ticket in tickets)
-                share = len(tickets) / len(self._members)
+                share = num_pushes / len(self._members)
                 yield Decided(tickets, units, base, action.rate, share if share < 1.0 else 1.0)
                 sequence = self.sequence
-                for push_id, ticket in zip(action.pushes, tickets, strict=True):
+                for ticket in tickets:
                     self._staleness.append(sequence - ticket.push.base)
                     ticket.decided, ticket.contribution = True, None
                     if ticket.reply is not None:
-                        self._forget(push_id)
+                        self._forget(ticket)
                 self.sequence = sequence + 1
-                for unit in units:
-                    self.applied.add(unit)
-                self._unreported.extend(units)
-            elif isinstance(action, Drop):
+                self._unreported.update(units)
+                self._missing -= len(units)
+                self.complete = self._missing <= 0
+            elif isinstance(action, Release):
+                ticket = self._tickets[action.push]
+                ticket.reply = PushReply(self.sequence, False, ticket.reason)
+                if ticket.decided:
+                    self._forget(ticket)
+            else:
                 ticket = self._tickets[action.push]
                 yield Decided((), dropped=ticket.push)
                 for unit in ticket.push.units:
                     self.dropped.add(unit)
                     self._unreported_drops.append((unit, action.reason))
+                self._num_dropped = len(self.dropped)
                 ticket.reason, ticket.decided, ticket.contribution = action.reason, True, None
                 if ticket.reply is not None:
-                    self._forget(action.push)
-            else:
-                ticket = self._tickets[action.push]
-                ticket.reply = PushReply(self.sequence, dropped=ticket.reason)
-                if ticket.decided:
-                    self._forget(action.push)
+                    self._forget(ticket)
 
-    def _forget(self, push_id: int) -> None:
+    def _forget(self, ticket: Ticket) -> None:
         """Forget a push of which nothing is to come any more; a repeat is told by its units.
 
         A push that is decided, and whose reply the rule still holds, is kept, for repeats of it.
         """
-        ticket = self._tickets.pop(push_id)
+        del self._tickets[ticket.push_id]
+        by_unit = self._by_unit
         for unit in ticket.push.units:
-            if self._by_unit.get(unit) is ticket:
-                del self._by_unit[unit]
+            if by_unit.get(unit) is ticket:
+                del by_unit[unit]

@@ -275,7 +275,7 @@ class Pause:
 
 @dataclass(frozen=True)
 class Join:
-    """A worker that takes part only from a second of the run on: until then the others do without it."""
+    """A worker that comes only at a second of the run: the others begin without it."""
 
     worker: int
     at_secs: float
@@ -377,6 +377,9 @@ class Scenario:
                 raise ConfigError(
                     f"the scenario names worker {worker}, but the run has workers 0 to {num_workers - 1}; correct one"
                 )
+        late = [join.worker for join in self.joins]
+        if len(set(late)) < len(late):
+            raise ConfigError(f"Scenario.joins names workers {late}, one of them twice; say once when it comes")
         for death in self.deaths:
             if death.role == "server" and death.id >= num_servers:
                 raise ConfigError(

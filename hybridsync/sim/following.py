@@ -1,8 +1,9 @@
 """A logged run's order, carried out by the simulator's own roles: the log decides who comes when.
 
-Nobody is leased a unit, and time stands for nothing: each contribution is computed on the version that the log names
-and reaches the server, or the mesh, in the log's order. What becomes of it is for the protocol's rule to say, and what
-the simulator then writes down has to be that log again.
+Its asynchronous phases lead to the run's bits whether its roles were threads or processes; lock-step ones only for
+threads, because a mesh of processes sums in another order. Nobody is leased a unit, and time stands for nothing: each
+contribution is computed on the version that the log names and reaches the server, or the mesh, in the log's order. What
+becomes of it is for the protocol's rule to say, and what the simulator then writes down has to be that log again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, Protocol
 from hybridsync import protocols
 from hybridsync.applylog import Entry
 from hybridsync.errors import HybridSyncError
-from hybridsync.messages import Capture, PushReply
+from hybridsync.messages import Capture, Push, PushReply
 from hybridsync.plan import Epoch, Phase
 from hybridsync.protocols.base import Path
 from hybridsync.run import Run
@@ -168,8 +169,8 @@ class _Pushes:
             )
         return max(able, key=lambda worker: self._stand[worker])
 
-    def _push(self, worker: int, units: tuple[int, ...], base: int) -> Any:
-        return self._server.world.push_of(self._phase.epoch, worker, 1, units, base)
+    def _push(self, worker: int, units: tuple[int, ...], base: int) -> Push:
+        return Push(self._phase.epoch, worker, 1, units, base)
 
     def _keep(self, answer: PushReply | HybridSyncError, parameters: Any) -> None:
         if isinstance(answer, HybridSyncError):

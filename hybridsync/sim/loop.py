@@ -14,6 +14,8 @@ second
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable
 from heapq import heappop, heappush
 from types import TracebackType
@@ -21,6 +23,11 @@ from typing import Any
 
 from hybridsync.errors import HybridSyncError
 
+Planned = tuple[float, int, Callable[..., object], tuple[Any, ...]]
+"""When, in which turn among those of that time, and what to call."""
+FOREVER = sys.float_info.max
+NEVER: Planned = (math.inf, 0, print, ())
+"""Behind everything that is planned: a heap is never empty, and this call is never carried out."""
 WALL_ZERO = 0.0
 """Unix time at which every simulation starts: a record of it names no day."""
 
@@ -34,47 +41,51 @@ class Loop:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self._heap: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
+        self._later: list[Planned] = [NEVER]
+        self._soon: list[Planned] = [NEVER]
         self._order = 0
-        self.num_calls = 0
+
+    @property
+    def num_calls(self) -> int:
+        """Calls that were carried out."""
+        return self._order - (len(self._later) + len(self._soon) - 2)
 
     def at(self, time: float, call: Callable[..., object], *args: Any) -> None:
         """Plan a call for `time`, or for now where that is past."""
         self._order += 1
-        heappush(self._heap, (time if time > self.now else self.now, self._order, call, args))
+        heappush(self._later, (time if time > self.now else self.now, self._order, call, args))
 
     def after(self, secs: float, call: Callable[..., object], *args: Any) -> None:
         """Plan a call for `secs` from now."""
         self._order += 1
-        heappush(self._heap, (self.now + secs, self._order, call, args))
+        heappush(self._later, (self.now + secs, self._order, call, args))
 
     def plan(self, time: float, call: Callable[..., object], args: tuple[Any, ...]) -> None:
-        """Plan a call for `time`, which is not past: `at` for those who call it for every unit."""
+        """Plan a call for `time`, which is not past, and soon: as `at`, which would do as well.
+
+        What is on its way through a network has a heap of its own, which stays small however many devices compute.
+        """
         self._order += 1
-        heappush(self._heap, (time, self._order, call, args))
+        heappush(self._soon, (time, self._order, call, args))
 
     def run_while(self, condition: VirtualCondition, limit: float) -> bool:
         """Carry out what is due up to `limit` until `condition` is notified; returns whether it was."""
-        heap, before, num_calls = self._heap, condition.num_notified, 0
-        try:
-            while condition.num_notified == before:
-                if not heap or heap[0][0] > limit:
-                    return False
-                self.now, _, call, args = heappop(heap)
-                num_calls += 1
-                call(*args)
-            return True
-        finally:
-            self.num_calls += num_calls
+        later, soon, before = self._later, self._soon, condition.num_notified
+        while condition.num_notified == before:
+            heap = soon if soon[0] < later[0] else later
+            if heap[0][0] > limit:
+                return False
+            self.now, _, call, args = heappop(heap)
+            call(*args)
+        return True
 
     def step(self, limit: float) -> bool:
         """Carry out the next call; False, with the clock at `limit`, where none is due until then."""
-        heap = self._heap
-        if not heap or heap[0][0] > limit:
+        heap = self._soon if self._soon[0] < self._later[0] else self._later
+        if heap[0][0] > limit:
             self.now = max(self.now, limit)
             return False
         self.now, _, call, args = heappop(heap)
-        self.num_calls += 1
         call(*args)
         return True
 
@@ -134,7 +145,7 @@ class VirtualCondition:
         """
         assert not self._pumping, "two actors of a simulation wait at once; only the manager may block"
         loop = self._loop
-        limit = float("inf") if timeout is None else loop.now + timeout
+        limit = FOREVER if timeout is None else loop.now + timeout
         self._pumping = True
         try:
             if loop.run_while(self, limit):

@@ -10,26 +10,6 @@ from hybridsync.sim.cluster import Cluster, Scenario
 from hybridsync.sim.loop import Loop
 
 
-class Port:
-    """One direction of a network port: transfers through it come one after another.
-
-    Attributes:
-      free_at: when the last transfer so far is through.
-    """
-
-    __slots__ = ("bytes_per_sec", "free_at")
-
-    def __init__(self, bytes_per_sec: float) -> None:
-        self.bytes_per_sec = bytes_per_sec
-        self.free_at = 0.0
-
-    def through(self, now: float, num_bytes: float) -> float:
-        """Return when `num_bytes` that are ready now are through."""
-        start = now if now > self.free_at else self.free_at
-        self.free_at = start + num_bytes / self.bytes_per_sec
-        return self.free_at
-
-
 class Network:
     """Delivers calls.
 
@@ -49,8 +29,8 @@ class Network:
         self._chaos, self._partitions = scenario.chaos, scenario.partitions
         self.cluster: Cluster = scenario.cluster
         self.reliable = scenario.reliable
-        rate = num_servers * scenario.cluster.server_link.bytes_per_sec
-        self._into_servers, self._from_servers = Port(rate), Port(rate)
+        self._servers_rate = num_servers * scenario.cluster.server_link.bytes_per_sec
+        self._in_free_at = self._out_free_at = 0.0  # the servers' ports: transfers come one after another
         self._worker_rate = scenario.cluster.worker_link.bytes_per_sec
         self._latency = scenario.cluster.worker_link.latency_secs + scenario.cluster.server_link.latency_secs
         late = scenario.cluster.colocated
@@ -60,9 +40,10 @@ class Network:
 
     def to_server(self, worker: int, num_bytes: int, call: Callable[..., object], *args: Any) -> None:
         """Carry a transfer of a worker to the servers."""
-        now = self._loop.now
+        now, free_at = self._loop.now, self._in_free_at
         self.num_bytes += num_bytes
-        shared, own = self._into_servers.through(now, num_bytes), now + num_bytes / self._worker_rate
+        shared = self._in_free_at = (now if now > free_at else free_at) + num_bytes / self._servers_rate
+        own = now + num_bytes / self._worker_rate
         if self._longer:
             own = (shared if shared > own else own) + self._longer[worker]
         at = (shared if shared > own else own) + self._latency
@@ -74,7 +55,9 @@ class Network:
     def from_server(self, worker: int, ready: float, num_bytes: int, call: Callable[..., object], *args: Any) -> None:
         """Carry a transfer of the servers, which begins at `ready`, to a worker."""
         self.num_bytes += num_bytes
-        shared, own = self._from_servers.through(ready, num_bytes), ready + num_bytes / self._worker_rate
+        free_at = self._out_free_at
+        shared = self._out_free_at = (ready if ready > free_at else free_at) + num_bytes / self._servers_rate
+        own = ready + num_bytes / self._worker_rate
         at = (shared if shared > own else own) + self._latency
         if self.reliable:
             self._loop.plan(at, call, args)

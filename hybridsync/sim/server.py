@@ -119,11 +119,11 @@ class Server(Process):
         """Take a contribution; the answer comes when the rule releases it."""
         if self.dead:
             return
-        sequencer = self.sequencer
+        sequencer, world = self.sequencer, self.world
         try:
-            ticket, decisions = sequencer.offer(push, contribution, self.world.arithmetic.non_finite(contribution))
+            ticket, decisions = sequencer.offer(push, contribution, world.arithmetic.non_finite(contribution))
         except HybridSyncError as error:
-            self.world.network.from_server(push.worker, self.world.loop.now, 0, reply, error, None)
+            world.network.from_server(push.worker, world.loop.now, 0, reply, error, None)
             return
         before = sequencer.sequence
         self._carry_out(decisions)
@@ -161,7 +161,7 @@ class Server(Process):
                 self.push(push, contribution, reply)  # refused by name, or offered anew
 
     def _carry_out(self, decisions: Iterator[Decided]) -> None:
-        world, sequencer = self.world, self.sequencer
+        world = self.world
         arithmetic, now = world.arithmetic, world.loop.now
         for decided in decisions:
             if decided.dropped is not None:
@@ -172,20 +172,24 @@ class Server(Process):
                 self.state, contributions, units=len(units), factor=decided.rate, blend=decided.blend
             )
             self._parameters = arithmetic.parameters(self.state)
-            if world.watches:
-                assert sequencer.phase is not None
-                pushes = tuple(ticket.push for ticket in decided.tickets)
-                world.watch.applied(self, sequencer.phase, sequencer.sequence + 1, pushes, units)
             begun = self._busy_until if self._busy_until > now else now
             self._busy_until = self._last_applied = begun + world.apply_secs
             self._first_applied = self._first_applied or self._last_applied
-            if world.logs_updates:
-                epoch, sequence = sequencer.epoch.number, sequencer.sequence + 1
-                weight = float(len(units))
-                self._log.write(Entry(epoch, sequence, units, decided.base, decided.rate, weight, decided.blend))
-            if world.keeps_spans:
-                epoch = sequencer.epoch.number
-                self._spans.append(Span("apply", "server", begun, world.apply_secs, epoch, len(units)))
+            if world.is_recorded:
+                self._record(decided, begun)
+
+    def _record(self, decided: Decided, begun: float) -> None:
+        """Tell of an update that began to be applied at `begun`."""
+        world, phase, sequence, units = self.world, self.sequencer.phase, self.sequencer.sequence + 1, decided.units
+        assert phase is not None
+        if world.watches:
+            world.watch.applied(self, phase, sequence, tuple(ticket.push for ticket in decided.tickets), units)
+        if world.logs_updates:
+            weight = float(len(units))
+            entry = Entry(phase.epoch.number, sequence, units, decided.base, decided.rate, weight, decided.blend)
+            self._log.write(entry)
+        if world.keeps_spans:
+            self._spans.append(Span("apply", "server", begun, world.apply_secs, phase.epoch.number, len(units)))
 
     # --- reports ---
 
@@ -208,7 +212,7 @@ class Server(Process):
             incarnation=self.incarnation,
             epoch=self.sequencer.epoch,
             sequence=self.sequencer.sequence,
-            applied=applied.ranges(),
+            applied=applied,
             dropped=dropped,
             staleness=staleness,
             first_applied=self._first_applied,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_args
 
 from hybridsync import protocols
@@ -15,6 +16,8 @@ from hybridsync.messages import (
     LeaseRequest,
     PhaseReply,
     PhaseRequest,
+    Push,
+    PushReply,
     Report,
     Standing,
 )
@@ -24,23 +27,29 @@ from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.protocols.base import Effect, Path
 from hybridsync.sim.process import TRY_SECS, Process, is_lost
 from hybridsync.sim.replica import Replica
+from hybridsync.sim.server import Server
 
 if TYPE_CHECKING:
     from hybridsync.sim.world import World
 
 Units = tuple[int, ...]
+Serve = Callable[..., None]
+"""A server's `pull` or `push`."""
 EFFECTS = {kind.__name__: kind for kind in get_args(Effect)}
 PENDING: Any = object()
 """What a handler returns whose effect's result comes later."""
 
 
 class Worker(Process):
-    """One worker process."""
+    """One worker process.
+
+    Attributes:
+      unit: whose computation began last; -1 when it has ended.
+    """
 
     def __init__(self, world: World, role_id: int, life: int) -> None:
         super().__init__(world, "worker", role_id, life)
         self.recorder = WorkerRecorder(role_id, world.clock, world.keeps_spans)
-        self.recorder.at_unit = self._note_unit
         self.replica = Replica(world, self)
         self.unit = -1
         self.num_units = 0
@@ -103,9 +112,6 @@ class Worker(Process):
         capture = self.replica.capture(epoch)
         self.world.spend(self.world.network.cluster.costs.capture_secs)
         return capture
-
-    def _note_unit(self, unit: int) -> None:
-        self.unit = unit
 
 
 class Engine:
@@ -222,94 +228,83 @@ class ServerEngine(Engine):
     def __init__(self, worker: Worker, phase: Phase) -> None:
         super().__init__(worker, phase)
         self._call = 0
-        self._reliable = self.world.network.reliable
+        network = self.world.network
+        self._send: Callable[..., None] = network.to_server if network.reliable else self._insist
         self._sent_at = 0.0
-        self._sent: Any = None
+        self._push: Push
+        self._server: Server = self.world.at(phase.servers[0])
 
     def Lease(self, effect: Any) -> Any:
         allotment, count = self.allotment, effect.count
-        if allotment.known - allotment.position < count or allotment.is_low:
+        if allotment.position + count > allotment.calm_until:
             return self.take(count)
         return allotment.take(count)
 
     def Pull(self, effect: Any) -> Any:
         worker = self.worker
-        self._send("pull", self.world.push_of(self.phase.epoch, worker.id, worker.incarnation, (), 0), None)
+        push = self._push = Push(self.phase.epoch, worker.id, worker.incarnation, (), 0)
+        self._send(worker.id, 0, self._server.pull, push, self._answered)
         return PENDING
 
     def Compute(self, effect: Any) -> Any:
-        (unit,) = effect.units
-        base, parameters = effect.parameters
+        units, (base, parameters) = effect
+        (unit,) = units
         world = self.world
-        self.recorder.computing(unit)
-        gradient = effect.units, base, world.arithmetic.gradient(parameters, unit)
+        self.worker.unit, self.recorder.doing = unit, "compute"
+        gradient = units, base, world.arithmetic.gradient(parameters, unit)
         loop = world.loop
-        loop.plan(loop.now + self.compute_secs(unit), self._computed, (gradient, loop.now))
+        loop.after(self.compute_secs(unit), self._computed, gradient, loop.now)
         return PENDING
 
     def _computed(self, gradient: Any, started: float) -> None:
-        if self._over or (self.worker.stopped and self.worker.halted(self._computed, gradient, started)):
+        worker, world = self.worker, self.world
+        if self._over or (worker.stopped and worker.halted(self._computed, gradient, started)):
             return
-        world = self.world
-        self.recorder.doing = ""
+        worker.unit, self.recorder.doing = -1, ""
         self.recorder.compute("server", started, world.loop.now, world.arithmetic.loss(gradient[2]))
         self.resume(gradient)
 
     def PushPull(self, effect: Any) -> Any:
         units, base, contribution = effect.gradient
-        worker = self.worker
-        push = self.world.push_of(self.phase.epoch, worker.id, worker.incarnation, units, base)
-        self._send("push", push, contribution)
+        worker, world = self.worker, self.world
+        push = self._push = Push(self.phase.epoch, worker.id, worker.incarnation, units, base)
+        self._sent_at = world.loop.now
+        size = world.arithmetic.sizes.gradient
+        self._send(worker.id, size, self._server.push, push, contribution, self._answered)
         return PENDING
 
-    def _send(self, what: str, push: Any, contribution: Any) -> None:
-        if self._reliable:  # one answer comes for certain: there is nothing to tell apart
-            world = self.world
-            server = world.at(self.phase.servers[0])
-            self._sent_at, self._sent = world.loop.now, push
-            if what == "pull":
-                world.network.to_server(push.worker, 0, server.pull, push, self._replied)
-            else:
-                size = world.arithmetic.sizes.gradient
-                world.network.to_server(push.worker, size, server.push, push, contribution, self._replied)
-            return
+    def _insist(self, worker: int, size: int, serve: Serve, *message: Any) -> None:
+        """Send what may get lost, or answered twice: as `Network.to_server` sends what arrives."""
         self._call += 1
-        self._carry(what, push, contribution, self._call, self.world.loop.now)
+        self._try(self._call, size, serve, message[:-1])
 
-    def _replied(self, answer: Any, parameters: Any) -> None:
-        self._answered(self._call, self._sent_at, self._sent, answer, parameters)
-
-    def _carry(self, what: str, push: Any, contribution: Any, call: int, sent: float) -> None:
-        if self._over or self._call != call or self.worker.halted(self._carry, what, push, contribution, call, sent):
-            return
-        world, server = self.world, self.world.at(self.phase.servers[0])
-
-        def reply(answer: Any, parameters: Any) -> None:
-            self._answered(call, sent, push, answer, parameters)
-
-        if what == "pull":
-            world.network.to_server(push.worker, 0, server.pull, push, reply)
-        else:
-            size = world.arithmetic.sizes.gradient
-            world.network.to_server(push.worker, size, server.push, push, contribution, reply)
-        if not world.network.reliable:
-            world.loop.after(world.retry_secs, self._carry, what, push, contribution, call, sent)
-
-    def _answered(self, call: int, sent: float, push: Any, answer: Any, parameters: Any) -> None:
-        if self._over or self._call != call:
-            return
-        if self.worker.stopped and self.worker.halted(self._answered, call, sent, push, answer, parameters):
-            return
-        self._call += 1
-        if isinstance(answer, StaleIncarnation):  # another has this place: the process ends
-            self.worker.leave()
-            return
-        if isinstance(answer, HybridSyncError):
-            self.revoke(f"{type(answer).__name__}: {answer}")
+    def _try(self, call: int, size: int, serve: Serve, message: tuple[Any, ...]) -> None:
+        """Send again and again, until the first answer is here."""
+        if self._over or self._call != call or self.worker.halted(self._try, call, size, serve, message):
             return
         world = self.world
+
+        def reply(answer: PushReply | HybridSyncError, parameters: Any) -> None:
+            if self._over or self._call != call or self.worker.halted(reply, answer, parameters):
+                return
+            self._call += 1
+            self._answered(answer, parameters)
+
+        world.network.to_server(self.worker.id, size, serve, *message, reply)
+        world.loop.after(world.retry_secs, self._try, call, size, serve, message)
+
+    def _answered(self, answer: PushReply | HybridSyncError, parameters: Any) -> None:
+        if self._over:
+            return
+        if not isinstance(answer, PushReply):
+            if isinstance(answer, StaleIncarnation):  # another has this place: the process ends
+                self.worker.leave()
+            else:
+                self.revoke(f"{type(answer).__name__}: {answer}")
+            return
+        push, world = self._push, self.world
         if push.units:
-            self.recorder.wait("push_pull", "server", sent, world.loop.now)
+            self.recorder.wait("push_pull", "server", self._sent_at, world.loop.now)
             self.recorder.completed = self.allotment.position
             if world.watches:
                 world.watch.pushed(push, answer)
@@ -359,7 +354,7 @@ class SyncEngine(Engine):
         if not effect.units:
             return world.arithmetic.zero
         (unit,) = effect.units
-        self.recorder.computing(unit)
+        self.worker.unit, self.recorder.doing = unit, "compute"
         parameters = world.arithmetic.parameters(self.worker.replica.state)
         gradient = world.arithmetic.gradient(parameters, unit)
         world.loop.after(self.compute_secs(unit), self._computed, gradient, world.loop.now)
@@ -368,7 +363,7 @@ class SyncEngine(Engine):
     def _computed(self, gradient: Any, started: float) -> None:
         if self._stale(self._computed, gradient, started):
             return
-        world = self.world
+        world, self.worker.unit = self.world, -1
         self.recorder.compute("sync", started, world.loop.now, world.arithmetic.loss(gradient))
         found = world.arithmetic.non_finite(gradient)
         self._unfit = f"{NON_FINITE}: {found}" if found else ""

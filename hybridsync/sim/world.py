@@ -136,6 +136,7 @@ class World:
         self.keeps_spans, self.logs_updates = keeps_spans, logs_updates
         self.watch, self.watches = watch or Watch(), watch is not None
         self.watch.world = self
+        self.is_recorded = self.watches or logs_updates or keeps_spans
         self.workdir = workdir or Workdir()
         if epochs is not None:
             self.workdir.epochs = epochs
@@ -170,6 +171,7 @@ class World:
             num_servers=config.servers,
             restarted=restarted,
             evict=self.hosts.evict,
+            late=[join.worker for join in self.scenario.joins if join.at_secs > self.loop.now],
         )
         self.desk = Desk(self.chief, self.loop, self.network, self.watch)
         self.clock.on_notify(self.desk.stir)
@@ -214,10 +216,11 @@ class World:
                 gc.enable()
 
     def _run(self) -> Summary:
-        config = self.run_.config
+        config, late = self.run_.config, {join.worker for join in self.scenario.joins}
         for role, count in (("server", config.servers), ("worker", config.workers)):
             for role_id in range(count):
-                self.hosts.start(role, role_id)
+                if role == "server" or role_id not in late:
+                    self.hosts.start(role, role_id)
         self._plan(self.scenario)
         while True:
             try:
@@ -282,11 +285,6 @@ class World:
         """Return where one role notes its updates."""
         return SharedLog(self.log) if self.logs_updates else NullApplyLog()
 
-    @staticmethod
-    def push_of(epoch: Epoch, worker: int, incarnation: int, units: tuple[int, ...], base: int) -> Push:
-        """Return the header of a push."""
-        return Push(epoch, worker, incarnation, units, base)
-
     def spend(self, secs: float) -> None:
         """Let `secs` go by while the manager is busy."""
         self.loop.run_until(self.loop.now + secs)
@@ -328,15 +326,15 @@ class World:
         for death in scenario.deaths:
             loop.at(death.at_secs, hosts.kill, death.role, death.id, death.back_secs)
         for join in scenario.joins:
-            loop.at(0.0, hosts.kill, "worker", join.worker, join.at_secs)
+            loop.at(join.at_secs, hosts.start, "worker", join.worker)
         if scenario.preempt_secs < math.inf:
             loop.at(scenario.preempt_secs, self._preempt)
         for pause in scenario.pauses:
             loop.at(pause.at_secs, self._pause, pause.worker, pause.secs, pause.replaced)
 
     def _pause(self, worker: int, secs: float, replaced: bool) -> None:
-        process = self.hosts.newest["worker", worker]
-        if process.dead:
+        process = self.hosts.newest.get(("worker", worker))
+        if process is None or process.dead:
             return
         process.stopped = True
         if secs < math.inf:

@@ -38,14 +38,14 @@ class Arrivals:
         self._tick, self._say = tick, say
 
     def await_all(self) -> None:
-        """Wait until every role of the run takes part.
+        """Wait until every role of the run takes part, but for workers that are to come later.
 
         Raises:
           Preempted: the run was asked to stop.
           PhaseBroken: the phase under way lost somebody.
           WaitTimeout: a role did not come.
         """
-        self._await(self._config.workers, self._config.servers)
+        self._await(self._board.num_awaited(), self._config.servers)
 
     def await_needed(self, path: Path) -> None:
         """Wait until a phase can begin: with the workers that are left, and with every server where it is served.

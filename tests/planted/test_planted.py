@@ -27,6 +27,7 @@ from hybridsync.protocols.bsp import Bsp
 from hybridsync.ps import primary as primary_module
 from hybridsync.ps import sequencer as sequencer_module
 from hybridsync.ps.primary import Primary
+from hybridsync.ps.sequencer import Sequencer
 from hybridsync.runtime.inprocess import InProcess
 from hybridsync.switching.recovery import Recovery
 from hybridsync.units import UnitSet
@@ -217,12 +218,7 @@ def test_without_a_bug_the_oracles_are_silent(story, tmp_path):
 
 def forgets_what_it_applied(patch):
     """The primary does not look into its applied-set, so a repeated push is applied again."""
-
-    class Forgetful(UnitSet):
-        def __contains__(self, unit: int) -> bool:
-            return False
-
-    patch.setattr(sequencer_module, "UnitSet", Forgetful)
+    patch.setattr(Sequencer, "_is_settled", lambda self, unit: False)
 
 
 def keeps_a_lost_workers_units(patch):

@@ -33,7 +33,7 @@ def drops_the_applied_set_from_a_snapshot(patch):
 
     def enter(self, phase):
         original(self, phase)
-        self.applied = UnitSet()
+        self._applied = UnitSet()
 
     patch.setattr(Sequencer, "enter", enter)
 
@@ -127,12 +127,7 @@ def reuses_an_epoch_number(patch):
 
 def applies_a_duplicate(patch):
     """A repeated push is applied again."""
-
-    class Forgetful(UnitSet):
-        def __contains__(self, unit: int) -> bool:
-            return False
-
-    patch.setattr(sequencer_module, "UnitSet", Forgetful)
+    patch.setattr(Sequencer, "_is_settled", lambda self, unit: False)
 
 
 def loses_rolled_back_units(patch):

@@ -1,17 +1,21 @@
 from __future__ import annotations
 
+import io
+import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hybridsync.errors import ConfigError
-from hybridsync.sim.cluster import Chaos, Cluster, Costs, Death, Device, Link, Partition, Scenario, Slow
+from hybridsync.sim.cluster import Chaos, Cluster, Costs, Death, Device, Join, Link, Partition, Scenario, Slow
 from hybridsync.sim.scenarios import load_scenario, scenario_text, write_scenario
 from hybridsync.sim.simulation import simulate
 from tests.sim.runs import tally_run
 
 FOLDER = Path(__file__).parents[2] / "configs" / "scenarios"
+LATE = Scenario(joins=(Join(3, 2.0),))
 FILES = {path.stem: path for path in FOLDER.glob("*.py") if path.stem != "__init__"}
 
 
@@ -33,6 +37,39 @@ def test_a_straggler_costs_lock_step_more_than_asp() -> None:
     )
     assert bsp > 1.1
     assert asp < (bsp + 1) / 2
+
+
+def told(plan: str, scenario: Scenario) -> list[dict[str, Any]]:
+    """Return the log of a simulation."""
+    log = io.StringIO()
+    assert simulate(tally_run(plan, workload=400), scenario, events=log).summary.units.applied == 400
+    return [json.loads(line) for line in log.getvalue().splitlines()]
+
+
+def test_lock_step_begins_without_who_comes_late_and_takes_it_in_when_it_comes() -> None:
+    entered = [line for line in told("bsp", LATE) if line["kind"] == "phase_entered"]
+    assert [(line["reason"], line["members"]) for line in entered] == [("start", [0, 1, 2]), ("join", [0, 1, 2, 3])]
+    assert entered[0]["t"] < 1.0
+    assert 2.0 <= entered[1]["t"] < 2.5
+
+
+def test_who_comes_late_to_an_asynchronous_phase_gets_units_then_and_nobody_waits() -> None:
+    log = told("asp", LATE)
+    assert next(line["t"] for line in log if line["kind"] == "update") < 1.0
+    assert 2.0 <= next(line["t"] for line in log if line["kind"] == "lease" and line["worker"] == 3) < 2.5
+    assert sum(line["kind"] == "phase_entered" for line in log) == 1
+    assert any(line["kind"] == "push" and line["worker"] == 3 for line in log)
+
+
+def test_a_run_that_ends_before_somebody_comes_does_without() -> None:
+    never = Scenario(joins=(Join(0, 1e6),))
+    for plan in ("bsp", "asp", "bsp:50%,asp"):
+        assert simulate(tally_run(plan), never).seconds < 100
+
+
+def test_a_worker_comes_for_the_first_time_once() -> None:
+    with pytest.raises(ConfigError, match="one of them twice"):
+        Scenario(joins=(Join(1, 1.0), Join(1, 2.0))).check(4, 1)
 
 
 def test_churn_rolls_back_what_the_server_had_not_committed() -> None:
