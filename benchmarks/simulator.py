@@ -5,6 +5,11 @@
 Asynchronous, no gradients, no timeline, one core; seconds of this process's CPU, best of `--rounds`, the two in turn.
 The bare loop keeps nothing but time: each worker is a generator whose every unit is three calls off a heap (computed,
 pushed, answered) and one lognormal draw. The last line is JSON.
+
+On two cores that others used as well, in the middle of such a run, each of six seconds of virtual time: 35,000 units a
+second (30,000 to 39,000), where it was 29,000 (26,000 to 35,000) before the work for a unit was cut. A unit took 2,088
+bytecodes in 71 Python calls, and takes 1,708 in 52. The server's decision about a push (`ps/sequencer.py`, which is the
+real one) is about a third of them.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ class Attendance:
       back: worker -> the state it brought back, None if it holds none.
       positions: worker -> units of its stream that are done.
       doing: worker -> what it said last that it does.
-      stamps: (role, id) -> its first and last update, monotonic seconds of the chief's clock; 0 before them.
+      stamps: (role, id) -> its first and last update, monotonic seconds of the chief's clock; of those that made any.
       broken: why the phase cannot go on; "" while it can.
     """
 
@@ -29,7 +29,8 @@ class Attendance:
 
     def note(self, report: Report, stamps: tuple[float, float]) -> None:
         """Take in the heartbeat of a role that is in this phase, with its stamps by the chief's clock."""
-        self.stamps[report.role, report.id] = stamps
+        if stamps[1]:
+            self.stamps[report.role, report.id] = stamps
         if report.role == "worker":
             self.positions[report.id] = report.completed
             self.doing[report.id] = report.doing

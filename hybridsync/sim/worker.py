@@ -247,7 +247,7 @@ class ServerEngine(Engine):
         return PENDING
 
     def Compute(self, effect: Any) -> Any:
-        units, (base, parameters) = effect
+        units, (base, parameters) = effect.units, effect.parameters
         (unit,) = units
         world = self.world
         self.worker.unit, self.recorder.doing = unit, "compute"
