@@ -127,13 +127,13 @@ class Manager:
     def _story(self) -> Summary:
         try:
             self._train()
-        except Preempted:
+        except Preempted:  # while those who were to train on were waited for
             self._ending = True
-            if self._saving.under_way:
-                self._reporter.committed(self._await_commit())
-            if self._capture is not self._saving.submitted:  # gathered, or captured for a regroup
-                self._commit_now()
-                self._reporter.committed(self._await_commit())
+            while self._saving.under_way or self._capture is not self._saving.submitted:
+                if not self._saving.under_way:
+                    self._commit_now()
+                if isinstance(self._committed(), machine.CommitFailed):  # whoever held the state is gone
+                    self._gather()
         self._saving.collect(all_of_them=True)
         completed = self._chief.num_applied >= self._run.config.workload
         return self._reporter.finish("completed" if completed else "preempted", None)

@@ -32,7 +32,7 @@ class Saving:
       submitted: a capture that is durable already, None if none is.
 
     Attributes:
-      submitted: the capture that was handed to the committer last.
+      submitted: the capture that was handed to the committer last; None if that came to nothing.
       training: clear while a switch's next phase has not applied its first unit: a commit lets it go first.
     """
 
@@ -86,7 +86,9 @@ class Saving:
         assert self._commit is not None
         self._await_end(self._commit, tick)
         pending, self._commit = self._commit, None
+        submitted, self.submitted = self.submitted, None
         commit: Commit = result_of(pending, "the checkpoint", secs=0.0)
+        self.submitted = submitted
         self._save_secs = commit.secs
         self._next_save = self._clock.monotonic() + self._run.config.checkpoint.secs
         return commit
