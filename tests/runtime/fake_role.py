@@ -28,12 +28,12 @@ def main() -> int:
     assert child is not None
     spec = child.spec()
     name = f"{spec.role} {spec.role_id}"
+    sys.stderr.write(f"{name} was here\n")
     record = {"pid": os.getpid(), "platforms": os.environ.get("JAX_PLATFORMS"), **dataclasses.asdict(spec)}
     with open(Path(spec.workdir) / "specs.jsonl", "a") as specs:
         specs.write(json.dumps(record) + "\n")
     actions = json.loads(sys.argv[1])
     action = actions.get(f"{name} life {spec.life}", actions.get(name, {}))
-    sys.stderr.write(f"{name} was here\n")
     if "refuse" in action:
         return child.report_error(ConfigError(action["refuse"]))
     if "unit" in action:
