@@ -46,6 +46,14 @@ class ServerLink(Protocol):
         """
         ...
 
+    def idle(self, push: Push) -> None:
+        """Tell the primary that this worker has nothing to compute.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: this worker is out of date.
+        """
+        ...
+
     def close(self) -> None:
         """End the calls under way, with RoleLost, and refuse later ones."""
         ...
@@ -129,8 +137,9 @@ class _Worker:
         self.recorder, self.clock = engine._recorder, engine._recorder.clock
         self.protocol = protocols.parse(phase.spec)
         self.link = link
+        idle = self.idle if self.protocol.awaits_workers else None
         self.stream = engine.stream = LeaseStream(
-            engine._chief, engine._worker, self.recorder.incarnation, phase, self.clock, engine._ahead
+            engine._chief, engine._worker, self.recorder.incarnation, phase, self.clock, engine._ahead, idle
         )
 
     def run(self) -> None:
@@ -139,6 +148,9 @@ class _Worker:
 
     def lease(self, effect: Lease) -> tuple[int, ...] | None:
         return self.stream.next(effect.count) or None
+
+    def idle(self) -> None:
+        self.link.idle(self.push_of((), 0))
 
     def pull(self, effect: Pull) -> Version:
         reply, parameters = self.link.pull(self.push_of((), 0))

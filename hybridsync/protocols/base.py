@@ -86,19 +86,28 @@ class Arrival(NamedTuple):
       worker: who pushed.
       units: what it offers.
       staleness: updates applied since the parameters it was computed on.
+      at: when it came, in seconds of the server's clock.
     """
 
     push_id: int
     worker: int
     units: tuple[int, ...]
     staleness: int
+    at: float = 0.0
 
 
 class Apply(NamedTuple):
-    """Run one optimizer update on the mean of `pushes`, at `rate` times the schedule's learning rate."""
+    """Run one optimizer update on the mean of `pushes`, at `rate` times the schedule's learning rate.
+
+    Args:
+      pushes: in the order of their sum.
+      rate: factor on the schedule's learning rate.
+      weights: factor on each push's gradient in the sum, which is divided by the units all the same; () is 1 each.
+    """
 
     pushes: tuple[int, ...]
     rate: float
+    weights: tuple[float, ...] = ()
 
 
 class Drop(NamedTuple):
@@ -128,11 +137,28 @@ class ServerRule(ABC):
         """Return the actions to carry out, in order, now that `arrival` is here."""
 
     def on_join(self, worker: int) -> list[Action]:
-        """Return the actions to carry out now that `worker` takes part."""
+        """Return the actions to carry out now that `worker` takes part: the first call of a process of it is here.
+
+        Every member is expected from the start; one that is not there is said to leave.
+        """
         return []
 
     def on_leave(self, worker: int) -> list[Action]:
         """Return the actions to carry out now that `worker` is gone; its held pushes may no longer be named."""
+        return []
+
+    def on_idle(self, worker: int) -> list[Action]:
+        """Return the actions to carry out now that `worker` has nothing to compute: nobody is to wait for it.
+
+        It may be given units again; its next push ends its idleness.
+        """
+        return []
+
+    def on_last(self) -> list[Action]:
+        """Return the actions to carry out now that no push can come but those that are here: let go of all of them.
+
+        Asked again after those actions, until it returns none.
+        """
         return []
 
 
@@ -147,6 +173,10 @@ class Protocol(ABC):
 
     name: ClassVar[str]
     path: ClassVar[Path]
+    awaits_workers: ClassVar[bool] = False
+    """Whether its rule lets a worker wait for others: then it hears who is idle, and who is absent from the start."""
+    answers_early: ClassVar[bool] = False
+    """Whether its rule answers pushes that it goes on holding."""
 
     @abstractmethod
     def worker_program(self, num_workers: int) -> Program:

@@ -85,10 +85,12 @@ class Shard:
         """Make the current parameters those that are lent out."""
         self.publisher.publish(self.state)
 
-    def update(self, contributions: Sequence[Any], num_units: int, rate: float, blend: float) -> None:
-        """Run one optimizer update on the sum of contributions, in their order, and publish the parameters."""
+    def update(
+        self, contributions: Sequence[Any], num_units: int, rate: float, blend: float, weights: Sequence[float] = ()
+    ) -> None:
+        """Run one optimizer update on the weighted sum of contributions, in their order; publish the parameters."""
         programs = self.part.programs
-        total = contributions[0] if len(contributions) == 1 else programs.total(tuple(contributions))
+        total = programs.sum(contributions, weights)
         self._state = programs.update(self.state, total, units=num_units, factor=rate, blend=blend)
         self.publish()
 
