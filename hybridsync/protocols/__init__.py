@@ -13,6 +13,8 @@ from hybridsync.protocols.backup import Backup
 from hybridsync.protocols.base import Protocol
 from hybridsync.protocols.bsp import Bsp
 from hybridsync.protocols.bsp_server import BspServer
+from hybridsync.protocols.dssp import Dssp
+from hybridsync.protocols.gba import Gba
 from hybridsync.protocols.ssp import Ssp
 
 REGISTRY: dict[str, type[Protocol]] = {
@@ -22,6 +24,8 @@ REGISTRY: dict[str, type[Protocol]] = {
         Backup,
         Bsp,
         BspServer,
+        Dssp,
+        Gba,
         Ssp,
     )
 }

@@ -175,8 +175,6 @@ class Protocol(ABC):
     path: ClassVar[Path]
     awaits_workers: ClassVar[bool] = False
     """Whether its rule lets a worker wait for others: then it hears who is idle, and who is absent from the start."""
-    answers_early: ClassVar[bool] = False
-    """Whether its rule answers pushes that it goes on holding."""
 
     @abstractmethod
     def worker_program(self, num_workers: int) -> Program:
@@ -197,6 +195,10 @@ class Protocol(ABC):
     @abstractmethod
     def rate(self, num_units: int, num_workers: int) -> float:
         """Return the factor on the schedule's learning rate of an update with `num_units` units."""
+
+    def num_answered_early(self, num_workers: int) -> int:
+        """Return how many pushes its rule may go on holding that it has answered."""
+        return 0
 
     def staleness_bound(self, num_workers: int) -> int | None:
         """Return how many updates may lie between a gradient's parameters and its update; None is any number."""

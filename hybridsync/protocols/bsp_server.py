@@ -69,5 +69,5 @@ class BspServer(ServerProtocol):
     def rate(self, num_units: int, num_workers: int) -> float:
         return float(num_units)
 
-    def staleness_bound(self, num_workers: int) -> int | None:
+    def rule_bound(self, num_workers: int) -> int | None:
         return 0

@@ -7,30 +7,47 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from hybridsync.errors import PlanError
 from hybridsync.protocols.base import (
     Action,
     Arrival,
     Compute,
-    Drop,
     Lease,
     Path,
     Program,
     Protocol,
     Pull,
     PushPull,
-    Release,
     ServerRule,
 )
+from hybridsync.protocols.staleness import Bounded, Damped
 
-TOO_STALE = "stale"
-"""How the reason begins for which a push is dropped that was computed on parameters of too long ago."""
+STALENESS_RULES = ("none", "rate", "cut")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ServerProtocol(Protocol):
-    """A protocol whose workers push gradients to the parameter server, one unit each, and get parameters back."""
+    """A protocol whose workers push gradients to the parameter server, one unit each, and get parameters back.
 
+    Args:
+      staleness_rule: what becomes of stale pushes, one of `STALENESS_RULES` (see `protocols/staleness.py`).
+      max_delay: with `cut`, the staleness from which a push is dropped; 0 is the number of workers.
+    """
+
+    staleness_rule: str = "none"
+    max_delay: int = 0
     path: ClassVar[Path] = Path.SERVER
+
+    def __post_init__(self) -> None:
+        if self.staleness_rule not in STALENESS_RULES:
+            raise PlanError(
+                f"{self.name}(staleness_rule={self.staleness_rule}) names no rule; known: {', '.join(STALENESS_RULES)}"
+            )
+        if self.max_delay < 0 or (self.max_delay and self.staleness_rule != "cut"):
+            raise PlanError(
+                f"{self.name}(max_delay={self.max_delay}) with staleness_rule={self.staleness_rule} says nothing; give "
+                "a max_delay of 1 or more with staleness_rule=cut, or leave it out"
+            )
 
     def worker_program(self, num_workers: int) -> Program:
         parameters, lease = (yield Pull()), Lease()
@@ -46,32 +63,21 @@ class ServerProtocol(Protocol):
           ConfigError: the arguments cannot work with these members (a rule that could deadlock).
         """
 
+    def rule_bound(self, num_workers: int) -> int | None:
+        """Return how many updates the rule lets lie between a gradient's parameters and its update; None: any."""
+        return None
+
     def server_rule(self, members: tuple[int, ...]) -> ServerRule:
         rule, bound = self.rule(members), self.staleness_bound(len(members))
-        return rule if bound is None else _Bounded(rule, bound)
+        if self.staleness_rule == "rate":
+            rule = Damped(rule)
+        return rule if bound is None else Bounded(rule, bound)
 
-
-class _Bounded(ServerRule):
-    """Keeps a protocol's promise: a push beyond its bound is dropped, and its worker goes on from what is new.
-
-    The rule itself keeps the bound among workers that it waits for. One that came back from idleness, was given up or
-    taken for gone had nobody wait for it.
-
-    Args:
-      rule: that is asked about all other pushes.
-      bound: updates that may lie between a gradient's parameters and its update.
-    """
-
-    def __init__(self, rule: ServerRule, bound: int) -> None:
-        self._rule, self._bound = rule, bound
-        self.on_join, self.on_leave = rule.on_join, rule.on_leave
-        self.on_idle, self.on_last = rule.on_idle, rule.on_last
-
-    def on_push(self, arrival: Arrival) -> list[Action]:
-        if arrival.staleness <= self._bound:
-            return self._rule.on_push(arrival)
-        reason = f"{TOO_STALE}: {arrival.staleness} updates old, at most {self._bound} are allowed"
-        return [Drop(arrival.push_id, reason), Release(arrival.push_id), *self._rule.on_join(arrival.worker)]
+    def staleness_bound(self, num_workers: int) -> int | None:
+        bounds = [self.rule_bound(num_workers)]
+        if self.staleness_rule == "cut":
+            bounds.append((self.max_delay or num_workers) - 1)
+        return min((bound for bound in bounds if bound is not None), default=None)
 
 
 class WaitingRule(ServerRule):

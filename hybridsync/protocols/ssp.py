@@ -105,5 +105,5 @@ class Ssp(ServerProtocol):
     def rate(self, num_units: int, num_workers: int) -> float:
         return 1.0
 
-    def staleness_bound(self, num_workers: int) -> int | None:
+    def rule_bound(self, num_workers: int) -> int | None:
         return (num_workers - 1) * (2 * self.staleness + 1)

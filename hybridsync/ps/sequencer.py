@@ -109,7 +109,7 @@ class Sequencer:
     @property
     def answers_early(self) -> bool:
         """Whether pushes may be answered that are held."""
-        return self._protocol.answers_early
+        return self._protocol.num_answered_early(len(self._members)) > 0
 
     @property
     def num_held(self) -> int:

@@ -73,7 +73,8 @@ def run_server(spec: RoleSpec, run: Run) -> int:
         serving = ParameterServicer(endpoint, own.contribution_layout.nbytes, num_buffers=workers + 2)
     else:
         backend = Store(parts[spec.role_id], readers, clock, device)
-        serving = ShardServicer(backend, own.contribution_layout.nbytes, num_buffers=2 * workers + 2)
+        early = max(protocol.num_answered_early(workers) for protocol in run.stages)
+        serving = ShardServicer(backend, own.contribution_layout.nbytes, num_buffers=2 * workers + 2 + early)
     servicers = [PhaseServicer(backend), serving, HolderServicer(backend)]
     server, address = make_server(servicers, max_workers=3 * workers + 4)
     server.start()

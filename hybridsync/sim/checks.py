@@ -15,7 +15,7 @@ from hybridsync.chief.leasing import MESH
 from hybridsync.messages import LeaseReply, LeaseRequest, PhaseRequest, Push, PushReply, Report
 from hybridsync.plan import Phase
 from hybridsync.protocols.base import Path
-from hybridsync.protocols.server import TOO_STALE
+from hybridsync.protocols.staleness import TOO_STALE
 from hybridsync.sim.arithmetic import Counting, Counts, Sizes
 from hybridsync.sim.process import Process
 from hybridsync.sim.server import Server
@@ -201,7 +201,8 @@ class Checks(Watch):
             raise self.fail(f"units {gone} were dropped, though nothing is wrong with them")
         again = sum(times - 1 for times in self._times.values() if times)
         at_least = 0 if world.num_chiefs > 1 or lives > 1 else self._lost
-        if not at_least <= counts.rolled_back <= again + len(unfit):  # unfit ones count as applied until they are told
+        # Unfit ones count as applied until they are told; what is rolled back may be dropped the second time.
+        if not at_least <= counts.rolled_back <= again + len(unfit | self._too_stale):
             raise self.fail(
                 f"{counts.rolled_back} units are said to have been rolled back, {again} were applied again and the "
                 f"chief had heard of {at_least} that were lost with a server"
