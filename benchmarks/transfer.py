@@ -60,6 +60,8 @@ class MemoryBackend:
 
     def idle(self, push: Push) -> None: ...
 
+    def ready(self, push: Push) -> None: ...
+
     def push_pull(self, push: Push, contribution: np.ndarray) -> tuple[PushReply, Loan]:
         """Accept anything."""
         return PushReply(sequence=push.base), self._loan

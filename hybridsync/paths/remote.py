@@ -64,6 +64,10 @@ class RemoteLink:
         """See `ServerLink.idle`."""
         self._primary.idle(push)
 
+    def ready(self, push: Push) -> None:
+        """See `ServerLink.ready`."""
+        self._primary.ready(push)
+
     def close(self) -> None:
         """See `ServerLink.close`."""
         for client in (self._primary, *self._others):

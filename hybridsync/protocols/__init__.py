@@ -15,6 +15,7 @@ from hybridsync.protocols.bsp import Bsp
 from hybridsync.protocols.bsp_server import BspServer
 from hybridsync.protocols.dssp import Dssp
 from hybridsync.protocols.gba import Gba
+from hybridsync.protocols.hsp import Hsp
 from hybridsync.protocols.ssp import Ssp
 
 REGISTRY: dict[str, type[Protocol]] = {
@@ -26,6 +27,7 @@ REGISTRY: dict[str, type[Protocol]] = {
         BspServer,
         Dssp,
         Gba,
+        Hsp,
         Ssp,
     )
 }

@@ -71,7 +71,13 @@ class PushPull(NamedTuple):
     gradient: Handle
 
 
-Effect = Lease | Pull | Compute | Average | LocalUpdate | PushPull
+class Ready(NamedTuple):
+    """Wait until the server's rule grants the transfer of `gradient`, which is pushed next. Result: None."""
+
+    gradient: Handle
+
+
+Effect = Lease | Pull | Compute | Average | LocalUpdate | PushPull | Ready
 Program = Generator[Effect, Handle, None]
 
 
@@ -123,7 +129,13 @@ class Release(NamedTuple):
     push: int
 
 
-Action = Apply | Drop | Release
+class Grant(NamedTuple):
+    """Let `worker`, which is ready, transfer its gradient now."""
+
+    worker: int
+
+
+Action = Apply | Drop | Release | Grant
 
 
 class ServerRule(ABC):
@@ -136,10 +148,15 @@ class ServerRule(ABC):
     def on_push(self, arrival: Arrival) -> list[Action]:
         """Return the actions to carry out, in order, now that `arrival` is here."""
 
+    def on_ready(self, worker: int, at: float) -> list[Action]:
+        """Return the actions to carry out now, at `at`, that `worker` waits to be granted its next push."""
+        return [Grant(worker)]
+
     def on_join(self, worker: int) -> list[Action]:
         """Return the actions to carry out now that `worker` takes part: the first call of a process of it is here.
 
-        Every member is expected from the start; one that is not there is said to leave.
+        Every member is expected from the start; one that is not there is said to leave. Asked again where a push of
+        `worker` came to nothing before `on_push` could hear of it: it is not finite, or its units are settled.
         """
         return []
 

@@ -38,6 +38,9 @@ class Wrapped(ServerRule):
     def on_push(self, arrival: Arrival) -> list[Action]:
         return self.judge(self._rule.on_push(arrival))
 
+    def on_ready(self, worker: int, at: float) -> list[Action]:
+        return self.judge(self._rule.on_ready(worker, at))
+
     def on_join(self, worker: int) -> list[Action]:
         return self.judge(self._rule.on_join(worker))
 

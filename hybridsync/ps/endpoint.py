@@ -29,6 +29,10 @@ class Endpoint:
         """See `Primary.idle`."""
         self._primary.idle(push)
 
+    def ready(self, push: Push) -> None:
+        """See `Primary.ready`."""
+        self._primary.ready(push)
+
     def push_pull(self, push: Push, contribution: np.ndarray) -> tuple[PushReply, Served]:
         """See `Primary.push_pull`; the update reads `contribution` where it lies, until the call returns.
 

@@ -202,6 +202,25 @@ class Primary:
         with self._condition:
             self._carry_out(self._sequencer.idle(push))
 
+    def ready(self, push: Push) -> None:
+        """Wait until the rule grants the transfer of what the worker would push.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: the caller is out of date.
+          UnknownRole: the caller takes no part in the phase.
+          StillHeld: it is not granted yet; say the same again.
+        """
+        sequencer = self._sequencer
+        with self._condition:
+            self._carry_out(sequencer.ready(push, self._clock.monotonic()))
+            granted = self._condition.wait_for(lambda: not sequencer.is_ungranted(push), HELD_SECS)
+            sequencer.admit(push)
+            if not granted:
+                raise StillHeld(
+                    f"worker {push.worker} with units {push.units} is not granted its transfer yet by "
+                    f"{sequencer.waiting_for()}: say again that it is ready"
+                )
+
     def push_pull(self, push: Push, contribution: Any) -> tuple[PushReply, Any]:
         """Offer a contribution tree; returns when the rule releases it, with the newest parameters then.
 

@@ -20,7 +20,7 @@ from typing import Any
 from hybridsync.errors import StaleEpoch
 from hybridsync.messages import NON_FINITE, Part, Push, PushReply
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
-from hybridsync.protocols.base import Action, Apply, Arrival, Drop, Release
+from hybridsync.protocols.base import Action, Apply, Arrival, Drop, Grant, Release
 from hybridsync.ps.admission import check_current, check_epoch, check_member, check_push, served
 from hybridsync.units import UnitSet, ranges_of
 
@@ -89,6 +89,8 @@ class Sequencer:
         self._members: frozenset[int] = frozenset()
         self._incarnations: dict[int, int] = {}
         self._joined: dict[int, int] = {}
+        self._ready: dict[int, Push] = {}
+        self._granted: dict[int, Push] = {}
         self._tickets: dict[int, Ticket] = {}
         self._by_unit: dict[int, Ticket] = {}
         self._next_push = 1
@@ -146,6 +148,7 @@ class Sequencer:
         self.applied, self.dropped = UnitSet(phase.applied), UnitSet(phase.dropped)
         self._members = frozenset(phase.members)
         self._tickets, self._by_unit, self._joined = {}, {}, {}
+        self._ready, self._granted = {}, {}
 
     def close(self) -> None:
         """Refuse every later push of the phase."""
@@ -185,6 +188,29 @@ class Sequencer:
         self.admit(push)
         return self._join(push)
 
+    def ready(self, push: Push, at: float) -> Iterator[Decided]:
+        """Take the word of a worker that it could push; returns what is to be carried out now.
+
+        A repeat, and units of which another push is here or that are settled, are for nobody to decide about.
+
+        Args:
+          push: what it would push.
+          at: now, in seconds of the owner's clock.
+
+        Raises:
+          StaleEpoch, StaleIncarnation, UnknownRole: see `admit`.
+        """
+        self.admit(push)
+        if push in (self._ready.get(push.worker), self._granted.get(push.worker)):
+            return iter(())
+        if any(unit in self._by_unit or unit in self.applied or unit in self.dropped for unit in push.units):
+            return iter(())
+        return self._await_grant(push, at)
+
+    def is_ungranted(self, push: Push) -> bool:
+        """Whether a worker that said it could push has to wait for that still."""
+        return self.open and self._ready.get(push.worker) == push
+
     def idle(self, push: Push) -> Iterator[Decided]:
         """Note that a worker has nothing to compute; returns what is to be carried out now.
 
@@ -194,7 +220,10 @@ class Sequencer:
           StaleEpoch, StaleIncarnation, UnknownRole: see `admit`.
         """
         self.admit(push)
-        if any(ticket.push.worker == push.worker and ticket.reply is None for ticket in self._tickets.values()):
+        worker = push.worker
+        if worker in self._ready or worker in self._granted:
+            return iter(())
+        if any(ticket.push.worker == worker and ticket.reply is None for ticket in self._tickets.values()):
             return iter(())
         return self._idle(push)
 
@@ -233,7 +262,7 @@ class Sequencer:
                 return earlier, self._idle(push) if other else iter(())
         for unit in units:
             if unit in self.applied or unit in self.dropped:
-                return Ticket(push, None, PushReply(self.sequence, duplicate=True), decided=True), iter(())
+                return Ticket(push, None, PushReply(self.sequence, duplicate=True), decided=True), self._pass_by(push)
         push_id, ticket = self._next_push, Ticket(push, contribution)
         self._next_push += 1
         self._tickets[push_id] = ticket
@@ -267,8 +296,10 @@ class Sequencer:
     def _take(self, push_id: int, push: Push, non_finite: str, at: float) -> Iterator[Decided]:
         if self._joined.get(push.worker) != push.incarnation:
             yield from self._join(push)
+        self._granted.pop(push.worker, None)
         if non_finite:
             actions: list[Action] = [Drop(push_id, f"{NON_FINITE}: {non_finite}"), Release(push_id)]
+            actions += self._rule.on_join(push.worker)
         else:
             actions = self._rule.on_push(Arrival(push_id, push.worker, push.units, self.sequence - push.base, at))
         yield from self._decide(actions)
@@ -285,6 +316,18 @@ class Sequencer:
         self._joined[worker] = push.incarnation
         yield from self._decide(self._rule.on_join(worker))
 
+    def _await_grant(self, push: Push, at: float) -> Iterator[Decided]:
+        yield from self._join(push)
+        self._ready[push.worker] = push
+        yield from self._decide(self._rule.on_ready(push.worker, at))
+
+    def _pass_by(self, push: Push) -> Iterator[Decided]:
+        """Tell the rule that the push it has granted comes to nothing; a late copy of another one tells nothing."""
+        if self._granted.get(push.worker) == push:
+            del self._granted[push.worker]
+            yield from self._decide(self._rule.on_join(push.worker))
+            yield from self._let_go()
+
     def _leave(self, worker: int, incarnation: int) -> Iterator[Decided]:
         """Tell the rule of the end of a worker's processes up to `incarnation`, and let nothing come of their pushes.
 
@@ -292,6 +335,8 @@ class Sequencer:
         """
         if self.open and self._joined.get(worker, 0) <= incarnation:  # a state captured for good changes no more
             self._joined.pop(worker, None)
+            self._ready.pop(worker, None)
+            self._granted.pop(worker, None)
             yield from self._decide(self._rule.on_leave(worker))
         for push_id, ticket in [*self._tickets.items()]:
             if ticket.push.worker == worker and ticket.push.incarnation <= incarnation:
@@ -300,6 +345,7 @@ class Sequencer:
 
     def _idle(self, push: Push) -> Iterator[Decided]:
         yield from self._join(push)
+        self._granted.pop(push.worker, None)
         yield from self._decide(self._rule.on_idle(push.worker))
         yield from self._let_go()
 
@@ -344,6 +390,8 @@ class Sequencer:
                 ticket.reason, ticket.decided, ticket.contribution = action.reason, True, None
                 if ticket.reply is not None:
                     self._forget(action.push)
+            elif isinstance(action, Grant):
+                self._granted[action.worker] = self._ready.pop(action.worker)
             else:
                 ticket = self._tickets[action.push]
                 ticket.reply = PushReply(self.sequence, dropped=ticket.reason)

@@ -61,6 +61,9 @@ class _Link:
     def idle(self, push: Push) -> None:
         self._primary.idle(push)
 
+    def ready(self, push: Push) -> None:
+        self._primary.ready(push)
+
     def close(self) -> None:
         """Nothing: a push that is held ends with its phase."""
 

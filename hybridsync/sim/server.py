@@ -37,6 +37,7 @@ class Server(Process):
         self._first_applied = self._last_applied = 0.0
         self._busy_until = 0.0
         self._waiting: list[tuple[Push, Any, Ticket, Reply]] = []
+        self._ready: list[tuple[Push, Reply]] = []
         self._spans: list[Span] = []
         self._complete = False
         self._log = world.apply_log()
@@ -59,6 +60,7 @@ class Server(Process):
         self._first_applied = self._last_applied = 0.0
         self._complete = False
         self._waiting.clear()
+        self._ready.clear()
         self._parameters = world.arithmetic.parameters(self.state)
         self._entered = phase.fingerprint
         world.watch.served(self, phase)
@@ -84,6 +86,7 @@ class Server(Process):
         if final:
             self._fingerprint = capture.held.fingerprint
             self._release()
+            self._grant()
         self.world.spend(self.world.network.cluster.costs.capture_secs)
         return capture
 
@@ -126,6 +129,30 @@ class Server(Process):
             return
         self.world.network.from_server(push.worker, now, 0, reply, answer, None)
 
+    def ready(self, push: Push, reply: Reply) -> None:
+        """Take the word of a worker that it could push; the answer comes when the rule grants it."""
+        if self.dead:
+            return
+        self._ready = [*(waiting for waiting in self._ready if waiting[0] != push), (push, reply)]
+        try:
+            self._settle(self.sequencer.ready(push, self.world.loop.now))
+        except HybridSyncError:
+            self._grant()  # which refuses it by name
+
+    def _grant(self) -> None:
+        """Answer those who are granted their push, or are out of date."""
+        ready, self._ready = self._ready, []
+        for push, reply in ready:
+            if self.sequencer.is_ungranted(push):
+                self._ready.append((push, reply))
+                continue
+            answer: PushReply | HybridSyncError = PushReply(self.sequencer.sequence)
+            try:
+                self.sequencer.admit(push)
+            except HybridSyncError as error:
+                answer = error
+            self.world.network.from_server(push.worker, self.world.loop.now, 0, reply, answer, None)
+
     def push(self, push: Push, contribution: Any, reply: Reply) -> None:
         """Take a contribution; the answer comes when the rule releases it."""
         if self.dead:
@@ -154,6 +181,8 @@ class Server(Process):
         """Answer who need not wait any more, and tell the chief of a phase whose units are all applied."""
         if self._waiting:
             self._release()
+        if self._ready:
+            self._grant()
         if self.sequencer.complete and not self._complete:
             self._complete = True
             self.report()

@@ -237,10 +237,9 @@ class ServerEngine(Engine):
         self._reliable = self.world.network.reliable
         self._sent_at = 0.0
         self._sent: Any = None
-        self._idle = False
+        self._what = ""
 
     def tell_idle(self) -> None:
-        self._idle = True
         worker = self.worker
         self._send("idle", self.world.push_of(self.phase.epoch, worker.id, worker.incarnation, (), 0), None)
 
@@ -280,7 +279,14 @@ class ServerEngine(Engine):
         self._send("push", push, contribution)
         return PENDING
 
+    def Ready(self, effect: Any) -> Any:
+        units, base, _ = effect.gradient
+        worker = self.worker
+        self._send("ready", self.world.push_of(self.phase.epoch, worker.id, worker.incarnation, units, base), None)
+        return PENDING
+
     def _send(self, what: str, push: Any, contribution: Any) -> None:
+        self._what = what
         if self._reliable:  # one answer comes for certain: there is nothing to tell apart
             world = self.world
             server = world.at(self.phase.servers[0])
@@ -325,11 +331,14 @@ class ServerEngine(Engine):
         if isinstance(answer, HybridSyncError):
             self.revoke(f"{type(answer).__name__}: {answer}")
             return
-        if self._idle:
-            self._idle = False
+        world = self.world
+        if self._what == "idle":
             self._ask()
             return
-        world = self.world
+        if self._what == "ready":
+            self.recorder.wait("ready", "server", sent, world.loop.now)
+            self.resume(None)
+            return
         if push.units:
             self.recorder.wait("push_pull", "server", sent, world.loop.now)
             self.recorder.completed = self.allotment.position
