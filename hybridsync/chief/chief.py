@@ -101,7 +101,8 @@ class Chief(Board):
             reply = None if self._restarted else self._leasing.answer(request, now)
             if self.ledger.num_applied != applied:
                 self._condition.notify_all()
-            return LeaseReply((), False) if reply is None and request.at_once else reply
+            nothing = reply is None and request.at_once and self._leasing.is_open
+            return LeaseReply((), False) if nothing else reply
 
     def report(self, report: Report) -> ReportReply:
         """Take a heartbeat (see `ChiefPort.report`)."""

@@ -116,6 +116,20 @@ class Apply(NamedTuple):
     weights: tuple[float, ...] = ()
 
 
+class Compensation(NamedTuple):
+    """How a server makes up for the staleness of a gradient g before it applies it.
+
+        g + strength * g * g * (w_now - w_base);  adaptive: strength / sqrt(mean of g * g so far)
+
+    Args:
+      strength: lambda.
+      adaptive: whether it is divided by the root of the moving mean of squares, per entry.
+    """
+
+    strength: float
+    adaptive: bool = False
+
+
 class Drop(NamedTuple):
     """Drop `push` for good; its units are final and the ledger issues fresh ones."""
 
@@ -212,6 +226,11 @@ class Protocol(ABC):
     @abstractmethod
     def rate(self, num_units: int, num_workers: int) -> float:
         """Return the factor on the schedule's learning rate of an update with `num_units` units."""
+
+    @property
+    def compensated(self) -> Compensation | None:
+        """How the servers make up for staleness; None: not at all."""
+        return None
 
     def num_answered_early(self, num_workers: int) -> int:
         """Return how many pushes its rule may go on holding that it has answered."""

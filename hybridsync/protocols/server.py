@@ -11,6 +11,7 @@ from hybridsync.errors import PlanError
 from hybridsync.protocols.base import (
     Action,
     Arrival,
+    Compensation,
     Compute,
     Lease,
     Path,
@@ -22,7 +23,9 @@ from hybridsync.protocols.base import (
 )
 from hybridsync.protocols.staleness import Bounded, Damped
 
-STALENESS_RULES = ("none", "rate", "cut")
+STALENESS_RULES = ("none", "rate", "cut", "dc", "dc_adaptive")
+STRENGTHS = {"dc": 0.04, "dc_adaptive": 2.0}
+"""Of the compensation, where none is given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +35,12 @@ class ServerProtocol(Protocol):
     Args:
       staleness_rule: what becomes of stale pushes, one of `STALENESS_RULES` (see `protocols/staleness.py`).
       max_delay: with `cut`, the staleness from which a push is dropped; 0 is the number of workers.
+      compensation: with `dc` and `dc_adaptive`, their lambda; 0 is .04 and 2.
     """
 
     staleness_rule: str = "none"
     max_delay: int = 0
+    compensation: float = 0.0
     path: ClassVar[Path] = Path.SERVER
 
     def __post_init__(self) -> None:
@@ -48,6 +53,19 @@ class ServerProtocol(Protocol):
                 f"{self.name}(max_delay={self.max_delay}) with staleness_rule={self.staleness_rule} says nothing; give "
                 "a max_delay of 1 or more with staleness_rule=cut, or leave it out"
             )
+
+        if not self.compensation >= 0 or (self.compensation and self.staleness_rule not in STRENGTHS):
+            raise PlanError(
+                f"{self.name}(compensation={self.compensation}) with staleness_rule={self.staleness_rule} says "
+                f"nothing; give a positive one with staleness_rule={' or '.join(STRENGTHS)}, or leave it out"
+            )
+
+    @property
+    def compensated(self) -> Compensation | None:
+        if self.staleness_rule not in STRENGTHS:
+            return None
+        strength = self.compensation or STRENGTHS[self.staleness_rule]
+        return Compensation(strength, adaptive=self.staleness_rule == "dc_adaptive")
 
     def worker_program(self, num_workers: int) -> Program:
         parameters, lease = (yield Pull()), Lease()

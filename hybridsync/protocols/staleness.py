@@ -5,12 +5,18 @@ tau is the staleness of a push when it is applied: updates since the parameters 
     bounded         tau above a protocol's own bound is dropped
     cut             tau >= R is dropped
     rate            eta / max(1, tau); in an update of several pushes each gradient's weight is 1 / max(1, tau)
+    dc              the server applies g + lambda * g * g * (w_now - w_base), lambda = .04
+    dc_adaptive     the same with lambda / sqrt(v), v <- m * v + (1 - m) * g * g per entry, lambda = 2, m = .95
+
+The last two are no wrappers: a protocol states its `Compensation`, and whoever holds w_now and w_base computes. v
+begins at 0 with each phase. `rate` and `cut` change a rule's actions here.
 
 A drop is final: a fresh unit takes the place of the one dropped, and the worker goes on from the newest parameters.
 
 Sources: rate: Zhang, Gupta, Lian, Liu, "Staleness-aware async-SGD", IJCAI 2016 (arXiv 1511.05950); cut: Maranjyan,
-Tyurin, Richtarik, "Ringmaster ASGD", 2025 (arXiv 2501.16168), R = n by default. Weights for updates of several pushes
-are ours.
+Tyurin, Richtarik, "Ringmaster ASGD", 2025 (arXiv 2501.16168), R = n by default; dc: Zheng, Meng, Wang et al.,
+"Asynchronous SGD with delay compensation", ICML 2017 (arXiv 1609.08326). Weights for updates of several pushes are
+ours.
 """
 
 from __future__ import annotations

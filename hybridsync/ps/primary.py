@@ -93,6 +93,7 @@ class Primary:
             self._apply_log.clear()
             self._peers.enter(phase)
             self._sequencer.enter(phase)
+            self._shard.begin(self._sequencer.compensation)
             self._wanted = {}
             self._first_applied = self._last_applied = 0.0
             self._shard.publish()
@@ -147,6 +148,7 @@ class Primary:
                 return
             self._carry_out(self._sequencer.fence(worker, incarnation))
             self._wanted.pop(worker, None)
+            self._shard.forget(worker, incarnation)
             self._peers.forget(worker, incarnation)
             self._condition.notify_all()
 
@@ -262,7 +264,9 @@ class Primary:
         sequence = self._sequencer.sequence
         if self._peers:
             self._wanted.setdefault(push.worker, set()).add(sequence)
-        return reply._replace(sequence=sequence), self._shard.publisher.current()
+        current = self._shard.publisher.current
+        self._shard.hand(push, sequence, current)
+        return reply._replace(sequence=sequence), current()
 
     def _carry_out(self, decisions: Iterator[Decided]) -> None:
         for decided in decisions:
@@ -278,8 +282,9 @@ class Primary:
         epoch, sequence, units = self._sequencer.epoch.number, self._sequencer.sequence + 1, update.units
         started = self._clock.monotonic()
         self._tell(update)
+        pushes = [ticket.push for ticket in update.tickets]
         contributions = [ticket.contribution for ticket in update.tickets]
-        self._shard.update(contributions, len(units), update.rate, update.blend, update.weights)
+        self._shard.update(pushes, contributions, update.rate, update.blend, update.weights)
         self._last_applied = self._clock.monotonic()
         self._first_applied = self._first_applied or self._last_applied
         self._apply_log.write(

@@ -20,7 +20,7 @@ from typing import Any
 from hybridsync.errors import StaleEpoch
 from hybridsync.messages import NON_FINITE, Part, Push, PushReply
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
-from hybridsync.protocols.base import Action, Apply, Arrival, Drop, Grant, Release
+from hybridsync.protocols.base import Action, Apply, Arrival, Compensation, Drop, Grant, Release
 from hybridsync.ps.admission import check_current, check_epoch, check_member, check_push, served
 from hybridsync.units import UnitSet, ranges_of
 
@@ -112,6 +112,11 @@ class Sequencer:
     def answers_early(self) -> bool:
         """Whether pushes may be answered that are held."""
         return self._protocol.num_answered_early(len(self._members)) > 0
+
+    @property
+    def compensation(self) -> Compensation | None:
+        """How the phase's protocol makes up for staleness."""
+        return self._protocol.compensated
 
     @property
     def num_held(self) -> int:

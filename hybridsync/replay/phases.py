@@ -32,7 +32,7 @@ def on_one_device(programs: Programs, state: TrainState, phase: LoggedPhase, not
     """
     last_use = {version: entry.sequence for entry in phase.entries for version in entry.bases}
     versions = {phase.first: Parameters(state.params, state.model_state)}
-    lockstep = phase.path is base.Path.SYNC
+    lockstep, how, squares = phase.path is base.Path.SYNC, phase.protocol.compensated, None
     for entry in phase.entries:
         if lockstep:
             contributions = [programs.zero] * len(phase.members)
@@ -40,7 +40,7 @@ def on_one_device(programs: Programs, state: TrainState, phase: LoggedPhase, not
                 contributions[slot] = programs.gradient(versions[entry.base], unit)
             total = contributions[0] if len(contributions) == 1 else programs.total(tuple(contributions))
         else:
-            total = _pushed(programs, versions, entry)
+            total, squares = _pushed(programs, state, versions, entry, how, squares)
         state = programs.update(state, total, units=len(entry.units), factor=entry.rate, blend=entry.blend)
         for version in entry.bases:
             if last_use[version] == entry.sequence:
@@ -51,13 +51,24 @@ def on_one_device(programs: Programs, state: TrainState, phase: LoggedPhase, not
     return state
 
 
-def _pushed(programs: Programs, versions: Mapping[int, Parameters], entry: Entry) -> Any:
-    """Return the sum of an update's pushes, each of one unit, as the server has made it."""
-    gradients = [
-        programs.gradient(versions[part.base], unit) for part in entry.pushes for unit in part.units
-    ]
+def _pushed(
+    programs: Programs,
+    state: TrainState,
+    versions: Mapping[int, Parameters],
+    entry: Entry,
+    how: base.Compensation | None,
+    squares: Any,
+) -> tuple[Any, Any]:
+    """Return the sum of an update's pushes, each of one unit, as the server has made it, and the squares after it."""
+    now, gradients = Parameters(state.params, state.model_state), []
+    for part in entry.pushes:
+        for unit in part.units:
+            gradient = programs.gradient(versions[part.base], unit)
+            if how is not None:
+                gradient, squares = programs.compensate(gradient, versions[part.base], now, how, squares)
+            gradients.append(gradient)
     weights = [part.weight for part in entry.pushes for _ in part.units]
-    return programs.sum(gradients, () if set(weights) == {1.0} else weights)
+    return programs.sum(gradients, () if set(weights) == {1.0} else weights), squares
 
 
 def as_member(

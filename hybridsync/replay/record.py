@@ -25,7 +25,7 @@ class LoggedPhase:
       spec: its protocol, as in the plan.
       members: worker ids in mesh order.
       lane: of the mesh.
-      runtime: "inprocess" or "processes".
+      runtime: "inprocess", "processes" or "simulated".
       fingerprint: of the state that it began with.
       entries: its updates.
     """
@@ -39,9 +39,14 @@ class LoggedPhase:
     entries: tuple[Entry, ...]
 
     @property
+    def protocol(self) -> base.Protocol:
+        """What it ran."""
+        return protocols.parse(self.spec)
+
+    @property
     def path(self) -> base.Path:
         """Whether it was lock-step or served."""
-        return protocols.parse(self.spec).path
+        return self.protocol.path
 
     @property
     def first(self) -> int:

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from hybridsync.protocols.base import Compensation
+
 State = Any
 NO_LOSS: Any = None
 
@@ -61,6 +63,10 @@ class Arithmetic(Protocol):
         """Return the state after one update with the weighted, ordered sum of contributions, of `units` units."""
         ...
 
+    def compensate(self, contribution: Any, base: Any, now: Any, how: Compensation, squares: Any) -> tuple[Any, Any]:
+        """Return a contribution made up for its staleness, and the squares after it (see `Programs.compensate`)."""
+        ...
+
     def fingerprint(self, state: State) -> str:
         """Return what tells one state from another."""
         ...
@@ -104,6 +110,9 @@ class Weightless:
         weights: Sequence[float] = (),
     ) -> State:
         return state + 1
+
+    def compensate(self, contribution: Any, base: Any, now: Any, how: Compensation, squares: Any) -> tuple[Any, Any]:
+        return contribution, squares
 
     def fingerprint(self, state: State) -> str:
         return str(state)
@@ -165,6 +174,10 @@ class Counting:
         for scale in (factor, *weights):
             digest = _mix(digest, round(1000 * scale))
         return Counts(digest, counts)
+
+    def compensate(self, contribution: Any, base: Any, now: Any, how: Compensation, squares: Any) -> tuple[Any, Any]:
+        value, units = contribution
+        return (_mix(_mix(value, base), now), units), squares
 
     def fingerprint(self, state: Counts) -> str:
         return f"{state.digest:016x}"

@@ -7,6 +7,8 @@ that the run's own accounting says: it keeps its own book of which updates were 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from hybridsync import protocols
@@ -14,7 +16,7 @@ from hybridsync.applylog import Entry
 from hybridsync.chief.leasing import MESH
 from hybridsync.messages import LeaseReply, LeaseRequest, PhaseRequest, Push, PushReply, Report
 from hybridsync.plan import Phase
-from hybridsync.protocols.base import Path
+from hybridsync.protocols.base import Compensation, Path
 from hybridsync.protocols.staleness import TOO_STALE
 from hybridsync.sim.arithmetic import Counting, Counts, Sizes
 from hybridsync.sim.process import Process
@@ -190,7 +192,8 @@ class Checks(Watch):
         if wrong or missing:
             raise self.fail(f"applied other than once: {wrong}, missing in the parameters: {missing}")
         try:
-            replayed = replay(world.log)
+            specs = {number: protocols.parse(phase.spec) for number, phase in self.phases.items()}
+            replayed = replay(world.log, {number: each.compensated for number, each in specs.items()})
         except Violation as violation:
             raise self.fail(str(violation)) from None
         if replayed != state:
@@ -265,8 +268,12 @@ class Checks(Watch):
             raise self.fail(f"{sorted(gone)} have units leased, but are gone")
 
 
-def replay(log: list[Entry]) -> Counts:
+def replay(log: list[Entry], compensated: Mapping[int, Compensation | None] = MappingProxyType({})) -> Counts:
     """Return the state that the updates of `log` lead to, each on the version that it names.
+
+    Args:
+      log: what a run has left.
+      compensated: how each epoch's protocol makes up for staleness.
 
     Raises:
       Violation: the log is not one.
@@ -278,11 +285,14 @@ def replay(log: list[Entry]) -> Counts:
         base = versions.get(entry.base)
         if base is None or entry.sequence != len(versions):
             raise Violation(f"update {entry.sequence} names version {entry.base}, the log goes to {len(versions) - 1}")
-        gradients = [
-            arithmetic.gradient(arithmetic.parameters(versions[part.base]), unit)
-            for part in entry.pushes
-            for unit in part.units
-        ]
+        gradients = []
+        for part in entry.pushes:
+            handed = arithmetic.parameters(versions[part.base])
+            made = [arithmetic.gradient(handed, unit) for unit in part.units]
+            if (how := compensated.get(entry.epoch)) is not None:
+                now = arithmetic.parameters(state)
+                made = [arithmetic.compensate(gradient, handed, now, how, None)[0] for gradient in made]
+            gradients += made
         weights = tuple(part.weight for part in entry.parts) if {part.weight for part in entry.parts} - {1.0} else ()
         state = arithmetic.update(
             state, gradients, units=len(entry.units), factor=entry.rate, blend=entry.blend, weights=weights

@@ -16,6 +16,7 @@ import numpy as np
 from hybridsync.evaluation import Evaluator
 from hybridsync.layout import fingerprint, first_non_finite
 from hybridsync.messages import Capture
+from hybridsync.protocols.base import Compensation
 from hybridsync.run import Run
 from hybridsync.sim.arithmetic import Sizes
 from hybridsync.state import TrainState
@@ -75,6 +76,9 @@ class RealArithmetic:
         programs = self._programs
         total = programs.sum(contributions, weights)
         return programs.update(state, total, units=units, factor=factor, blend=blend)
+
+    def compensate(self, contribution: Any, base: Any, now: Any, how: Compensation, squares: Any) -> tuple[Any, Any]:
+        return self._programs.compensate(contribution, base, now, how, squares)
 
     def fingerprint(self, state: TrainState) -> str:
         return fingerprint(state)

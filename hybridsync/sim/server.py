@@ -11,6 +11,7 @@ from hybridsync.messages import Capture, Held, Push, PushReply, Report, Span, St
 from hybridsync.plan import Epoch, Phase
 from hybridsync.ps.admission import check_epoch
 from hybridsync.ps.sequencer import Decided, Sequencer, Ticket
+from hybridsync.ps.versions import Versions
 from hybridsync.sim.process import Process
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Server(Process):
         self._busy_until = 0.0
         self._waiting: list[tuple[Push, Any, Ticket, Reply]] = []
         self._ready: list[tuple[Push, Reply]] = []
+        self._versions, self._squares = Versions(), None
         self._spans: list[Span] = []
         self._complete = False
         self._log = world.apply_log()
@@ -61,6 +63,8 @@ class Server(Process):
         self._complete = False
         self._waiting.clear()
         self._ready.clear()
+        self._versions.clear()
+        self._squares = None
         self._parameters = world.arithmetic.parameters(self.state)
         self._entered = phase.fingerprint
         world.watch.served(self, phase)
@@ -95,6 +99,7 @@ class Server(Process):
         self.await_reached()
         if self.sequencer.epoch == epoch:
             self.world.watch.fenced(self, worker, incarnation)
+            self._versions.forget(worker, incarnation)
             self._settle(self.sequencer.fence(worker, incarnation))
 
     # --- what workers call ---
@@ -113,9 +118,16 @@ class Server(Process):
         ready = max(world.loop.now, self._busy_until)
         answer = PushReply(self.sequencer.sequence)
         world.watch.acknowledged(self, push, answer)
+        self._hand(push)
         world.network.from_server(
             push.worker, ready, world.arithmetic.sizes.parameters, reply, answer, self._parameters
         )
+
+    def _hand(self, push: Push) -> None:
+        """Keep what is handed out, where gradients on it are compensated for what happens meanwhile."""
+        if self.sequencer.compensation is not None:
+            parameters = self._parameters
+            self._versions.hand(push, self.sequencer.sequence, lambda: parameters)
 
     def idle(self, push: Push, reply: Reply) -> None:
         """Hear that a worker has nothing to compute."""
@@ -193,6 +205,7 @@ class Server(Process):
             world.watch.acknowledged(self, push, answer)
         if answer.sequence != self.sequencer.sequence:
             answer = PushReply(self.sequencer.sequence, answer.duplicate, answer.dropped)
+        self._hand(push)
         ready = self._busy_until if self._busy_until > world.loop.now else world.loop.now
         world.network.from_server(
             push.worker, ready, world.arithmetic.sizes.parameters, reply, answer, self._parameters
@@ -215,7 +228,7 @@ class Server(Process):
         for decided in decisions:
             if decided.dropped is not None:
                 continue
-            contributions = [ticket.contribution for ticket in decided.tickets]
+            contributions = [self._made_up(ticket) for ticket in decided.tickets]
             units = decided.units
             self.state = arithmetic.update(
                 self.state,
@@ -251,6 +264,16 @@ class Server(Process):
             if world.keeps_spans:
                 epoch = sequencer.epoch.number
                 self._spans.append(Span("apply", "server", begun, world.apply_secs, epoch, len(units)))
+
+    def _made_up(self, ticket: Ticket) -> Any:
+        """Return a contribution, compensated for its staleness where the protocol says so."""
+        how, push = self.sequencer.compensation, ticket.push
+        if how is None:
+            return ticket.contribution
+        base, now, arithmetic = self._versions.base_of(push), self._parameters, self.world.arithmetic
+        made, self._squares = arithmetic.compensate(ticket.contribution, base, now, how, self._squares)
+        self._versions.settle(push)
+        return made
 
     # --- reports ---
 
