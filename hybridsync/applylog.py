@@ -1,11 +1,13 @@
 """The apply log: one JSON line for every update, from which `launch.replay` computes the run again, bit for bit.
 
-    {"epoch", "sequence", "units", "base", "rate", "weight", "blend"[, "slots"]}
+    {"epoch", "sequence", "units", "base", "rate", "weight", "blend"[, "slots"][, "parts"]}
 
 `sequence` counts updates, `base` is the sequence of the parameters the gradient was computed on, `rate` the
 protocol's factor on the schedule's learning rate, `weight` the units in the update, `blend` the share of the new model
 statistics. Under lock-step the units stand in member order and `base` is `sequence - 1`; `slots` are the positions in
-the mesh of the members whose units they are, and left out where those are the first ones.
+the mesh of the members whose units they are, and left out where those are the first ones. `parts` are the pushes of an
+update whose gradients were computed on several versions, or do not weigh the same: [units, base, weight] of each, in
+the order of their sum; `base` is the oldest of them then.
 
 Every member of a mesh notes every update; whoever is captured writes down what the file does not hold yet, so that a
 member's death loses none.
@@ -19,6 +21,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
+
+from hybridsync.messages import Part
 
 APPLY_LOG = "apply_log"
 """Its name in the workdir."""
@@ -39,6 +43,17 @@ class Entry:
     weight: float
     blend: float
     slots: tuple[int, ...] = ()
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def pushes(self) -> tuple[Part, ...]:
+        """What each push of a served update brought, in the order of their sum."""
+        return self.parts or tuple(Part((unit,), self.base) for unit in self.units)
+
+    @property
+    def bases(self) -> set[int]:
+        """Sequences of the parameters that the update's gradients were computed on."""
+        return {part.base for part in self.parts} or {self.base}
 
     def by_slot(self) -> dict[int, int]:
         """Return the unit of each position in the mesh that contributed one."""
@@ -109,8 +124,9 @@ class FileApplyLog:
 
 def _line(entry: Entry) -> str:
     fields = asdict(entry)
-    if not entry.slots:
-        del fields["slots"]
+    for optional in ("slots", "parts"):
+        if not fields[optional]:
+            del fields[optional]
     return json.dumps(fields, separators=(",", ":")) + "\n"
 
 
@@ -141,7 +157,9 @@ def read(path: Path) -> Iterator[Entry]:
         for line in lines:
             if line.endswith("\n"):
                 fields = json.loads(line)
-                yield Entry(**{**fields, "units": tuple(fields["units"]), "slots": tuple(fields.get("slots", ()))})
+                parts = (Part(tuple(units), base, weight) for units, base, weight in fields.get("parts", ()))
+                fields["parts"], fields["slots"] = tuple(parts), tuple(fields.get("slots", ()))
+                yield Entry(**{**fields, "units": tuple(fields["units"])})
 
 
 def cut(path: Path, sequence: int) -> int:

@@ -160,6 +160,23 @@ class ParameterPort(Protocol):
         """
         ...
 
+    def idle(self, push: Push) -> None:
+        """Hear that a worker has nothing to compute, so that nobody waits for it (`push.units` is empty).
+
+        Raises:
+          StaleEpoch, StaleIncarnation: the caller is out of date.
+        """
+        ...
+
+    def ready(self, push: Push) -> None:
+        """Return when the protocol's rule grants the transfer of what the worker would push.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: the caller is out of date.
+          WaitTimeout: the rule did not grant it in time.
+        """
+        ...
+
     def push_pull(self, push: Push, contribution: np.ndarray) -> tuple[PushReply, Served]:
         """Offer a contribution buffer; returns when the protocol's rule releases the push, with the parameters then.
 

@@ -12,7 +12,8 @@ weighted, beside their weight. Idle members contribute weight 0. What a failed c
 from __future__ import annotations
 
 import copy
-from functools import partial
+import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +22,7 @@ import numpy as np
 
 from hybridsync.layout import Layout
 from hybridsync.optimizer import Optimizer
+from hybridsync.protocols.base import Compensation
 from hybridsync.state import TrainState, abstract_state
 from hybridsync.task import Task
 
@@ -64,8 +66,10 @@ class Programs:
         self._wide = 2 * workload * unit_size > MAX_INT32
         key = jax.random.key(seed)
         self._key = key
-        self.unit_gradient = jax.jit(partial(_unit_gradient, task, optimizer.clip))
+        self.unit_gradient = jax.jit(functools.partial(_unit_gradient, task, optimizer.clip))
         self.total = jax.jit(_total)
+        self._add, self._weigh = jax.jit(_add), jax.jit(_weigh)
+        self._compensate, self._adapt = jax.jit(_compensate), jax.jit(_adapt)
         donated = ("parameters",) * donate_parameters + ("opt_state", "counters") * donate_rest
         self._update = jax.jit(self._update_program, donate_argnames=donated)
         example = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in self.batch(0).items()}
@@ -107,6 +111,40 @@ class Programs:
     def gradient(self, parameters: Parameters, unit: int) -> Any:
         """Return the contribution of `unit` at `parameters`; dispatched, not awaited."""
         return self.unit_gradient(parameters, self.batch(unit), np.int32(unit), self._key)
+
+    def sum(self, contributions: Sequence[Any], weights: Sequence[float] = ()) -> Any:
+        """Return the sum of contributions in their order, to the bit what `total` gives for any number of them.
+
+        Two by two, so that one compiled program serves updates of every size.
+
+        Args:
+          contributions: at least one.
+          weights: factor on each one's gradients; () is 1 each. What is divided by, the number of units, stays.
+        """
+        if weights:
+            contributions = [
+                contribution if weight == 1.0 else self._weigh(contribution, np.float32(weight))
+                for contribution, weight in zip(contributions, weights, strict=True)
+            ]
+        return functools.reduce(self._add, contributions)
+
+    def compensate(
+        self, contribution: Any, base: Parameters, now: Parameters, how: Compensation, squares: Any
+    ) -> tuple[Any, Any]:
+        """Return a unit's contribution with its gradients compensated for their staleness, and the squares after it.
+
+        Args:
+          contribution: of one unit.
+          base: that it was computed on.
+          now: that it will be applied to.
+          how: see `Compensation`.
+          squares: moving mean of the gradients' squares before it; None before the first, or where `how` needs none.
+        """
+        if not how.adaptive:
+            return self._compensate(contribution, base.params, now.params, np.float32(how.strength)), None
+        if squares is None:
+            squares = self.zero["floats"]["grads"]
+        return self._adapt(contribution, base.params, now.params, np.float32(how.strength), squares)
 
     def update(self, state: TrainState, total: Any, *, units: int, factor: float, blend: float) -> TrainState:
         """Return the state after one optimizer update; parts of `state` may be donated (see the class).
@@ -172,13 +210,44 @@ def _unit_gradient(task: Task, clip: float | None, parameters: Parameters, batch
 
 def _total(contributions: tuple) -> dict:
     """The ordered sum of contributions: floats add up in member order, integers take the maximum."""
-    first, *others = contributions
-    for other in others:
-        first = {
-            "floats": jax.tree.map(jnp.add, first["floats"], other["floats"]),
-            "ints": jax.tree.map(jnp.maximum, first["ints"], other["ints"]),
-        }
-    return first
+    return functools.reduce(_add, contributions)
+
+
+def _add(left: dict, right: dict) -> dict:
+    """The sum of two contributions (see `_total`)."""
+    return {
+        "floats": jax.tree.map(jnp.add, left["floats"], right["floats"]),
+        "ints": jax.tree.map(jnp.maximum, left["ints"], right["ints"]),
+    }
+
+
+def _weigh(contribution: dict, weight: jax.Array) -> dict:
+    """A contribution whose gradients count `weight` times."""
+    grads = jax.tree.map(lambda g: g * weight, contribution["floats"]["grads"])
+    return {**contribution, "floats": {**contribution["floats"], "grads": grads}}
+
+
+MEAN_SQUARE_SHARE = 0.95
+"""Of the moving mean that the newest square leaves as it is, m."""
+MEAN_SQUARE_FLOOR = 1e-7
+
+
+def _compensate(contribution: dict, base: Any, now: Any, strength: jax.Array) -> dict:
+    """Add strength * g * g * (now - base) to the gradients g."""
+    moved = jax.tree.map(lambda n, b: n.astype(jnp.float32) - b.astype(jnp.float32), now, base)
+    grads = jax.tree.map(lambda g, d: g + strength * g * g * d, contribution["floats"]["grads"], moved)
+    return {**contribution, "floats": {**contribution["floats"], "grads": grads}}
+
+
+def _adapt(contribution: dict, base: Any, now: Any, strength: jax.Array, squares: Any) -> tuple[dict, Any]:
+    """The same with a strength for each entry, by the moving mean of its squares."""
+    share, grads = MEAN_SQUARE_SHARE, contribution["floats"]["grads"]
+    squares = jax.tree.map(lambda v, g: share * v + (1.0 - share) * g * g, squares, grads)
+    moved = jax.tree.map(lambda n, b: n.astype(jnp.float32) - b.astype(jnp.float32), now, base)
+    grads = jax.tree.map(
+        lambda g, d, v: g + strength / jnp.sqrt(v + MEAN_SQUARE_FLOOR) * g * g * d, grads, moved, squares
+    )
+    return {**contribution, "floats": {**contribution["floats"], "grads": grads}}, squares
 
 
 def _merge_model_state(model_state: Any, total: dict, weight: jax.Array, blend: jax.Array) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hybridsync.applylog import Entry, FileApplyLog, cut, read
+from hybridsync.messages import Part
 
 
 def entry(sequence: int) -> Entry:
@@ -42,6 +43,17 @@ def test_the_places_of_units_are_read_as_they_were_written_and_stand_only_where_
     assert last == placed and last.by_slot() == {0: 8, 2: 9}
     assert entry(4).by_slot() == {0: 3}
     assert ["slots" in line for line in path.read_text().splitlines()] == [False] * 4 + [True]
+
+
+def test_the_parts_of_an_update_are_read_as_they_were_written_and_stand_only_where_they_differ(path: Path) -> None:
+    made = replace(entry(5), units=(8, 9), base=2, weight=2.0, parts=(Part((8,), 4, 0.5), Part((9,), 2)))
+    log = FileApplyLog(path)
+    log.write(made)
+    log.flush()
+    *_, last = read(path)
+    assert last == made and last.bases == {2, 4} and last.pushes == made.parts
+    assert entry(4).pushes == (Part((3,), 3),)
+    assert ["parts" in line for line in path.read_text().splitlines()] == [False] * 4 + [True]
 
 
 def test_entries_after_the_state_are_cut(path: Path) -> None:

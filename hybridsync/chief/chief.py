@@ -89,7 +89,7 @@ class Chief(Board):
         return self._poll(lambda: self.units_for(request)) or LeaseReply((), False)
 
     def units_for(self, request: LeaseRequest) -> LeaseReply | None:
-        """Return what `lease` answers, None while there is nothing to give.
+        """Return what `lease` answers, None while there is nothing to give and the caller waits for it.
 
         Raises:
           StaleEpoch, StaleIncarnation, NotRegistered: see `ChiefPort.lease`.
@@ -99,13 +99,12 @@ class Chief(Board):
             self.raise_failure()
             now = self._clock.monotonic()
             self._workers.beat(request.worker, request.incarnation, now)
-            if self._restarted:
-                return None
             applied = self.ledger.num_applied
-            reply = self._leasing.answer(request, now)
+            reply = None if self._restarted else self._leasing.answer(request, now)
             if self.ledger.num_applied != applied:
                 self._condition.notify_all()
-            return reply
+            nothing = reply is None and request.at_once and self._leasing.is_open
+            return LeaseReply((), False) if nothing else reply
 
     def report(self, report: Report) -> ReportReply:
         """Take a heartbeat (see `ChiefPort.report`)."""

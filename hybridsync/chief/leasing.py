@@ -55,6 +55,11 @@ class Leasing:
         """Let units go out."""
         self._open = True
 
+    @property
+    def is_open(self) -> bool:
+        """Whether units go out."""
+        return self._open
+
     def close(self) -> None:
         """End every stream where it is."""
         self._open, self._ended = False, True

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import jax
 
@@ -19,8 +19,10 @@ from hybridsync.paths.leases import LeaseStream
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.ports import WorkPort
-from hybridsync.protocols.base import Compute, Lease, Pull, PushPull
+from hybridsync.protocols.base import Compute, Lease, Pull, PushPull, Ready
 from hybridsync.step import Parameters, Programs
+
+T = TypeVar("T")
 
 HELD_DEADLINE_SECS = 600.0
 """How long a worker lets a protocol hold its push; who is lost meanwhile is fenced, which the rule hears of."""
@@ -43,6 +45,23 @@ class ServerLink(Protocol):
         Raises:
           StaleEpoch, StaleIncarnation: this worker is out of date.
           StillHeld: it is not released yet; push it again.
+        """
+        ...
+
+    def idle(self, push: Push) -> None:
+        """Tell the primary that this worker has nothing to compute.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: this worker is out of date.
+        """
+        ...
+
+    def ready(self, push: Push) -> None:
+        """Say that a push could be made; returns when the primary grants it.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: this worker is out of date.
+          StillHeld: it is not granted yet; say so again.
         """
         ...
 
@@ -129,16 +148,26 @@ class _Worker:
         self.recorder, self.clock = engine._recorder, engine._recorder.clock
         self.protocol = protocols.parse(phase.spec)
         self.link = link
+        idle = self.idle if self.protocol.awaits_workers else None
         self.stream = engine.stream = LeaseStream(
-            engine._chief, engine._worker, self.recorder.incarnation, phase, self.clock, engine._ahead
+            engine._chief, engine._worker, self.recorder.incarnation, phase, self.clock, engine._ahead, idle
         )
 
     def run(self) -> None:
-        handlers = {Lease: self.lease, Pull: self.pull, Compute: self.compute, PushPull: self.push_pull}
+        handlers = {
+            Lease: self.lease,
+            Pull: self.pull,
+            Compute: self.compute,
+            PushPull: self.push_pull,
+            Ready: self.ready,
+        }
         drive(self.protocol.worker_program(len(self.phase.members)), handlers)
 
     def lease(self, effect: Lease) -> tuple[int, ...] | None:
         return self.stream.next(effect.count) or None
+
+    def idle(self) -> None:
+        self.link.idle(self.push_of((), 0))
 
     def pull(self, effect: Pull) -> Version:
         reply, parameters = self.link.pull(self.push_of((), 0))
@@ -159,16 +188,25 @@ class _Worker:
     def push_pull(self, effect: PushPull) -> Version:
         gradient: Gradient = effect.gradient
         started = self.clock.monotonic()
-        reply, parameters = self.pushed(self.push_of(gradient.units, gradient.base), gradient.contribution)
+        push = self.push_of(gradient.units, gradient.base)
+        reply, parameters = self.held(lambda: self.link.push_pull(push, gradient.contribution))
         self.recorder.wait("push_pull", "server", started, self.clock.monotonic())
         self.recorder.completed = self.stream.position
         return Version(reply.sequence, parameters)
 
-    def pushed(self, push: Push, contribution: Any) -> tuple[PushReply, Parameters]:
+    def ready(self, effect: Ready) -> None:
+        gradient: Gradient = effect.gradient
+        started = self.clock.monotonic()
+        push = self.push_of(gradient.units, gradient.base)
+        self.held(lambda: self.link.ready(push))
+        self.recorder.wait("ready", "server", started, self.clock.monotonic())
+
+    def held(self, call: Callable[[], T]) -> T:
+        """Make a call that the rule may hold, again and again until it does not."""
         deadline = self.clock.monotonic() + HELD_DEADLINE_SECS
         while True:
             try:
-                return self.link.push_pull(push, contribution)
+                return call()
             except StillHeld:
                 if self.clock.monotonic() > deadline:
                     raise

@@ -9,10 +9,28 @@ from hybridsync.config.typing import read_text
 from hybridsync.errors import PlanError
 from hybridsync.plan import Plan, Stage
 from hybridsync.protocols.asp import Asp
+from hybridsync.protocols.backup import Backup
 from hybridsync.protocols.base import Protocol
 from hybridsync.protocols.bsp import Bsp
+from hybridsync.protocols.bsp_server import BspServer
+from hybridsync.protocols.dssp import Dssp
+from hybridsync.protocols.gba import Gba
+from hybridsync.protocols.hsp import Hsp
+from hybridsync.protocols.ssp import Ssp
 
-REGISTRY: dict[str, type[Protocol]] = {cls.name: cls for cls in (Asp, Bsp)}
+REGISTRY: dict[str, type[Protocol]] = {
+    cls.name: cls
+    for cls in (
+        Asp,
+        Backup,
+        Bsp,
+        BspServer,
+        Dssp,
+        Gba,
+        Hsp,
+        Ssp,
+    )
+}
 
 
 def resolve(stage: Stage) -> Protocol:

@@ -77,7 +77,14 @@ class PushPull:
     gradient: Handle
 
 
-Effect = Lease | Pull | Compute | Average | LocalUpdate | PushPull
+@dataclass(slots=True)
+class Ready:
+    """Wait until the server's rule grants the transfer of `gradient`, which is pushed next. Result: None."""
+
+    gradient: Handle
+
+
+Effect = Lease | Pull | Compute | Average | LocalUpdate | PushPull | Ready
 Program = Generator[Effect, Handle, None]
 
 
@@ -93,20 +100,44 @@ class Arrival:
       worker: who pushed.
       units: what it offers.
       staleness: updates applied since the parameters it was computed on.
+      at: when it came, in seconds of the server's clock.
     """
 
     push_id: int
     worker: int
     units: tuple[int, ...]
     staleness: int
+    at: float = 0.0
 
 
 @dataclass(slots=True)
 class Apply:
-    """Run one optimizer update on the mean of `pushes`, at `rate` times the schedule's learning rate."""
+    """Run one optimizer update on the mean of `pushes`, at `rate` times the schedule's learning rate.
+
+    Args:
+      pushes: in the order of their sum.
+      rate: factor on the schedule's learning rate.
+      weights: factor on each push's gradient in the sum, which is divided by the units all the same; () is 1 each.
+    """
 
     pushes: tuple[int, ...]
     rate: float
+    weights: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Compensation:
+    """How a server makes up for the staleness of a gradient g before it applies it.
+
+        g + strength * g * g * (w_now - w_base);  adaptive: strength / sqrt(mean of g * g so far)
+
+    Args:
+      strength: lambda.
+      adaptive: whether it is divided by the root of the moving mean of squares, per entry.
+    """
+
+    strength: float
+    adaptive: bool = False
 
 
 @dataclass(slots=True)
@@ -124,7 +155,14 @@ class Release:
     push: int
 
 
-Action = Apply | Drop | Release
+@dataclass(slots=True)
+class Grant:
+    """Let `worker`, which is ready, transfer its gradient now."""
+
+    worker: int
+
+
+Action = Apply | Drop | Release | Grant
 
 
 class ServerRule(ABC):
@@ -137,12 +175,34 @@ class ServerRule(ABC):
     def on_push(self, arrival: Arrival) -> list[Action]:
         """Return the actions to carry out, in order, now that `arrival` is here."""
 
+    def on_ready(self, worker: int, at: float) -> list[Action]:
+        """Return the actions to carry out now, at `at`, that `worker` waits to be granted its next push."""
+        return [Grant(worker)]
+
     def on_join(self, worker: int) -> list[Action]:
-        """Return the actions to carry out now that `worker` takes part."""
+        """Return the actions to carry out now that `worker` takes part: the first call of a process of it is here.
+
+        Every member is expected from the start; one that is not there is said to leave. Asked again where a push of
+        `worker` came to nothing before `on_push` could hear of it: it is not finite, or its units are settled.
+        """
         return []
 
     def on_leave(self, worker: int) -> list[Action]:
         """Return the actions to carry out now that `worker` is gone; its held pushes may no longer be named."""
+        return []
+
+    def on_idle(self, worker: int) -> list[Action]:
+        """Return the actions to carry out now that `worker` has nothing to compute: nobody is to wait for it.
+
+        It may be given units again; its next push ends its idleness.
+        """
+        return []
+
+    def on_last(self) -> list[Action]:
+        """Return the actions to carry out now that no push can come but those that are here: let go of all of them.
+
+        Asked again after those actions, until it returns none.
+        """
         return []
 
 
@@ -157,6 +217,8 @@ class Protocol(ABC):
 
     name: ClassVar[str]
     path: ClassVar[Path]
+    awaits_workers: ClassVar[bool] = False
+    """Whether its rule lets a worker wait for others: then it hears who is idle, and who is absent from the start."""
 
     @abstractmethod
     def worker_program(self, num_workers: int) -> Program:
@@ -177,6 +239,15 @@ class Protocol(ABC):
     @abstractmethod
     def rate(self, num_units: int, num_workers: int) -> float:
         """Return the factor on the schedule's learning rate of an update with `num_units` units."""
+
+    @property
+    def compensated(self) -> Compensation | None:
+        """How the servers make up for staleness; None: not at all."""
+        return None
+
+    def num_answered_early(self, num_workers: int) -> int:
+        """Return how many pushes its rule may go on holding that it has answered."""
+        return 0
 
     def staleness_bound(self, num_workers: int) -> int | None:
         """Return how many updates may lie between a gradient's parameters and its update; None is any number."""

@@ -25,6 +25,14 @@ class Endpoint:
         """See `Primary.pull`."""
         return self._primary.pull(push)
 
+    def idle(self, push: Push) -> None:
+        """See `Primary.idle`."""
+        self._primary.idle(push)
+
+    def ready(self, push: Push) -> None:
+        """See `Primary.ready`."""
+        self._primary.ready(push)
+
     def push_pull(self, push: Push, contribution: np.ndarray) -> tuple[PushReply, Served]:
         """See `Primary.push_pull`; the update reads `contribution` where it lies, until the call returns.
 

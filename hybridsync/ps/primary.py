@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -93,6 +93,7 @@ class Primary:
             self._apply_log.clear()
             self._peers.enter(phase)
             self._sequencer.enter(phase)
+            self._shard.begin(self._sequencer.compensation)
             self._wanted = {}
             self._first_applied = self._last_applied = 0.0
             self._shard.publish()
@@ -147,6 +148,7 @@ class Primary:
                 return
             self._carry_out(self._sequencer.fence(worker, incarnation))
             self._wanted.pop(worker, None)
+            self._shard.forget(worker, incarnation)
             self._peers.forget(worker, incarnation)
             self._condition.notify_all()
 
@@ -187,10 +189,39 @@ class Primary:
           UnknownRole: the caller takes no part in the phase.
         """
         with self._condition:
-            self._sequencer.admit(push)
+            self._carry_out(self._sequencer.join(push))
             asked = self._wanted.get(push.worker, set())
             self._wanted[push.worker] = {max(asked)} if asked else set()  # a repeat of it may still be read
             return self._answer(push, PushReply(self._sequencer.sequence))
+
+    def idle(self, push: Push) -> None:
+        """Hear that a worker has nothing to compute: nobody is to wait for it.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: the caller is out of date.
+          UnknownRole: the caller takes no part in the phase.
+        """
+        with self._condition:
+            self._carry_out(self._sequencer.idle(push))
+
+    def ready(self, push: Push) -> None:
+        """Wait until the rule grants the transfer of what the worker would push.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: the caller is out of date.
+          UnknownRole: the caller takes no part in the phase.
+          StillHeld: it is not granted yet; say the same again.
+        """
+        sequencer = self._sequencer
+        with self._condition:
+            self._carry_out(sequencer.ready(push, self._clock.monotonic()))
+            granted = self._condition.wait_for(lambda: not sequencer.is_ungranted(push), HELD_SECS)
+            sequencer.admit(push)
+            if not granted:
+                raise StillHeld(
+                    f"worker {push.worker} with units {push.units} is not granted its transfer yet by "
+                    f"{sequencer.waiting_for()}: say again that it is ready"
+                )
 
     def push_pull(self, push: Push, contribution: Any) -> tuple[PushReply, Any]:
         """Offer a contribution tree; returns when the rule releases it, with the newest parameters then.
@@ -209,7 +240,7 @@ class Primary:
         sequencer = self._sequencer
         with self._condition:
             while True:
-                ticket, decisions = sequencer.offer(push, contribution, found)
+                ticket, decisions = sequencer.offer(push, contribution, found, self._clock.monotonic())
                 mine = ticket.push is push
                 if mine and ticket.reply is None:
                     self._wanted.pop(push.worker, None)  # it has read what it computed this on
@@ -233,7 +264,9 @@ class Primary:
         sequence = self._sequencer.sequence
         if self._peers:
             self._wanted.setdefault(push.worker, set()).add(sequence)
-        return reply._replace(sequence=sequence), self._shard.publisher.current()
+        current = self._shard.publisher.current
+        self._shard.hand(push, sequence, current)
+        return reply._replace(sequence=sequence), current()
 
     def _carry_out(self, decisions: Iterator[Decided]) -> None:
         for decided in decisions:
@@ -248,21 +281,32 @@ class Primary:
     def _apply(self, update: Decided) -> None:
         epoch, sequence, units = self._sequencer.epoch.number, self._sequencer.sequence + 1, update.units
         started = self._clock.monotonic()
-        self._tell([ticket.push for ticket in update.tickets], update.rate)
+        self._tell(update)
+        pushes = [ticket.push for ticket in update.tickets]
         contributions = [ticket.contribution for ticket in update.tickets]
-        self._shard.update(contributions, len(units), update.rate, update.blend)
+        self._shard.update(pushes, contributions, update.rate, update.blend, update.weights)
         self._last_applied = self._clock.monotonic()
         self._first_applied = self._first_applied or self._last_applied
         self._apply_log.write(
-            Entry(epoch, sequence, units, update.base, update.rate, float(len(units)), update.blend)
+            Entry(
+                epoch,
+                sequence,
+                units,
+                update.base,
+                update.rate,
+                float(len(units)),
+                update.blend,
+                parts=update.parts,
+            )
         )
         self._spans.append(Span("apply", "server", started, self._last_applied - started, epoch, len(units)))
 
-    def _tell(self, pushes: Sequence[Push], rate: float) -> None:
+    def _tell(self, update: Decided) -> None:
         """Let the other servers begin the update that comes next here."""
         if self._peers:
-            wanted = sorted(set().union(*self._wanted.values()))
-            self._peers.update(Update(self._sequencer.sequence + 1, tuple(pushes), rate, tuple(wanted)))
+            pushes = tuple(ticket.push for ticket in update.tickets)
+            wanted = tuple(sorted(set().union(*self._wanted.values())))
+            self._peers.update(Update(self._sequencer.sequence + 1, pushes, update.rate, wanted, update.weights))
 
     def _held(self) -> Held:
         return Held(self.epoch, len(self._sequencer.applied), self._sequencer.sequence, self._entered)

@@ -26,6 +26,13 @@ class DevicePublisher:
         assert self._current is not None, "nothing was published yet"
         return self._current
 
+    def read(self, served: Parameters) -> Parameters:
+        """Return the parameters that were lent."""
+        return served
+
+    def give_back(self, served: Parameters) -> None:
+        """Nothing: what nobody uses any more is freed."""
+
 
 class Snapshot:
     """A packed copy of the parameters, lent to any number of readers at once."""
@@ -68,6 +75,14 @@ class SnapshotPool:
         """Lend the current snapshot; the caller releases it."""
         assert self._current is not None, "nothing was published yet"
         return self.lend(self._current)
+
+    def read(self, served: Snapshot) -> Parameters:
+        """Return the parameters that were lent, as views."""
+        return self._layout.unpack(served.buffer)
+
+    def give_back(self, served: Snapshot) -> None:
+        """Take back what was lent."""
+        served.release()
 
     def lend(self, snapshot: Snapshot) -> Snapshot:
         """Lend a snapshot that is current, or that somebody else has not given back yet."""

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hybridsync.errors import StaleEpoch
-from hybridsync.messages import NON_FINITE, Push, PushReply
+from hybridsync.messages import NON_FINITE, Part, Push, PushReply
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
-from hybridsync.protocols.base import Action, Apply, Arrival, Drop, Release
+from hybridsync.protocols.base import Action, Apply, Arrival, Compensation, Drop, Grant, Release
 from hybridsync.ps.admission import check_current, check_epoch, check_member, check_push, served
 from hybridsync.units import Range, UnitSet, ranges_of
 
@@ -58,6 +58,8 @@ class Decided:
       base: oldest sequence that one of them was computed on.
       rate: the protocol's factor on the schedule's learning rate.
       blend: share of the new float model statistics.
+      weights: of each ticket's gradient in the sum; () is 1 each.
+      parts: what each ticket brings, as the apply log has it; () where all were computed on `base` and weigh 1.
       dropped: a push that will not be applied.
     """
 
@@ -66,6 +68,8 @@ class Decided:
     base: int = 0
     rate: float = 0.0
     blend: float = 0.0
+    weights: tuple[float, ...] = ()
+    parts: tuple[Part, ...] = ()
     dropped: Push | None = None
 
 
@@ -89,6 +93,9 @@ class Sequencer:
         self._members: frozenset[int] = frozenset()
         self._incarnations: dict[int, int] = {}
         self._admitted: dict[int, int] = {}  # who was let in before, as which incarnation: not looked at again
+        self._joined: dict[int, int] = {}
+        self._ready: dict[int, Push] = {}
+        self._granted: dict[int, Push] = {}
         self._tickets: dict[int, Ticket] = {}
         self._by_unit: dict[int, Ticket] = {}
         self._next_push = 1
@@ -106,6 +113,16 @@ class Sequencer:
         """Units applied so far, in the whole run."""
         self._applied.update(ranges_of(sorted(self._unreported)))
         return self._applied
+
+    @property
+    def answers_early(self) -> bool:
+        """Whether pushes may be answered that are held."""
+        return self._protocol.num_answered_early(len(self._members)) > 0
+
+    @property
+    def compensation(self) -> Compensation | None:
+        """How the phase's protocol makes up for staleness."""
+        return self._protocol.compensated
 
     @property
     def num_held(self) -> int:
@@ -144,7 +161,8 @@ class Sequencer:
         self._num_dropped, self._missing = len(self.dropped), phase.end_units - len(self._applied)
         self.complete = self._missing <= 0
         self._members = frozenset(phase.members)
-        self._admitted, self._tickets, self._by_unit = {}, {}, {}
+        self._admitted, self._tickets, self._by_unit, self._joined = {}, {}, {}, {}
+        self._ready, self._granted = {}, {}
 
     def close(self) -> None:
         """Refuse every later push of the phase."""
@@ -158,12 +176,8 @@ class Sequencer:
         """
         self._incarnations[worker] = max(self._incarnations.get(worker, 0), incarnation + 1)
         self._admitted.pop(worker, None)
-        if self.open:  # a state that was captured for good changes no more
-            yield from self._decide(self._rule.on_leave(worker))
-        for ticket in [*self._tickets.values()]:
-            if ticket.push.worker == worker and ticket.push.incarnation <= incarnation:
-                ticket.fenced = True
-                self._forget(ticket)
+        yield from self._leave(worker, incarnation)
+        yield from self._let_go()
 
     def admit(self, push: Push) -> None:
         """Refuse a caller that is out of date.
@@ -181,7 +195,62 @@ class Sequencer:
         check_current(push, self.open, incarnations.get(worker, 0))
         incarnations[worker] = self._admitted[worker] = push.incarnation
 
-    def offer(self, push: Push, contribution: Any, non_finite: str) -> tuple[Ticket, Iterator[Decided]]:
+    def join(self, push: Push) -> Iterator[Decided]:
+        """Admit a caller; returns what is to be carried out now, if it is the first call of its process.
+
+        Raises:
+          StaleEpoch, StaleIncarnation, UnknownRole: see `admit`.
+        """
+        self.admit(push)
+        return self._join(push)
+
+    def ready(self, push: Push, at: float) -> Iterator[Decided]:
+        """Take the word of a worker that it could push; returns what is to be carried out now.
+
+        A repeat, and units of which another push is here or that are settled, are for nobody to decide about.
+
+        Args:
+          push: what it would push.
+          at: now, in seconds of the owner's clock.
+
+        Raises:
+          StaleEpoch, StaleIncarnation, UnknownRole: see `admit`.
+        """
+        self.admit(push)
+        if push in (self._ready.get(push.worker), self._granted.get(push.worker)):
+            return iter(())
+        if any(unit in self._by_unit or self._is_settled(unit) for unit in push.units):
+            return iter(())
+        return self._await_grant(push, at)
+
+    def is_ungranted(self, push: Push) -> bool:
+        """Whether a worker that said it could push has to wait for that still."""
+        return self.open and self._ready.get(push.worker) == push
+
+    def idle(self, push: Push) -> Iterator[Decided]:
+        """Note that a worker has nothing to compute; returns what is to be carried out now.
+
+        Who has a push here waits for its reply, whatever a message says that took long.
+
+        Raises:
+          StaleEpoch, StaleIncarnation, UnknownRole: see `admit`.
+        """
+        self.admit(push)
+        worker = push.worker
+        if worker in self._ready or worker in self._granted:
+            return iter(())
+        if any(ticket.push.worker == worker and ticket.reply is None for ticket in self._tickets.values()):
+            return iter(())
+        return self._idle(push)
+
+    def holds(self, unit: int) -> bool:
+        """Whether a push with `unit` is here whose end is open."""
+        ticket = self._by_unit.get(unit)
+        return ticket is not None and not ticket.decided
+
+    def offer(
+        self, push: Push, contribution: Any, non_finite: str, at: float = 0.0
+    ) -> tuple[Ticket, Iterator[Decided]]:
         """Take a push; returns its ticket, and what is to be carried out now.
 
         The ticket is another push's where that one decides about the units: a repeat waits for the release of the
@@ -192,33 +261,31 @@ class Sequencer:
           push: as it arrived.
           contribution: what it brings.
           non_finite: the first entry of it that is no finite number; such a push is dropped without asking the rule.
+          at: now, in seconds of the owner's clock.
 
         Raises:
           StaleEpoch, StaleIncarnation, UnknownRole: the caller is out of date.
           InvalidMessage: the units or the base cannot be.
         """
-        phase, sequence = check_epoch(push.epoch, self.phase), self.sequence
-        check_push(push, phase, sequence, self._num_dropped)
+        phase = check_epoch(push.epoch, self.phase)
+        check_push(push, phase, self.sequence, self._num_dropped)
         if self._admitted.get(push.worker) != push.incarnation:
             self._admit(push, phase)
         by_unit, units = self._by_unit, push.units
         for unit in units:
             earlier = by_unit.get(unit)
             if earlier is not None and (not earlier.decided or self.is_same(push, earlier)):
-                return earlier, iter(())
+                other = earlier.push.worker != push.worker  # it waits for that one, which is not to wait for it
+                return earlier, self._idle(push) if other else iter(())
         for unit in units:
             if self._is_settled(unit):
-                return Ticket(push, None, PushReply(self.sequence, duplicate=True), decided=True), iter(())
+                return Ticket(push, None, PushReply(self.sequence, duplicate=True), decided=True), self._pass_by(push)
         push_id = self._next_push
         ticket = self._tickets[push_id] = Ticket(push, contribution, push_id=push_id)
         self._next_push = push_id + 1
         for unit in units:
             by_unit[unit] = ticket
-        if non_finite:
-            actions: list[Action] = [Drop(push_id, f"{NON_FINITE}: {non_finite}"), Release(push_id)]
-        else:
-            actions = self._rule.on_push(Arrival(push_id, push.worker, units, sequence - push.base))
-        return ticket, self._decide(actions)
+        return ticket, self._take(push_id, push, non_finite, at)
 
     @staticmethod
     def is_same(push: Push, ticket: Ticket) -> bool:
@@ -247,17 +314,82 @@ class Sequencer:
     def _is_settled(self, unit: int) -> bool:
         """Whether a unit was applied or dropped, in this phase or before it."""
         return unit in self._unreported or unit in self._applied or (self._num_dropped > 0 and unit in self.dropped)
+    def _take(self, push_id: int, push: Push, non_finite: str, at: float) -> Iterator[Decided]:
+        if self._joined.get(push.worker) != push.incarnation:
+            yield from self._join(push)
+        self._granted.pop(push.worker, None)
+        if non_finite:
+            actions: list[Action] = [Drop(push_id, f"{NON_FINITE}: {non_finite}"), Release(push_id)]
+            actions += self._rule.on_join(push.worker)
+        else:
+            actions = self._rule.on_push(Arrival(push_id, push.worker, push.units, self.sequence - push.base, at))
+        yield from self._decide(actions)
+        if self._tickets:
+            yield from self._let_go()
+
+    def _join(self, push: Push) -> Iterator[Decided]:
+        """Tell the rule of a process that it has not heard of, and of the end of the one before it."""
+        worker, known = push.worker, self._joined.get(push.worker)
+        if known == push.incarnation:
+            return
+        if known is not None:
+            yield from self._leave(worker, known)
+        self._joined[worker] = push.incarnation
+        yield from self._decide(self._rule.on_join(worker))
+
+    def _await_grant(self, push: Push, at: float) -> Iterator[Decided]:
+        yield from self._join(push)
+        self._ready[push.worker] = push
+        yield from self._decide(self._rule.on_ready(push.worker, at))
+
+    def _pass_by(self, push: Push) -> Iterator[Decided]:
+        """Tell the rule that the push it has granted comes to nothing; a late copy of another one tells nothing."""
+        if self._granted.get(push.worker) == push:
+            del self._granted[push.worker]
+            yield from self._decide(self._rule.on_join(push.worker))
+            yield from self._let_go()
+
+    def _leave(self, worker: int, incarnation: int) -> Iterator[Decided]:
+        """Tell the rule of the end of a worker's processes up to `incarnation`, and let nothing come of their pushes.
+
+        The rule has heard of it already where a later process has called.
+        """
+        if self.open and self._joined.get(worker, 0) <= incarnation:  # a state captured for good changes no more
+            self._joined.pop(worker, None)
+            self._ready.pop(worker, None)
+            self._granted.pop(worker, None)
+            yield from self._decide(self._rule.on_leave(worker))
+        for ticket in [*self._tickets.values()]:
+            if ticket.push.worker == worker and ticket.push.incarnation <= incarnation:
+                ticket.fenced = True
+                self._forget(ticket)
+
+    def _idle(self, push: Push) -> Iterator[Decided]:
+        yield from self._join(push)
+        self._granted.pop(push.worker, None)
+        yield from self._decide(self._rule.on_idle(push.worker))
+        yield from self._let_go()
+
+    def _let_go(self) -> Iterator[Decided]:
+        """Have the rule let go of what it holds once nobody can push anything else."""
+        while self.open and self._tickets:
+            held = sum(len(ticket.push.units) for ticket in self._tickets.values() if not ticket.decided)
+            if held < self._missing or not (actions := self._rule.on_last()):
+                return
+            yield from self._decide(actions)
 
     def _decide(self, actions: list[Action]) -> Iterator[Decided]:
         for action in actions:
             if isinstance(action, Apply):
                 tickets = [*map(self._tickets.__getitem__, action.pushes)]
-                _, _, _, units, base, _ = tickets[0].push
+                units, base = tickets[0].push.units, tickets[0].push.base
                 if (num_pushes := len(tickets)) > 1:
                     units = tuple(unit for ticket in tickets for unit in ticket.push.units)
                     base = min(ticket.push.base for ticket in tickets)
+                parts = self._parts(tickets, base, action.weights) if num_pushes > 1 or action.weights else ()
                 share = num_pushes / len(self._members)
-                yield Decided(tickets, units, base, action.rate, share if share < 1.0 else 1.0)
+                share = share if share < 1.0 else 1.0
+                yield Decided(tickets, units, base, action.rate, share, action.weights, parts)
                 sequence = self.sequence
                 for ticket in tickets:
                     self._staleness.append(sequence - ticket.push.base)
@@ -273,6 +405,8 @@ class Sequencer:
                 ticket.reply = PushReply(self.sequence, False, ticket.reason)
                 if ticket.decided:
                     self._forget(ticket)
+            elif isinstance(action, Grant):
+                self._granted[action.worker] = self._ready.pop(action.worker)
             else:
                 ticket = self._tickets[action.push]
                 yield Decided((), dropped=ticket.push)
@@ -283,6 +417,16 @@ class Sequencer:
                 ticket.reason, ticket.decided, ticket.contribution = action.reason, True, None
                 if ticket.reply is not None:
                     self._forget(ticket)
+
+    @staticmethod
+    def _parts(tickets: Sequence[Ticket], base: int, weights: tuple[float, ...]) -> tuple[Part, ...]:
+        if not weights and all(ticket.push.base == base for ticket in tickets):
+            return ()
+        pushes = [ticket.push for ticket in tickets]
+        return tuple(
+            Part(push.units, push.base, weight)
+            for push, weight in zip(pushes, weights or (1.0,) * len(pushes), strict=True)
+        )
 
     def _forget(self, ticket: Ticket) -> None:
         """Forget a push of which nothing is to come any more; a repeat is told by its units.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,10 +10,13 @@ import jax
 import numpy as np
 
 from hybridsync.holding import ReaderAt, fetch
-from hybridsync.messages import Span
+from hybridsync.messages import Push, Span
 from hybridsync.plan import Epoch, Phase
+from hybridsync.protocols.base import Compensation
 from hybridsync.ps.partition import Part
+from hybridsync.ps.versions import Versions
 from hybridsync.state import TrainState
+from hybridsync.step import Parameters
 from hybridsync.units import Range
 
 RELEASE_SECS = 60.0
@@ -26,6 +29,10 @@ class Publisher(Protocol):
     def publish(self, state: TrainState) -> None: ...
 
     def current(self) -> Any: ...
+
+    def read(self, served: Any) -> Parameters: ...
+
+    def give_back(self, served: Any) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,9 @@ class Shard:
         self.part, self.publisher = part, publisher
         self._reader_at, self._device = reader_at, device
         self._state: TrainState | None = None
+        self._versions = Versions(publisher.give_back)
+        self._how: Compensation | None = None
+        self._squares: Any = None
 
     @property
     def empty(self) -> bool:
@@ -81,16 +91,49 @@ class Shard:
             state = cut.layout.unpack(cut.layout.pack(state))
         self._state = jax.device_put(state, self._device)
 
+    def begin(self, how: Compensation | None) -> None:
+        """Begin a phase whose protocol compensates staleness in this way."""
+        self._versions.clear()
+        self._how, self._squares = how, None
+
     def publish(self) -> None:
         """Make the current parameters those that are lent out."""
         self.publisher.publish(self.state)
 
-    def update(self, contributions: Sequence[Any], num_units: int, rate: float, blend: float) -> None:
-        """Run one optimizer update on the sum of contributions, in their order, and publish the parameters."""
-        programs = self.part.programs
-        total = contributions[0] if len(contributions) == 1 else programs.total(tuple(contributions))
+    def hand(self, push: Push, sequence: int, lend: Callable[[], Any]) -> None:
+        """Note that `push` is answered with the parameters of `sequence`; `lend` lends them once more."""
+        if self._how is not None:
+            self._versions.hand(push, sequence, lend)
+
+    def forget(self, worker: int, incarnation: int) -> None:
+        """Forget what a worker's processes up to this one were handed, which are gone."""
+        self._versions.forget(worker, incarnation)
+
+    def update(
+        self,
+        pushes: Sequence[Push],
+        contributions: Sequence[Any],
+        rate: float,
+        blend: float,
+        weights: Sequence[float] = (),
+    ) -> None:
+        """Run one optimizer update on the weighted sum of the pushes' contributions, in order, and publish."""
+        programs, num_units = self.part.programs, sum(len(push.units) for push in pushes)
+        if self._how is not None:
+            contributions = [self._compensated(*pair) for pair in zip(pushes, contributions, strict=True)]
+        total = programs.sum(contributions, weights)
         self._state = programs.update(self.state, total, units=num_units, factor=rate, blend=blend)
         self.publish()
+
+    def _compensated(self, push: Push, contribution: Any) -> Any:
+        """Return a push's contribution, made up for what happened since its parameters were handed out."""
+        assert self._how is not None
+        base = self.publisher.read(self._versions.base_of(push))
+        now = Parameters(self.state.params, self.state.model_state)
+        made, self._squares = self.part.programs.compensate(contribution, base, now, self._how, self._squares)
+        jax.block_until_ready(made)  # what was handed out may be given back
+        self._versions.settle(push)
+        return made
 
     def pack_inside(self, whole: np.ndarray) -> None:
         """Copy this part to its place in a buffer of the whole state."""

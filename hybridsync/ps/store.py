@@ -62,7 +62,7 @@ class Store:
           StaleEpoch: a newer phase is already served.
           HybridSyncError: what arrived is not the state that was captured.
         """
-        protocols.parse(phase.spec)
+        compensation = protocols.parse(phase.spec).compensated
         with self._condition:
             if self._phase is None or phase.epoch != self._phase.epoch:
                 if phase.epoch.number <= self.epoch.number:
@@ -72,6 +72,7 @@ class Store:
                     )
                 self._shard.take_over(phase)
                 self._phase, self._sequence, self._open = phase, phase.sequence, True
+                self._shard.begin(compensation)
                 self._release([*self._staged], [*self._kept])
                 self._publish()
                 self._condition.notify_all()
@@ -134,6 +135,7 @@ class Store:
                     f"the parameters after update {push.base} are no longer kept for worker {push.worker}, only those "
                     f"after {sorted(self._kept)}; ask the chief again"
                 )
+            self._shard.hand(push, push.base, lambda: self._pool.lend(snapshot))
             return self._pool.lend(snapshot)
 
     # --- what the primary calls (ShardPort) ---
@@ -160,6 +162,7 @@ class Store:
             self._incarnations[worker] = max(self._incarnations.get(worker, 0), incarnation + 1)
             gone = [push for push in self._staged if push.worker == worker and push.incarnation <= incarnation]
             self._release(gone, [])
+            self._shard.forget(worker, incarnation)
 
     def snapshot(self, epoch: Epoch, sequence: int, final: bool) -> Capture:
         """Keep a copy of this part of the state (see `ShardPort.snapshot`)."""
@@ -201,7 +204,8 @@ class Store:
         started = self._clock.monotonic()
         num_units = sum(len(push.units) for push in update.pushes)
         contributions = [self._staged[push].contribution for push in update.pushes]
-        self._shard.update(contributions, num_units, update.rate, blend=1.0)  # the model's state is the primary's
+        blend = 1.0  # the model's state is the primary's
+        self._shard.update(update.pushes, contributions, update.rate, blend, update.weights)
         self._sequence = update.sequence
         self._release(update.pushes, [at for at in self._kept if at not in update.wanted])
         self._keep()

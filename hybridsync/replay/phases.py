@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 
+from hybridsync.applylog import Entry
 from hybridsync.paths.collective import Collective
 from hybridsync.protocols import base
 from hybridsync.replay.record import LoggedPhase
@@ -29,21 +30,45 @@ def on_one_device(programs: Programs, state: TrainState, phase: LoggedPhase, not
       phase: what to compute.
       note: told of each update.
     """
-    last_use = {entry.base: entry.sequence for entry in phase.entries}
+    last_use = {version: entry.sequence for entry in phase.entries for version in entry.bases}
     versions = {phase.first: Parameters(state.params, state.model_state)}
-    lockstep = phase.path is base.Path.SYNC
+    lockstep, how, squares = phase.path is base.Path.SYNC, phase.protocol.compensated, None
     for entry in phase.entries:
-        contributions = [programs.zero] * (len(phase.members) if lockstep else len(entry.units))
-        for slot, unit in entry.by_slot().items():
-            contributions[slot] = programs.gradient(versions[entry.base], unit)
-        total = contributions[0] if len(contributions) == 1 else programs.total(tuple(contributions))
+        if lockstep:
+            contributions = [programs.zero] * len(phase.members)
+            for slot, unit in entry.by_slot().items():
+                contributions[slot] = programs.gradient(versions[entry.base], unit)
+            total = contributions[0] if len(contributions) == 1 else programs.total(tuple(contributions))
+        else:
+            total, squares = _pushed(programs, state, versions, entry, how, squares)
         state = programs.update(state, total, units=len(entry.units), factor=entry.rate, blend=entry.blend)
-        if last_use[entry.base] == entry.sequence:
-            del versions[entry.base]
+        for version in entry.bases:
+            if last_use[version] == entry.sequence:
+                del versions[version]
         if entry.sequence in last_use:
             versions[entry.sequence] = Parameters(state.params, state.model_state)
         note(entry.sequence)
     return state
+
+
+def _pushed(
+    programs: Programs,
+    state: TrainState,
+    versions: Mapping[int, Parameters],
+    entry: Entry,
+    how: base.Compensation | None,
+    squares: Any,
+) -> tuple[Any, Any]:
+    """Return the sum of an update's pushes, each of one unit, as the server has made it, and the squares after it."""
+    now, gradients = Parameters(state.params, state.model_state), []
+    for part in entry.pushes:
+        for unit in part.units:
+            gradient = programs.gradient(versions[part.base], unit)
+            if how is not None:
+                gradient, squares = programs.compensate(gradient, versions[part.base], now, how, squares)
+            gradients.append(gradient)
+    weights = [part.weight for part in entry.pushes for _ in part.units]
+    return programs.sum(gradients, () if set(weights) == {1.0} else weights), squares
 
 
 def as_member(

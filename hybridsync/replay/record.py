@@ -25,7 +25,7 @@ class LoggedPhase:
       spec: its protocol, as in the plan.
       members: worker ids in mesh order.
       lane: of the mesh.
-      runtime: "inprocess" or "processes".
+      runtime: "inprocess", "processes" or "simulated".
       fingerprint: of the state that it began with.
       entries: its updates.
     """
@@ -39,9 +39,14 @@ class LoggedPhase:
     entries: tuple[Entry, ...]
 
     @property
+    def protocol(self) -> base.Protocol:
+        """What it ran."""
+        return protocols.parse(self.spec)
+
+    @property
     def path(self) -> base.Path:
         """Whether it was lock-step or served."""
-        return protocols.parse(self.spec).path
+        return self.protocol.path
 
     @property
     def first(self) -> int:
@@ -136,10 +141,17 @@ def _read_entries(path: Path) -> tuple[Entry, ...]:
                     f"the apply log {path} is cut: update {entry.sequence} stands where {expected} should; all lives "
                     "of a run need --apply_log"
                 )
-            if not 0 <= entry.base < entry.sequence:
+            for base in entry.bases:
+                if not 0 <= base < entry.sequence:
+                    raise WorkdirError(
+                        f"the apply log {path} is damaged: update {entry.sequence} says that its gradient was "
+                        f"computed on update {base}'s parameters"
+                    )
+            listed = tuple(unit for part in entry.parts for unit in part.units)
+            if entry.parts and (listed != entry.units or min(entry.bases) != entry.base):
                 raise WorkdirError(
-                    f"the apply log {path} is damaged: update {entry.sequence} says that its gradient was computed on "
-                    f"update {entry.base}'s parameters"
+                    f"the apply log {path} is damaged: update {entry.sequence} has units {list(entry.units)} on update "
+                    f"{entry.base}'s parameters, but its parts hold {list(listed)} on {min(entry.bases)}'s"
                 )
             if not entry.units or entry.weight != len(entry.units):
                 raise WorkdirError(

@@ -237,18 +237,20 @@ class PhaseReply(_message.Message):
     def __init__(self, phase: _Optional[_Union[Phase, _Mapping]] = ..., done: _Optional[bool] = ...) -> None: ...
 
 class LeaseRequest(_message.Message):
-    __slots__ = ("worker", "incarnation", "epoch", "known", "completed")
+    __slots__ = ("worker", "incarnation", "epoch", "known", "completed", "at_once")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     KNOWN_FIELD_NUMBER: _ClassVar[int]
     COMPLETED_FIELD_NUMBER: _ClassVar[int]
+    AT_ONCE_FIELD_NUMBER: _ClassVar[int]
     worker: int
     incarnation: int
     epoch: Epoch
     known: int
     completed: int
-    def __init__(self, worker: _Optional[int] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[_Union[Epoch, _Mapping]] = ..., known: _Optional[int] = ..., completed: _Optional[int] = ...) -> None: ...
+    at_once: bool
+    def __init__(self, worker: _Optional[int] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[_Union[Epoch, _Mapping]] = ..., known: _Optional[int] = ..., completed: _Optional[int] = ..., at_once: _Optional[bool] = ...) -> None: ...
 
 class LeaseReply(_message.Message):
     __slots__ = ("ranges", "final")
@@ -369,16 +371,18 @@ class Push(_message.Message):
     def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., worker: _Optional[int] = ..., incarnation: _Optional[int] = ..., units: _Optional[_Iterable[int]] = ..., base: _Optional[int] = ..., non_finite: _Optional[str] = ...) -> None: ...
 
 class Update(_message.Message):
-    __slots__ = ("sequence", "pushes", "rate", "wanted")
+    __slots__ = ("sequence", "pushes", "rate", "wanted", "weights")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     PUSHES_FIELD_NUMBER: _ClassVar[int]
     RATE_FIELD_NUMBER: _ClassVar[int]
     WANTED_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     pushes: _containers.RepeatedCompositeFieldContainer[Push]
     rate: float
     wanted: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, sequence: _Optional[int] = ..., pushes: _Optional[_Iterable[_Union[Push, _Mapping]]] = ..., rate: _Optional[float] = ..., wanted: _Optional[_Iterable[int]] = ...) -> None: ...
+    weights: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, sequence: _Optional[int] = ..., pushes: _Optional[_Iterable[_Union[Push, _Mapping]]] = ..., rate: _Optional[float] = ..., wanted: _Optional[_Iterable[int]] = ..., weights: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class PushReply(_message.Message):
     __slots__ = ("sequence", "duplicate", "dropped")

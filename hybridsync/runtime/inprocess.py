@@ -59,6 +59,12 @@ class _Link:
     def push_pull(self, push: Push, contribution: Any) -> tuple[PushReply, Any]:
         return self._primary.push_pull(push, contribution)
 
+    def idle(self, push: Push) -> None:
+        self._primary.idle(push)
+
+    def ready(self, push: Push) -> None:
+        self._primary.ready(push)
+
     def close(self) -> None:
         """Nothing: a push that is held ends with its phase."""
 

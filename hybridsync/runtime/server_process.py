@@ -73,7 +73,8 @@ def run_server(spec: RoleSpec, run: Run) -> int:
         serving = ParameterServicer(endpoint, own.contribution_layout.nbytes, num_buffers=workers + 2)
     else:
         backend = Store(parts[spec.role_id], readers, clock, device)
-        serving = ShardServicer(backend, own.contribution_layout.nbytes, num_buffers=2 * workers + 2)
+        early = max(protocol.num_answered_early(workers) for protocol in run.stages)
+        serving = ShardServicer(backend, own.contribution_layout.nbytes, num_buffers=2 * workers + 2 + early)
     servicers = [PhaseServicer(backend), serving, HolderServicer(backend)]
     server, address = make_server(servicers, max_workers=3 * workers + 4)
     server.start()
@@ -112,6 +113,7 @@ def run_server(spec: RoleSpec, run: Run) -> int:
 
 
 def warm_up(programs: Programs, device) -> None:
-    """Compile and run the update once, on zeros, as a phase will call it."""
+    """Compile and run the sum and the update once, on zeros, as a phase will call them."""
+    jax.block_until_ready(programs.sum((programs.one, programs.one)))
     state = jax.device_put(jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), programs.state), device)
     jax.block_until_ready(programs.update(state, programs.one, units=1, factor=1.0, blend=1.0))

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from hybridsync.protocols.base import Compensation
+
 State = Any
 NO_LOSS: Any = None
 
@@ -48,8 +50,21 @@ class Arithmetic(Protocol):
         """Name the first entry of a contribution that is no finite number; "" where all are."""
         ...
 
-    def update(self, state: State, contributions: Sequence[Any], *, units: int, factor: float, blend: float) -> State:
-        """Return the state after one update with the ordered sum of contributions, in which `units` units are."""
+    def update(
+        self,
+        state: State,
+        contributions: Sequence[Any],
+        *,
+        units: int,
+        factor: float,
+        blend: float,
+        weights: Sequence[float] = (),
+    ) -> State:
+        """Return the state after one update with the weighted, ordered sum of contributions, of `units` units."""
+        ...
+
+    def compensate(self, contribution: Any, base: Any, now: Any, how: Compensation, squares: Any) -> tuple[Any, Any]:
+        """Return a contribution made up for its staleness, and the squares after it (see `Programs.compensate`)."""
         ...
 
     def fingerprint(self, state: State) -> str:
@@ -84,8 +99,20 @@ class Weightless:
     def non_finite(self, contribution: Any) -> str:
         return ""
 
-    def update(self, state: State, contributions: Sequence[Any], *, units: int, factor: float, blend: float) -> State:
+    def update(
+        self,
+        state: State,
+        contributions: Sequence[Any],
+        *,
+        units: int,
+        factor: float,
+        blend: float,
+        weights: Sequence[float] = (),
+    ) -> State:
         return state + 1
+
+    def compensate(self, contribution: Any, base: Any, now: Any, how: Compensation, squares: Any) -> tuple[Any, Any]:
+        return contribution, squares
 
     def fingerprint(self, state: State) -> str:
         return str(state)
@@ -127,7 +154,16 @@ class Counting:
     def non_finite(self, contribution: Any) -> str:
         return next((f"unit {unit}" for unit in contribution[1] if unit in self._unfit), "")
 
-    def update(self, state: Counts, contributions: Sequence[Any], *, units: int, factor: float, blend: float) -> Counts:
+    def update(
+        self,
+        state: Counts,
+        contributions: Sequence[Any],
+        *,
+        units: int,
+        factor: float,
+        blend: float,
+        weights: Sequence[float] = (),
+    ) -> Counts:
         digest, counts, summed = state.digest, dict(state.counts), 0
         for value, applied in contributions:
             digest = _mix(digest, value) if applied else digest  # an idle member's nothing
@@ -135,7 +171,13 @@ class Counting:
                 counts[unit] = counts.get(unit, 0) + 1
                 summed += 1
         assert summed == units, f"an update says it holds {units} units, its contributions hold {summed}"
-        return Counts(_mix(digest, round(1000 * factor)), counts)
+        for scale in (factor, *weights):
+            digest = _mix(digest, round(1000 * scale))
+        return Counts(digest, counts)
+
+    def compensate(self, contribution: Any, base: Any, now: Any, how: Compensation, squares: Any) -> tuple[Any, Any]:
+        value, units = contribution
+        return (_mix(_mix(value, base), now), units), squares
 
     def fingerprint(self, state: Counts) -> str:
         return f"{state.digest:016x}"

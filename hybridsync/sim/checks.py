@@ -7,6 +7,8 @@ that the run's own accounting says: it keeps its own book of which updates were 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from hybridsync import protocols
@@ -14,7 +16,8 @@ from hybridsync.applylog import Entry
 from hybridsync.chief.leasing import MESH
 from hybridsync.messages import LeaseReply, LeaseRequest, PhaseRequest, Push, PushReply, Report
 from hybridsync.plan import Phase
-from hybridsync.protocols.base import Path
+from hybridsync.protocols.base import Compensation, Path
+from hybridsync.protocols.staleness import TOO_STALE
 from hybridsync.sim.arithmetic import Counting, Counts, Sizes
 from hybridsync.sim.process import Process
 from hybridsync.sim.server import Server
@@ -46,6 +49,7 @@ class Checks(Watch):
         self._times: Counter[int] = Counter()
         self._held: set[int] = set()
         self._told: set[int] = set()
+        self._too_stale: set[int] = set()
         self._lost = 0
         self.begin_life()
 
@@ -143,7 +147,7 @@ class Checks(Watch):
         self._fences[server.pid, worker] = max(incarnation, self._fences.get((server.pid, worker), 0))
 
     def acknowledged(self, server: Process, push: Push, reply: PushReply) -> None:
-        """An acknowledged unit is in the state, or dropped for good; nobody is answered who is out of date."""
+        """An acknowledged unit is in the state, held, or dropped for good; who is out of date gets no answer."""
         assert isinstance(server, Server)
         sequencer = server.sequencer
         who = f"{server.address} answers worker {push.worker}"
@@ -151,10 +155,13 @@ class Checks(Watch):
             raise self.fail(f"{who} of epoch {push.epoch} in epoch {sequencer.epoch}")
         if self._fences.get((server.pid, push.worker), -1) >= push.incarnation:
             raise self.fail(f"{who}, incarnation {push.incarnation}, which is fenced")
+        if reply.dropped.startswith(TOO_STALE):
+            self._too_stale.update(push.units)
         if sequencer.epoch.number != self._newest:
             return
         for unit in push.units:
-            if unit not in self._held and (unit not in sequencer.dropped or not (reply.dropped or reply.duplicate)):
+            kept = unit in self._held or (sequencer.answers_early and sequencer.holds(unit))
+            if not kept and (unit not in sequencer.dropped or not (reply.dropped or reply.duplicate)):
                 raise self.fail(f"unit {unit} of worker {push.worker} was acknowledged, but nobody applied it")
 
     # --- the end ---
@@ -194,17 +201,20 @@ class Checks(Watch):
         if wrong or missing:
             raise self.fail(f"applied other than once: {wrong}, missing in the parameters: {missing}")
         try:
-            replayed = replay(world.log)
+            specs = {number: protocols.parse(phase.spec) for number, phase in self.phases.items()}
+            replayed = replay(world.log, {number: each.compensated for number, each in specs.items()})
         except Violation as violation:
             raise self.fail(str(violation)) from None
         if replayed != state:
             raise self.fail(f"the apply log of {len(world.log)} updates does not lead to the final state")
-        gone = [unit for unit in ledger.dropped() if unit not in unfit and world.hosts.ended_on[unit] < 2]
+        fit = ledger.dropped().difference(UnitSet((unit, unit + 1) for unit in sorted(unfit | self._too_stale)))
+        gone = [unit for unit in fit if world.hosts.ended_on[unit] < 2]
         if gone and lives == 1:
             raise self.fail(f"units {gone} were dropped, though nothing is wrong with them")
         again = sum(times - 1 for times in self._times.values() if times)
         at_least = 0 if world.num_chiefs > 1 or lives > 1 else self._lost
-        if not at_least <= counts.rolled_back <= again + len(unfit):  # unfit ones count as applied until they are told
+        # Unfit ones count as applied until they are told; what is rolled back may be dropped the second time.
+        if not at_least <= counts.rolled_back <= again + len(unfit | self._too_stale):
             raise self.fail(
                 f"{counts.rolled_back} units are said to have been rolled back, {again} were applied again and the "
                 f"chief had heard of {at_least} that were lost with a server"
@@ -267,8 +277,12 @@ class Checks(Watch):
             raise self.fail(f"{sorted(gone)} have units leased, but are gone")
 
 
-def replay(log: list[Entry]) -> Counts:
+def replay(log: list[Entry], compensated: Mapping[int, Compensation | None] = MappingProxyType({})) -> Counts:
     """Return the state that the updates of `log` lead to, each on the version that it names.
+
+    Args:
+      log: what a run has left.
+      compensated: how each epoch's protocol makes up for staleness.
 
     Raises:
       Violation: the log is not one.
@@ -280,7 +294,17 @@ def replay(log: list[Entry]) -> Counts:
         base = versions.get(entry.base)
         if base is None or entry.sequence != len(versions):
             raise Violation(f"update {entry.sequence} names version {entry.base}, the log goes to {len(versions) - 1}")
-        gradients = [arithmetic.gradient(arithmetic.parameters(base), unit) for unit in entry.units]
-        state = arithmetic.update(state, gradients, units=len(entry.units), factor=entry.rate, blend=entry.blend)
+        gradients = []
+        for part in entry.pushes:
+            handed = arithmetic.parameters(versions[part.base])
+            made = [arithmetic.gradient(handed, unit) for unit in part.units]
+            if (how := compensated.get(entry.epoch)) is not None:
+                now = arithmetic.parameters(state)
+                made = [arithmetic.compensate(gradient, handed, now, how, None)[0] for gradient in made]
+            gradients += made
+        weights = tuple(part.weight for part in entry.parts) if {part.weight for part in entry.parts} - {1.0} else ()
+        state = arithmetic.update(
+            state, gradients, units=len(entry.units), factor=entry.rate, blend=entry.blend, weights=weights
+        )
         versions[entry.sequence] = state
     return state

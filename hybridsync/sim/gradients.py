@@ -16,6 +16,7 @@ import numpy as np
 from hybridsync.evaluation import Evaluator
 from hybridsync.layout import fingerprint, first_non_finite
 from hybridsync.messages import Capture
+from hybridsync.protocols.base import Compensation
 from hybridsync.run import Run
 from hybridsync.sim.arithmetic import Sizes
 from hybridsync.state import TrainState
@@ -63,11 +64,21 @@ class RealArithmetic:
         return first_non_finite(contribution) or ""
 
     def update(
-        self, state: TrainState, contributions: Sequence[Any], *, units: int, factor: float, blend: float
+        self,
+        state: TrainState,
+        contributions: Sequence[Any],
+        *,
+        units: int,
+        factor: float,
+        blend: float,
+        weights: Sequence[float] = (),
     ) -> TrainState:
         programs = self._programs
-        total = contributions[0] if len(contributions) == 1 else programs.total(tuple(contributions))
+        total = programs.sum(contributions, weights)
         return programs.update(state, total, units=units, factor=factor, blend=blend)
+
+    def compensate(self, contribution: Any, base: Any, now: Any, how: Compensation, squares: Any) -> tuple[Any, Any]:
+        return self._programs.compensate(contribution, base, now, how, squares)
 
     def fingerprint(self, state: TrainState) -> str:
         return fingerprint(state)

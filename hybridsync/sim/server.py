@@ -11,6 +11,7 @@ from hybridsync.messages import Capture, Held, Push, PushReply, Report, Span, St
 from hybridsync.plan import Epoch, Phase
 from hybridsync.ps.admission import check_epoch
 from hybridsync.ps.sequencer import Decided, Sequencer, Ticket
+from hybridsync.ps.versions import Versions
 from hybridsync.sim.process import Process
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ class Server(Process):
         self._first_applied = self._last_applied = 0.0
         self._busy_until = 0.0
         self._waiting: list[tuple[Push, Any, Ticket, Reply]] = []
+        self._ready: list[tuple[Push, Reply]] = []
+        self._versions, self._squares = Versions(), None
         self._spans: list[Span] = []
         self._complete = False
         self._log = world.apply_log()
@@ -60,6 +63,9 @@ class Server(Process):
         self._first_applied = self._last_applied = 0.0
         self._complete = False
         self._waiting.clear()
+        self._ready.clear()
+        self._versions.clear()
+        self._squares = None
         self._parameters = world.arithmetic.parameters(self.state)
         self._entered = phase.fingerprint
         world.watch.served(self, phase)
@@ -85,6 +91,7 @@ class Server(Process):
         if final:
             self._fingerprint = capture.held.fingerprint
             self._release()
+            self._grant()
         self.world.spend(self.world.network.cluster.costs.capture_secs)
         return capture
 
@@ -93,8 +100,8 @@ class Server(Process):
         self.await_reached()
         if self.sequencer.epoch == epoch:
             self.world.watch.fenced(self, worker, incarnation)
-            self._carry_out(self.sequencer.fence(worker, incarnation))
-            self._release()
+            self._versions.forget(worker, incarnation)
+            self._settle(self.sequencer.fence(worker, incarnation))
 
     # --- what workers call ---
 
@@ -103,17 +110,61 @@ class Server(Process):
         if self.dead:
             return
         try:
-            self.sequencer.admit(push)
+            decisions = self.sequencer.join(push)
         except HybridSyncError as error:
             self.world.network.from_server(push.worker, self.world.loop.now, 0, reply, error, None)
             return
+        self._settle(decisions)
         world = self.world
         ready = max(world.loop.now, self._busy_until)
         answer = PushReply(self.sequencer.sequence)
         world.watch.acknowledged(self, push, answer)
+        self._hand(push)
         world.network.from_server(
             push.worker, ready, world.arithmetic.sizes.parameters, reply, answer, self._parameters
         )
+
+    def _hand(self, push: Push) -> None:
+        """Keep what is handed out, where gradients on it are compensated for what happens meanwhile."""
+        if self.sequencer.compensation is not None:
+            parameters = self._parameters
+            self._versions.hand(push, self.sequencer.sequence, lambda: parameters)
+
+    def idle(self, push: Push, reply: Reply) -> None:
+        """Hear that a worker has nothing to compute."""
+        if self.dead:
+            return
+        now, answer = self.world.loop.now, PushReply(self.sequencer.sequence)
+        try:
+            self._settle(self.sequencer.idle(push))
+        except HybridSyncError as error:
+            self.world.network.from_server(push.worker, now, 0, reply, error, None)
+            return
+        self.world.network.from_server(push.worker, now, 0, reply, answer, None)
+
+    def ready(self, push: Push, reply: Reply) -> None:
+        """Take the word of a worker that it could push; the answer comes when the rule grants it."""
+        if self.dead:
+            return
+        self._ready = [*(waiting for waiting in self._ready if waiting[0] != push), (push, reply)]
+        try:
+            self._settle(self.sequencer.ready(push, self.world.loop.now))
+        except HybridSyncError:
+            self._grant()  # which refuses it by name
+
+    def _grant(self) -> None:
+        """Answer those who are granted their push, or are out of date."""
+        ready, self._ready = self._ready, []
+        for push, reply in ready:
+            if self.sequencer.is_ungranted(push):
+                self._ready.append((push, reply))
+                continue
+            answer: PushReply | HybridSyncError = PushReply(self.sequencer.sequence)
+            try:
+                self.sequencer.admit(push)
+            except HybridSyncError as error:
+                answer = error
+            self.world.network.from_server(push.worker, self.world.loop.now, 0, reply, answer, None)
 
     def push(self, push: Push, contribution: Any, reply: Reply) -> None:
         """Take a contribution; the answer comes when the rule releases it."""
@@ -121,20 +172,31 @@ class Server(Process):
             return
         sequencer, world = self.sequencer, self.world
         try:
-            ticket, decisions = sequencer.offer(push, contribution, world.arithmetic.non_finite(contribution))
+            found = world.arithmetic.non_finite(contribution)
+            ticket, decisions = sequencer.offer(push, contribution, found, world.loop.now)
         except HybridSyncError as error:
             world.network.from_server(push.worker, world.loop.now, 0, reply, error, None)
             return
-        before = sequencer.sequence
         self._carry_out(decisions)
         answer = ticket.reply
         if answer is not None and (ticket.push is push or sequencer.is_same(push, ticket)):
             self._answer(push, answer, reply)
         else:
             self._waiting.append((push, contribution, ticket, reply))
-        if self._waiting and sequencer.sequence != before:
+        self._end_turn()
+
+    def _settle(self, decisions: Iterator[Decided]) -> None:
+        """Carry out what was decided without a push."""
+        self._carry_out(decisions)
+        self._end_turn()
+
+    def _end_turn(self) -> None:
+        """Answer who need not wait any more, and tell the chief of a phase whose units are all applied."""
+        if self._waiting:
             self._release()
-        if sequencer.complete and not self._complete:
+        if self._ready:
+            self._grant()
+        if self.sequencer.complete and not self._complete:
             self._complete = True
             self.report()
 
@@ -144,6 +206,7 @@ class Server(Process):
             world.watch.acknowledged(self, push, answer)
         if answer.sequence != self.sequencer.sequence:
             answer = PushReply(self.sequencer.sequence, answer.duplicate, answer.dropped)
+        self._hand(push)
         ready = self._busy_until if self._busy_until > world.loop.now else world.loop.now
         world.network.from_server(
             push.worker, ready, world.arithmetic.sizes.parameters, reply, answer, self._parameters
@@ -166,10 +229,15 @@ class Server(Process):
         for decided in decisions:
             if decided.dropped is not None:
                 continue
-            contributions = [ticket.contribution for ticket in decided.tickets]
+            contributions = [self._made_up(ticket) for ticket in decided.tickets]
             units = decided.units
             self.state = arithmetic.update(
-                self.state, contributions, units=len(units), factor=decided.rate, blend=decided.blend
+                self.state,
+                contributions,
+                units=len(units),
+                factor=decided.rate,
+                blend=decided.blend,
+                weights=decided.weights,
             )
             self._parameters = arithmetic.parameters(self.state)
             begun = self._busy_until if self._busy_until > now else now
@@ -185,11 +253,21 @@ class Server(Process):
         if world.watches:
             world.watch.applied(self, phase, sequence, tuple(ticket.push for ticket in decided.tickets), units)
         if world.logs_updates:
-            weight = float(len(units))
-            entry = Entry(phase.epoch.number, sequence, units, decided.base, decided.rate, weight, decided.blend)
-            self._log.write(entry)
+            epoch, weight = phase.epoch.number, float(len(units))
+            base, rate, blend, parts = decided.base, decided.rate, decided.blend, decided.parts
+            self._log.write(Entry(epoch, sequence, units, base, rate, weight, blend, parts=parts))
         if world.keeps_spans:
             self._spans.append(Span("apply", "server", begun, world.apply_secs, phase.epoch.number, len(units)))
+
+    def _made_up(self, ticket: Ticket) -> Any:
+        """Return a contribution, compensated for its staleness where the protocol says so."""
+        how, push = self.sequencer.compensation, ticket.push
+        if how is None:
+            return ticket.contribution
+        base, now, arithmetic = self._versions.base_of(push), self._parameters, self.world.arithmetic
+        made, self._squares = arithmetic.compensate(ticket.contribution, base, now, how, self._squares)
+        self._versions.settle(push)
+        return made
 
     # --- reports ---
 

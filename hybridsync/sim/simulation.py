@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from hybridsync.applylog import APPLY_LOG, FileApplyLog
 from hybridsync.durable import WorkdirLock, make_directory
 from hybridsync.errors import ConfigError, WorkdirError
 from hybridsync.opening import MemoryEpochs
@@ -134,6 +135,7 @@ def _simulate(
         "seed": config.seed,
         "epochs": epochs,
         "evaluator": evaluator,
+        "logs_updates": run.workdir is not None and config.telemetry.apply_log,
         "keeps_spans": run.workdir is not None and config.telemetry.timeline,
     }
     if file is None:
@@ -143,7 +145,14 @@ def _simulate(
         recorder = dataclasses.replace(recorder, events=ToldEvents(recorder.events, story))
         world = ToldWorld(story, run, scenario, arithmetic, recorder, loop, **options)
     recorder.events.write(
-        "run_started", epoch=0, reason="start", simulated=True, plan=config.plan, seed=config.seed, gradients=gradients
+        "run_started",
+        epoch=0,
+        reason="start",
+        simulated=True,
+        runtime="simulated",
+        plan=config.plan,
+        seed=config.seed,
+        gradients=gradients,
     )
     still_secs = max(STILL_SECS, 100 * _slowest_secs(scenario))
     loop.at(still_secs, _check_moves, world, still_secs, 0)
@@ -151,6 +160,8 @@ def _simulate(
         summary = world.run()
     finally:
         recorder.close()
+    if run.workdir is not None and gradients == "real":
+        _leave(run.workdir, world)
     return Result(
         config.seed,
         config.workers,
@@ -160,6 +171,23 @@ def _simulate(
         arithmetic.fingerprint(world.final),
         loop.num_calls,
     )
+
+
+def _leave(workdir: Path, world: World) -> None:
+    """Write down the final state and the updates, as far as they were noted, where a real run has them."""
+    from hybridsync.checkpoint import CheckpointStore
+    from hybridsync.resuming import CHECKPOINTS
+
+    saved = world.workdir.commits[-1]
+    store = CheckpointStore(workdir / CHECKPOINTS)
+    try:
+        store.save(saved.state, units=saved.capture.held.units, ledger=saved.ledger, run=saved.run)
+    finally:
+        store.close()
+    log = FileApplyLog(workdir / APPLY_LOG)
+    for entry in world.log:
+        log.write(entry)
+    log.flush()
 
 
 def _arithmetic(run: Run, gradients: Gradients) -> tuple[Arithmetic, Any]:

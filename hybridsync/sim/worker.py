@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 Units = tuple[int, ...]
 Serve = Callable[..., None]
-"""A server's `pull` or `push`."""
+"""What a server is called for: `pull`, `push`, `idle` or `ready`."""
+Answered = Callable[[PushReply | HybridSyncError, Any], None]
 EFFECTS = {kind.__name__: kind for kind in get_args(Effect)}
 PENDING: Any = object()
 """What a handler returns whose effect's result comes later."""
@@ -131,6 +132,7 @@ class Engine:
         self._handlers = {kind: getattr(self, name) for name, kind in EFFECTS.items() if hasattr(self, name)}
         self._asking = False
         self._wanted = 0
+        self._at_once = self.protocol.awaits_workers
         self._over = False
         self._device = self.world.network.cluster.device(worker.id)
 
@@ -196,7 +198,9 @@ class Engine:
         self._asking = True
         worker, allotment = self.worker, self.allotment
         completed = min(self.recorder.completed, allotment.known)
-        request = LeaseRequest(worker.id, worker.incarnation, self.phase.epoch, allotment.known, completed)
+        request = LeaseRequest(
+            worker.id, worker.incarnation, self.phase.epoch, allotment.known, completed, self._at_once
+        )
         worker.call("lease", lambda: self.world.units_for(request), self._given)
 
     def _given(self, reply: LeaseReply | HybridSyncError) -> None:
@@ -208,11 +212,20 @@ class Engine:
             return
         self.world.watch.leased(self.worker, self.phase, reply)
         self.allotment.extend(reply)
+        if self._at_once and self._wanted and self.allotment.lacks(self._wanted):
+            self._at_once = False  # from now on the answer may take its time
+            self.tell_idle()
+            return
         if self._wanted:
             count, self._wanted = self._wanted, 0
+            self._at_once = self.protocol.awaits_workers
             result = self.take(count)
             if result is not PENDING:
                 self.resume(result)
+
+    def tell_idle(self) -> None:
+        """Tell whoever waits for this worker that it has nothing to compute, and ask for units again."""
+        raise AssertionError(f"nobody waits for a worker of the {self.protocol.path.value} path")
 
     def compute_secs(self, unit: int) -> float:
         """Return how long this worker's device takes for `unit`, beginning now."""
@@ -233,6 +246,11 @@ class ServerEngine(Engine):
         self._sent_at = 0.0
         self._push: Push
         self._server: Server = self.world.at(phase.servers[0])
+
+    def tell_idle(self) -> None:
+        worker = self.worker
+        push = Push(self.phase.epoch, worker.id, worker.incarnation, (), 0)
+        self._send(worker.id, 0, self._server.idle, push, self._noted)
 
     def Lease(self, effect: Any) -> Any:
         allotment, count = self.allotment, effect.count
@@ -273,14 +291,21 @@ class ServerEngine(Engine):
         self._send(worker.id, size, self._server.push, push, contribution, self._answered)
         return PENDING
 
+    def Ready(self, effect: Any) -> Any:
+        units, base, _ = effect.gradient
+        worker, self._sent_at = self.worker, self.world.loop.now
+        push = Push(self.phase.epoch, worker.id, worker.incarnation, units, base)
+        self._send(worker.id, 0, self._server.ready, push, self._granted)
+        return PENDING
+
     def _insist(self, worker: int, size: int, serve: Serve, *message: Any) -> None:
         """Send what may get lost, or answered twice: as `Network.to_server` sends what arrives."""
         self._call += 1
-        self._try(self._call, size, serve, message[:-1])
+        self._try(self._call, size, serve, message[:-1], message[-1])
 
-    def _try(self, call: int, size: int, serve: Serve, message: tuple[Any, ...]) -> None:
+    def _try(self, call: int, size: int, serve: Serve, message: tuple[Any, ...], then: Answered) -> None:
         """Send again and again, until the first answer is here."""
-        if self._over or self._call != call or self.worker.halted(self._try, call, size, serve, message):
+        if self._over or self._call != call or self.worker.halted(self._try, call, size, serve, message, then):
             return
         world = self.world
 
@@ -288,19 +313,33 @@ class ServerEngine(Engine):
             if self._over or self._call != call or self.worker.halted(reply, answer, parameters):
                 return
             self._call += 1
-            self._answered(answer, parameters)
+            then(answer, parameters)
 
         world.network.to_server(self.worker.id, size, serve, *message, reply)
-        world.loop.after(world.retry_secs, self._try, call, size, serve, message)
+        world.loop.after(world.retry_secs, self._try, call, size, serve, message, then)
+
+    def _is_served(self, answer: PushReply | HybridSyncError) -> bool:
+        """Whether a call brought what it was made for; else the engine ends, if it has not."""
+        if self._over or isinstance(answer, PushReply):
+            return not self._over
+        if isinstance(answer, StaleIncarnation):  # another has this place: the process ends
+            self.worker.leave()
+        else:
+            self.revoke(f"{type(answer).__name__}: {answer}")
+        return False
+
+    def _noted(self, answer: PushReply | HybridSyncError, parameters: Any) -> None:
+        if self._is_served(answer):
+            self._ask()
+
+    def _granted(self, answer: PushReply | HybridSyncError, parameters: Any) -> None:
+        if self._is_served(answer):
+            self.recorder.wait("ready", "server", self._sent_at, self.world.loop.now)
+            self.resume(None)
 
     def _answered(self, answer: PushReply | HybridSyncError, parameters: Any) -> None:
-        if self._over:
-            return
-        if not isinstance(answer, PushReply):
-            if isinstance(answer, StaleIncarnation):  # another has this place: the process ends
-                self.worker.leave()
-            else:
-                self.revoke(f"{type(answer).__name__}: {answer}")
+        if not isinstance(answer, PushReply) or self._over:
+            self._is_served(answer)
             return
         push, world = self._push, self.world
         if push.units:

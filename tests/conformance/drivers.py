@@ -10,6 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from hybridsync.config import apply_overrides, load_config
+from hybridsync.run import Run
+from hybridsync.sim.simulation import simulate
 from hybridsync.trainer import Trainer
 from tests.multiprocess.job import Job
 
@@ -31,7 +34,17 @@ def run_in_processes(config_path: str, overrides: Sequence[str], workdir: Path) 
         return job.summary()
 
 
+def run_simulated(config_path: str, overrides: Sequence[str], workdir: Path) -> Summary:
+    """Run as `python -m launch.simulate --gradients=real` does: in virtual time."""
+    loaded = load_config(config_path)
+    config = apply_overrides(loaded.config, overrides)
+    task, optimizer = loaded.module.task(config), loaded.module.optimizer(config)
+    simulate(Run(config, task, optimizer, workdir, Path(config_path)), gradients="real")
+    return json.loads((workdir / "summary.json").read_text())
+
+
 DRIVERS: dict[str, Driver] = {
     "inprocess": run_in_process,
     "processes": run_in_processes,
+    "simulator": run_simulated,
 }

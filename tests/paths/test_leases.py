@@ -110,3 +110,21 @@ def test_a_chief_that_never_gives_anything_is_not_waited_for_forever(monkeypatch
     monkeypatch.setattr(leases_module, "LEASE_DEADLINE_SECS", 3.0)
     with pytest.raises(WaitTimeout, match=r"worker 2 .* 3 s .*epoch 1"):
         stream_of(Empty(), clock=clock).next(1)
+
+
+def test_idleness_is_told_once_and_only_then_may_the_chief_take_its_time():
+    chief, told = ScriptedChief(more((0, 1)), more(), more(), more((3, 4)), more(), more(final=True)), []
+    stream = LeaseStream(chief, 2, 1, phase_of(), ManualClock(), None, idle=lambda: told.append(len(chief.requests)))
+    assert stream.next(1) == (0,)
+    assert stream.next(1) == (3,)
+    assert (told, [request.at_once for request in chief.requests]) == ([2], [True, True, False, False])
+    assert stream.next(1) == ()
+    assert told == [2, 5], "and again the next time"
+
+
+def test_a_renewal_ahead_of_time_that_brings_nothing_is_no_idleness():
+    chief, ahead, told = ScriptedChief(more((0, 2)), more(), more((2, 3))), Later(), []
+    stream = LeaseStream(chief, 2, 1, phase_of(), ManualClock(), ahead, idle=lambda: told.append("idle"))
+    assert stream.next(1) == (0,)
+    ahead.run()
+    assert (stream.next(1), stream.next(1), told) == ((1,), (2,), [])

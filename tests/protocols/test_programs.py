@@ -6,20 +6,34 @@ import pytest
 
 from hybridsync import protocols
 from hybridsync.errors import PhaseRevoked
-from hybridsync.protocols.base import Arrival, Average, Compute, Lease, LocalUpdate, Path, Pull, PushPull
+from hybridsync.protocols.base import (
+    Apply,
+    Arrival,
+    Average,
+    Compute,
+    Grant,
+    Lease,
+    LocalUpdate,
+    Path,
+    Pull,
+    PushPull,
+    Ready,
+    Release,
+)
 
 STREAM = [(7,), (8,), ()]  # a last short step leaves one member idle
-ARRIVALS = [(0, (7,), 0), (1, (8,), 1), (0, (9,), 1), (2, (10,), 3)]
+STORY = "0 1 2 3 0 1 2 0 1 0 1 0 1 0 1 0 0 3 leave:3 0 0 1 join:3 2 3 idle:1 0 2 3 0 last"
 RESULTS = {
     Pull: "parameters",
     Compute: "gradient",
     Average: "mean",
     LocalUpdate: None,
     PushPull: "parameters",
+    Ready: None,
 }
 ENGINE_EFFECTS = {
     Path.SYNC: {Lease, Compute, Average, LocalUpdate},
-    Path.SERVER: {Lease, Pull, Compute, PushPull},
+    Path.SERVER: {Lease, Pull, Compute, PushPull, Ready},
 }
 
 
@@ -50,18 +64,60 @@ def play(protocol, events: int | None = None):
             result = f"{handle} {count}" if handle else None
 
 
+class Tale:
+    """What a rule does in the course of a story; a worker that is not answered does not push again."""
+
+    def __init__(self, protocol):
+        self.rule, self.asks = protocol.server_rule((0, 1, 2, 3)), any(type(e) is Ready for e in play(protocol))
+        self.version, self.bases, self.waiting, self.owners = 0, dict.fromkeys(range(4), 0), set(), {}
+        self.lines = []
+
+    def tell(self):
+        for number, event in enumerate(STORY.split(), start=1):
+            what, _, worker = event.partition(":")
+            if what.isdigit():
+                if int(what) not in self.waiting:
+                    self.waiting.add(int(what))
+                    self.push(int(what), number)
+            elif worker:
+                self.bases[int(worker)] = self.version
+                self.waiting.discard(int(worker))
+                self.carry_out(f"{what} of worker {worker}", getattr(self.rule, f"on_{what}")(int(worker)), number)
+            else:
+                self.carry_out("no other push can come", self.rule.on_last(), number)
+        return self.lines
+
+    def push(self, worker, number):
+        if self.asks:
+            self.carry_out(f"worker {worker} is ready", self.rule.on_ready(worker, number / 10), number)
+        else:
+            self.transfer(worker, number, number / 10)
+
+    def transfer(self, worker, number, at):
+        arrival = Arrival(len(self.owners) + 1, worker, (number,), self.version - self.bases[worker], at)
+        self.owners[arrival.push_id] = worker
+        what = f"worker {worker} pushes {arrival.push_id}, {arrival.staleness} updates old"
+        self.carry_out(what, self.rule.on_push(arrival), number)
+
+    def carry_out(self, what, actions, number):
+        self.lines.append(f"{what} -> {', '.join(map(str, actions)) or 'nothing'}")
+        for action in actions:
+            self.version += isinstance(action, Apply)
+            if isinstance(action, Release):
+                self.bases[self.owners[action.push]] = self.version
+                self.waiting.discard(self.owners[action.push])
+        for action in actions:
+            if isinstance(action, Grant):
+                self.transfer(action.worker, number, number / 10 + 0.05)
+
+
 @pytest.mark.parametrize("name", sorted(protocols.REGISTRY))
 def test_a_protocol_plays_as_in_its_golden_transcript(name, golden):
     protocol = protocols.parse(name)
     lines = [f"# {name}: a worker of four, with units 7 and 8"] + [str(effect) for effect in play(protocol)]
     if protocol.path is Path.SERVER:
-        rule = protocol.server_rule((0, 1, 2, 3))
-        lines.append(f"# {name}: the server's rule")
-        for number, (worker, units, staleness) in enumerate(ARRIVALS, start=1):
-            arrival = Arrival(number, worker, units, staleness)
-            lines.append(f"{arrival} -> {rule.on_push(arrival)}")
-        lines.append(f"worker 3 leaves -> {rule.on_leave(3)}")
-        lines.append(f"worker 4 joins -> {rule.on_join(4)}")
+        lines.append(f"# {name}: the server's rule, a push or an event each tenth of a second")
+        lines += Tale(protocol).tell()
     golden(f"protocol_{name}.txt", "\n".join(lines) + "\n")
 
 

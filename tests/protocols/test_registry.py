@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 
 from hybridsync import protocols
-from hybridsync.errors import PlanError
+from hybridsync.errors import ConfigError, PlanError
 from hybridsync.plan import Plan
 from hybridsync.protocols.asp import Asp
 from hybridsync.protocols.base import Path, Protocol, ServerRule
@@ -64,18 +64,53 @@ def test_a_switch_is_read_as_what_it_says(text, value):
     ("spec", "named"),
     [
         ("bps", "did you mean 'bsp'"),
-        ("nothing_like_it", "known: asp, bounded, bsp"),
+        ("nothing_like_it", "known: asp, backup, bounded, bsp, bsp_server"),
         ("bounded(stalenes=3)", "did you mean 'staleness'"),
         ("bounded(staleness=three)", "'three' is not a int"),
         ("bounded(staleness=1.5)", "'1.5'"),
         ("bounded(strict=no)", "'no' is not a bool"),
         ("bsp(n=4)", "no argument 'n'"),
+        ("asp(staleness_rule=cutt)", "known: none, rate, cut, dc, dc_adaptive"),
+        ("asp(max_delay=3)", "max_delay of 1 or more with staleness_rule=cut"),
+        ("ssp(staleness_rule=cut,max_delay=-1)", "max_delay=-1"),
+        ("gba(compensation=2)", "a positive one with staleness_rule=dc or dc_adaptive"),
     ],
 )
 def test_what_no_protocol_understands_is_refused_by_name(spec, named):
     with pytest.raises(PlanError) as refusal:
         protocols.parse(spec)
     assert named in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "named"),
+    [
+        ("backup(m=5)", "an m from 1 to 4, or 0 for 3"),
+        ("backup(m=-1)", "m=-1"),
+        ("ssp(staleness=-1)", "a staleness of 0 or more"),
+        ("dssp(range=-2)", "a range of 0 or more"),
+        ("gba(batch=-1)", "a batch of 0 or more"),
+        ("hsp(stale=-1)", "a stale of 0 or more"),
+        ("hsp(rho=nan)", "rho=nan"),
+    ],
+)
+def test_what_would_wait_for_ever_is_refused_before_anything_starts(spec, named):
+    with pytest.raises(ConfigError) as refusal:
+        protocols.parse(spec).server_rule((0, 1, 2, 3))
+    assert named in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "bound"),
+    [
+        *(("asp", None), ("bsp_server", 0), ("backup", 0), ("ssp", 21), ("ssp(staleness=0)", 3), ("dssp", 93)),
+        *(("gba", 4), ("hsp", 1), ("hsp(stale=0)", 0), ("asp(staleness_rule=cut)", 3)),
+        *(("asp(staleness_rule=rate)", None), ("ssp(staleness_rule=cut,max_delay=2)", 1)),
+        ("gba(staleness_rule=cut,max_delay=9)", 4),
+    ],
+)
+def test_staleness_is_bounded_by_the_rule_or_by_the_cut_whichever_is_less(spec, bound):
+    assert protocols.parse(spec).staleness_bound(4) == bound
 
 
 @pytest.mark.parametrize(("protocol", "units", "rate"), [(Bsp(), 4, 4.0), (Asp(), 1, 1.0)])

@@ -62,9 +62,10 @@ def trained_by_threads(cluster: Cluster, phase, units: int = UNITS, num_workers:
             future.result(timeout=100)
 
 
-def replayed(cluster: Cluster):
-    """Return the state after the log's updates, computed in one piece."""
-    phase = LoggedPhase(1, "asp", (0, 1, 2, 3), 0, "inprocess", "", tuple(cluster.log.entries))
+def replayed(cluster: Cluster, spec: str = "asp", rate: float | None = None):
+    """Return the state after the log's updates, computed in one piece, at another rate where one is given."""
+    entries = [entry if rate is None else replace(entry, rate=rate) for entry in cluster.log.entries]
+    phase = LoggedPhase(1, spec, (0, 1, 2, 3), 0, "inprocess", "", tuple(entries))
     start = jax.device_put(jax.tree.map(np.copy, cluster.state))
     return jax.device_get(on_one_device(cluster.programs, start, phase, lambda update: None))
 
@@ -103,6 +104,20 @@ class PairRule(ServerRule):
         pushes = tuple(held.push_id for held in sorted(self.held, key=lambda held: -held.worker))
         self.held = []
         return [Apply(pushes, rate=2.0), *map(Release, pushes)]
+
+
+@pytest.mark.parametrize("num_servers", [1, 3])
+@pytest.mark.parametrize(
+    "spec", ["asp(staleness_rule=dc)", "gba(staleness_rule=dc_adaptive)", "asp(staleness_rule=rate)"]
+)
+def test_what_is_made_up_for_staleness_is_the_same_on_every_server_and_in_one_piece(num_servers, spec):
+    cluster = Cluster(programs(), num_servers)
+    phase = cluster.enter(spec=spec)
+    trained_by_threads(cluster, phase)
+    capture, state = cluster.captured(phase)
+    assert capture.applied == ((0, UNITS),)
+    assert fingerprint(state) == fingerprint(replayed(cluster, spec)) != fingerprint(replayed(cluster, "asp", rate=1.0))
+    assert cluster.failures == []
 
 
 @pytest.mark.parametrize("num_servers", [1, 3])

@@ -6,16 +6,22 @@ import dataclasses
 
 import pytest
 
+from hybridsync import protocols
 from hybridsync.applylog import Entry
+from hybridsync.protocols.base import Path
 from hybridsync.sim.checks import Violation, replay
 from hybridsync.sim.cluster import Cluster, Costs, Death, Device, Link, Scenario
 from hybridsync.sim.schedules import PLANS, Schedule, draw
 from hybridsync.sim.trials import Outcome, try_schedule
-from tests.sim.schedules import COMMAND, main, runs, try_seed
+from tests.sim.schedules import COMMAND, command, main, runs, try_seed
 
 SEEDS = 1000
 PARTS = 10
 SLOW = Link(1e-4, 1e6)
+OTHERS = [
+    *(name for name, cls in sorted(protocols.REGISTRY.items()) if cls.path is Path.SERVER and name != "asp"),
+    *("backup(m=1)", "hsp(rho=0.0,stale=2)", "gba(staleness_rule=rate)", "asp(staleness_rule=dc_adaptive)"),
+]
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -25,6 +31,16 @@ def test_whatever_happens_the_accounts_are_exact_and_the_run_ends(part):
             try_seed(seed)
         except AssertionError as violation:
             violation.add_note(f"see it again: {COMMAND.format(seed)}")
+            raise
+
+
+@pytest.mark.parametrize("protocol", OTHERS)
+def test_the_same_faults_break_no_other_protocol_of_the_server_path(protocol):
+    for seed in range(5000, 5000 + SEEDS // 40):
+        try:
+            try_seed(seed, protocol)
+        except AssertionError as violation:
+            violation.add_note(f"see it again: {command(seed, protocol)}")
             raise
 
 
