@@ -76,7 +76,8 @@ def test_staleness_is_reported_where_there_is_any(run, name):
     assert 0 <= staleness["mean"] <= staleness["p95"] <= staleness["max"]
     bound = protocols.parse(name).staleness_bound(WORKERS)
     assert staleness["max"] <= (math.inf if bound is None else bound)
-    assert bound == 0 or staleness["max"] > 0, "so many equal workers are never in step by themselves"
+    cautious = bound is not None and bound <= 1
+    assert cautious or staleness["max"] > 0, "so many equal workers are never in step by themselves"
     lines = lines_of(workdir / "metrics.jsonl")
     assert max(line["staleness"]["max"] for line in lines) <= staleness["max"]
 
