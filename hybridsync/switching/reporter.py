@@ -364,7 +364,11 @@ class Reporter:
         return self._seconds + (self._clock.monotonic() - first if first else 0.0)
 
     def finish(self, how: Any, error: str | None) -> Summary:
-        """Write the last metrics and the summary, and return it."""
+        """Write the last metrics and the summary, and return it.
+
+        A run that failed calls no hooks any more: it may be one of them that ended it, and would do so again.
+        """
+        self._hooks = [] if how == "failed" else self._hooks
         self.tick()
         if self._phase is not None and (self._chief.num_applied > self._last[1] or self._loss[1]):
             self._write_metrics(self._clock.monotonic(), self._chief.num_applied)

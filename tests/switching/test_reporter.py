@@ -345,6 +345,17 @@ def test_hooks_are_called_at_their_units_and_once_however_many_were_passed(make_
     assert [line["units"] for line in desk.metrics()] == [29, 30, 55, 60], "each with the metrics of its moment"
 
 
+def test_a_hook_that_ended_the_run_is_not_called_again_by_its_end(make_desk: Callable[..., Desk]) -> None:
+    def fail(metrics: Any) -> None:
+        raise ZeroDivisionError("the hook's own")
+
+    desk = make_desk(hooks=[(fail, 10)])
+    with pytest.raises(ZeroDivisionError):
+        desk.after(0.1, num_applied=12)
+    desk.chief.num_applied = 24
+    assert desk.reporter.finish("failed", "a hook's own error").exit == "failed"
+
+
 # --- what else a tick takes, and the end ---
 
 
