@@ -28,8 +28,10 @@ lint: $(STAMP) types
 types: $(STAMP)
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
+# Jobs of several processes are hurt at chosen moments: they have the cores to themselves, one after another.
 unit: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --ignore=tests/multiprocess
+	$(BIN)/python -m pytest tests/multiprocess
 
 soak: $(STAMP)
 	$(BIN)/python -m pytest -m soak --timeout=3600
