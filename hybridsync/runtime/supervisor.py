@@ -98,6 +98,7 @@ class Supervisor:
         self._connect = connect
         self._say = say
         self._roles: dict[tuple[str, int], RoleProcess] = {}
+        self._lives: dict[tuple[str, int], int] = {}
         self._spare: RoleProcess | None = None
         self._spare_at = 0.0
         self._service: Service | None = None
@@ -205,6 +206,7 @@ class Supervisor:
             process = spare
             process.take_place(role_id, life, log_path)
         self._roles[role, role_id] = process
+        self._lives[role, role_id] = life
         self._note("role_started", role, role_id, process.pid, reason)
         if self._chief_address:
             process.send_spec(self._role_spec(process, str(log_path.absolute()) if spare else ""))
@@ -293,7 +295,7 @@ class Supervisor:
         elif process.error is not None and process.error[1] == EXIT_REFUSED:
             self._say(f"error: {process.error[0]}")
             self._exit_code = EXIT_REFUSED
-        elif self._over or code in (EXIT_COMPLETED, EXIT_PREEMPTED):
+        elif self._over or (code in (EXIT_COMPLETED, EXIT_PREEMPTED) and self._chief_serves):
             return
         else:
             self._note("role_lost", process.role, process.role_id, process.pid, reason, process.unit)
@@ -312,9 +314,8 @@ class Supervisor:
             failing = code not in _KILLED_FROM_OUTSIDE and self._crash_loop.add("chief")
             if not self._chief_address or failing:
                 self._fail(f"the chief was lost ({reason}); {_RESUME}", process, code)
-            else:  # which unit ends processes is known to the chief's memory alone
-                self._outbox.extend(("role_lost", event) for event in self._ended_on_units)
-                self._start("chief", 0, process.life + 1, f"restart after {reason}")
+            else:
+                self._restart_chief(process, f"restart after {reason}")
             return
         if process.error is not None:
             self._say(f"error: {process.error[0]}")
@@ -325,6 +326,17 @@ class Supervisor:
             for other in self._roles.values():
                 other.wait_ended(deadline - SYSTEM_CLOCK.monotonic())
         self._exit_code = code
+
+    def _restart_chief(self, process: RoleProcess, reason: str) -> None:
+        """Start the next chief; what only the memory of the last one held is told, or done, again."""
+        self._outbox.extend(("role_lost", event) for event in self._ended_on_units)
+        if self._preempt_deadline is not None and ("preempt", None) not in self._outbox:
+            self._outbox.append(("preempt", None))
+        self._start("chief", 0, process.life + 1, reason)
+        self._over = False
+        if not self._num_signals:  # it may have ended the run, but not itself: whoever heard of that has left
+            for role, role_id in sorted(self._lives.keys() - self._roles.keys()):
+                self._start(role, role_id, self._lives[role, role_id] + 1, reason)
 
     def _fail(self, message: str, process: RoleProcess, code: int = EXIT_FAILED) -> None:
         """End the run as our fault; the log says nothing about a process that was killed from outside."""

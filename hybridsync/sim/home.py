@@ -246,6 +246,7 @@ class Hosts:
         self._world = world
         self._lives: dict[tuple[str, int], int] = {}
         self._unheard: list[RoleEvent] = []
+        self._gone: list[Process] = []
         self.ended_on: Counter[int] = Counter()
         self.newest: dict[tuple[str, int], Process] = {}
 
@@ -281,7 +282,11 @@ class Hosts:
 
     def left(self, process: Process) -> None:
         """Follow a process that has ended by itself with another one, unless the run is over."""
-        if self.newest[process.role, process.id] is process and not self._world.chief.over:
+        if self.newest[process.role, process.id] is not process:
+            return
+        if self._world.chief.over:
+            self._gone.append(process)
+        else:
             self._end(process, "exit 70", None)
 
     def replace(self, worker: int) -> None:
@@ -305,7 +310,10 @@ class Hosts:
             self._world.chief.role_lost(event)
 
     def tell(self) -> None:
-        """Tell a new chief whom the last one did not live to hear of."""
+        """Tell a new chief whom the last one did not live to hear of; who took the run for over starts again."""
+        gone, self._gone = self._gone, []
+        for process in gone:
+            self._start_again(process)
         unheard, self._unheard = self._unheard, []
         for event in unheard:
             self._world.chief.role_lost(event)

@@ -254,6 +254,31 @@ def test_a_killed_chief_is_restarted_at_its_address_and_told_what_happened(begin
     assert run.end() == (0, "")
 
 
+def test_who_left_because_the_run_was_over_is_back_for_a_chief_that_did_not_live_to_end_it(begin: Begin) -> None:
+    run = begin()
+    pids = run.started()
+    os.kill(pids["worker", 1], signal.SIGUSR2)
+    assert gone(pids["worker", 1])
+    os.kill(pids["chief", 0], signal.SIGKILL)
+    assert run.wait_call(call="role_started", role="chief")["reason"] == "restart after signal SIGKILL"
+    back = run.wait_call(call="role_started", role="worker", id=1)["pid"]
+    assert run.spec_of(back)["life"] == 1
+    os.kill(run.wait_spec(role="chief", life=1)["pid"], signal.SIGUSR2)
+    assert run.end() == (0, "")
+
+
+def test_a_chief_killed_while_it_saves_for_a_preemption_is_followed_by_one_that_is_asked_again(begin: Begin) -> None:
+    run = begin(deaf_to_preempt=True)
+    pids = run.started()
+    run.process.send_signal(signal.SIGTERM)
+    run.wait_call(call="preempt")
+    os.kill(pids["chief", 0], signal.SIGKILL)
+    assert run.wait_call(call="role_started", role="chief")["reason"] == "restart after signal SIGKILL"
+    run.wait_call(call="preempt")
+    os.kill(run.wait_spec(role="chief", life=1)["pid"], signal.SIGUSR1)
+    assert run.end() == (75, "")
+
+
 def test_a_restarted_chief_is_told_again_which_units_processes_ended_on(begin: Begin) -> None:
     run = begin({"worker 0 life 0": {"unit": 17, "exit": 3}})
     first = run.wait_call(call="role_lost", role="worker")
