@@ -161,6 +161,8 @@ class _Pushes:
                         f"update {entry.sequence} was computed on version {part.base}, which nobody was handed"
                     )
                 self._push(senders[index] if senders else self._sender(entry.sequence, part.base), part)
+            for worker in senders or ():  # all of them were held until the last one's push
+                self._await(worker)
             for version in entry.bases:
                 if last_use[version] == entry.sequence:
                     del self._versions[version]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any, TextIO
 
-from hybridsync.applylog import Entry
+from hybridsync.applylog import ApplyLog, Entry
 from hybridsync.messages import LeaseReply, Push, PushReply
 from hybridsync.plan import Phase
 from hybridsync.sim.loop import Loop
@@ -82,24 +82,27 @@ class ToldWorld(World):
 
     def __init__(self, story: Story, *arguments: Any, **options: Any) -> None:
         self._story = story
-        super().__init__(*arguments, watch=story, logs_updates=True, **options)
+        super().__init__(*arguments, watch=story, **{**options, "logs_updates": True})
 
     def apply_log(self) -> _Told:
-        return _Told(self._story)
+        return _Told(self._story, super().apply_log())
 
 
 class _Told:
     """One role's updates, told at once (see `hybridsync.applylog.ApplyLog`)."""
 
-    def __init__(self, story: Story) -> None:
-        self._story = story
+    def __init__(self, story: Story, log: ApplyLog) -> None:
+        self._story, self._log = story, log
 
     def write(self, entry: Entry) -> None:
         self._story.updated(entry)
+        self._log.write(entry)
 
-    def flush(self) -> None: ...
+    def flush(self) -> None:
+        self._log.flush()
 
-    def clear(self) -> None: ...
+    def clear(self) -> None:
+        self._log.clear()
 
 
 class ToldEvents:

@@ -83,6 +83,16 @@ def test_a_simulated_runs_order_leads_to_its_bits() -> None:
     assert fingerprint(follow(run, [phase], RealArithmetic(run))) == fingerprint(world.final)
 
 
+@pytest.mark.parametrize(
+    "spec", ["bsp_server", "ssp(staleness=1)", "gba(batch=3)", "backup", "gba(staleness_rule=rate)"]
+)
+def test_the_order_of_pushes_that_are_held_leads_to_its_bits(spec: str) -> None:
+    run = run_of(spec, workers=4)
+    world = simulate(run, logs_updates=True)
+    phase = Phase(1, spec, (0, 1, 2, 3), tuple(world.log))
+    assert fingerprint(follow(run, [phase], RealArithmetic(run))) == fingerprint(world.final)
+
+
 def test_an_order_that_the_protocol_does_not_have_is_refused() -> None:
     run = run_of("asp", workers=4)
     log = simulate(run, logs_updates=True).log
