@@ -330,9 +330,9 @@ class Supervisor:
     def _restart_chief(self, process: RoleProcess, reason: str) -> None:
         """Start the next chief; what only the memory of the last one held is told, or done, again."""
         self._outbox.extend(("role_lost", event) for event in self._ended_on_units)
+        self._start("chief", 0, process.life + 1, reason)
         if self._preempt_deadline is not None and ("preempt", None) not in self._outbox:
             self._outbox.append(("preempt", None))
-        self._start("chief", 0, process.life + 1, reason)
         self._over = False
         if not self._num_signals:  # it may have ended the run, but not itself: whoever heard of that has left
             for role, role_id in sorted(self._lives.keys() - self._roles.keys()):
