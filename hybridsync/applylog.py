@@ -1,11 +1,17 @@
 """The apply log: one JSON line for every update, from which `launch.replay` computes the run again, bit for bit.
 
-    {"epoch", "sequence", "units", "base", "rate", "weight", "blend"[, "slots"]}
+    {"epoch", "sequence", "units", "base", "rate", "weight", "blend"[, "slots"][, "stepped"]}
+    {"epoch", "sequence", "left"}
 
 `sequence` counts updates, `base` is the sequence of the parameters the gradient was computed on, `rate` the
 protocol's factor on the schedule's learning rate, `weight` the units in the update, `blend` the share of the new model
 statistics. Under lock-step the units stand in member order and `base` is `sequence - 1`; `slots` are the positions in
 the mesh of the members whose units they are, and left out where those are the first ones.
+
+Where workers step by themselves, what a push holds depends on all that its worker has done before. So `stepped` says
+of each of an update's pushes [worker, incarnation, life, base, number of units]: an incarnation begins with the phase's
+optimizer state, each of its lives with the worker's own. At the end of such a phase `left` names the workers, as
+[worker, incarnation], whose optimizer states the phase left behind; their mean is the next one's.
 
 Every member of a mesh notes every update; whoever is captured writes down what the file does not hold yet, so that a
 member's death loses none.
@@ -18,13 +24,32 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 APPLY_LOG = "apply_log"
 """Its name in the workdir."""
 
 _TAIL_BYTES = 1 << 20
 """More than the longest line, and less than is noticed."""
+
+
+class Stepped(NamedTuple):
+    """One push of a worker that steps by itself, within an update (see the module's docstring)."""
+
+    worker: int
+    incarnation: int
+    life: int
+    base: int
+    num_units: int
+
+
+@dataclass(frozen=True)
+class Left:
+    """Whose optimizer states a phase left behind (see the module's docstring)."""
+
+    epoch: int
+    sequence: int
+    left: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -39,6 +64,7 @@ class Entry:
     weight: float
     blend: float
     slots: tuple[int, ...] = ()
+    stepped: tuple[Stepped, ...] = ()
 
     def by_slot(self) -> dict[int, int]:
         """Return the unit of each position in the mesh that contributed one."""
@@ -48,8 +74,8 @@ class Entry:
 class ApplyLog(Protocol):
     """Where updates are written down."""
 
-    def write(self, entry: Entry) -> None:
-        """Note one update; the caller serialises the calls."""
+    def write(self, entry: Entry | Left) -> None:
+        """Note one update, or the end of a phase; the caller serialises the calls."""
         ...
 
     def flush(self) -> None:
@@ -68,7 +94,7 @@ class ApplyLog(Protocol):
 class NullApplyLog:
     """Keeps nothing."""
 
-    def write(self, entry: Entry) -> None: ...
+    def write(self, entry: Entry | Left) -> None: ...
 
     def flush(self) -> None: ...
 
@@ -80,17 +106,17 @@ class FileApplyLog:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._entries: list[Entry] = []
+        self._entries: list[Entry | Left] = []
 
-    def write(self, entry: Entry) -> None:
+    def write(self, entry: Entry | Left) -> None:
         self._entries.append(entry)
 
     def flush(self) -> None:
         entries, self._entries = self._entries, []
         if not entries:
             return
-        end, sequence = _tail(self._path)
-        lines = [_line(entry) for entry in entries if entry.sequence > sequence]
+        end, last = _tail(self._path)
+        lines = [_line(entry) for entry in entries if _place(entry) > last]
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
             os.ftruncate(descriptor, end)
@@ -107,17 +133,31 @@ class FileApplyLog:
         self._entries = []
 
 
-def _line(entry: Entry) -> str:
+def _line(entry: Entry | Left) -> str:
     fields = asdict(entry)
-    if not entry.slots:
-        del fields["slots"]
+    for optional in ("slots", "stepped"):
+        if not fields.get(optional, True):
+            del fields[optional]
     return json.dumps(fields, separators=(",", ":")) + "\n"
 
 
-def _tail(path: Path) -> tuple[int, int]:
-    """Return where the last whole line ends, and its sequence; a writer that was killed may leave a torn one."""
+def _place(entry: Entry | Left) -> tuple[int, bool]:
+    """Return what orders the lines: the end of a phase comes behind its last update."""
+    return entry.sequence, isinstance(entry, Left)
+
+
+def _parse(line: str | bytes) -> Entry | Left:
+    fields = json.loads(line)
+    if "left" in fields:
+        return Left(**{**fields, "left": tuple(map(tuple, fields["left"]))})
+    fields["stepped"] = tuple(Stepped(*push) for push in fields.get("stepped", ()))
+    return Entry(**{**fields, "units": tuple(fields["units"]), "slots": tuple(fields.get("slots", ()))})
+
+
+def _tail(path: Path) -> tuple[int, tuple[int, bool]]:
+    """Return where the last whole line ends, and its place; a writer that was killed may leave a torn one."""
     if not path.exists():
-        return 0, 0
+        return 0, (0, False)
     with open(path, "rb") as log:
         size = log.seek(0, os.SEEK_END)
         start = max(0, size - _TAIL_BYTES)
@@ -125,23 +165,27 @@ def _tail(path: Path) -> tuple[int, int]:
         tail = log.read()
     end = tail.rfind(b"\n") + 1
     if not end:
-        return 0, 0
-    last = tail[:end].splitlines()[-1]
-    return start + end, json.loads(last)["sequence"]
+        return 0, (0, False)
+    return start + end, _place(_parse(tail[:end].splitlines()[-1]))
 
 
 def read(path: Path) -> Iterator[Entry]:
-    """Yield the entries in file order; a torn last line is ignored.
+    """Yield the updates in file order (see `records`)."""
+    yield from (record for record in records(path) if isinstance(record, Entry))
+
+
+def records(path: Path) -> Iterator[Entry | Left]:
+    """Yield what was written in file order; a torn last line is ignored.
 
     Raises:
       OSError: the file cannot be read.
       ValueError: a whole line is not JSON.
+      TypeError: it is no entry.
     """
     with open(path) as lines:
         for line in lines:
             if line.endswith("\n"):
-                fields = json.loads(line)
-                yield Entry(**{**fields, "units": tuple(fields["units"]), "slots": tuple(fields.get("slots", ()))})
+                yield _parse(line)
 
 
 def cut(path: Path, sequence: int) -> int:
@@ -161,10 +205,10 @@ def cut(path: Path, sequence: int) -> int:
     if not path.exists():
         return 0
     end, last = _tail(path)
-    if last <= sequence and end == path.stat().st_size:
+    if last[0] <= sequence and end == path.stat().st_size:
         return 0
     kept, removed = [], 0
-    for entry in read(path):
+    for entry in records(path):
         if entry.sequence <= sequence:
             kept.append(_line(entry))
         else:

@@ -143,6 +143,7 @@ class LeaseRequest:
     Args:
       known: units received so far in this phase (the mesh's common stream under lock-step).
       completed: how many of them are done.
+      wanted: units that the worker takes at a time.
     """
 
     worker: int
@@ -150,6 +151,7 @@ class LeaseRequest:
     epoch: Epoch
     known: int
     completed: int
+    wanted: int = 1
 
 
 @dataclass(frozen=True)
@@ -268,6 +270,7 @@ class Push(NamedTuple):
         asked for parameters, the sequence that is wanted.
       non_finite: the first entry of the contribution that is no finite number, as another server than the primary
         named it to the worker; "" where it named none.
+      life: how often the worker's program was begun anew in this phase, for replays.
     """
 
     epoch: Epoch
@@ -276,6 +279,7 @@ class Push(NamedTuple):
     units: tuple[int, ...]
     base: int
     non_finite: str = ""
+    life: int = 0
 
 
 @dataclass(frozen=True)
@@ -306,11 +310,15 @@ class PushReply(NamedTuple):
       sequence: of the parameters that come with the reply.
       duplicate: the units had already been applied or dropped; nothing was done now.
       dropped: reason, when the units were finally dropped; "" otherwise.
+      units, own, fastest: progress of those parameters (see `protocols.base.Version`); 0 where nobody asks for it.
     """
 
     sequence: int
     duplicate: bool = False
     dropped: str = ""
+    units: int = 0
+    own: int = 0
+    fastest: int = 0
 
 
 STARTED_FIRST = "start"

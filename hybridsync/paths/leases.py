@@ -55,8 +55,16 @@ class LeaseStream:
         """Units taken so far in this phase."""
         return self._units.position
 
-    def next(self, count: int) -> tuple[int, ...]:
+    def at_hand(self, count: int) -> tuple[int, ...]:
+        """Return up to `count` of the units that are here already."""
+        return self._units.take(count)
+
+    def next(self, count: int, *, some: bool = False) -> tuple[int, ...]:
         """Return the next `count` units, waiting for them; fewer only at the phase's end, none behind it.
+
+        Args:
+          count: how many.
+          some: whether fewer will do, too, where the chief has no more to give now.
 
         Raises:
           StaleEpoch, StaleIncarnation: this worker is out of date.
@@ -64,8 +72,10 @@ class LeaseStream:
         """
         deadline = self._clock.monotonic() + LEASE_DEADLINE_SECS
         while self._units.lacks(count):
-            renewal = self._renewal
-            self._extend(renewal.result(timeout=LEASE_DEADLINE_SECS) if renewal else self._ask(self.position))
+            renewal, known = self._renewal, self._units.known
+            self._extend(renewal.result(timeout=LEASE_DEADLINE_SECS) if renewal else self._ask(self.position, count))
+            if some and self._units.known == known > self.position:
+                break
             if self._clock.monotonic() > deadline:
                 raise WaitTimeout(
                     f"worker {self._worker} got no units from the chief for {LEASE_DEADLINE_SECS:g} s in epoch "
@@ -73,19 +83,21 @@ class LeaseStream:
                 )
         completed, units = self.position, self._units.take(count)
         if self._ahead is not None and self._units.is_low:
-            self._renew(self._ahead, completed)
+            self._renew(self._ahead, completed, count)
         return units
 
-    def _renew(self, ahead: Executor, completed: int) -> None:
+    def _renew(self, ahead: Executor, completed: int, wanted: int) -> None:
         """Fetch more before they are needed: the answer may take long, and units in hand are not to wait for it."""
         if self._renewal is None:
-            self._renewal = ahead.submit(self._ask, completed)
+            self._renewal = ahead.submit(self._ask, completed, wanted)
         elif self._renewal.done():
             self._extend(self._renewal.result())
 
-    def _ask(self, completed: int) -> LeaseReply:
-        request = LeaseRequest(self._worker, self._incarnation, self._phase.epoch, self._units.known, completed)
-        return self._chief.lease(request)
+    def _ask(self, completed: int, wanted: int) -> LeaseReply:
+        known = self._units.known
+        return self._chief.lease(
+            LeaseRequest(self._worker, self._incarnation, self._phase.epoch, known, completed, wanted)
+        )
 
     def _extend(self, reply: LeaseReply) -> None:
         self._renewal = None

@@ -11,8 +11,11 @@ from hybridsync.plan import Plan, Stage
 from hybridsync.protocols.asp import Asp
 from hybridsync.protocols.base import Protocol
 from hybridsync.protocols.bsp import Bsp
+from hybridsync.protocols.diloco import DiLoCo
+from hybridsync.protocols.localsgd import LocalSgd
+from hybridsync.protocols.psplus import PsPlus
 
-REGISTRY: dict[str, type[Protocol]] = {cls.name: cls for cls in (Asp, Bsp)}
+REGISTRY: dict[str, type[Protocol]] = {cls.name: cls for cls in (Asp, Bsp, DiLoCo, LocalSgd, PsPlus)}
 
 
 def resolve(stage: Stage) -> Protocol:

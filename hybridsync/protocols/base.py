@@ -14,10 +14,48 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 Handle = Any
 """A value that only the driver looks into: parameters, a gradient, a mean."""
+
+
+class Version(NamedTuple):
+    """What a Pull or a PushPull results in: a parameters handle, whose progress a program may read.
+
+    The progress is told where workers step by themselves (`Protocol.local`), and 0 elsewhere.
+
+    Args:
+      sequence: updates applied to these parameters, in the whole run.
+      parameters: for the driver alone.
+      units: units applied to them, in the whole run.
+      own: units of this worker that are in them, of this phase.
+      fastest: the most units of one worker that are in them, of this phase.
+    """
+
+    sequence: int
+    parameters: Handle
+    units: int = 0
+    own: int = 0
+    fastest: int = 0
+
+
+class Outer(NamedTuple):
+    """An update by an optimizer of the server's own: Nesterov's momentum on the mean contribution.
+
+    Args:
+      name: under which the momentum is kept in the training state.
+      rate: its learning rate.
+      momentum: its coefficient; 0 is plain descent.
+    """
+
+    name: str
+    rate: float
+    momentum: float
+
+
+Change = Literal["optimizer", "add"] | Outer
+"""What an update does with the mean of its contributions: hands it to the run's optimizer, subtracts it, or `Outer`."""
 
 
 class Path(Enum):
@@ -43,7 +81,7 @@ class Lease:
 
 
 class Pull(NamedTuple):
-    """Fetch the server's current parameters. Result: a parameters handle."""
+    """Fetch the server's current parameters. Result: a `Version`."""
 
 
 class Compute(NamedTuple):
@@ -66,12 +104,56 @@ class LocalUpdate(NamedTuple):
 
 
 class PushPull(NamedTuple):
-    """Push a gradient and wait for the server's release. Result: a parameters handle, newest at the release."""
+    """Push a gradient and wait for the server's release. Result: a `Version`, newest at the release."""
 
     gradient: Handle
 
 
-Effect = Lease | Pull | Compute | Average | LocalUpdate | PushPull
+class Step(NamedTuple):
+    """Let this worker's own optimizer make one update of `parameters`. Result: a parameters handle.
+
+    Args:
+      gradient: computed on `parameters`; of no unit, it changes nothing.
+      parameters: what is stepped from.
+      factor: on the learning rate, beside the protocol's own.
+      alone: whether the schedule reads this worker's own progress, as if the others were as far, not the cluster's.
+    """
+
+    gradient: Handle
+    parameters: Handle
+    factor: float = 1.0
+    alone: bool = False
+
+
+class Difference(NamedTuple):
+    """What the steps from `start` to `end` have taken off the parameters. Result: a gradient handle of their units."""
+
+    start: Handle
+    end: Handle
+
+
+class Combine(NamedTuple):
+    """Take a difference off a version that does not hold it yet. Result: a parameters handle."""
+
+    parameters: Handle
+    difference: Handle
+
+
+class Begin(NamedTuple):
+    """Begin a transfer, which goes on beside what follows; one at a time. Result: a handle to await it by."""
+
+    effect: Pull | PushPull
+
+
+class Await(NamedTuple):
+    """Wait for a transfer that was begun. Result: the transfer's own."""
+
+    pending: Handle
+
+
+Effect = (
+    Lease | Pull | Compute | Average | LocalUpdate | PushPull | Step | Difference | Combine | Begin | Await
+)
 Program = Generator[Effect, Handle, None]
 
 
@@ -128,11 +210,28 @@ class ServerRule(ABC):
         """Return the actions to carry out, in order, now that `arrival` is here."""
 
     def on_join(self, worker: int) -> list[Action]:
-        """Return the actions to carry out now that `worker` takes part."""
+        """Return the actions to carry out now that `worker` takes part: the first call of a process of it is here.
+
+        Every member is expected from the start; one that is not there is said to leave.
+        """
         return []
 
     def on_leave(self, worker: int) -> list[Action]:
         """Return the actions to carry out now that `worker` is gone; its held pushes may no longer be named."""
+        return []
+
+    def on_idle(self, worker: int) -> list[Action]:
+        """Return the actions to carry out now that `worker` has nothing to compute: nobody is to wait for it.
+
+        It may be given units again; its next push ends its idleness.
+        """
+        return []
+
+    def on_last(self) -> list[Action]:
+        """Return the actions to carry out now that no push can come but those that are here: let go of all of them.
+
+        Asked again after those actions, until it returns none.
+        """
         return []
 
 
@@ -147,6 +246,15 @@ class Protocol(ABC):
 
     name: ClassVar[str]
     path: ClassVar[Path]
+    awaits_workers: ClassVar[bool] = False
+    """Whether its rule lets a worker wait for others: then it hears who is idle, and who is absent from the start."""
+    local: ClassVar[bool] = False
+    """Whether workers step by themselves, each with an optimizer state of its own (SERVER path)."""
+
+    @property
+    def change(self) -> Change:
+        """What an update does with its contributions."""
+        return "optimizer"
 
     @abstractmethod
     def worker_program(self, num_workers: int) -> Program:

@@ -20,7 +20,7 @@ from typing import Any
 from hybridsync.errors import StaleEpoch
 from hybridsync.messages import NON_FINITE, Push, PushReply
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
-from hybridsync.protocols.base import Action, Apply, Arrival, Drop, Release
+from hybridsync.protocols.base import Action, Apply, Arrival, Change, Drop, Release
 from hybridsync.ps.admission import check_current, check_epoch, check_member, check_push, served
 from hybridsync.units import UnitSet, ranges_of
 
@@ -66,6 +66,11 @@ class Decided:
     blend: float = 0.0
     dropped: Push | None = None
 
+    def stepped(self) -> tuple[tuple[int, int, int, int, int], ...]:
+        """Return what the apply log says of each push (see `hybridsync.applylog.Stepped`)."""
+        pushes = (ticket.push for ticket in self.tickets)
+        return tuple((push.worker, push.incarnation, push.life, push.base, len(push.units)) for push in pushes)
+
 
 class Sequencer:
     """Decides about the pushes of one phase after another; its owner lets one caller at a time in.
@@ -90,6 +95,10 @@ class Sequencer:
         self._unreported: list[int] = []
         self._unreported_drops: list[tuple[int, str]] = []
         self._staleness: list[int] = []
+        self._local = False
+        self._units_of: dict[int, int] = {}
+        self._fastest = 0
+        self._settled: dict[int, Push] = {}
 
     @property
     def epoch(self) -> Epoch:
@@ -105,6 +114,21 @@ class Sequencer:
     def num_held(self) -> int:
         """Pushes that wait for their reply, or for their end."""
         return len(self._tickets)
+
+    @property
+    def change(self) -> Change:
+        """What an update does with its contributions."""
+        return self._protocol.change
+
+    @property
+    def local(self) -> bool:
+        """Whether workers step by themselves in this phase."""
+        return self._local
+
+    @property
+    def settled(self) -> dict[int, Push]:
+        """The last push that was applied of each worker that steps by itself, and is not fenced."""
+        return self._settled
 
     def check_phase(self, phase: Phase) -> bool:
         """Return whether `phase` is served already; else it may be entered.
@@ -136,10 +160,16 @@ class Sequencer:
         self.applied, self.dropped = UnitSet(phase.applied), UnitSet(phase.dropped)
         self._members = frozenset(phase.members)
         self._tickets, self._by_unit = {}, {}
+        self._local = protocol.local
+        self._units_of, self._fastest, self._settled = {}, 0, {}
 
     def close(self) -> None:
-        """Refuse every later push of the phase."""
+        """Refuse every later push of the phase; whoever waits for a reply to an applied one gets it now."""
         self.open = False
+        for push_id, ticket in [*self._tickets.items()]:
+            if ticket.decided and ticket.reply is None:
+                ticket.reply = PushReply(self.sequence, dropped=ticket.reason)
+                self._forget(push_id)
 
     def fence(self, worker: int, incarnation: int) -> Iterator[Decided]:
         """Refuse the worker's incarnations up to this one; returns what is to be carried out now.
@@ -153,6 +183,18 @@ class Sequencer:
             if ticket.push.worker == worker and ticket.push.incarnation <= incarnation:
                 ticket.fenced = True
                 self._forget(push_id)
+        last = self._settled.get(worker)
+        if last is not None and last.incarnation <= incarnation:
+            del self._settled[worker]
+
+    def answer(self, worker: int, reply: PushReply) -> PushReply:
+        """Return a reply as it is given now: with the newest version's sequence, and its progress where it is told."""
+        if self._local:
+            own = self._units_of.get(worker, 0)
+            return PushReply(
+                self.sequence, reply.duplicate, reply.dropped, len(self.applied), own, self._fastest
+            )
+        return reply if reply.sequence == self.sequence else reply._replace(sequence=self.sequence)
 
     def admit(self, push: Push) -> None:
         """Refuse a caller that is out of date.
@@ -196,7 +238,9 @@ class Sequencer:
                 return earlier, iter(())
         for unit in units:
             if unit in self.applied or unit in self.dropped:
-                return Ticket(push, None, PushReply(self.sequence, duplicate=True), decided=True), iter(())
+                last = self._settled.get(push.worker)
+                repeats = last is not None and (last.units, last.incarnation) == (units, push.incarnation)
+                return Ticket(push, None, PushReply(self.sequence, duplicate=not repeats), decided=True), iter(())
         push_id, ticket = self._next_push, Ticket(push, contribution)
         self._next_push += 1
         self._tickets[push_id] = ticket
@@ -245,6 +289,8 @@ class Sequencer:
                 sequence = self.sequence
                 for push_id, ticket in zip(action.pushes, tickets, strict=True):
                     self._staleness.append(sequence - ticket.push.base)
+                    if self._local:
+                        self._note(ticket.push)
                     ticket.decided, ticket.contribution = True, None
                     if ticket.reply is not None:
                         self._forget(push_id)
@@ -266,6 +312,13 @@ class Sequencer:
                 ticket.reply = PushReply(self.sequence, dropped=ticket.reason)
                 if ticket.decided:
                     self._forget(action.push)
+
+    def _note(self, push: Push) -> None:
+        """Note how far a worker that steps by itself has come."""
+        done = self._units_of[push.worker] = self._units_of.get(push.worker, 0) + len(push.units)
+        self._fastest = max(self._fastest, done)
+        if push.incarnation >= self._incarnations.get(push.worker, 0):
+            self._settled[push.worker] = push
 
     def _forget(self, push_id: int) -> None:
         """Forget a push of which nothing is to come any more; a repeat is told by its units.

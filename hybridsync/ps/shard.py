@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from hybridsync.holding import ReaderAt, fetch
 from hybridsync.messages import Span
 from hybridsync.plan import Epoch, Phase
+from hybridsync.protocols.base import Change
 from hybridsync.ps.partition import Part
 from hybridsync.state import TrainState
 from hybridsync.units import Range
@@ -56,6 +58,7 @@ class Shard:
         self.part, self.publisher = part, publisher
         self._reader_at, self._device = reader_at, device
         self._state: TrainState | None = None
+        self._deposits: dict[int, Any] = {}
 
     @property
     def empty(self) -> bool:
@@ -85,12 +88,39 @@ class Shard:
         """Make the current parameters those that are lent out."""
         self.publisher.publish(self.state)
 
-    def update(self, contributions: Sequence[Any], num_units: int, rate: float, blend: float) -> None:
-        """Run one optimizer update on the sum of contributions, in their order, and publish the parameters."""
+    def update(
+        self, contributions: Sequence[Any], num_units: int, rate: float, blend: float, change: Change
+    ) -> None:
+        """Run one update on the sum of contributions, in their order, and publish the parameters."""
         programs = self.part.programs
         total = contributions[0] if len(contributions) == 1 else programs.total(tuple(contributions))
-        self._state = programs.update(self.state, total, units=num_units, factor=rate, blend=blend)
+        self._state = programs.update(
+            self.state, total, units=num_units, factor=rate, blend=blend, change=change
+        )
         self.publish()
+
+    def opt_state(self) -> Any:
+        """Return a copy of the optimizer state, for a worker that steps by itself."""
+        return jax.tree.map(jnp.copy, self.state.opt_state)
+
+    def begin_deposits(self) -> None:
+        """Forget what another phase's workers left behind."""
+        self._deposits = {}
+
+    def deposit(self, worker: int, opt_state: Any) -> None:
+        """Keep what a worker that stepped by itself leaves behind."""
+        self._deposits[worker] = opt_state
+
+    def deposited(self, workers: Iterable[int]) -> bool:
+        """Whether all of them have left something."""
+        return all(worker in self._deposits for worker in workers)
+
+    def take_deposits(self, workers: Sequence[int]) -> None:
+        """Make the mean of what these workers left the optimizer state; with none of them it stays."""
+        states = tuple(self._deposits[worker] for worker in workers)
+        if states:
+            merged = jax.device_put(self.part.programs.mean_state(states), self._device)
+            self._state = self.state.replace(opt_state=jax.block_until_ready(merged))
 
     def pack_inside(self, whole: np.ndarray) -> None:
         """Copy this part to its place in a buffer of the whole state."""

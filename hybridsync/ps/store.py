@@ -14,6 +14,7 @@ from hybridsync.layout import first_non_finite
 from hybridsync.messages import Capture, Held, Push, Span, Standing, Update
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.ports import Served
+from hybridsync.protocols.base import Change
 from hybridsync.ps.admission import check_current, check_epoch
 from hybridsync.ps.partition import Part
 from hybridsync.ps.publisher import Snapshot, SnapshotPool
@@ -52,6 +53,8 @@ class Store:
         self._kept: dict[int, Snapshot] = {}
         self._incarnations: dict[int, int] = {}
         self._spans: list[Span] = []
+        self._change: Change = "optimizer"
+        self._left: tuple[int, ...] | None = None
 
     # --- what the chief calls ---
 
@@ -62,7 +65,7 @@ class Store:
           StaleEpoch: a newer phase is already served.
           HybridSyncError: what arrived is not the state that was captured.
         """
-        protocols.parse(phase.spec)
+        change = protocols.parse(phase.spec).change
         with self._condition:
             if self._phase is None or phase.epoch != self._phase.epoch:
                 if phase.epoch.number <= self.epoch.number:
@@ -71,6 +74,8 @@ class Store:
                         f"epoch {offered} is not newer than epoch {held}, which is served; reserve another"
                     )
                 self._shard.take_over(phase)
+                self._shard.begin_deposits()
+                self._change, self._left = change, None
                 self._phase, self._sequence, self._open = phase, phase.sequence, True
                 self._release([*self._staged], [*self._kept])
                 self._publish()
@@ -136,6 +141,22 @@ class Store:
                 )
             return self._pool.lend(snapshot)
 
+    def opt_state(self, push: Push) -> Any:
+        """Return this part of the optimizer state that the phase began with (see `Primary.opt_state`)."""
+        with self._condition:
+            self._admit(push)
+            return self._shard.opt_state()
+
+    def deposit(self, push: Push, opt_state: Any) -> None:
+        """Keep a part of what a worker leaves behind; the primary tells at the end whose are taken.
+
+        Raises:
+          StaleEpoch: another epoch is served.
+        """
+        with self._condition:
+            self._expect(push.epoch)
+            self._shard.deposit(push.worker, opt_state)
+
     # --- what the primary calls (ShardPort) ---
 
     def apply(self, epoch: Epoch, updates: tuple[Update, ...]) -> None:
@@ -161,7 +182,7 @@ class Store:
             gone = [push for push in self._staged if push.worker == worker and push.incarnation <= incarnation]
             self._release(gone, [])
 
-    def snapshot(self, epoch: Epoch, sequence: int, final: bool) -> Capture:
+    def snapshot(self, epoch: Epoch, sequence: int, final: bool, left: tuple[int, ...] = ()) -> Capture:
         """Keep a copy of this part of the state (see `ShardPort.snapshot`)."""
         with self._condition:
             phase = self._expect(epoch)
@@ -169,6 +190,7 @@ class Store:
                 raise self._apart(f"is asked for its state after update {sequence}")
             if final:
                 self._open = False
+                self._take_deposits(left)
             self._holding.pack(self._shard.state)
         return self._holding.seal(phase.epoch, sequence=sequence, applied=phase.applied, dropped=phase.dropped)
 
@@ -192,6 +214,13 @@ class Store:
 
     # --- inside ---
 
+    def _take_deposits(self, left: tuple[int, ...]) -> None:
+        if self._left is None:
+            if missing := [worker for worker in left if not self._shard.deposited([worker])]:
+                raise self._apart(f"is to take the optimizer state of worker {missing[0]}, which never came")
+            self._shard.take_deposits(left)
+            self._left = left
+
     def _apply(self, update: Update) -> None:
         missing = [push for push in update.pushes if push not in self._staged]
         if missing or update.sequence != self._sequence + 1:
@@ -201,7 +230,7 @@ class Store:
         started = self._clock.monotonic()
         num_units = sum(len(push.units) for push in update.pushes)
         contributions = [self._staged[push].contribution for push in update.pushes]
-        self._shard.update(contributions, num_units, update.rate, blend=1.0)  # the model's state is the primary's
+        self._shard.update(contributions, num_units, update.rate, 1.0, self._change)  # the model's state is the primary's
         self._sequence = update.sequence
         self._release(update.pushes, [at for at in self._kept if at not in update.wanted])
         self._keep()

@@ -7,7 +7,9 @@ from typing import Any
 
 import jax
 
+from hybridsync import protocols
 from hybridsync.paths.collective import Collective
+from hybridsync.paths.retracing import Retracer
 from hybridsync.protocols import base
 from hybridsync.replay.record import LoggedPhase
 from hybridsync.state import TrainState
@@ -29,6 +31,9 @@ def on_one_device(programs: Programs, state: TrainState, phase: LoggedPhase, not
       phase: what to compute.
       note: told of each update.
     """
+    protocol = protocols.parse(phase.spec)
+    if protocol.local:
+        return _stepped(programs, state, phase, protocol, note)
     last_use = {entry.base: entry.sequence for entry in phase.entries}
     versions = {phase.first: Parameters(state.params, state.model_state)}
     lockstep = phase.path is base.Path.SYNC
@@ -43,6 +48,28 @@ def on_one_device(programs: Programs, state: TrainState, phase: LoggedPhase, not
         if entry.sequence in last_use:
             versions[entry.sequence] = Parameters(state.params, state.model_state)
         note(entry.sequence)
+    return state
+
+
+def _stepped(
+    programs: Programs, state: TrainState, phase: LoggedPhase, protocol: base.Protocol, note: Note
+) -> TrainState:
+    """Return the state after a phase whose workers stepped by themselves (see `on_one_device`)."""
+    last_use = {push.base: entry.sequence for entry in phase.entries for push in entry.stepped}
+    versions = {phase.first: Parameters(state.params, state.model_state)}
+    start, num_workers = int(state.counters["units"]), len(phase.members)
+    retracer = Retracer(protocol, programs, state.opt_state, num_workers, start, phase.first, phase.entries)
+    for entry in phase.entries:
+        contributions = retracer.contributions(entry, versions)
+        total = contributions[0] if len(contributions) == 1 else programs.total(tuple(contributions))
+        state = programs.update(
+            state, total, units=len(entry.units), factor=entry.rate, blend=entry.blend, change=protocol.change
+        )
+        versions = {at: kept for at, kept in versions.items() if last_use.get(at, 0) > entry.sequence}
+        versions[entry.sequence] = Parameters(state.params, state.model_state)
+        note(entry.sequence)
+    if phase.left:
+        state = state.replace(opt_state=programs.mean_state(retracer.left(phase.left)))
     return state
 
 

@@ -18,7 +18,7 @@ from hybridsync.replay.phases import on_one_device
 from hybridsync.replay.record import LoggedPhase, Record
 from hybridsync.resuming import CHECKPOINTS
 from hybridsync.run import Run
-from hybridsync.state import TrainState, abstract_state
+from hybridsync.state import TrainState
 from hybridsync.step import Programs
 from hybridsync.units import UnitSet
 
@@ -131,7 +131,7 @@ def _newest(record: Record, run: Run) -> Restored:
     """Return the newest good checkpoint, which must be the state after the log's last update."""
     directory = record.workdir / CHECKPOINTS
     restored = (
-        CheckpointStore(directory).newest(abstract_state(run.task, run.optimizer)) if directory.is_dir() else None
+        CheckpointStore(directory).newest(run.abstract_state()) if directory.is_dir() else None
     )
     if restored is None:
         raise WorkdirError(f"{record.workdir} holds no checkpoint to compare with")

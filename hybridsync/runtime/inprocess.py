@@ -58,6 +58,12 @@ class _Link:
     def push_pull(self, push: Push, contribution: Any) -> tuple[PushReply, Any]:
         return self._primary.push_pull(push, contribution)
 
+    def opt_state(self, push: Push) -> Any:
+        return self._primary.opt_state(push)
+
+    def deposit(self, push: Push, opt_state: Any) -> None:
+        self._primary.deposit(push, opt_state)
+
     def close(self) -> None:
         """Nothing: a push that is held ends with its phase."""
 
