@@ -58,6 +58,8 @@ class MemoryBackend:
         """Lend the parameters."""
         return PushReply(sequence=push.base), self._loan
 
+    def idle(self, push: Push) -> None: ...
+
     def push_pull(self, push: Push, contribution: np.ndarray) -> tuple[PushReply, Loan]:
         """Accept anything."""
         return PushReply(sequence=push.base), self._loan

@@ -1,12 +1,14 @@
 """The apply log: one JSON line for every update, from which `launch.replay` computes the run again, bit for bit.
 
-    {"epoch", "sequence", "units", "base", "rate", "weight", "blend"[, "slots"][, "stepped"]}
+    {"epoch", "sequence", "units", "base", "rate", "weight", "blend"[, "slots"][, "parts"][, "stepped"]}
     {"epoch", "sequence", "left"}
 
 `sequence` counts updates, `base` is the sequence of the parameters the gradient was computed on, `rate` the
 protocol's factor on the schedule's learning rate, `weight` the units in the update, `blend` the share of the new model
 statistics. Under lock-step the units stand in member order and `base` is `sequence - 1`; `slots` are the positions in
-the mesh of the members whose units they are, and left out where those are the first ones.
+the mesh of the members whose units they are, and left out where those are the first ones. `parts` are the pushes of an
+update whose gradients were computed on several versions, or do not weigh the same: [units, base, weight] of each, in
+the order of their sum; `base` is the oldest of them then.
 
 Where workers step by themselves, what a push holds depends on all that its worker has done before. So `stepped` says
 of each of an update's pushes [worker, incarnation, life, base, number of units]: an incarnation begins with the phase's
@@ -19,12 +21,15 @@ member's death loses none.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
+
+from hybridsync.messages import Part
 
 APPLY_LOG = "apply_log"
 """Its name in the workdir."""
@@ -64,7 +69,22 @@ class Entry:
     weight: float
     blend: float
     slots: tuple[int, ...] = ()
+    parts: tuple[Part, ...] = ()
     stepped: tuple[Stepped, ...] = ()
+
+    @property
+    def pushes(self) -> tuple[Part, ...]:
+        """What each push of a served update brought, in the order of their sum."""
+        if self.stepped:
+            stops = itertools.accumulate(push.num_units for push in self.stepped)
+            ends = zip(self.stepped, stops, strict=True)
+            return tuple(Part(self.units[stop - push.num_units : stop], push.base) for push, stop in ends)
+        return self.parts or tuple(Part((unit,), self.base) for unit in self.units)
+
+    @property
+    def bases(self) -> set[int]:
+        """Sequences of the parameters that the update's gradients were computed on."""
+        return {part.base for part in self.stepped or self.parts} or {self.base}
 
     def by_slot(self) -> dict[int, int]:
         """Return the unit of each position in the mesh that contributed one."""
@@ -135,7 +155,7 @@ class FileApplyLog:
 
 def _line(entry: Entry | Left) -> str:
     fields = asdict(entry)
-    for optional in ("slots", "stepped"):
+    for optional in ("slots", "parts", "stepped"):
         if not fields.get(optional, True):
             del fields[optional]
     return json.dumps(fields, separators=(",", ":")) + "\n"
@@ -150,6 +170,8 @@ def _parse(line: str | bytes) -> Entry | Left:
     fields = json.loads(line)
     if "left" in fields:
         return Left(**{**fields, "left": tuple(map(tuple, fields["left"]))})
+    parts = (Part(tuple(units), base, weight) for units, base, weight in fields.get("parts", ()))
+    fields["parts"] = tuple(parts)
     fields["stepped"] = tuple(Stepped(*push) for push in fields.get("stepped", ()))
     return Entry(**{**fields, "units": tuple(fields["units"]), "slots": tuple(fields.get("slots", ()))})
 

@@ -143,6 +143,7 @@ class LeaseRequest:
     Args:
       known: units received so far in this phase (the mesh's common stream under lock-step).
       completed: how many of them are done.
+      at_once: whether to answer though there is nothing to give, instead of waiting for it.
       wanted: units that the worker takes at a time.
     """
 
@@ -151,6 +152,7 @@ class LeaseRequest:
     epoch: Epoch
     known: int
     completed: int
+    at_once: bool = False
     wanted: int = 1
 
 
@@ -282,6 +284,14 @@ class Push(NamedTuple):
     life: int = 0
 
 
+class Part(NamedTuple):
+    """One push in an update: its units, the sequence of its parameters, and the weight of its gradient in the sum."""
+
+    units: tuple[int, ...]
+    base: int
+    weight: float = 1.0
+
+
 @dataclass(frozen=True)
 class Update:
     """One update that the primary decided, for the other servers to apply in the order of `sequence`.
@@ -291,12 +301,14 @@ class Update:
       pushes: whose contributions make it up, in the order of their sum.
       rate: the protocol's factor on the schedule's learning rate.
       wanted: sequences before this one whose parameters a worker may still ask for.
+      weights: of each push's gradient in the sum; () is 1 each.
     """
 
     sequence: int
     pushes: tuple[Push, ...]
     rate: float
     wanted: tuple[int, ...]
+    weights: tuple[float, ...] = ()
 
 
 NON_FINITE = "non_finite"

@@ -160,6 +160,14 @@ class ParameterPort(Protocol):
         """
         ...
 
+    def idle(self, push: Push) -> None:
+        """Hear that a worker has nothing to compute, so that nobody waits for it (`push.units` is empty).
+
+        Raises:
+          StaleEpoch, StaleIncarnation: the caller is out of date.
+        """
+        ...
+
     def push_pull(self, push: Push, contribution: np.ndarray) -> tuple[PushReply, Served]:
         """Offer a contribution buffer; returns when the protocol's rule releases the push, with the parameters then.
 

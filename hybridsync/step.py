@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -73,11 +73,13 @@ class Programs:
         self._wide = 2 * workload * unit_size > MAX_INT32
         key = jax.random.key(seed)
         self._key = key
-        self.unit_gradient = jax.jit(partial(_unit_gradient, task, optimizer.clip))
+        self.unit_gradient = jax.jit(functools.partial(_unit_gradient, task, optimizer.clip))
         self.total = jax.jit(_total)
+        self._add, self._weigh = jax.jit(_add), jax.jit(_weigh)
         donated = ("parameters",) * donate_parameters + ("opt_state", "counters") * donate_rest
         self._update = jax.jit(self._update_program, donate_argnames=donated)
-        self._outer_update = jax.jit(self._outer_program, static_argnames="nesterov", donate_argnames=("parameters",) * donate_parameters)
+        alone = ("parameters",) * donate_parameters
+        self._outer_update = jax.jit(self._outer_program, static_argnames="nesterov", donate_argnames=alone)
         self._local_step = jax.jit(self._local_program)
         self._combine = jax.jit(_combine)
         self.mean_state = jax.jit(_mean_state)
@@ -121,6 +123,22 @@ class Programs:
     def gradient(self, parameters: Parameters, unit: int) -> Any:
         """Return the contribution of `unit` at `parameters`; dispatched, not awaited."""
         return self.unit_gradient(parameters, self.batch(unit), np.int32(unit), self._key)
+
+    def sum(self, contributions: Sequence[Any], weights: Sequence[float] = ()) -> Any:
+        """Return the sum of contributions in their order, to the bit what `total` gives for any number of them.
+
+        Two by two, so that one compiled program serves updates of every size.
+
+        Args:
+          contributions: at least one.
+          weights: factor on each one's gradients; () is 1 each. What is divided by, the number of units, stays.
+        """
+        if weights:
+            contributions = [
+                contribution if weight == 1.0 else self._weigh(contribution, np.float32(weight))
+                for contribution, weight in zip(contributions, weights, strict=True)
+            ]
+        return functools.reduce(self._add, contributions)
 
     def update(
         self,
@@ -262,13 +280,21 @@ def _unit_gradient(task: Task, clip: float | None, parameters: Parameters, batch
 
 def _total(contributions: tuple) -> dict:
     """The ordered sum of contributions: floats add up in member order, integers take the maximum."""
-    first, *others = contributions
-    for other in others:
-        first = {
-            "floats": jax.tree.map(jnp.add, first["floats"], other["floats"]),
-            "ints": jax.tree.map(jnp.maximum, first["ints"], other["ints"]),
-        }
-    return first
+    return functools.reduce(_add, contributions)
+
+
+def _add(left: dict, right: dict) -> dict:
+    """The sum of two contributions (see `_total`)."""
+    return {
+        "floats": jax.tree.map(jnp.add, left["floats"], right["floats"]),
+        "ints": jax.tree.map(jnp.maximum, left["ints"], right["ints"]),
+    }
+
+
+def _weigh(contribution: dict, weight: jax.Array) -> dict:
+    """A contribution whose gradients count `weight` times."""
+    grads = jax.tree.map(lambda g: g * weight, contribution["floats"]["grads"])
+    return {**contribution, "floats": {**contribution["floats"], "grads": grads}}
 
 
 def _combine(parameters: Parameters, contribution: Any, blend: jax.Array) -> Parameters:

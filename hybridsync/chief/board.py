@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from hybridsync import protocols
 from hybridsync.chief.attendance import Attendance
 from hybridsync.chief.intake import Intake
 from hybridsync.chief.known import Known
@@ -61,6 +62,8 @@ class Board(Known):
                 self._break(f"workers {gone} were lost while it began")
             if path is Path.SERVER and not all(map(self.is_live, phase.servers)):
                 self._break("a server was lost while it began")
+            if path is Path.SERVER and protocols.parse(phase.spec).awaits_workers:  # for whoever is not here, too
+                self._fenced.extend((worker, 0) for worker in self.missing_workers())
             self._condition.notify_all()
 
     def open_leases(self) -> None:

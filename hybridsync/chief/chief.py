@@ -87,7 +87,7 @@ class Chief(Board):
         return self._poll(lambda: self.units_for(request)) or LeaseReply((), False)
 
     def units_for(self, request: LeaseRequest) -> LeaseReply | None:
-        """Return what `lease` answers, None while there is nothing to give.
+        """Return what `lease` answers, None while there is nothing to give and the caller waits for it.
 
         Raises:
           StaleEpoch, StaleIncarnation, NotRegistered: see `ChiefPort.lease`.
@@ -97,13 +97,11 @@ class Chief(Board):
             self.raise_failure()
             now = self._clock.monotonic()
             self._workers.beat(request.worker, request.incarnation, now)
-            if self._restarted:
-                return None
             applied = self.ledger.num_applied
-            reply = self._leasing.answer(request, now)
+            reply = None if self._restarted else self._leasing.answer(request, now)
             if self.ledger.num_applied != applied:
                 self._condition.notify_all()
-            return reply
+            return LeaseReply((), False) if reply is None and request.at_once else reply
 
     def report(self, report: Report) -> ReportReply:
         """Take a heartbeat (see `ChiefPort.report`)."""

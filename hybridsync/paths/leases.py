@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
 
 from hybridsync.clock import Clock
@@ -24,6 +25,7 @@ class LeaseStream:
       worker, incarnation, phase: in whose name.
       clock: for the deadline.
       ahead: runs a renewal beside the training; None asks when there is nothing left.
+      idle: called when there is nothing to give and nothing left, before the wait for more; None tells nobody.
     """
 
     def __init__(
@@ -34,9 +36,10 @@ class LeaseStream:
         phase: Phase,
         clock: Clock,
         ahead: Executor | None,
+        idle: Callable[[], None] | None = None,
     ) -> None:
         self._chief, self._worker, self._incarnation, self._phase = chief, worker, incarnation, phase
-        self._clock, self._ahead = clock, ahead
+        self._clock, self._ahead, self._idle = clock, ahead, idle
         self._units = Allotment()
         self._renewal: Future[LeaseReply] | None = None
 
@@ -70,12 +73,18 @@ class LeaseStream:
           StaleEpoch, StaleIncarnation: this worker is out of date.
           WaitTimeout: the chief had nothing to give and did not end the phase in time.
         """
-        deadline = self._clock.monotonic() + LEASE_DEADLINE_SECS
+        deadline, idle = self._clock.monotonic() + LEASE_DEADLINE_SECS, self._idle
         while self._units.lacks(count):
-            renewal, known = self._renewal, self._units.known
-            self._extend(renewal.result(timeout=LEASE_DEADLINE_SECS) if renewal else self._ask(self.position, count))
-            if some and self._units.known == known > self.position:
-                break
+            known = self._units.known
+            if self._renewal is not None:
+                self._extend(self._renewal.result(timeout=LEASE_DEADLINE_SECS))
+            else:
+                self._extend(self._ask(self.position, count, at_once=idle is not None))
+                if some and self._units.known == known > self.position:
+                    break
+                if idle is not None and self._units.lacks(count):
+                    idle()
+                    idle = None  # from now on the answer may take its time
             if self._clock.monotonic() > deadline:
                 raise WaitTimeout(
                     f"worker {self._worker} got no units from the chief for {LEASE_DEADLINE_SECS:g} s in epoch "
@@ -89,14 +98,14 @@ class LeaseStream:
     def _renew(self, ahead: Executor, completed: int, wanted: int) -> None:
         """Fetch more before they are needed: the answer may take long, and units in hand are not to wait for it."""
         if self._renewal is None:
-            self._renewal = ahead.submit(self._ask, completed, wanted)
+            self._renewal = ahead.submit(self._ask, completed, wanted, self._idle is not None)
         elif self._renewal.done():
             self._extend(self._renewal.result())
 
-    def _ask(self, completed: int, wanted: int) -> LeaseReply:
+    def _ask(self, completed: int, wanted: int, at_once: bool) -> LeaseReply:
         known = self._units.known
         return self._chief.lease(
-            LeaseRequest(self._worker, self._incarnation, self._phase.epoch, known, completed, wanted)
+            LeaseRequest(self._worker, self._incarnation, self._phase.epoch, known, completed, at_once, wanted)
         )
 
     def _extend(self, reply: LeaseReply) -> None:

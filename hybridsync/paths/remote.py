@@ -60,6 +60,10 @@ class RemoteLink:
         reply = self._primary.push_pull(offered, self._contributions[0], self._parameters[0])
         return self._completed(push, reply)
 
+    def idle(self, push: Push) -> None:
+        """See `ServerLink.idle`."""
+        self._primary.idle(push)
+
     def close(self) -> None:
         """See `ServerLink.close`."""
         for client in (self._primary, *self._others):

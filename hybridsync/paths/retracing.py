@@ -159,8 +159,8 @@ class Retracer:
         self._lives: dict[tuple[int, int, int], _Life] = {}
         self._pushes: dict[tuple[int, int, int], list[tuple[Units, Stepped]]] = {}
         for entry in entries:
-            for units, push in pushes_of(entry):
-                self._pushes.setdefault(push[:3], []).append((units, push))
+            for part, push in zip(entry.pushes, entry.stepped, strict=True):
+                self._pushes.setdefault(push[:3], []).append((part.units, push))
 
     def contributions(self, entry: Entry, versions: Mapping[int, Any]) -> list[Any]:
         """Return what each push of an update held.
@@ -169,7 +169,7 @@ class Retracer:
           entry: the next update of the phase.
           versions: sequence -> parameters, of all that pushes from here on are computed on, and of the newest.
         """
-        return [self._life(push).push(self._progress, versions, entry.sequence - 1) for _, push in pushes_of(entry)]
+        return [self._life(push).push(self._progress, versions, entry.sequence - 1) for push in entry.stepped]
 
     def left(self, workers: Sequence[tuple[int, int]]) -> tuple[Any, ...]:
         """Return the optimizer states that these workers, as (worker, incarnation), left behind."""
@@ -187,12 +187,3 @@ class Retracer:
             program = self._protocol.worker_program(self._num_workers)
             self._lives[key] = _Life(program, stepper, self._computing, self._pushes[key])
         return self._lives[key]
-
-
-def pushes_of(entry: Entry) -> list[tuple[Units, Stepped]]:
-    """Return the units of each push of an update, beside the push."""
-    found, position = [], 0
-    for push in entry.stepped:
-        found.append((entry.units[position : position + push.num_units], push))
-        position += push.num_units
-    return found

@@ -60,6 +60,14 @@ class ServerLink(Protocol):
         """
         ...
 
+    def idle(self, push: Push) -> None:
+        """Tell the primary that this worker has nothing to compute.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: this worker is out of date.
+        """
+        ...
+
     def opt_state(self, push: Push) -> Any:
         """Return the optimizer state that the phase began with, for a worker that steps by itself.
 
@@ -85,7 +93,7 @@ class ServerLink(Protocol):
 
 
 class _Void(Exception):
-    """A push came to nothing: what the program has stepped since is void, and it begins anew."""
+    """A push came to nothing, or is bound to: what the program has stepped since is void, and it begins anew."""
 
 
 class ServerEngine:
@@ -150,8 +158,9 @@ class _Worker:
         self.recorder, self.clock = engine._recorder, engine._recorder.clock
         self.protocol = protocols.parse(phase.spec)
         self.link = link
+        idle = self.idle if self.protocol.awaits_workers else None
         self.stream = engine.stream = LeaseStream(
-            engine._chief, engine._worker, self.recorder.incarnation, phase, self.clock, engine._ahead
+            engine._chief, engine._worker, self.recorder.incarnation, phase, self.clock, engine._ahead, idle
         )
 
     def run(self) -> None:
@@ -162,6 +171,9 @@ class _Worker:
 
     def lease(self, effect: Lease) -> tuple[int, ...] | None:
         return self.stream.next(effect.count) or None
+
+    def idle(self) -> None:
+        self.link.idle(self.push_of((), 0))
 
     def pull(self, effect: Pull) -> Version:
         reply, parameters = self.link.pull(self.push_of((), 0))
@@ -220,6 +232,7 @@ class _LocalWorker(_Worker):
         self._in_flight: Future[tuple[PushReply, Parameters]] | None = None
         self._in_hand: list[int] = []
         self._again: list[int] = []
+        self._was_idle = False
 
     def run(self) -> None:
         with ThreadPoolExecutor(1, "transfer") as self._transfers:
@@ -243,7 +256,7 @@ class _LocalWorker(_Worker):
             self._note_in_flight()
             self._stepper.rewind()
             self._lives += 1
-            self._again, self._in_hand = self._in_hand, []
+            self._again, self._in_hand, self._was_idle = self._in_hand, [], False
             return True
         return False
 
@@ -251,7 +264,13 @@ class _LocalWorker(_Worker):
         units, self._again = tuple(self._again[: effect.count]), self._again[effect.count :]
         units = units or self.stream.next(effect.count, some=True)
         self._in_hand += units
+        if units and self._was_idle:  # its parameters are those of then
+            raise _Void
         return units or None
+
+    def idle(self) -> None:
+        super().idle()
+        self._was_idle = True
 
     def compute(self, effect: Compute) -> Gradient:
         unit: int | None = effect.units[0]

@@ -9,13 +9,28 @@ from hybridsync.config.typing import read_text
 from hybridsync.errors import PlanError
 from hybridsync.plan import Plan, Stage
 from hybridsync.protocols.asp import Asp
+from hybridsync.protocols.backup import Backup
 from hybridsync.protocols.base import Protocol
 from hybridsync.protocols.bsp import Bsp
+from hybridsync.protocols.bsp_server import BspServer
 from hybridsync.protocols.diloco import DiLoCo
 from hybridsync.protocols.localsgd import LocalSgd
 from hybridsync.protocols.psplus import PsPlus
+from hybridsync.protocols.ssp import Ssp
 
-REGISTRY: dict[str, type[Protocol]] = {cls.name: cls for cls in (Asp, Bsp, DiLoCo, LocalSgd, PsPlus)}
+REGISTRY: dict[str, type[Protocol]] = {
+    cls.name: cls
+    for cls in (
+        Asp,
+        Backup,
+        Bsp,
+        BspServer,
+        DiLoCo,
+        LocalSgd,
+        PsPlus,
+        Ssp,
+    )
+}
 
 
 def resolve(stage: Stage) -> Protocol:

@@ -11,20 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hybridsync.protocols.base import (
-    Action,
-    Apply,
-    Arrival,
-    Compute,
-    Lease,
-    Path,
-    Program,
-    Protocol,
-    Pull,
-    PushPull,
-    Release,
-    ServerRule,
-)
+from hybridsync.protocols.base import Action, Apply, Arrival, Release, ServerRule
+from hybridsync.protocols.server import ServerProtocol
 
 
 class _ApplyOnArrival(ServerRule):
@@ -33,19 +21,12 @@ class _ApplyOnArrival(ServerRule):
 
 
 @dataclass(frozen=True)
-class Asp(Protocol):
+class Asp(ServerProtocol):
     """Apply on arrival (see the module's docstring)."""
 
     name: ClassVar[str] = "asp"
-    path: ClassVar[Path] = Path.SERVER
 
-    def worker_program(self, num_workers: int) -> Program:
-        parameters, lease = (yield Pull()), Lease()
-        while (units := (yield lease)) is not None:
-            gradient = yield Compute(units, parameters)
-            parameters = yield PushPull(gradient)
-
-    def server_rule(self, members: tuple[int, ...]) -> ServerRule:
+    def rule(self, members: tuple[int, ...]) -> ServerRule:
         return _ApplyOnArrival()
 
     def units_per_update(self, num_workers: int) -> int:

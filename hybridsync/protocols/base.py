@@ -168,19 +168,28 @@ class Arrival(NamedTuple):
       worker: who pushed.
       units: what it offers.
       staleness: updates applied since the parameters it was computed on.
+      at: when it came, in seconds of the server's clock.
     """
 
     push_id: int
     worker: int
     units: tuple[int, ...]
     staleness: int
+    at: float = 0.0
 
 
 class Apply(NamedTuple):
-    """Run one optimizer update on the mean of `pushes`, at `rate` times the schedule's learning rate."""
+    """Run one optimizer update on the mean of `pushes`, at `rate` times the schedule's learning rate.
+
+    Args:
+      pushes: in the order of their sum.
+      rate: factor on the schedule's learning rate.
+      weights: factor on each push's gradient in the sum, which is divided by the units all the same; () is 1 each.
+    """
 
     pushes: tuple[int, ...]
     rate: float
+    weights: tuple[float, ...] = ()
 
 
 class Drop(NamedTuple):
@@ -248,6 +257,8 @@ class Protocol(ABC):
     path: ClassVar[Path]
     awaits_workers: ClassVar[bool] = False
     """Whether its rule lets a worker wait for others: then it hears who is idle, and who is absent from the start."""
+    answers_early: ClassVar[bool] = False
+    """Whether its rule answers pushes that it goes on holding."""
     local: ClassVar[bool] = False
     """Whether workers step by themselves, each with an optimizer state of its own (SERVER path)."""
 

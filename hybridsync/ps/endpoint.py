@@ -25,6 +25,10 @@ class Endpoint:
         """See `Primary.pull`."""
         return self._primary.pull(push)
 
+    def idle(self, push: Push) -> None:
+        """See `Primary.idle`."""
+        self._primary.idle(push)
+
     def push_pull(self, push: Push, contribution: np.ndarray) -> tuple[PushReply, Served]:
         """See `Primary.push_pull`; the update reads `contribution` where it lies, until the call returns.
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import numpy as np
 from absl import logging
 
-from hybridsync.applylog import ApplyLog, Entry, Left
+from hybridsync.applylog import ApplyLog, Entry, Left, Stepped
 from hybridsync.clock import Clock
 from hybridsync.errors import StillHeld
 from hybridsync.holding import Holding, Loan, ReaderAt
@@ -196,10 +195,20 @@ class Primary:
           UnknownRole: the caller takes no part in the phase.
         """
         with self._condition:
-            self._sequencer.admit(push)
+            self._carry_out(self._sequencer.join(push))
             asked = self._wanted.get(push.worker, set())
             self._wanted[push.worker] = {max(asked)} if asked else set()  # a repeat of it may still be read
             return self._answer(push, PushReply(self._sequencer.sequence))
+
+    def idle(self, push: Push) -> None:
+        """Hear that a worker has nothing to compute: nobody is to wait for it.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: the caller is out of date.
+          UnknownRole: the caller takes no part in the phase.
+        """
+        with self._condition:
+            self._carry_out(self._sequencer.idle(push))
 
     def push_pull(self, push: Push, contribution: Any) -> tuple[PushReply, Any]:
         """Offer a contribution tree; returns when the rule releases it, with the newest parameters then.
@@ -218,7 +227,7 @@ class Primary:
         sequencer = self._sequencer
         with self._condition:
             while True:
-                ticket, decisions = sequencer.offer(push, contribution, found)
+                ticket, decisions = sequencer.offer(push, contribution, found, self._clock.monotonic())
                 mine, settled = ticket.push is push, ticket.reply is not None
                 if mine and ticket.reply is None:
                     self._wanted.pop(push.worker, None)  # it has read what it computed this on
@@ -306,20 +315,34 @@ class Primary:
     def _apply(self, update: Decided) -> None:
         epoch, sequence, units = self._sequencer.epoch.number, self._sequencer.sequence + 1, update.units
         started = self._clock.monotonic()
-        self._tell([ticket.push for ticket in update.tickets], update.rate)
+        self._tell(update)
         contributions = [ticket.contribution for ticket in update.tickets]
-        self._shard.update(contributions, len(units), update.rate, update.blend, self._sequencer.change)
+        self._shard.update(
+            contributions, len(units), update.rate, update.blend, update.weights, self._sequencer.change
+        )
         self._last_applied = self._clock.monotonic()
         self._first_applied = self._first_applied or self._last_applied
-        entry = Entry(epoch, sequence, units, update.base, update.rate, float(len(units)), update.blend)
-        self._apply_log.write(replace(entry, stepped=update.stepped()) if self._sequencer.local else entry)
+        self._apply_log.write(
+            Entry(
+                epoch,
+                sequence,
+                units,
+                update.base,
+                update.rate,
+                float(len(units)),
+                update.blend,
+                parts=update.parts,
+                stepped=tuple(Stepped(*push) for push in update.stepped),
+            )
+        )
         self._spans.append(Span("apply", "server", started, self._last_applied - started, epoch, len(units)))
 
-    def _tell(self, pushes: Sequence[Push], rate: float) -> None:
+    def _tell(self, update: Decided) -> None:
         """Let the other servers begin the update that comes next here."""
         if self._peers:
-            wanted = sorted(set().union(*self._wanted.values()))
-            self._peers.update(Update(self._sequencer.sequence + 1, tuple(pushes), rate, tuple(wanted)))
+            pushes = tuple(ticket.push for ticket in update.tickets)
+            wanted = tuple(sorted(set().union(*self._wanted.values())))
+            self._peers.update(Update(self._sequencer.sequence + 1, pushes, update.rate, wanted, update.weights))
 
     def _held(self) -> Held:
         return Held(self.epoch, len(self._sequencer.applied), self._sequencer.sequence, self._entered)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hybridsync.errors import StaleEpoch
-from hybridsync.messages import NON_FINITE, Push, PushReply
+from hybridsync.messages import NON_FINITE, Part, Push, PushReply
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.protocols.base import Action, Apply, Arrival, Change, Drop, Release
 from hybridsync.ps.admission import check_current, check_epoch, check_member, check_push, served
@@ -56,6 +56,9 @@ class Decided:
       base: oldest sequence that one of them was computed on.
       rate: the protocol's factor on the schedule's learning rate.
       blend: share of the new float model statistics.
+      weights: of each ticket's gradient in the sum; () is 1 each.
+      parts: what each ticket brings, as the apply log has it; () where all were computed on `base` and weigh 1.
+      stepped: of workers that step by themselves, what the apply log says of each push (`hybridsync.applylog.Stepped`).
       dropped: a push that will not be applied.
     """
 
@@ -64,12 +67,10 @@ class Decided:
     base: int = 0
     rate: float = 0.0
     blend: float = 0.0
+    weights: tuple[float, ...] = ()
+    parts: tuple[Part, ...] = ()
+    stepped: tuple[tuple[int, int, int, int, int], ...] = ()
     dropped: Push | None = None
-
-    def stepped(self) -> tuple[tuple[int, int, int, int, int], ...]:
-        """Return what the apply log says of each push (see `hybridsync.applylog.Stepped`)."""
-        pushes = (ticket.push for ticket in self.tickets)
-        return tuple((push.worker, push.incarnation, push.life, push.base, len(push.units)) for push in pushes)
 
 
 class Sequencer:
@@ -89,12 +90,14 @@ class Sequencer:
         self.applied, self.dropped = UnitSet(), UnitSet()
         self._members: frozenset[int] = frozenset()
         self._incarnations: dict[int, int] = {}
+        self._joined: dict[int, int] = {}
         self._tickets: dict[int, Ticket] = {}
         self._by_unit: dict[int, Ticket] = {}
         self._next_push = 1
         self._unreported: list[int] = []
         self._unreported_drops: list[tuple[int, str]] = []
         self._staleness: list[int] = []
+        self._idlers: set[int] = set()
         self._local = False
         self._units_of: dict[int, int] = {}
         self._fastest = 0
@@ -109,6 +112,11 @@ class Sequencer:
     def complete(self) -> bool:
         """Whether all units of the phase are applied."""
         return self.phase is not None and len(self.applied) >= self.phase.end_units
+
+    @property
+    def answers_early(self) -> bool:
+        """Whether pushes may be answered that are held."""
+        return self._protocol.answers_early
 
     @property
     def num_held(self) -> int:
@@ -159,7 +167,7 @@ class Sequencer:
         self.phase, self.open, self.sequence = phase, True, phase.sequence
         self.applied, self.dropped = UnitSet(phase.applied), UnitSet(phase.dropped)
         self._members = frozenset(phase.members)
-        self._tickets, self._by_unit = {}, {}
+        self._tickets, self._by_unit, self._joined, self._idlers = {}, {}, {}, set()
         self._local = protocol.local
         self._units_of, self._fastest, self._settled = {}, 0, {}
 
@@ -177,23 +185,14 @@ class Sequencer:
         What the rule still holds of them then comes to nothing.
         """
         self._incarnations[worker] = max(self._incarnations.get(worker, 0), incarnation + 1)
-        if self.open:  # a state that was captured for good changes no more
-            yield from self._decide(self._rule.on_leave(worker))
-        for push_id, ticket in [*self._tickets.items()]:
-            if ticket.push.worker == worker and ticket.push.incarnation <= incarnation:
-                ticket.fenced = True
-                self._forget(push_id)
-        last = self._settled.get(worker)
-        if last is not None and last.incarnation <= incarnation:
-            del self._settled[worker]
+        yield from self._leave(worker, incarnation)
+        yield from self._let_go()
 
     def answer(self, worker: int, reply: PushReply) -> PushReply:
         """Return a reply as it is given now: with the newest version's sequence, and its progress where it is told."""
         if self._local:
             own = self._units_of.get(worker, 0)
-            return PushReply(
-                self.sequence, reply.duplicate, reply.dropped, len(self.applied), own, self._fastest
-            )
+            return PushReply(self.sequence, reply.duplicate, reply.dropped, len(self.applied), own, self._fastest)
         return reply if reply.sequence == self.sequence else reply._replace(sequence=self.sequence)
 
     def admit(self, push: Push) -> None:
@@ -212,7 +211,36 @@ class Sequencer:
         check_current(push, self.open, incarnations.get(worker, 0))
         incarnations[worker] = push.incarnation
 
-    def offer(self, push: Push, contribution: Any, non_finite: str) -> tuple[Ticket, Iterator[Decided]]:
+    def join(self, push: Push) -> Iterator[Decided]:
+        """Admit a caller; returns what is to be carried out now, if it is the first call of its process.
+
+        Raises:
+          StaleEpoch, StaleIncarnation, UnknownRole: see `admit`.
+        """
+        self.admit(push)
+        return self._join(push)
+
+    def idle(self, push: Push) -> Iterator[Decided]:
+        """Note that a worker has nothing to compute; returns what is to be carried out now.
+
+        Who has a push here waits for its reply, whatever a message says that took long.
+
+        Raises:
+          StaleEpoch, StaleIncarnation, UnknownRole: see `admit`.
+        """
+        self.admit(push)
+        if any(ticket.push.worker == push.worker and ticket.reply is None for ticket in self._tickets.values()):
+            return iter(())
+        return self._idle(push)
+
+    def holds(self, unit: int) -> bool:
+        """Whether a push with `unit` is here whose end is open."""
+        ticket = self._by_unit.get(unit)
+        return ticket is not None and not ticket.decided
+
+    def offer(
+        self, push: Push, contribution: Any, non_finite: str, at: float = 0.0
+    ) -> tuple[Ticket, Iterator[Decided]]:
         """Take a push; returns its ticket, and what is to be carried out now.
 
         The ticket is another push's where that one decides about the units: a repeat waits for the release of the
@@ -223,19 +251,21 @@ class Sequencer:
           push: as it arrived.
           contribution: what it brings.
           non_finite: the first entry of it that is no finite number; such a push is dropped without asking the rule.
+          at: now, in seconds of the owner's clock.
 
         Raises:
           StaleEpoch, StaleIncarnation, UnknownRole: the caller is out of date.
           InvalidMessage: the units or the base cannot be.
         """
-        phase, sequence = check_epoch(push.epoch, self.phase), self.sequence
-        check_push(push, phase, sequence, len(self.dropped))
+        phase = check_epoch(push.epoch, self.phase)
+        check_push(push, phase, self.sequence, len(self.dropped))
         self._admit(push, phase)
         by_unit, units = self._by_unit, push.units
         for unit in units:
             earlier = by_unit.get(unit)
             if earlier is not None and (not earlier.decided or self.is_same(push, earlier)):
-                return earlier, iter(())
+                other = earlier.push.worker != push.worker  # it waits for that one, which is not to wait for it
+                return earlier, self._idle(push) if other else iter(())
         for unit in units:
             if unit in self.applied or unit in self.dropped:
                 last = self._settled.get(push.worker)
@@ -246,11 +276,7 @@ class Sequencer:
         self._tickets[push_id] = ticket
         for unit in units:
             by_unit[unit] = ticket
-        if non_finite:
-            actions: list[Action] = [Drop(push_id, f"{NON_FINITE}: {non_finite}"), Release(push_id)]
-        else:
-            actions = self._rule.on_push(Arrival(push_id, push.worker, units, sequence - push.base))
-        return ticket, self._decide(actions)
+        return ticket, self._take(push_id, push, non_finite, at)
 
     @staticmethod
     def is_same(push: Push, ticket: Ticket) -> bool:
@@ -275,6 +301,59 @@ class Sequencer:
 
     # --- inside ---
 
+    def _take(self, push_id: int, push: Push, non_finite: str, at: float) -> Iterator[Decided]:
+        if self._joined.get(push.worker) != push.incarnation:
+            yield from self._join(push)
+        if non_finite:
+            actions: list[Action] = [Drop(push_id, f"{NON_FINITE}: {non_finite}"), Release(push_id)]
+        else:
+            actions = self._rule.on_push(Arrival(push_id, push.worker, push.units, self.sequence - push.base, at))
+        yield from self._decide(actions)
+        if self._tickets:
+            yield from self._let_go()
+
+    def _join(self, push: Push) -> Iterator[Decided]:
+        """Tell the rule of a process that it has not heard of, and of the end of the one before it."""
+        worker, known = push.worker, self._joined.get(push.worker)
+        if known == push.incarnation and worker not in self._idlers:
+            return
+        if known is not None and known != push.incarnation:
+            yield from self._leave(worker, known)
+        self._idlers.discard(worker)
+        self._joined[worker] = push.incarnation
+        yield from self._decide(self._rule.on_join(worker))
+
+    def _leave(self, worker: int, incarnation: int) -> Iterator[Decided]:
+        """Tell the rule of the end of a worker's processes up to `incarnation`, and let nothing come of their pushes.
+
+        The rule has heard of it already where a later process has called.
+        """
+        if self.open and self._joined.get(worker, 0) <= incarnation:  # a state captured for good changes no more
+            self._joined.pop(worker, None)
+            yield from self._decide(self._rule.on_leave(worker))
+        for push_id, ticket in [*self._tickets.items()]:
+            if ticket.push.worker == worker and ticket.push.incarnation <= incarnation:
+                ticket.fenced = True
+                self._forget(push_id)
+        last = self._settled.get(worker)
+        if last is not None and last.incarnation <= incarnation:
+            del self._settled[worker]
+
+    def _idle(self, push: Push) -> Iterator[Decided]:
+        yield from self._join(push)
+        self._idlers.add(push.worker)
+        yield from self._decide(self._rule.on_idle(push.worker))
+        yield from self._let_go()
+
+    def _let_go(self) -> Iterator[Decided]:
+        """Have the rule let go of what it holds once nobody can push anything else."""
+        assert self.phase is not None
+        while self.open and self._tickets:
+            held = sum(len(ticket.push.units) for ticket in self._tickets.values() if not ticket.decided)
+            if len(self.applied) + held < self.phase.end_units or not (actions := self._rule.on_last()):
+                return
+            yield from self._decide(actions)
+
     def _decide(self, actions: list[Action]) -> Iterator[Decided]:
         for action in actions:
             if isinstance(action, Apply):
@@ -284,8 +363,15 @@ class Sequencer:
                 else:
                     units = tuple(unit for ticket in tickets for unit in ticket.push.units)
                     base = min(ticket.push.base for ticket in tickets)
+                parts: tuple[Part, ...] = ()
+                stepped: tuple[tuple[int, int, int, int, int], ...] = ()
+                if self._local:
+                    stepped = tuple(map(self._stepped, tickets))
+                elif len(tickets) > 1 or action.weights:
+                    parts = self._parts(tickets, base, action.weights)
                 share = len(tickets) / len(self._members)
-                yield Decided(tickets, units, base, action.rate, share if share < 1.0 else 1.0)
+                share = share if share < 1.0 else 1.0
+                yield Decided(tickets, units, base, action.rate, share, action.weights, parts, stepped)
                 sequence = self.sequence
                 for push_id, ticket in zip(action.pushes, tickets, strict=True):
                     self._staleness.append(sequence - ticket.push.base)
@@ -319,6 +405,21 @@ class Sequencer:
         self._fastest = max(self._fastest, done)
         if push.incarnation >= self._incarnations.get(push.worker, 0):
             self._settled[push.worker] = push
+
+    @staticmethod
+    def _stepped(ticket: Ticket) -> tuple[int, int, int, int, int]:
+        push = ticket.push
+        return push.worker, push.incarnation, push.life, push.base, len(push.units)
+
+    @staticmethod
+    def _parts(tickets: Sequence[Ticket], base: int, weights: tuple[float, ...]) -> tuple[Part, ...]:
+        if not weights and all(ticket.push.base == base for ticket in tickets):
+            return ()
+        pushes = [ticket.push for ticket in tickets]
+        return tuple(
+            Part(push.units, push.base, weight)
+            for push, weight in zip(pushes, weights or (1.0,) * len(pushes), strict=True)
+        )
 
     def _forget(self, push_id: int) -> None:
         """Forget a push of which nothing is to come any more; a repeat is told by its units.

@@ -89,11 +89,17 @@ class Shard:
         self.publisher.publish(self.state)
 
     def update(
-        self, contributions: Sequence[Any], num_units: int, rate: float, blend: float, change: Change
+        self,
+        contributions: Sequence[Any],
+        num_units: int,
+        rate: float,
+        blend: float,
+        weights: Sequence[float] = (),
+        change: Change = "optimizer",
     ) -> None:
-        """Run one update on the sum of contributions, in their order, and publish the parameters."""
+        """Run one update on the weighted sum of contributions, in their order, and publish the parameters."""
         programs = self.part.programs
-        total = contributions[0] if len(contributions) == 1 else programs.total(tuple(contributions))
+        total = programs.sum(contributions, weights)
         self._state = programs.update(
             self.state, total, units=num_units, factor=rate, blend=blend, change=change
         )

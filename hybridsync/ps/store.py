@@ -230,7 +230,8 @@ class Store:
         started = self._clock.monotonic()
         num_units = sum(len(push.units) for push in update.pushes)
         contributions = [self._staged[push].contribution for push in update.pushes]
-        self._shard.update(contributions, num_units, update.rate, 1.0, self._change)  # the model's state is the primary's
+        blend = 1.0  # the model's state is the primary's
+        self._shard.update(contributions, num_units, update.rate, blend, update.weights, self._change)
         self._sequence = update.sequence
         self._release(update.pushes, [at for at in self._kept if at not in update.wanted])
         self._keep()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 
 from hybridsync import protocols
+from hybridsync.applylog import Entry
 from hybridsync.paths.collective import Collective
 from hybridsync.paths.retracing import Retracer
 from hybridsync.protocols import base
@@ -34,17 +35,21 @@ def on_one_device(programs: Programs, state: TrainState, phase: LoggedPhase, not
     protocol = protocols.parse(phase.spec)
     if protocol.local:
         return _stepped(programs, state, phase, protocol, note)
-    last_use = {entry.base: entry.sequence for entry in phase.entries}
+    last_use = {version: entry.sequence for entry in phase.entries for version in entry.bases}
     versions = {phase.first: Parameters(state.params, state.model_state)}
     lockstep = phase.path is base.Path.SYNC
     for entry in phase.entries:
-        contributions = [programs.zero] * (len(phase.members) if lockstep else len(entry.units))
-        for slot, unit in entry.by_slot().items():
-            contributions[slot] = programs.gradient(versions[entry.base], unit)
-        total = contributions[0] if len(contributions) == 1 else programs.total(tuple(contributions))
+        if lockstep:
+            contributions = [programs.zero] * len(phase.members)
+            for slot, unit in entry.by_slot().items():
+                contributions[slot] = programs.gradient(versions[entry.base], unit)
+            total = contributions[0] if len(contributions) == 1 else programs.total(tuple(contributions))
+        else:
+            total = _pushed(programs, versions, entry)
         state = programs.update(state, total, units=len(entry.units), factor=entry.rate, blend=entry.blend)
-        if last_use[entry.base] == entry.sequence:
-            del versions[entry.base]
+        for version in entry.bases:
+            if last_use[version] == entry.sequence:
+                del versions[version]
         if entry.sequence in last_use:
             versions[entry.sequence] = Parameters(state.params, state.model_state)
         note(entry.sequence)
@@ -55,13 +60,13 @@ def _stepped(
     programs: Programs, state: TrainState, phase: LoggedPhase, protocol: base.Protocol, note: Note
 ) -> TrainState:
     """Return the state after a phase whose workers stepped by themselves (see `on_one_device`)."""
-    last_use = {push.base: entry.sequence for entry in phase.entries for push in entry.stepped}
+    last_use = {version: entry.sequence for entry in phase.entries for version in entry.bases}
     versions = {phase.first: Parameters(state.params, state.model_state)}
     start, num_workers = int(state.counters["units"]), len(phase.members)
     retracer = Retracer(protocol, programs, state.opt_state, num_workers, start, phase.first, phase.entries)
     for entry in phase.entries:
         contributions = retracer.contributions(entry, versions)
-        total = contributions[0] if len(contributions) == 1 else programs.total(tuple(contributions))
+        total = programs.sum(contributions)
         state = programs.update(
             state, total, units=len(entry.units), factor=entry.rate, blend=entry.blend, change=protocol.change
         )
@@ -71,6 +76,15 @@ def _stepped(
     if phase.left:
         state = state.replace(opt_state=programs.mean_state(retracer.left(phase.left)))
     return state
+
+
+def _pushed(programs: Programs, versions: Mapping[int, Parameters], entry: Entry) -> Any:
+    """Return the sum of an update's pushes, each of one unit, as the server has made it."""
+    gradients = [
+        programs.gradient(versions[part.base], unit) for part in entry.pushes for unit in part.units
+    ]
+    weights = [part.weight for part in entry.pushes for _ in part.units]
+    return programs.sum(gradients, () if set(weights) == {1.0} else weights)
 
 
 def as_member(

@@ -142,10 +142,17 @@ def _read_entries(path: Path) -> tuple[tuple[Entry, ...], dict[int, Left]]:
                     f"the apply log {path} is cut: update {entry.sequence} stands where {expected} should; all lives "
                     "of a run need --apply_log"
                 )
-            if not 0 <= entry.base < entry.sequence:
+            for base in entry.bases:
+                if not 0 <= base < entry.sequence:
+                    raise WorkdirError(
+                        f"the apply log {path} is damaged: update {entry.sequence} says that its gradient was "
+                        f"computed on update {base}'s parameters"
+                    )
+            listed = tuple(unit for part in entry.parts for unit in part.units)
+            if entry.parts and (listed != entry.units or min(entry.bases) != entry.base):
                 raise WorkdirError(
-                    f"the apply log {path} is damaged: update {entry.sequence} says that its gradient was computed on "
-                    f"update {entry.base}'s parameters"
+                    f"the apply log {path} is damaged: update {entry.sequence} has units {list(entry.units)} on update "
+                    f"{entry.base}'s parameters, but its parts hold {list(listed)} on {min(entry.bases)}'s"
                 )
             if not entry.units or entry.weight != len(entry.units):
                 raise WorkdirError(

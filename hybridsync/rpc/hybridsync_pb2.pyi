@@ -237,18 +237,22 @@ class PhaseReply(_message.Message):
     def __init__(self, phase: _Optional[_Union[Phase, _Mapping]] = ..., done: _Optional[bool] = ...) -> None: ...
 
 class LeaseRequest(_message.Message):
-    __slots__ = ("worker", "incarnation", "epoch", "known", "completed")
+    __slots__ = ("worker", "incarnation", "epoch", "known", "completed", "at_once", "wanted")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     KNOWN_FIELD_NUMBER: _ClassVar[int]
     COMPLETED_FIELD_NUMBER: _ClassVar[int]
+    AT_ONCE_FIELD_NUMBER: _ClassVar[int]
+    WANTED_FIELD_NUMBER: _ClassVar[int]
     worker: int
     incarnation: int
     epoch: Epoch
     known: int
     completed: int
-    def __init__(self, worker: _Optional[int] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[_Union[Epoch, _Mapping]] = ..., known: _Optional[int] = ..., completed: _Optional[int] = ...) -> None: ...
+    at_once: bool
+    wanted: int
+    def __init__(self, worker: _Optional[int] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[_Union[Epoch, _Mapping]] = ..., known: _Optional[int] = ..., completed: _Optional[int] = ..., at_once: _Optional[bool] = ..., wanted: _Optional[int] = ...) -> None: ...
 
 class LeaseReply(_message.Message):
     __slots__ = ("ranges", "final")
@@ -353,42 +357,52 @@ class ReportReply(_message.Message):
     def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., revoked: _Optional[bool] = ..., done: _Optional[bool] = ..., received: _Optional[float] = ..., replied: _Optional[float] = ...) -> None: ...
 
 class Push(_message.Message):
-    __slots__ = ("epoch", "worker", "incarnation", "units", "base", "non_finite")
+    __slots__ = ("epoch", "worker", "incarnation", "units", "base", "non_finite", "life")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     UNITS_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     NON_FINITE_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
     epoch: Epoch
     worker: int
     incarnation: int
     units: _containers.RepeatedScalarFieldContainer[int]
     base: int
     non_finite: str
-    def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., worker: _Optional[int] = ..., incarnation: _Optional[int] = ..., units: _Optional[_Iterable[int]] = ..., base: _Optional[int] = ..., non_finite: _Optional[str] = ...) -> None: ...
+    life: int
+    def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., worker: _Optional[int] = ..., incarnation: _Optional[int] = ..., units: _Optional[_Iterable[int]] = ..., base: _Optional[int] = ..., non_finite: _Optional[str] = ..., life: _Optional[int] = ...) -> None: ...
 
 class Update(_message.Message):
-    __slots__ = ("sequence", "pushes", "rate", "wanted")
+    __slots__ = ("sequence", "pushes", "rate", "wanted", "weights")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     PUSHES_FIELD_NUMBER: _ClassVar[int]
     RATE_FIELD_NUMBER: _ClassVar[int]
     WANTED_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     pushes: _containers.RepeatedCompositeFieldContainer[Push]
     rate: float
     wanted: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, sequence: _Optional[int] = ..., pushes: _Optional[_Iterable[_Union[Push, _Mapping]]] = ..., rate: _Optional[float] = ..., wanted: _Optional[_Iterable[int]] = ...) -> None: ...
+    weights: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, sequence: _Optional[int] = ..., pushes: _Optional[_Iterable[_Union[Push, _Mapping]]] = ..., rate: _Optional[float] = ..., wanted: _Optional[_Iterable[int]] = ..., weights: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class PushReply(_message.Message):
-    __slots__ = ("sequence", "duplicate", "dropped")
+    __slots__ = ("sequence", "duplicate", "dropped", "units", "own", "fastest")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     DUPLICATE_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
+    UNITS_FIELD_NUMBER: _ClassVar[int]
+    OWN_FIELD_NUMBER: _ClassVar[int]
+    FASTEST_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     duplicate: bool
     dropped: str
-    def __init__(self, sequence: _Optional[int] = ..., duplicate: _Optional[bool] = ..., dropped: _Optional[str] = ...) -> None: ...
+    units: int
+    own: int
+    fastest: int
+    def __init__(self, sequence: _Optional[int] = ..., duplicate: _Optional[bool] = ..., dropped: _Optional[str] = ..., units: _Optional[int] = ..., own: _Optional[int] = ..., fastest: _Optional[int] = ...) -> None: ...
 
 class RoleEvent(_message.Message):
     __slots__ = ("role", "id", "pid", "reason", "wall", "unit")

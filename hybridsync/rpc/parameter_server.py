@@ -61,9 +61,13 @@ class ParameterServicer(Servicer):
         self._buffers = Buffers(contribution_bytes, num_buffers)
         super().__init__(
             "ParameterServer",
-            unary={},
+            unary={"Idle": self._idle},
             streams={"PushPull": self._push_pull, "PushPullSmall": self._push_pull_small, "Pull": self._pull},
         )
+
+    def _idle(self, request: pb.Push) -> pb.Empty:
+        self._backend.idle(decode(Push, request))
+        return pb.Empty()
 
     def _push_pull_small(self, stream: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         with Guard(context, "hybridsync.ParameterServer.PushPullSmall"):
@@ -121,6 +125,7 @@ class ParameterClient(HolderClient):
         self._enter = stub(self._channel, "PhaseServer", "Enter")
         self._fence = stub(self._channel, "PhaseServer", "Fence")
         self._pull = stub(self._channel, "ParameterServer", "Pull")
+        self._idle = stub(self._channel, "ParameterServer", "Idle")
         self._push_pull = stub(self._channel, "ParameterServer", "PushPull")
         self._small = Exchange(stub(self._channel, "ParameterServer", "PushPullSmall"), self._who)
 
@@ -146,6 +151,10 @@ class ParameterClient(HolderClient):
             return _receive_reply(self._pull(request, timeout=secs), into)
 
         return retrying(attempt, self._deadline_secs, self._who, "Pull")
+
+    def idle(self, push: Push) -> None:
+        """Tell the primary that the worker has nothing to compute (see `ParameterPort.idle`)."""
+        call(self._idle, encode(push), self._deadline_secs, self._who, "Idle")
 
     def push_pull(self, push: Push, contribution: np.ndarray, into: np.ndarray) -> PushReply:
         """Offer a contribution; fill `into` with the parameters of the moment the rule releases it.

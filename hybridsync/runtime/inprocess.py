@@ -58,6 +58,9 @@ class _Link:
     def push_pull(self, push: Push, contribution: Any) -> tuple[PushReply, Any]:
         return self._primary.push_pull(push, contribution)
 
+    def idle(self, push: Push) -> None:
+        self._primary.idle(push)
+
     def opt_state(self, push: Push) -> Any:
         return self._primary.opt_state(push)
 

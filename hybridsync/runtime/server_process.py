@@ -112,6 +112,7 @@ def run_server(spec: RoleSpec, run: Run) -> int:
 
 
 def warm_up(programs: Programs, device) -> None:
-    """Compile and run the update once, on zeros, as a phase will call it."""
+    """Compile and run the sum and the update once, on zeros, as a phase will call them."""
+    jax.block_until_ready(programs.sum((programs.one, programs.one)))
     state = jax.device_put(jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), programs.state), device)
     jax.block_until_ready(programs.update(state, programs.one, units=1, factor=1.0, blend=1.0))

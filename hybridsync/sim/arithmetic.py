@@ -48,8 +48,17 @@ class Arithmetic(Protocol):
         """Name the first entry of a contribution that is no finite number; "" where all are."""
         ...
 
-    def update(self, state: State, contributions: Sequence[Any], *, units: int, factor: float, blend: float) -> State:
-        """Return the state after one update with the ordered sum of contributions, in which `units` units are."""
+    def update(
+        self,
+        state: State,
+        contributions: Sequence[Any],
+        *,
+        units: int,
+        factor: float,
+        blend: float,
+        weights: Sequence[float] = (),
+    ) -> State:
+        """Return the state after one update with the weighted, ordered sum of contributions, of `units` units."""
         ...
 
     def fingerprint(self, state: State) -> str:
@@ -84,7 +93,16 @@ class Weightless:
     def non_finite(self, contribution: Any) -> str:
         return ""
 
-    def update(self, state: State, contributions: Sequence[Any], *, units: int, factor: float, blend: float) -> State:
+    def update(
+        self,
+        state: State,
+        contributions: Sequence[Any],
+        *,
+        units: int,
+        factor: float,
+        blend: float,
+        weights: Sequence[float] = (),
+    ) -> State:
         return state + 1
 
     def fingerprint(self, state: State) -> str:
@@ -127,7 +145,16 @@ class Counting:
     def non_finite(self, contribution: Any) -> str:
         return next((f"unit {unit}" for unit in contribution[1] if unit in self._unfit), "")
 
-    def update(self, state: Counts, contributions: Sequence[Any], *, units: int, factor: float, blend: float) -> Counts:
+    def update(
+        self,
+        state: Counts,
+        contributions: Sequence[Any],
+        *,
+        units: int,
+        factor: float,
+        blend: float,
+        weights: Sequence[float] = (),
+    ) -> Counts:
         digest, counts, summed = state.digest, dict(state.counts), 0
         for value, applied in contributions:
             digest = _mix(digest, value) if applied else digest  # an idle member's nothing
@@ -135,7 +162,9 @@ class Counting:
                 counts[unit] = counts.get(unit, 0) + 1
                 summed += 1
         assert summed == units, f"an update says it holds {units} units, its contributions hold {summed}"
-        return Counts(_mix(digest, round(1000 * factor)), counts)
+        for scale in (factor, *weights):
+            digest = _mix(digest, round(1000 * scale))
+        return Counts(digest, counts)
 
     def fingerprint(self, state: Counts) -> str:
         return f"{state.digest:016x}"

@@ -15,6 +15,7 @@ from hybridsync.chief.leasing import MESH
 from hybridsync.messages import LeaseReply, LeaseRequest, PhaseRequest, Push, PushReply, Report
 from hybridsync.plan import Phase
 from hybridsync.protocols.base import Path
+from hybridsync.protocols.server import TOO_STALE
 from hybridsync.sim.arithmetic import Counting, Counts, Sizes
 from hybridsync.sim.process import Process
 from hybridsync.sim.server import Server
@@ -46,6 +47,7 @@ class Checks(Watch):
         self._times: Counter[int] = Counter()
         self._held: set[int] = set()
         self._told: set[int] = set()
+        self._too_stale: set[int] = set()
         self._lost = 0
         self.begin_life()
 
@@ -134,7 +136,7 @@ class Checks(Watch):
         self._fences[server.pid, worker] = max(incarnation, self._fences.get((server.pid, worker), 0))
 
     def acknowledged(self, server: Process, push: Push, reply: PushReply) -> None:
-        """An acknowledged unit is in the state, or dropped for good; nobody is answered who is out of date."""
+        """An acknowledged unit is in the state, held, or dropped for good; who is out of date gets no answer."""
         assert isinstance(server, Server)
         sequencer = server.sequencer
         who = f"{server.address} answers worker {push.worker}"
@@ -142,10 +144,13 @@ class Checks(Watch):
             raise self.fail(f"{who} of epoch {push.epoch} in epoch {sequencer.epoch}")
         if self._fences.get((server.pid, push.worker), -1) >= push.incarnation:
             raise self.fail(f"{who}, incarnation {push.incarnation}, which is fenced")
+        if reply.dropped.startswith(TOO_STALE):
+            self._too_stale.update(push.units)
         if sequencer.epoch.number != self._newest:
             return
         for unit in push.units:
-            if unit not in self._held and (unit not in sequencer.dropped or not (reply.dropped or reply.duplicate)):
+            kept = unit in self._held or (sequencer.answers_early and sequencer.holds(unit))
+            if not kept and (unit not in sequencer.dropped or not (reply.dropped or reply.duplicate)):
                 raise self.fail(f"unit {unit} of worker {push.worker} was acknowledged, but nobody applied it")
 
     # --- the end ---
@@ -190,7 +195,8 @@ class Checks(Watch):
             raise self.fail(str(violation)) from None
         if replayed != state:
             raise self.fail(f"the apply log of {len(world.log)} updates does not lead to the final state")
-        gone = [unit for unit in ledger.dropped() if unit not in unfit and world.hosts.ended_on[unit] < 2]
+        fit = ledger.dropped().difference(UnitSet((unit, unit + 1) for unit in sorted(unfit | self._too_stale)))
+        gone = [unit for unit in fit if world.hosts.ended_on[unit] < 2]
         if gone and lives == 1:
             raise self.fail(f"units {gone} were dropped, though nothing is wrong with them")
         again = sum(times - 1 for times in self._times.values() if times)
@@ -271,7 +277,14 @@ def replay(log: list[Entry]) -> Counts:
         base = versions.get(entry.base)
         if base is None or entry.sequence != len(versions):
             raise Violation(f"update {entry.sequence} names version {entry.base}, the log goes to {len(versions) - 1}")
-        gradients = [arithmetic.gradient(arithmetic.parameters(base), unit) for unit in entry.units]
-        state = arithmetic.update(state, gradients, units=len(entry.units), factor=entry.rate, blend=entry.blend)
+        gradients = [
+            arithmetic.gradient(arithmetic.parameters(versions[part.base]), unit)
+            for part in entry.pushes
+            for unit in part.units
+        ]
+        weights = tuple(part.weight for part in entry.parts) if {part.weight for part in entry.parts} - {1.0} else ()
+        state = arithmetic.update(
+            state, gradients, units=len(entry.units), factor=entry.rate, blend=entry.blend, weights=weights
+        )
         versions[entry.sequence] = state
     return state

@@ -7,13 +7,15 @@ the simulator then writes down has to be that log again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from hybridsync import protocols
 from hybridsync.applylog import Entry
 from hybridsync.errors import HybridSyncError
-from hybridsync.messages import Capture, PushReply
+from hybridsync.messages import Capture, Part, PushReply
 from hybridsync.plan import Epoch, Phase
 from hybridsync.protocols.base import Path
 from hybridsync.run import Run
@@ -25,9 +27,12 @@ from hybridsync.sim.server import Server
 from hybridsync.sim.worker import Worker
 from hybridsync.sim.world import World
 from hybridsync.telemetry.recorder import Recorder
+from hybridsync.units import Range, UnitSet
 
-ANSWER_SECS = 5.0
-"""Virtual time in which a role that nothing delays has answered."""
+START_SECS = 5.0
+"""Virtual time in which a role that nothing delays has registered."""
+ANSWER_SECS = 0.05
+"""Virtual time in which a server that nothing delays has answered a push that it does not hold."""
 
 
 class Logged(Protocol):
@@ -61,9 +66,10 @@ def follow(run: Run, phases: Sequence[Logged], arithmetic: Arithmetic) -> State:
     world = World(run, Scenario(), arithmetic, Recorder.null(VirtualClock(loop)), loop, logs_updates=True)
     server, worker = Server(world, 0, 0), Worker(world, 0, 0)
     server.start()
-    world.spend(ANSWER_SECS)
+    world.spend(START_SECS)
+    dropped = _never_applied(phases)
     for logged in phases:
-        phase, written = _phase(world, logged), len(world.log)
+        phase, written = _phase(world, logged, dropped), len(world.log)
         if protocols.parse(logged.spec).path is Path.SYNC:
             _step(worker, phase, logged)
             capture, state = _captured(worker, phase.epoch)
@@ -76,17 +82,17 @@ def follow(run: Run, phases: Sequence[Logged], arithmetic: Arithmetic) -> State:
     return world.keeper.read(world.keeper.offer().capture_id)
 
 
-def _phase(world: World, logged: Logged) -> Phase:
+def _phase(world: World, logged: Logged, dropped: tuple[Range, ...]) -> Phase:
     capture = world.keeper.offer()
-    held, ends = capture.held, capture.held.units + sum(len(entry.units) for entry in logged.entries)
+    held = capture.held
     return Phase(
         epoch=Epoch(logged.epoch, 0),
         spec=logged.spec,
         members=logged.members,
         lane=0,
-        end_units=max(ends, max(unit for entry in logged.entries for unit in entry.units) + 1),
+        end_units=held.units + sum(len(entry.units) for entry in logged.entries),
         applied=capture.applied,
-        dropped=(),
+        dropped=dropped,
         sequence=held.sequence,
         source=world.home,
         capture_id=capture.capture_id,
@@ -94,6 +100,13 @@ def _phase(world: World, logged: Logged) -> Phase:
         servers=(),
         reason="start",
     )
+
+
+def _never_applied(phases: Sequence[Logged]) -> tuple[Range, ...]:
+    """Return the units that no update holds, though later ones were issued: they count as dropped."""
+    applied = UnitSet((unit, unit + 1) for logged in phases for entry in logged.entries for unit in entry.units)
+    issued = max((stop for _, stop in applied.ranges()), default=0)
+    return UnitSet([(0, issued)]).difference(applied).ranges() if issued else ()
 
 
 def _captured(role: Server | Worker, epoch: Epoch) -> tuple[Capture, State]:
@@ -122,59 +135,89 @@ class _Pushes:
     """Offers the pushes of a served phase in their order.
 
     The log does not say whose a push was; whoever was answered last with nothing newer than its base may have sent it.
+    A rule that waits for workers is told of those who have no part in an update that they have nothing to do.
     """
 
     def __init__(self, server: Server, phase: Phase) -> None:
         self._server, self._phase = server, phase
+        self._awaited = protocols.parse(phase.spec).awaits_workers
         self._versions: dict[int, Any] = {}
-        self._stand = dict.fromkeys(phase.members, phase.sequence)
+        self._stand: dict[int, float] = dict.fromkeys(phase.members, phase.sequence)
+        self._incarnations = dict.fromkeys(phase.members, 1)
+        self._idle: set[int] = set()
         self._failed: list[HybridSyncError] = []
 
     def offer(self, logged: Logged) -> None:
-        """Offer them all, each once the one before was answered."""
-        world, server = self._server.world, self._server
-        last_use = {entry.base: entry.sequence for entry in logged.entries}
-        server.pull(self._push(self._phase.members[0], (), 0), self._keep)
-        self._await(self._phase.sequence)
+        """Offer them all, each once the one before was answered or is held."""
+        last_use = {version: entry.sequence for entry in logged.entries for version in entry.bases}
+        for worker in self._phase.members:
+            self._begin(worker)
         for entry in logged.entries:
-            if entry.base not in self._versions:
-                raise HybridSyncError(
-                    f"update {entry.sequence} was computed on version {entry.base}, which nobody was handed"
-                )
-            parameters = self._versions[entry.base]
-            for unit in entry.units:
-                worker = self._sender(entry)
-                contribution = world.arithmetic.gradient(parameters, unit)
-                server.push(self._push(worker, (unit,), entry.base), contribution, self._keep)
-                self._stand[worker] = entry.sequence
-            self._await(entry.sequence)
-            if last_use[entry.base] == entry.sequence:
-                del self._versions[entry.base]
+            senders = self._senders(entry) if self._awaited else None
+            for index, part in enumerate(entry.pushes):
+                if part.base not in self._versions:
+                    raise HybridSyncError(
+                        f"update {entry.sequence} was computed on version {part.base}, which nobody was handed"
+                    )
+                self._push(senders[index] if senders else self._sender(entry.sequence, part.base), part)
+            for version in entry.bases:
+                if last_use[version] == entry.sequence:
+                    del self._versions[version]
 
-    def _await(self, version: int) -> None:
+    def _begin(self, worker: int) -> None:
+        """Have a process of `worker` take part, for whom the rule waits."""
+        self._stand[worker] = math.inf
+        self._server.pull(self._header(worker, (), 0), partial(self._keep, worker))
+        self._await(worker)
+
+    def _push(self, worker: int, part: Part) -> None:
+        (unit,) = part.units
+        contribution = self._server.world.arithmetic.gradient(self._versions[part.base], unit)
+        self._stand[worker] = math.inf
+        self._server.push(self._header(worker, part.units, part.base), contribution, partial(self._keep, worker))
+        self._await(worker)
+
+    def _await(self, worker: int) -> None:
+        """Let time go by until the worker has its answer, or has none because the rule holds it."""
         loop = self._server.world.loop
         limit = loop.now + ANSWER_SECS
-        while version not in self._versions and not self._failed and loop.step(limit):
+        while self._stand[worker] == math.inf and not self._failed and loop.step(limit):
             pass
         if self._failed:
             raise self._failed[0]
 
-    def _sender(self, entry: Entry) -> int:
-        able = [worker for worker, version in self._stand.items() if version <= entry.base]
+    def _senders(self, entry: Entry) -> list[int]:
+        """Return who sends the parts of an update, in the members' order; all others are idle by then."""
+        pushes, senders = entry.pushes, list[int]()
+        for part in pushes:
+            senders.append(self._sender(entry.sequence, part.base, [*senders], ordered=len(pushes) > 1))
+        for worker in self._phase.members:
+            if worker in senders and worker in self._idle:  # only another process of it is waited for again
+                self._idle.remove(worker)
+                self._incarnations[worker] += 1
+                self._begin(worker)
+            elif worker not in senders and worker not in self._idle:
+                self._idle.add(worker)
+                self._server.idle(self._header(worker, (), 0), lambda answer, parameters: None)
+        return senders
+
+    def _sender(self, sequence: int, base: int, taken: Sequence[int] = (), *, ordered: bool = False) -> int:
+        able = [worker for worker, stand in self._stand.items() if stand <= base and worker not in taken]
         if not able:
             raise HybridSyncError(
-                f"update {entry.sequence} was computed on version {entry.base}, but all of the "
+                f"update {sequence} was computed on version {base}, but all of the "
                 f"{len(self._stand)} members had newer ones; this is no log of such a run"
             )
-        return max(able, key=lambda worker: self._stand[worker])
+        return min(able) if ordered else max(able, key=lambda worker: self._stand[worker])
 
-    def _push(self, worker: int, units: tuple[int, ...], base: int) -> Any:
-        return self._server.world.push_of(self._phase.epoch, worker, 1, units, base)
+    def _header(self, worker: int, units: tuple[int, ...], base: int) -> Any:
+        return self._server.world.push_of(self._phase.epoch, worker, self._incarnations[worker], units, base)
 
-    def _keep(self, answer: PushReply | HybridSyncError, parameters: Any) -> None:
+    def _keep(self, worker: int, answer: PushReply | HybridSyncError, parameters: Any) -> None:
         if isinstance(answer, HybridSyncError):
             self._failed.append(answer)
         else:
+            self._stand[worker] = answer.sequence
             self._versions[answer.sequence] = parameters
 
 

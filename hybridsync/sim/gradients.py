@@ -63,10 +63,17 @@ class RealArithmetic:
         return first_non_finite(contribution) or ""
 
     def update(
-        self, state: TrainState, contributions: Sequence[Any], *, units: int, factor: float, blend: float
+        self,
+        state: TrainState,
+        contributions: Sequence[Any],
+        *,
+        units: int,
+        factor: float,
+        blend: float,
+        weights: Sequence[float] = (),
     ) -> TrainState:
         programs = self._programs
-        total = contributions[0] if len(contributions) == 1 else programs.total(tuple(contributions))
+        total = programs.sum(contributions, weights)
         return programs.update(state, total, units=units, factor=factor, blend=blend)
 
     def fingerprint(self, state: TrainState) -> str:

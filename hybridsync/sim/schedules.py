@@ -16,6 +16,13 @@ PLANS = (
     *("asp", "bsp", "bsp:50%,asp", "asp:50%,bsp", "asp:50%,asp"),
     *("bsp:30%,asp:40%,bsp", "asp:30%,bsp:30%,asp", "asp:20%,bsp:5%,asp:20%,asp"),
 )
+
+
+def plans_of(name: str) -> tuple[str, ...]:
+    """Return plans in which the protocol `name` stands alone, and between others and itself."""
+    return name, f"bsp:40%,{name}", f"{name}:50%,asp", f"{name}:30%,bsp:20%,{name}", f"{name}:40%,{name}"
+
+
 CALM_SECS = 8.0
 """Until then anything may fail."""
 
@@ -40,8 +47,8 @@ class Schedule:
     scenario: Scenario
 
 
-def draw(seed: int) -> Schedule:
-    """Return the schedule of `seed`."""
+def draw(seed: int, plans: tuple[str, ...] = PLANS) -> Schedule:
+    """Return the schedule of `seed`, with one of `plans`: all else is the same, whatever they are."""
     random = Random(seed)
     workers, servers = random.randint(1, 4), random.choice((1, 1, 2))
     units = random.randint(20, 60)
@@ -88,4 +95,4 @@ def draw(seed: int) -> Schedule:
         preempt_secs=when() if one_in(6) else math.inf,
     )
     unfit = frozenset(unit for unit in range(2 * units) if one_in(12)) if one_in(5) else frozenset()
-    return Schedule(seed, random.choice(PLANS), workers, servers, units, unfit, scenario)
+    return Schedule(seed, random.choice(plans), workers, servers, units, unfit, scenario)

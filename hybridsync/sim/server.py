@@ -92,8 +92,7 @@ class Server(Process):
         self.await_reached()
         if self.sequencer.epoch == epoch:
             self.world.watch.fenced(self, worker, incarnation)
-            self._carry_out(self.sequencer.fence(worker, incarnation))
-            self._release()
+            self._settle(self.sequencer.fence(worker, incarnation))
 
     # --- what workers call ---
 
@@ -102,10 +101,11 @@ class Server(Process):
         if self.dead:
             return
         try:
-            self.sequencer.admit(push)
+            decisions = self.sequencer.join(push)
         except HybridSyncError as error:
             self.world.network.from_server(push.worker, self.world.loop.now, 0, reply, error, None)
             return
+        self._settle(decisions)
         world = self.world
         ready = max(world.loop.now, self._busy_until)
         answer = PushReply(self.sequencer.sequence)
@@ -114,26 +114,47 @@ class Server(Process):
             push.worker, ready, world.arithmetic.sizes.parameters, reply, answer, self._parameters
         )
 
+    def idle(self, push: Push, reply: Reply) -> None:
+        """Hear that a worker has nothing to compute."""
+        if self.dead:
+            return
+        now, answer = self.world.loop.now, PushReply(self.sequencer.sequence)
+        try:
+            self._settle(self.sequencer.idle(push))
+        except HybridSyncError as error:
+            self.world.network.from_server(push.worker, now, 0, reply, error, None)
+            return
+        self.world.network.from_server(push.worker, now, 0, reply, answer, None)
+
     def push(self, push: Push, contribution: Any, reply: Reply) -> None:
         """Take a contribution; the answer comes when the rule releases it."""
         if self.dead:
             return
         sequencer = self.sequencer
         try:
-            ticket, decisions = sequencer.offer(push, contribution, self.world.arithmetic.non_finite(contribution))
+            found = self.world.arithmetic.non_finite(contribution)
+            ticket, decisions = sequencer.offer(push, contribution, found, self.world.loop.now)
         except HybridSyncError as error:
             self.world.network.from_server(push.worker, self.world.loop.now, 0, reply, error, None)
             return
-        before = sequencer.sequence
         self._carry_out(decisions)
         answer = ticket.reply
         if answer is not None and (ticket.push is push or sequencer.is_same(push, ticket)):
             self._answer(push, answer, reply)
         else:
             self._waiting.append((push, contribution, ticket, reply))
-        if self._waiting and sequencer.sequence != before:
+        self._end_turn()
+
+    def _settle(self, decisions: Iterator[Decided]) -> None:
+        """Carry out what was decided without a push."""
+        self._carry_out(decisions)
+        self._end_turn()
+
+    def _end_turn(self) -> None:
+        """Answer who need not wait any more, and tell the chief of a phase whose units are all applied."""
+        if self._waiting:
             self._release()
-        if sequencer.complete and not self._complete:
+        if self.sequencer.complete and not self._complete:
             self._complete = True
             self.report()
 
@@ -168,7 +189,12 @@ class Server(Process):
             contributions = [ticket.contribution for ticket in decided.tickets]
             units = decided.units
             self.state = arithmetic.update(
-                self.state, contributions, units=len(units), factor=decided.rate, blend=decided.blend
+                self.state,
+                contributions,
+                units=len(units),
+                factor=decided.rate,
+                blend=decided.blend,
+                weights=decided.weights,
             )
             self._parameters = arithmetic.parameters(self.state)
             if world.watches:
@@ -181,7 +207,18 @@ class Server(Process):
             if world.logs_updates:
                 epoch, sequence = sequencer.epoch.number, sequencer.sequence + 1
                 weight = float(len(units))
-                self._log.write(Entry(epoch, sequence, units, decided.base, decided.rate, weight, decided.blend))
+                self._log.write(
+                    Entry(
+                        epoch,
+                        sequence,
+                        units,
+                        decided.base,
+                        decided.rate,
+                        weight,
+                        decided.blend,
+                        parts=decided.parts,
+                    )
+                )
             if world.keeps_spans:
                 epoch = sequencer.epoch.number
                 self._spans.append(Span("apply", "server", begun, world.apply_secs, epoch, len(units)))

@@ -125,6 +125,7 @@ class Engine:
         self._handlers = {kind: getattr(self, name) for name, kind in EFFECTS.items() if hasattr(self, name)}
         self._asking = False
         self._wanted = 0
+        self._at_once = self.protocol.awaits_workers
         self._over = False
         self._device = self.world.network.cluster.device(worker.id)
 
@@ -190,7 +191,9 @@ class Engine:
         self._asking = True
         worker, allotment = self.worker, self.allotment
         completed = min(self.recorder.completed, allotment.known)
-        request = LeaseRequest(worker.id, worker.incarnation, self.phase.epoch, allotment.known, completed)
+        request = LeaseRequest(
+            worker.id, worker.incarnation, self.phase.epoch, allotment.known, completed, self._at_once
+        )
         worker.call("lease", lambda: self.world.units_for(request), self._given)
 
     def _given(self, reply: LeaseReply | HybridSyncError) -> None:
@@ -202,11 +205,20 @@ class Engine:
             return
         self.world.watch.leased(self.worker, self.phase, reply)
         self.allotment.extend(reply)
+        if self._at_once and self._wanted and self.allotment.lacks(self._wanted):
+            self._at_once = False  # from now on the answer may take its time
+            self.tell_idle()
+            return
         if self._wanted:
             count, self._wanted = self._wanted, 0
+            self._at_once = self.protocol.awaits_workers
             result = self.take(count)
             if result is not PENDING:
                 self.resume(result)
+
+    def tell_idle(self) -> None:
+        """Tell whoever waits for this worker that it has nothing to compute, and ask for units again."""
+        raise AssertionError(f"nobody waits for a worker of the {self.protocol.path.value} path")
 
     def compute_secs(self, unit: int) -> float:
         """Return how long this worker's device takes for `unit`, beginning now."""
@@ -225,6 +237,12 @@ class ServerEngine(Engine):
         self._reliable = self.world.network.reliable
         self._sent_at = 0.0
         self._sent: Any = None
+        self._idle = False
+
+    def tell_idle(self) -> None:
+        self._idle = True
+        worker = self.worker
+        self._send("idle", self.world.push_of(self.phase.epoch, worker.id, worker.incarnation, (), 0), None)
 
     def Lease(self, effect: Any) -> Any:
         allotment, count = self.allotment, effect.count
@@ -267,8 +285,8 @@ class ServerEngine(Engine):
             world = self.world
             server = world.at(self.phase.servers[0])
             self._sent_at, self._sent = world.loop.now, push
-            if what == "pull":
-                world.network.to_server(push.worker, 0, server.pull, push, self._replied)
+            if what != "push":
+                world.network.to_server(push.worker, 0, getattr(server, what), push, self._replied)
             else:
                 size = world.arithmetic.sizes.gradient
                 world.network.to_server(push.worker, size, server.push, push, contribution, self._replied)
@@ -287,8 +305,8 @@ class ServerEngine(Engine):
         def reply(answer: Any, parameters: Any) -> None:
             self._answered(call, sent, push, answer, parameters)
 
-        if what == "pull":
-            world.network.to_server(push.worker, 0, server.pull, push, reply)
+        if what != "push":
+            world.network.to_server(push.worker, 0, getattr(server, what), push, reply)
         else:
             size = world.arithmetic.sizes.gradient
             world.network.to_server(push.worker, size, server.push, push, contribution, reply)
@@ -306,6 +324,10 @@ class ServerEngine(Engine):
             return
         if isinstance(answer, HybridSyncError):
             self.revoke(f"{type(answer).__name__}: {answer}")
+            return
+        if self._idle:
+            self._idle = False
+            self._ask()
             return
         world = self.world
         if push.units:

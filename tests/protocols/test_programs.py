@@ -6,10 +6,21 @@ import pytest
 
 from hybridsync import protocols
 from hybridsync.errors import PhaseRevoked
-from hybridsync.protocols.base import Arrival, Average, Compute, Lease, LocalUpdate, Path, Pull, PushPull
+from hybridsync.protocols.base import (
+    Apply,
+    Arrival,
+    Average,
+    Compute,
+    Lease,
+    LocalUpdate,
+    Path,
+    Pull,
+    PushPull,
+    Release,
+)
 
 STREAM = [(7,), (8,), ()]  # a last short step leaves one member idle
-ARRIVALS = [(0, (7,), 0), (1, (8,), 1), (0, (9,), 1), (2, (10,), 3)]
+STORY = "0 1 2 3 0 1 2 0 1 0 1 0 1 0 1 0 0 3 leave:3 0 0 1 join:3 2 3 idle:1 0 2 3 0 last"
 RESULTS = {
     Pull: "parameters",
     Compute: "gradient",
@@ -50,18 +61,42 @@ def play(protocol, events: int | None = None):
             result = f"{handle} {count}" if handle else None
 
 
+def tell(rule):
+    """Yield what a rule does in the course of a story; a worker that is not answered does not push again."""
+    version, bases, waiting, owners = 0, dict.fromkeys(range(4), 0), set(), {}
+    for number, event in enumerate(STORY.split(), start=1):
+        what, _, worker = event.partition(":")
+        if what.isdigit():
+            worker = int(what)
+            if worker in waiting:
+                continue
+            arrival = Arrival(number, worker, (number,), version - bases[worker], number / 10)
+            waiting.add(worker)
+            owners[number] = worker
+            actions = rule.on_push(arrival)
+            what = f"worker {worker} pushes {number}, {arrival.staleness} updates old"
+        elif worker:
+            actions = getattr(rule, f"on_{what}")(int(worker))
+            bases[int(worker)] = version
+            waiting.discard(int(worker))
+            what = f"{what} of worker {worker}"
+        else:
+            actions = rule.on_last()
+        for action in actions:
+            version += isinstance(action, Apply)
+            if isinstance(action, Release):
+                bases[owners[action.push]] = version
+                waiting.discard(owners[action.push])
+        yield f"{what} -> {', '.join(map(str, actions)) or 'held'}"
+
+
 @pytest.mark.parametrize("name", sorted(protocols.REGISTRY))
 def test_a_protocol_plays_as_in_its_golden_transcript(name, golden):
     protocol = protocols.parse(name)
     lines = [f"# {name}: a worker of four, with units 7 and 8"] + [str(effect) for effect in play(protocol)]
     if protocol.path is Path.SERVER:
-        rule = protocol.server_rule((0, 1, 2, 3))
-        lines.append(f"# {name}: the server's rule")
-        for number, (worker, units, staleness) in enumerate(ARRIVALS, start=1):
-            arrival = Arrival(number, worker, units, staleness)
-            lines.append(f"{arrival} -> {rule.on_push(arrival)}")
-        lines.append(f"worker 3 leaves -> {rule.on_leave(3)}")
-        lines.append(f"worker 4 joins -> {rule.on_join(4)}")
+        lines.append(f"# {name}: the server's rule, a push or an event each tenth of a second")
+        lines += tell(protocol.server_rule((0, 1, 2, 3)))
     golden(f"protocol_{name}.txt", "\n".join(lines) + "\n")
 
 

@@ -17,13 +17,14 @@ from typing import Any
 from configs import tally
 from hybridsync.run import Run
 from hybridsync.sim.loop import VirtualClock
-from hybridsync.sim.schedules import Schedule, draw
+from hybridsync.sim.schedules import PLANS, Schedule, draw, plans_of
 from hybridsync.sim.trials import Outcome, run_of, try_schedule
 from hybridsync.telemetry.events import NullEventLog
 from hybridsync.telemetry.progress import NullProgress
 from hybridsync.telemetry.recorder import Recorder
 
 COMMAND = "python -m tests.sim.schedules --seed={}"
+WITH = " --protocol={}"
 
 
 @functools.cache
@@ -33,9 +34,19 @@ def runs() -> Callable[[Schedule], Run]:
     return run_of(Run(config, tally.task(config), tally.optimizer(config), None))
 
 
-def try_seed(seed: int) -> Outcome:
+def plans(protocol: str) -> tuple[str, ...]:
+    """Return what is drawn from: the plans of `protocol`, or, without one, those that always were."""
+    return plans_of(protocol) if protocol else PLANS
+
+
+def command(seed: int, protocol: str) -> str:
+    """Return what shows a seed again."""
+    return COMMAND.format(seed) + (WITH.format(protocol) if protocol else "")
+
+
+def try_seed(seed: int, protocol: str = "") -> Outcome:
     """Run the schedule of a seed and check it."""
-    return try_schedule(draw(seed), runs())
+    return try_schedule(draw(seed, plans(protocol)), runs())
 
 
 class Story:
@@ -59,14 +70,14 @@ class Story:
         print(f"{clock.monotonic():9.3f}  {text}")
 
 
-def tell(seed: int) -> bool:
+def tell(seed: int, protocol: str = "") -> bool:
     """Show the story of a seed; returns whether everything held."""
-    schedule = draw(seed)
+    schedule = draw(seed, plans(protocol))
     print(schedule)
     try:
         print(try_schedule(schedule, runs(), Story().recorder))
     except AssertionError as violation:
-        print(f"seed {seed}: {type(violation).__name__}: {violation}\nagain: {COMMAND.format(seed)}")
+        print(f"seed {seed}: {type(violation).__name__}: {violation}\nagain: {command(seed, protocol)}")
         return False
     return True
 
@@ -75,16 +86,18 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--seeds", type=int, default=1, help="how many; the story of a single one is shown")
+    parser.add_argument("--protocol", default="", help="as in a plan: draws among plans of it, with the seeds' faults")
     options = parser.parse_args(arguments)
     if options.seeds == 1:
-        return 0 if tell(options.seed) else 1
+        return 0 if tell(options.seed, options.protocol) else 1
     failed, sums = 0, Counter[str]()
     for seed in range(options.seed, options.seed + options.seeds):
         try:
-            outcome = try_seed(seed)
+            outcome = try_seed(seed, options.protocol)
         except AssertionError as violation:
             failed += 1
-            print(f"seed {seed}: {type(violation).__name__}: {violation}\nagain: {COMMAND.format(seed)}", flush=True)
+            print(f"seed {seed}: {type(violation).__name__}: {violation}", flush=True)
+            print(f"again: {command(seed, options.protocol)}", flush=True)
             continue
         sums[outcome.exit] += 1
         sums.update({key: value for key, value in dataclasses.asdict(outcome).items() if key != "exit"})
