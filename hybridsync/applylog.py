@@ -94,8 +94,12 @@ class Entry:
 class ApplyLog(Protocol):
     """Where updates are written down."""
 
-    def write(self, entry: Entry | Left) -> None:
-        """Note one update, or the end of a phase; the caller serialises the calls."""
+    def write(self, entry: Entry) -> None:
+        """Note one update; the caller serialises the calls."""
+        ...
+
+    def leave(self, left: Left) -> None:
+        """Note whose optimizer states a phase leaves behind; the caller serialises the calls."""
         ...
 
     def flush(self) -> None:
@@ -114,7 +118,9 @@ class ApplyLog(Protocol):
 class NullApplyLog:
     """Keeps nothing."""
 
-    def write(self, entry: Entry | Left) -> None: ...
+    def write(self, entry: Entry) -> None: ...
+
+    def leave(self, left: Left) -> None: ...
 
     def flush(self) -> None: ...
 
@@ -128,8 +134,11 @@ class FileApplyLog:
         self._path = path
         self._entries: list[Entry | Left] = []
 
-    def write(self, entry: Entry | Left) -> None:
+    def write(self, entry: Entry) -> None:
         self._entries.append(entry)
+
+    def leave(self, left: Left) -> None:
+        self._entries.append(left)
 
     def flush(self) -> None:
         entries, self._entries = self._entries, []

@@ -36,7 +36,8 @@ def initial_state(task: Task, optimizer: Optimizer, seed: int, kept: tuple[str, 
     """Return the state before the first unit; a pure function of the arguments.
 
     Args:
-      task, optimizer: what is trained, and how.
+      task: what is trained.
+      optimizer: how.
       seed: of the run.
       kept: names of the protocols that keep an outer momentum; it is 0 at the start.
 

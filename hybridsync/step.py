@@ -217,8 +217,9 @@ class Programs:
         weight = total["floats"]["weight"]
         taken = jax.tree.map(lambda d: factor * (d / weight), total["floats"]["grads"])
         if nesterov:
-            outer = optax.trace(decay, nesterov=True)
-            taken, (momentum,) = outer.update(taken, optax.TraceState(momentum))
+            after: Any
+            taken, after = optax.trace(decay, nesterov=True).update(taken, optax.TraceState(momentum))
+            momentum = after.trace
             taken = jax.tree.map(lambda d: rate * d, taken)
         params = jax.tree.map(lambda p, d: (p - d).astype(p.dtype), params, taken)
         model_state = _merge_model_state(model_state, total, weight, blend)

@@ -319,7 +319,7 @@ def _leaves(layout: Layout, state: Any) -> dict[str, tuple[str, str]]:
 def _without_absent_protocol_state(abstract_state: Any, saved: Mapping[str, Any]) -> Any:
     """Return what to restore: the state of a protocol of which none was saved stays out."""
     asked = getattr(abstract_state, _OPTIONAL, None)
-    if not jax.tree_util.tree_leaves(asked):
+    if not asked:
         return abstract_state
     names = {path.split("/")[1] for path in saved if _is_optional(path)}
     return dataclasses.replace(

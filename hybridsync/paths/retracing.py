@@ -2,8 +2,8 @@
 
 A push depends on all that its worker did before: on its optimizer state and, where transfers go on beside the
 computation, on its own update that no version held yet. So the worker's program is run again. The log says which units
-it was handed, and on which version it was when; in a program the i-th version that arrives is the one that its i-th push
-is computed on. Units whose push came to nothing left no trace, because the program was begun anew behind them.
+it was handed, and on which version it was when; in a program the i-th version that arrives is the one that its i-th
+push is computed on. Units whose push came to nothing left no trace, because the program was begun anew behind them.
 """
 
 from __future__ import annotations

@@ -269,6 +269,8 @@ class _LocalWorker(_Worker):
         return units or None
 
     def idle(self) -> None:
+        if self._in_flight is not None:
+            wait([self._in_flight], HELD_DEADLINE_SECS)  # a push that came behind it would end the idleness
         super().idle()
         self._was_idle = True
 

@@ -4,8 +4,8 @@ The server's version of the parameters is the common ground: a `Local` is such a
 taken off since, or less what it has pushed and the version does not hold yet. What is computed with is opaque here, so
 that processes, threads, the simulator and a replay step alike.
 
-A worker leaves its optimizer state behind as it was at the last push that was applied, so that a unit whose push came to
-nothing is in no momentum when another worker computes it again.
+A worker leaves its optimizer state behind as it was at the last push that was applied, so that a unit whose push came
+to nothing is in no momentum when another worker computes it again.
 
 The schedule is read at the progress of the whole cluster as far as the worker knows it: the units in its version, and n
 for each unit of its own that the version lacks, as if the others were as fast. Told to step alone, it reads n times its

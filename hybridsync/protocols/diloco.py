@@ -8,7 +8,7 @@ The outer momentum m is kept in the training state while other protocols run, an
 begins without it begins at 0. The inner optimizer is the run's own, its state each worker's, and the mean of theirs at
 the end of the phase. With mu = 0, rho = 1 and `scale` = n this is `localsgd`.
 
-Source: Douillard et al., arXiv 2311.08105: rho = 0.7, mu = 0.9, H = 500 there; 50 by default here, the least they tried.
+Source: Douillard et al., arXiv 2311.08105: rho = 0.7, mu = 0.9, H = 500 there; 50 by default here.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
     worker i: x_i <- w;  H times: x_i <- optimizer_i(x_i, g_i(x_i), rate = n * eta);  push w - x_i
     server:   hold until every worker has pushed;  w <- w - sum_i (w - x_i) / n;  reply w to all
 
-The optimizer state is each worker's own; at the end of the phase it is the mean of theirs. With H = 1 and plain SGD this
-is BSP, whose rate n * eta it therefore has by default, so that a switch between them changes no rate (post-local SGD
-does the same); `scale` is another factor on eta. A push carries all of its units or none. Who has no unit, or is gone, is
-not waited for: the differences of m workers are still divided by n, as a short lock-step update has the rate m * eta,
-and a unit weighs the same whoever else is there.
+The optimizer state is each worker's own; at the end of the phase it is the mean of theirs. With H = 1 and plain SGD
+this is BSP, whose rate n * eta it therefore has by default, so that a switch between them changes no rate (post-local
+SGD does the same); `scale` is another factor on eta. A push carries all of its units or none. Who has no unit, or is
+gone, is not waited for: the differences of m workers are still divided by n, as a short lock-step update has the rate
+m * eta, and a unit weighs the same whoever else is there.
 
 Source: McMahan et al., arXiv 1602.05629; Stich, arXiv 1805.09767; Lin et al. (post-local SGD), arXiv 1808.07217. The
 division by n in a short round, and that the last rounds of a phase may have fewer than H units, are ours.

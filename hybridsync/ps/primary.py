@@ -288,7 +288,7 @@ class Primary:
         self._shard.take_deposits(left)
         self._left = left
         if left:
-            self._apply_log.write(
+            self._apply_log.leave(
                 Left(
                     phase.epoch.number,
                     self._sequencer.sequence,

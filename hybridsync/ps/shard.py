@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import jax
@@ -126,7 +126,7 @@ class Shard:
         states = tuple(self._deposits[worker] for worker in workers)
         if states:
             merged = jax.device_put(self.part.programs.mean_state(states), self._device)
-            self._state = self.state.replace(opt_state=jax.block_until_ready(merged))
+            self._state = replace(self.state, opt_state=jax.block_until_ready(merged))
 
     def pack_inside(self, whole: np.ndarray) -> None:
         """Copy this part to its place in a buffer of the whole state."""

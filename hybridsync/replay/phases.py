@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -74,7 +75,7 @@ def _stepped(
         versions[entry.sequence] = Parameters(state.params, state.model_state)
         note(entry.sequence)
     if phase.left:
-        state = state.replace(opt_state=programs.mean_state(retracer.left(phase.left)))
+        state = dataclasses.replace(state, opt_state=programs.mean_state(retracer.left(phase.left)))
     return state
 
 

@@ -81,14 +81,16 @@ class StageReply(_message.Message):
     def __init__(self, non_finite: _Optional[str] = ...) -> None: ...
 
 class SnapshotRequest(_message.Message):
-    __slots__ = ("epoch", "sequence", "final")
+    __slots__ = ("epoch", "sequence", "final", "left")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     FINAL_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
     epoch: Epoch
     sequence: int
     final: bool
-    def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., sequence: _Optional[int] = ..., final: _Optional[bool] = ...) -> None: ...
+    left: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., sequence: _Optional[int] = ..., final: _Optional[bool] = ..., left: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Empty(_message.Message):
     __slots__ = ()

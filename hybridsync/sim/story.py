@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any, TextIO
 
-from hybridsync.applylog import Entry
+from hybridsync.applylog import Entry, Left
 from hybridsync.messages import LeaseReply, Push, PushReply
 from hybridsync.plan import Phase
 from hybridsync.sim.loop import Loop
@@ -96,6 +96,8 @@ class _Told:
 
     def write(self, entry: Entry) -> None:
         self._story.updated(entry)
+
+    def leave(self, left: Left) -> None: ...
 
     def flush(self) -> None: ...
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from hybridsync.applylog import ApplyLog, Entry, NullApplyLog
+from hybridsync.applylog import ApplyLog, Entry, Left, NullApplyLog
 from hybridsync.chief.chief import Chief
 from hybridsync.config import Straggler
 from hybridsync.errors import DamagedState, RoleLost
@@ -82,6 +82,9 @@ class SharedLog:
 
     def write(self, entry: Entry) -> None:
         self._noted.append(entry)
+
+    def leave(self, left: Left) -> None:
+        """Keep nothing: what is left is in the state."""
 
     def flush(self) -> None:
         noted, self._noted = self._noted, []

@@ -13,7 +13,7 @@ from hybridsync import EmulationConfig, protocols
 from hybridsync.chief.board import Board
 from hybridsync.paths import server, sync
 from hybridsync.paths.driver import Handlers, drive
-from hybridsync.protocols.base import Lease, Program
+from hybridsync.protocols.base import Lease, Program, Version
 from hybridsync.trainer import FitResult, Trainer
 from tests.trainers import events_of, is_exact, tally_trainer
 
@@ -34,7 +34,7 @@ def yields_of(name: str) -> dict[type, int]:
             return seen
         kind = type(effect)
         seen[kind] = seen.get(kind, 0) + 1
-        result = object()
+        result = Version(0, None)
         if kind is Lease:
             result = (seen[kind],) if seen[kind] <= 2 else None
 

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from hybridsync.applylog import Entry
+from hybridsync.applylog import Entry, Left
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import HybridSyncError
 from hybridsync.holding import Holding
@@ -38,6 +38,9 @@ class ListedLog:
         self.entries.append(entry)
 
     def flush(self) -> None:
+        pass
+
+    def leave(self, left: Left) -> None:
         pass
 
     def clear(self) -> None:
