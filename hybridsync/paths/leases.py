@@ -80,8 +80,10 @@ class LeaseStream:
                 self._extend(self._renewal.result(timeout=LEASE_DEADLINE_SECS))
             else:
                 self._extend(self._ask(self.position, count, at_once=idle is not None))
-                if some and self._units.known == known > self.position:
-                    break
+                if some and self._units.known > self.position:
+                    if self._units.known == known:
+                        break
+                    continue
                 if idle is not None and self._units.lacks(count):
                     idle()
                     idle = None  # from now on the answer may take its time

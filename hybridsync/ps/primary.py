@@ -76,6 +76,7 @@ class Primary:
         self._entered = ""
         self._wanted: dict[int, set[int]] = {}
         self._left: tuple[int, ...] | None = None
+        self._came: set[int] = set()
         self._spans: list[Span] = []
         self._first_applied = self._last_applied = 0.0
 
@@ -100,7 +101,7 @@ class Primary:
             self._peers.enter(phase)
             self._sequencer.enter(phase)
             self._shard.begin_deposits()
-            self._wanted, self._left = {}, None
+            self._wanted, self._left, self._came = {}, None, set()
             self._first_applied = self._last_applied = 0.0
             self._shard.publish()
             self._entered = phase.fingerprint
@@ -269,16 +270,19 @@ class Primary:
         with self._condition:
             check_epoch(push.epoch, self._sequencer.phase)
             last = self._sequencer.settled.get(push.worker)
-            if last is not None and last.incarnation == push.incarnation and push.units == last.units[-1:]:
+            if last is None or last.incarnation > push.incarnation:
+                return
+            if last.incarnation == push.incarnation and push.units == last.units[-1:]:
                 self._shard.deposit(push.worker, opt_state)
-                self._condition.notify_all()
+            self._came.add(push.worker)
+            self._condition.notify_all()
 
     def _take_deposits(self, phase: Phase) -> None:
         """Wait for what the workers leave behind, and make the mean of it the next phase's optimizer state."""
         if not self._sequencer.local or self._left is not None:
             return
         settled = self._sequencer.settled
-        self._condition.wait_for(lambda: self._shard.deposited(settled), DEPOSIT_SECS)
+        self._condition.wait_for(lambda: self._came.issuperset(settled), DEPOSIT_SECS)
         left = tuple(worker for worker in sorted(settled) if self._shard.deposited([worker]))
         if missing := sorted(set(settled) - set(left)):
             logging.warning(

@@ -9,7 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from hybridsync.protocols.base import Change
+
 State = Any
+Units = tuple[int, ...]
 NO_LOSS: Any = None
 
 
@@ -57,8 +60,31 @@ class Arithmetic(Protocol):
         factor: float,
         blend: float,
         weights: Sequence[float] = (),
+        change: Change = "optimizer",
     ) -> State:
         """Return the state after one update with the weighted, ordered sum of contributions, of `units` units."""
+        ...
+
+    def opt_state(self, state: State) -> Any:
+        """Return the optimizer state, for a worker that steps by itself."""
+        ...
+
+    def local_step(
+        self, parameters: Any, opt_state: Any, moved: Any, gradient: Any, *, at: int, factor: float
+    ) -> tuple[Any, Any, Any]:
+        """Return parameters, optimizer state and `moved` after a worker's own update (see `Programs.local_step`)."""
+        ...
+
+    def difference(self, contribution: Any, moved: Any) -> Any:
+        """Return the contribution that says what own steps, the last one on `contribution`, have taken off."""
+        ...
+
+    def combine(self, parameters: Any, contribution: Any, *, blend: float) -> Any:
+        """Return parameters less a difference."""
+        ...
+
+    def left(self, state: State, opt_states: Sequence[Any]) -> State:
+        """Return a state with the mean of what workers left behind; with none of it, as it is."""
         ...
 
     def fingerprint(self, state: State) -> str:
@@ -102,8 +128,26 @@ class Weightless:
         factor: float,
         blend: float,
         weights: Sequence[float] = (),
+        change: Change = "optimizer",
     ) -> State:
         return state + 1
+
+    def opt_state(self, state: State) -> Any:
+        return None
+
+    def local_step(
+        self, parameters: Any, opt_state: Any, moved: Any, gradient: Any, *, at: int, factor: float
+    ) -> tuple[Any, Any, Any]:
+        return None, None, None
+
+    def difference(self, contribution: Any, moved: Any) -> Any:
+        return None
+
+    def combine(self, parameters: Any, contribution: Any, *, blend: float) -> Any:
+        return None
+
+    def left(self, state: State, opt_states: Sequence[Any]) -> State:
+        return state
 
     def fingerprint(self, state: State) -> str:
         return str(state)
@@ -154,6 +198,7 @@ class Counting:
         factor: float,
         blend: float,
         weights: Sequence[float] = (),
+        change: Change = "optimizer",
     ) -> Counts:
         digest, counts, summed = state.digest, dict(state.counts), 0
         for value, applied in contributions:
@@ -165,6 +210,29 @@ class Counting:
         for scale in (factor, *weights):
             digest = _mix(digest, round(1000 * scale))
         return Counts(digest, counts)
+
+    def opt_state(self, state: Counts) -> int:
+        return state.digest
+
+    def local_step(
+        self, parameters: int, opt_state: int, moved: Any, gradient: Any, *, at: int, factor: float
+    ) -> tuple[int, int, tuple[int, Units]]:
+        value, units = gradient
+        taken, before = moved or (0, ())
+        stepped = _mix(_mix(opt_state, value), at)
+        return _mix(parameters, stepped), stepped, (_mix(taken, stepped), before + units)
+
+    def difference(self, contribution: Any, moved: Any) -> tuple[int, Units]:
+        return moved
+
+    def combine(self, parameters: int, contribution: tuple[int, Units], *, blend: float) -> int:
+        return _mix(parameters, contribution[0])
+
+    def left(self, state: Counts, opt_states: Sequence[int]) -> Counts:
+        digest = state.digest
+        for opt_state in opt_states:
+            digest = _mix(digest, opt_state)
+        return Counts(digest, state.counts)
 
     def fingerprint(self, state: Counts) -> str:
         return f"{state.digest:016x}"

@@ -7,6 +7,7 @@ process that had the same order. A state is never donated: an older one may stil
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 from hybridsync.evaluation import Evaluator
 from hybridsync.layout import fingerprint, first_non_finite
 from hybridsync.messages import Capture
+from hybridsync.protocols.base import Change
 from hybridsync.run import Run
 from hybridsync.sim.arithmetic import Sizes
 from hybridsync.state import TrainState
@@ -71,10 +73,30 @@ class RealArithmetic:
         factor: float,
         blend: float,
         weights: Sequence[float] = (),
+        change: Change = "optimizer",
     ) -> TrainState:
         programs = self._programs
         total = programs.sum(contributions, weights)
-        return programs.update(state, total, units=units, factor=factor, blend=blend)
+        return programs.update(state, total, units=units, factor=factor, blend=blend, change=change)
+
+    def opt_state(self, state: TrainState) -> Any:
+        return state.opt_state
+
+    def local_step(
+        self, parameters: Parameters, opt_state: Any, moved: Any, gradient: Any, *, at: int, factor: float
+    ) -> tuple[Parameters, Any, Any]:
+        return self._programs.local_step(parameters, opt_state, moved, gradient, at=at, factor=factor)
+
+    def difference(self, contribution: Any, moved: Any) -> Any:
+        return self._programs.difference(contribution, moved)
+
+    def combine(self, parameters: Parameters, contribution: Any, *, blend: float) -> Parameters:
+        return self._programs.combine(parameters, contribution, blend=blend)
+
+    def left(self, state: TrainState, opt_states: Sequence[Any]) -> TrainState:
+        if not opt_states:
+            return state
+        return dataclasses.replace(state, opt_state=self._programs.mean_state(tuple(opt_states)))
 
     def fingerprint(self, state: TrainState) -> str:
         return fingerprint(state)

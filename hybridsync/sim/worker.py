@@ -93,8 +93,7 @@ class Worker(Process):
         assert reply.phase is not None
         self._phase = phase = reply.phase
         self.recorder.enter(phase.epoch)
-        sync = protocols.parse(phase.spec).path is Path.SYNC
-        self._engine = SyncEngine(self, phase) if sync else ServerEngine(self, phase)
+        self._engine = self.world.engine_of(self, phase)
         self._engine.begin()
 
     def capture(self, epoch: Epoch, final: bool) -> Capture:
@@ -124,7 +123,7 @@ class Engine:
         self._program = self.protocol.worker_program(len(phase.members))
         self._handlers = {kind: getattr(self, name) for name, kind in EFFECTS.items() if hasattr(self, name)}
         self._asking = False
-        self._wanted = 0
+        self._wanted, self._some = 0, False
         self._at_once = self.protocol.awaits_workers
         self._over = False
         self._device = self.world.network.cluster.device(worker.id)
@@ -169,11 +168,11 @@ class Engine:
 
     # --- units ---
 
-    def take(self, count: int) -> Any:
-        """Return the next `count` units, or PENDING until the chief gives more."""
+    def take(self, count: int, *, some: bool = False) -> Any:
+        """Return the next `count` units, or PENDING until the chief gives more; fewer will do where `some` says so."""
         allotment = self.allotment
         if allotment.lacks(count):
-            self._wanted = count
+            self._wanted, self._some = count, some
             self._ask()
             return PENDING
         units = allotment.take(count)
@@ -192,7 +191,8 @@ class Engine:
         worker, allotment = self.worker, self.allotment
         completed = min(self.recorder.completed, allotment.known)
         request = LeaseRequest(
-            worker.id, worker.incarnation, self.phase.epoch, allotment.known, completed, self._at_once
+            *(worker.id, worker.incarnation, self.phase.epoch, allotment.known, completed, self._at_once),
+            wanted=self._wanted or 1,
         )
         worker.call("lease", lambda: self.world.units_for(request), self._given)
 
@@ -205,6 +205,8 @@ class Engine:
             return
         self.world.watch.leased(self.worker, self.phase, reply)
         self.allotment.extend(reply)
+        if self._some and self._wanted and self._takes_some(reply):
+            return
         if self._at_once and self._wanted and self.allotment.lacks(self._wanted):
             self._at_once = False  # from now on the answer may take its time
             self.tell_idle()
@@ -212,9 +214,23 @@ class Engine:
         if self._wanted:
             count, self._wanted = self._wanted, 0
             self._at_once = self.protocol.awaits_workers
-            result = self.take(count)
+            result = self.take(count, some=self._some)
             if result is not PENDING:
                 self.resume(result)
+
+    def _takes_some(self, reply: LeaseReply) -> bool:
+        """Whether the units in hand will do, or will be asked for once more, though they are fewer than wanted."""
+        count, allotment = self._wanted, self.allotment
+        if not allotment.lacks(count) or allotment.known == allotment.position:
+            return False
+        if reply.ranges:
+            self._ask()
+            return True
+        self._wanted, self._at_once = 0, self.protocol.awaits_workers
+        result = self.taken(allotment.take(count))
+        if result is not PENDING:
+            self.resume(result)
+        return True
 
     def tell_idle(self) -> None:
         """Tell whoever waits for this worker that it has nothing to compute, and ask for units again."""
@@ -329,6 +345,10 @@ class ServerEngine(Engine):
             self._idle = False
             self._ask()
             return
+        self.answered(push, answer, parameters, sent)
+
+    def answered(self, push: Any, answer: Any, parameters: Any, sent: float) -> None:
+        """Go on with the answer to the call that was sent at `sent`."""
         world = self.world
         if push.units:
             self.recorder.wait("push_pull", "server", sent, world.loop.now)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+from hybridsync import protocols
 from hybridsync.applylog import ApplyLog, Entry, Left, NullApplyLog
 from hybridsync.chief.chief import Chief
 from hybridsync.config import Straggler
@@ -17,6 +18,7 @@ from hybridsync.errors import DamagedState, RoleLost
 from hybridsync.messages import Capture, LeaseReply, LeaseRequest, PhaseReply, PhaseRequest, Push, PushReply, Report
 from hybridsync.plan import Epoch, Phase
 from hybridsync.ports import Epochs
+from hybridsync.protocols.base import Path
 from hybridsync.run import Run
 from hybridsync.sim.arithmetic import Arithmetic
 from hybridsync.sim.cluster import Scenario
@@ -26,6 +28,8 @@ from hybridsync.sim.loop import Loop, VirtualClock
 from hybridsync.sim.meeting import Meeting
 from hybridsync.sim.network import Network
 from hybridsync.sim.process import Process
+from hybridsync.sim.stepping import LocalEngine
+from hybridsync.sim.worker import Engine, ServerEngine, SyncEngine, Worker
 from hybridsync.switching.manager import Manager
 from hybridsync.switching.recovery import Start
 from hybridsync.telemetry.recorder import Recorder
@@ -274,6 +278,14 @@ class World:
         if got != phase.fingerprint:
             raise DamagedState(f"{phase.source} handed over {got}, but {phase.fingerprint} was captured")
         return state
+
+    @staticmethod
+    def engine_of(worker: Worker, phase: Phase) -> Engine:
+        """Return what drives a worker's program in `phase`."""
+        protocol = protocols.parse(phase.spec)
+        if protocol.path is Path.SYNC:
+            return SyncEngine(worker, phase)
+        return (LocalEngine if protocol.local else ServerEngine)(worker, phase)
 
     def meeting(self, phase: Phase) -> Meeting:
         """Return where the members of `phase` meet."""
