@@ -323,6 +323,7 @@ class PushReply(NamedTuple):
       duplicate: the units had already been applied or dropped; nothing was done now.
       dropped: reason, when the units were finally dropped; "" otherwise.
       units, own, fastest: progress of those parameters (see `protocols.base.Version`); 0 where nobody asks for it.
+      settled: of a duplicate, which of its units had been applied or dropped; the others still have no end.
     """
 
     sequence: int
@@ -331,6 +332,7 @@ class PushReply(NamedTuple):
     units: int = 0
     own: int = 0
     fastest: int = 0
+    settled: tuple[int, ...] = ()
 
 
 STARTED_FIRST = "start"

@@ -344,7 +344,7 @@ class _LocalWorker(_Worker):
 
     def _arrived(self, effect: Pull | PushPull, reply: PushReply, parameters: Parameters) -> Version:
         if isinstance(effect, PushPull) and (units := effect.gradient.units):
-            self._settle(units)
+            self._settle(reply.settled or units)
             if not self._stepper.pushed(units, reply):
                 raise _Void
         return _version(reply, parameters)
@@ -356,8 +356,9 @@ class _LocalWorker(_Worker):
             return
         wait([future])
         if future.exception() is None and isinstance(self._begun, PushPull) and self._begun.gradient.units:
-            self._settle(self._begun.gradient.units)
-            self._stepper.pushed(self._begun.gradient.units, future.result()[0])
+            reply, _ = future.result()
+            self._settle(reply.settled or self._begun.gradient.units)
+            self._stepper.pushed(self._begun.gradient.units, reply)
 
     def _deposit(self) -> None:
         stepper = self._stepper

@@ -192,7 +192,8 @@ class Sequencer:
         """Return a reply as it is given now: with the newest version's sequence, and its progress where it is told."""
         if self._local:
             own = self._units_of.get(worker, 0)
-            return PushReply(self.sequence, reply.duplicate, reply.dropped, len(self.applied), own, self._fastest)
+            units = len(self.applied)
+            return reply._replace(sequence=self.sequence, units=units, own=own, fastest=self._fastest)
         return reply if reply.sequence == self.sequence else reply._replace(sequence=self.sequence)
 
     def admit(self, push: Push) -> None:
@@ -270,7 +271,9 @@ class Sequencer:
             if unit in self.applied or unit in self.dropped:
                 last = self._settled.get(push.worker)
                 repeats = last is not None and (last.units, last.incarnation) == (units, push.incarnation)
-                return Ticket(push, None, PushReply(self.sequence, duplicate=not repeats), decided=True), iter(())
+                known = tuple(unit for unit in units if unit in self.applied or unit in self.dropped)
+                reply = PushReply(self.sequence, duplicate=not repeats, settled=() if repeats else known)
+                return Ticket(push, None, reply, decided=True), iter(())
         push_id, ticket = self._next_push, Ticket(push, contribution)
         self._next_push += 1
         self._tickets[push_id] = ticket

@@ -391,20 +391,22 @@ class Update(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., pushes: _Optional[_Iterable[_Union[Push, _Mapping]]] = ..., rate: _Optional[float] = ..., wanted: _Optional[_Iterable[int]] = ..., weights: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class PushReply(_message.Message):
-    __slots__ = ("sequence", "duplicate", "dropped", "units", "own", "fastest")
+    __slots__ = ("sequence", "duplicate", "dropped", "units", "own", "fastest", "settled")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     DUPLICATE_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     UNITS_FIELD_NUMBER: _ClassVar[int]
     OWN_FIELD_NUMBER: _ClassVar[int]
     FASTEST_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     duplicate: bool
     dropped: str
     units: int
     own: int
     fastest: int
-    def __init__(self, sequence: _Optional[int] = ..., duplicate: _Optional[bool] = ..., dropped: _Optional[str] = ..., units: _Optional[int] = ..., own: _Optional[int] = ..., fastest: _Optional[int] = ...) -> None: ...
+    settled: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, sequence: _Optional[int] = ..., duplicate: _Optional[bool] = ..., dropped: _Optional[str] = ..., units: _Optional[int] = ..., own: _Optional[int] = ..., fastest: _Optional[int] = ..., settled: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RoleEvent(_message.Message):
     __slots__ = ("role", "id", "pid", "reason", "wall", "unit")

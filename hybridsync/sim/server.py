@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from hybridsync.applylog import Entry, Stepped
+from hybridsync.applylog import Entry, Left, Stepped
 from hybridsync.errors import HybridSyncError
 from hybridsync.messages import Capture, Held, Push, PushReply, Report, Span, Standing
 from hybridsync.plan import Epoch, Phase
@@ -153,9 +153,12 @@ class Server(Process):
             if not loop.step(deadline):
                 break
             self.reach()
-        found = [self._deposits.get(worker) for worker in sorted(sequencer.settled)]
-        self.state = self.world.arithmetic.left(self.state, [state for state in found if state is not None])
+        left = [worker for worker in sorted(sequencer.settled) if self._deposits.get(worker) is not None]
+        self.state = self.world.arithmetic.left(self.state, [self._deposits[worker] for worker in left])
         self._left = True
+        if left:
+            who = tuple((worker, sequencer.settled[worker].incarnation) for worker in left)
+            self._log.leave(Left(sequencer.epoch.number, sequencer.sequence, who))
 
     def idle(self, push: Push, reply: Reply) -> None:
         """Hear that a worker has nothing to compute."""

@@ -118,7 +118,7 @@ class LocalEngine(ServerEngine):
         """Hear what became of a transfer that the program does not await any more."""
         if self._arrival is not None and self._arrival[0].units:
             push, reply, _ = self._arrival
-            self._settle(push.units)
+            self._settle(reply.settled or push.units)
             self._own.pushed(push.units, reply)
         self._begun = self._arrival = None
 
@@ -266,7 +266,7 @@ class LocalEngine(ServerEngine):
 
     def _arrived(self, push: Push, reply: PushReply, parameters: Any) -> Any:
         if push.units:
-            self._settle(push.units)
+            self._settle(reply.settled or push.units)
             if self.world.watches:
                 self.world.watch.pushed(push, reply)
             if not self._own.pushed(push.units, reply):

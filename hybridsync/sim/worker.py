@@ -21,7 +21,7 @@ from hybridsync.messages import (
 from hybridsync.paths.allotment import Allotment
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
-from hybridsync.protocols.base import Effect, Path
+from hybridsync.protocols.base import Effect
 from hybridsync.sim.process import Process
 from hybridsync.sim.replica import Replica
 

@@ -80,15 +80,15 @@ class Watch:
 class SharedLog:
     """The apply log of a simulation: what a captured holder wrote down (see `hybridsync.applylog.ApplyLog`)."""
 
-    def __init__(self, entries: list[Entry]) -> None:
-        self._entries = entries
+    def __init__(self, entries: list[Entry], ends: dict[int, Left]) -> None:
+        self._entries, self._ends = entries, ends
         self._noted: list[Entry] = []
 
     def write(self, entry: Entry) -> None:
         self._noted.append(entry)
 
     def leave(self, left: Left) -> None:
-        """Keep nothing: what is left is in the state."""
+        self._ends[left.epoch] = left
 
     def flush(self) -> None:
         noted, self._noted = self._noted, []
@@ -295,7 +295,7 @@ class World:
 
     def apply_log(self) -> ApplyLog:
         """Return where one role notes its updates."""
-        return SharedLog(self.log) if self.logs_updates else NullApplyLog()
+        return SharedLog(self.log, self.workdir.ends) if self.logs_updates else NullApplyLog()
 
     @staticmethod
     def push_of(epoch: Epoch, worker: int, incarnation: int, units: tuple[int, ...], base: int) -> Push:
