@@ -142,7 +142,8 @@ class Leasing:
         if key == MESH:
             count = mesh_grant(len(phase.members), rate)
         else:
-            count = worker_grant(rate, self.ledger.room(phase.end_units), len(phase.members), wanted)
+            in_hand = self.ledger.holders().get(key, 0) if wanted > 1 else 0
+            count = worker_grant(rate, self.ledger.room(phase.end_units), len(phase.members), wanted, in_hand)
         ranges = self.ledger.lease(key, count, phase.end_units)
         if ranges and not self.first_leased:
             self.first_leased = now

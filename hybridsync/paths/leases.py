@@ -79,7 +79,8 @@ class LeaseStream:
             if self._renewal is not None:
                 self._extend(self._renewal.result(timeout=LEASE_DEADLINE_SECS))
             else:
-                self._extend(self._ask(self.position, count, at_once=idle is not None))
+                at_hand = some and known > self.position
+                self._extend(self._ask(self.position, count, at_once=at_hand or idle is not None))
                 if some and self._units.known > self.position:
                     if self._units.known == known:
                         break

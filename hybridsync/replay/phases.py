@@ -12,6 +12,7 @@ from hybridsync import protocols
 from hybridsync.applylog import Entry
 from hybridsync.paths.collective import Collective
 from hybridsync.paths.retracing import Retracer
+from hybridsync.layout import fingerprint
 from hybridsync.protocols import base
 from hybridsync.replay.record import LoggedPhase
 from hybridsync.state import TrainState
@@ -74,9 +75,10 @@ def _stepped(
         versions = {at: kept for at, kept in versions.items() if last_use.get(at, 0) > entry.sequence}
         versions[entry.sequence] = Parameters(state.params, state.model_state)
         note(entry.sequence)
-    if phase.left:
-        state = dataclasses.replace(state, opt_state=programs.mean_state(retracer.left(phase.left)))
-    return state
+    if not phase.left:
+        return state
+    left = dataclasses.replace(state, opt_state=programs.mean_state(retracer.left(phase.left)))
+    return left if phase.after in ("", fingerprint(left)) else state
 
 
 def _pushed(programs: Programs, versions: Mapping[int, Parameters], entry: Entry) -> Any:

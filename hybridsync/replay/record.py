@@ -29,6 +29,8 @@ class LoggedPhase:
       fingerprint: of the state that it began with.
       entries: its updates.
       left: workers, as (worker, incarnation), whose optimizer states it left behind.
+      after: fingerprint of the state that was gone on from; "" where that is not known here. One that was captured at
+        its end may have been lost, and with it what those workers left.
     """
 
     epoch: int
@@ -39,6 +41,7 @@ class LoggedPhase:
     fingerprint: str
     entries: tuple[Entry, ...]
     left: tuple[tuple[int, int], ...] = ()
+    after: str = ""
 
     @property
     def path(self) -> base.Path:
@@ -221,6 +224,7 @@ def _phases(workdir: Path, entries: tuple[Entry, ...], ends: dict[int, Left]) ->
             fingerprint=event["fingerprint"],
             entries=tuple(updates),
             left=ends[epoch].left if epoch in ends else (),
+            after=next((entered[later][0]["fingerprint"] for later in sorted(entered) if later > epoch), ""),
         )
         if protocols.parse(phase.spec).local and not all(entry.stepped for entry in updates):
             raise WorkdirError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -96,6 +97,7 @@ def replay(
     programs = run.programs(donate_parameters=False)
     digest, since, before = fingerprint(state), None, None
     for phase in record.phases:
+        phase = phase if phase.after else dataclasses.replace(phase, after=saved.run["fingerprint"])
         if digest != phase.fingerprint and since is None:
             if before is None:
                 raise ResumeError(

@@ -155,10 +155,14 @@ class Weightless:
 
 @dataclass(frozen=True)
 class Counts:
-    """A state of `Counting`: how often each unit was applied, and a digest of what was applied to what, in order."""
+    """A state of `Counting`: how often each unit was applied, and a digest of what was applied to what, in order.
+
+    `opt_state` is the digest as of the last update that the run's optimizer made, with what workers left behind.
+    """
 
     digest: int
     counts: dict[int, int]
+    opt_state: int = 1
 
 
 class Counting:
@@ -209,10 +213,10 @@ class Counting:
         assert summed == units, f"an update says it holds {units} units, its contributions hold {summed}"
         for scale in (factor, *weights):
             digest = _mix(digest, round(1000 * scale))
-        return Counts(digest, counts)
+        return Counts(digest, counts, digest if change == "optimizer" else state.opt_state)
 
     def opt_state(self, state: Counts) -> int:
-        return state.digest
+        return state.opt_state
 
     def local_step(
         self, parameters: int, opt_state: int, moved: Any, gradient: Any, *, at: int, factor: float
@@ -229,13 +233,13 @@ class Counting:
         return _mix(parameters, contribution[0])
 
     def left(self, state: Counts, opt_states: Sequence[int]) -> Counts:
-        digest = state.digest
+        mixed = state.opt_state
         for opt_state in opt_states:
-            digest = _mix(digest, opt_state)
-        return Counts(digest, state.counts)
+            mixed = _mix(mixed, opt_state)
+        return Counts(state.digest, state.counts, mixed)
 
     def fingerprint(self, state: Counts) -> str:
-        return f"{state.digest:016x}"
+        return f"{_mix(state.digest, state.opt_state):016x}"
 
 
 _PRIME = (1 << 61) - 1

@@ -17,7 +17,7 @@ from hybridsync.chief.leasing import MESH
 from hybridsync.messages import LeaseReply, LeaseRequest, PhaseRequest, Push, PushReply, Report
 from hybridsync.paths.retracing import Retracer
 from hybridsync.plan import Phase
-from hybridsync.protocols.base import Path
+from hybridsync.protocols.base import Change, Path
 from hybridsync.protocols.server import TOO_STALE
 from hybridsync.sim.arithmetic import Counting, Counts, Sizes
 from hybridsync.sim.process import Process
@@ -193,7 +193,7 @@ class Checks(Watch):
         if wrong or missing:
             raise self.fail(f"applied other than once: {wrong}, missing in the parameters: {missing}")
         try:
-            replayed = replay(world.log, world.workdir.ends, self.phases)
+            replayed = replay(world.log, world.workdir.ends, self.phases, world.arithmetic.fingerprint(state))
         except Violation as violation:
             raise self.fail(str(violation)) from None
         if replayed != state:
@@ -267,13 +267,14 @@ class Checks(Watch):
             raise self.fail(f"{sorted(gone)} have units leased, but are gone")
 
 
-def replay(log: list[Entry], ends: Mapping[int, Left], phases: Mapping[int, Phase]) -> Counts:
+def replay(log: list[Entry], ends: Mapping[int, Left], phases: Mapping[int, Phase], final: str = "") -> Counts:
     """Return the state that the updates of `log` lead to, each on the versions that it names.
 
     Args:
       log: of a run.
       ends: whose optimizer states a phase left behind, by its epoch; a state that was lost since may have had them.
       phases: by their number.
+      final: fingerprint of what the run ended with.
 
     Raises:
       Violation: the log is not one.
@@ -300,18 +301,24 @@ def replay(log: list[Entry], ends: Mapping[int, Left], phases: Mapping[int, Phas
                 contributions = [
                     arithmetic.gradient(versions[part.base], unit) for part in entry.pushes for unit in part.units
                 ]
-            state = _updated(arithmetic, state, contributions, entry)
+            state = _updated(arithmetic, state, contributions, entry, protocol.change)
             versions[entry.sequence] = arithmetic.parameters(state)
         if retracer is not None and number in ends:
             left = arithmetic.left(state, retracer.left(ends[number].left))
-            after = [phases[later].fingerprint for later in sorted(phases) if later > number][:1]
-            if not after or arithmetic.fingerprint(left) in after:
+            after = next((phases[later].fingerprint for later in sorted(phases) if later > number), final)
+            if arithmetic.fingerprint(left) == after:
                 state, versions[updates[-1].sequence] = left, arithmetic.parameters(left)
     return state
 
 
-def _updated(arithmetic: Counting, state: Counts, contributions: list[Any], entry: Entry) -> Counts:
+def _updated(arithmetic: Counting, state: Counts, contributions: list[Any], entry: Entry, change: Change) -> Counts:
     weights = tuple(part.weight for part in entry.parts) if {part.weight for part in entry.parts} - {1.0} else ()
     return arithmetic.update(
-        state, contributions, units=len(entry.units), factor=entry.rate, blend=entry.blend, weights=weights
+        state,
+        contributions,
+        units=len(entry.units),
+        factor=entry.rate,
+        blend=entry.blend,
+        weights=weights,
+        change=change,
     )

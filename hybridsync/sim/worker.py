@@ -190,8 +190,9 @@ class Engine:
         self._asking = True
         worker, allotment = self.worker, self.allotment
         completed = min(self.recorder.completed, allotment.known)
+        at_once = self._at_once or (self._some and allotment.known > allotment.position)
         request = LeaseRequest(
-            *(worker.id, worker.incarnation, self.phase.epoch, allotment.known, completed, self._at_once),
+            *(worker.id, worker.incarnation, self.phase.epoch, allotment.known, completed, at_once),
             wanted=self._wanted or 1,
         )
         worker.call("lease", lambda: self.world.units_for(request), self._given)

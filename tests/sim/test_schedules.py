@@ -57,6 +57,7 @@ def test_a_failing_seed_is_shown_with_its_story_and_the_command_that_shows_it_ag
 
 def test_a_replay_refuses_a_log_with_a_gap():
     first = Entry(1, 1, (0,), 0, 1.0, 1.0, 1.0)
-    assert replay([first]).counts == {0: 1}
-    with pytest.raises(Violation, match="names version 1"):
-        replay([first, dataclasses.replace(first, sequence=3, base=1)])
+    phases = {1: phase_of()}
+    assert replay([first], {}, phases).counts == {0: 1}
+    with pytest.raises(Violation, match="names versions .1."):
+        replay([first, dataclasses.replace(first, sequence=3, base=1)], {}, phases)
