@@ -10,9 +10,9 @@ import jax
 
 from hybridsync import protocols
 from hybridsync.applylog import Entry
+from hybridsync.layout import fingerprint
 from hybridsync.paths.collective import Collective
 from hybridsync.paths.retracing import Retracer
-from hybridsync.layout import fingerprint
 from hybridsync.protocols import base
 from hybridsync.replay.record import LoggedPhase
 from hybridsync.state import TrainState

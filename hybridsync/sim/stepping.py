@@ -34,6 +34,7 @@ class LocalEngine(ServerEngine):
         self._begun: Any = None
         self._arrival: tuple[Push, PushReply, Any] | None = None
         self._waits = False
+        self._resume_with: Any = None  # what a lease goes on with that no program asked for
 
     def begin(self) -> None:
         self._call_server("opt_state", (), 0, None, self._entered)
@@ -185,8 +186,6 @@ class LocalEngine(ServerEngine):
             self._resume_with = None
             given(result)
 
-    _resume_with: Any = None
-
     def resume(self, result: Any) -> None:
         given, self._resume_with = self._resume_with, None
         if given is not None:
@@ -223,7 +222,8 @@ class LocalEngine(ServerEngine):
         if isinstance(effect, Pull) or not effect.gradient.units:
             self._call_server("pull", (), 0, None, then)
         else:
-            self._call_server("push", *effect.gradient, then)
+            gradient: Gradient = effect.gradient
+            self._call_server("push", gradient.units, gradient.base, gradient.contribution, then)
 
     def _when_free(self, do: Any) -> None:
         """Do something as soon as no call is under way."""
@@ -233,9 +233,9 @@ class LocalEngine(ServerEngine):
         else:
             do()
 
-    def answered(self, push: Push, answer: PushReply, found: Any, sent: float) -> None:
+    def answered(self, push: Push, answer: PushReply, parameters: Any, sent: float) -> None:
         then, self._then, self._sending = self._then, None, False
-        then(push, answer, found, sent)
+        then(push, answer, parameters, sent)
         afterwards, self._afterwards = self._afterwards, None
         if afterwards is not None:
             afterwards()

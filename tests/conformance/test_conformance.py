@@ -16,14 +16,12 @@ from hybridsync.layout import Layout
 from hybridsync.protocols.base import Outer
 from hybridsync.state import abstract_state
 from tests.compilations import count_compilations
-from tests.conformance.drivers import DRIVERS, Summary
+from tests.conformance.drivers import DRIVERS, Summary, counting
 from tests.trainers import events_of, is_exact, lines_of
 
 ROOT = Path(__file__).resolve().parents[2]
 DIGITS, TALLY = str(ROOT / "configs/digits_mlp.py"), str(ROOT / "configs/tally.py")
 WORKERS = 4
-COUNTING = {"diloco": "diloco(outer_rate=1,outer_momentum=0,scale=0)"}
-"""How a protocol is told to count where it does not by itself: an outer optimizer counts as plain descent of rate 1."""
 PROGRAMS = ("_unit_gradient", "_total", "_update_program")
 
 Run = Callable[..., tuple[Summary, Path]]
@@ -64,7 +62,7 @@ def test_the_loss_falls(run, name):
 
 @pytest.mark.parametrize("plan", ["{0}", "bsp:30%,{0}", "{0}:30%,bsp", "asp:30%,{0}:30%,bsp:20%,{0}"])
 def test_every_unit_is_applied_exactly_once(run, name, plan):
-    summary, _ = run(TALLY, plan.format(COUNTING.get(name, name)), "workload=203")
+    summary, _ = run(TALLY, plan.format(counting(name)), "workload=203")
     assert summary["exit"] == "completed"
     assert is_exact(summary["final"])
     units: dict[str, Any] = summary["units"]
