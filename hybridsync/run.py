@@ -52,7 +52,8 @@ class Run:
     @functools.cached_property
     def kept(self) -> tuple[str, ...]:
         """Names of the protocols in the plan that keep an outer momentum in the state."""
-        return tuple(sorted({change.name for change in (s.change for s in self.stages) if isinstance(change, Outer)}))
+        changes = [stage.change(self.config.workers) for stage in self.stages]
+        return tuple(sorted({change.name for change in changes if isinstance(change, Outer)}))
 
     def check(self) -> None:
         """Check what can be checked before anything starts.

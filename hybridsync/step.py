@@ -79,9 +79,9 @@ class Programs:
         donated = ("parameters",) * donate_parameters + ("opt_state", "counters") * donate_rest
         self._update = jax.jit(self._update_program, donate_argnames=donated)
         alone = ("parameters",) * donate_parameters
-        self._outer_update = jax.jit(self._outer_program, static_argnames="nesterov", donate_argnames=alone)
-        self._local_step = jax.jit(self._local_program)
-        self._combine = jax.jit(_combine)
+        self._outer_update = jax.jit(self._outer_program, static_argnames="replaces", donate_argnames=alone)
+        self._local_step = jax.jit(self._local_program, static_argnames="replaces")
+        self._combine = jax.jit(_combine, static_argnames="replaces")
         self.mean_state = jax.jit(_mean_state)
         example = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in self.batch(0).items()}
         state = abstract_state(task, optimizer, kept)
@@ -174,7 +174,15 @@ class Programs:
         return TrainState(parameters.params, opt_state, parameters.model_state, state.protocol_state, counters)
 
     def local_step(
-        self, parameters: Parameters, opt_state: Any, moved: Any, gradient: Any, *, at: int, factor: float
+        self,
+        parameters: Parameters,
+        opt_state: Any,
+        moved: Any,
+        gradient: Any,
+        *,
+        at: int,
+        factor: float,
+        replaces: bool = False,
     ) -> tuple[Parameters, Any, Any]:
         """Return parameters, optax state and `moved` after a worker's own update; nothing is donated.
 
@@ -185,56 +193,63 @@ class Programs:
           gradient: contribution of one unit.
           at: units that the schedule reads.
           factor: on the schedule's learning rate.
+          replaces: whether `moved` is to be where the steps came to instead.
         """
-        return self._local_step(parameters, opt_state, moved, gradient, np.int32(at), np.float32(factor))
+        before = None if replaces else moved
+        return self._local_step(
+            parameters, opt_state, before, gradient, np.int32(at), np.float32(factor), replaces=replaces
+        )
 
     @staticmethod
     def difference(contribution: Any, moved: Any) -> Any:
         """Return the contribution that says `moved` in place of the gradient of `contribution`, the last one's."""
         return {**contribution, "floats": {**contribution["floats"], "grads": moved}}
 
-    def combine(self, parameters: Parameters, contribution: Any, *, blend: float) -> Parameters:
-        """Return parameters less a difference, with a share of its model statistics."""
-        return self._combine(parameters, contribution, np.float32(blend))
+    def combine(self, parameters: Parameters, contribution: Any, blend: float, replaces: bool) -> Parameters:
+        """Return parameters less a difference, or in its place, with a share of its model statistics."""
+        return self._combine(parameters, contribution, np.float32(blend), replaces=replaces)
 
     def _without_optimizer(
         self, state: TrainState, total: Any, units: Any, factor: Any, blend: Any, change: Change
     ) -> TrainState:
-        outer = None if isinstance(change, str) else change
+        outer, replaces = (None if isinstance(change, str) else change), change == "replace"
         momentum = state.protocol_state[outer.name] if outer else None
         rate, decay = (np.float32(outer.rate), np.float32(outer.momentum)) if outer else (None, None)
         parameters = Parameters(state.params, state.model_state)
         parameters, momentum, counters = self._outer_update(
-            parameters, momentum, state.counters, total, units, factor, blend, rate, decay, nesterov=outer is not None
+            parameters, momentum, state.counters, total, units, factor, blend, rate, decay, replaces=replaces
         )
         protocol_state = {**state.protocol_state, outer.name: momentum} if outer else state.protocol_state
         return TrainState(parameters.params, state.opt_state, parameters.model_state, protocol_state, counters)
 
     def _outer_program(
-        self, parameters, momentum, counters, total, units, factor, blend, rate, decay, *, nesterov: bool
+        self, parameters, momentum, counters, total, units, factor, blend, rate, decay, *, replaces: bool
     ):
         params, model_state = parameters
         weight = total["floats"]["weight"]
         taken = jax.tree.map(lambda d: factor * (d / weight), total["floats"]["grads"])
-        if nesterov:
+        if momentum is not None:
             after: Any
             taken, after = optax.trace(decay, nesterov=True).update(taken, optax.TraceState(momentum))
             momentum = after.trace
             taken = jax.tree.map(lambda d: rate * d, taken)
-        params = jax.tree.map(lambda p, d: (p - d).astype(p.dtype), params, taken)
+        params = jax.tree.map(lambda p, d: (d if replaces else p - d).astype(p.dtype), params, taken)
         model_state = _merge_model_state(model_state, total, weight, blend)
         counters = {"units": counters["units"] + units, "updates": counters["updates"] + 1}
         return Parameters(params, model_state), momentum, counters
 
-    def _local_program(self, parameters, opt_state, moved, gradient, at, factor):
+    def _local_program(self, parameters, opt_state, moved, gradient, at, factor, *, replaces: bool):
         params, model_state = parameters
         rate = self.optimizer.rate((at.astype(jnp.float32) if self._wide else at) * self.unit_size) * factor
         weight = gradient["floats"]["weight"]
         grads = jax.tree.map(lambda g, p: (g / weight).astype(p.dtype), gradient["floats"]["grads"], params)
         updates, opt_state = self.optimizer.update(grads, opt_state, params, rate)
         params = jax.tree.map(lambda p, u: jnp.asarray(p + u).astype(p.dtype), params, updates)
-        taken = jax.tree.map(lambda u: -u.astype(jnp.float32), updates)
-        moved = taken if moved is None else jax.tree.map(jnp.add, moved, taken)
+        if replaces:  # and the updates have no other use, so that XLA rounds as in a plain loop
+            moved = jax.tree.map(lambda p: p.astype(jnp.float32), params)
+        else:
+            taken = jax.tree.map(lambda u: -u.astype(jnp.float32), updates)
+            moved = taken if moved is None else jax.tree.map(jnp.add, moved, taken)
         model_state = _merge_model_state(model_state, gradient, weight, jnp.float32(1.0))
         return Parameters(params, model_state), opt_state, moved
 
@@ -298,11 +313,11 @@ def _weigh(contribution: dict, weight: jax.Array) -> dict:
     return {**contribution, "floats": {**contribution["floats"], "grads": grads}}
 
 
-def _combine(parameters: Parameters, contribution: Any, blend: jax.Array) -> Parameters:
+def _combine(parameters: Parameters, contribution: Any, blend: jax.Array, *, replaces: bool) -> Parameters:
     """A version less what one contribution takes off it, before the server has done so."""
     params, model_state = parameters
     floats = contribution["floats"]
-    params = jax.tree.map(lambda p, d: (p - d).astype(p.dtype), params, floats["grads"])
+    params = jax.tree.map(lambda p, d: (d if replaces else p - d).astype(p.dtype), params, floats["grads"])
     return Parameters(params, _merge_model_state(model_state, contribution, floats["weight"], blend))
 
 

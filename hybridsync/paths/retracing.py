@@ -180,8 +180,7 @@ class Retracer:
         if key not in self._lives:
             whose = push[:2]
             if whose not in self._steppers:
-                rate = self._protocol.rate(1, self._num_workers)
-                self._steppers[whose] = Stepper(self._computing, rate, self._num_workers, self._opt_state)
+                self._steppers[whose] = Stepper(self._computing, self._protocol, self._num_workers, self._opt_state)
             stepper = self._steppers[whose]
             stepper.rewind()
             program = self._protocol.worker_program(self._num_workers)

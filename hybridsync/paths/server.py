@@ -225,10 +225,8 @@ class _LocalWorker(_Worker):
     def __init__(self, engine: ServerEngine, phase: Phase, link: ServerLink) -> None:
         super().__init__(engine, phase, link)
         self._lives = 0
-        num_workers = len(phase.members)
-        self._stepper = Stepper(
-            engine._programs, self.protocol.rate(1, num_workers), num_workers, link.opt_state(self.push_of((), 0))
-        )
+        opt_state = link.opt_state(self.push_of((), 0))
+        self._stepper = Stepper(engine._programs, self.protocol, len(phase.members), opt_state)
         self._in_flight: Future[tuple[PushReply, Parameters]] | None = None
         self._in_hand: list[int] = []
         self._again: list[int] = []

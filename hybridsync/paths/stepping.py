@@ -18,6 +18,7 @@ from collections import deque
 from typing import Any, NamedTuple, Protocol
 
 from hybridsync.messages import PushReply
+from hybridsync.protocols import base
 from hybridsync.protocols.base import Combine, Difference, Step, Version
 
 Units = tuple[int, ...]
@@ -42,7 +43,7 @@ class Local(NamedTuple):
       parameters: what is computed on.
       at: units that the schedule reads in the next step.
       units: stepped through since the version, and not pushed yet.
-      moved: what those steps took off; None without any.
+      moved: what those steps took off, or where they came to; None without any.
       last: contribution of the last of them.
     """
 
@@ -58,12 +59,12 @@ class Stepping(Protocol):
     """What steps are computed with: `hybridsync.step.Programs`, or a simulator's arithmetic."""
 
     def local_step(
-        self, parameters: Any, opt_state: Any, moved: Any, gradient: Any, *, at: int, factor: float
+        self, parameters: Any, opt_state: Any, moved: Any, gradient: Any, *, at: int, factor: float, replaces: bool
     ) -> tuple[Any, Any, Any]: ...
 
     def difference(self, contribution: Any, moved: Any) -> Any: ...
 
-    def combine(self, parameters: Any, contribution: Any, *, blend: float) -> Any: ...
+    def combine(self, parameters: Any, contribution: Any, blend: float, replaces: bool) -> Any: ...
 
 
 class Stepper:
@@ -71,7 +72,7 @@ class Stepper:
 
     Args:
       stepping: what is computed with.
-      rate: the protocol's factor on the schedule's learning rate.
+      protocol: says the rate of its steps, and what becomes of its pushes.
       num_workers: members of the phase, n.
       opt_state: that the phase began with.
 
@@ -81,8 +82,9 @@ class Stepper:
       settled_unit: the last unit of that push; -1 before any.
     """
 
-    def __init__(self, stepping: Stepping, rate: float, num_workers: int, opt_state: Any) -> None:
-        self._stepping, self._rate, self._num_workers = stepping, rate, num_workers
+    def __init__(self, stepping: Stepping, protocol: base.Protocol, num_workers: int, opt_state: Any) -> None:
+        self._stepping, self._num_workers = stepping, num_workers
+        self._rate, self._replaces = protocol.rate(1, num_workers), protocol.change(num_workers) == "replace"
         self.opt_state = self.settled = opt_state
         self.settled_unit = -1
         self._first: int | None = None
@@ -105,6 +107,7 @@ class Stepper:
             gradient.contribution,
             at=at,
             factor=self._rate * effect.factor,
+            replaces=self._replaces,
         )
         self._num_steps += len(gradient.units)
         ahead = start.at + self._num_workers * len(gradient.units)
@@ -127,7 +130,8 @@ class Stepper:
         at = version.units + self._num_workers * len(gradient.units)
         parameters = version.parameters
         if gradient.units:
-            parameters = self._stepping.combine(parameters, gradient.contribution, blend=1.0 / self._num_workers)
+            blend = 1.0 / self._num_workers
+            parameters = self._stepping.combine(parameters, gradient.contribution, blend, self._replaces)
         return Local(version.sequence, parameters, at)
 
     def pushed(self, units: Units, reply: PushReply) -> bool:

@@ -54,8 +54,12 @@ class Outer(NamedTuple):
     momentum: float
 
 
-Change = Literal["optimizer", "add"] | Outer
-"""What an update does with the mean of its contributions: hands it to the run's optimizer, subtracts it, or `Outer`."""
+Change = Literal["optimizer", "add", "replace"] | Outer
+"""What an update does with the mean of its contributions: hands it to the run's optimizer, subtracts it, or `Outer`.
+
+Under "replace" workers that step by themselves push where they came to instead of the way there, and the update takes
+that over: for one worker, whose parameters nobody else changes, the same without the rounding of a difference.
+"""
 
 
 class Path(Enum):
@@ -262,9 +266,8 @@ class Protocol(ABC):
     local: ClassVar[bool] = False
     """Whether workers step by themselves, each with an optimizer state of its own (SERVER path)."""
 
-    @property
-    def change(self) -> Change:
-        """What an update does with its contributions."""
+    def change(self, num_workers: int) -> Change:
+        """Return what an update does with its contributions in a phase with `num_workers` members."""
         return "optimizer"
 
     @abstractmethod

@@ -38,8 +38,7 @@ class DiLoCo(LocalRounds):
     scale: float = 1.0
     name: ClassVar[str] = "diloco"
 
-    @property
-    def change(self) -> Change:
+    def change(self, num_workers: int) -> Change:
         return Outer(self.name, self.outer_rate, self.outer_momentum)
 
     def server_rule(self, members: tuple[int, ...]) -> ServerRule:

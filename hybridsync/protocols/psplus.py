@@ -9,7 +9,8 @@
 
 The optimizer state is each worker's own; at the end of the phase it is the mean of theirs. The gate delays the reply
 only, so whoever is ahead computes on while it waits. With one worker, W - d is what the server makes of d: the plain
-loop, one exchange ahead.
+loop, one exchange ahead. That worker pushes W - d itself, and W takes its place, so that it is the plain loop bit for
+bit.
 
 **Modulation of a worker's rate**, by the progress that comes with every reply:
 
@@ -94,9 +95,8 @@ class PsPlus(Protocol):
     local: ClassVar[bool] = True
     awaits_workers: ClassVar[bool] = True
 
-    @property
-    def change(self) -> Change:
-        return "add"
+    def change(self, num_workers: int) -> Change:
+        return "add" if num_workers > 1 else "replace"
 
     def worker_program(self, num_workers: int) -> Program:
         lease, alone = Lease(), self.modulation == "none"

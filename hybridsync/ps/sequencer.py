@@ -126,7 +126,7 @@ class Sequencer:
     @property
     def change(self) -> Change:
         """What an update does with its contributions."""
-        return self._protocol.change
+        return self._protocol.change(len(self._members))
 
     @property
     def local(self) -> bool:

@@ -65,7 +65,7 @@ class Store:
           StaleEpoch: a newer phase is already served.
           HybridSyncError: what arrived is not the state that was captured.
         """
-        change = protocols.parse(phase.spec).change
+        change = protocols.parse(phase.spec).change(len(phase.members))
         with self._condition:
             if self._phase is None or phase.epoch != self._phase.epoch:
                 if phase.epoch.number <= self.epoch.number:

@@ -65,12 +65,13 @@ def _stepped(
     last_use = {version: entry.sequence for entry in phase.entries for version in entry.bases}
     versions = {phase.first: Parameters(state.params, state.model_state)}
     start, num_workers = int(state.counters["units"]), len(phase.members)
+    change = protocol.change(num_workers)
     retracer = Retracer(protocol, programs, state.opt_state, num_workers, start, phase.first, phase.entries)
     for entry in phase.entries:
         contributions = retracer.contributions(entry, versions)
         total = programs.sum(contributions)
         state = programs.update(
-            state, total, units=len(entry.units), factor=entry.rate, blend=entry.blend, change=protocol.change
+            state, total, units=len(entry.units), factor=entry.rate, blend=entry.blend, change=change
         )
         versions = {at: kept for at, kept in versions.items() if last_use.get(at, 0) > entry.sequence}
         versions[entry.sequence] = Parameters(state.params, state.model_state)

@@ -70,7 +70,7 @@ class Arithmetic(Protocol):
         ...
 
     def local_step(
-        self, parameters: Any, opt_state: Any, moved: Any, gradient: Any, *, at: int, factor: float
+        self, parameters: Any, opt_state: Any, moved: Any, gradient: Any, *, at: int, factor: float, replaces: bool
     ) -> tuple[Any, Any, Any]:
         """Return parameters, optimizer state and `moved` after a worker's own update (see `Programs.local_step`)."""
         ...
@@ -79,8 +79,8 @@ class Arithmetic(Protocol):
         """Return the contribution that says what own steps, the last one on `contribution`, have taken off."""
         ...
 
-    def combine(self, parameters: Any, contribution: Any, *, blend: float) -> Any:
-        """Return parameters less a difference."""
+    def combine(self, parameters: Any, contribution: Any, blend: float, replaces: bool) -> Any:
+        """Return parameters less a difference, or in its place."""
         ...
 
     def left(self, state: State, opt_states: Sequence[Any]) -> State:
@@ -136,14 +136,14 @@ class Weightless:
         return None
 
     def local_step(
-        self, parameters: Any, opt_state: Any, moved: Any, gradient: Any, *, at: int, factor: float
+        self, parameters: Any, opt_state: Any, moved: Any, gradient: Any, *, at: int, factor: float, replaces: bool
     ) -> tuple[Any, Any, Any]:
         return None, None, None
 
     def difference(self, contribution: Any, moved: Any) -> Any:
         return None
 
-    def combine(self, parameters: Any, contribution: Any, *, blend: float) -> Any:
+    def combine(self, parameters: Any, contribution: Any, blend: float, replaces: bool) -> Any:
         return None
 
     def left(self, state: State, opt_states: Sequence[Any]) -> State:
@@ -219,7 +219,7 @@ class Counting:
         return state.opt_state
 
     def local_step(
-        self, parameters: int, opt_state: int, moved: Any, gradient: Any, *, at: int, factor: float
+        self, parameters: int, opt_state: int, moved: Any, gradient: Any, *, at: int, factor: float, replaces: bool
     ) -> tuple[int, int, tuple[int, Units]]:
         value, units = gradient
         taken, before = moved or (0, ())
@@ -229,7 +229,7 @@ class Counting:
     def difference(self, contribution: Any, moved: Any) -> tuple[int, Units]:
         return moved
 
-    def combine(self, parameters: int, contribution: tuple[int, Units], *, blend: float) -> int:
+    def combine(self, parameters: int, contribution: tuple[int, Units], blend: float, replaces: bool) -> int:
         return _mix(parameters, contribution[0])
 
     def left(self, state: Counts, opt_states: Sequence[int]) -> Counts:

@@ -301,7 +301,7 @@ def replay(log: list[Entry], ends: Mapping[int, Left], phases: Mapping[int, Phas
                 contributions = [
                     arithmetic.gradient(versions[part.base], unit) for part in entry.pushes for unit in part.units
                 ]
-            state = _updated(arithmetic, state, contributions, entry, protocol.change)
+            state = _updated(arithmetic, state, contributions, entry, protocol.change(len(phase.members)))
             versions[entry.sequence] = arithmetic.parameters(state)
         if retracer is not None and number in ends:
             left = arithmetic.left(state, retracer.left(ends[number].left))

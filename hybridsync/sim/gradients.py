@@ -83,15 +83,25 @@ class RealArithmetic:
         return state.opt_state
 
     def local_step(
-        self, parameters: Parameters, opt_state: Any, moved: Any, gradient: Any, *, at: int, factor: float
+        self,
+        parameters: Parameters,
+        opt_state: Any,
+        moved: Any,
+        gradient: Any,
+        *,
+        at: int,
+        factor: float,
+        replaces: bool,
     ) -> tuple[Parameters, Any, Any]:
-        return self._programs.local_step(parameters, opt_state, moved, gradient, at=at, factor=factor)
+        return self._programs.local_step(
+            parameters, opt_state, moved, gradient, at=at, factor=factor, replaces=replaces
+        )
 
     def difference(self, contribution: Any, moved: Any) -> Any:
         return self._programs.difference(contribution, moved)
 
-    def combine(self, parameters: Parameters, contribution: Any, *, blend: float) -> Parameters:
-        return self._programs.combine(parameters, contribution, blend=blend)
+    def combine(self, parameters: Parameters, contribution: Any, blend: float, replaces: bool) -> Parameters:
+        return self._programs.combine(parameters, contribution, blend, replaces)
 
     def left(self, state: TrainState, opt_states: Sequence[Any]) -> TrainState:
         if not opt_states:

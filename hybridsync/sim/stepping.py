@@ -14,7 +14,7 @@ from hybridsync.protocols.base import Pull, Version
 from hybridsync.sim.worker import PENDING, ServerEngine
 
 if TYPE_CHECKING:
-    from hybridsync.messages import Push, PushReply
+    from hybridsync.messages import LeaseReply, Push, PushReply
     from hybridsync.sim.worker import Worker
 
 
@@ -46,7 +46,7 @@ class LocalEngine(ServerEngine):
         if units:
             self._in_hand += units
             return units
-        return self.take(effect.count, some=True)
+        return self.take(effect.count)
 
     def taken(self, units: tuple[int, ...]) -> Any:
         self._in_hand += units
@@ -94,9 +94,7 @@ class LocalEngine(ServerEngine):
     # --- lives ---
 
     def _entered(self, push: Push, reply: PushReply, opt_state: Any, sent: float) -> None:
-        num_workers = len(self.phase.members)
-        rate = self.protocol.rate(1, num_workers)
-        self._stepper = Stepper(self.world.arithmetic, rate, num_workers, opt_state)
+        self._stepper = Stepper(self.world.arithmetic, self.protocol, len(self.phase.members), opt_state)
         self.resume(None)
 
     def _void(self) -> Any:
@@ -181,7 +179,7 @@ class LocalEngine(ServerEngine):
                 self._begin_unit(result[0], parameters)
 
         self._resume_with = given
-        result = self.take(1, some=True)
+        result = self.take(1)
         if result is not PENDING:
             self._resume_with = None
             given(result)
@@ -192,6 +190,23 @@ class LocalEngine(ServerEngine):
             given(result)
             return
         super().resume(result)
+
+    @property
+    def takes_fewer(self) -> bool:
+        return self.allotment.known > self.allotment.position
+
+    def took_fewer(self, reply: LeaseReply) -> bool:
+        count, allotment = self._wanted, self.allotment
+        if not allotment.lacks(count):
+            return False
+        if reply.ranges:
+            self._ask()
+            return True
+        self._wanted, self._at_once = 0, self.protocol.awaits_workers
+        result = self.taken(allotment.take(count))
+        if result is not PENDING:
+            self.resume(result)
+        return True
 
     def _settle(self, units: tuple[int, ...]) -> None:
         for unit in units:

@@ -123,7 +123,7 @@ class Engine:
         self._program = self.protocol.worker_program(len(phase.members))
         self._handlers = {kind: getattr(self, name) for name, kind in EFFECTS.items() if hasattr(self, name)}
         self._asking = False
-        self._wanted, self._some = 0, False
+        self._wanted = 0
         self._at_once = self.protocol.awaits_workers
         self._over = False
         self._device = self.world.network.cluster.device(worker.id)
@@ -168,11 +168,11 @@ class Engine:
 
     # --- units ---
 
-    def take(self, count: int, *, some: bool = False) -> Any:
-        """Return the next `count` units, or PENDING until the chief gives more; fewer will do where `some` says so."""
+    def take(self, count: int) -> Any:
+        """Return the next `count` units, or PENDING until the chief gives more."""
         allotment = self.allotment
         if allotment.lacks(count):
-            self._wanted, self._some = count, some
+            self._wanted = count
             self._ask()
             return PENDING
         units = allotment.take(count)
@@ -190,11 +190,9 @@ class Engine:
         self._asking = True
         worker, allotment = self.worker, self.allotment
         completed = min(self.recorder.completed, allotment.known)
-        at_once = self._at_once or (self._some and allotment.known > allotment.position)
-        request = LeaseRequest(
-            *(worker.id, worker.incarnation, self.phase.epoch, allotment.known, completed, at_once),
-            wanted=self._wanted or 1,
-        )
+        at_once = self._at_once or self.takes_fewer
+        who, wanted = (worker.id, worker.incarnation, self.phase.epoch), self._wanted or 1
+        request = LeaseRequest(*who, allotment.known, completed, at_once, wanted)
         worker.call("lease", lambda: self.world.units_for(request), self._given)
 
     def _given(self, reply: LeaseReply | HybridSyncError) -> None:
@@ -206,7 +204,7 @@ class Engine:
             return
         self.world.watch.leased(self.worker, self.phase, reply)
         self.allotment.extend(reply)
-        if self._some and self._wanted and self._takes_some(reply):
+        if self._wanted and self.takes_fewer and self.took_fewer(reply):
             return
         if self._at_once and self._wanted and self.allotment.lacks(self._wanted):
             self._at_once = False  # from now on the answer may take its time
@@ -215,23 +213,17 @@ class Engine:
         if self._wanted:
             count, self._wanted = self._wanted, 0
             self._at_once = self.protocol.awaits_workers
-            result = self.take(count, some=self._some)
+            result = self.take(count)
             if result is not PENDING:
                 self.resume(result)
 
-    def _takes_some(self, reply: LeaseReply) -> bool:
-        """Whether the units in hand will do, or will be asked for once more, though they are fewer than wanted."""
-        count, allotment = self._wanted, self.allotment
-        if not allotment.lacks(count) or allotment.known == allotment.position:
-            return False
-        if reply.ranges:
-            self._ask()
-            return True
-        self._wanted, self._at_once = 0, self.protocol.awaits_workers
-        result = self.taken(allotment.take(count))
-        if result is not PENDING:
-            self.resume(result)
-        return True
+    @property
+    def takes_fewer(self) -> bool:
+        """Whether the units in hand will do where the chief has no more to give now, though they are fewer."""
+        return False
+
+    def took_fewer(self, reply: LeaseReply) -> bool:
+        return False
 
     def tell_idle(self) -> None:
         """Tell whoever waits for this worker that it has nothing to compute, and ask for units again."""
@@ -349,13 +341,11 @@ class ServerEngine(Engine):
         self.answered(push, answer, parameters, sent)
 
     def answered(self, push: Any, answer: Any, parameters: Any, sent: float) -> None:
-        """Go on with the answer to the call that was sent at `sent`."""
-        world = self.world
         if push.units:
-            self.recorder.wait("push_pull", "server", sent, world.loop.now)
+            self.recorder.wait("push_pull", "server", sent, self.world.loop.now)
             self.recorder.completed = self.allotment.position
-            if world.watches:
-                world.watch.pushed(push, answer)
+            if self.world.watches:
+                self.world.watch.pushed(push, answer)
         self.resume((answer.sequence, parameters))
 
 

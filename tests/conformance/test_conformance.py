@@ -103,7 +103,7 @@ def test_the_state_keeps_its_shapes_and_types(run, name):
     _, workdir = run(DIGITS, f"{name}:50%,bsp:25%,{name}", *overrides)
     loaded = load_config(DIGITS)
     config = apply_overrides(loaded.config, overrides)
-    change = protocols.parse(name).change
+    change = protocols.parse(name).change(WORKERS)
     kept = (change.name,) if isinstance(change, Outer) else ()
     expected = Layout.of(abstract_state(loaded.module.task(config), loaded.module.optimizer(config), kept))
     store = CheckpointStore(workdir / "checkpoints")

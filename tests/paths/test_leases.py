@@ -110,3 +110,20 @@ def test_a_chief_that_never_gives_anything_is_not_waited_for_forever(monkeypatch
     monkeypatch.setattr(leases_module, "LEASE_DEADLINE_SECS", 3.0)
     with pytest.raises(WaitTimeout, match=r"worker 2 .* 3 s .*epoch 1"):
         stream_of(Empty(), clock=clock).next(1)
+
+
+def test_some_units_will_do_where_the_chief_has_no_more_to_give_now():
+    chief = ScriptedChief(more((0, 3)), more((3, 5)), more(), more(final=True))
+    stream = stream_of(chief)
+    assert stream.next(8, some=True) == (0, 1, 2, 3, 4)
+    assert [(request.wanted, request.at_once) for request in chief.requests] == [(8, False), (8, True), (8, True)]
+    assert stream.next(8, some=True) == ()
+
+
+def test_who_has_some_units_in_hand_is_not_idle():
+    chief, told = ScriptedChief(more((0, 3)), more(), more(), more(final=True)), []
+    stream = LeaseStream(chief, 2, 1, phase_of(), ManualClock(), None, lambda: told.append("idle"))
+    assert stream.next(8, some=True) == (0, 1, 2)
+    assert told == []
+    assert stream.next(8, some=True) == ()
+    assert told == ["idle"]

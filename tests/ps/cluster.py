@@ -33,6 +33,7 @@ class ListedLog:
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
+        self.left: list[Left] = []
 
     def write(self, entry: Entry) -> None:
         self.entries.append(entry)
@@ -41,7 +42,7 @@ class ListedLog:
         pass
 
     def leave(self, left: Left) -> None:
-        pass
+        self.left.append(left)
 
     def clear(self) -> None:
         pass
@@ -148,6 +149,11 @@ class Cluster:
         for server in (self.primary, *self.stores):
             server.enter(phase)
         return phase
+
+    @property
+    def left(self) -> list[Left]:
+        """What the log says of the ends of phases."""
+        return self.log.left
 
     def link(self) -> RemoteLink:
         endpoint = Endpoint(self.primary, self.parts[0].programs.contribution_layout)

@@ -50,7 +50,10 @@ def fit(run: Run, workdir: Path) -> Any:
     return Trainer(run.task, run.optimizer, run.config, workdir=workdir, progress=False).fit()
 
 
-@pytest.mark.parametrize("plan", ["asp", "bsp", "bsp:40%,asp"])
+PLANS = ["asp", "bsp", "bsp:40%,asp", "psplus", "localsgd(steps=7)", "bsp:40%,diloco(steps=7)"]
+
+
+@pytest.mark.parametrize("plan", PLANS)
 def test_a_simulated_worker_ends_with_the_bits_of_a_real_one(tmp_path: Path, plan: str) -> None:
     run = run_of(plan, workers=1)
     real = fit(run, tmp_path)
