@@ -69,7 +69,7 @@ def test_members_of_a_mesh_end_with_the_bits_of_a_rendezvous(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("task", [mlp_task, batchnorm_task])
-@pytest.mark.parametrize("plan", ["asp", "bsp:40%,asp:30%,bsp"])
+@pytest.mark.parametrize("plan", ["asp", "bsp:40%,asp:30%,bsp", "psplus:50%,localsgd(steps=4)"])
 def test_a_real_runs_order_of_updates_leads_the_simulator_to_its_bits(tmp_path: Path, task: Any, plan: str) -> None:
     run = run_of(plan, workers=4, task=task())
     real = fit(run, tmp_path)
@@ -107,6 +107,7 @@ class Phase:
     spec: str
     members: tuple[int, ...]
     entries: tuple[Any, ...]
+    left: tuple[tuple[int, int], ...] = ()
 
 
 def spoiled(every: int) -> Task:
