@@ -1,6 +1,7 @@
 """The apply log: one JSON line for every update, from which `launch.replay` computes the run again, bit for bit.
 
-    {"epoch", "sequence", "units", "base", "rate", "weight", "blend"[, "slots"][, "parts"]}
+    {"epoch", "sequence", "units", "base", "rate", "weight", "blend"[, "slots"][, "parts"][, "stepped"]}
+    {"epoch", "sequence", "left"}
 
 `sequence` counts updates, `base` is the sequence of the parameters the gradient was computed on, `rate` the
 protocol's factor on the schedule's learning rate, `weight` the units in the update, `blend` the share of the new model
@@ -9,18 +10,24 @@ the mesh of the members whose units they are, and left out where those are the f
 update whose gradients were computed on several versions, or do not weigh the same: [units, base, weight] of each, in
 the order of their sum; `base` is the oldest of them then.
 
+Where workers step by themselves, what a push holds depends on all that its worker has done before. So `stepped` says
+of each of an update's pushes [worker, incarnation, life, base, number of units]: an incarnation begins with the phase's
+optimizer state, each of its lives with the worker's own. At the end of such a phase `left` names the workers, as
+[worker, incarnation], whose optimizer states the phase left behind; their mean is the next one's.
+
 Every member of a mesh notes every update; whoever is captured writes down what the file does not hold yet, so that a
 member's death loses none.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from hybridsync.messages import Part
 
@@ -29,6 +36,25 @@ APPLY_LOG = "apply_log"
 
 _TAIL_BYTES = 1 << 20
 """More than the longest line, and less than is noticed."""
+
+
+class Stepped(NamedTuple):
+    """One push of a worker that steps by itself, within an update (see the module's docstring)."""
+
+    worker: int
+    incarnation: int
+    life: int
+    base: int
+    num_units: int
+
+
+@dataclass(frozen=True)
+class Left:
+    """Whose optimizer states a phase left behind (see the module's docstring)."""
+
+    epoch: int
+    sequence: int
+    left: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -44,16 +70,21 @@ class Entry:
     blend: float
     slots: tuple[int, ...] = ()
     parts: tuple[Part, ...] = ()
+    stepped: tuple[Stepped, ...] = ()
 
     @property
     def pushes(self) -> tuple[Part, ...]:
         """What each push of a served update brought, in the order of their sum."""
+        if self.stepped:
+            stops = itertools.accumulate(push.num_units for push in self.stepped)
+            ends = zip(self.stepped, stops, strict=True)
+            return tuple(Part(self.units[stop - push.num_units : stop], push.base) for push, stop in ends)
         return self.parts or tuple(Part((unit,), self.base) for unit in self.units)
 
     @property
     def bases(self) -> set[int]:
         """Sequences of the parameters that the update's gradients were computed on."""
-        return {part.base for part in self.parts} or {self.base}
+        return {part.base for part in self.stepped or self.parts} or {self.base}
 
     def by_slot(self) -> dict[int, int]:
         """Return the unit of each position in the mesh that contributed one."""
@@ -65,6 +96,10 @@ class ApplyLog(Protocol):
 
     def write(self, entry: Entry) -> None:
         """Note one update; the caller serialises the calls."""
+        ...
+
+    def leave(self, left: Left) -> None:
+        """Note whose optimizer states a phase leaves behind; the caller serialises the calls."""
         ...
 
     def flush(self) -> None:
@@ -85,6 +120,8 @@ class NullApplyLog:
 
     def write(self, entry: Entry) -> None: ...
 
+    def leave(self, left: Left) -> None: ...
+
     def flush(self) -> None: ...
 
     def clear(self) -> None: ...
@@ -95,17 +132,20 @@ class FileApplyLog:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._entries: list[Entry] = []
+        self._entries: list[Entry | Left] = []
 
     def write(self, entry: Entry) -> None:
         self._entries.append(entry)
+
+    def leave(self, left: Left) -> None:
+        self._entries.append(left)
 
     def flush(self) -> None:
         entries, self._entries = self._entries, []
         if not entries:
             return
-        end, sequence = _tail(self._path)
-        lines = [_line(entry) for entry in entries if entry.sequence > sequence]
+        end, last = _tail(self._path)
+        lines = [_line(entry) for entry in entries if _place(entry) > last]
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
             os.ftruncate(descriptor, end)
@@ -122,18 +162,33 @@ class FileApplyLog:
         self._entries = []
 
 
-def _line(entry: Entry) -> str:
+def _line(entry: Entry | Left) -> str:
     fields = asdict(entry)
-    for optional in ("slots", "parts"):
-        if not fields[optional]:
+    for optional in ("slots", "parts", "stepped"):
+        if not fields.get(optional, True):
             del fields[optional]
     return json.dumps(fields, separators=(",", ":")) + "\n"
 
 
-def _tail(path: Path) -> tuple[int, int]:
-    """Return where the last whole line ends, and its sequence; a writer that was killed may leave a torn one."""
+def _place(entry: Entry | Left) -> tuple[int, bool]:
+    """Return what orders the lines: the end of a phase comes behind its last update."""
+    return entry.sequence, isinstance(entry, Left)
+
+
+def _parse(line: str | bytes) -> Entry | Left:
+    fields = json.loads(line)
+    if "left" in fields:
+        return Left(**{**fields, "left": tuple(map(tuple, fields["left"]))})
+    parts = (Part(tuple(units), base, weight) for units, base, weight in fields.get("parts", ()))
+    fields["parts"] = tuple(parts)
+    fields["stepped"] = tuple(Stepped(*push) for push in fields.get("stepped", ()))
+    return Entry(**{**fields, "units": tuple(fields["units"]), "slots": tuple(fields.get("slots", ()))})
+
+
+def _tail(path: Path) -> tuple[int, tuple[int, bool]]:
+    """Return where the last whole line ends, and its place; a writer that was killed may leave a torn one."""
     if not path.exists():
-        return 0, 0
+        return 0, (0, False)
     with open(path, "rb") as log:
         size = log.seek(0, os.SEEK_END)
         start = max(0, size - _TAIL_BYTES)
@@ -141,25 +196,27 @@ def _tail(path: Path) -> tuple[int, int]:
         tail = log.read()
     end = tail.rfind(b"\n") + 1
     if not end:
-        return 0, 0
-    last = tail[:end].splitlines()[-1]
-    return start + end, json.loads(last)["sequence"]
+        return 0, (0, False)
+    return start + end, _place(_parse(tail[:end].splitlines()[-1]))
 
 
 def read(path: Path) -> Iterator[Entry]:
-    """Yield the entries in file order; a torn last line is ignored.
+    """Yield the updates in file order (see `records`)."""
+    yield from (record for record in records(path) if isinstance(record, Entry))
+
+
+def records(path: Path) -> Iterator[Entry | Left]:
+    """Yield what was written in file order; a torn last line is ignored.
 
     Raises:
       OSError: the file cannot be read.
       ValueError: a whole line is not JSON.
+      TypeError: it is no entry.
     """
     with open(path) as lines:
         for line in lines:
             if line.endswith("\n"):
-                fields = json.loads(line)
-                parts = (Part(tuple(units), base, weight) for units, base, weight in fields.get("parts", ()))
-                fields["parts"], fields["slots"] = tuple(parts), tuple(fields.get("slots", ()))
-                yield Entry(**{**fields, "units": tuple(fields["units"])})
+                yield _parse(line)
 
 
 def cut(path: Path, sequence: int) -> int:
@@ -179,10 +236,10 @@ def cut(path: Path, sequence: int) -> int:
     if not path.exists():
         return 0
     end, last = _tail(path)
-    if last <= sequence and end == path.stat().st_size:
+    if last[0] <= sequence and end == path.stat().st_size:
         return 0
     kept, removed = [], 0
-    for entry in read(path):
+    for entry in records(path):
         if entry.sequence <= sequence:
             kept.append(_line(entry))
         else:

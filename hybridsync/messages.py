@@ -144,6 +144,7 @@ class LeaseRequest:
       known: units received so far in this phase (the mesh's common stream under lock-step).
       completed: how many of them are done.
       at_once: whether to answer though there is nothing to give, instead of waiting for it.
+      wanted: units that the worker takes at a time.
     """
 
     worker: int
@@ -152,6 +153,7 @@ class LeaseRequest:
     known: int
     completed: int
     at_once: bool = False
+    wanted: int = 1
 
 
 @dataclass(frozen=True)
@@ -270,6 +272,7 @@ class Push(NamedTuple):
         asked for parameters, the sequence that is wanted.
       non_finite: the first entry of the contribution that is no finite number, as another server than the primary
         named it to the worker; "" where it named none.
+      life: how often the worker's program was begun anew in this phase, for replays.
     """
 
     epoch: Epoch
@@ -278,6 +281,7 @@ class Push(NamedTuple):
     units: tuple[int, ...]
     base: int
     non_finite: str = ""
+    life: int = 0
 
 
 class Part(NamedTuple):
@@ -318,11 +322,17 @@ class PushReply(NamedTuple):
       sequence: of the parameters that come with the reply.
       duplicate: the units had already been applied or dropped; nothing was done now.
       dropped: reason, when the units were finally dropped; "" otherwise.
+      units, own, fastest: progress of those parameters (see `protocols.base.Version`); 0 where nobody asks for it.
+      settled: of a duplicate, which of its units had been applied or dropped; the others still have no end.
     """
 
     sequence: int
     duplicate: bool = False
     dropped: str = ""
+    units: int = 0
+    own: int = 0
+    fastest: int = 0
+    settled: tuple[int, ...] = ()
 
 
 STARTED_FIRST = "start"

@@ -21,7 +21,7 @@ from hybridsync.messages import Capture
 from hybridsync.plan import Epoch
 from hybridsync.resuming import CHECKPOINTS, Resume, check_init_from, check_record, check_workdir
 from hybridsync.run import Run
-from hybridsync.state import TrainState, abstract_state
+from hybridsync.state import TrainState
 from hybridsync.telemetry.events import read_events
 from hybridsync.telemetry.lines import read_lines
 from hybridsync.telemetry.metrics import METRICS_FILE
@@ -180,7 +180,7 @@ def _open_locked(
     run = dataclasses.replace(run, config=used or run.config)
     EpochFile(workdir).read()  # a damaged one is refused before anything is written
     store = CheckpointStore(workdir / CHECKPOINTS, keep=run.config.checkpoint.keep)
-    restored = store.newest(abstract_state(run.task, run.optimizer)) if used else None
+    restored = store.newest(run.abstract_state()) if used else None
     if restored is None and resume == "must":
         raise ResumeError(
             f"resume is 'must', but {run.workdir} holds no checkpoint; check the path, or start with 'auto'"
@@ -230,7 +230,7 @@ def _resumed(
         changed = sorted(key for key in {*source, *record["source"]} if source.get(key) != record["source"].get(key))
         both = ", ".join(f"{key} was {record['source'].get(key)!r}, is {source.get(key)!r}" for key in changed)
         raise ResumeError(f"the data of this run have changed: {both}; restore them, or start in a fresh workdir")
-    ledger, state = Ledger.from_json(restored.ledger), restored.state
+    ledger, state = Ledger.from_json(restored.ledger), _with_momenta(run, restored.state)
     before = record["config"]["unit_size"]
     if before != run.config.unit_size:
         ledger, state = _convert(run, before, ledger, state)
@@ -258,6 +258,15 @@ def _resumed(
         epochs=EpochFile(workdir),
         lock=lock,
     )
+
+
+def _with_momenta(run: Run, state: TrainState) -> TrainState:
+    """Return a restored state with the momenta that the plan's protocols keep: what was not saved is 0."""
+    momenta = dict(state.protocol_state)
+    for name in run.kept:
+        if name not in momenta:
+            momenta[name] = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), state.params)
+    return dataclasses.replace(state, protocol_state=momenta)
 
 
 def _seconds_told(events: list[dict[str, Any]], lines: list[dict[str, Any]]) -> float:

@@ -218,12 +218,38 @@ class ShardPort(ReaderPort, Protocol):
         """
         ...
 
-    def snapshot(self, epoch: Epoch, sequence: int, final: bool) -> Capture:
+    def snapshot(self, epoch: Epoch, sequence: int, final: bool, left: tuple[int, ...] = ()) -> Capture:
         """Keep a copy of this server's part of the state after update `sequence`, which is the last one it was given.
+
+        Args:
+          epoch: that is served.
+          sequence: of the copy.
+          final: also ends the phase for the server.
+          left: workers whose optimizer states, left here, make up the state's; with none of them it stays.
 
         Raises:
           StaleEpoch: another epoch is served.
           HybridSyncError: the part is at another sequence.
+        """
+        ...
+
+
+class OptimizerPort(Protocol):
+    """A parameter server whose workers step by themselves, as its gRPC service sees it: byte buffers of its part."""
+
+    def opt_state(self, push: Push) -> np.ndarray:
+        """Return the optimizer state that the phase began with (`push.units` is empty).
+
+        Raises:
+          StaleEpoch, StaleIncarnation: the caller is out of date.
+        """
+        ...
+
+    def deposit(self, push: Push, opt_state: np.ndarray) -> None:
+        """Keep the optimizer state that a worker leaves behind, as it was after its push with the unit `push.units`.
+
+        Raises:
+          StaleEpoch: another epoch is served.
         """
         ...
 

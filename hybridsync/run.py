@@ -12,8 +12,8 @@ from hybridsync.config import RunConfig
 from hybridsync.errors import TaskError
 from hybridsync.optimizer import Optimizer, no_optimizer
 from hybridsync.plan import Plan
-from hybridsync.protocols.base import Protocol
-from hybridsync.state import TrainState, initial_state
+from hybridsync.protocols.base import Outer, Protocol
+from hybridsync.state import TrainState, abstract_state, initial_state
 from hybridsync.step import Programs
 from hybridsync.task import Task
 
@@ -49,6 +49,12 @@ class Run:
         """
         return tuple(protocols.resolve(stage) for stage in self.plan.stages)
 
+    @functools.cached_property
+    def kept(self) -> tuple[str, ...]:
+        """Names of the protocols in the plan that keep an outer momentum in the state."""
+        changes = [stage.change(self.config.workers) for stage in self.stages]
+        return tuple(sorted({change.name for change in changes if isinstance(change, Outer)}))
+
     def check(self) -> None:
         """Check what can be checked before anything starts.
 
@@ -79,11 +85,16 @@ class Run:
             seed=self.config.seed,
             donate_parameters=donate_parameters,
             donate_rest=donate_rest,
+            kept=self.kept,
         )
 
     def initial_state(self) -> TrainState:
         """Return the state before the first unit."""
-        return initial_state(self.task, self.optimizer, self.config.seed)
+        return initial_state(self.task, self.optimizer, self.config.seed, self.kept)
+
+    def abstract_state(self) -> TrainState:
+        """Return the shapes and dtypes of the state without computing it."""
+        return abstract_state(self.task, self.optimizer, self.kept)
 
     def describe_source(self) -> dict[str, Any]:
         """Return what the data source says of itself, for the checkpoint."""

@@ -32,8 +32,14 @@ class TrainState:
     counters: dict[str, Any]
 
 
-def initial_state(task: Task, optimizer: Optimizer, seed: int) -> TrainState:
+def initial_state(task: Task, optimizer: Optimizer, seed: int, kept: tuple[str, ...] = ()) -> TrainState:
     """Return the state before the first unit; a pure function of the arguments.
+
+    Args:
+      task: what is trained.
+      optimizer: how.
+      seed: of the run.
+      kept: names of the protocols that keep an outer momentum; it is 0 at the start.
 
     Raises:
       TaskError: the task's init raises, or does not return (params, model_state).
@@ -50,9 +56,10 @@ def initial_state(task: Task, optimizer: Optimizer, seed: int) -> TrainState:
         raise TaskError(f"task.init returned a {type(made).__name__}; it must return (params, model_state)")
     params, model_state = made
     counters = {"units": jnp.int32(0), "updates": jnp.int32(0)}
-    return TrainState(params, optimizer.init(params), model_state, {}, counters)
+    momenta = {name: jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params) for name in kept}
+    return TrainState(params, optimizer.init(params), model_state, momenta, counters)
 
 
-def abstract_state(task: Task, optimizer: Optimizer) -> TrainState:
-    """Return the shapes and dtypes of the state without computing it."""
-    return jax.eval_shape(lambda: initial_state(task, optimizer, 0))
+def abstract_state(task: Task, optimizer: Optimizer, kept: tuple[str, ...] = ()) -> TrainState:
+    """Return the shapes and dtypes of the state without computing it (see `initial_state`)."""
+    return jax.eval_shape(lambda: initial_state(task, optimizer, 0, kept))

@@ -4,6 +4,10 @@
     total(contributions)               the only collective: an ordered sum (over threads, or psum over the mesh)
     update(state, total)               local; divides by the weight, sets the rate, runs the optimizer
 
+Where workers step by themselves there are three more: `local_step`, a worker's own update; `combine`, a version less
+what is not in it yet; and `mean_state`, the shared optimizer state of all of theirs. An update then takes the mean
+contribution off the parameters, as it is or through an outer optimizer.
+
 A *contribution* is one tree of float32 and int32 leaves: gradients, float model statistics and loss, each already
 weighted, beside their weight. Idle members contribute weight 0. What a failed collective could lose is never donated:
 `update` runs behind it.
@@ -19,10 +23,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from hybridsync.layout import Layout
 from hybridsync.optimizer import Optimizer
-from hybridsync.protocols.base import Compensation
+from hybridsync.protocols.base import Change, Compensation
 from hybridsync.state import TrainState, abstract_state
 from hybridsync.task import Task
 
@@ -48,6 +53,7 @@ class Programs:
         runs (threads sharing one state).
       donate_rest: whether it may reuse the memory of everything else in the state. False where a state is needed
         again behind its update (a simulation, whose states are values).
+      kept: names of the protocols whose outer optimizers keep something in the state.
     """
 
     def __init__(
@@ -60,6 +66,7 @@ class Programs:
         seed: int,
         donate_parameters: bool,
         donate_rest: bool = True,
+        kept: tuple[str, ...] = (),
     ) -> None:
         self.task, self.optimizer = task, optimizer
         self.unit_size, self.seed = unit_size, seed
@@ -72,8 +79,13 @@ class Programs:
         self._compensate, self._adapt = jax.jit(_compensate), jax.jit(_adapt)
         donated = ("parameters",) * donate_parameters + ("opt_state", "counters") * donate_rest
         self._update = jax.jit(self._update_program, donate_argnames=donated)
+        alone = ("parameters",) * donate_parameters
+        self._outer_update = jax.jit(self._outer_program, static_argnames="replaces", donate_argnames=alone)
+        self._local_step = jax.jit(self._local_program, static_argnames="replaces")
+        self._combine = jax.jit(_combine, static_argnames="replaces")
+        self.mean_state = jax.jit(_mean_state)
         example = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in self.batch(0).items()}
-        state = abstract_state(task, optimizer)
+        state = abstract_state(task, optimizer, kept)
         parameters = Parameters(state.params, state.model_state)
         self._lay_out(state, jax.eval_shape(self.unit_gradient, parameters, example, jnp.int32(0), key))
 
@@ -100,6 +112,7 @@ class Programs:
         self.contribution_layout = Layout.of(contribution)
         self.parameters_layout = Layout.of(self.parameters)
         self.state_layout = Layout.of(state)
+        self.opt_state_layout = Layout.of(state.opt_state)
         self.zero = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), self.contribution)
         weight = np.ones((), np.float32)
         self.one = {**self.zero, "floats": {**self.zero["floats"], "weight": weight}}
@@ -146,16 +159,28 @@ class Programs:
             squares = self.zero["floats"]["grads"]
         return self._adapt(contribution, base.params, now.params, np.float32(how.strength), squares)
 
-    def update(self, state: TrainState, total: Any, *, units: int, factor: float, blend: float) -> TrainState:
-        """Return the state after one optimizer update; parts of `state` may be donated (see the class).
+    def update(
+        self,
+        state: TrainState,
+        total: Any,
+        *,
+        units: int,
+        factor: float,
+        blend: float,
+        change: Change = "optimizer",
+    ) -> TrainState:
+        """Return the state after one update; parts of `state` may be donated (see the class).
 
         Args:
           state: before it.
           total: summed contributions, of weight at least one unit.
           units: units in `total`.
-          factor: the protocol's factor on the schedule's learning rate.
+          factor: the protocol's factor on the schedule's learning rate; on the mean where no optimizer reads one.
           blend: share of the new float model statistics: 1 under lock-step, 1/n from one of n asynchronous workers.
+          change: what is done with the mean of `total`.
         """
+        if change != "optimizer":
+            return self._without_optimizer(state, total, np.int32(units), np.float32(factor), np.float32(blend), change)
         parameters, opt_state, counters = self._update(
             Parameters(state.params, state.model_state),
             state.opt_state,
@@ -166,6 +191,86 @@ class Programs:
             np.float32(blend),
         )
         return TrainState(parameters.params, opt_state, parameters.model_state, state.protocol_state, counters)
+
+    def local_step(
+        self,
+        parameters: Parameters,
+        opt_state: Any,
+        moved: Any,
+        gradient: Any,
+        *,
+        at: int,
+        factor: float,
+        replaces: bool = False,
+    ) -> tuple[Parameters, Any, Any]:
+        """Return parameters, optax state and `moved` after a worker's own update; nothing is donated.
+
+        Args:
+          parameters: before it.
+          opt_state: the worker's.
+          moved: what its steps have taken off the parameters since their start, like `params`; None at the start.
+          gradient: contribution of one unit.
+          at: units that the schedule reads.
+          factor: on the schedule's learning rate.
+          replaces: whether `moved` is to be where the steps came to instead.
+        """
+        before = None if replaces else moved
+        return self._local_step(
+            parameters, opt_state, before, gradient, np.int32(at), np.float32(factor), replaces=replaces
+        )
+
+    @staticmethod
+    def difference(contribution: Any, moved: Any) -> Any:
+        """Return the contribution that says `moved` in place of the gradient of `contribution`, the last one's."""
+        return {**contribution, "floats": {**contribution["floats"], "grads": moved}}
+
+    def combine(self, parameters: Parameters, contribution: Any, blend: float, replaces: bool) -> Parameters:
+        """Return parameters less a difference, or in its place, with a share of its model statistics."""
+        return self._combine(parameters, contribution, np.float32(blend), replaces=replaces)
+
+    def _without_optimizer(
+        self, state: TrainState, total: Any, units: Any, factor: Any, blend: Any, change: Change
+    ) -> TrainState:
+        outer, replaces = (None if isinstance(change, str) else change), change == "replace"
+        momentum = state.protocol_state[outer.name] if outer else None
+        rate, decay = (np.float32(outer.rate), np.float32(outer.momentum)) if outer else (None, None)
+        parameters = Parameters(state.params, state.model_state)
+        parameters, momentum, counters = self._outer_update(
+            parameters, momentum, state.counters, total, units, factor, blend, rate, decay, replaces=replaces
+        )
+        protocol_state = {**state.protocol_state, outer.name: momentum} if outer else state.protocol_state
+        return TrainState(parameters.params, state.opt_state, parameters.model_state, protocol_state, counters)
+
+    def _outer_program(
+        self, parameters, momentum, counters, total, units, factor, blend, rate, decay, *, replaces: bool
+    ):
+        params, model_state = parameters
+        weight = total["floats"]["weight"]
+        taken = jax.tree.map(lambda d: factor * (d / weight), total["floats"]["grads"])
+        if momentum is not None:
+            after: Any
+            taken, after = optax.trace(decay, nesterov=True).update(taken, optax.TraceState(momentum))
+            momentum = after.trace
+            taken = jax.tree.map(lambda d: rate * d, taken)
+        params = jax.tree.map(lambda p, d: (d if replaces else p - d).astype(p.dtype), params, taken)
+        model_state = _merge_model_state(model_state, total, weight, blend)
+        counters = {"units": counters["units"] + units, "updates": counters["updates"] + 1}
+        return Parameters(params, model_state), momentum, counters
+
+    def _local_program(self, parameters, opt_state, moved, gradient, at, factor, *, replaces: bool):
+        params, model_state = parameters
+        rate = self.optimizer.rate((at.astype(jnp.float32) if self._wide else at) * self.unit_size) * factor
+        weight = gradient["floats"]["weight"]
+        grads = jax.tree.map(lambda g, p: (g / weight).astype(p.dtype), gradient["floats"]["grads"], params)
+        updates, opt_state = self.optimizer.update(grads, opt_state, params, rate)
+        params = jax.tree.map(lambda p, u: jnp.asarray(p + u).astype(p.dtype), params, updates)
+        if replaces:  # and the updates have no other use, so that XLA rounds as in a plain loop
+            moved = jax.tree.map(lambda p: p.astype(jnp.float32), params)
+        else:
+            taken = jax.tree.map(lambda u: -u.astype(jnp.float32), updates)
+            moved = taken if moved is None else jax.tree.map(jnp.add, moved, taken)
+        model_state = _merge_model_state(model_state, gradient, weight, jnp.float32(1.0))
+        return Parameters(params, model_state), opt_state, moved
 
     def _update_program(self, parameters, opt_state, counters, total, units, factor, blend):
         params, model_state = parameters
@@ -248,6 +353,26 @@ def _adapt(contribution: dict, base: Any, now: Any, strength: jax.Array, squares
         lambda g, d, v: g + strength / jnp.sqrt(v + MEAN_SQUARE_FLOOR) * g * g * d, grads, moved, squares
     )
     return {**contribution, "floats": {**contribution["floats"], "grads": grads}}, squares
+
+
+def _combine(parameters: Parameters, contribution: Any, blend: jax.Array, *, replaces: bool) -> Parameters:
+    """A version less what one contribution takes off it, before the server has done so."""
+    params, model_state = parameters
+    floats = contribution["floats"]
+    params = jax.tree.map(lambda p, d: (d if replaces else p - d).astype(p.dtype), params, floats["grads"])
+    return Parameters(params, _merge_model_state(model_state, contribution, floats["weight"], blend))
+
+
+def _mean_state(states: tuple) -> Any:
+    """The mean of optax states in their order; what counts, their integers, takes the maximum."""
+
+    def merge(first: jax.Array, *others: jax.Array) -> jax.Array:
+        if not _is_float(first):
+            return functools.reduce(jnp.maximum, others, first)
+        total = functools.reduce(jnp.add, (leaf.astype(jnp.float32) for leaf in others), first.astype(jnp.float32))
+        return (total / len(states)).astype(first.dtype)
+
+    return jax.tree.map(merge, *states)
 
 
 def _merge_model_state(model_state: Any, total: dict, weight: jax.Array, blend: jax.Array) -> Any:

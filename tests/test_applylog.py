@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridsync.applylog import Entry, FileApplyLog, cut, read
+from hybridsync.applylog import Entry, FileApplyLog, Left, Stepped, cut, read, records
 from hybridsync.messages import Part
 
 
@@ -137,3 +137,28 @@ def test_updates_that_were_rolled_back_are_cut_and_their_successors_written(path
     log.write(again)
     log.flush()
     assert list(read(path)) == [entry(1), entry(2), again]
+
+
+def test_the_end_of_a_phase_stands_behind_its_last_update_and_is_cut_with_it(path: Path) -> None:
+    end = Left(1, 4, ((0, 1), (2, 3)))
+    for _ in range(2):  # a repeat writes nothing
+        log = FileApplyLog(path)
+        log.leave(end)
+        log.flush()
+    assert [*records(path)] == [*(entry(sequence) for sequence in range(1, 5)), end]
+    assert len(list(read(path))) == 4
+    assert cut(path, 4) == 0
+    assert cut(path, 3) == 2
+    assert [*records(path)] == [entry(1), entry(2), entry(3)]
+
+
+def test_whose_pushes_an_update_holds_is_read_as_it_was_written(path: Path) -> None:
+    pushes = Stepped(0, 1, 0, 3, 2), Stepped(3, 2, 1, 2, 1)
+    stepped = replace(entry(5), units=(8, 9, 4), base=2, weight=3.0, stepped=pushes)
+    log = FileApplyLog(path)
+    log.write(stepped)
+    log.flush()
+    *_, last = read(path)
+    assert last == stepped
+    assert [(part.units, part.base) for part in last.pushes] == [((8, 9), 3), ((4,), 2)]
+    assert last.bases == {2, 3}

@@ -283,6 +283,15 @@ def test_a_protocol_state_may_be_missing_on_either_side(tmp_path):
         assert fingerprint(restored.state) == fingerprint(expected)
 
 
+def test_each_protocols_state_may_be_missing_by_itself(tmp_path):
+    outer, other = np.ones(3, np.float32), np.zeros(2, np.float32)
+    store = CheckpointStore(tmp_path)
+    save(store, make_state(protocol_state={"outer": outer}), 1)
+    restored = store.newest(shapes(make_state(protocol_state={"other": other, "outer": outer})))
+    assert restored is not None
+    assert fingerprint(restored.state) == fingerprint(make_state(protocol_state={"outer": outer}))
+
+
 def test_a_full_disk_is_reported_and_the_previous_step_stays(tmp_path):
     store = CheckpointStore(tmp_path)
     save(store, make_state(1), 100)

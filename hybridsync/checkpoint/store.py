@@ -317,11 +317,14 @@ def _leaves(layout: Layout, state: Any) -> dict[str, tuple[str, str]]:
 
 
 def _without_absent_protocol_state(abstract_state: Any, saved: Mapping[str, Any]) -> Any:
-    """Return what to restore: a protocol state that was not saved stays empty."""
+    """Return what to restore: the state of a protocol of which none was saved stays out."""
     asked = getattr(abstract_state, _OPTIONAL, None)
-    if jax.tree_util.tree_leaves(asked) and not any(_is_optional(path) for path in saved):
-        return dataclasses.replace(abstract_state, **{_OPTIONAL: {}})
-    return abstract_state
+    if not asked:
+        return abstract_state
+    names = {path.split("/")[1] for path in saved if _is_optional(path)}
+    return dataclasses.replace(
+        abstract_state, **{_OPTIONAL: {name: kept for name, kept in asked.items() if name in names}}
+    )
 
 
 def _is_optional(path: str) -> bool:

@@ -58,6 +58,10 @@ def check_lease(request: LeaseRequest) -> None:
             f"worker {request.worker} says that {request.completed} of {request.known} units received in epoch "
             f"{request.epoch} are done; count both from 0"
         )
+    if request.wanted < 1:
+        raise InvalidMessage(
+            f"worker {request.worker} takes {request.wanted} units at a time in epoch {request.epoch}; take 1 or more"
+        )
 
 
 def check_report(report: Report, limit: int) -> None:

@@ -91,7 +91,7 @@ class Leasing:
         stream = self._streams.setdefault(key, UnitStream())
         self.note_progress(key, request.completed, now)
         if request.known >= len(stream) and self._open:
-            self._extend(key, stream, phase, now)
+            self._extend(key, stream, phase, request.wanted, now)
         final = self._is_final(phase)
         if final and key == MESH:  # a unit dropped later makes room again, but some members may be leaving already
             self.close()
@@ -137,12 +137,13 @@ class Leasing:
             return self.ledger.room(phase.end_units) == 0
         return self.ledger.num_applied >= phase.end_units
 
-    def _extend(self, key: str, stream: UnitStream, phase: Phase, now: float) -> None:
+    def _extend(self, key: str, stream: UnitStream, phase: Phase, wanted: int, now: float) -> None:
         rate = self._rates[key].per_sec
         if key == MESH:
             count = mesh_grant(len(phase.members), rate)
         else:
-            count = worker_grant(rate, self.ledger.room(phase.end_units), len(phase.members))
+            in_hand = self.ledger.holders().get(key, 0) if wanted > 1 else 0
+            count = worker_grant(rate, self.ledger.room(phase.end_units), len(phase.members), wanted, in_hand)
         ranges = self.ledger.lease(key, count, phase.end_units)
         if ranges and not self.first_leased:
             self.first_leased = now

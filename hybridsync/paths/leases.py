@@ -58,8 +58,16 @@ class LeaseStream:
         """Units taken so far in this phase."""
         return self._units.position
 
-    def next(self, count: int) -> tuple[int, ...]:
+    def at_hand(self, count: int) -> tuple[int, ...]:
+        """Return up to `count` of the units that are here already."""
+        return self._units.take(count)
+
+    def next(self, count: int, *, some: bool = False) -> tuple[int, ...]:
         """Return the next `count` units, waiting for them; fewer only at the phase's end, none behind it.
+
+        Args:
+          count: how many.
+          some: whether fewer will do, too, where the chief has no more to give now.
 
         Raises:
           StaleEpoch, StaleIncarnation: this worker is out of date.
@@ -67,10 +75,16 @@ class LeaseStream:
         """
         deadline, idle = self._clock.monotonic() + LEASE_DEADLINE_SECS, self._idle
         while self._units.lacks(count):
+            known = self._units.known
             if self._renewal is not None:
                 self._extend(self._renewal.result(timeout=LEASE_DEADLINE_SECS))
             else:
-                self._extend(self._ask(self.position, at_once=idle is not None))
+                at_hand = some and known > self.position
+                self._extend(self._ask(self.position, count, at_once=at_hand or idle is not None))
+                if some and self._units.known > self.position:
+                    if self._units.known == known:
+                        break
+                    continue
                 if idle is not None and self._units.lacks(count):
                     idle()
                     idle = None  # from now on the answer may take its time
@@ -81,20 +95,20 @@ class LeaseStream:
                 )
         completed, units = self.position, self._units.take(count)
         if self._ahead is not None and self._units.is_low:
-            self._renew(self._ahead, completed)
+            self._renew(self._ahead, completed, count)
         return units
 
-    def _renew(self, ahead: Executor, completed: int) -> None:
+    def _renew(self, ahead: Executor, completed: int, wanted: int) -> None:
         """Fetch more before they are needed: the answer may take long, and units in hand are not to wait for it."""
         if self._renewal is None:
-            self._renewal = ahead.submit(self._ask, completed, self._idle is not None)
+            self._renewal = ahead.submit(self._ask, completed, wanted, self._idle is not None)
         elif self._renewal.done():
             self._extend(self._renewal.result())
 
-    def _ask(self, completed: int, at_once: bool) -> LeaseReply:
+    def _ask(self, completed: int, wanted: int, at_once: bool) -> LeaseReply:
         known = self._units.known
         return self._chief.lease(
-            LeaseRequest(self._worker, self._incarnation, self._phase.epoch, known, completed, at_once)
+            LeaseRequest(self._worker, self._incarnation, self._phase.epoch, known, completed, at_once, wanted)
         )
 
     def _extend(self, reply: LeaseReply) -> None:

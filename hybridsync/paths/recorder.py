@@ -76,6 +76,12 @@ class WorkerRecorder:
             if self._keep_spans:
                 self._spans.append((name, category, started, ended - started, self.epoch.number, 0))
 
+    def beside(self, name: str, category: str, started: float, ended: float) -> None:
+        """Note a transfer that went on beside the training, which did not wait for it meanwhile."""
+        with self._lock:
+            if self._keep_spans:
+                self._spans.append((name, category, started, ended - started, self.epoch.number, 0))
+
     def step(self, started: float, ended: float, num_units: int) -> None:
         """Note one completed lock-step step."""
         with self._lock:

@@ -7,7 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from hybridsync.messages import Push, PushReply
+from hybridsync.ports import OptimizerPort
 from hybridsync.ps.partition import Part, join
+from hybridsync.rpc.optimizer_state import OptimizerClient
 from hybridsync.rpc.parameter_server import ParameterClient
 from hybridsync.rpc.shard import ShardClient
 from hybridsync.step import Parameters
@@ -30,9 +32,19 @@ class RemoteLink:
       parts: what each server has of the trees, the primary's first.
       primary: client of server 0.
       others: clients of the other servers, in order.
+      optimizers: every server as one that keeps optimizer states, the primary first; for workers that step by
+        themselves.
     """
 
-    def __init__(self, parts: Sequence[Part], primary: ParameterClient, others: Sequence[ShardClient] = ()) -> None:
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        primary: ParameterClient,
+        others: Sequence[ShardClient] = (),
+        optimizers: Sequence[OptimizerPort] = (),
+    ) -> None:
+        self._optimizers = tuple(optimizers)
+        self._optimizer_cuts = [part.opt_state for part in parts]
         self._num_servers = len(parts)
         self._primary, self._others = primary, tuple(others)
         self._contributions = [part.contribution.layout.empty() for part in parts]
@@ -45,7 +57,12 @@ class RemoteLink:
     def to(cls, servers: Sequence[str], parts: Sequence[Part]) -> RemoteLink:
         """Return the link to the servers at these addresses, the primary's first."""
         assert len(servers) == len(parts), "a phase names every server"
-        return cls(parts, ParameterClient(servers[0]), [ShardClient(address) for address in servers[1:]])
+        return cls(
+            parts,
+            ParameterClient(servers[0]),
+            [ShardClient(address) for address in servers[1:]],
+            [OptimizerClient(at, part.opt_state.layout.nbytes) for at, part in zip(servers, parts, strict=True)],
+        )
 
     def pull(self, push: Push) -> tuple[PushReply, Parameters]:
         """See `ServerLink.pull`."""
@@ -67,6 +84,17 @@ class RemoteLink:
     def ready(self, push: Push) -> None:
         """See `ServerLink.ready`."""
         self._primary.ready(push)
+
+    def opt_state(self, push: Push) -> Any:
+        """See `ServerLink.opt_state`."""
+        pairs = zip(self._optimizer_cuts, self._optimizers, strict=True)
+        found = [cut.layout.unpack(server.opt_state(push)) for cut, server in pairs]
+        return join(self._optimizer_cuts, found)
+
+    def deposit(self, push: Push, opt_state: Any) -> None:
+        """See `ServerLink.deposit`; the primary's comes last: when it has its part, all have theirs."""
+        for cut, server in [*zip(self._optimizer_cuts, self._optimizers, strict=True)][::-1]:
+            server.deposit(push, cut.layout.pack(cut.take(opt_state)))
 
     def close(self) -> None:
         """See `ServerLink.close`."""

@@ -4,22 +4,37 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor
-from dataclasses import dataclass
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from typing import Any, Protocol, TypeVar
 
 import jax
+import numpy as np
+from absl import logging
 
 from hybridsync import protocols
-from hybridsync.errors import StillHeld
+from hybridsync.errors import PhaseRevoked, RoleLost, StaleEpoch, StillHeld, WaitTimeout
+from hybridsync.layout import first_non_finite
 from hybridsync.messages import Push, PushReply
 from hybridsync.paths.driver import drive
 from hybridsync.paths.emulation import Emulation
 from hybridsync.paths.leases import LeaseStream
 from hybridsync.paths.recorder import WorkerRecorder
+from hybridsync.paths.stepping import Gradient, Local, Stepper
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.ports import WorkPort
-from hybridsync.protocols.base import Compute, Lease, Pull, PushPull, Ready
+from hybridsync.protocols.base import (
+    Await,
+    Begin,
+    Combine,
+    Compute,
+    Difference,
+    Lease,
+    Pull,
+    PushPull,
+    Ready,
+    Step,
+    Version,
+)
 from hybridsync.step import Parameters, Programs
 
 T = TypeVar("T")
@@ -65,26 +80,32 @@ class ServerLink(Protocol):
         """
         ...
 
+    def opt_state(self, push: Push) -> Any:
+        """Return the optimizer state that the phase began with, for a worker that steps by itself.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: this worker is out of date.
+        """
+        ...
+
+    def deposit(self, push: Push, opt_state: Any) -> None:
+        """Leave behind the worker's own optimizer state, as it was after its push with the unit `push.units`.
+
+        It may be called after `close`, too.
+
+        Raises:
+          StaleEpoch: the server is in another epoch.
+          RoleLost, WaitTimeout: a server is not there.
+        """
+        ...
+
     def close(self) -> None:
         """End the calls under way, with RoleLost, and refuse later ones."""
         ...
 
 
-@dataclass(frozen=True)
-class Version:
-    """Parameters handle: what was pulled, and its sequence."""
-
-    sequence: int
-    parameters: Parameters
-
-
-@dataclass(frozen=True)
-class Gradient:
-    """Gradient handle: a contribution, its units, and the sequence it was computed on."""
-
-    units: tuple[int, ...]
-    base: int
-    contribution: Any
+class _Void(Exception):
+    """A push came to nothing, or is bound to: what the program has stepped since is void, and it begins anew."""
 
 
 class ServerEngine:
@@ -128,7 +149,8 @@ class ServerEngine:
         with self._lock:
             self._epoch, self._link = phase.epoch, link
         try:
-            _Worker(self, phase, link).run()
+            worker = _LocalWorker if protocols.parse(phase.spec).local else _Worker
+            worker(self, phase, link).run()
         finally:
             link.close()
 
@@ -154,14 +176,16 @@ class _Worker:
         )
 
     def run(self) -> None:
-        handlers = {
+        drive(self.protocol.worker_program(len(self.phase.members)), self.handlers())
+
+    def handlers(self) -> dict[type, Callable[[Any], Any]]:
+        return {
             Lease: self.lease,
             Pull: self.pull,
             Compute: self.compute,
             PushPull: self.push_pull,
             Ready: self.ready,
         }
-        drive(self.protocol.worker_program(len(self.phase.members)), handlers)
 
     def lease(self, effect: Lease) -> tuple[int, ...] | None:
         return self.stream.next(effect.count) or None
@@ -171,7 +195,7 @@ class _Worker:
 
     def pull(self, effect: Pull) -> Version:
         reply, parameters = self.link.pull(self.push_of((), 0))
-        return Version(reply.sequence, parameters)
+        return _version(reply, parameters)
 
     def compute(self, effect: Compute) -> Gradient:
         (unit,) = effect.units
@@ -192,7 +216,7 @@ class _Worker:
         reply, parameters = self.held(lambda: self.link.push_pull(push, gradient.contribution))
         self.recorder.wait("push_pull", "server", started, self.clock.monotonic())
         self.recorder.completed = self.stream.position
-        return Version(reply.sequence, parameters)
+        return _version(reply, parameters)
 
     def ready(self, effect: Ready) -> None:
         gradient: Gradient = effect.gradient
@@ -213,3 +237,164 @@ class _Worker:
 
     def push_of(self, units: tuple[int, ...], base: int) -> Push:
         return Push(self.phase.epoch, self.engine._worker, self.recorder.incarnation, units, base)
+
+
+def _version(reply: PushReply, parameters: Parameters) -> Version:
+    return Version(reply.sequence, parameters, reply.units, reply.own, reply.fastest)
+
+
+class _LocalWorker(_Worker):
+    """One worker in one phase in which workers step by themselves; a transfer that was begun has a thread of its own.
+
+    A gradient that is not finite reaches no program: its unit is dropped at once, and a fresh one takes its place.
+    """
+
+    def __init__(self, engine: ServerEngine, phase: Phase, link: ServerLink) -> None:
+        super().__init__(engine, phase, link)
+        self._lives = 0
+        opt_state = link.opt_state(self.push_of((), 0))
+        self._stepper = Stepper(engine._programs, self.protocol, len(phase.members), opt_state)
+        self._in_flight: Future[tuple[PushReply, Parameters]] | None = None
+        self._in_hand: list[int] = []
+        self._again: list[int] = []
+        self._was_idle = False
+
+    def run(self) -> None:
+        with ThreadPoolExecutor(1, "transfer") as self._transfers:
+            try:
+                while self._ended_in(super().run):
+                    pass
+            finally:
+                self._note_in_flight()
+                self._deposit()
+
+    def handlers(self) -> dict[type, Callable[[Any], Any]]:
+        stepper = self._stepper
+        own = {Step: stepper.step, Difference: stepper.difference, Combine: stepper.combine}
+        return {**super().handlers(), **own, Begin: self.begin, Await: self.wait_for}
+
+    def _ended_in(self, run: Callable[[], None]) -> bool:
+        """Run the program; returns whether it has to begin anew."""
+        try:
+            run()
+        except _Void:
+            self._note_in_flight()
+            self._stepper.rewind()
+            self._lives += 1
+            self._again, self._in_hand, self._was_idle = self._in_hand, [], False
+            return True
+        return False
+
+    def lease(self, effect: Lease) -> tuple[int, ...] | None:
+        units, self._again = tuple(self._again[: effect.count]), self._again[effect.count :]
+        units = units or self.stream.next(effect.count, some=True)
+        self._in_hand += units
+        if units and self._was_idle:  # its parameters are those of then
+            raise _Void
+        return units or None
+
+    def idle(self) -> None:
+        if self._in_flight is not None:
+            wait([self._in_flight], HELD_DEADLINE_SECS)  # a push that came behind it would end the idleness
+        super().idle()
+        self._was_idle = True
+
+    def compute(self, effect: Compute) -> Gradient:
+        unit: int | None = effect.units[0]
+        while unit is not None:
+            gradient = super().compute(Compute((unit,), effect.parameters))
+            if first_non_finite(gradient.contribution) is None:
+                return gradient
+            self._drop(gradient)
+            unit = self._another(effect.parameters)
+        return Gradient((), effect.parameters.sequence, None)
+
+    def _drop(self, gradient: Gradient) -> None:
+        if self._in_flight is not None:
+            wait([self._in_flight])  # a link has room for one push
+        push = self.push_of(gradient.units, gradient.base)
+        self.held(lambda: self.link.push_pull(push, gradient.contribution))
+        self._settle(gradient.units)
+
+    def _another(self, parameters: Any) -> int | None:
+        """Return a unit in place of a dropped one; None where others wait for those that were stepped through."""
+        stepped = isinstance(parameters, Local) and parameters.units
+        units = self.stream.at_hand(1) if stepped else self.stream.next(1)
+        self._in_hand += units
+        if not units and not stepped:
+            raise PhaseRevoked(f"epoch {self.phase.epoch} has no more units")
+        return next(iter(units), None)
+
+    def _settle(self, units: tuple[int, ...]) -> None:
+        """Note that a push, in which the units were, is decided."""
+        for unit in units:
+            self._in_hand.remove(unit)
+        self.recorder.completed = self.stream.position - len(self._in_hand) - len(self._again)
+
+    def pull(self, effect: Pull) -> Version:
+        return _version(*self._transfer(effect))
+
+    def push_pull(self, effect: PushPull) -> Version:
+        started = self.clock.monotonic()
+        version = self._arrived(effect, *self._transfer(effect))
+        self.recorder.wait("push_pull", "server", started, self.clock.monotonic())
+        return version
+
+    def begin(self, effect: Begin) -> Pull | PushPull:
+        assert self._in_flight is None, "one transfer at a time"
+
+        def transfer() -> tuple[PushReply, Parameters]:
+            started = self.clock.monotonic()
+            reply, parameters = self._transfer(effect.effect)
+            parameters = jax.tree.map(lambda a: a.copy() if isinstance(a, np.ndarray) else a, parameters)
+            name = "pull" if isinstance(effect.effect, Pull) else "push_pull"
+            self.recorder.beside(name, "transfer", started, self.clock.monotonic())
+            return reply, parameters
+
+        self._in_flight, self._begun = self._transfers.submit(transfer), effect.effect
+        return effect.effect
+
+    def wait_for(self, effect: Await) -> Version:
+        assert self._in_flight is not None and self._begun is effect.pending, "a transfer is awaited once"
+        started = self.clock.monotonic()
+        reply, parameters = self._in_flight.result(HELD_DEADLINE_SECS)
+        self.recorder.wait("await", "server", started, self.clock.monotonic())
+        self._in_flight = None
+        return self._arrived(effect.pending, reply, parameters)
+
+    def _transfer(self, effect: Pull | PushPull) -> tuple[PushReply, Parameters]:
+        if isinstance(effect, Pull) or not effect.gradient.units:
+            return self.link.pull(self.push_of((), 0))
+        gradient: Gradient = effect.gradient
+        push = self.push_of(gradient.units, gradient.base)
+        return self.held(lambda: self.link.push_pull(push, gradient.contribution))
+
+    def _arrived(self, effect: Pull | PushPull, reply: PushReply, parameters: Parameters) -> Version:
+        if isinstance(effect, PushPull) and (units := effect.gradient.units):
+            self._settle(reply.settled or units)
+            if not self._stepper.pushed(units, reply):
+                raise _Void
+        return _version(reply, parameters)
+
+    def _note_in_flight(self) -> None:
+        """Hear what becomes of a transfer that the program does not await any more."""
+        future, self._in_flight = self._in_flight, None
+        if future is None:
+            return
+        wait([future])
+        if future.exception() is None and isinstance(self._begun, PushPull) and self._begun.gradient.units:
+            reply, _ = future.result()
+            self._settle(reply.settled or self._begun.gradient.units)
+            self._stepper.pushed(self._begun.gradient.units, reply)
+
+    def _deposit(self) -> None:
+        stepper = self._stepper
+        if stepper.settled_unit < 0:
+            return
+        try:
+            self.link.deposit(self.push_of((stepper.settled_unit,), 0), stepper.settled)
+        except (RoleLost, WaitTimeout, StaleEpoch) as error:
+            logging.info("worker %d leaves no optimizer state behind: %s", self.engine._worker, error)
+
+    def push_of(self, units: tuple[int, ...], base: int) -> Push:
+        return super().push_of(units, base)._replace(life=self._lives)

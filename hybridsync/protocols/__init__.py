@@ -13,9 +13,12 @@ from hybridsync.protocols.backup import Backup
 from hybridsync.protocols.base import Protocol
 from hybridsync.protocols.bsp import Bsp
 from hybridsync.protocols.bsp_server import BspServer
+from hybridsync.protocols.diloco import DiLoCo
 from hybridsync.protocols.dssp import Dssp
 from hybridsync.protocols.gba import Gba
 from hybridsync.protocols.hsp import Hsp
+from hybridsync.protocols.localsgd import LocalSgd
+from hybridsync.protocols.psplus import PsPlus
 from hybridsync.protocols.ssp import Ssp
 
 REGISTRY: dict[str, type[Protocol]] = {
@@ -25,9 +28,12 @@ REGISTRY: dict[str, type[Protocol]] = {
         Backup,
         Bsp,
         BspServer,
+        DiLoCo,
         Dssp,
         Gba,
         Hsp,
+        LocalSgd,
+        PsPlus,
         Ssp,
     )
 }

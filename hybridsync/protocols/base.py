@@ -14,10 +14,52 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, NamedTuple
 
 Handle = Any
 """A value that only the driver looks into: parameters, a gradient, a mean."""
+
+
+class Version(NamedTuple):
+    """What a Pull or a PushPull results in: a parameters handle, whose progress a program may read.
+
+    The progress is told where workers step by themselves (`Protocol.local`), and 0 elsewhere.
+
+    Args:
+      sequence: updates applied to these parameters, in the whole run.
+      parameters: for the driver alone.
+      units: units applied to them, in the whole run.
+      own: units of this worker that are in them, of this phase.
+      fastest: the most units of one worker that are in them, of this phase.
+    """
+
+    sequence: int
+    parameters: Handle
+    units: int = 0
+    own: int = 0
+    fastest: int = 0
+
+
+class Outer(NamedTuple):
+    """An update by an optimizer of the server's own: Nesterov's momentum on the mean contribution.
+
+    Args:
+      name: under which the momentum is kept in the training state.
+      rate: its learning rate.
+      momentum: its coefficient; 0 is plain descent.
+    """
+
+    name: str
+    rate: float
+    momentum: float
+
+
+Change = Literal["optimizer", "add", "replace"] | Outer
+"""What an update does with the mean of its contributions: hands it to the run's optimizer, subtracts it, or `Outer`.
+
+Under "replace" workers that step by themselves push where they came to instead of the way there, and the update takes
+that over: for one worker, whose parameters nobody else changes, the same without the rounding of a difference.
+"""
 
 
 class Path(Enum):
@@ -45,7 +87,7 @@ class Lease:
 
 @dataclass(slots=True)
 class Pull:
-    """Fetch the server's current parameters. Result: a parameters handle."""
+    """Fetch the server's current parameters. Result: a `Version`."""
 
 
 @dataclass(slots=True)
@@ -72,7 +114,7 @@ class LocalUpdate:
 
 @dataclass(slots=True)
 class PushPull:
-    """Push a gradient and wait for the server's release. Result: a parameters handle, newest at the release."""
+    """Push a gradient and wait for the server's release. Result: a `Version`, newest at the release."""
 
     gradient: Handle
 
@@ -84,7 +126,67 @@ class Ready:
     gradient: Handle
 
 
-Effect = Lease | Pull | Compute | Average | LocalUpdate | PushPull | Ready
+@dataclass(slots=True)
+class Step:
+    """Let this worker's own optimizer make one update of `parameters`. Result: a parameters handle.
+
+    Args:
+      gradient: computed on `parameters`; of no unit, it changes nothing.
+      parameters: what is stepped from.
+      factor: on the learning rate, beside the protocol's own.
+      alone: whether the schedule reads this worker's own progress, as if the others were as far, not the cluster's.
+    """
+
+    gradient: Handle
+    parameters: Handle
+    factor: float = 1.0
+    alone: bool = False
+
+
+@dataclass(slots=True)
+class Difference:
+    """What the steps from `start` to `end` have taken off the parameters. Result: a gradient handle of their units."""
+
+    start: Handle
+    end: Handle
+
+
+@dataclass(slots=True)
+class Combine:
+    """Take a difference off a version that does not hold it yet. Result: a parameters handle."""
+
+    parameters: Handle
+    difference: Handle
+
+
+@dataclass(slots=True)
+class Begin:
+    """Begin a transfer, which goes on beside what follows; one at a time. Result: a handle to await it by."""
+
+    effect: Pull | PushPull
+
+
+@dataclass(slots=True)
+class Await:
+    """Wait for a transfer that was begun. Result: the transfer's own."""
+
+    pending: Handle
+
+
+Effect = (
+    Lease
+    | Pull
+    | Compute
+    | Average
+    | LocalUpdate
+    | PushPull
+    | Ready
+    | Step
+    | Difference
+    | Combine
+    | Begin
+    | Await
+)
 Program = Generator[Effect, Handle, None]
 
 
@@ -219,6 +321,12 @@ class Protocol(ABC):
     path: ClassVar[Path]
     awaits_workers: ClassVar[bool] = False
     """Whether its rule lets a worker wait for others: then it hears who is idle, and who is absent from the start."""
+    local: ClassVar[bool] = False
+    """Whether workers step by themselves, each with an optimizer state of its own (SERVER path)."""
+
+    def change(self, num_workers: int) -> Change:
+        """Return what an update does with its contributions in a phase with `num_workers` members."""
+        return "optimizer"
 
     @abstractmethod
     def worker_program(self, num_workers: int) -> Program:

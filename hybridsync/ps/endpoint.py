@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Protocol
+
 import numpy as np
 
 from hybridsync.layout import Layout
@@ -40,3 +42,31 @@ class Endpoint:
         more than a small update does.
         """
         return self._primary.push_pull(push, self._layout.unpack(contribution))
+
+
+class Keeper(Protocol):
+    """A server whose workers step by themselves: trees in and out."""
+
+    def opt_state(self, push: Push) -> Any: ...
+
+    def deposit(self, push: Push, opt_state: Any) -> None: ...
+
+
+class OptimizerEndpoint:
+    """An `OptimizerPort` over any parameter server.
+
+    Args:
+      keeper: the server.
+      layout: of its part of the optimizer state.
+    """
+
+    def __init__(self, keeper: Keeper, layout: Layout) -> None:
+        self._keeper, self._layout = keeper, layout
+
+    def opt_state(self, push: Push) -> np.ndarray:
+        """See `Primary.opt_state`."""
+        return self._layout.pack(self._keeper.opt_state(push))
+
+    def deposit(self, push: Push, opt_state: np.ndarray) -> None:
+        """See `Primary.deposit`; the buffer is the server's from now on."""
+        self._keeper.deposit(push, self._layout.unpack(opt_state))

@@ -3,8 +3,8 @@
 A part is the whole tree with the other servers' leaves replaced by None. None is an empty pytree, so that an optax
 state of a part keeps the paths it has in the whole, and the update program of a part is that of the whole, traced on
 fewer leaves: its results are the same bits. What optax keeps beside the parameters (step counts, hyperparameters)
-exists in every part and is equal in all of them, as are the counters; the model's state and the protocol's belong to
-server 0, the primary.
+exists in every part and is equal in all of them, as are the counters; the model's state belongs to server 0, the
+primary. What a protocol keeps beside the parameters is divided as they are.
 
     >>> shapes = Layout.of({"w": np.zeros((4, 4), np.float32), "b": np.zeros(4, np.float32), "c": np.zeros(3)})
     >>> [leaf.path for leaf in shapes.leaves], owners(shapes, 2)
@@ -113,7 +113,7 @@ class Part:
     Args:
       server: its number.
       programs: the run's programs on its leaves.
-      state, contribution, parameters: how its trees are cut from the whole ones.
+      state, contribution, parameters, opt_state: how its trees are cut from the whole ones.
     """
 
     server: int
@@ -121,6 +121,7 @@ class Part:
     state: Cut
     contribution: Cut
     parameters: Cut
+    opt_state: Cut
 
 
 @functools.lru_cache(maxsize=4)
@@ -193,7 +194,7 @@ def _part(programs: Programs, kept: tuple[int, ...], server: int) -> Part:
         params=params,
         opt_state=jax.eval_shape(lambda: initial_part(programs.optimizer, _zeros(params))),
         model_state=state.model_state if primary else jax.tree.map(lambda _: None, state.model_state),
-        protocol_state=state.protocol_state if primary else {},
+        protocol_state={name: prune(kept_there, kept) for name, kept_there in state.protocol_state.items()},
         counters=state.counters,
     )
     floats = contribution["floats"]
@@ -214,6 +215,7 @@ def _part(programs: Programs, kept: tuple[int, ...], server: int) -> Part:
             Cut.of(programs.state_layout, part),
             Cut.of(programs.contribution_layout, offered),
             Cut.of(programs.parameters_layout, on_part.parameters),
+            Cut.of(programs.opt_state_layout, part.opt_state),
         )
     except SchemaMismatch as error:
         raise OptimizerError(f"the optimizer cannot be divided among servers: {error}; use one server") from None

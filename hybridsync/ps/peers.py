@@ -123,11 +123,17 @@ class Peers:
         for line in self._lines:
             line.call(lambda peer: peer.forget(epoch, worker, incarnation))
 
-    def snapshot(self, sequence: int, final: bool) -> list[Snapshot]:
-        """Ask for the parts of the state after `sequence`, behind which nothing was said yet."""
+    def snapshot(self, sequence: int, final: bool, left: tuple[int, ...] = ()) -> list[Snapshot]:
+        """Ask for the parts of the state after `sequence`, behind which nothing was said yet.
+
+        Args:
+          sequence: of the primary's newest version.
+          final: whether the phase ends with it.
+          left: the workers whose optimizer states make up the state's.
+        """
         epoch = self._epoch
         return [
-            Snapshot(part, line, line.call(lambda peer: peer.snapshot(epoch, sequence, final)))
+            Snapshot(part, line, line.call(lambda peer: peer.snapshot(epoch, sequence, final, left)))
             for part, line in zip(self.parts[1:], self._lines, strict=True)
         ]
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import jax
 import numpy as np
+from absl import logging
 
-from hybridsync.applylog import ApplyLog, Entry
+from hybridsync.applylog import ApplyLog, Entry, Left, Stepped
 from hybridsync.clock import Clock
 from hybridsync.errors import StillHeld
 from hybridsync.holding import Holding, Loan, ReaderAt
@@ -19,12 +20,17 @@ from hybridsync.plan import Epoch, Phase
 from hybridsync.ps.admission import check_epoch
 from hybridsync.ps.partition import PRIMARY, partition
 from hybridsync.ps.peers import Peers
-from hybridsync.ps.sequencer import Decided, Sequencer
+from hybridsync.ps.sequencer import Sequencer
 from hybridsync.ps.shard import Progress, Publisher, Shard
+from hybridsync.ps.tickets import Decided
 from hybridsync.step import Programs
 
 HELD_SECS = 20.0
 """How long one call waits for the rule's release before the worker is told to ask again; a client waits longer."""
+
+
+DEPOSIT_SECS = 5.0
+"""How long the end of a phase waits for the optimizer states of workers that stepped by themselves."""
 
 
 def _kept(contribution: Any) -> Any:
@@ -70,6 +76,8 @@ class Primary:
         self._fingerprint = ""
         self._entered = ""
         self._wanted: dict[int, set[int]] = {}
+        self._left: tuple[int, ...] | None = None
+        self._came: set[int] = set()
         self._spans: list[Span] = []
         self._first_applied = self._last_applied = 0.0
 
@@ -94,7 +102,7 @@ class Primary:
             self._peers.enter(phase)
             self._sequencer.enter(phase)
             self._shard.begin(self._sequencer.compensation)
-            self._wanted = {}
+            self._wanted, self._left, self._came = {}, None, set()
             self._first_applied = self._last_applied = 0.0
             self._shard.publish()
             self._entered = phase.fingerprint
@@ -114,11 +122,12 @@ class Primary:
                 if final:
                     self._sequencer.close()
                     self._condition.notify_all()
+                    self._take_deposits(phase)
                 self._holding.fill(self._shard.pack_inside)
                 sequence = self._sequencer.sequence
                 applied, dropped = self._sequencer.applied.ranges(), self._sequencer.dropped.ranges()
                 first, last = self._first_applied, self._last_applied
-                snapshots = self._peers.snapshot(sequence, final)
+                snapshots = self._peers.snapshot(sequence, final, self._left or ())
                 self._apply_log.flush()
             self._holding.complete(lambda whole: self._peers.gather(snapshots, whole))
             capture = self._holding.seal(
@@ -241,7 +250,7 @@ class Primary:
         with self._condition:
             while True:
                 ticket, decisions = sequencer.offer(push, contribution, found, self._clock.monotonic())
-                mine = ticket.push is push
+                mine, settled = ticket.push is push, ticket.reply is not None
                 if mine and ticket.reply is None:
                     self._wanted.pop(push.worker, None)  # it has read what it computed this on
                 self._carry_out(decisions)
@@ -249,7 +258,7 @@ class Primary:
                 if mine and sequencer.open and not (ticket.decided or ticket.fenced):
                     ticket.contribution = _kept(ticket.contribution)
                 if ticket.reply is not None and sequencer.is_same(push, ticket):
-                    if ticket.reply.duplicate or ticket.push != push or (not mine and ticket.decided):
+                    if settled or ticket.push != push or (not mine and ticket.decided):
                         self._peers.discard(push)
                     return self._answer(push, ticket.reply)
                 sequencer.admit(push)
@@ -259,14 +268,66 @@ class Primary:
                         f"{sequencer.waiting_for()}: push the same units again"
                     )
 
+    def opt_state(self, push: Push) -> Any:
+        """Return the optimizer state that the phase began with, for a worker that steps by itself.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: the caller is out of date.
+          UnknownRole: the caller takes no part in the phase.
+        """
+        with self._condition:
+            self._sequencer.admit(push)
+            return self._shard.opt_state()
+
+    def deposit(self, push: Push, opt_state: Any) -> None:
+        """Take the optimizer state that a worker leaves behind, as it was after the push of `push.units`.
+
+        The phase may have ended; what comes after its final capture, or is of another push than the worker's last one
+        that was applied, is not taken.
+
+        Raises:
+          StaleEpoch: the server is in another epoch.
+        """
+        with self._condition:
+            check_epoch(push.epoch, self._sequencer.phase)
+            last = self._sequencer.settled.get(push.worker)
+            if last is None or last.incarnation > push.incarnation:
+                return
+            if last.incarnation == push.incarnation and push.units == last.units[-1:]:
+                self._shard.deposit(push.worker, opt_state)
+            self._came.add(push.worker)
+            self._condition.notify_all()
+
+    def _take_deposits(self, phase: Phase) -> None:
+        """Wait for what the workers leave behind, and make the mean of it the next phase's optimizer state."""
+        if not self._sequencer.local or self._left is not None:
+            return
+        settled = self._sequencer.settled
+        self._condition.wait_for(lambda: self._came.issuperset(settled), DEPOSIT_SECS)
+        left = tuple(worker for worker in sorted(settled) if self._shard.deposited([worker]))
+        if missing := sorted(set(settled) - set(left)):
+            logging.warning(
+                "epoch %s: worker(s) %s left no optimizer state behind within %g s; the mean is of %s",
+                *(phase.epoch, ", ".join(map(str, missing)), DEPOSIT_SECS, ", ".join(map(str, left)) or "nobody's"),
+            )
+        self._shard.take_deposits(left)
+        self._left = left
+        if left:
+            self._apply_log.leave(
+                Left(
+                    phase.epoch.number,
+                    self._sequencer.sequence,
+                    tuple((worker, settled[worker].incarnation) for worker in left),
+                )
+            )
+
     def _answer(self, push: Push, reply: PushReply) -> tuple[PushReply, Any]:
         """Return the reply with the parameters of this moment, which the other servers then keep for the worker."""
-        sequence = self._sequencer.sequence
         if self._peers:
-            self._wanted.setdefault(push.worker, set()).add(sequence)
+            self._wanted.setdefault(push.worker, set()).add(self._sequencer.sequence)
         current = self._shard.publisher.current
-        self._shard.hand(push, sequence, current)
-        return reply._replace(sequence=sequence), current()
+        self._shard.hand(push, self._sequencer.sequence, current)
+        return self._sequencer.answer(push.worker, reply), current()
 
     def _carry_out(self, decisions: Iterator[Decided]) -> None:
         for decided in decisions:
@@ -284,7 +345,8 @@ class Primary:
         self._tell(update)
         pushes = [ticket.push for ticket in update.tickets]
         contributions = [ticket.contribution for ticket in update.tickets]
-        self._shard.update(pushes, contributions, update.rate, update.blend, update.weights)
+        change = self._sequencer.change
+        self._shard.update(pushes, contributions, update.rate, update.blend, update.weights, change)
         self._last_applied = self._clock.monotonic()
         self._first_applied = self._first_applied or self._last_applied
         self._apply_log.write(
@@ -297,6 +359,7 @@ class Primary:
                 float(len(units)),
                 update.blend,
                 parts=update.parts,
+                stepped=tuple(Stepped(*push) for push in update.stepped),
             )
         )
         self._spans.append(Span("apply", "server", started, self._last_applied - started, epoch, len(units)))

@@ -13,64 +13,16 @@ what could not be carried out was never decided. Contributions are opaque here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 from hybridsync.errors import StaleEpoch
 from hybridsync.messages import NON_FINITE, Part, Push, PushReply
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
-from hybridsync.protocols.base import Action, Apply, Arrival, Compensation, Drop, Grant, Release
+from hybridsync.protocols.base import Action, Apply, Arrival, Change, Compensation, Drop, Grant, Release
 from hybridsync.ps.admission import check_current, check_epoch, check_member, check_push, served
+from hybridsync.ps.tickets import Decided, Ticket, parts_of, stepped_of
 from hybridsync.units import Range, UnitSet, ranges_of
-
-
-@dataclass(slots=True, eq=False)
-class Ticket:
-    """A push that is held: until it is decided (applied or dropped) and released, whoever waits for it meanwhile.
-
-    Args:
-      push: as it arrived.
-      contribution: what it brought; None once its end is decided.
-      reply: what it is answered; None while the rule holds it.
-      decided: whether its units were applied or dropped.
-      reason: why they were dropped; "" if they were not.
-      fenced: its worker is gone, nobody waits for it and nothing may come of it.
-      push_id: names it in the rule's actions; 0 where the rule was not asked.
-    """
-
-    push: Push
-    contribution: Any
-    reply: PushReply | None = None
-    decided: bool = False
-    reason: str = ""
-    fenced: bool = False
-    push_id: int = 0
-
-
-@dataclass(slots=True)
-class Decided:
-    """One update to carry out, or, without tickets, nothing but the drop of one push.
-
-    Args:
-      tickets: whose contributions make the update up, in the order of their sum.
-      units: of all of them.
-      base: oldest sequence that one of them was computed on.
-      rate: the protocol's factor on the schedule's learning rate.
-      blend: share of the new float model statistics.
-      weights: of each ticket's gradient in the sum; () is 1 each.
-      parts: what each ticket brings, as the apply log has it; () where all were computed on `base` and weigh 1.
-      dropped: a push that will not be applied.
-    """
-
-    tickets: Sequence[Ticket]
-    units: tuple[int, ...] = ()
-    base: int = 0
-    rate: float = 0.0
-    blend: float = 0.0
-    weights: tuple[float, ...] = ()
-    parts: tuple[Part, ...] = ()
-    dropped: Push | None = None
 
 
 class Sequencer:
@@ -102,6 +54,11 @@ class Sequencer:
         self._unreported: set[int] = set()  # of the applied ones: put among the ranges together
         self._unreported_drops: list[tuple[int, str]] = []
         self._staleness: list[int] = []
+        self._idlers: set[int] = set()
+        self._local = False
+        self._units_of: dict[int, int] = {}
+        self._fastest = 0
+        self._settled: dict[int, Push] = {}
 
     @property
     def epoch(self) -> Epoch:
@@ -128,6 +85,21 @@ class Sequencer:
     def num_held(self) -> int:
         """Pushes that wait for their reply, or for their end."""
         return len(self._tickets)
+
+    @property
+    def change(self) -> Change:
+        """What an update does with its contributions."""
+        return self._protocol.change(len(self._members))
+
+    @property
+    def local(self) -> bool:
+        """Whether workers step by themselves in this phase."""
+        return self._local
+
+    @property
+    def settled(self) -> dict[int, Push]:
+        """The last push that was applied of each worker that steps by itself, and is not fenced."""
+        return self._settled
 
     def check_phase(self, phase: Phase) -> bool:
         """Return whether `phase` is served already; else it may be entered.
@@ -162,12 +134,18 @@ class Sequencer:
         self.complete = self._missing <= 0
         self._members = frozenset(phase.members)
         self._admitted, self._tickets, self._by_unit, self._joined = {}, {}, {}, {}
-        self._ready, self._granted = {}, {}
+        self._ready, self._granted, self._idlers = {}, {}, set()
+        self._local = protocol.local
+        self._units_of, self._fastest, self._settled = {}, 0, {}
 
     def close(self) -> None:
-        """Refuse every later push of the phase."""
+        """Refuse every later push of the phase; whoever waits for a reply to an applied one gets it now."""
         self.open = False
         self._admitted = {}
+        for ticket in [*self._tickets.values()]:
+            if ticket.decided and ticket.reply is None:
+                ticket.reply = PushReply(self.sequence, dropped=ticket.reason)
+                self._forget(ticket)
 
     def fence(self, worker: int, incarnation: int) -> Iterator[Decided]:
         """Refuse the worker's incarnations up to this one; returns what is to be carried out now.
@@ -178,6 +156,16 @@ class Sequencer:
         self._admitted.pop(worker, None)
         yield from self._leave(worker, incarnation)
         yield from self._let_go()
+
+    def answer(self, worker: int, reply: PushReply) -> PushReply:
+        """Return a reply as it is given now: with the newest version's sequence, and its progress where it is told."""
+        if self._local:
+            own = self._units_of.get(worker, 0)
+            units = self.phase.end_units - self._missing if self.phase else 0
+            return reply._replace(sequence=self.sequence, units=units, own=own, fastest=self._fastest)
+        if reply.sequence == self.sequence:
+            return reply
+        return PushReply(self.sequence, reply.duplicate, reply.dropped, settled=reply.settled)
 
     def admit(self, push: Push) -> None:
         """Refuse a caller that is out of date.
@@ -279,7 +267,7 @@ class Sequencer:
                 return earlier, self._idle(push) if other else iter(())
         for unit in units:
             if self._is_settled(unit):
-                return Ticket(push, None, PushReply(self.sequence, duplicate=True), decided=True), self._pass_by(push)
+                return Ticket(push, None, self._repeated(push), decided=True), self._pass_by(push)
         push_id = self._next_push
         ticket = self._tickets[push_id] = Ticket(push, contribution, push_id=push_id)
         self._next_push = push_id + 1
@@ -314,6 +302,14 @@ class Sequencer:
     def _is_settled(self, unit: int) -> bool:
         """Whether a unit was applied or dropped, in this phase or before it."""
         return unit in self._unreported or unit in self._applied or (self._num_dropped > 0 and unit in self.dropped)
+
+    def _repeated(self, push: Push) -> PushReply:
+        """Return what a push is answered of which units are settled: the worker's last one, or a duplicate."""
+        last = self._settled.get(push.worker)
+        if last is not None and (last.units, last.incarnation) == (push.units, push.incarnation):
+            return PushReply(self.sequence)
+        return PushReply(self.sequence, duplicate=True, settled=tuple(filter(self._is_settled, push.units)))
+
     def _take(self, push_id: int, push: Push, non_finite: str, at: float) -> Iterator[Decided]:
         if self._joined.get(push.worker) != push.incarnation:
             yield from self._join(push)
@@ -330,10 +326,11 @@ class Sequencer:
     def _join(self, push: Push) -> Iterator[Decided]:
         """Tell the rule of a process that it has not heard of, and of the end of the one before it."""
         worker, known = push.worker, self._joined.get(push.worker)
-        if known == push.incarnation:
+        if known == push.incarnation and worker not in self._idlers:
             return
-        if known is not None:
+        if known is not None and known != push.incarnation:
             yield from self._leave(worker, known)
+        self._idlers.discard(worker)
         self._joined[worker] = push.incarnation
         yield from self._decide(self._rule.on_join(worker))
 
@@ -363,10 +360,15 @@ class Sequencer:
             if ticket.push.worker == worker and ticket.push.incarnation <= incarnation:
                 ticket.fenced = True
                 self._forget(ticket)
+        last = self._settled.get(worker)
+        if last is not None and last.incarnation <= incarnation:
+            del self._settled[worker]
 
     def _idle(self, push: Push) -> Iterator[Decided]:
         yield from self._join(push)
         self._granted.pop(push.worker, None)
+        if self._local:  # it begins anew with its next unit, from the newest version
+            self._idlers.add(push.worker)
         yield from self._decide(self._rule.on_idle(push.worker))
         yield from self._let_go()
 
@@ -386,13 +388,20 @@ class Sequencer:
                 if (num_pushes := len(tickets)) > 1:
                     units = tuple(unit for ticket in tickets for unit in ticket.push.units)
                     base = min(ticket.push.base for ticket in tickets)
-                parts = self._parts(tickets, base, action.weights) if num_pushes > 1 or action.weights else ()
+                parts: tuple[Part, ...] = ()
+                stepped: tuple[tuple[int, int, int, int, int], ...] = ()
+                if self._local:
+                    stepped = tuple(map(stepped_of, tickets))
+                elif num_pushes > 1 or action.weights:
+                    parts = parts_of(tickets, base, action.weights)
                 share = num_pushes / len(self._members)
                 share = share if share < 1.0 else 1.0
-                yield Decided(tickets, units, base, action.rate, share, action.weights, parts)
+                yield Decided(tickets, units, base, action.rate, share, action.weights, parts, stepped)
                 sequence = self.sequence
                 for ticket in tickets:
                     self._staleness.append(sequence - ticket.push.base)
+                    if self._local:
+                        self._note(ticket.push)
                     ticket.decided, ticket.contribution = True, None
                     if ticket.reply is not None:
                         self._forget(ticket)
@@ -418,15 +427,12 @@ class Sequencer:
                 if ticket.reply is not None:
                     self._forget(ticket)
 
-    @staticmethod
-    def _parts(tickets: Sequence[Ticket], base: int, weights: tuple[float, ...]) -> tuple[Part, ...]:
-        if not weights and all(ticket.push.base == base for ticket in tickets):
-            return ()
-        pushes = [ticket.push for ticket in tickets]
-        return tuple(
-            Part(push.units, push.base, weight)
-            for push, weight in zip(pushes, weights or (1.0,) * len(pushes), strict=True)
-        )
+    def _note(self, push: Push) -> None:
+        """Note how far a worker that steps by itself has come."""
+        done = self._units_of[push.worker] = self._units_of.get(push.worker, 0) + len(push.units)
+        self._fastest = max(self._fastest, done)
+        if push.incarnation >= self._incarnations.get(push.worker, 0):
+            self._settled[push.worker] = push
 
     def _forget(self, ticket: Ticket) -> None:
         """Forget a push of which nothing is to come any more; a repeat is told by its units.

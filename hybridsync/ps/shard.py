@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from hybridsync.holding import ReaderAt, fetch
 from hybridsync.messages import Push, Span
 from hybridsync.plan import Epoch, Phase
-from hybridsync.protocols.base import Compensation
+from hybridsync.protocols.base import Change, Compensation
 from hybridsync.ps.partition import Part
 from hybridsync.ps.versions import Versions
 from hybridsync.state import TrainState
@@ -66,6 +67,7 @@ class Shard:
         self._versions = Versions(publisher.give_back)
         self._how: Compensation | None = None
         self._squares: Any = None
+        self._deposits: dict[int, Any] = {}
 
     @property
     def empty(self) -> bool:
@@ -94,7 +96,7 @@ class Shard:
     def begin(self, how: Compensation | None) -> None:
         """Begin a phase whose protocol compensates staleness in this way."""
         self._versions.clear()
-        self._how, self._squares = how, None
+        self._how, self._squares, self._deposits = how, None, {}
 
     def publish(self) -> None:
         """Make the current parameters those that are lent out."""
@@ -116,13 +118,16 @@ class Shard:
         rate: float,
         blend: float,
         weights: Sequence[float] = (),
+        change: Change = "optimizer",
     ) -> None:
-        """Run one optimizer update on the weighted sum of the pushes' contributions, in order, and publish."""
+        """Run one update on the weighted sum of the pushes' contributions, in order, and publish the parameters."""
         programs, num_units = self.part.programs, sum(len(push.units) for push in pushes)
         if self._how is not None:
             contributions = [self._compensated(*pair) for pair in zip(pushes, contributions, strict=True)]
         total = programs.sum(contributions, weights)
-        self._state = programs.update(self.state, total, units=num_units, factor=rate, blend=blend)
+        self._state = programs.update(
+            self.state, total, units=num_units, factor=rate, blend=blend, change=change
+        )
         self.publish()
 
     def _compensated(self, push: Push, contribution: Any) -> Any:
@@ -134,6 +139,25 @@ class Shard:
         jax.block_until_ready(made)  # what was handed out may be given back
         self._versions.settle(push)
         return made
+
+    def opt_state(self) -> Any:
+        """Return a copy of the optimizer state, for a worker that steps by itself."""
+        return jax.tree.map(jnp.copy, self.state.opt_state)
+
+    def deposit(self, worker: int, opt_state: Any) -> None:
+        """Keep what a worker that stepped by itself leaves behind."""
+        self._deposits[worker] = opt_state
+
+    def deposited(self, workers: Iterable[int]) -> bool:
+        """Whether all of them have left something."""
+        return all(worker in self._deposits for worker in workers)
+
+    def take_deposits(self, workers: Sequence[int]) -> None:
+        """Make the mean of what these workers left the optimizer state; with none of them it stays."""
+        states = tuple(self._deposits[worker] for worker in workers)
+        if states:
+            merged = jax.device_put(self.part.programs.mean_state(states), self._device)
+            self._state = replace(self.state, opt_state=jax.block_until_ready(merged))
 
     def pack_inside(self, whole: np.ndarray) -> None:
         """Copy this part to its place in a buffer of the whole state."""

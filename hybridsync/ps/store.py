@@ -14,6 +14,7 @@ from hybridsync.layout import first_non_finite
 from hybridsync.messages import Capture, Held, Push, Span, Standing, Update
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.ports import Served
+from hybridsync.protocols.base import Change
 from hybridsync.ps.admission import check_current, check_epoch
 from hybridsync.ps.partition import Part
 from hybridsync.ps.publisher import Snapshot, SnapshotPool
@@ -52,6 +53,8 @@ class Store:
         self._kept: dict[int, Snapshot] = {}
         self._incarnations: dict[int, int] = {}
         self._spans: list[Span] = []
+        self._change: Change = "optimizer"
+        self._left: tuple[int, ...] | None = None
 
     # --- what the chief calls ---
 
@@ -62,7 +65,7 @@ class Store:
           StaleEpoch: a newer phase is already served.
           HybridSyncError: what arrived is not the state that was captured.
         """
-        compensation = protocols.parse(phase.spec).compensated
+        protocol = protocols.parse(phase.spec)
         with self._condition:
             if self._phase is None or phase.epoch != self._phase.epoch:
                 if phase.epoch.number <= self.epoch.number:
@@ -71,8 +74,9 @@ class Store:
                         f"epoch {offered} is not newer than epoch {held}, which is served; reserve another"
                     )
                 self._shard.take_over(phase)
+                self._change, self._left = protocol.change(len(phase.members)), None
                 self._phase, self._sequence, self._open = phase, phase.sequence, True
-                self._shard.begin(compensation)
+                self._shard.begin(protocol.compensated)
                 self._release([*self._staged], [*self._kept])
                 self._publish()
                 self._condition.notify_all()
@@ -138,6 +142,22 @@ class Store:
             self._shard.hand(push, push.base, lambda: self._pool.lend(snapshot))
             return self._pool.lend(snapshot)
 
+    def opt_state(self, push: Push) -> Any:
+        """Return this part of the optimizer state that the phase began with (see `Primary.opt_state`)."""
+        with self._condition:
+            self._admit(push)
+            return self._shard.opt_state()
+
+    def deposit(self, push: Push, opt_state: Any) -> None:
+        """Keep a part of what a worker leaves behind; the primary tells at the end whose are taken.
+
+        Raises:
+          StaleEpoch: another epoch is served.
+        """
+        with self._condition:
+            self._expect(push.epoch)
+            self._shard.deposit(push.worker, opt_state)
+
     # --- what the primary calls (ShardPort) ---
 
     def apply(self, epoch: Epoch, updates: tuple[Update, ...]) -> None:
@@ -164,7 +184,7 @@ class Store:
             self._release(gone, [])
             self._shard.forget(worker, incarnation)
 
-    def snapshot(self, epoch: Epoch, sequence: int, final: bool) -> Capture:
+    def snapshot(self, epoch: Epoch, sequence: int, final: bool, left: tuple[int, ...] = ()) -> Capture:
         """Keep a copy of this part of the state (see `ShardPort.snapshot`)."""
         with self._condition:
             phase = self._expect(epoch)
@@ -172,6 +192,7 @@ class Store:
                 raise self._apart(f"is asked for its state after update {sequence}")
             if final:
                 self._open = False
+                self._take_deposits(left)
             self._holding.pack(self._shard.state)
         return self._holding.seal(phase.epoch, sequence=sequence, applied=phase.applied, dropped=phase.dropped)
 
@@ -195,6 +216,13 @@ class Store:
 
     # --- inside ---
 
+    def _take_deposits(self, left: tuple[int, ...]) -> None:
+        if self._left is None:
+            if missing := [worker for worker in left if not self._shard.deposited([worker])]:
+                raise self._apart(f"is to take the optimizer state of worker {missing[0]}, which never came")
+            self._shard.take_deposits(left)
+            self._left = left
+
     def _apply(self, update: Update) -> None:
         missing = [push for push in update.pushes if push not in self._staged]
         if missing or update.sequence != self._sequence + 1:
@@ -205,7 +233,7 @@ class Store:
         num_units = sum(len(push.units) for push in update.pushes)
         contributions = [self._staged[push].contribution for push in update.pushes]
         blend = 1.0  # the model's state is the primary's
-        self._shard.update(update.pushes, contributions, update.rate, blend, update.weights)
+        self._shard.update(update.pushes, contributions, update.rate, blend, update.weights, self._change)
         self._sequence = update.sequence
         self._release(update.pushes, [at for at in self._kept if at not in update.wanted])
         self._keep()

@@ -11,6 +11,7 @@ beside it.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import select
 import tempfile
@@ -68,7 +69,7 @@ def in_members(
     with tempfile.TemporaryDirectory(prefix="replay-") as folder:
         job = Path(folder)
         layout.pack(state).tofile(job / _BEFORE)
-        (job / _JOB).write_text(json.dumps({"epoch": phase.epoch}))
+        (job / _JOB).write_text(json.dumps({"epoch": phase.epoch, "after": phase.after}))
         service = start_service(num_members)
         members: list[RoleProcess] = []
         try:
@@ -128,8 +129,9 @@ def run_member(child: Child, spec: RoleSpec, workdir: Path, make_run: Callable[[
     """
     world = World.join(spec.coordinator, spec.role_id, spec.num_workers, timeout_secs=JOIN_SECS)
     job = Path(spec.workdir)
-    epoch = json.loads((job / _JOB).read_text())["epoch"]
-    phase = next(phase for phase in read_record(workdir).phases if phase.epoch == epoch)
+    told = json.loads((job / _JOB).read_text())
+    phase = next(phase for phase in read_record(workdir).phases if phase.epoch == told["epoch"])
+    phase = dataclasses.replace(phase, after=told["after"])
     run, device = make_run(), world.compute_device
     lockstep = phase.path is base.Path.SYNC
     programs = run.programs(donate_parameters=lockstep)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 
 from hybridsync.applylog import Entry
+from hybridsync.layout import fingerprint
 from hybridsync.paths.collective import Collective
+from hybridsync.paths.retracing import Retracer
 from hybridsync.protocols import base
 from hybridsync.replay.record import LoggedPhase
 from hybridsync.state import TrainState
@@ -30,6 +33,8 @@ def on_one_device(programs: Programs, state: TrainState, phase: LoggedPhase, not
       phase: what to compute.
       note: told of each update.
     """
+    if phase.protocol.local:
+        return _stepped(programs, state, phase, note)
     last_use = {version: entry.sequence for entry in phase.entries for version in entry.bases}
     versions = {phase.first: Parameters(state.params, state.model_state)}
     lockstep, how, squares = phase.path is base.Path.SYNC, phase.protocol.compensated, None
@@ -49,6 +54,29 @@ def on_one_device(programs: Programs, state: TrainState, phase: LoggedPhase, not
             versions[entry.sequence] = Parameters(state.params, state.model_state)
         note(entry.sequence)
     return state
+
+
+def _stepped(programs: Programs, state: TrainState, phase: LoggedPhase, note: Note) -> TrainState:
+    """Return the state after a phase whose workers stepped by themselves (see `on_one_device`)."""
+    last_use = {version: entry.sequence for entry in phase.entries for version in entry.bases}
+    versions = {phase.first: Parameters(state.params, state.model_state)}
+    start, num_workers = int(state.counters["units"]), len(phase.members)
+    protocol = phase.protocol
+    change = protocol.change(num_workers)
+    retracer = Retracer(protocol, programs, state.opt_state, num_workers, start, phase.first, phase.entries)
+    for entry in phase.entries:
+        contributions = retracer.contributions(entry, versions)
+        total = programs.sum(contributions)
+        state = programs.update(
+            state, total, units=len(entry.units), factor=entry.rate, blend=entry.blend, change=change
+        )
+        versions = {at: kept for at, kept in versions.items() if last_use.get(at, 0) > entry.sequence}
+        versions[entry.sequence] = Parameters(state.params, state.model_state)
+        note(entry.sequence)
+    if not phase.left:
+        return state
+    left = dataclasses.replace(state, opt_state=programs.mean_state(retracer.left(phase.left)))
+    return left if phase.after in ("", fingerprint(left)) else state
 
 
 def _pushed(

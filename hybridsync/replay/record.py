@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridsync import applylog, protocols
-from hybridsync.applylog import APPLY_LOG, Entry
+from hybridsync.applylog import APPLY_LOG, Entry, Left
 from hybridsync.errors import ResumeError, WorkdirError
 from hybridsync.protocols import base
 from hybridsync.telemetry.events import read_events
@@ -28,6 +28,9 @@ class LoggedPhase:
       runtime: "inprocess", "processes" or "simulated".
       fingerprint: of the state that it began with.
       entries: its updates.
+      left: workers, as (worker, incarnation), whose optimizer states it left behind.
+      after: fingerprint of the state that was gone on from; "" where that is not known here. One that was captured at
+        its end may have been lost, and with it what those workers left.
     """
 
     epoch: int
@@ -37,6 +40,8 @@ class LoggedPhase:
     runtime: str
     fingerprint: str
     entries: tuple[Entry, ...]
+    left: tuple[tuple[int, int], ...] = ()
+    after: str = ""
 
     @property
     def protocol(self) -> base.Protocol:
@@ -100,8 +105,8 @@ def read_record(workdir: Path) -> Record:
     if not (workdir / APPLY_LOG).exists():
         raise WorkdirError(f"{workdir} holds no apply log: nothing was trained, or the file is gone")
     _check_origin(workdir, config["config"]["unit_size"])
-    entries = _read_entries(workdir / APPLY_LOG)
-    return Record(workdir, config["config"], config.get("file"), _phases(workdir, entries))
+    entries, ends = _read_entries(workdir / APPLY_LOG)
+    return Record(workdir, config["config"], config.get("file"), _phases(workdir, entries, ends))
 
 
 def _check_ended(workdir: Path) -> None:
@@ -128,12 +133,16 @@ def _check_origin(workdir: Path, unit_size: int) -> None:
             )
 
 
-def _read_entries(path: Path) -> tuple[Entry, ...]:
-    """Return the log's entries, each of which must follow from those before it."""
+def _read_entries(path: Path) -> tuple[tuple[Entry, ...], dict[int, Left]]:
+    """Return the log's entries, each of which must follow from those before it, and how epochs ended."""
     entries: list[Entry] = []
+    ends: dict[int, Left] = {}
     applied: dict[int, int] = {}
     try:
-        for entry in applylog.read(path):
+        for entry in applylog.records(path):
+            if isinstance(entry, Left):
+                ends[entry.epoch] = entry
+                continue
             entries.append(entry)
             expected = len(entries)
             if entry.sequence != expected:
@@ -158,6 +167,15 @@ def _read_entries(path: Path) -> tuple[Entry, ...]:
                     f"the apply log {path} is damaged: update {entry.sequence} has weight {entry.weight:g} and units "
                     f"{list(entry.units)}"
                 )
+            if entry.stepped and (
+                sum(push.num_units for push in entry.stepped) != len(entry.units)
+                or min(push.base for push in entry.stepped) != entry.base
+                or max(push.base for push in entry.stepped) >= entry.sequence
+            ):
+                raise WorkdirError(
+                    f"the apply log {path} is damaged: update {entry.sequence} has units {list(entry.units)} on update "
+                    f"{entry.base}'s parameters, and its pushes are {[list(push) for push in entry.stepped]}"
+                )
             if entry.slots and (len(entry.slots) != len(entry.units) or list(entry.slots) != sorted(set(entry.slots))):
                 raise WorkdirError(
                     f"the apply log {path} is damaged: update {entry.sequence} has units {list(entry.units)} in the "
@@ -174,10 +192,10 @@ def _read_entries(path: Path) -> tuple[Entry, ...]:
         if isinstance(error, WorkdirError):
             raise
         raise WorkdirError(f"the apply log {path} is damaged behind update {len(entries)}: {error}") from error
-    return tuple(entries)
+    return tuple(entries), ends
 
 
-def _phases(workdir: Path, entries: tuple[Entry, ...]) -> tuple[LoggedPhase, ...]:
+def _phases(workdir: Path, entries: tuple[Entry, ...], ends: dict[int, Left]) -> tuple[LoggedPhase, ...]:
     """Divide the entries into their phases."""
     entered: dict[int, tuple[dict[str, Any], str]] = {}
     runtime = ""
@@ -210,7 +228,14 @@ def _phases(workdir: Path, entries: tuple[Entry, ...]) -> tuple[LoggedPhase, ...
             runtime=runtime,
             fingerprint=event["fingerprint"],
             entries=tuple(updates),
+            left=ends[epoch].left if epoch in ends else (),
+            after=next((entered[later][0]["fingerprint"] for later in sorted(entered) if later > epoch), ""),
         )
+        if protocols.parse(phase.spec).local and not all(entry.stepped for entry in updates):
+            raise WorkdirError(
+                f"the apply log of {workdir} is damaged: {phase} does not say whose its pushes were, and its workers "
+                "stepped by themselves"
+            )
         if early := [entry for entry in updates if entry.base < phase.first]:
             raise WorkdirError(
                 f"update {early[0].sequence} was computed on update {early[0].base}'s parameters, which are older "

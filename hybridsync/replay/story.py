@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from hybridsync.replay.phases import on_one_device
 from hybridsync.replay.record import LoggedPhase, Record
 from hybridsync.resuming import CHECKPOINTS
 from hybridsync.run import Run
-from hybridsync.state import TrainState, abstract_state
+from hybridsync.state import TrainState
 from hybridsync.step import Programs
 from hybridsync.units import UnitSet
 
@@ -96,6 +97,7 @@ def replay(
     programs = run.programs(donate_parameters=False)
     digest, since, before = fingerprint(state), None, None
     for phase in record.phases:
+        phase = phase if phase.after else dataclasses.replace(phase, after=saved.run["fingerprint"])
         if digest != phase.fingerprint and since is None:
             if before is None:
                 raise ResumeError(
@@ -131,7 +133,7 @@ def _newest(record: Record, run: Run) -> Restored:
     """Return the newest good checkpoint, which must be the state after the log's last update."""
     directory = record.workdir / CHECKPOINTS
     restored = (
-        CheckpointStore(directory).newest(abstract_state(run.task, run.optimizer)) if directory.is_dir() else None
+        CheckpointStore(directory).newest(run.abstract_state()) if directory.is_dir() else None
     )
     if restored is None:
         raise WorkdirError(f"{record.workdir} holds no checkpoint to compare with")

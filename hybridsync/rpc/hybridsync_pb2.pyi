@@ -81,14 +81,16 @@ class StageReply(_message.Message):
     def __init__(self, non_finite: _Optional[str] = ...) -> None: ...
 
 class SnapshotRequest(_message.Message):
-    __slots__ = ("epoch", "sequence", "final")
+    __slots__ = ("epoch", "sequence", "final", "left")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     FINAL_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
     epoch: Epoch
     sequence: int
     final: bool
-    def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., sequence: _Optional[int] = ..., final: _Optional[bool] = ...) -> None: ...
+    left: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., sequence: _Optional[int] = ..., final: _Optional[bool] = ..., left: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Empty(_message.Message):
     __slots__ = ()
@@ -237,20 +239,22 @@ class PhaseReply(_message.Message):
     def __init__(self, phase: _Optional[_Union[Phase, _Mapping]] = ..., done: _Optional[bool] = ...) -> None: ...
 
 class LeaseRequest(_message.Message):
-    __slots__ = ("worker", "incarnation", "epoch", "known", "completed", "at_once")
+    __slots__ = ("worker", "incarnation", "epoch", "known", "completed", "at_once", "wanted")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     KNOWN_FIELD_NUMBER: _ClassVar[int]
     COMPLETED_FIELD_NUMBER: _ClassVar[int]
     AT_ONCE_FIELD_NUMBER: _ClassVar[int]
+    WANTED_FIELD_NUMBER: _ClassVar[int]
     worker: int
     incarnation: int
     epoch: Epoch
     known: int
     completed: int
     at_once: bool
-    def __init__(self, worker: _Optional[int] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[_Union[Epoch, _Mapping]] = ..., known: _Optional[int] = ..., completed: _Optional[int] = ..., at_once: _Optional[bool] = ...) -> None: ...
+    wanted: int
+    def __init__(self, worker: _Optional[int] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[_Union[Epoch, _Mapping]] = ..., known: _Optional[int] = ..., completed: _Optional[int] = ..., at_once: _Optional[bool] = ..., wanted: _Optional[int] = ...) -> None: ...
 
 class LeaseReply(_message.Message):
     __slots__ = ("ranges", "final")
@@ -355,20 +359,22 @@ class ReportReply(_message.Message):
     def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., revoked: _Optional[bool] = ..., done: _Optional[bool] = ..., received: _Optional[float] = ..., replied: _Optional[float] = ...) -> None: ...
 
 class Push(_message.Message):
-    __slots__ = ("epoch", "worker", "incarnation", "units", "base", "non_finite")
+    __slots__ = ("epoch", "worker", "incarnation", "units", "base", "non_finite", "life")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     UNITS_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     NON_FINITE_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
     epoch: Epoch
     worker: int
     incarnation: int
     units: _containers.RepeatedScalarFieldContainer[int]
     base: int
     non_finite: str
-    def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., worker: _Optional[int] = ..., incarnation: _Optional[int] = ..., units: _Optional[_Iterable[int]] = ..., base: _Optional[int] = ..., non_finite: _Optional[str] = ...) -> None: ...
+    life: int
+    def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., worker: _Optional[int] = ..., incarnation: _Optional[int] = ..., units: _Optional[_Iterable[int]] = ..., base: _Optional[int] = ..., non_finite: _Optional[str] = ..., life: _Optional[int] = ...) -> None: ...
 
 class Update(_message.Message):
     __slots__ = ("sequence", "pushes", "rate", "wanted", "weights")
@@ -385,14 +391,22 @@ class Update(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., pushes: _Optional[_Iterable[_Union[Push, _Mapping]]] = ..., rate: _Optional[float] = ..., wanted: _Optional[_Iterable[int]] = ..., weights: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class PushReply(_message.Message):
-    __slots__ = ("sequence", "duplicate", "dropped")
+    __slots__ = ("sequence", "duplicate", "dropped", "units", "own", "fastest", "settled")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     DUPLICATE_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
+    UNITS_FIELD_NUMBER: _ClassVar[int]
+    OWN_FIELD_NUMBER: _ClassVar[int]
+    FASTEST_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     duplicate: bool
     dropped: str
-    def __init__(self, sequence: _Optional[int] = ..., duplicate: _Optional[bool] = ..., dropped: _Optional[str] = ...) -> None: ...
+    units: int
+    own: int
+    fastest: int
+    settled: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, sequence: _Optional[int] = ..., duplicate: _Optional[bool] = ..., dropped: _Optional[str] = ..., units: _Optional[int] = ..., own: _Optional[int] = ..., fastest: _Optional[int] = ..., settled: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RoleEvent(_message.Message):
     __slots__ = ("role", "id", "pid", "reason", "wall", "unit")

@@ -64,7 +64,8 @@ class ShardServicer(Servicer):
         return pb.Empty()
 
     def _snapshot(self, request: pb.SnapshotRequest) -> pb.Capture:
-        return encode(self._backend.snapshot(decode(Epoch, request.epoch), request.sequence, request.final))
+        epoch = decode(Epoch, request.epoch)
+        return encode(self._backend.snapshot(epoch, request.sequence, request.final, tuple(request.left)))
 
     def _stage(self, stream: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         with Guard(context, "hybridsync.Shard.Stage"):
@@ -124,9 +125,9 @@ class ShardClient(HolderClient):
         request = pb.FenceRequest(epoch=encode(epoch), worker=worker, incarnation=incarnation)
         call(self._forget, request, self._deadline_secs, self._who, "Forget", UNREACHABLE_SECS)
 
-    def snapshot(self, epoch: Epoch, sequence: int, final: bool) -> Capture:
+    def snapshot(self, epoch: Epoch, sequence: int, final: bool, left: tuple[int, ...] = ()) -> Capture:
         """Keep a copy of the part at the server (see `ShardPort.snapshot`)."""
-        request = pb.SnapshotRequest(epoch=encode(epoch), sequence=sequence, final=final)
+        request = pb.SnapshotRequest(epoch=encode(epoch), sequence=sequence, final=final, left=left)
         answer = call(self._snapshot, request, self._deadline_secs, self._who, "Snapshot", UNREACHABLE_SECS)
         return decode(Capture, answer)
 

@@ -65,6 +65,12 @@ class _Link:
     def ready(self, push: Push) -> None:
         self._primary.ready(push)
 
+    def opt_state(self, push: Push) -> Any:
+        return self._primary.opt_state(push)
+
+    def deposit(self, push: Push, opt_state: Any) -> None:
+        self._primary.deposit(push, opt_state)
+
     def close(self) -> None:
         """Nothing: a push that is held ends with its phase."""
 

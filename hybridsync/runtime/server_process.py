@@ -11,7 +11,7 @@ from hybridsync.applylog import APPLY_LOG, FileApplyLog, NullApplyLog
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import HybridSyncError, WaitTimeout
 from hybridsync.messages import Report
-from hybridsync.ps.endpoint import Endpoint
+from hybridsync.ps.endpoint import Endpoint, OptimizerEndpoint
 from hybridsync.ps.partition import PRIMARY, partition
 from hybridsync.ps.peers import Peers
 from hybridsync.ps.primary import Primary
@@ -22,6 +22,7 @@ from hybridsync.rpc.channels import make_server
 from hybridsync.rpc.chief import ChiefClient
 from hybridsync.rpc.directory import Directory
 from hybridsync.rpc.holder import HolderServicer, Readers
+from hybridsync.rpc.optimizer_state import OptimizerServicer
 from hybridsync.rpc.parameter_server import ParameterServicer, PhaseServicer
 from hybridsync.rpc.shard import ShardClient, ShardServicer
 from hybridsync.run import Run
@@ -75,7 +76,9 @@ def run_server(spec: RoleSpec, run: Run) -> int:
         backend = Store(parts[spec.role_id], readers, clock, device)
         early = max(protocol.num_answered_early(workers) for protocol in run.stages)
         serving = ShardServicer(backend, own.contribution_layout.nbytes, num_buffers=2 * workers + 2 + early)
-    servicers = [PhaseServicer(backend), serving, HolderServicer(backend)]
+    opt_layout = parts[spec.role_id].opt_state.layout
+    stepping = OptimizerServicer(OptimizerEndpoint(backend, opt_layout), opt_layout.nbytes)
+    servicers = [PhaseServicer(backend), serving, stepping, HolderServicer(backend)]
     server, address = make_server(servicers, max_workers=3 * workers + 4)
     server.start()
     schema = programs.state_layout.schema_hash

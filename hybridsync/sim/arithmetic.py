@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from hybridsync.protocols.base import Compensation
+from hybridsync.protocols.base import Change, Compensation
 
 State = Any
+Units = tuple[int, ...]
 NO_LOSS: Any = None
 
 
@@ -59,12 +60,35 @@ class Arithmetic(Protocol):
         factor: float,
         blend: float,
         weights: Sequence[float] = (),
+        change: Change = "optimizer",
     ) -> State:
         """Return the state after one update with the weighted, ordered sum of contributions, of `units` units."""
         ...
 
     def compensate(self, contribution: Any, base: Any, now: Any, how: Compensation, squares: Any) -> tuple[Any, Any]:
         """Return a contribution made up for its staleness, and the squares after it (see `Programs.compensate`)."""
+        ...
+
+    def opt_state(self, state: State) -> Any:
+        """Return the optimizer state, for a worker that steps by itself."""
+        ...
+
+    def local_step(
+        self, parameters: Any, opt_state: Any, moved: Any, gradient: Any, *, at: int, factor: float, replaces: bool
+    ) -> tuple[Any, Any, Any]:
+        """Return parameters, optimizer state and `moved` after a worker's own update (see `Programs.local_step`)."""
+        ...
+
+    def difference(self, contribution: Any, moved: Any) -> Any:
+        """Return the contribution that says what own steps, the last one on `contribution`, have taken off."""
+        ...
+
+    def combine(self, parameters: Any, contribution: Any, blend: float, replaces: bool) -> Any:
+        """Return parameters less a difference, or in its place."""
+        ...
+
+    def left(self, state: State, opt_states: Sequence[Any]) -> State:
+        """Return a state with the mean of what workers left behind; with none of it, as it is."""
         ...
 
     def fingerprint(self, state: State) -> str:
@@ -108,11 +132,29 @@ class Weightless:
         factor: float,
         blend: float,
         weights: Sequence[float] = (),
+        change: Change = "optimizer",
     ) -> State:
         return state + 1
 
     def compensate(self, contribution: Any, base: Any, now: Any, how: Compensation, squares: Any) -> tuple[Any, Any]:
         return contribution, squares
+
+    def opt_state(self, state: State) -> Any:
+        return None
+
+    def local_step(
+        self, parameters: Any, opt_state: Any, moved: Any, gradient: Any, *, at: int, factor: float, replaces: bool
+    ) -> tuple[Any, Any, Any]:
+        return None, None, None
+
+    def difference(self, contribution: Any, moved: Any) -> Any:
+        return None
+
+    def combine(self, parameters: Any, contribution: Any, blend: float, replaces: bool) -> Any:
+        return None
+
+    def left(self, state: State, opt_states: Sequence[Any]) -> State:
+        return state
 
     def fingerprint(self, state: State) -> str:
         return str(state)
@@ -120,10 +162,14 @@ class Weightless:
 
 @dataclass(frozen=True)
 class Counts:
-    """A state of `Counting`: how often each unit was applied, and a digest of what was applied to what, in order."""
+    """A state of `Counting`: how often each unit was applied, and a digest of what was applied to what, in order.
+
+    `opt_state` is the digest as of the last update that the run's optimizer made, with what workers left behind.
+    """
 
     digest: int
     counts: dict[int, int]
+    opt_state: int = 1
 
 
 class Counting:
@@ -163,6 +209,7 @@ class Counting:
         factor: float,
         blend: float,
         weights: Sequence[float] = (),
+        change: Change = "optimizer",
     ) -> Counts:
         digest, counts, summed = state.digest, dict(state.counts), 0
         for value, applied in contributions:
@@ -173,14 +220,37 @@ class Counting:
         assert summed == units, f"an update says it holds {units} units, its contributions hold {summed}"
         for scale in (factor, *weights):
             digest = _mix(digest, round(1000 * scale))
-        return Counts(digest, counts)
+        return Counts(digest, counts, digest if change == "optimizer" else state.opt_state)
+
+    def opt_state(self, state: Counts) -> int:
+        return state.opt_state
+
+    def local_step(
+        self, parameters: int, opt_state: int, moved: Any, gradient: Any, *, at: int, factor: float, replaces: bool
+    ) -> tuple[int, int, tuple[int, Units]]:
+        value, units = gradient
+        taken, before = moved or (0, ())
+        stepped = _mix(_mix(opt_state, value), at)
+        return _mix(parameters, stepped), stepped, (_mix(taken, stepped), before + units)
+
+    def difference(self, contribution: Any, moved: Any) -> tuple[int, Units]:
+        return moved
+
+    def combine(self, parameters: int, contribution: tuple[int, Units], blend: float, replaces: bool) -> int:
+        return _mix(parameters, contribution[0])
+
+    def left(self, state: Counts, opt_states: Sequence[int]) -> Counts:
+        mixed = state.opt_state
+        for opt_state in opt_states:
+            mixed = _mix(mixed, opt_state)
+        return Counts(state.digest, state.counts, mixed)
 
     def compensate(self, contribution: Any, base: Any, now: Any, how: Compensation, squares: Any) -> tuple[Any, Any]:
         value, units = contribution
         return (_mix(_mix(value, base), now), units), squares
 
     def fingerprint(self, state: Counts) -> str:
-        return f"{state.digest:016x}"
+        return f"{_mix(state.digest, state.opt_state):016x}"
 
 
 _PRIME = (1 << 61) - 1

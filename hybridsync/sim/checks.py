@@ -6,17 +6,18 @@ that the run's own accounting says: it keeps its own book of which updates were 
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from hybridsync import protocols
-from hybridsync.applylog import Entry
+from hybridsync.applylog import Entry, Left
 from hybridsync.chief.leasing import MESH
 from hybridsync.messages import LeaseReply, LeaseRequest, PhaseRequest, Push, PushReply, Report
+from hybridsync.paths.retracing import Retracer
 from hybridsync.plan import Phase
-from hybridsync.protocols.base import Compensation, Path
+from hybridsync.protocols.base import Change, Compensation, Path
 from hybridsync.protocols.staleness import TOO_STALE
 from hybridsync.sim.arithmetic import Counting, Counts, Sizes
 from hybridsync.sim.process import Process
@@ -159,7 +160,7 @@ class Checks(Watch):
             self._too_stale.update(push.units)
         if sequencer.epoch.number != self._newest:
             return
-        for unit in push.units:
+        for unit in reply.settled or push.units:
             kept = unit in self._held or (sequencer.answers_early and sequencer.holds(unit))
             if not kept and (unit not in sequencer.dropped or not (reply.dropped or reply.duplicate)):
                 raise self.fail(f"unit {unit} of worker {push.worker} was acknowledged, but nobody applied it")
@@ -201,8 +202,7 @@ class Checks(Watch):
         if wrong or missing:
             raise self.fail(f"applied other than once: {wrong}, missing in the parameters: {missing}")
         try:
-            specs = {number: protocols.parse(phase.spec) for number, phase in self.phases.items()}
-            replayed = replay(world.log, {number: each.compensated for number, each in specs.items()})
+            replayed = replay(world.log, world.workdir.ends, self.phases, world.arithmetic.fingerprint(state))
         except Violation as violation:
             raise self.fail(str(violation)) from None
         if replayed != state:
@@ -277,34 +277,71 @@ class Checks(Watch):
             raise self.fail(f"{sorted(gone)} have units leased, but are gone")
 
 
-def replay(log: list[Entry], compensated: Mapping[int, Compensation | None] = MappingProxyType({})) -> Counts:
-    """Return the state that the updates of `log` lead to, each on the version that it names.
+def replay(log: list[Entry], ends: Mapping[int, Left], phases: Mapping[int, Phase], final: str = "") -> Counts:
+    """Return the state that the updates of `log` lead to, each on the versions that it names.
 
     Args:
-      log: what a run has left.
-      compensated: how each epoch's protocol makes up for staleness.
+      log: of a run.
+      ends: whose optimizer states a phase left behind, by its epoch; a state that was lost since may have had them.
+      phases: by their number.
+      final: fingerprint of what the run ended with.
 
     Raises:
       Violation: the log is not one.
     """
     arithmetic = Counting(SIZES)
     state = arithmetic.start()
-    versions = {0: state}
-    for entry in log:
-        base = versions.get(entry.base)
-        if base is None or entry.sequence != len(versions):
-            raise Violation(f"update {entry.sequence} names version {entry.base}, the log goes to {len(versions) - 1}")
-        gradients = []
-        for part in entry.pushes:
-            handed = arithmetic.parameters(versions[part.base])
-            made = [arithmetic.gradient(handed, unit) for unit in part.units]
-            if (how := compensated.get(entry.epoch)) is not None:
-                now = arithmetic.parameters(state)
-                made = [arithmetic.compensate(gradient, handed, now, how, None)[0] for gradient in made]
-            gradients += made
-        weights = tuple(part.weight for part in entry.parts) if {part.weight for part in entry.parts} - {1.0} else ()
-        state = arithmetic.update(
-            state, gradients, units=len(entry.units), factor=entry.rate, blend=entry.blend, weights=weights
-        )
-        versions[entry.sequence] = state
+    versions = {0: arithmetic.parameters(state)}
+    for number, entries in itertools.groupby(log, lambda entry: entry.epoch):
+        phase, updates = phases[number], [*entries]
+        protocol = protocols.parse(phase.spec)
+        retracer: Retracer | None = None
+        if protocol.local:
+            start, members, first = sum(state.counts.values()), len(phase.members), updates[0].sequence - 1
+            opt_state = arithmetic.opt_state(state)
+            retracer = Retracer(protocol, arithmetic, opt_state, members, start, first, updates)
+        for entry in updates:
+            if not entry.bases <= versions.keys() or entry.sequence != len(versions):
+                raise Violation(
+                    f"update {entry.sequence} names versions {sorted(entry.bases)}, the log goes to {len(versions) - 1}"
+                )
+            if retracer is not None:
+                contributions = retracer.contributions(entry, versions)
+            else:
+                contributions = _computed(arithmetic, versions, entry, protocol.compensated)
+            state = _updated(arithmetic, state, contributions, entry, protocol.change(len(phase.members)))
+            versions[entry.sequence] = arithmetic.parameters(state)
+        if retracer is not None and number in ends:
+            left = arithmetic.left(state, retracer.left(ends[number].left))
+            after = next((phases[later].fingerprint for later in sorted(phases) if later > number), final)
+            if arithmetic.fingerprint(left) == after:
+                state, versions[updates[-1].sequence] = left, arithmetic.parameters(left)
     return state
+
+
+def _computed(
+    arithmetic: Counting, versions: Mapping[int, Any], entry: Entry, how: Compensation | None
+) -> list[Any]:
+    """Return an update's contributions, made up for their staleness where the protocol says so."""
+    contributions = []
+    for part in entry.pushes:
+        handed = versions[part.base]
+        made = [arithmetic.gradient(handed, unit) for unit in part.units]
+        if how is not None:
+            now = versions[entry.sequence - 1]
+            made = [arithmetic.compensate(gradient, handed, now, how, None)[0] for gradient in made]
+        contributions += made
+    return contributions
+
+
+def _updated(arithmetic: Counting, state: Counts, contributions: list[Any], entry: Entry, change: Change) -> Counts:
+    weights = tuple(part.weight for part in entry.parts) if {part.weight for part in entry.parts} - {1.0} else ()
+    return arithmetic.update(
+        state,
+        contributions,
+        units=len(entry.units),
+        factor=entry.rate,
+        blend=entry.blend,
+        weights=weights,
+        change=change,
+    )

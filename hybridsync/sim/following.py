@@ -17,6 +17,7 @@ from hybridsync import protocols
 from hybridsync.applylog import Entry
 from hybridsync.errors import HybridSyncError
 from hybridsync.messages import Capture, Part, Push, PushReply
+from hybridsync.paths.retracing import Retracer
 from hybridsync.plan import Epoch, Phase
 from hybridsync.protocols.base import Path
 from hybridsync.run import Run
@@ -51,6 +52,9 @@ class Logged(Protocol):
     @property
     def entries(self) -> tuple[Entry, ...]: ...
 
+    @property
+    def left(self) -> tuple[tuple[int, int], ...]: ...
+
 
 def follow(run: Run, phases: Sequence[Logged], arithmetic: Arithmetic) -> State:
     """Return the state that a logged order leads to.
@@ -76,7 +80,10 @@ def follow(run: Run, phases: Sequence[Logged], arithmetic: Arithmetic) -> State:
             capture, state = _captured(worker, phase.epoch)
         else:
             server.enter(phase)
-            _Pushes(server, phase).offer(logged)
+            if protocols.parse(logged.spec).local:
+                _retrace(server, phase, logged)
+            else:
+                _Pushes(server, phase).offer(logged)
             capture, state = _captured(server, phase.epoch)
         _compare(world.log[written:], logged)
         world.keeper.keep(capture, state)
@@ -130,6 +137,49 @@ def _step(worker: Worker, phase: Phase, logged: Logged) -> None:
         total = Total(world, contributions, ("",) * num_members)
         state = total.applied_to(replica.state, units=len(entry.units), factor=factor)
         replica.update(entry.units, state, factor, entry.slots)
+
+
+def _retrace(server: Server, phase: Phase, logged: Logged) -> None:
+    """Carry out a phase whose workers stepped by themselves: the log says who pushed, and who left what behind."""
+    world, arithmetic, spec = server.world, server.world.arithmetic, protocols.parse(phase.spec)
+    start, members = sum(stop - first for first, stop in phase.applied), phase.members
+    opt_state = arithmetic.opt_state(server.state)
+    retracer = Retracer(spec, arithmetic, opt_state, len(members), start, phase.sequence, logged.entries)
+    versions = {phase.sequence: arithmetic.parameters(server.state)}
+    last_use = {base: entry.sequence for entry in logged.entries for base in entry.bases}
+    newest, last = dict.fromkeys(members, 1), dict[int, int]()
+    refused: list[HybridSyncError] = []
+
+    def push_of(worker: int, units: tuple[int, ...], base: int) -> Push:
+        return Push(phase.epoch, worker, newest[worker], units, base)
+
+    def heard(answer: PushReply | HybridSyncError, parameters: Any) -> None:
+        if isinstance(answer, HybridSyncError):
+            refused.append(answer)
+
+    for entry in logged.entries:
+        newest.update({push.worker: push.incarnation for push in entry.stepped})
+        for worker in (push.worker for push in entry.stepped):  # who was idle is awaited again
+            server.pull(push_of(worker, (), 0), heard)
+        for absent in sorted(set(members) - {push.worker for push in entry.stepped}):
+            server.idle(push_of(absent, (), 0), heard)
+        contributions = retracer.contributions(entry, versions)
+        for part, stepped, contribution in zip(entry.pushes, entry.stepped, contributions, strict=True):
+            push = push_of(stepped.worker, part.units, part.base)._replace(life=stepped.life)
+            server.push(push, contribution, heard)
+            last[stepped.worker] = part.units[-1]
+        world.spend(ANSWER_SECS)
+        if refused:
+            raise refused[0]
+        if server.sequencer.sequence != entry.sequence:
+            raise HybridSyncError(
+                f"the pushes of update {entry.sequence} led to update {server.sequencer.sequence}; the log is of "
+                "another protocol"
+            )
+        versions = {at: kept for at, kept in versions.items() if last_use.get(at, 0) > entry.sequence}
+        versions[entry.sequence] = arithmetic.parameters(server.state)
+    for (worker, _), state in zip(logged.left, retracer.left(logged.left), strict=True):
+        server.deposit(push_of(worker, (last[worker],), 0), state)
 
 
 class _Pushes:

@@ -7,6 +7,7 @@ process that had the same order. A state is never donated: an older one may stil
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 from hybridsync.evaluation import Evaluator
 from hybridsync.layout import fingerprint, first_non_finite
 from hybridsync.messages import Capture
-from hybridsync.protocols.base import Compensation
+from hybridsync.protocols.base import Change, Compensation
 from hybridsync.run import Run
 from hybridsync.sim.arithmetic import Sizes
 from hybridsync.state import TrainState
@@ -72,10 +73,40 @@ class RealArithmetic:
         factor: float,
         blend: float,
         weights: Sequence[float] = (),
+        change: Change = "optimizer",
     ) -> TrainState:
         programs = self._programs
         total = programs.sum(contributions, weights)
-        return programs.update(state, total, units=units, factor=factor, blend=blend)
+        return programs.update(state, total, units=units, factor=factor, blend=blend, change=change)
+
+    def opt_state(self, state: TrainState) -> Any:
+        return state.opt_state
+
+    def local_step(
+        self,
+        parameters: Parameters,
+        opt_state: Any,
+        moved: Any,
+        gradient: Any,
+        *,
+        at: int,
+        factor: float,
+        replaces: bool,
+    ) -> tuple[Parameters, Any, Any]:
+        return self._programs.local_step(
+            parameters, opt_state, moved, gradient, at=at, factor=factor, replaces=replaces
+        )
+
+    def difference(self, contribution: Any, moved: Any) -> Any:
+        return self._programs.difference(contribution, moved)
+
+    def combine(self, parameters: Parameters, contribution: Any, blend: float, replaces: bool) -> Parameters:
+        return self._programs.combine(parameters, contribution, blend, replaces)
+
+    def left(self, state: TrainState, opt_states: Sequence[Any]) -> TrainState:
+        if not opt_states:
+            return state
+        return dataclasses.replace(state, opt_state=self._programs.mean_state(tuple(opt_states)))
 
     def compensate(self, contribution: Any, base: Any, now: Any, how: Compensation, squares: Any) -> tuple[Any, Any]:
         return self._programs.compensate(contribution, base, now, how, squares)

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hybridsync.applylog import Entry
+from hybridsync.applylog import Entry, Left
 from hybridsync.chief.ledger import Ledger
 from hybridsync.errors import CheckpointError, HybridSyncError, StaleEpoch
 from hybridsync.messages import Capture, Held, RoleEvent
@@ -56,12 +56,14 @@ class Workdir:
       epochs: hands out epoch numbers.
       commits: in order.
       log: of the updates.
+      ends: whose optimizer states a phase left behind, by its epoch.
       num_saves: how many were tried.
     """
 
     epochs: Epochs = field(default_factory=MemoryEpochs)
     commits: list[Saved] = field(default_factory=list)
     log: list[Entry] = field(default_factory=list)
+    ends: dict[int, Left] = field(default_factory=dict)
     num_saves: int = 0
 
     def open(self, workload: int, start: Any, *, alive: bool) -> tuple[Ledger, Held, Any]:
@@ -74,6 +76,7 @@ class Workdir:
         """
         if not self.commits:
             self.log.clear()
+            self.ends.clear()
             return Ledger(workload), Held(Epoch(0, 0), 0, 0, ""), start
         saved = self.commits[-1]
         sequence = saved.capture.held.sequence
@@ -86,6 +89,8 @@ class Workdir:
         """Cut the log behind the update number `sequence`."""
         while self.log and self.log[-1].sequence > sequence:
             self.log.pop()
+        for epoch in [epoch for epoch, end in self.ends.items() if end.sequence > sequence]:
+            del self.ends[epoch]
 
 
 class MortalReporter(Reporter):

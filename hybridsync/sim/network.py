@@ -90,3 +90,41 @@ class Network:
             elif drawn < chaos.lost + chaos.duplicated + chaos.delayed:
                 at += self._random.expovariate(1 / chaos.delay_secs)
         loop.at(at, call, *args)
+
+
+class Insisting:
+    """One caller's way over a network that loses messages: it calls again and again, until the first answer is here.
+
+    Args:
+      network: that loses them.
+      loop: virtual time.
+      retry_secs: between two tries.
+      is_stale: (function, arguments) -> whether the caller is over, or goes on with that later, as it stands still.
+    """
+
+    def __init__(self, network: Network, loop: Loop, retry_secs: float, is_stale: Callable[..., bool]) -> None:
+        self._network, self._loop, self._retry_secs, self._is_stale = network, loop, retry_secs, is_stale
+        self._call = 0
+
+    def to_server(self, worker: int, num_bytes: int, call: Callable[..., object], *args: Any) -> None:
+        """Carry a transfer to the servers as `Network.to_server` does; the last argument takes the answer.
+
+        A new call ends the one before it.
+        """
+        self._call += 1
+        self._try(self._call, worker, num_bytes, call, args[:-1], args[-1])
+
+    def _try(
+        self, number: int, worker: int, num_bytes: int, call: Callable[..., object], message: Any, then: Any
+    ) -> None:
+        if self._call != number or self._is_stale(self._try, number, worker, num_bytes, call, message, then):
+            return
+
+        def reply(answer: Any, parameters: Any) -> None:
+            if self._call != number or self._is_stale(reply, answer, parameters):
+                return
+            self._call += 1
+            then(answer, parameters)
+
+        self._network.to_server(worker, num_bytes, call, *message, reply)
+        self._loop.after(self._retry_secs, self._try, number, worker, num_bytes, call, message, then)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from hybridsync.applylog import Entry
+from hybridsync.applylog import Entry, Left, Stepped
 from hybridsync.errors import HybridSyncError
 from hybridsync.messages import Capture, Held, Push, PushReply, Report, Span, Standing
 from hybridsync.plan import Epoch, Phase
 from hybridsync.ps.admission import check_epoch
-from hybridsync.ps.sequencer import Decided, Sequencer, Ticket
+from hybridsync.ps.sequencer import Sequencer
+from hybridsync.ps.tickets import Decided, Ticket
 from hybridsync.ps.versions import Versions
 from hybridsync.sim.process import Process
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from hybridsync.sim.world import World
 
 Reply = Callable[[PushReply | HybridSyncError, Any], object]
+DEPOSIT_SECS = 5.0
+"""How long the end of a phase waits for the optimizer states of workers that stepped by themselves."""
 REPORT_SECS = 0.1
 """How often a server reports, as the in-process runtime does; at once when a phase's units are all applied."""
 
@@ -42,6 +45,8 @@ class Server(Process):
         self._versions, self._squares = Versions(), None
         self._spans: list[Span] = []
         self._complete = False
+        self._deposits: dict[int, Any] = {}
+        self._left = False
         self._log = world.apply_log()
 
     # --- what the chief calls (ServerPort) ---
@@ -62,6 +67,7 @@ class Server(Process):
         sequencer.enter(phase)
         self._first_applied = self._last_applied = 0.0
         self._complete = False
+        self._deposits, self._left = {}, False
         self._waiting.clear()
         self._ready.clear()
         self._versions.clear()
@@ -79,6 +85,7 @@ class Server(Process):
         check_epoch(epoch, sequencer.phase)
         if final:
             sequencer.close()
+            self._take_deposits()
         capture = self.keep(
             self.state,
             epoch,
@@ -117,7 +124,7 @@ class Server(Process):
         self._settle(decisions)
         world = self.world
         ready = max(world.loop.now, self._busy_until)
-        answer = PushReply(self.sequencer.sequence)
+        answer = self.sequencer.answer(push.worker, PushReply(self.sequencer.sequence))
         world.watch.acknowledged(self, push, answer)
         self._hand(push)
         world.network.from_server(
@@ -129,6 +136,46 @@ class Server(Process):
         if self.sequencer.compensation is not None:
             parameters = self._parameters
             self._versions.hand(push, self.sequencer.sequence, lambda: parameters)
+
+    def opt_state(self, push: Push, reply: Reply) -> None:
+        """Answer with the optimizer state that the phase began with (see `Primary.opt_state`)."""
+        if self.dead:
+            return
+        world, answer, found = self.world, PushReply(self.sequencer.sequence), None
+        try:
+            self.sequencer.admit(push)
+            found = world.arithmetic.opt_state(self.state)
+        except HybridSyncError as error:
+            world.network.from_server(push.worker, world.loop.now, 0, reply, error, None)
+            return
+        sizes = world.arithmetic.sizes
+        world.network.from_server(push.worker, world.loop.now, sizes.state - sizes.parameters, reply, answer, found)
+
+    def deposit(self, push: Push, opt_state: Any) -> None:
+        """Take what a worker leaves behind (see `Primary.deposit`)."""
+        last = self.sequencer.settled.get(push.worker)
+        if self.dead or push.epoch != self.sequencer.epoch or last is None or last.incarnation > push.incarnation:
+            return
+        usable = last.incarnation == push.incarnation and push.units == last.units[-1:]
+        self._deposits[push.worker] = opt_state if usable else None
+
+    def _take_deposits(self) -> None:
+        """Wait for what the workers leave behind (see `Primary.capture`)."""
+        sequencer, loop = self.sequencer, self.world.loop
+        if not sequencer.local or self._left:
+            return
+        self._release()
+        deadline = loop.now + DEPOSIT_SECS
+        while loop.now < deadline and set(sequencer.settled) - set(self._deposits):
+            if not loop.step(deadline):
+                break
+            self.reach()
+        left = [worker for worker in sorted(sequencer.settled) if self._deposits.get(worker) is not None]
+        self.state = self.world.arithmetic.left(self.state, [self._deposits[worker] for worker in left])
+        self._left = True
+        if left:
+            who = tuple((worker, sequencer.settled[worker].incarnation) for worker in left)
+            self._log.leave(Left(sequencer.epoch.number, sequencer.sequence, who))
 
     def idle(self, push: Push, reply: Reply) -> None:
         """Hear that a worker has nothing to compute."""
@@ -204,8 +251,7 @@ class Server(Process):
         world = self.world
         if world.watches:
             world.watch.acknowledged(self, push, answer)
-        if answer.sequence != self.sequencer.sequence:
-            answer = PushReply(self.sequencer.sequence, answer.duplicate, answer.dropped)
+        answer = self.sequencer.answer(push.worker, answer)
         self._hand(push)
         ready = self._busy_until if self._busy_until > world.loop.now else world.loop.now
         world.network.from_server(
@@ -238,6 +284,7 @@ class Server(Process):
                 factor=decided.rate,
                 blend=decided.blend,
                 weights=decided.weights,
+                change=self.sequencer.change,
             )
             self._parameters = arithmetic.parameters(self.state)
             begun = self._busy_until if self._busy_until > now else now
@@ -255,7 +302,8 @@ class Server(Process):
         if world.logs_updates:
             epoch, weight = phase.epoch.number, float(len(units))
             base, rate, blend, parts = decided.base, decided.rate, decided.blend, decided.parts
-            self._log.write(Entry(epoch, sequence, units, base, rate, weight, blend, parts=parts))
+            stepped = tuple(Stepped(*push) for push in decided.stepped)
+            self._log.write(Entry(epoch, sequence, units, base, rate, weight, blend, parts=parts, stepped=stepped))
         if world.keeps_spans:
             self._spans.append(Span("apply", "server", begun, world.apply_secs, phase.epoch.number, len(units)))
 

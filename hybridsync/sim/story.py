@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any, TextIO
 
-from hybridsync.applylog import ApplyLog, Entry
+from hybridsync.applylog import ApplyLog, Entry, Left
 from hybridsync.messages import LeaseReply, Push, PushReply
 from hybridsync.plan import Phase
 from hybridsync.sim.loop import Loop
@@ -97,6 +97,9 @@ class _Told:
     def write(self, entry: Entry) -> None:
         self._story.updated(entry)
         self._log.write(entry)
+
+    def leave(self, left: Left) -> None:
+        self._log.leave(left)
 
     def flush(self) -> None:
         self._log.flush()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_args
 
 from hybridsync import protocols
@@ -24,7 +23,8 @@ from hybridsync.messages import (
 from hybridsync.paths.allotment import Allotment
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
-from hybridsync.protocols.base import Effect, Path
+from hybridsync.protocols.base import Effect
+from hybridsync.sim.network import Insisting
 from hybridsync.sim.process import TRY_SECS, Process, is_lost
 from hybridsync.sim.replica import Replica
 from hybridsync.sim.server import Server
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from hybridsync.sim.world import World
 
 Units = tuple[int, ...]
-Serve = Callable[..., None]
-"""What a server is called for: `pull`, `push`, `idle` or `ready`."""
-Answered = Callable[[PushReply | HybridSyncError, Any], None]
 EFFECTS = {kind.__name__: kind for kind in get_args(Effect)}
 PENDING: Any = object()
 """What a handler returns whose effect's result comes later."""
@@ -103,8 +100,7 @@ class Worker(Process):
         assert reply.phase is not None
         self._phase = phase = reply.phase
         self.recorder.enter(phase.epoch)
-        sync = protocols.parse(phase.spec).path is Path.SYNC
-        self._engine = SyncEngine(self, phase) if sync else ServerEngine(self, phase)
+        self._engine = self.world.engine_of(self, phase)
         self._engine.begin()
 
     def capture(self, epoch: Epoch, final: bool) -> Capture:
@@ -198,9 +194,8 @@ class Engine:
         self._asking = True
         worker, allotment = self.worker, self.allotment
         completed = min(self.recorder.completed, allotment.known)
-        request = LeaseRequest(
-            worker.id, worker.incarnation, self.phase.epoch, allotment.known, completed, self._at_once
-        )
+        asked = allotment.known, completed, self._at_once or self.takes_fewer, self._wanted or 1
+        request = LeaseRequest(worker.id, worker.incarnation, self.phase.epoch, *asked)
         worker.call("lease", lambda: self.world.units_for(request), self._given)
 
     def _given(self, reply: LeaseReply | HybridSyncError) -> None:
@@ -212,6 +207,10 @@ class Engine:
             return
         self.world.watch.leased(self.worker, self.phase, reply)
         self.allotment.extend(reply)
+        self.extended(reply)
+
+    def extended(self, reply: LeaseReply) -> None:
+        """Go on with what the chief has given, if it is enough."""
         if self._at_once and self._wanted and self.allotment.lacks(self._wanted):
             self._at_once = False  # from now on the answer may take its time
             self.tell_idle()
@@ -222,6 +221,11 @@ class Engine:
             result = self.take(count)
             if result is not PENDING:
                 self.resume(result)
+
+    @property
+    def takes_fewer(self) -> bool:
+        """Whether the units in hand will do where the chief has no more to give now, though they are fewer."""
+        return False
 
     def tell_idle(self) -> None:
         """Tell whoever waits for this worker that it has nothing to compute, and ask for units again."""
@@ -240,9 +244,9 @@ class ServerEngine(Engine):
 
     def __init__(self, worker: Worker, phase: Phase) -> None:
         super().__init__(worker, phase)
-        self._call = 0
-        network = self.world.network
-        self._send: Callable[..., None] = network.to_server if network.reliable else self._insist
+        world, network = self.world, self.world.network
+        insisting = Insisting(network, world.loop, world.retry_secs, self._stale)
+        self._send = network.to_server if network.reliable else insisting.to_server
         self._sent_at = 0.0
         self._push: Push
         self._server: Server = self.world.at(phase.servers[0])
@@ -297,26 +301,6 @@ class ServerEngine(Engine):
         push = Push(self.phase.epoch, worker.id, worker.incarnation, units, base)
         self._send(worker.id, 0, self._server.ready, push, self._granted)
         return PENDING
-
-    def _insist(self, worker: int, size: int, serve: Serve, *message: Any) -> None:
-        """Send what may get lost, or answered twice: as `Network.to_server` sends what arrives."""
-        self._call += 1
-        self._try(self._call, size, serve, message[:-1], message[-1])
-
-    def _try(self, call: int, size: int, serve: Serve, message: tuple[Any, ...], then: Answered) -> None:
-        """Send again and again, until the first answer is here."""
-        if self._over or self._call != call or self.worker.halted(self._try, call, size, serve, message, then):
-            return
-        world = self.world
-
-        def reply(answer: PushReply | HybridSyncError, parameters: Any) -> None:
-            if self._over or self._call != call or self.worker.halted(reply, answer, parameters):
-                return
-            self._call += 1
-            then(answer, parameters)
-
-        world.network.to_server(self.worker.id, size, serve, *message, reply)
-        world.loop.after(world.retry_secs, self._try, call, size, serve, message, then)
 
     def _is_served(self, answer: PushReply | HybridSyncError) -> bool:
         """Whether a call brought what it was made for; else the engine ends, if it has not."""

@@ -10,13 +10,15 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from hybridsync.applylog import ApplyLog, Entry, NullApplyLog
+from hybridsync import protocols
+from hybridsync.applylog import ApplyLog, Entry, Left, NullApplyLog
 from hybridsync.chief.chief import Chief
 from hybridsync.config import Straggler
 from hybridsync.errors import DamagedState, RoleLost
 from hybridsync.messages import Capture, LeaseReply, LeaseRequest, PhaseReply, PhaseRequest, Push, PushReply, Report
 from hybridsync.plan import Epoch, Phase
 from hybridsync.ports import Epochs
+from hybridsync.protocols.base import Path
 from hybridsync.run import Run
 from hybridsync.sim.arithmetic import Arithmetic
 from hybridsync.sim.cluster import Scenario
@@ -26,6 +28,8 @@ from hybridsync.sim.loop import Loop, VirtualClock
 from hybridsync.sim.meeting import Meeting
 from hybridsync.sim.network import Network
 from hybridsync.sim.process import Process
+from hybridsync.sim.stepping import LocalEngine
+from hybridsync.sim.worker import Engine, ServerEngine, SyncEngine, Worker
 from hybridsync.switching.manager import Manager
 from hybridsync.switching.recovery import Start
 from hybridsync.telemetry.recorder import Recorder
@@ -76,12 +80,15 @@ class Watch:
 class SharedLog:
     """The apply log of a simulation: what a captured holder wrote down (see `hybridsync.applylog.ApplyLog`)."""
 
-    def __init__(self, entries: list[Entry]) -> None:
-        self._entries = entries
+    def __init__(self, entries: list[Entry], ends: dict[int, Left]) -> None:
+        self._entries, self._ends = entries, ends
         self._noted: list[Entry] = []
 
     def write(self, entry: Entry) -> None:
         self._noted.append(entry)
+
+    def leave(self, left: Left) -> None:
+        self._ends[left.epoch] = left
 
     def flush(self) -> None:
         noted, self._noted = self._noted, []
@@ -275,6 +282,14 @@ class World:
             raise DamagedState(f"{phase.source} handed over {got}, but {phase.fingerprint} was captured")
         return state
 
+    @staticmethod
+    def engine_of(worker: Worker, phase: Phase) -> Engine:
+        """Return what drives a worker's program in `phase`."""
+        protocol = protocols.parse(phase.spec)
+        if protocol.path is Path.SYNC:
+            return SyncEngine(worker, phase)
+        return (LocalEngine if protocol.local else ServerEngine)(worker, phase)
+
     def meeting(self, phase: Phase) -> Meeting:
         """Return where the members of `phase` meet."""
         if phase.epoch not in self._meetings:
@@ -283,7 +298,7 @@ class World:
 
     def apply_log(self) -> ApplyLog:
         """Return where one role notes its updates."""
-        return SharedLog(self.log) if self.logs_updates else NullApplyLog()
+        return SharedLog(self.log, self.workdir.ends) if self.logs_updates else NullApplyLog()
 
     def spend(self, secs: float) -> None:
         """Let `secs` go by while the manager is busy."""

@@ -16,6 +16,22 @@ from hybridsync.sim.simulation import simulate
 from hybridsync.trainer import Trainer
 from tests.multiprocess.job import Job
 
+PLAIN_OUTER = "outer_rate=1,outer_momentum=0,scale=0"
+
+
+def counting(name: str, steps: int = 50) -> str:
+    """Return a protocol as it counts units: an outer optimizer as plain descent of rate 1.
+
+    Args:
+      name: of a protocol.
+      steps: of a worker by itself, where the protocol has such.
+    """
+    return {
+        "diloco": f"diloco(steps={steps},{PLAIN_OUTER})",
+        "localsgd": f"localsgd(steps={steps})",
+    }.get(name, name)
+
+
 Summary = dict[str, Any]
 Driver = Callable[[str, Sequence[str], Path], Summary]
 """(configuration file, `key=value` overrides, fresh workdir) -> what summary.json says at the end."""

@@ -13,9 +13,10 @@ from hybridsync import protocols
 from hybridsync.checkpoint import CheckpointStore
 from hybridsync.config import apply_overrides, load_config
 from hybridsync.layout import Layout
+from hybridsync.protocols.base import Outer
 from hybridsync.state import abstract_state
 from tests.compilations import count_compilations
-from tests.conformance.drivers import DRIVERS, Summary
+from tests.conformance.drivers import DRIVERS, Summary, counting
 from tests.trainers import events_of, is_exact, lines_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,7 +62,7 @@ def test_the_loss_falls(run, name):
 
 @pytest.mark.parametrize("plan", ["{0}", "bsp:30%,{0}", "{0}:30%,bsp", "asp:30%,{0}:30%,bsp:20%,{0}"])
 def test_every_unit_is_applied_exactly_once(run, name, plan):
-    summary, _ = run(TALLY, plan.format(name), "workload=203")
+    summary, _ = run(TALLY, plan.format(counting(name)), "workload=203")
     assert summary["exit"] == "completed"
     assert is_exact(summary["final"])
     units: dict[str, Any] = summary["units"]
@@ -103,7 +104,9 @@ def test_the_state_keeps_its_shapes_and_types(run, name):
     _, workdir = run(DIGITS, f"{name}:50%,bsp:25%,{name}", *overrides)
     loaded = load_config(DIGITS)
     config = apply_overrides(loaded.config, overrides)
-    expected = Layout.of(abstract_state(loaded.module.task(config), loaded.module.optimizer(config)))
+    change = protocols.parse(name).change(WORKERS)
+    kept = (change.name,) if isinstance(change, Outer) else ()
+    expected = Layout.of(abstract_state(loaded.module.task(config), loaded.module.optimizer(config), kept))
     store = CheckpointStore(workdir / "checkpoints")
     try:
         restored = store.newest()

@@ -13,12 +13,15 @@ from hybridsync import EmulationConfig, protocols
 from hybridsync.chief.board import Board
 from hybridsync.paths import server, sync
 from hybridsync.paths.driver import Handlers, drive
-from hybridsync.protocols.base import Lease, Program
+from hybridsync.protocols.base import Lease, Program, Version
 from hybridsync.trainer import FitResult, Trainer
+from tests.conformance.drivers import counting
 from tests.trainers import events_of, is_exact, tally_trainer
 
 WORKERS, WORKLOAD = 4, 90
 SECS = 20.0
+STEPS = 3
+"""Of a worker by itself: several pushes in a phase, with several units each."""
 SLOW = EmulationConfig(compute_secs=0.004)
 
 
@@ -34,7 +37,7 @@ def yields_of(name: str) -> dict[type, int]:
             return seen
         kind = type(effect)
         seen[kind] = seen.get(kind, 0) + 1
-        result = object()
+        result = Version(0, None)
         if kind is Lease:
             result = (seen[kind],) if seen[kind] <= 2 else None
 
@@ -120,7 +123,8 @@ def test_a_phase_that_is_revoked_at_any_yield_is_followed_by_one_with_every_unit
 ) -> None:
     once = yields_of(name)[kind] == 1
     revoker = Revoker(kind, WORKERS - 1 if once else 3 * WORKERS - 1, carried_out=carried_out)
-    result = fit(f"{name}:60%,bsp:20%,{name}", revoker, tmp_path / "run", monkeypatch)
+    spec = counting(name, STEPS)
+    result = fit(f"{spec}:60%,bsp:20%,{spec}", revoker, tmp_path / "run", monkeypatch)
     assert len(revoker.broken) == 1, f"no worker was ever at {kind.__name__}"
     check(result, tmp_path / "run", 1)
 
@@ -130,6 +134,6 @@ def test_phases_that_are_revoked_at_their_first_yield_again_and_again_lose_nothi
     name: str, kind: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     revoker = Revoker(kind, 1, carried_out=False, times=3)
-    result = fit(f"{name}:60%,asp", revoker, tmp_path / "run", monkeypatch)
+    result = fit(f"{counting(name, STEPS)}:60%,asp", revoker, tmp_path / "run", monkeypatch)
     assert len(revoker.broken) == 3
     check(result, tmp_path / "run", 3)

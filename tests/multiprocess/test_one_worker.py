@@ -1,4 +1,4 @@
-"""One asynchronous worker in processes is a plain optax loop, bit for bit."""
+"""One asynchronous worker in processes is a plain optax loop, bit for bit, also where it steps by itself."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ OPTIMIZERS = {
 NUM_UNITS = 200
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_one_asynchronous_worker_equals_a_plain_optax_loop(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(("plan", "name"), [("asp", "sgd"), ("asp", "adamw"), ("psplus", "adamw")])
+def test_one_asynchronous_worker_equals_a_plain_optax_loop(tmp_path: Path, plan: str, name: str) -> None:
     values, make = OPTIMIZERS[name]
     overrides = [f"workload={NUM_UNITS}", f"optimizer.name={name}", *values]
     flags = [flag for value in overrides for flag in ("--set", value)]
-    job = Job(tmp_path / "run", "configs/digits_mlp.py", "--plan=asp", "--workers=1", *flags)
+    job = Job(tmp_path / "run", "configs/digits_mlp.py", f"--plan={plan}", "--workers=1", *flags)
     assert job.wait() == 0, job.output
     restored = CheckpointStore(tmp_path / "run" / "checkpoints").newest()
     assert restored is not None and restored.units == NUM_UNITS

@@ -128,3 +128,20 @@ def test_a_renewal_ahead_of_time_that_brings_nothing_is_no_idleness():
     assert stream.next(1) == (0,)
     ahead.run()
     assert (stream.next(1), stream.next(1), told) == ((1,), (2,), [])
+
+
+def test_some_units_will_do_where_the_chief_has_no_more_to_give_now():
+    chief = ScriptedChief(more((0, 3)), more((3, 5)), more(), more(final=True))
+    stream = stream_of(chief)
+    assert stream.next(8, some=True) == (0, 1, 2, 3, 4)
+    assert [(request.wanted, request.at_once) for request in chief.requests] == [(8, False), (8, True), (8, True)]
+    assert stream.next(8, some=True) == ()
+
+
+def test_who_has_some_units_in_hand_is_not_idle():
+    chief, told = ScriptedChief(more((0, 3)), more(), more(), more(final=True)), []
+    stream = LeaseStream(chief, 2, 1, phase_of(), ManualClock(), None, lambda: told.append("idle"))
+    assert stream.next(8, some=True) == (0, 1, 2)
+    assert told == []
+    assert stream.next(8, some=True) == ()
+    assert told == ["idle"]

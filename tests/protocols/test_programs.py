@@ -10,7 +10,11 @@ from hybridsync.protocols.base import (
     Apply,
     Arrival,
     Average,
+    Await,
+    Begin,
+    Combine,
     Compute,
+    Difference,
     Grant,
     Lease,
     LocalUpdate,
@@ -19,32 +23,45 @@ from hybridsync.protocols.base import (
     PushPull,
     Ready,
     Release,
+    Step,
+    Version,
 )
 
 STREAM = [(7,), (8,), ()]  # a last short step leaves one member idle
 STORY = "0 1 2 3 0 1 2 0 1 0 1 0 1 0 1 0 0 3 leave:3 0 0 1 join:3 2 3 idle:1 0 2 3 0 last"
 RESULTS = {
-    Pull: "parameters",
+    Pull: "version",
     Compute: "gradient",
     Average: "mean",
     LocalUpdate: None,
-    PushPull: "parameters",
+    PushPull: "version",
     Ready: None,
+    Step: "stepped",
+    Difference: "difference",
+    Combine: "combined",
+    Begin: "begun",
+    Await: "version",
 }
 ENGINE_EFFECTS = {
     Path.SYNC: {Lease, Compute, Average, LocalUpdate},
     Path.SERVER: {Lease, Pull, Compute, PushPull, Ready},
 }
+STEPPING = {Step, Difference, Combine, Begin, Await}
+"""What the engine of the SERVER path can do besides, where workers step by themselves."""
 
 
-def stream_of(protocol):
-    return STREAM if protocol.path is Path.SYNC else STREAM[:2]
+def leased(protocol, number, count):
+    """Return what the lease of that number gives."""
+    if protocol.path is Path.SYNC:
+        return STREAM[number] if number < len(STREAM) else None
+    units = sum(STREAM, ())
+    return units[number * count : (number + 1) * count] or None
 
 
 def play(protocol, events: int | None = None):
     """Yield each effect of a worker's program; the program is revoked after `events` of them."""
     program = protocol.worker_program(4)
-    stream, result, count = list(stream_of(protocol)), None, 0
+    leases, result, count = 0, None, 0
     while True:
         try:
             effect = program.send(result)
@@ -58,10 +75,13 @@ def play(protocol, events: int | None = None):
             assert list(program) == []
             return
         if isinstance(effect, Lease):
-            result = stream.pop(0) if stream else None
+            result = leased(protocol, leases, effect.count)
+            leases += 1
         else:
             handle = RESULTS[type(effect)]
             result = f"{handle} {count}" if handle else None
+            if protocol.local and handle == "version":  # what is read of it: others were twice as fast
+                result = Version(3 * count, result, own=count, fastest=2 * count)
 
 
 class Tale:
@@ -124,7 +144,8 @@ def test_a_protocol_plays_as_in_its_golden_transcript(name, golden):
 @pytest.mark.parametrize("name", sorted(protocols.REGISTRY))
 def test_a_program_speaks_its_paths_vocabulary_only(name):
     protocol = protocols.parse(name)
-    assert {type(effect) for effect in play(protocol)} <= ENGINE_EFFECTS[protocol.path]
+    vocabulary = ENGINE_EFFECTS[protocol.path] | (STEPPING if protocol.local else set())
+    assert {type(effect) for effect in play(protocol)} <= vocabulary
 
 
 @pytest.mark.parametrize("name", sorted(protocols.REGISTRY))

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from hybridsync.applylog import Entry
+from hybridsync.applylog import Entry, Left
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import HybridSyncError
 from hybridsync.holding import Holding
@@ -33,12 +33,16 @@ class ListedLog:
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
+        self.left: list[Left] = []
 
     def write(self, entry: Entry) -> None:
         self.entries.append(entry)
 
     def flush(self) -> None:
         pass
+
+    def leave(self, left: Left) -> None:
+        self.left.append(left)
 
     def clear(self) -> None:
         pass
@@ -145,6 +149,11 @@ class Cluster:
         for server in (self.primary, *self.stores):
             server.enter(phase)
         return phase
+
+    @property
+    def left(self) -> list[Left]:
+        """What the log says of the ends of phases."""
+        return self.log.left
 
     def link(self) -> RemoteLink:
         endpoint = Endpoint(self.primary, self.parts[0].programs.contribution_layout)

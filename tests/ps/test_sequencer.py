@@ -8,7 +8,8 @@ import pytest
 
 from hybridsync.messages import Push
 from hybridsync.plan import Epoch, Phase
-from hybridsync.ps.sequencer import Decided, Sequencer, Ticket
+from hybridsync.ps.sequencer import Sequencer
+from hybridsync.ps.tickets import Decided, Ticket
 
 EPOCH = Epoch(3, 7)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hybridsync.applylog import Entry
+from hybridsync.applylog import Entry, Left
 from hybridsync.messages import Push, PushReply
 from hybridsync.ps.endpoint import Endpoint
 from hybridsync.ps.publisher import SnapshotPool
@@ -36,6 +36,9 @@ class HeldLog:
         assert self.go_on.wait(SECS)
 
     def flush(self) -> None:
+        pass
+
+    def leave(self, left: Left) -> None:
         pass
 
     def clear(self) -> None:

@@ -50,7 +50,10 @@ def fit(run: Run, workdir: Path) -> Any:
     return Trainer(run.task, run.optimizer, run.config, workdir=workdir, progress=False).fit()
 
 
-@pytest.mark.parametrize("plan", ["asp", "bsp", "bsp:40%,asp"])
+PLANS = ["asp", "bsp", "bsp:40%,asp", "psplus", "localsgd(steps=7)", "bsp:40%,diloco(steps=7)"]
+
+
+@pytest.mark.parametrize("plan", PLANS)
 def test_a_simulated_worker_ends_with_the_bits_of_a_real_one(tmp_path: Path, plan: str) -> None:
     run = run_of(plan, workers=1)
     real = fit(run, tmp_path)
@@ -66,7 +69,7 @@ def test_members_of_a_mesh_end_with_the_bits_of_a_rendezvous(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("task", [mlp_task, batchnorm_task])
-@pytest.mark.parametrize("plan", ["asp", "bsp:40%,asp:30%,bsp"])
+@pytest.mark.parametrize("plan", ["asp", "bsp:40%,asp:30%,bsp", "psplus:50%,localsgd(steps=4)"])
 def test_a_real_runs_order_of_updates_leads_the_simulator_to_its_bits(tmp_path: Path, task: Any, plan: str) -> None:
     run = run_of(plan, workers=4, task=task())
     real = fit(run, tmp_path)
@@ -114,6 +117,7 @@ class Phase:
     spec: str
     members: tuple[int, ...]
     entries: tuple[Any, ...]
+    left: tuple[tuple[int, int], ...] = ()
 
 
 def spoiled(every: int) -> Task:

@@ -13,6 +13,7 @@ from hybridsync.sim.checks import Violation, replay
 from hybridsync.sim.cluster import Cluster, Costs, Death, Device, Link, Scenario
 from hybridsync.sim.schedules import PLANS, Schedule, draw
 from hybridsync.sim.trials import Outcome, try_schedule
+from tests.roles import phase_of
 from tests.sim.schedules import COMMAND, command, main, runs, try_seed
 
 SEEDS = 1000
@@ -41,6 +42,16 @@ def test_the_same_faults_break_no_other_protocol_of_the_server_path(protocol):
             try_seed(seed, protocol)
         except AssertionError as violation:
             violation.add_note(f"see it again: {command(seed, protocol)}")
+            raise
+
+
+@pytest.mark.parametrize("name", ["localsgd(steps=3)", "diloco(steps=3)", "psplus"])
+def test_whatever_happens_the_log_leads_to_the_state_of_workers_that_stepped_by_themselves(name):
+    for seed in range(60):
+        try:
+            try_seed(seed, name)
+        except AssertionError as violation:
+            violation.add_note(f"see it again: {command(seed, name)}")
             raise
 
 
@@ -76,9 +87,10 @@ def test_a_failing_seed_is_shown_with_its_story_and_the_command_that_shows_it_ag
 
 def test_a_replay_refuses_a_log_with_a_gap():
     first = Entry(1, 1, (0,), 0, 1.0, 1.0, 1.0)
-    assert replay([first]).counts == {0: 1}
-    with pytest.raises(Violation, match="names version 1"):
-        replay([first, dataclasses.replace(first, sequence=3, base=1)])
+    phases = {1: phase_of()}
+    assert replay([first], {}, phases).counts == {0: 1}
+    with pytest.raises(Violation, match=r"names versions \[1\]"):
+        replay([first, dataclasses.replace(first, sequence=3, base=1)], {}, phases)
 
 
 def outcome_of(plan: str, costs: Costs, *deaths: Death, units: int = 40, unit_secs: float = 0.05) -> Outcome:

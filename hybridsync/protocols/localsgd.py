@@ -1,0 +1,124 @@
+"""Local SGD: every worker takes H steps by itself, then all go on from the mean of where they came to.
+
+    worker i: x_i <- w;  H times: x_i <- optimizer_i(x_i, g_i(x_i), rate = n * eta);  push w - x_i
+    server:   hold until every worker has pushed;  w <- w - sum_i (w - x_i) / n;  reply w to all
+
+The optimizer state is each worker's own; at the end of the phase it is the mean of theirs. With H = 1 and plain SGD
+this is BSP, whose rate n * eta it therefore has by default, so that a switch between them changes no rate (post-local
+SGD does the same); `scale` is another factor on eta. A push carries all of its units or none. Who has no unit, or is
+gone, is not waited for: the differences of m workers are still divided by n, as a short lock-step update has the rate
+m * eta, and a unit weighs the same whoever else is there. One worker alone pushes x_i itself, and w takes its place:
+the plain loop, bit for bit.
+
+Source: McMahan et al., arXiv 1602.05629; Stich, arXiv 1805.09767; Lin et al. (post-local SGD), arXiv 1808.07217. The
+division by n in a short round, and that the last rounds of a phase may have fewer than H units, are ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hybridsync.errors import ConfigError
+from hybridsync.protocols.base import (
+    Action,
+    Apply,
+    Arrival,
+    Change,
+    Compute,
+    Difference,
+    Lease,
+    Path,
+    Program,
+    Protocol,
+    Pull,
+    PushPull,
+    Release,
+    ServerRule,
+    Step,
+)
+from hybridsync.protocols.server import WaitingRule
+from hybridsync.protocols.staleness import Bounded
+
+
+class Rounds(WaitingRule):
+    """One update on the differences of everybody who is awaited.
+
+    Args:
+      members: of the phase; their number divides the sum of the differences.
+    """
+
+    def __init__(self, members: tuple[int, ...]) -> None:
+        super().__init__(members)
+        self._num_members = len(members)
+        self._held: dict[int, int] = {}
+
+    def take(self, arrival: Arrival) -> list[Action]:
+        self._held[arrival.worker] = arrival.push_id
+        return []
+
+    def forget(self, worker: int) -> None:
+        self._held.pop(worker, None)
+
+    def settle(self) -> list[Action]:
+        return self.on_last() if len(self._held) >= len(self.awaited) else []
+
+    def on_last(self) -> list[Action]:
+        if not self._held:
+            return []
+        pushes = tuple(self._held[worker] for worker in sorted(self._held))
+        self._held = {}
+        return [Apply(pushes, len(pushes) / self._num_members), *(Release(push) for push in pushes)]
+
+
+class LocalRounds(Protocol):
+    """What local SGD and DiLoCo share: H own steps of each worker, then one update on the mean difference."""
+
+    path: ClassVar[Path] = Path.SERVER
+    local: ClassVar[bool] = True
+    awaits_workers: ClassVar[bool] = True
+    steps: int
+    scale: float
+
+    def worker_program(self, num_workers: int) -> Program:
+        start, lease = (yield Pull()), Lease(self.steps)
+        while (units := (yield lease)) is not None:
+            parameters = start
+            for unit in units:
+                gradient = yield Compute((unit,), parameters)
+                parameters = yield Step(gradient, parameters)
+            difference = yield Difference(start, parameters)
+            start = yield PushPull(difference)
+
+    def server_rule(self, members: tuple[int, ...]) -> ServerRule:
+        if self.steps < 1:
+            raise ConfigError(f"{self.name}(steps={self.steps}) would never push; give 1 step or more")
+        if self.scale < 0:
+            raise ConfigError(f"{self.name}(scale={self.scale:g}) would climb; give a factor of 0 (n) or more")
+        return Bounded(Rounds(members), 0)
+
+    def units_per_update(self, num_workers: int) -> int:
+        return num_workers * self.steps
+
+    def rate(self, num_units: int, num_workers: int) -> float:
+        return self.scale or float(num_workers)
+
+    def staleness_bound(self, num_workers: int) -> int | None:
+        return 0
+
+
+@dataclass(frozen=True)
+class LocalSgd(LocalRounds):
+    """Local steps, then averaging (see the module's docstring).
+
+    Args:
+      steps: of a worker between two averages, H.
+      scale: factor on eta in those steps; 0 is the number of workers.
+    """
+
+    steps: int = 50
+    scale: float = 0.0
+    name: ClassVar[str] = "localsgd"
+
+    def change(self, num_workers: int) -> Change:
+        return "add" if num_workers > 1 else "replace"

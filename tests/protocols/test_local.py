@@ -1,0 +1,191 @@
+"""Workers that step by themselves: what one of them, or a round of all, comes to, beside a plain loop."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from hybridsync import EmulationConfig, TelemetryConfig, Trainer, protocols
+from hybridsync.errors import ConfigError
+from hybridsync.optimizer import Optimizer
+from hybridsync.paths.stepping import Gradient, Stepper
+from hybridsync.protocols.base import Difference, Outer, Step, Version
+from hybridsync.protocols.psplus import LOWEST_FACTOR, PsPlus
+from hybridsync.state import TrainState, initial_state
+from hybridsync.step import Parameters
+from hybridsync.task import Task
+from tests.tasks import (
+    UNIT_SIZE,
+    adamw,
+    batchnorm_task,
+    copied,
+    mlp_task,
+    momentum_sgd,
+    plain_sgd,
+    programs_of,
+)
+from tests.trainers import NEVER, mlp_trainer
+
+UNITS = 60
+OVERLAPPING = {("transfer", "push_pull"), ("server", "compute")}
+"""Category and name of what goes on side by side."""
+
+
+def plain_state(task: Task, optimizer: Optimizer, units: int = UNITS) -> tuple[Any, Any]:
+    """Return parameters and model state of a loop of two compiled programs: gradient, and optax's update applied."""
+    programs = programs_of(task, optimizer)
+    state: TrainState = initial_state(task, optimizer, 0)
+    params, opt_state, model_state = state.params, state.opt_state, state.model_state
+    key = jax.random.key(0)
+
+    @jax.jit
+    def gradient(params, model_state, batch, unit):
+        data_key, model_key = jax.random.split(jax.random.fold_in(key, unit))
+        batch = task.source.augment(batch, data_key)
+        return jax.grad(lambda p: task.loss(p, model_state, batch, model_key), has_aux=True)(params)
+
+    @jax.jit
+    def update(grads, opt_state, params, unit):
+        updates, opt_state = optimizer.update(grads, opt_state, params, optimizer.rate(unit * programs.unit_size))
+        return optax.apply_updates(params, updates), opt_state
+
+    for unit in range(units):
+        grads, (_, model_state) = gradient(params, model_state, programs.batch(unit), np.int32(unit))
+        params, opt_state = update(grads, opt_state, params, np.int32(unit))
+    return params, model_state
+
+
+def decaying() -> Optimizer:
+    """Return SGD whose rate halves with every fourth of the workload."""
+    return Optimizer(
+        lambda learning_rate, momentum: optax.sgd(learning_rate, momentum),
+        learning_rate=lambda examples: 0.02 * 0.5 ** (examples // 120).astype(jnp.float32),
+        momentum=0.9,
+    )
+
+
+@pytest.mark.parametrize("make", [momentum_sgd, adamw, decaying])
+@pytest.mark.parametrize("task", [mlp_task, batchnorm_task])
+@pytest.mark.parametrize("plan", ["psplus", "localsgd(steps=7)"])
+def test_one_worker_equals_a_plain_loop_bit_for_bit(plan, make, task):
+    trainer = Trainer(
+        task(), make(), workload=UNITS, plan=plan, workers=1, unit_size=UNIT_SIZE, checkpoint=NEVER, progress=False
+    )
+    result = trainer.fit()
+    expected = plain_state(task(), make())
+    found = result.state.params, result.state.model_state
+    for mine, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize("modulation", ["schedule", "staleness", "progress", "none"])
+def test_one_worker_is_modulated_by_nobody(modulation):
+    whole = mlp_trainer("psplus", UNITS, decaying(), workers=1).fit()
+    result = mlp_trainer(f"psplus(modulation={modulation})", UNITS, decaying(), workers=1).fit()
+    jax.tree.map(np.testing.assert_array_equal, result.state.params, whole.state.params)
+
+
+def test_a_round_of_one_plain_step_of_each_is_a_step_in_lock_step():
+    programs, workers = programs_of(mlp_task(), plain_sgd(0.02)), 4
+    state = initial_state(mlp_task(), plain_sgd(0.02), 0)
+    start = Version(0, Parameters(state.params, state.model_state))
+    gradients, differences = [], []
+    for unit in range(workers):
+        stepper = Stepper(programs, protocols.parse("localsgd"), workers, state.opt_state)
+        gradients.append(programs.gradient(start.parameters, unit))
+        end = stepper.step(Step(Gradient((unit,), 0, gradients[-1]), start))
+        differences.append(stepper.difference(Difference(start, end)).contribution)
+    local = programs.update(state, programs.sum(differences), units=4, factor=1.0, blend=1.0, change="add")
+    mesh = programs.update(copied(state), programs.sum(gradients), units=4, factor=4.0, blend=1.0)
+    for mine, theirs in zip(jax.tree.leaves(local.params), jax.tree.leaves(mesh.params), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_diloco_without_momentum_is_localsgd_to_rounding():
+    plain = mlp_trainer("diloco(steps=4,outer_rate=1,outer_momentum=0,scale=0)", 64, workers=1).fit()
+    local = mlp_trainer("localsgd(steps=4)", 64, workers=1).fit()
+    for mine, theirs in zip(jax.tree.leaves(plain.state.params), jax.tree.leaves(local.state.params), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=2e-6)
+
+
+def test_an_outer_momentum_waits_while_other_protocols_run():
+    alone = mlp_trainer("diloco(steps=4)", 32, workers=1).fit()
+    through = mlp_trainer("diloco(steps=4):50%,bsp", 64, workers=1).fit()
+    kept, waited = alone.state.protocol_state["diloco"], through.state.protocol_state["diloco"]
+    assert max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(kept)) > 0
+    jax.tree.map(np.testing.assert_array_equal, waited, kept)
+
+
+def test_the_optimizer_states_of_all_make_up_the_next_phases():
+    """A counter takes the maximum, a fourth of the steps or more; another phase goes on from there."""
+    result = mlp_trainer("localsgd(steps=4)", 64).fit()
+    count = int(result.state.opt_state.count)
+    assert 16 <= count < 64
+    further = mlp_trainer("localsgd(steps=4):50%,asp", 64).fit()
+    assert int(further.state.opt_state.count) >= 8 + 32
+
+
+def test_a_transfer_is_seen_beside_the_computation(tmp_path: Path):
+    slow = EmulationConfig(compute_secs=0.01)
+    telemetry = TelemetryConfig(timeline=True)
+    mlp_trainer("psplus(staleness=0)", 60, workdir=tmp_path / "run", emulation=slow, telemetry=telemetry).fit()
+    spans = json.loads((tmp_path / "run/timeline.json").read_text())
+    events = spans["traceEvents"] if isinstance(spans, dict) else spans
+    by_worker: dict[int, dict[str, list[tuple[float, float]]]] = {}
+    for event in events:
+        if event.get("ph") == "X" and (event["cat"], event["name"]) in OVERLAPPING:
+            kinds = by_worker.setdefault(event["pid"], {})
+            kinds.setdefault(event["cat"], []).append((event["ts"], event["ts"] + event["dur"]))
+    beside = [
+        min(stop, ended) - max(start, began)
+        for kinds in by_worker.values()
+        for (start, stop), (began, ended) in itertools.product(kinds.get("transfer", []), kinds.get("server", []))
+    ]
+    assert max(beside) > 5_000, "no transfer went on for half of a unit's computation"
+
+
+VERSIONS = Version(10, None), Version(16, None, own=3, fastest=12)
+
+
+@pytest.mark.parametrize(
+    ("modulation", "factor"), [("schedule", 1.0), ("none", 1.0), ("staleness", 1 / 5), ("progress", 0.25)]
+)
+def test_the_modulations_read_the_progress_of_a_version(modulation, factor):
+    assert PsPlus(modulation=modulation)._factor(*VERSIONS) == factor
+    assert PsPlus(modulation=modulation)._factor(VERSIONS[0], VERSIONS[0]) == 1.0
+
+
+def test_who_is_far_behind_still_moves():
+    assert PsPlus(modulation="progress")._factor(VERSIONS[0], Version(9, None, own=0, fastest=9)) == LOWEST_FACTOR
+
+
+@pytest.mark.parametrize(
+    ("spec", "named"),
+    [
+        ("localsgd(steps=0)", "would never push"),
+        ("localsgd(scale=-1)", "would climb"),
+        ("diloco(outer_rate=0)", "does not descend"),
+        ("diloco(outer_momentum=1)", "does not descend"),
+        ("psplus(staleness=-1)", "would wait for ever"),
+        ("psplus(modulation=loud)", "schedule, staleness, progress, none"),
+    ],
+)
+def test_arguments_that_cannot_work_are_refused(spec, named):
+    with pytest.raises(ConfigError, match=named):
+        protocols.parse(spec).server_rule((0, 1))
+
+
+def test_the_rates_of_updates_and_of_own_steps():
+    assert [protocols.parse(name).rate(1, 4) for name in ("psplus", "localsgd", "diloco")] == [4.0, 4.0, 1.0]
+    assert [protocols.parse(name).change(4) for name in ("psplus", "localsgd")] == ["add", "add"]
+    assert [protocols.parse(name).change(1) for name in ("psplus", "localsgd")] == ["replace", "replace"]
+    assert protocols.parse("diloco").change(4) == Outer("diloco", 0.7, 0.9)
+    assert protocols.parse("psplus(staleness=2)").staleness_bound(4) == 3 * 6 + 1
