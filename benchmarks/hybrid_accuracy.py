@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, nargs="+", default=[8, 32])
     parser.add_argument("--seeds", type=int, default=5, help="how many")
-    parser.add_argument("--seed", type=int, default=100, help="the first one; the job's rates were chosen on 0 to 4")
+    parser.add_argument("--seed", type=int, default=200, help="the first one; the job was chosen on 0 to 9")
     parser.add_argument("--plans", nargs="+", default=PLANS)
     parser.add_argument("--set", action="append", default=[], help="another value of the configuration, path=value")
     options = parser.parse_args(arguments)
@@ -53,9 +53,7 @@ def table(
     workers: int, seeds: Sequence[int], plans: Sequence[str], values: Sequence[str]
 ) -> dict[str, dict[str, object]]:
     """Print what each plan comes to with so many workers, and return it."""
-    base = job.config()
-    optimizer = dataclasses.replace(base.optimizer, learning_rate=job.rate(workers))
-    base = apply_overrides(dataclasses.replace(base, workers=workers, optimizer=optimizer), values)
+    base = apply_overrides(job.config(workers), values)
     run = Run(quiet(base), job.task(base), job.optimizer(base), None)
     arithmetic, evaluate = RealArithmetic(run), evaluator(run)
     print(f"{workers} workers, {base.workload} units of {base.unit_size}, rate {base.optimizer.learning_rate:g} a unit")

@@ -18,8 +18,11 @@ WORKER_SECS = 10.0
 
 
 def mesh_grant(num_members: int, units_per_sec: float) -> int:
-    """Return the units to grant a lock-step mesh: about MESH_SECS of work in whole steps, at least two steps."""
-    steps = max(2, round(units_per_sec * MESH_SECS / num_members))
+    """Return the units to grant a lock-step mesh: about MESH_SECS of work in whole steps.
+
+    One step at least, which is time enough to renew it where it is longer than that; two before anything is known.
+    """
+    steps = max(1, round(units_per_sec * MESH_SECS / num_members)) if units_per_sec else 2
     return steps * num_members
 
 

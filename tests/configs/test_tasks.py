@@ -40,6 +40,13 @@ def test_the_job_that_asynchrony_hurts_trains_the_same_mlp():
     assert gradient_shapes(digits_async_hurts) == gradient_shapes(digits_mlp)
 
 
+def test_the_job_that_asynchrony_hurts_keeps_a_lock_step_update_and_the_work_of_a_worker_whatever_their_number():
+    eight, many = digits_async_hurts.config(), digits_async_hurts.config(32)
+    assert (eight.workers, many.workers) == (8, 32)
+    assert eight.optimizer.learning_rate * 8 == pytest.approx(many.optimizer.learning_rate * 32)
+    assert eight.workload / 8 == many.workload / 32
+
+
 def test_text_trains_a_decoder_on_a_text_that_comes_with_python():
     assert gradient_shapes(text_lm) > 100_000
 

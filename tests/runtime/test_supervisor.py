@@ -257,6 +257,7 @@ def test_a_killed_chief_is_restarted_at_its_address_and_told_what_happened(begin
 def test_who_left_because_the_run_was_over_is_back_for_a_chief_that_did_not_live_to_end_it(begin: Begin) -> None:
     run = begin()
     pids = run.started()
+    run.spec_of(pids["worker", 1])
     os.kill(pids["worker", 1], signal.SIGUSR2)
     assert gone(pids["worker", 1])
     os.kill(pids["chief", 0], signal.SIGKILL)
