@@ -8,11 +8,13 @@ import difflib
 from hybridsync.config.typing import read_text
 from hybridsync.errors import PlanError
 from hybridsync.plan import Plan, Stage
+from hybridsync.protocols.adpsgd import AdPsgd
 from hybridsync.protocols.asp import Asp
 from hybridsync.protocols.base import Protocol
 from hybridsync.protocols.bsp import Bsp
+from hybridsync.protocols.preduce import PReduce
 
-REGISTRY: dict[str, type[Protocol]] = {cls.name: cls for cls in (Asp, Bsp)}
+REGISTRY: dict[str, type[Protocol]] = {cls.name: cls for cls in (AdPsgd, Asp, Bsp, PReduce)}
 
 
 def resolve(stage: Stage) -> Protocol:

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, NamedTuple
 
+from hybridsync.protocols.groups import GroupRule
+
 Handle = Any
 """A value that only the driver looks into: parameters, a gradient, a mean."""
 
@@ -25,6 +27,7 @@ class Path(Enum):
 
     SYNC = "sync"
     SERVER = "server"
+    GROUP = "group"
 
 
 # One of each is made for every unit, so they are tuples: a frozen dataclass takes five times as long to make.
@@ -36,7 +39,8 @@ class Path(Enum):
 class Lease:
     """Ask for this worker's next work.
 
-    Result: a tuple of units; under lock-step it may be empty (idle in a short step). None when the phase is over.
+    Result: a tuple of units. It may be empty: under lock-step in a short step, in groups where everybody is called to
+    a full synchronisation. None when the phase is over.
     """
 
     count: int = 1
@@ -60,9 +64,31 @@ class Average(NamedTuple):
 
 
 class LocalUpdate(NamedTuple):
-    """Apply `mean` to this replica's own state. Result: None."""
+    """Apply `mean`, or a gradient of its own, to this replica's own state. Result: None."""
 
     mean: Handle
+
+
+class Meet(NamedTuple):
+    """Ask the group generator whom to average with, and wait until they are there. Result: a group handle.
+
+    Args:
+      last: this worker's work is done; it waits for all the others to say so.
+    """
+
+    last: bool = False
+
+
+class Mix(NamedTuple):
+    """Average this replica's parameters with those of the group's other members. Result: None.
+
+    Args:
+      group: what a Meet resulted in.
+      optimizer: whether the optimizer's state is averaged too; a group of everybody always does.
+    """
+
+    group: Handle
+    optimizer: bool = False
 
 
 class PushPull(NamedTuple):
@@ -71,7 +97,7 @@ class PushPull(NamedTuple):
     gradient: Handle
 
 
-Effect = Lease | Pull | Compute | Average | LocalUpdate | PushPull
+Effect = Lease | Pull | Compute | Average | LocalUpdate | PushPull | Meet | Mix
 Program = Generator[Effect, Handle, None]
 
 
@@ -159,6 +185,18 @@ class Protocol(ABC):
           ConfigError: the arguments cannot work with these members (a rule that could deadlock).
         """
         raise AssertionError(f"{self.name} has no server rule: its path is {self.path.value}")
+
+    def group_rule(self, members: tuple[int, ...], seed: int) -> GroupRule:
+        """Return a fresh group generator for a phase with `members`.
+
+        Args:
+          members: worker ids.
+          seed: of its draws; every phase has another.
+
+        Raises:
+          ConfigError: the arguments cannot work with these members.
+        """
+        raise AssertionError(f"{self.name} has no group rule: its path is {self.path.value}")
 
     @abstractmethod
     def units_per_update(self, num_workers: int) -> int:
