@@ -1,11 +1,15 @@
 """The apply log: one JSON line for every update, from which `launch.replay` computes the run again, bit for bit.
 
-    {"epoch", "sequence", "units", "base", "rate", "weight", "blend"[, "slots"]}
+    {"epoch", "sequence", "units", "base", "rate", "weight", "blend"[, "slots"][, "group", "bases", "optimizer"]}
 
 `sequence` counts updates, `base` is the sequence of the parameters the gradient was computed on, `rate` the
 protocol's factor on the schedule's learning rate, `weight` the units in the update, `blend` the share of the new model
 statistics. Under lock-step the units stand in member order and `base` is `sequence - 1`; `slots` are the positions in
 the mesh of the members whose units they are, and left out where those are the first ones.
+
+In a group phase an entry is a meeting: each unit was applied by the member in its place of `slots` to its own replica,
+with the gradient on what that was behind the meeting in its place of `bases`; then the members in the places `group`
+averaged their parameters, in this order, and their optimizer's state where `optimizer` says so.
 
 Every member of a mesh notes every update; whoever is captured writes down what the file does not hold yet, so that a
 member's death loses none.
@@ -19,6 +23,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
+
+from hybridsync.messages import GroupUpdate
 
 APPLY_LOG = "apply_log"
 """Its name in the workdir."""
@@ -39,6 +45,18 @@ class Entry:
     weight: float
     blend: float
     slots: tuple[int, ...] = ()
+    group: tuple[int, ...] = ()
+    bases: tuple[int, ...] = ()
+    optimizer: bool = False
+
+    @classmethod
+    def of_groups(cls, epoch: int, update: GroupUpdate, rate: float) -> Entry:
+        """Return the entry of a meeting."""
+        weight, base = float(len(update.units)), update.sequence - 1
+        return cls(
+            *(epoch, update.sequence, update.units, base, rate, weight, 1.0),
+            *(update.slots, update.group, update.bases, update.optimizer),
+        )
 
     def by_slot(self) -> dict[int, int]:
         """Return the unit of each position in the mesh that contributed one."""
@@ -111,6 +129,8 @@ def _line(entry: Entry) -> str:
     fields = asdict(entry)
     if not entry.slots:
         del fields["slots"]
+    if not entry.group:
+        del fields["group"], fields["bases"], fields["optimizer"]
     return json.dumps(fields, separators=(",", ":")) + "\n"
 
 
@@ -141,7 +161,8 @@ def read(path: Path) -> Iterator[Entry]:
         for line in lines:
             if line.endswith("\n"):
                 fields = json.loads(line)
-                yield Entry(**{**fields, "units": tuple(fields["units"]), "slots": tuple(fields.get("slots", ()))})
+                lists = {name: tuple(fields.get(name, ())) for name in ("units", "slots", "group", "bases")}
+                yield Entry(**{**fields, **lists})
 
 
 def cut(path: Path, sequence: int) -> int:

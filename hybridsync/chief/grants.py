@@ -23,13 +23,13 @@ def mesh_grant(num_members: int, units_per_sec: float) -> int:
     return steps * num_members
 
 
-def worker_grant(units_per_sec: float, room: int, num_workers: int) -> int:
-    """Return the units to grant one asynchronous worker: about WORKER_SECS of its work, shrinking towards the end.
+def worker_grant(units_per_sec: float, room: int, num_workers: int, secs: float = WORKER_SECS) -> int:
+    """Return the units to grant one worker with a stream of its own: `secs` of its work, shrinking towards the end.
 
     Guided self-scheduling (Polychronopoulos and Kuck, 1987) with half a share, so that the workers end together
     although they are not equally fast.
     """
-    ahead = max(1, round(units_per_sec * WORKER_SECS))
+    ahead = max(1, round(units_per_sec * secs))
     return max(1, min(ahead, room // (2 * num_workers)))
 
 

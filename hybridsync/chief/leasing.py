@@ -6,7 +6,7 @@ answer that was lost is given again by asking again.
 
 from __future__ import annotations
 
-from hybridsync.chief.grants import Rate, mesh_grant, worker_grant
+from hybridsync.chief.grants import MESH_SECS, WORKER_SECS, Rate, mesh_grant, worker_grant
 from hybridsync.chief.ledger import Ledger
 from hybridsync.errors import StaleEpoch
 from hybridsync.messages import LeaseReply, LeaseRequest
@@ -93,7 +93,7 @@ class Leasing:
         if request.known >= len(stream) and self._open:
             self._extend(key, stream, phase, now)
         final = self._is_final(phase)
-        if final and key == MESH:  # a unit dropped later makes room again, but some members may be leaving already
+        if final and not self.path.is_served:  # what is dropped later makes room, but some may be leaving
             self.close()
         if request.known >= len(stream) and not final:
             return None
@@ -142,7 +142,8 @@ class Leasing:
         if key == MESH:
             count = mesh_grant(len(phase.members), rate)
         else:
-            count = worker_grant(rate, self.ledger.room(phase.end_units), len(phase.members))
+            secs = WORKER_SECS if self.path.is_served else MESH_SECS  # where everybody is waited for at the end
+            count = worker_grant(rate, self.ledger.room(phase.end_units), len(phase.members), secs)
         ranges = self.ledger.lease(key, count, phase.end_units)
         if ranges and not self.first_leased:
             self.first_leased = now

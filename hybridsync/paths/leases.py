@@ -19,6 +19,9 @@ LEASE_DEADLINE_SECS = 600.0
 class LeaseStream:
     """The units of one phase in the order in which this worker (or its whole mesh) takes them.
 
+    Attributes:
+      called: the last `next` came back without units because everybody is called to a full synchronisation.
+
     Args:
       chief: whom to ask.
       worker, incarnation, phase: in whose name.
@@ -39,6 +42,7 @@ class LeaseStream:
         self._clock, self._ahead = clock, ahead
         self._units = Allotment()
         self._renewal: Future[LeaseReply] | None = None
+        self.called = False
 
     @property
     def epoch(self) -> Epoch:
@@ -63,7 +67,8 @@ class LeaseStream:
           WaitTimeout: the chief had nothing to give and did not end the phase in time.
         """
         deadline = self._clock.monotonic() + LEASE_DEADLINE_SECS
-        while self._units.lacks(count):
+        self.called = False
+        while self._units.lacks(count) and not self.called:
             renewal = self._renewal
             self._extend(renewal.result(timeout=LEASE_DEADLINE_SECS) if renewal else self._ask(self.position))
             if self._clock.monotonic() > deadline:
@@ -88,5 +93,5 @@ class LeaseStream:
         return self._chief.lease(request)
 
     def _extend(self, reply: LeaseReply) -> None:
-        self._renewal = None
+        self._renewal, self.called = None, reply.meet
         self._units.extend(reply)

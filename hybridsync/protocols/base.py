@@ -29,6 +29,11 @@ class Path(Enum):
     SERVER = "server"
     GROUP = "group"
 
+    @property
+    def is_served(self) -> bool:
+        """Whether servers hold the state; else its workers do, and none of them may be lost."""
+        return self is Path.SERVER
+
 
 # One of each is made for every unit, so they are tuples: a frozen dataclass takes five times as long to make.
 
@@ -80,15 +85,9 @@ class Meet(NamedTuple):
 
 
 class Mix(NamedTuple):
-    """Average this replica's parameters with those of the group's other members. Result: None.
-
-    Args:
-      group: what a Meet resulted in.
-      optimizer: whether the optimizer's state is averaged too; a group of everybody always does.
-    """
+    """Average this replica's parameters with those of the group's other members. Result: None."""
 
     group: Handle
-    optimizer: bool = False
 
 
 class PushPull(NamedTuple):

@@ -51,11 +51,13 @@ class GroupRule(ABC):
 
     Attributes:
       due: when `on_time` wants to be called, in seconds of the clock that `at` is read from; infinite for never.
+      mixes_optimizer: whether groups average the optimizer's state too; those of everybody always do.
     """
 
     def __init__(self, members: tuple[int, ...], seed: int) -> None:
         self.members = members
         self.due = math.inf
+        self.mixes_optimizer = False
         self.random = Random(seed)
         self._present: dict[int, None] = {}
         self._idle: set[int] = set()

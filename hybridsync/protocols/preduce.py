@@ -72,10 +72,15 @@ class PReduce(Protocol):
             if units:
                 gradient = yield Compute(units)
                 yield LocalUpdate(gradient)
-            yield Mix((yield Meet()), self.momentum)
+            yield Mix((yield Meet()))
         yield Mix((yield Meet(last=True)))
 
     def group_rule(self, members: tuple[int, ...], seed: int) -> GroupRule:
+        rule = self._rule(members, seed)
+        rule.mixes_optimizer = self.momentum
+        return rule
+
+    def _rule(self, members: tuple[int, ...], seed: int) -> GroupRule:
         if self.groups == "random":
             return Divided(members, seed, self.size, self.slowdown)
         if self.groups == "arrival":

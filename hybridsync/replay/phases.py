@@ -9,6 +9,7 @@ import jax
 
 from hybridsync.paths.collective import Collective
 from hybridsync.protocols import base
+from hybridsync.replay.groups import Replicas
 from hybridsync.replay.record import LoggedPhase
 from hybridsync.state import TrainState
 from hybridsync.step import Parameters, Programs
@@ -18,7 +19,7 @@ Note = Callable[[int], None]
 
 
 def on_one_device(programs: Programs, state: TrainState, phase: LoggedPhase, note: Note) -> TrainState:
-    """Return the state after `phase`: a served one, or a lock-step one whose workers were threads of one process.
+    """Return the state after `phase`: a served one, or another one whose workers were threads of one process.
 
     Every gradient is computed on the version of the parameters that the log names; versions are kept until their last
     use. A lock-step step sums its members' contributions in their order, as `paths.collective.Rendezvous` does.
@@ -29,6 +30,12 @@ def on_one_device(programs: Programs, state: TrainState, phase: LoggedPhase, not
       phase: what to compute.
       note: told of each update.
     """
+    if phase.path is base.Path.GROUP:
+        replicas = Replicas(programs, state, phase)
+        for entry in phase.entries:
+            state = replicas.meet(entry)
+            note(entry.sequence)
+        return state
     last_use = {entry.base: entry.sequence for entry in phase.entries}
     versions = {phase.first: Parameters(state.params, state.model_state)}
     lockstep = phase.path is base.Path.SYNC

@@ -40,7 +40,7 @@ class LoggedPhase:
 
     @property
     def path(self) -> base.Path:
-        """Whether it was lock-step or served."""
+        """Whether it was lock-step, served or in groups."""
         return protocols.parse(self.spec).path
 
     @property
@@ -141,10 +141,15 @@ def _read_entries(path: Path) -> tuple[Entry, ...]:
                     f"the apply log {path} is damaged: update {entry.sequence} says that its gradient was computed on "
                     f"update {entry.base}'s parameters"
                 )
-            if not entry.units or entry.weight != len(entry.units):
+            if not (entry.units or entry.group) or entry.weight != len(entry.units):
                 raise WorkdirError(
                     f"the apply log {path} is damaged: update {entry.sequence} has weight {entry.weight:g} and units "
                     f"{list(entry.units)}"
+                )
+            if entry.group and not len(entry.units) == len(entry.slots) == len(entry.bases):
+                raise WorkdirError(
+                    f"the apply log {path} is damaged: meeting {entry.sequence} has {len(entry.units)} units in "
+                    f"{len(entry.slots)} places, computed behind {len(entry.bases)} meetings"
                 )
             if entry.slots and (len(entry.slots) != len(entry.units) or list(entry.slots) != sorted(set(entry.slots))):
                 raise WorkdirError(
@@ -204,7 +209,7 @@ def _phases(workdir: Path, entries: tuple[Entry, ...]) -> tuple[LoggedPhase, ...
                 f"update {early[0].sequence} was computed on update {early[0].base}'s parameters, which are older "
                 f"than its phase, {phase}"
             )
-        if wide := [entry for entry in updates if max(entry.slots, default=0) >= len(phase.members)]:
+        if wide := [entry for entry in updates if max((*entry.slots, *entry.group), default=0) >= len(phase.members)]:
             raise WorkdirError(
                 f"the apply log of {workdir} is damaged: update {wide[0].sequence} has units in the places "
                 f"{list(wide[0].slots)} of a mesh of {len(phase.members)} members"
