@@ -165,14 +165,20 @@ class LeaseReply:
     meet: bool = False
 
 
+class AppliedUnit(NamedTuple):
+    """A unit that a worker applied to its own replica, with the sequence of the meeting that it was computed behind."""
+
+    unit: int
+    base: int
+
+
 @dataclass(frozen=True)
 class GroupRequest:
     """A worker has come to a meeting, and asks whom to average with.
 
     Args:
       number: of the worker's meetings in this phase; the same one asks for the same answer again.
-      applied: (unit, base) applied to its replica since its last meeting; `base` is the sequence of the meeting behind
-        which the gradient was computed.
+      applied: to its replica since its last meeting.
       dropped: (unit, reason) finally dropped since then.
       last: it has no work any more.
       logs: whether it wants to hear of every update at a full synchronisation.
@@ -182,7 +188,7 @@ class GroupRequest:
     incarnation: int
     epoch: Epoch
     number: int
-    applied: tuple[tuple[int, int], ...] = ()
+    applied: tuple[AppliedUnit, ...] = ()
     dropped: tuple[tuple[int, str], ...] = ()
     last: bool = False
     logs: bool = False

@@ -43,6 +43,14 @@ def mixed(state: TrainState, part: Part, reply: GroupReply) -> TrainState:
     return TrainState(part.params, opt_state, part.model_state, state.protocol_state, counters)
 
 
+def mixed_on_one_device(states: list[TrainState], reply: GroupReply) -> list[TrainState]:
+    """Return the replicas of all members after their average; what they share is not to be donated."""
+    if len(states) == 1:
+        return [mixed(states[0], part_of(states[0], optimizer=reply.optimizer), reply)]
+    average = mean(tuple(part_of(state, optimizer=reply.optimizer) for state in states))
+    return [mixed(state, average, reply) for state in states]
+
+
 @jax.jit
 def mean(parts: tuple[Part, ...]) -> Part:
     """Return the average of the members' parts, in their order."""

@@ -10,7 +10,7 @@ one of these numbers
 from __future__ import annotations
 
 from hybridsync.errors import InvalidMessage, SchemaMismatch, UnknownRole
-from hybridsync.messages import Hello, LeaseRequest, Report
+from hybridsync.messages import GroupRequest, Hello, LeaseRequest, Report
 from hybridsync.versions import check_version
 
 
@@ -58,6 +58,28 @@ def check_lease(request: LeaseRequest) -> None:
             f"worker {request.worker} says that {request.completed} of {request.known} units received in epoch "
             f"{request.epoch} are done; count both from 0"
         )
+
+
+def check_group(request: GroupRequest, members: tuple[int, ...], limit: int) -> None:
+    """Refuse a meeting that no worker of the phase can come to.
+
+    Raises:
+      UnknownRole: the worker takes no part in the phase.
+      InvalidMessage: a unit is at or above `limit`, or a number is below the first one.
+    """
+    if request.worker not in members:
+        raise UnknownRole(
+            f"worker {request.worker} takes no part in epoch {request.epoch}: its members are {list(members)}; ask for "
+            "the next phase"
+        )
+    if request.number < 1:
+        raise InvalidMessage(f"worker {request.worker} comes to meeting {request.number}; count from 1")
+    for unit in (*(unit for unit, _ in request.applied), *(unit for unit, _ in request.dropped)):
+        if not 0 <= unit < limit:
+            raise InvalidMessage(
+                f"worker {request.worker} says that it computed unit {unit}, but this run's units are below {limit}; "
+                "it serves another run: stop it"
+            )
 
 
 def check_report(report: Report, limit: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from hybridsync.chief.admission import check_hello, check_lease, check_report, check_role
+from hybridsync.chief.admission import check_group, check_hello, check_lease, check_report, check_role
 from hybridsync.chief.board import Board
 from hybridsync.chief.grouping import Grouping
 from hybridsync.chief.membership import HEARTBEAT_SECS
@@ -116,8 +116,8 @@ class Chief(Board):
         """Answer with the caller's group (see `GroupPort.meet`)."""
         with self._condition:
             reply = self.group_for(request)
-            if reply is None and self._grouping is not None:
-                secs = min(POLL_SECS, max(0.0, self._grouping.due - self._clock.monotonic()))
+            if reply is None:
+                secs = min(POLL_SECS, max(0.0, self.meetings_due - self._clock.monotonic()))
                 reply = self._poll(lambda: self.group_for(request), secs)
             if reply is not None or self._grouping is None:
                 return reply or GroupReply(())
@@ -134,9 +134,10 @@ class Chief(Board):
             self.raise_failure()
             now = self._clock.monotonic()
             self._workers.beat(request.worker, request.incarnation, now)
-            self._leasing.expect(request.epoch)
+            phase = self._leasing.expect(request.epoch)
             if self._here.broken or self._grouping is None:
                 raise StaleEpoch(f"epoch {request.epoch} cannot go on: {self._here.broken or 'its groups are lost'}")
+            check_group(request, phase.members, self.ledger.workload + self.ledger.num_dropped)
             before, applied = self.ledger.num_applied, [(unit, unit + 1) for unit, _ in request.applied]
             self.ledger.record_applied(applied)
             self._note_dropped(applied, request.dropped)

@@ -105,12 +105,10 @@ class Grouping:
         for group in groups:
             self._sequence += 1
             requests = [(worker, self._arrived.pop(worker)[0]) for worker in group.members]
-            optimizer = group.whole or self._rule.mixes_optimizer
+            optimizer = (group.whole or self._rule.mixes_optimizer) and len(group.members) > 1
             if any(request.logs for _, request in requests):
                 self._updates.append(self._update(group.members, requests, optimizer))
-            reply = GroupReply(
-                group.members, (), self._sequence, len(self._applied), optimizer and len(group.members) > 1
-            )
+            reply = GroupReply(group.members, (), self._sequence, len(self._applied), optimizer)
             if group.whole:
                 reply = self._whole(reply)
             for worker, request in requests:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from hybridsync.chief.attendance import Attendance
@@ -156,6 +157,11 @@ class Known(Waiting):
         """Whether the full synchronisation that was called for has been, and `worker` has gone on from it."""
         with self._condition:
             return self._grouping is None or self._grouping.is_synchronised(worker)
+
+    @property
+    def meetings_due(self) -> float:
+        """When a worker that waits for its group has to ask again, monotonic seconds; infinite for never."""
+        return self._grouping.due if self._grouping else math.inf
 
     def waited_for(self) -> dict[int, float]:
         """Workers of a group phase for whom others wait, each with since how many seconds."""

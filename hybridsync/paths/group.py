@@ -11,7 +11,7 @@ import jax
 from hybridsync import protocols
 from hybridsync.errors import PhaseRevoked, WaitTimeout
 from hybridsync.layout import first_non_finite
-from hybridsync.messages import NON_FINITE, WAITING, GroupReply, GroupRequest
+from hybridsync.messages import NON_FINITE, WAITING, AppliedUnit, GroupReply, GroupRequest
 from hybridsync.mixing import copied, mixed, part_of
 from hybridsync.paths.driver import drive
 from hybridsync.paths.emulation import Emulation
@@ -126,7 +126,7 @@ class _Member:
         )
         self.factor = self.protocol.rate(1, len(phase.members))
         self.number, self.sequence = 0, phase.sequence
-        self.applied: list[tuple[int, int]] = []
+        self.applied: list[AppliedUnit] = []
         self.dropped: list[tuple[int, str]] = []
 
     def run(self) -> None:
@@ -172,7 +172,7 @@ class _Member:
             self.state = self.engine._programs.update(
                 self.state, gradient.contribution, units=1, factor=self.factor, blend=1.0
             )
-            self.applied.append((gradient.unit, gradient.base))
+            self.applied.append(AppliedUnit(gradient.unit, gradient.base))
             self.recorder.settled((gradient.unit,), ())
             self.engine._replica.note_update()
         self.recorder.completed = self.stream.position

@@ -9,7 +9,7 @@ import jax
 
 from hybridsync.paths.collective import Collective
 from hybridsync.protocols import base
-from hybridsync.replay.groups import Replicas
+from hybridsync.replay.groups import in_groups
 from hybridsync.replay.record import LoggedPhase
 from hybridsync.state import TrainState
 from hybridsync.step import Parameters, Programs
@@ -31,11 +31,7 @@ def on_one_device(programs: Programs, state: TrainState, phase: LoggedPhase, not
       note: told of each update.
     """
     if phase.path is base.Path.GROUP:
-        replicas = Replicas(programs, state, phase)
-        for entry in phase.entries:
-            state = replicas.meet(entry)
-            note(entry.sequence)
-        return state
+        return in_groups(programs, state, phase, note)
     last_use = {entry.base: entry.sequence for entry in phase.entries}
     versions = {phase.first: Parameters(state.params, state.model_state)}
     lockstep = phase.path is base.Path.SYNC

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Protocol
+
+from hybridsync.messages import GroupReply
 
 State = Any
 NO_LOSS: Any = None
@@ -52,6 +55,14 @@ class Arithmetic(Protocol):
         """Return the state after one update with the ordered sum of contributions, in which `units` units are."""
         ...
 
+    def step(self, state: State, contribution: Any, factor: float) -> State:
+        """Return a replica of a group phase after its own update by one unit."""
+        ...
+
+    def mixed(self, states: list[State], reply: GroupReply) -> list[State]:
+        """Return the replicas of a group's members after their average, in their order."""
+        ...
+
     def fingerprint(self, state: State) -> str:
         """Return what tells one state from another."""
         ...
@@ -87,16 +98,25 @@ class Weightless:
     def update(self, state: State, contributions: Sequence[Any], *, units: int, factor: float, blend: float) -> State:
         return state + 1
 
+    def step(self, state: State, contribution: Any, factor: float) -> State:
+        return state + 1
+
+    def mixed(self, states: list[State], reply: GroupReply) -> list[State]:
+        return [reply.sequence] * len(states)
+
     def fingerprint(self, state: State) -> str:
         return str(state)
 
 
 @dataclass(frozen=True)
 class Counts:
-    """A state of `Counting`: how often each unit was applied, and a digest of what was applied to what, in order."""
+    """A state of `Counting`: how often each unit was applied, and a digest of what was applied to what, in order.
+
+    A replica of a group phase counts each of its own units n times, so that the mean of all n has it once.
+    """
 
     digest: int
-    counts: dict[int, int]
+    counts: dict[int, int | Fraction]
 
 
 class Counting:
@@ -136,6 +156,23 @@ class Counting:
                 summed += 1
         assert summed == units, f"an update says it holds {units} units, its contributions hold {summed}"
         return Counts(_mix(digest, round(1000 * factor)), counts)
+
+    def step(self, state: Counts, contribution: Any, factor: float) -> Counts:
+        value, (unit,) = contribution
+        counts = {**state.counts, unit: state.counts.get(unit, 0) + round(factor)}
+        return Counts(_mix(_mix(state.digest, value), round(1000 * factor)), counts)
+
+    def mixed(self, states: list[Counts], reply: GroupReply) -> list[Counts]:
+        digest, units = reply.sequence, {unit for state in states for unit in state.counts}
+        for state in states:
+            digest = _mix(digest, state.digest)
+        counts: dict[int, int | Fraction] = {}
+        for unit in sorted(units):
+            count = sum((Fraction(state.counts.get(unit, 0)) for state in states), Fraction(0)) / len(states)
+            counts[unit] = int(count) if count.denominator == 1 else count
+        if reply.optimizer:
+            return [Counts(digest, counts)] * len(states)
+        return [Counts(_mix(digest, state.digest), counts) for state in states]
 
     def fingerprint(self, state: Counts) -> str:
         return f"{state.digest:016x}"

@@ -12,7 +12,8 @@ from typing import Any
 from hybridsync import protocols
 from hybridsync.applylog import Entry
 from hybridsync.chief.leasing import MESH
-from hybridsync.messages import LeaseReply, LeaseRequest, PhaseRequest, Push, PushReply, Report
+from hybridsync.meetings import Meetings
+from hybridsync.messages import GroupReply, LeaseReply, LeaseRequest, PhaseRequest, Push, PushReply, Report
 from hybridsync.plan import Phase
 from hybridsync.protocols.base import Path
 from hybridsync.sim.arithmetic import Counting, Counts, Sizes
@@ -45,6 +46,7 @@ class Checks(Watch):
         self._updates: dict[tuple[int, int], Units] = {}
         self._times: Counter[int] = Counter()
         self._held: set[int] = set()
+        self._stepped: set[tuple[int, int]] = set()
         self._told: set[int] = set()
         self._lost = 0
         self.begin_life()
@@ -128,6 +130,27 @@ class Checks(Watch):
             self._times.update(units)
             if epoch.number == self._newest:
                 self._held.update(units)
+
+    def stepped(self, worker: Process, phase: Phase, unit: int) -> None:
+        """A member of a group phase applies a unit that no replica of that phase has."""
+        who = f"{worker.address} applies unit {unit} to its replica in epoch {phase.epoch}"
+        if (phase.epoch.number, unit) in self._stepped:
+            raise self.fail(f"{who}, but somebody has done so")
+        self._stepped.add((phase.epoch.number, unit))
+        self._times[unit] += 1
+        if phase.epoch.number == self._newest:
+            if unit in self._held:
+                raise self.fail(f"{who}, but it is in that state already")
+            self._held.add(unit)
+
+    def settled(self, worker: Process, phase: Phase, reply: GroupReply, state: Any) -> None:
+        """What a full synchronisation makes of all replicas holds every unit that it names once, and no other."""
+        held = {unit: count for unit, count in state.counts.items() if count}
+        if held != dict.fromkeys(UnitSet(reply.applied), 1):
+            raise self.fail(
+                f"{worker.address} settles epoch {phase.epoch} on a state of units {held}, it is said to hold "
+                f"{reply.applied}"
+            )
 
     def fenced(self, server: Process, worker: int, incarnation: int) -> None:
         """From now on nothing of the process is applied."""
@@ -266,8 +289,13 @@ def replay(log: list[Entry]) -> Counts:
     """
     arithmetic = Counting(SIZES)
     state = arithmetic.start()
-    versions = {0: state}
+    versions, meetings = {0: state}, {}
     for entry in log:
+        if entry.group and entry.sequence == len(versions):
+            if entry.epoch not in meetings:
+                meetings[entry.epoch] = Meetings(arithmetic, state, entry.sequence - 1, 0)
+            state = versions[entry.sequence] = meetings[entry.epoch].meet(entry)
+            continue
         base = versions.get(entry.base)
         if base is None or entry.sequence != len(versions):
             raise Violation(f"update {entry.sequence} names version {entry.base}, the log goes to {len(versions) - 1}")

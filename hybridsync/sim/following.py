@@ -63,8 +63,13 @@ def follow(run: Run, phases: Sequence[Logged], arithmetic: Arithmetic) -> State:
     server.start()
     world.spend(ANSWER_SECS)
     for logged in phases:
-        phase, written = _phase(world, logged), len(world.log)
-        if protocols.parse(logged.spec).path is Path.SYNC:
+        phase, written, path = _phase(world, logged), len(world.log), protocols.parse(logged.spec).path
+        if path is Path.GROUP:
+            raise HybridSyncError(
+                f"epoch {logged.epoch} ({logged.spec}) was in groups, whose order a simulation makes itself; replay "
+                "the run with launch.replay"
+            )
+        if path is Path.SYNC:
             _step(worker, phase, logged)
             capture, state = _captured(worker, phase.epoch)
         else:

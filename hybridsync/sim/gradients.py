@@ -15,7 +15,8 @@ import numpy as np
 
 from hybridsync.evaluation import Evaluator
 from hybridsync.layout import fingerprint, first_non_finite
-from hybridsync.messages import Capture
+from hybridsync.messages import Capture, GroupReply
+from hybridsync.mixing import mixed_on_one_device
 from hybridsync.run import Run
 from hybridsync.sim.arithmetic import Sizes
 from hybridsync.state import TrainState
@@ -68,6 +69,12 @@ class RealArithmetic:
         programs = self._programs
         total = contributions[0] if len(contributions) == 1 else programs.total(tuple(contributions))
         return programs.update(state, total, units=units, factor=factor, blend=blend)
+
+    def step(self, state: TrainState, contribution: Any, factor: float) -> TrainState:
+        return self._programs.update(state, contribution, units=1, factor=factor, blend=1.0)
+
+    def mixed(self, states: list[TrainState], reply: GroupReply) -> list[TrainState]:
+        return mixed_on_one_device(states, reply)
 
     def fingerprint(self, state: TrainState) -> str:
         return fingerprint(state)

@@ -16,6 +16,11 @@ PLANS = (
     *("asp", "bsp", "bsp:50%,asp", "asp:50%,bsp", "asp:50%,asp"),
     *("bsp:30%,asp:40%,bsp", "asp:30%,bsp:30%,asp", "asp:20%,bsp:5%,asp:20%,asp"),
 )
+GROUP_PLANS = (
+    *("preduce", "adpsgd", "preduce(groups=arrival,period=3)", "preduce(groups=static)", "preduce(size=3,slowdown=2)"),
+    *("bsp:30%,preduce:40%,bsp", "preduce:50%,asp", "asp:40%,adpsgd:30%,preduce(momentum=true)"),
+    *("preduce:20%,adpsgd:20%,preduce(groups=arrival)", "preduce(groups=inter,node=2):50%,bsp"),
+)
 CALM_SECS = 8.0
 """Until then anything may fail."""
 
@@ -40,8 +45,8 @@ class Schedule:
     scenario: Scenario
 
 
-def draw(seed: int) -> Schedule:
-    """Return the schedule of `seed`."""
+def draw(seed: int, plans: tuple[str, ...] = PLANS) -> Schedule:
+    """Return the schedule of `seed`; what happens in it is the same whichever `plans` it is of."""
     random = Random(seed)
     workers, servers = random.randint(1, 4), random.choice((1, 1, 2))
     units = random.randint(20, 60)
@@ -88,4 +93,4 @@ def draw(seed: int) -> Schedule:
         preempt_secs=when() if one_in(6) else math.inf,
     )
     unfit = frozenset(unit for unit in range(2 * units) if one_in(12)) if one_in(5) else frozenset()
-    return Schedule(seed, random.choice(PLANS), workers, servers, units, unfit, scenario)
+    return Schedule(seed, random.choice(plans), workers, servers, units, unfit, scenario)

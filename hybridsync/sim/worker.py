@@ -21,7 +21,7 @@ from hybridsync.messages import (
 from hybridsync.paths.allotment import Allotment
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
-from hybridsync.protocols.base import Effect, Path
+from hybridsync.protocols.base import Effect
 from hybridsync.sim.process import Process
 from hybridsync.sim.replica import Replica
 
@@ -93,8 +93,7 @@ class Worker(Process):
         assert reply.phase is not None
         self._phase = phase = reply.phase
         self.recorder.enter(phase.epoch)
-        sync = protocols.parse(phase.spec).path is Path.SYNC
-        self._engine = SyncEngine(self, phase) if sync else ServerEngine(self, phase)
+        self._engine = self.world.engines[protocols.parse(phase.spec).path](self, phase)
         self._engine.begin()
 
     def capture(self, epoch: Epoch, final: bool) -> Capture:

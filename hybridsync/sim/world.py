@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -14,18 +14,32 @@ from hybridsync.applylog import ApplyLog, Entry, NullApplyLog
 from hybridsync.chief.chief import Chief
 from hybridsync.config import Straggler
 from hybridsync.errors import DamagedState, RoleLost
-from hybridsync.messages import Capture, LeaseReply, LeaseRequest, PhaseReply, PhaseRequest, Push, PushReply, Report
+from hybridsync.messages import (
+    Capture,
+    GroupReply,
+    GroupRequest,
+    LeaseReply,
+    LeaseRequest,
+    PhaseReply,
+    PhaseRequest,
+    Push,
+    PushReply,
+    Report,
+)
 from hybridsync.plan import Epoch, Phase
 from hybridsync.ports import Epochs
+from hybridsync.protocols.base import Path
 from hybridsync.run import Run
 from hybridsync.sim.arithmetic import Arithmetic
 from hybridsync.sim.cluster import Scenario
 from hybridsync.sim.desk import Desk
+from hybridsync.sim.group import GroupAverage, GroupEngine
 from hybridsync.sim.home import ChiefKilled, Disk, Hosts, Keeper, MortalReporter, Workdir
 from hybridsync.sim.loop import Loop, VirtualClock
 from hybridsync.sim.meeting import Meeting
 from hybridsync.sim.network import Network
 from hybridsync.sim.process import Process
+from hybridsync.sim.worker import Engine, ServerEngine, SyncEngine, Worker
 from hybridsync.switching.manager import Manager
 from hybridsync.switching.recovery import Start
 from hybridsync.telemetry.recorder import Recorder
@@ -56,6 +70,12 @@ class Watch:
 
     def applied(self, process: Process, phase: Phase, sequence: int, pushes: tuple[Push, ...], units: Units) -> None:
         """A server, or a member of a mesh, which has no pushes, applied units, by which it came to `sequence`."""
+
+    def stepped(self, worker: Process, phase: Phase, unit: int) -> None:
+        """A member of a group phase applied a unit to its own replica."""
+
+    def settled(self, worker: Process, phase: Phase, reply: GroupReply, state: Any) -> None:
+        """A member of a group phase holds what a full synchronisation made of all replicas."""
 
     def fenced(self, server: Process, worker: int, incarnation: int) -> None:
         """A server is told to refuse a worker's processes up to `incarnation`."""
@@ -147,6 +167,8 @@ class World:
         self.processes: dict[str, Process] = {}
         self._pids = itertools.count(1)
         self._meetings: dict[Epoch, Meeting] = {}
+        self._averages: dict[tuple[Epoch, int], GroupAverage] = {}
+        self._due = math.inf
         self._evaluator = evaluator
         self._recorder, self._tick_secs = recorder, tick_secs
         self.num_chiefs = 0
@@ -228,6 +250,11 @@ class World:
                 self.hosts.tell()
 
     @property
+    def engines(self) -> Mapping[Path, Callable[[Worker, Phase], Engine]]:
+        """What carries out a worker's program, by its protocol's path."""
+        return {Path.SYNC: SyncEngine, Path.SERVER: ServerEngine, Path.GROUP: GroupEngine}
+
+    @property
     def final(self) -> Any:
         """The state that was committed last."""
         return self.workdir.commits[-1].state
@@ -278,6 +305,13 @@ class World:
             self._meetings[phase.epoch] = Meeting(self, len(phase.members))
         return self._meetings[phase.epoch]
 
+    def average(self, phase: Phase, reply: GroupReply) -> GroupAverage:
+        """Return where the members of a group of `phase` average."""
+        key = phase.epoch, reply.sequence
+        if key not in self._averages:
+            self._averages[key] = GroupAverage(self, reply)
+        return self._averages[key]
+
     def apply_log(self) -> ApplyLog:
         """Return where one role notes its updates."""
         return SharedLog(self.log) if self.logs_updates else NullApplyLog()
@@ -303,6 +337,14 @@ class World:
         reply = self.chief.units_for(request)
         if reply is not None:
             self.watch.granted(request, reply)
+        return reply
+
+    def group_for(self, request: GroupRequest) -> GroupReply | None:
+        """Return what the chief answers to a worker that has come to a meeting."""
+        reply, due = self.chief.group_for(request), self.chief.meetings_due
+        if reply is None and due != self._due and self.loop.now < due < math.inf:
+            self._due = due
+            self.loop.at(due, self.desk.stir)
         return reply
 
     def slowed(self, worker: int, unit: int, secs: float) -> float:

@@ -71,16 +71,22 @@ class Pace:
         self._moved = now, applied
         self.give_up(self._board.stuck(SILENT_SHARE * limit), f"no lock-step step was completed for {limit:.3g} s")
 
-    def await_together(self, phase: Phase, tick: Callable[[], None]) -> None:
+    def await_together(self, phase: Phase, tick: Callable[[], None], *, final: bool) -> None:
         """Call everybody in a group phase to a full synchronisation, and wait until the first member has its state.
+
+        Args:
+          phase: under way.
+          tick: called meanwhile.
+          final: the phase is drained: everybody has been to its last meeting, unless somebody was lost before.
 
         Raises:
           PhaseBroken: somebody was lost, or was waited for too long.
           WaitTimeout: these are threads, which cannot be given up.
         """
-        self._board.call_together()
         first, board = phase.members[0], self._board
-        while not board.wait_until(lambda: board.is_together(first) or bool(board.broken), TICK_SECS):
+        if not final:
+            board.call_together()
+        while not final and not board.wait_until(lambda: board.is_together(first) or bool(board.broken), TICK_SECS):
             tick()
             self.check(phase)
         if self._board.broken:

@@ -10,7 +10,7 @@ import pytest
 from hybridsync import protocols
 from hybridsync.chief.grouping import Grouping
 from hybridsync.errors import StaleEpoch
-from hybridsync.messages import GroupReply, GroupRequest, GroupUpdate, LeaseReply, LeaseRequest
+from hybridsync.messages import AppliedUnit, GroupReply, GroupRequest, GroupUpdate, LeaseReply, LeaseRequest
 from hybridsync.plan import Epoch
 from hybridsync.protocols.base import Path
 from tests.chief.chiefs import enter_all, lease, make_chief
@@ -25,7 +25,8 @@ def grouping_of(spec: str = ALL, num_workers: int = 2, **fields) -> Grouping:
 
 
 def request(worker: int, number: int, *applied: tuple[int, int], **fields) -> GroupRequest:
-    return GroupRequest(worker, 1, Epoch(3, 3), number, applied, **fields)
+    news = tuple(AppliedUnit(*each) for each in applied)
+    return GroupRequest(worker, 1, Epoch(3, 3), number, news, **fields)
 
 
 def meet(grouping: Grouping, *args, now: float = 0.0, **fields) -> GroupReply | None:
@@ -101,7 +102,8 @@ def begin(chief, spec: str = ALL, end: int = 20):
 
 
 def come(chief, phase, worker: int, number: int, *units: int, **fields) -> GroupReply | None:
-    return chief.group_for(GroupRequest(worker, 1, phase.epoch, number, tuple((u, 0) for u in units), **fields))
+    news = tuple(AppliedUnit(unit, 0) for unit in units)
+    return chief.group_for(GroupRequest(worker, 1, phase.epoch, number, news, **fields))
 
 
 def test_what_is_told_at_a_meeting_counts_as_applied() -> None:

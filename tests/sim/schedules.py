@@ -17,7 +17,7 @@ from typing import Any
 from configs import tally
 from hybridsync.run import Run
 from hybridsync.sim.loop import VirtualClock
-from hybridsync.sim.schedules import Schedule, draw
+from hybridsync.sim.schedules import GROUP_PLANS, PLANS, Schedule, draw
 from hybridsync.sim.trials import Outcome, run_of, try_schedule
 from hybridsync.telemetry.events import NullEventLog
 from hybridsync.telemetry.progress import NullProgress
@@ -33,9 +33,9 @@ def runs() -> Callable[[Schedule], Run]:
     return run_of(Run(config, tally.task(config), tally.optimizer(config), None))
 
 
-def try_seed(seed: int) -> Outcome:
+def try_seed(seed: int, plans: tuple[str, ...] = PLANS) -> Outcome:
     """Run the schedule of a seed and check it."""
-    return try_schedule(draw(seed), runs())
+    return try_schedule(draw(seed, plans), runs())
 
 
 class Story:
@@ -59,14 +59,14 @@ class Story:
         print(f"{clock.monotonic():9.3f}  {text}")
 
 
-def tell(seed: int) -> bool:
+def tell(seed: int, plans: tuple[str, ...], command: str) -> bool:
     """Show the story of a seed; returns whether everything held."""
-    schedule = draw(seed)
+    schedule = draw(seed, plans)
     print(schedule)
     try:
         print(try_schedule(schedule, runs(), Story().recorder))
     except AssertionError as violation:
-        print(f"seed {seed}: {type(violation).__name__}: {violation}\nagain: {COMMAND.format(seed)}")
+        print(f"seed {seed}: {type(violation).__name__}: {violation}\nagain: {command.format(seed)}")
         return False
     return True
 
@@ -75,16 +75,18 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--seeds", type=int, default=1, help="how many; the story of a single one is shown")
+    parser.add_argument("--groups", action="store_true", help="draw plans with group protocols")
     options = parser.parse_args(arguments)
+    plans, command = (GROUP_PLANS, COMMAND + " --groups") if options.groups else (PLANS, COMMAND)
     if options.seeds == 1:
-        return 0 if tell(options.seed) else 1
+        return 0 if tell(options.seed, plans, command) else 1
     failed, sums = 0, Counter[str]()
     for seed in range(options.seed, options.seed + options.seeds):
         try:
-            outcome = try_seed(seed)
+            outcome = try_seed(seed, plans)
         except AssertionError as violation:
             failed += 1
-            print(f"seed {seed}: {type(violation).__name__}: {violation}\nagain: {COMMAND.format(seed)}", flush=True)
+            print(f"seed {seed}: {type(violation).__name__}: {violation}\nagain: {command.format(seed)}", flush=True)
             continue
         sums[outcome.exit] += 1
         sums.update({key: value for key, value in dataclasses.asdict(outcome).items() if key != "exit"})

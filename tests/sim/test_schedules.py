@@ -8,11 +8,12 @@ import pytest
 
 from hybridsync.applylog import Entry
 from hybridsync.sim.checks import Violation, replay
-from hybridsync.sim.schedules import PLANS, draw
+from hybridsync.sim.schedules import GROUP_PLANS, PLANS, draw
 from tests.sim.schedules import COMMAND, main, try_seed
 
 SEEDS = 1000
 PARTS = 10
+GROUP_SEEDS = 150
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -25,10 +26,29 @@ def test_whatever_happens_the_accounts_are_exact_and_the_run_ends(part):
             raise
 
 
+@pytest.mark.parametrize("part", range(5))
+def test_whatever_happens_to_groups_nobody_waits_for_ever_and_the_accounts_are_exact(part):
+    for seed in range(part, GROUP_SEEDS, 5):
+        try:
+            try_seed(seed, GROUP_PLANS)
+        except AssertionError as violation:
+            violation.add_note(f"see it again: {COMMAND.format(seed)} --groups")
+            raise
+
+
+def test_other_plans_change_nothing_of_what_a_seed_draws():
+    for seed in range(50):
+        ours, theirs = draw(seed), draw(seed, GROUP_PLANS)
+        assert ours.plan in PLANS and theirs.plan in GROUP_PLANS
+        assert dataclasses.replace(ours, plan="") == dataclasses.replace(theirs, plan="")
+    assert {draw(seed, GROUP_PLANS).plan for seed in range(GROUP_SEEDS)} == set(GROUP_PLANS)
+
+
 def test_a_seed_tells_the_same_story_every_time():
     for seed in (3, 14, 15):
         assert draw(seed) == draw(seed)
         assert try_seed(seed) == try_seed(seed)
+        assert try_seed(seed, GROUP_PLANS) == try_seed(seed, GROUP_PLANS)
 
 
 def test_the_seeds_draw_every_kind_of_fault():

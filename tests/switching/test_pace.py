@@ -179,5 +179,5 @@ def test_a_full_synchronisation_that_somebody_does_not_come_to_breaks_the_phase(
     board = Board()
     board.waited = {2: STUCK_SECS + 1.0}
     with pytest.raises(PhaseBroken, match=r"workers \[2\]"):
-        pace_of(board, ManualClock()).await_together(GROUPED, lambda: None)
+        pace_of(board, ManualClock()).await_together(GROUPED, lambda: None, final=False)
     assert board.called and board.evicted == [2]
