@@ -18,7 +18,6 @@ from hybridsync import protocols
 from hybridsync.config import LoadedConfig, RunConfig, explained
 from hybridsync.errors import AddressError, ConfigError, HybridSyncError
 from hybridsync.plan import Plan
-from hybridsync.protocols.base import Path as TravelPath
 from hybridsync.resuming import Resume, check_init_from, check_workdir, continued
 from hybridsync.runtime.child import Child, RoleSpec
 
@@ -107,7 +106,6 @@ def supervise(launch: Launch) -> int:
     from hybridsync.runtime.supervisor import Supervisor, SupervisorSpec
 
     config = launch.config
-    check_plan(config.plan)
     used = check_workdir(launch.workdir, config, resume=launch.resume, convert_units=launch.convert_units)
     if launch.init_from is not None and used is None:
         check_init_from(launch.init_from, launch.workdir)
@@ -117,21 +115,6 @@ def supervise(launch: Launch) -> int:
     )
     spec = SupervisorSpec(launch.argv, launch.workdir, config.workers, config.servers, launch.bind)
     return Supervisor(spec, lambda address: ChiefClient(address, deadline_secs=5.0)).run()
-
-
-def check_plan(plan: str) -> None:
-    """Check that every stage can run in processes.
-
-    Raises:
-      PlanError: a stage is unknown.
-      ConfigError: workers' processes would have to form groups.
-    """
-    for stage in Plan.parse(plan).stages:
-        if protocols.resolve(stage).path is TravelPath.GROUP:
-            raise ConfigError(
-                f"the plan {plan!r} has the stage {stage.spec!r}, whose groups worker processes cannot form yet; run "
-                "it with --runtime=inprocess, or simulate it"
-            )
 
 
 def check_port(host: str, port: int) -> None:

@@ -16,6 +16,7 @@ from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import EXIT_FAILED, HybridSyncError
 from hybridsync.messages import Hello, ReportReply
 from hybridsync.paths.emulation import Emulation
+from hybridsync.paths.group import GroupEngine
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.paths.remote import RemoteLink
 from hybridsync.paths.replica import Replica
@@ -39,6 +40,7 @@ from hybridsync.runtime.heart import (
     use_compilation_cache,
 )
 from hybridsync.runtime.meshcollective import FlatContributions, MeshCollective
+from hybridsync.runtime.meshmixer import FlatParts, MeshMixer
 from hybridsync.runtime.world import World
 from hybridsync.state import TrainState
 from hybridsync.step import Parameters, Programs
@@ -103,6 +105,11 @@ def run_worker(spec: RoleSpec, make_run: Callable[[], Run], at_unit: Callable[[i
     def collective_of(phase: Phase) -> MeshCollective:
         return MeshCollective(world, world.mesh(phase.members, phase.lane), flat)
 
+    flats = FlatParts(programs.state)
+
+    def mixer_of(phase: Phase) -> MeshMixer:
+        return MeshMixer(world, phase.lane, flats)
+
     parts = partition(programs, run.config.servers)
 
     def link_of(phase: Phase) -> ServerLink:
@@ -112,6 +119,10 @@ def run_worker(spec: RoleSpec, make_run: Callable[[], Run], at_unit: Callable[[i
         engines = {
             Path.SYNC: SyncEngine(spec.role_id, chief, programs, replica, collective_of, recorder, emulation, ahead),
             Path.SERVER: ServerEngine(spec.role_id, chief, programs, link_of, recorder, emulation, ahead),
+            Path.GROUP: GroupEngine(
+                *(spec.role_id, chief, programs, replica, mixer_of, recorder, emulation),
+                logs=run.config.telemetry.apply_log,
+            ),
         }
         loop = WorkerLoop(spec.role_id, chief, engines, replica, recorder, clock)
         recorder.incarnation = chief.register().incarnation

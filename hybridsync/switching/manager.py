@@ -275,8 +275,8 @@ class Manager:
 
     def _take(self, *, final: bool) -> Capture:
         assert self._phase is not None
-        if self._path is Path.GROUP and not final:
-            self._pace.await_together(self._phase, self._tick)
+        if self._path is Path.GROUP:
+            self._pace.await_together(self._phase, self._tick, final=final)
         role, role_id = ("server", 0) if self._path.is_served else ("worker", self._phase.members[0])
         with Reach(self._chief, f"the state of {role} {role_id} could not be captured"):
             source = self._chief.address_of(role, role_id)
@@ -359,7 +359,7 @@ class Manager:
         self._reporter.tick()
         members, lane = tuple(range(self._run.config.workers)), 0
         if not protocol.path.is_served:
-            members, lane = self._worlds.mesh() or self._renew_world()
+            members, lane = self._worlds.mesh(protocol.path) or self._renew_world(protocol.path)
         phase = Phase(
             epoch=self._epoch,
             spec=self._run.plan.stages[index].spec,
@@ -389,11 +389,11 @@ class Manager:
             self._reporter.switching(self._before, phase, self._capture, self._times, self._unit_secs)
         return machine.Entered()
 
-    def _renew_world(self) -> Mesh:
+    def _renew_world(self, path: Path) -> Mesh:
         self._capture, self._source = self._worlds.renew(self._capture, self._source)
         self._take_losses()
         self._arrivals.await_all()
-        mesh = self._worlds.mesh()
+        mesh = self._worlds.mesh(path)
         assert mesh is not None, "a new world has meshes"
         return mesh
 

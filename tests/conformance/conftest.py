@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from hybridsync import protocols
-from hybridsync.protocols.base import Path
-
 WIDEST = "test_every_unit_is_applied_exactly_once"
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    refused = []
     for item in items:
         if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
             continue
         if any(isinstance(value, str) and value == "processes" for value in item.callspec.params.values()):
-            if protocols.parse(item.callspec.params["name"]).path is Path.GROUP:
-                refused.append(item)
             item.add_marker(pytest.mark.timeout(600))
             if item.originalname != WIDEST or item.callspec.params["plan"].count(",") < 3:
                 item.add_marker(pytest.mark.soak)
-    for item in refused:  # before anything starts: tests/test_command_line.py
-        items.remove(item)
