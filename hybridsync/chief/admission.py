@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from hybridsync.errors import InvalidMessage, SchemaMismatch, UnknownRole
 from hybridsync.messages import GroupRequest, Hello, LeaseRequest, Report
+from hybridsync.plan import Phase
+from hybridsync.protocols.base import Path
 from hybridsync.versions import check_version
 
 
@@ -60,17 +62,22 @@ def check_lease(request: LeaseRequest) -> None:
         )
 
 
-def check_group(request: GroupRequest, members: tuple[int, ...], limit: int) -> None:
+def check_group(request: GroupRequest, phase: Phase, path: Path, limit: int) -> None:
     """Refuse a meeting that no worker of the phase can come to.
 
     Raises:
       UnknownRole: the worker takes no part in the phase.
-      InvalidMessage: a unit is at or above `limit`, or a number is below the first one.
+      InvalidMessage: the phase has no groups, a unit is at or above `limit`, or a number is below the first one.
     """
-    if request.worker not in members:
-        raise UnknownRole(
-            f"worker {request.worker} takes no part in epoch {request.epoch}: its members are {list(members)}; ask for "
+    if path is not Path.GROUP:
+        raise InvalidMessage(
+            f"worker {request.worker} comes to a meeting in epoch {phase.epoch}, but {phase.spec} has none; ask for "
             "the next phase"
+        )
+    if request.worker not in phase.members:
+        raise UnknownRole(
+            f"worker {request.worker} takes no part in epoch {phase.epoch}: its members are {list(phase.members)}; ask "
+            "for the next phase"
         )
     if request.number < 1:
         raise InvalidMessage(f"worker {request.worker} comes to meeting {request.number}; count from 1")

@@ -134,10 +134,10 @@ class Chief(Board):
             self.raise_failure()
             now = self._clock.monotonic()
             self._workers.beat(request.worker, request.incarnation, now)
-            phase = self._leasing.expect(request.epoch)
+            phase, limit = self._leasing.expect(request.epoch), self.ledger.workload + self.ledger.num_dropped
+            check_group(request, phase, self._leasing.path, limit)
             if self._here.broken or self._grouping is None:
                 raise StaleEpoch(f"epoch {request.epoch} cannot go on: {self._here.broken or 'its groups are lost'}")
-            check_group(request, phase.members, self.ledger.workload + self.ledger.num_dropped)
             before, applied = self.ledger.num_applied, [(unit, unit + 1) for unit, _ in request.applied]
             self.ledger.record_applied(applied)
             self._note_dropped(applied, request.dropped)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import OrderedDict
 from typing import Any
@@ -21,6 +22,9 @@ from hybridsync.state import TrainState
 
 MAX_MESHES = 64
 """Groups whose compiled sums are kept, 3 MB each; one that is formed again later compiles its own anew."""
+
+MAX_AHEAD = 16
+"""Groups that are compiled before anybody trains: all of a worker's, of up to five workers."""
 
 
 class FlatPart:
@@ -65,6 +69,27 @@ class FlatParts:
 
     def __getitem__(self, optimizer: bool) -> FlatPart:
         return self._kinds[optimizer]
+
+
+def compile_groups(world: World, flats: FlatParts, state: TrainState) -> None:
+    """Compile what the groups of a run's first lane will run, where the workers are few enough for all of them.
+
+    Args:
+      world: of the workers.
+      flats: the run's packing.
+      state: shapes.
+    """
+    zeros = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), state)
+    for optimizer in (False, True):
+        flats[optimizer].join(*flats[optimizer].split(part_of(zeros, optimizer=optimizer)))
+    others = [worker for worker in range(world.num_workers) if worker != world.process_index]
+    if 2 ** len(others) > MAX_AHEAD:
+        return
+    for size in range(1, len(others) + 1):
+        for chosen in itertools.combinations(others, size):
+            mesh = world.mesh(sorted((world.process_index, *chosen)), 0)
+            for optimizer in (False, True)[: 1 + (size == len(others))]:
+                mesh.compile(flats[optimizer].flat.num_floats, flats[optimizer].flat.num_ints)
 
 
 class MeshMixer:

@@ -40,7 +40,7 @@ from hybridsync.runtime.heart import (
     use_compilation_cache,
 )
 from hybridsync.runtime.meshcollective import FlatContributions, MeshCollective
-from hybridsync.runtime.meshmixer import FlatParts, MeshMixer
+from hybridsync.runtime.meshmixer import FlatParts, MeshMixer, compile_groups
 from hybridsync.runtime.world import World
 from hybridsync.state import TrainState
 from hybridsync.step import Parameters, Programs
@@ -80,9 +80,12 @@ def run_worker(spec: RoleSpec, make_run: Callable[[], Run], at_unit: Callable[[i
     CompileTimer(recorder.compiled)
     programs = run.programs(donate_parameters=True)
     flat = FlatContributions(programs.contribution_layout)
+    flats = FlatParts(programs.state)
     warm_up(programs)
     if spec.life == 0:  # its members meet when a phase names it: nobody waits here for one that has died
         world.mesh(range(num_workers), 0).compile(flat.num_floats, flat.num_ints)
+        if any(stage.path is Path.GROUP for stage in run.stages):
+            compile_groups(world, flats, programs.state)
 
     apply_log = FileApplyLog(run.workdir / APPLY_LOG) if run.config.telemetry.apply_log else NullApplyLog()
     readers = Readers()
@@ -104,8 +107,6 @@ def run_worker(spec: RoleSpec, make_run: Callable[[], Run], at_unit: Callable[[i
 
     def collective_of(phase: Phase) -> MeshCollective:
         return MeshCollective(world, world.mesh(phase.members, phase.lane), flat)
-
-    flats = FlatParts(programs.state)
 
     def mixer_of(phase: Phase) -> MeshMixer:
         return MeshMixer(world, phase.lane, flats)

@@ -102,7 +102,9 @@ class Pace:
                 late[worker] = limit
         if late:
             secs = min(late.values())
-            self.give_up([*late], f"a group has waited for workers {[*late]} for more than {secs:.3g} s")
+            stuck = [worker for worker in self._board.stuck(SILENT_SHARE * secs) if worker in late]
+            # Who is in an average with one that is stopped has not come either, and is not to blame.
+            self.give_up(stuck, f"a group has waited for workers {stuck or [*late]} for more than {secs:.3g} s")
 
     def give_up(self, workers: list[int], why: str) -> None:
         """Go on without those for whom a lock-step phase stands still.

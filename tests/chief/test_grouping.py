@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from hybridsync import protocols
+from hybridsync.chief.admission import check_group
 from hybridsync.chief.grouping import Grouping
-from hybridsync.errors import StaleEpoch
+from hybridsync.errors import RefusedInput, StaleEpoch
 from hybridsync.messages import AppliedUnit, GroupReply, GroupRequest, GroupUpdate, LeaseReply, LeaseRequest
 from hybridsync.plan import Epoch
 from hybridsync.protocols.base import Path
@@ -158,3 +159,19 @@ def test_whoever_is_told_to_wait_hears_for_whom() -> None:
     grouping = grouping_of()
     meet(grouping, 0, 1)
     assert grouping.waiting(0).missing == (1,) and grouping.due == math.inf
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"worker": 7}, "takes no part"),
+        ({"number": 0}, "meeting 0; count from 1"),
+        ({"applied": (AppliedUnit(99, 0),)}, "unit 99"),
+        ({"dropped": ((-1, "non_finite"),)}, "unit -1"),
+    ],
+)
+def test_a_meeting_that_cannot_be_is_refused_with_what_it_says(fields, named: str) -> None:
+    phase = phase_of(1, ALL)
+    asked = replace(GroupRequest(0, 1, phase.epoch, 1), **fields)
+    with pytest.raises(RefusedInput, match=named):
+        check_group(asked, phase, Path.GROUP, limit=20)
