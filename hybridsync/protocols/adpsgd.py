@@ -3,7 +3,8 @@
     worker i: compute g_i(x_i); x_i, x_j <- (x_i + x_j) / 2 for a random j, atomically; x_i <- optimizer(x_i, g_i)
 
 The partner takes part between two of its own units, so whoever asks waits for it; a pair under way is left alone, which
-makes it atomic. Where nobody is free a worker goes on alone. Parameters only are averaged.
+makes it atomic. Where nobody is free a worker goes on alone. Parameters only are averaged. A local update has the rate
+n * eta, as in `preduce`.
 
 Source: Lian, Zhang, Zhang, Liu, Asynchronous Decentralized Parallel Stochastic Gradient Descent, ICML 2018; there a
 second thread of each worker takes part in averages while the first one computes.
@@ -37,8 +38,8 @@ class AdPsgd(Protocol):
         return Pairs(members, seed)
 
     def units_per_update(self, num_workers: int) -> int:
-        return 1
+        """Return n: so many local updates move the mean of the replicas as one update of n units does."""
+        return num_workers
 
     def rate(self, num_units: int, num_workers: int) -> float:
-        """Return n: the mean of n replicas moves by 1/n of what one of them does, as in `preduce`."""
         return float(num_workers)

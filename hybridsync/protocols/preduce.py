@@ -89,7 +89,8 @@ class PReduce(Protocol):
         return Scheduled(members, seed, make(len(members), self.node))
 
     def units_per_update(self, num_workers: int) -> int:
-        return 1
+        """Return n: so many local updates move the mean of the replicas as one update of n units does."""
+        return num_workers
 
     def rate(self, num_units: int, num_workers: int) -> float:
         return float(num_workers)
