@@ -1,6 +1,7 @@
 """The apply log: one JSON line for every update, from which `launch.replay` computes the run again, bit for bit.
 
     {"epoch", "sequence", "units", "base", "rate", "weight", "blend"[, "slots"][, "parts"][, "stepped"]}
+    {"epoch", "sequence", "units", "base", "rate", "weight", "blend", "slots", "group", "bases", "optimizer"}
     {"epoch", "sequence", "left"}
 
 `sequence` counts updates, `base` is the sequence of the parameters the gradient was computed on, `rate` the
@@ -14,6 +15,10 @@ Where workers step by themselves, what a push holds depends on all that its work
 of each of an update's pushes [worker, incarnation, life, base, number of units]: an incarnation begins with the phase's
 optimizer state, each of its lives with the worker's own. At the end of such a phase `left` names the workers, as
 [worker, incarnation], whose optimizer states the phase left behind; their mean is the next one's.
+
+In a group phase an entry is a meeting: each unit was applied by the member in its place of `slots` to its own replica,
+with the gradient on what that was behind the meeting in its place of `bases`; then the members in the places `group`
+averaged their parameters, in this order, and their optimizer's state where `optimizer` says so.
 
 Every member of a mesh notes every update; whoever is captured writes down what the file does not hold yet, so that a
 member's death loses none.
@@ -29,7 +34,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from hybridsync.messages import Part
+from hybridsync.messages import GroupUpdate, Part
 
 APPLY_LOG = "apply_log"
 """Its name in the workdir."""
@@ -71,6 +76,26 @@ class Entry:
     slots: tuple[int, ...] = ()
     parts: tuple[Part, ...] = ()
     stepped: tuple[Stepped, ...] = ()
+    group: tuple[int, ...] = ()
+    bases: tuple[int, ...] = ()
+    optimizer: bool = False
+
+    @classmethod
+    def of_groups(cls, epoch: int, update: GroupUpdate, rate: float) -> Entry:
+        """Return the entry of a meeting."""
+        return cls(
+            epoch,
+            update.sequence,
+            update.units,
+            update.sequence - 1,
+            rate,
+            float(len(update.units)),
+            1.0,
+            update.slots,
+            group=update.group,
+            bases=update.bases,
+            optimizer=update.optimizer,
+        )
 
     @property
     def pushes(self) -> tuple[Part, ...]:
@@ -82,9 +107,9 @@ class Entry:
         return self.parts or tuple(Part((unit,), self.base) for unit in self.units)
 
     @property
-    def bases(self) -> set[int]:
+    def versions(self) -> set[int]:
         """Sequences of the parameters that the update's gradients were computed on."""
-        return {part.base for part in self.stepped or self.parts} or {self.base}
+        return set(self.bases) or {part.base for part in self.stepped or self.parts} or {self.base}
 
     def by_slot(self) -> dict[int, int]:
         """Return the unit of each position in the mesh that contributed one."""
@@ -167,6 +192,8 @@ def _line(entry: Entry | Left) -> str:
     for optional in ("slots", "parts", "stepped"):
         if not fields.get(optional, True):
             del fields[optional]
+    if isinstance(entry, Entry) and not entry.group:
+        del fields["group"], fields["bases"], fields["optimizer"]
     return json.dumps(fields, separators=(",", ":")) + "\n"
 
 
@@ -182,7 +209,8 @@ def _parse(line: str | bytes) -> Entry | Left:
     parts = (Part(tuple(units), base, weight) for units, base, weight in fields.get("parts", ()))
     fields["parts"] = tuple(parts)
     fields["stepped"] = tuple(Stepped(*push) for push in fields.get("stepped", ()))
-    return Entry(**{**fields, "units": tuple(fields["units"]), "slots": tuple(fields.get("slots", ()))})
+    lists = {name: tuple(fields.get(name, ())) for name in ("units", "slots", "group", "bases")}
+    return Entry(**{**fields, **lists})
 
 
 def _tail(path: Path) -> tuple[int, tuple[int, bool]]:

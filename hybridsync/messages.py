@@ -158,10 +158,90 @@ class LeaseRequest:
 
 @dataclass(frozen=True)
 class LeaseReply:
-    """Units to append to the stream; `final` when none will follow."""
+    """Units to append to the stream; `final` when none will follow.
+
+    Args:
+      meet: there are none now, and everybody is called to a full synchronisation.
+    """
 
     ranges: tuple[Range, ...]
     final: bool
+    meet: bool = False
+
+
+class AppliedUnit(NamedTuple):
+    """A unit that a worker applied to its own replica, with the sequence of the meeting that it was computed behind."""
+
+    unit: int
+    base: int
+
+
+@dataclass(frozen=True)
+class GroupRequest:
+    """A worker has come to a meeting, and asks whom to average with.
+
+    Args:
+      number: of the worker's meetings in this phase; the same one asks for the same answer again.
+      applied: to its replica since its last meeting.
+      dropped: (unit, reason) finally dropped since then.
+      last: it has no work any more.
+      logs: whether it wants to hear of every update at a full synchronisation.
+    """
+
+    worker: int
+    incarnation: int
+    epoch: Epoch
+    number: int
+    applied: tuple[AppliedUnit, ...] = ()
+    dropped: tuple[tuple[int, str], ...] = ()
+    last: bool = False
+    logs: bool = False
+
+
+@dataclass(frozen=True)
+class GroupUpdate:
+    """What a meeting made of its members' replicas: their own updates since their last ones, then an average.
+
+    Args:
+      sequence: of the meeting.
+      units: applied by the members in `slots`, computed behind the meetings in `bases`.
+      slots: positions in the phase.
+      group: positions of all members, in the order of their sum.
+      optimizer: whether the optimizer's state was averaged too.
+    """
+
+    sequence: int
+    units: tuple[int, ...]
+    slots: tuple[int, ...]
+    bases: tuple[int, ...]
+    group: tuple[int, ...]
+    optimizer: bool
+
+
+@dataclass(frozen=True)
+class GroupReply:
+    """Whom to average with.
+
+    Args:
+      members: all of the group, in the order of their sum; one alone does not average. () while it has to wait.
+      missing: whom it waits for.
+      sequence: counts the meetings of the run, in the order in which they began.
+      units: applied in the whole run by then, as far as anybody has told.
+      optimizer: whether the optimizer's state is averaged too.
+      whole: everybody is in it, and all replicas become one state.
+      applied, dropped: units of that state; only of a whole one.
+      updates: meetings since the last whole one, this one included; only of a whole one, and where they are wanted.
+    """
+
+    members: tuple[int, ...]
+    missing: tuple[int, ...] = ()
+    sequence: int = 0
+    units: int = 0
+    optimizer: bool = False
+    whole: bool = False
+    applied: tuple[Range, ...] = ()
+    dropped: tuple[Range, ...] = ()
+    updates: tuple[GroupUpdate, ...] = ()
 
 
 @dataclass(frozen=True)

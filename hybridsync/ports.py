@@ -13,6 +13,8 @@ import numpy as np
 
 from hybridsync.messages import (
     Capture,
+    GroupReply,
+    GroupRequest,
     Held,
     Hello,
     LeaseReply,
@@ -44,6 +46,19 @@ class WorkPort(Protocol):
 
     def lease(self, request: LeaseRequest) -> LeaseReply:
         """Extend the caller's stream of units, waiting up to about a second while there is nothing to give.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: the caller is out of date.
+          NotRegistered: this chief does not know the worker.
+        """
+        ...
+
+
+class GroupPort(WorkPort, Protocol):
+    """Where a worker of a group protocol also learns whom to average with."""
+
+    def meet(self, request: GroupRequest) -> GroupReply:
+        """Come to a meeting, waiting up to about a second for the group; without members: ask again.
 
         Raises:
           StaleEpoch, StaleIncarnation: the caller is out of date.

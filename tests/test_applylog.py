@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hybridsync.applylog import Entry, FileApplyLog, Left, Stepped, cut, read, records
-from hybridsync.messages import Part
+from hybridsync.messages import GroupUpdate, Part
 
 
 def entry(sequence: int) -> Entry:
@@ -51,9 +51,21 @@ def test_the_parts_of_an_update_are_read_as_they_were_written_and_stand_only_whe
     log.write(made)
     log.flush()
     *_, last = read(path)
-    assert last == made and last.bases == {2, 4} and last.pushes == made.parts
+    assert last == made and last.versions == {2, 4} and last.pushes == made.parts
     assert entry(4).pushes == (Part((3,), 3),)
     assert ["parts" in line for line in path.read_text().splitlines()] == [False] * 4 + [True]
+
+
+def test_a_meeting_is_read_as_it_was_written_and_other_updates_say_nothing_of_groups(path: Path) -> None:
+    meeting = Entry.of_groups(1, GroupUpdate(5, (8, 9), (0, 2), (2, 4), (0, 1, 2), True), 3.0)
+    log = FileApplyLog(path)
+    log.write(meeting)
+    log.flush()
+    *_, last = read(path)
+    assert last == meeting and last.versions == {2, 4} and last.by_slot() == {0: 8, 2: 9}
+    assert (last.units, last.rate, last.weight, last.group, last.optimizer) == ((8, 9), 3.0, 2.0, (0, 1, 2), True)
+    for name in ("group", "bases", "optimizer"):
+        assert [f'"{name}"' in line for line in path.read_text().splitlines()] == [False] * 4 + [True]
 
 
 def test_entries_after_the_state_are_cut(path: Path) -> None:
@@ -161,4 +173,4 @@ def test_whose_pushes_an_update_holds_is_read_as_it_was_written(path: Path) -> N
     *_, last = read(path)
     assert last == stepped
     assert [(part.units, part.base) for part in last.pushes] == [((8, 9), 3), ((4,), 2)]
-    assert last.bases == {2, 3}
+    assert last.versions == {2, 3}

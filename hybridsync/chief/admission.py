@@ -10,7 +10,9 @@ one of these numbers
 from __future__ import annotations
 
 from hybridsync.errors import InvalidMessage, SchemaMismatch, UnknownRole
-from hybridsync.messages import Hello, LeaseRequest, Report
+from hybridsync.messages import GroupRequest, Hello, LeaseRequest, Report
+from hybridsync.plan import Phase
+from hybridsync.protocols.base import Path
 from hybridsync.versions import check_version
 
 
@@ -62,6 +64,33 @@ def check_lease(request: LeaseRequest) -> None:
         raise InvalidMessage(
             f"worker {request.worker} takes {request.wanted} units at a time in epoch {request.epoch}; take 1 or more"
         )
+
+
+def check_group(request: GroupRequest, phase: Phase, path: Path, limit: int) -> None:
+    """Refuse a meeting that no worker of the phase can come to.
+
+    Raises:
+      UnknownRole: the worker takes no part in the phase.
+      InvalidMessage: the phase has no groups, a unit is at or above `limit`, or a number is below the first one.
+    """
+    if path is not Path.GROUP:
+        raise InvalidMessage(
+            f"worker {request.worker} comes to a meeting in epoch {phase.epoch}, but {phase.spec} has none; ask for "
+            "the next phase"
+        )
+    if request.worker not in phase.members:
+        raise UnknownRole(
+            f"worker {request.worker} takes no part in epoch {phase.epoch}: its members are {list(phase.members)}; ask "
+            "for the next phase"
+        )
+    if request.number < 1:
+        raise InvalidMessage(f"worker {request.worker} comes to meeting {request.number}; count from 1")
+    for unit in (*(unit for unit, _ in request.applied), *(unit for unit, _ in request.dropped)):
+        if not 0 <= unit < limit:
+            raise InvalidMessage(
+                f"worker {request.worker} says that it computed unit {unit}, but this run's units are below {limit}; "
+                "it serves another run: stop it"
+            )
 
 
 def check_report(report: Report, limit: int) -> None:

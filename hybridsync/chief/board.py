@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from hybridsync import protocols
 from hybridsync.chief.attendance import Attendance
+from hybridsync.chief.grouping import Grouping
 from hybridsync.chief.intake import Intake
 from hybridsync.chief.known import Known
 from hybridsync.chief.membership import HEARTBEAT_SECS, Member, Membership
@@ -60,13 +61,21 @@ class Board(Known):
         with self._condition:
             self._leasing.begin(phase, path)
             self._here, self._announced, self._gathering = Attendance(), True, False
+            self._grouping = self._grouping_of(phase, path)
             self._warned.clear()
-            if path is Path.SYNC and (gone := [w for w in phase.members if self._workers.get(w) is None]):
+            if not path.is_served and (gone := [w for w in phase.members if self._workers.get(w) is None]):
                 self._break(f"workers {gone} were lost while it began")
             if path is Path.SERVER and not all(map(self.is_live, phase.servers)):
                 self._break("a server was lost while it began")
             if path is Path.SERVER and protocols.parse(phase.spec).awaits_workers:  # for whoever is not here, too
                 self._fenced.extend((worker, 0) for worker in self.missing_workers())
+            self._condition.notify_all()
+
+    def call_together(self) -> None:
+        """Call everybody in a group phase to a full synchronisation."""
+        with self._condition:
+            assert self._grouping is not None, "groups meet in a group phase"
+            self._grouping.synchronise(self._clock.monotonic())
             self._condition.notify_all()
 
     def open_leases(self) -> None:
@@ -249,6 +258,13 @@ class Board(Known):
         self._leasing.close()
         self._condition.notify_all()
 
+    @staticmethod
+    def _grouping_of(phase: Phase, path: Path) -> Grouping | None:
+        if path is not Path.GROUP:
+            return None
+        rule = protocols.parse(phase.spec).group_rule(phase.members, phase.epoch.number)
+        return Grouping(phase, rule)
+
     def _raise_broken(self) -> None:
         self.raise_failure()
         if self._here.broken and not self._gathering:
@@ -281,5 +297,5 @@ class Board(Known):
         self._here.lose(worker)
         self._resting.pop(worker, None)
         self._fenced.append((worker, member.incarnation))
-        if in_phase and self._leasing.path is Path.SYNC:
+        if in_phase and not self._leasing.path.is_served:
             self._break(f"worker {worker} was lost ({reason})")

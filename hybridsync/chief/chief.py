@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from hybridsync.chief.admission import check_hello, check_lease, check_report, check_role
+from hybridsync.chief.admission import check_group, check_hello, check_lease, check_report, check_role
 from hybridsync.chief.board import Board
+from hybridsync.chief.grouping import Grouping
 from hybridsync.chief.membership import HEARTBEAT_SECS
+from hybridsync.errors import StaleEpoch
 from hybridsync.messages import (
     STARTED_FIRST,
+    GroupReply,
+    GroupRequest,
     Hello,
     LeaseReply,
     LeaseRequest,
@@ -21,7 +25,6 @@ from hybridsync.messages import (
     Welcome,
 )
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
-from hybridsync.protocols.base import Path
 
 T = TypeVar("T")
 
@@ -74,7 +77,9 @@ class Chief(Board):
             phase = self._leasing.phase
             if phase is not None and request.after == phase.epoch and request.worker not in self._here.back:
                 self._here.back[request.worker] = request.held
-                if request.failure and (self._leasing.path is Path.SYNC or not self._leasing.closed):
+                if self._grouping is not None:
+                    self._grouping.hear(request.worker)
+                if request.failure and (not self._leasing.path.is_served or not self._leasing.closed):
                     self._break(f"worker {request.worker} left it: {request.failure}")
                 self._condition.notify_all()
             if phase is None or not self._may_enter(request, phase):
@@ -101,10 +106,45 @@ class Chief(Board):
             self._workers.beat(request.worker, request.incarnation, now)
             applied = self.ledger.num_applied
             reply = None if self._restarted else self._leasing.answer(request, now)
+            if self._grouping is not None:
+                reply = self._called(self._grouping, request, reply, now)
             if self.ledger.num_applied != applied:
                 self._condition.notify_all()
             nothing = reply is None and request.at_once and self._leasing.is_open
             return LeaseReply((), False) if nothing else reply
+
+    def meet(self, request: GroupRequest) -> GroupReply:
+        """Answer with the caller's group (see `GroupPort.meet`)."""
+        with self._condition:
+            reply = self.group_for(request)
+            if reply is None:
+                secs = min(POLL_SECS, max(0.0, self.meetings_due - self._clock.monotonic()))
+                reply = self._poll(lambda: self.group_for(request), secs)
+            if reply is not None or self._grouping is None:
+                return reply or GroupReply(())
+            return self._grouping.waiting(request.worker)
+
+    def group_for(self, request: GroupRequest) -> GroupReply | None:
+        """Return what `meet` answers, None while the caller has to wait.
+
+        Raises:
+          StaleEpoch, StaleIncarnation, NotRegistered: see `GroupPort.meet`.
+          HybridSyncError: the run cannot go on.
+        """
+        with self._condition:
+            self.raise_failure()
+            now = self._clock.monotonic()
+            self._workers.beat(request.worker, request.incarnation, now)
+            phase, limit = self._leasing.expect(request.epoch), self.ledger.workload + self.ledger.num_dropped
+            check_group(request, phase, self._leasing.path, limit)
+            if self._here.broken or self._grouping is None:
+                raise StaleEpoch(f"epoch {request.epoch} cannot go on: {self._here.broken or 'its groups are lost'}")
+            before, applied = self.ledger.num_applied, [(unit, unit + 1) for unit, _ in request.applied]
+            self.ledger.record_applied(applied)
+            self._note_dropped(applied, request.dropped)
+            if self._grouping.meet(request, now) or self.ledger.num_applied != before:
+                self._condition.notify_all()
+            return self._grouping.answer(request)
 
     def report(self, report: Report) -> ReportReply:
         """Take a heartbeat (see `ChiefPort.report`)."""
@@ -196,10 +236,23 @@ class Chief(Board):
     def _may_enter(self, request: PhaseRequest, phase: Phase) -> bool:
         if request.after == phase.epoch or request.worker not in phase.members or self._here.broken:
             return False
-        if self._leasing.path is Path.SYNC:  # also while it drains: those who are in wait for the others
+        if not self._leasing.path.is_served:  # also while it drains: those who are in wait for the others
             same = self._here.admitted.get(request.worker, request.incarnation) == request.incarnation
             return same and request.worker not in self._here.back
         return self._announced
+
+    def _called(
+        self, grouping: Grouping, request: LeaseRequest, reply: LeaseReply | None, now: float
+    ) -> LeaseReply | None:
+        """Return what a worker in a group phase hears that asked for units, which may be that it is called."""
+        grouping.hear(request.worker)
+        if reply is not None or request.known > request.completed:
+            return reply
+        if grouping.calls_everybody:
+            return LeaseReply((), False, meet=True)
+        if grouping.rest(request.worker, now):
+            self._condition.notify_all()
+        return None
 
     def _is_revoked(self, epoch: Epoch) -> bool:
         """Whether who is in `epoch` is to leave it: it cannot go on, or is over and nobody may be left to say so."""

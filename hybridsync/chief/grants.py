@@ -26,8 +26,15 @@ def mesh_grant(num_members: int, units_per_sec: float) -> int:
     return steps * num_members
 
 
-def worker_grant(units_per_sec: float, room: int, num_workers: int, wanted: int = 1, in_hand: int = 0) -> int:
-    """Return the units to grant one asynchronous worker: about WORKER_SECS of its work, shrinking towards the end.
+def worker_grant(
+    units_per_sec: float,
+    room: int,
+    num_workers: int,
+    wanted: int = 1,
+    in_hand: int = 0,
+    secs: float = WORKER_SECS,
+) -> int:
+    """Return the units to grant one worker with a stream of its own: `secs` of its work, shrinking towards the end.
 
     Guided self-scheduling (Polychronopoulos and Kuck, 1987) with half a share, so that the workers end together
     although they are not equally fast. One that takes several units at a time gets as many at once, but of the last
@@ -38,7 +45,7 @@ def worker_grant(units_per_sec: float, room: int, num_workers: int, wanted: int 
     >>> worker_grant(50.0, room=30, num_workers=4, wanted=50, in_hand=10)
     0
     """
-    ahead = max(1, round(units_per_sec * WORKER_SECS))
+    ahead = max(1, round(units_per_sec * secs))
     grant = max(1, min(ahead, room // (2 * num_workers)))
     if wanted == 1:
         return grant

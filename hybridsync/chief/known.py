@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 
 from hybridsync.chief.attendance import Attendance
 from hybridsync.chief.divergence import Divergence
+from hybridsync.chief.grouping import Grouping
 from hybridsync.chief.intake import Intake
 from hybridsync.chief.leasing import Leasing
 from hybridsync.chief.ledger import Counts, Ledger
@@ -66,6 +68,7 @@ class Known(Waiting):
         self._schema = schema
         self._workers, self._servers = Membership("worker"), Membership("server")
         self._leasing = Leasing(ledger)
+        self._grouping: Grouping | None = None
         self._divergence, self._suspects = Divergence(), Suspects()
         self._offsets = ClockOffsets()
         self._here = Attendance()
@@ -156,6 +159,21 @@ class Known(Waiting):
         phase = self._leasing.phase
         members = phase.members if phase else ()
         return [worker for worker in self._workers.ids() if worker in members and worker not in self._here.back]
+
+    def is_together(self, worker: int) -> bool:
+        """Whether the full synchronisation that was called for has been, and `worker` has gone on from it."""
+        with self._condition:
+            return self._grouping is None or self._grouping.is_synchronised(worker)
+
+    @property
+    def meetings_due(self) -> float:
+        """When a worker that waits for its group has to ask again, monotonic seconds; infinite for never."""
+        return self._grouping.due if self._grouping else math.inf
+
+    def waited_for(self) -> dict[int, float]:
+        """Workers of a group phase for whom others wait, each with since how many seconds."""
+        with self._condition:
+            return self._grouping.waited_for(self._clock.monotonic()) if self._grouping else {}
 
     def missing_back(self) -> list[int]:
         """Live workers that have entered the phase and not come back."""

@@ -6,7 +6,7 @@ answer that was lost is given again by asking again.
 
 from __future__ import annotations
 
-from hybridsync.chief.grants import Rate, mesh_grant, worker_grant
+from hybridsync.chief.grants import MESH_SECS, WORKER_SECS, Rate, mesh_grant, worker_grant
 from hybridsync.chief.ledger import Ledger
 from hybridsync.errors import StaleEpoch
 from hybridsync.messages import LeaseReply, LeaseRequest
@@ -93,7 +93,7 @@ class Leasing:
         if request.known >= len(stream) and self._open:
             self._extend(key, stream, phase, request.wanted, now)
         final = self._is_final(phase)
-        if final and key == MESH:  # a unit dropped later makes room again, but some members may be leaving already
+        if final and not self.path.is_served:  # what is dropped later makes room, but some may be leaving
             self.close()
         if request.known >= len(stream) and not final:
             return None
@@ -143,7 +143,9 @@ class Leasing:
             count = mesh_grant(len(phase.members), rate)
         else:
             in_hand = self.ledger.holders().get(key, 0) if wanted > 1 else 0
-            count = worker_grant(rate, self.ledger.room(phase.end_units), len(phase.members), wanted, in_hand)
+            secs = WORKER_SECS if self.path.is_served else MESH_SECS  # where everybody is waited for at the end
+            room = self.ledger.room(phase.end_units)
+            count = worker_grant(rate, room, len(phase.members), wanted, in_hand, secs)
         ranges = self.ledger.lease(key, count, phase.end_units)
         if ranges and not self.first_leased:
             self.first_leased = now

@@ -51,13 +51,25 @@ class Meshes:
         self._dead: set[Mesh] = set()
         self._num_lost = 0
 
-    def next(self, live: tuple[int, ...]) -> Mesh | None:
+    def next(self, live: tuple[int, ...], *, grouped: bool = False) -> Mesh | None:
         """Return a mesh over the `live` workers, ascending ids, and count it as formed.
 
-        None where every lane in every order has lost a member: only a new world has other meshes.
+        Args:
+          live: who is to be in it.
+          grouped: whether any of them may meet on its devices: those of every group are to be fresh.
+
+        Returns:
+          None where every lane in every order has lost a member: only a new world has other meshes.
         """
         if len(live) == 1:
             return live, 0
+        if grouped:  # the same device of everybody: then every group has a lane of that number, too
+            dead = {lane for _, lane in self._dead}
+            fresh = [lane for lane in range(self._num_devices) if lane not in dead]
+            if not fresh:
+                return None
+            self._formed.add((live, fresh[0]))
+            return live, fresh[0]
         lanes = num_ways(len(live), self._num_devices)
         total = lanes * len(live)
         for tried in range(total):

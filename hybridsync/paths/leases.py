@@ -20,6 +20,9 @@ LEASE_DEADLINE_SECS = 600.0
 class LeaseStream:
     """The units of one phase in the order in which this worker (or its whole mesh) takes them.
 
+    Attributes:
+      called: the last `next` came back without units because everybody is called to a full synchronisation.
+
     Args:
       chief: whom to ask.
       worker, incarnation, phase: in whose name.
@@ -42,6 +45,7 @@ class LeaseStream:
         self._clock, self._ahead, self._idle = clock, ahead, idle
         self._units = Allotment()
         self._renewal: Future[LeaseReply] | None = None
+        self.called = False
 
     @property
     def epoch(self) -> Epoch:
@@ -74,7 +78,8 @@ class LeaseStream:
           WaitTimeout: the chief had nothing to give and did not end the phase in time.
         """
         deadline, idle = self._clock.monotonic() + LEASE_DEADLINE_SECS, self._idle
-        while self._units.lacks(count):
+        self.called = False
+        while self._units.lacks(count) and not self.called:
             known = self._units.known
             if self._renewal is not None:
                 self._extend(self._renewal.result(timeout=LEASE_DEADLINE_SECS))
@@ -112,5 +117,5 @@ class LeaseStream:
         )
 
     def _extend(self, reply: LeaseReply) -> None:
-        self._renewal = None
+        self._renewal, self.called = None, reply.meet
         self._units.extend(reply)

@@ -14,7 +14,8 @@ from hybridsync.clock import Clock
 from hybridsync.errors import StaleEpoch
 from hybridsync.holding import Holding, Loan, ReaderAt, take_over
 from hybridsync.layout import fingerprint
-from hybridsync.messages import Capture, Held
+from hybridsync.messages import Capture, GroupReply, Held
+from hybridsync.mixing import copied
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.state import TrainState
 from hybridsync.step import Parameters, Programs
@@ -108,6 +109,36 @@ class Replica:
             self._first_applied = self._first_applied or self._last_applied
             epoch, base, weight = self._phase.epoch.number, self._sequence - 1, float(len(units))
             self._apply_log.write(Entry(epoch, self._sequence, units, base, factor, weight, 1.0, slots))
+
+    def branch(self) -> TrainState:
+        """Return a copy of the state for a worker that goes its own way from here."""
+        with self._lock:
+            assert self._state is not None
+            return copied(self._state)
+
+    def settle(self, reply: GroupReply, state: TrainState, factor: float) -> None:
+        """Hold what a full synchronisation has made of everybody's replicas; threads share it: the first brings it.
+
+        Args:
+          reply: what that meeting was.
+          state: of which nobody else may donate a part.
+          factor: the protocol's, on the schedule's learning rate of each unit.
+        """
+        with self._lock:
+            assert self._phase is not None
+            if reply.sequence <= self._sequence:
+                return
+            self._state, self._sequence, self._fingerprint = state, reply.sequence, ""
+            self._applied, self._dropped = UnitSet(reply.applied), UnitSet(reply.dropped)
+            epoch = self._phase.epoch.number
+            for update in reply.updates:
+                self._apply_log.write(Entry.of_groups(epoch, update, factor))
+
+    def note_update(self) -> None:
+        """Note that a unit was applied now to a replica that goes its own way."""
+        with self._lock:
+            self._last_applied = self._clock.monotonic()
+            self._first_applied = self._first_applied or self._last_applied
 
     def held(self) -> Held | None:
         """Return what is held between two phases, with its fingerprint; None before the first."""

@@ -8,6 +8,7 @@ import difflib
 from hybridsync.config.typing import read_text
 from hybridsync.errors import PlanError
 from hybridsync.plan import Plan, Stage
+from hybridsync.protocols.adpsgd import AdPsgd
 from hybridsync.protocols.asp import Asp
 from hybridsync.protocols.backup import Backup
 from hybridsync.protocols.base import Protocol
@@ -18,12 +19,14 @@ from hybridsync.protocols.dssp import Dssp
 from hybridsync.protocols.gba import Gba
 from hybridsync.protocols.hsp import Hsp
 from hybridsync.protocols.localsgd import LocalSgd
+from hybridsync.protocols.preduce import PReduce
 from hybridsync.protocols.psplus import PsPlus
 from hybridsync.protocols.ssp import Ssp
 
 REGISTRY: dict[str, type[Protocol]] = {
     cls.name: cls
     for cls in (
+        AdPsgd,
         Asp,
         Backup,
         Bsp,
@@ -33,6 +36,7 @@ REGISTRY: dict[str, type[Protocol]] = {
         Gba,
         Hsp,
         LocalSgd,
+        PReduce,
         PsPlus,
         Ssp,
     )

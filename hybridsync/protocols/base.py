@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Literal, NamedTuple
 
+from hybridsync.protocols.groups import GroupRule
+
 Handle = Any
 """A value that only the driver looks into: parameters, a gradient, a mean."""
 
@@ -67,6 +69,12 @@ class Path(Enum):
 
     SYNC = "sync"
     SERVER = "server"
+    GROUP = "group"
+
+    @property
+    def is_served(self) -> bool:
+        """Whether servers hold the state; else its workers do, and none of them may be lost."""
+        return self is Path.SERVER
 
 
 # One of each is made for every unit: a frozen dataclass takes far longer to make, a tuple with names half as long
@@ -79,7 +87,8 @@ class Path(Enum):
 class Lease:
     """Ask for this worker's next work.
 
-    Result: a tuple of units; under lock-step it may be empty (idle in a short step). None when the phase is over.
+    Result: a tuple of units. It may be empty: under lock-step in a short step, in groups where everybody is called to
+    a full synchronisation. None when the phase is over.
     """
 
     count: int = 1
@@ -107,9 +116,27 @@ class Average:
 
 @dataclass(slots=True)
 class LocalUpdate:
-    """Apply `mean` to this replica's own state. Result: None."""
+    """Apply `mean`, or a gradient of its own, to this replica's own state. Result: None."""
 
     mean: Handle
+
+
+@dataclass(slots=True)
+class Meet:
+    """Ask the group generator whom to average with, and wait until they are there. Result: a group handle.
+
+    Args:
+      last: this worker's work is done; it waits for all the others to say so.
+    """
+
+    last: bool = False
+
+
+@dataclass(slots=True)
+class Mix:
+    """Average this replica's parameters with those of the group's other members. Result: None."""
+
+    group: Handle
 
 
 @dataclass(slots=True)
@@ -186,6 +213,8 @@ Effect = (
     | Combine
     | Begin
     | Await
+    | Meet
+    | Mix
 )
 Program = Generator[Effect, Handle, None]
 
@@ -339,6 +368,18 @@ class Protocol(ABC):
           ConfigError: the arguments cannot work with these members (a rule that could deadlock).
         """
         raise AssertionError(f"{self.name} has no server rule: its path is {self.path.value}")
+
+    def group_rule(self, members: tuple[int, ...], seed: int) -> GroupRule:
+        """Return a fresh group generator for a phase with `members`.
+
+        Args:
+          members: worker ids.
+          seed: of its draws; every phase has another.
+
+        Raises:
+          ConfigError: the arguments cannot work with these members.
+        """
+        raise AssertionError(f"{self.name} has no group rule: its path is {self.path.value}")
 
     @abstractmethod
     def units_per_update(self, num_workers: int) -> int:

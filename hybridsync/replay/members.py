@@ -25,11 +25,13 @@ from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import HybridSyncError, RoleLost, WaitTimeout
 from hybridsync.layout import Layout
 from hybridsync.protocols import base
+from hybridsync.replay.groups import in_groups
 from hybridsync.replay.phases import as_member, on_one_device
 from hybridsync.replay.record import LoggedPhase, read_record
 from hybridsync.run import Run
 from hybridsync.runtime.child import Child, RoleSpec
 from hybridsync.runtime.meshcollective import FlatContributions, MeshCollective
+from hybridsync.runtime.meshmixer import FlatParts, MeshMixer
 from hybridsync.runtime.role_process import RoleProcess, describe_exit
 from hybridsync.runtime.world import World, start_service
 from hybridsync.state import TrainState
@@ -63,7 +65,7 @@ def in_members(
       WaitTimeout: no member made progress.
       HybridSyncError: what a member met.
     """
-    num_members = len(phase.members) if phase.path is base.Path.SYNC else 1
+    num_members = 1 if phase.path.is_served else len(phase.members)
     logs = workdir / "logs"
     logs.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="replay-") as folder:
@@ -142,6 +144,9 @@ def run_member(child: Child, spec: RoleSpec, workdir: Path, make_run: Callable[[
         collective = MeshCollective(world, world.mesh(range(spec.num_workers), phase.lane), flat)
         collective.enter()
         state = as_member(programs, state, phase, phase.members[spec.role_id], collective, note)
+    elif phase.path is base.Path.GROUP:
+        mixer = MeshMixer(world, phase.lane, FlatParts(programs.state))
+        state = in_groups(programs, state, phase, note, (mixer, spec.role_id))
     else:
         state = on_one_device(programs, state, phase, note)
     if spec.role_id == 0:

@@ -13,6 +13,7 @@ from hybridsync.layout import fingerprint
 from hybridsync.paths.collective import Collective
 from hybridsync.paths.retracing import Retracer
 from hybridsync.protocols import base
+from hybridsync.replay.groups import in_groups
 from hybridsync.replay.record import LoggedPhase
 from hybridsync.state import TrainState
 from hybridsync.step import Parameters, Programs
@@ -22,7 +23,7 @@ Note = Callable[[int], None]
 
 
 def on_one_device(programs: Programs, state: TrainState, phase: LoggedPhase, note: Note) -> TrainState:
-    """Return the state after `phase`: a served one, or a lock-step one whose workers were threads of one process.
+    """Return the state after `phase`: a served one, or another one whose workers were threads of one process.
 
     Every gradient is computed on the version of the parameters that the log names; versions are kept until their last
     use. A lock-step step sums its members' contributions in their order, as `paths.collective.Rendezvous` does.
@@ -33,9 +34,11 @@ def on_one_device(programs: Programs, state: TrainState, phase: LoggedPhase, not
       phase: what to compute.
       note: told of each update.
     """
+    if phase.path is base.Path.GROUP:
+        return in_groups(programs, state, phase, note)
     if phase.protocol.local:
         return _stepped(programs, state, phase, note)
-    last_use = {version: entry.sequence for entry in phase.entries for version in entry.bases}
+    last_use = {version: entry.sequence for entry in phase.entries for version in entry.versions}
     versions = {phase.first: Parameters(state.params, state.model_state)}
     lockstep, how, squares = phase.path is base.Path.SYNC, phase.protocol.compensated, None
     for entry in phase.entries:
@@ -47,7 +50,7 @@ def on_one_device(programs: Programs, state: TrainState, phase: LoggedPhase, not
         else:
             total, squares = _pushed(programs, state, versions, entry, how, squares)
         state = programs.update(state, total, units=len(entry.units), factor=entry.rate, blend=entry.blend)
-        for version in entry.bases:
+        for version in entry.versions:
             if last_use[version] == entry.sequence:
                 del versions[version]
         if entry.sequence in last_use:
@@ -58,7 +61,7 @@ def on_one_device(programs: Programs, state: TrainState, phase: LoggedPhase, not
 
 def _stepped(programs: Programs, state: TrainState, phase: LoggedPhase, note: Note) -> TrainState:
     """Return the state after a phase whose workers stepped by themselves (see `on_one_device`)."""
-    last_use = {version: entry.sequence for entry in phase.entries for version in entry.bases}
+    last_use = {version: entry.sequence for entry in phase.entries for version in entry.versions}
     versions = {phase.first: Parameters(state.params, state.model_state)}
     start, num_workers = int(state.counters["units"]), len(phase.members)
     protocol = phase.protocol

@@ -50,7 +50,7 @@ class LoggedPhase:
 
     @property
     def path(self) -> base.Path:
-        """Whether it was lock-step or served."""
+        """Whether it was lock-step, served or in groups."""
         return self.protocol.path
 
     @property
@@ -150,19 +150,19 @@ def _read_entries(path: Path) -> tuple[tuple[Entry, ...], dict[int, Left]]:
                     f"the apply log {path} is cut: update {entry.sequence} stands where {expected} should; all lives "
                     "of a run need --apply_log"
                 )
-            for base in entry.bases:
+            for base in entry.versions:
                 if not 0 <= base < entry.sequence:
                     raise WorkdirError(
                         f"the apply log {path} is damaged: update {entry.sequence} says that its gradient was "
                         f"computed on update {base}'s parameters"
                     )
             listed = tuple(unit for part in entry.parts for unit in part.units)
-            if entry.parts and (listed != entry.units or min(entry.bases) != entry.base):
+            if entry.parts and (listed != entry.units or min(entry.versions) != entry.base):
                 raise WorkdirError(
                     f"the apply log {path} is damaged: update {entry.sequence} has units {list(entry.units)} on update "
-                    f"{entry.base}'s parameters, but its parts hold {list(listed)} on {min(entry.bases)}'s"
+                    f"{entry.base}'s parameters, but its parts hold {list(listed)} on {min(entry.versions)}'s"
                 )
-            if not entry.units or entry.weight != len(entry.units):
+            if not (entry.units or entry.group) or entry.weight != len(entry.units):
                 raise WorkdirError(
                     f"the apply log {path} is damaged: update {entry.sequence} has weight {entry.weight:g} and units "
                     f"{list(entry.units)}"
@@ -175,6 +175,11 @@ def _read_entries(path: Path) -> tuple[tuple[Entry, ...], dict[int, Left]]:
                 raise WorkdirError(
                     f"the apply log {path} is damaged: update {entry.sequence} has units {list(entry.units)} on update "
                     f"{entry.base}'s parameters, and its pushes are {[list(push) for push in entry.stepped]}"
+                )
+            if entry.group and not len(entry.units) == len(entry.slots) == len(entry.bases):
+                raise WorkdirError(
+                    f"the apply log {path} is damaged: meeting {entry.sequence} has {len(entry.units)} units in "
+                    f"{len(entry.slots)} places, computed behind {len(entry.bases)} meetings"
                 )
             if entry.slots and (len(entry.slots) != len(entry.units) or list(entry.slots) != sorted(set(entry.slots))):
                 raise WorkdirError(
@@ -241,7 +246,7 @@ def _phases(workdir: Path, entries: tuple[Entry, ...], ends: dict[int, Left]) ->
                 f"update {early[0].sequence} was computed on update {early[0].base}'s parameters, which are older "
                 f"than its phase, {phase}"
             )
-        if wide := [entry for entry in updates if max(entry.slots, default=0) >= len(phase.members)]:
+        if wide := [entry for entry in updates if max((*entry.slots, *entry.group), default=0) >= len(phase.members)]:
             raise WorkdirError(
                 f"the apply log of {workdir} is damaged: update {wide[0].sequence} has units in the places "
                 f"{list(wide[0].slots)} of a mesh of {len(phase.members)} members"

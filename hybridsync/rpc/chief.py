@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from hybridsync.messages import (
+    GroupReply,
+    GroupRequest,
     Hello,
     LeaseReply,
     LeaseRequest,
@@ -15,13 +17,13 @@ from hybridsync.messages import (
     RoleEvent,
     Welcome,
 )
-from hybridsync.ports import ChiefPort, SupervisorPort
+from hybridsync.ports import ChiefPort, GroupPort, SupervisorPort
 from hybridsync.rpc import hybridsync_pb2 as pb
 from hybridsync.rpc.channels import Servicer, call, make_channel, stub
 from hybridsync.rpc.codec import decode, encode
 
 
-class ChiefBackend(ChiefPort, SupervisorPort, Protocol):
+class ChiefBackend(ChiefPort, GroupPort, SupervisorPort, Protocol):
     """What stands behind the service."""
 
 
@@ -51,6 +53,7 @@ class ChiefServicer(Servicer):
                 "Register": lambda request: encode(backend.register(decode(Hello, request))),
                 "NextPhase": lambda request: encode(backend.next_phase(decode(PhaseRequest, request))),
                 "Lease": lambda request: encode(backend.lease(decode(LeaseRequest, request))),
+                "Meet": lambda request: encode(backend.meet(decode(GroupRequest, request))),
                 "Report": lambda request: encode(backend.report(decode(Report, request))),
                 "RoleStarted": role_started,
                 "RoleLost": role_lost,
@@ -60,7 +63,7 @@ class ChiefServicer(Servicer):
 
 
 class ChiefClient:
-    """A chief in another process: `ChiefPort` and `SupervisorPort`.
+    """A chief in another process: `ChiefPort`, `GroupPort` and `SupervisorPort`.
 
     Args:
       address: `host:port` of the chief; it may start later than the client.
@@ -89,6 +92,10 @@ class ChiefClient:
     def lease(self, request: LeaseRequest) -> LeaseReply:
         """Extend the caller's stream of units."""
         return decode(LeaseReply, self._call("Lease", encode(request)))
+
+    def meet(self, request: GroupRequest) -> GroupReply:
+        """Come to a meeting, and return the group, or whom it waits for."""
+        return decode(GroupReply, self._call("Meet", encode(request)))
 
     def report(self, report: Report) -> ReportReply:
         """Send a heartbeat."""

@@ -257,12 +257,80 @@ class LeaseRequest(_message.Message):
     def __init__(self, worker: _Optional[int] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[_Union[Epoch, _Mapping]] = ..., known: _Optional[int] = ..., completed: _Optional[int] = ..., at_once: _Optional[bool] = ..., wanted: _Optional[int] = ...) -> None: ...
 
 class LeaseReply(_message.Message):
-    __slots__ = ("ranges", "final")
+    __slots__ = ("ranges", "final", "meet")
     RANGES_FIELD_NUMBER: _ClassVar[int]
     FINAL_FIELD_NUMBER: _ClassVar[int]
+    MEET_FIELD_NUMBER: _ClassVar[int]
     ranges: _containers.RepeatedCompositeFieldContainer[Range]
     final: bool
-    def __init__(self, ranges: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., final: _Optional[bool] = ...) -> None: ...
+    meet: bool
+    def __init__(self, ranges: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., final: _Optional[bool] = ..., meet: _Optional[bool] = ...) -> None: ...
+
+class AppliedUnit(_message.Message):
+    __slots__ = ("unit", "base")
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    unit: int
+    base: int
+    def __init__(self, unit: _Optional[int] = ..., base: _Optional[int] = ...) -> None: ...
+
+class GroupRequest(_message.Message):
+    __slots__ = ("worker", "incarnation", "epoch", "number", "applied", "dropped", "last", "logs")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    LOGS_FIELD_NUMBER: _ClassVar[int]
+    worker: int
+    incarnation: int
+    epoch: Epoch
+    number: int
+    applied: _containers.RepeatedCompositeFieldContainer[AppliedUnit]
+    dropped: _containers.RepeatedCompositeFieldContainer[DroppedUnit]
+    last: bool
+    logs: bool
+    def __init__(self, worker: _Optional[int] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[_Union[Epoch, _Mapping]] = ..., number: _Optional[int] = ..., applied: _Optional[_Iterable[_Union[AppliedUnit, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[DroppedUnit, _Mapping]]] = ..., last: _Optional[bool] = ..., logs: _Optional[bool] = ...) -> None: ...
+
+class GroupUpdate(_message.Message):
+    __slots__ = ("sequence", "units", "slots", "bases", "group", "optimizer")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    UNITS_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    BASES_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    units: _containers.RepeatedScalarFieldContainer[int]
+    slots: _containers.RepeatedScalarFieldContainer[int]
+    bases: _containers.RepeatedScalarFieldContainer[int]
+    group: _containers.RepeatedScalarFieldContainer[int]
+    optimizer: bool
+    def __init__(self, sequence: _Optional[int] = ..., units: _Optional[_Iterable[int]] = ..., slots: _Optional[_Iterable[int]] = ..., bases: _Optional[_Iterable[int]] = ..., group: _Optional[_Iterable[int]] = ..., optimizer: _Optional[bool] = ...) -> None: ...
+
+class GroupReply(_message.Message):
+    __slots__ = ("members", "missing", "sequence", "units", "optimizer", "whole", "applied", "dropped", "updates")
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    UNITS_FIELD_NUMBER: _ClassVar[int]
+    OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    UPDATES_FIELD_NUMBER: _ClassVar[int]
+    members: _containers.RepeatedScalarFieldContainer[int]
+    missing: _containers.RepeatedScalarFieldContainer[int]
+    sequence: int
+    units: int
+    optimizer: bool
+    whole: bool
+    applied: _containers.RepeatedCompositeFieldContainer[Range]
+    dropped: _containers.RepeatedCompositeFieldContainer[Range]
+    updates: _containers.RepeatedCompositeFieldContainer[GroupUpdate]
+    def __init__(self, members: _Optional[_Iterable[int]] = ..., missing: _Optional[_Iterable[int]] = ..., sequence: _Optional[int] = ..., units: _Optional[int] = ..., optimizer: _Optional[bool] = ..., whole: _Optional[bool] = ..., applied: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., updates: _Optional[_Iterable[_Union[GroupUpdate, _Mapping]]] = ...) -> None: ...
 
 class Span(_message.Message):
     __slots__ = ("name", "category", "start", "secs", "epoch", "units")

@@ -17,6 +17,8 @@ from hybridsync.clock import SYSTEM_CLOCK, Clock, pause
 from hybridsync.errors import HybridSyncError, NotRegistered
 from hybridsync.messages import (
     Exchange,
+    GroupReply,
+    GroupRequest,
     Hello,
     LeaseReply,
     LeaseRequest,
@@ -44,7 +46,7 @@ STOP_SECS = 10.0
 
 
 class LastingChief:
-    """The chief as a role process calls it: `ChiefPort`, whatever chief process answers.
+    """The chief as a role process calls it: `ChiefPort` and `GroupPort`, whatever chief process answers.
 
     A restarted chief does not know the role: it is told who calls and what it is in the middle of, and asked again.
 
@@ -67,6 +69,10 @@ class LastingChief:
     def lease(self, request: LeaseRequest) -> LeaseReply:
         """See `ChiefPort.lease`."""
         return self._known(lambda: self._client.lease(request))
+
+    def meet(self, request: GroupRequest) -> GroupReply:
+        """See `GroupPort.meet`."""
+        return self._known(lambda: self._client.meet(request))
 
     def report(self, report: Report) -> ReportReply:
         """See `ChiefPort.report`."""

@@ -25,6 +25,8 @@ from hybridsync.messages import Hello, Push, PushReply, Report
 from hybridsync.opening import Opening, start_capture
 from hybridsync.paths.collective import Collective, Rendezvous
 from hybridsync.paths.emulation import Emulation
+from hybridsync.paths.group import GroupEngine
+from hybridsync.paths.mixer import Mixer, ThreadMixer
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.paths.replica import Replica
 from hybridsync.paths.server import ServerEngine
@@ -101,6 +103,7 @@ class InProcess:
         self._primary = Primary(programs, DevicePublisher(), self._at, clock, apply_log, self._wake)
         self._replica = Replica(programs, self._at, clock, apply_log)
         self._rendezvous: dict[Epoch, Rendezvous] = {}
+        self._mixers: dict[Epoch, ThreadMixer] = {}
         self._lock = threading.Lock()
         self._recorders = [
             WorkerRecorder(worker, clock, run.config.telemetry.timeline) for worker in range(run.config.workers)
@@ -187,6 +190,16 @@ class InProcess:
             Path.SERVER: ServerEngine(
                 worker, self.chief, self._programs, lambda phase: _Link(self._primary), recorder, emulation, None
             ),
+            Path.GROUP: GroupEngine(
+                worker,
+                self.chief,
+                self._programs,
+                self._replica,
+                self._mixer_of,
+                recorder,
+                emulation,
+                logs=run.config.telemetry.apply_log,
+            ),
         }
         loop = self._loops[worker] = WorkerLoop(worker, self.chief, engines, self._replica, recorder, self._clock)
         loop.run()
@@ -205,8 +218,8 @@ class InProcess:
 
     def _break_off(self, reason: str) -> None:
         with self._lock:
-            rendezvous = list(self._rendezvous.values())
-        for each in rendezvous:
+            meetings = [*self._rendezvous.values(), *self._mixers.values()]
+        for each in meetings:
             each.break_off(reason)
 
     def _beat(self) -> None:
@@ -252,6 +265,12 @@ class InProcess:
             if phase.epoch not in self._rendezvous:
                 self._rendezvous[phase.epoch] = Rendezvous(phase.members, self._programs.total)
             return self._rendezvous[phase.epoch]
+
+    def _mixer_of(self, phase: Phase) -> Mixer:
+        with self._lock:
+            if phase.epoch not in self._mixers:
+                self._mixers[phase.epoch] = ThreadMixer()
+            return self._mixers[phase.epoch]
 
     @staticmethod
     def _hello(role: str, role_id: int, address: str, schema: str) -> Hello:

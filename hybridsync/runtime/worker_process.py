@@ -16,6 +16,7 @@ from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import EXIT_FAILED, HybridSyncError
 from hybridsync.messages import Hello, ReportReply
 from hybridsync.paths.emulation import Emulation
+from hybridsync.paths.group import GroupEngine
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.paths.remote import RemoteLink
 from hybridsync.paths.replica import Replica
@@ -39,6 +40,7 @@ from hybridsync.runtime.heart import (
     use_compilation_cache,
 )
 from hybridsync.runtime.meshcollective import FlatContributions, MeshCollective
+from hybridsync.runtime.meshmixer import FlatParts, MeshMixer, compile_groups
 from hybridsync.runtime.world import World
 from hybridsync.state import TrainState
 from hybridsync.step import Parameters, Programs
@@ -78,9 +80,12 @@ def run_worker(spec: RoleSpec, make_run: Callable[[], Run], at_unit: Callable[[i
     CompileTimer(recorder.compiled)
     programs = run.programs(donate_parameters=True)
     flat = FlatContributions(programs.contribution_layout)
+    flats = FlatParts(programs.state)
     warm_up(programs)
     if spec.life == 0:  # its members meet when a phase names it: nobody waits here for one that has died
         world.mesh(range(num_workers), 0).compile(flat.num_floats, flat.num_ints)
+        if any(stage.path is Path.GROUP for stage in run.stages):
+            compile_groups(world, flats, programs.state)
 
     apply_log = FileApplyLog(run.workdir / APPLY_LOG) if run.config.telemetry.apply_log else NullApplyLog()
     readers = Readers()
@@ -103,6 +108,9 @@ def run_worker(spec: RoleSpec, make_run: Callable[[], Run], at_unit: Callable[[i
     def collective_of(phase: Phase) -> MeshCollective:
         return MeshCollective(world, world.mesh(phase.members, phase.lane), flat)
 
+    def mixer_of(phase: Phase) -> MeshMixer:
+        return MeshMixer(world, phase.lane, flats)
+
     parts = partition(programs, run.config.servers)
 
     def link_of(phase: Phase) -> ServerLink:
@@ -112,6 +120,10 @@ def run_worker(spec: RoleSpec, make_run: Callable[[], Run], at_unit: Callable[[i
         engines = {
             Path.SYNC: SyncEngine(spec.role_id, chief, programs, replica, collective_of, recorder, emulation, ahead),
             Path.SERVER: ServerEngine(spec.role_id, chief, programs, link_of, recorder, emulation, ahead),
+            Path.GROUP: GroupEngine(
+                *(spec.role_id, chief, programs, replica, mixer_of, recorder, emulation),
+                logs=run.config.telemetry.apply_log,
+            ),
         }
         loop = WorkerLoop(spec.role_id, chief, engines, replica, recorder, clock)
         recorder.incarnation = chief.register().incarnation

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Protocol
 
+from hybridsync.messages import GroupReply
 from hybridsync.protocols.base import Change, Compensation
 
 State = Any
@@ -91,6 +93,14 @@ class Arithmetic(Protocol):
         """Return a state with the mean of what workers left behind; with none of it, as it is."""
         ...
 
+    def step(self, state: State, contribution: Any, factor: float) -> State:
+        """Return a replica of a group phase after its own update by one unit."""
+        ...
+
+    def mixed(self, states: list[State], reply: GroupReply) -> list[State]:
+        """Return the replicas of a group's members after their average, in their order."""
+        ...
+
     def fingerprint(self, state: State) -> str:
         """Return what tells one state from another."""
         ...
@@ -156,6 +166,12 @@ class Weightless:
     def left(self, state: State, opt_states: Sequence[Any]) -> State:
         return state
 
+    def step(self, state: State, contribution: Any, factor: float) -> State:
+        return state + 1
+
+    def mixed(self, states: list[State], reply: GroupReply) -> list[State]:
+        return [reply.sequence] * len(states)
+
     def fingerprint(self, state: State) -> str:
         return str(state)
 
@@ -164,11 +180,12 @@ class Weightless:
 class Counts:
     """A state of `Counting`: how often each unit was applied, and a digest of what was applied to what, in order.
 
+    A replica of a group phase counts each of its own units n times, so that the mean of all n has it once.
     `opt_state` is the digest as of the last update that the run's optimizer made, with what workers left behind.
     """
 
     digest: int
-    counts: dict[int, int]
+    counts: dict[int, int | Fraction]
     opt_state: int = 1
 
 
@@ -248,6 +265,24 @@ class Counting:
     def compensate(self, contribution: Any, base: Any, now: Any, how: Compensation, squares: Any) -> tuple[Any, Any]:
         value, units = contribution
         return (_mix(_mix(value, base), now), units), squares
+
+    def step(self, state: Counts, contribution: Any, factor: float) -> Counts:
+        value, (unit,) = contribution
+        counts = {**state.counts, unit: state.counts.get(unit, 0) + round(factor)}
+        stepped = _mix(_mix(state.opt_state, value), round(1000 * factor))
+        return Counts(_mix(state.digest, stepped), counts, stepped)
+
+    def mixed(self, states: list[Counts], reply: GroupReply) -> list[Counts]:
+        digest, opt_state, units = reply.sequence, reply.sequence, {unit for state in states for unit in state.counts}
+        for state in states:
+            digest, opt_state = _mix(digest, state.digest), _mix(opt_state, state.opt_state)
+        counts: dict[int, int | Fraction] = {}
+        for unit in sorted(units):
+            count = sum((Fraction(state.counts.get(unit, 0)) for state in states), Fraction(0)) / len(states)
+            counts[unit] = int(count) if count.denominator == 1 else count
+        if reply.optimizer:
+            return [Counts(digest, counts, opt_state)] * len(states)
+        return [Counts(digest, counts, state.opt_state) for state in states]
 
     def fingerprint(self, state: Counts) -> str:
         return f"{_mix(state.digest, state.opt_state):016x}"

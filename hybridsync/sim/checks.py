@@ -14,7 +14,8 @@ from typing import Any
 from hybridsync import protocols
 from hybridsync.applylog import Entry, Left
 from hybridsync.chief.leasing import MESH
-from hybridsync.messages import LeaseReply, LeaseRequest, PhaseRequest, Push, PushReply, Report
+from hybridsync.meetings import Meetings
+from hybridsync.messages import GroupReply, LeaseReply, LeaseRequest, PhaseRequest, Push, PushReply, Report
 from hybridsync.paths.retracing import Retracer
 from hybridsync.plan import Phase
 from hybridsync.protocols.base import Change, Compensation, Path
@@ -49,6 +50,7 @@ class Checks(Watch):
         self._updates: dict[tuple[int, int], Units] = {}
         self._times: Counter[int] = Counter()
         self._held: set[int] = set()
+        self._stepped: set[tuple[int, int]] = set()
         self._told: set[int] = set()
         self._too_stale: set[int] = set()
         self._lost = 0
@@ -142,6 +144,27 @@ class Checks(Watch):
             self._times.update(units)
             if epoch.number == self._newest:
                 self._held.update(units)
+
+    def stepped(self, worker: Process, phase: Phase, unit: int) -> None:
+        """A member of a group phase applies a unit that no replica of that phase has."""
+        who = f"{worker.address} applies unit {unit} to its replica in epoch {phase.epoch}"
+        if (phase.epoch.number, unit) in self._stepped:
+            raise self.fail(f"{who}, but somebody has done so")
+        self._stepped.add((phase.epoch.number, unit))
+        self._times[unit] += 1
+        if phase.epoch.number == self._newest:
+            if unit in self._held:
+                raise self.fail(f"{who}, but it is in that state already")
+            self._held.add(unit)
+
+    def settled(self, worker: Process, phase: Phase, reply: GroupReply, state: Any) -> None:
+        """What a full synchronisation makes of all replicas holds every unit that it names once, and no other."""
+        held = {unit: count for unit, count in state.counts.items() if count}
+        if held != dict.fromkeys(UnitSet(reply.applied), 1):
+            raise self.fail(
+                f"{worker.address} settles epoch {phase.epoch} on a state of units {held}, it is said to hold "
+                f"{reply.applied}"
+            )
 
     def fenced(self, server: Process, worker: int, incarnation: int) -> None:
         """From now on nothing of the process is applied."""
@@ -294,22 +317,27 @@ def replay(log: list[Entry], ends: Mapping[int, Left], phases: Mapping[int, Phas
     versions = {0: arithmetic.parameters(state)}
     for number, entries in itertools.groupby(log, lambda entry: entry.epoch):
         phase, updates = phases[number], [*entries]
-        protocol = protocols.parse(phase.spec)
+        protocol, first = protocols.parse(phase.spec), updates[0].sequence - 1
+        meetings = Meetings(arithmetic, state, first, 0) if protocol.path is Path.GROUP else None
         retracer: Retracer | None = None
         if protocol.local:
-            start, members, first = sum(state.counts.values()), len(phase.members), updates[0].sequence - 1
+            start, members = sum(map(int, state.counts.values())), len(phase.members)
             opt_state = arithmetic.opt_state(state)
             retracer = Retracer(protocol, arithmetic, opt_state, members, start, first, updates)
         for entry in updates:
-            if not entry.bases <= versions.keys() or entry.sequence != len(versions):
+            if not entry.versions <= versions.keys() or entry.sequence != len(versions):
                 raise Violation(
-                    f"update {entry.sequence} names versions {sorted(entry.bases)}, the log goes to {len(versions) - 1}"
+                    f"update {entry.sequence} names versions {sorted(entry.versions)}, the log goes to "
+                    f"{len(versions) - 1}"
                 )
-            if retracer is not None:
-                contributions = retracer.contributions(entry, versions)
+            if meetings is not None:
+                state = meetings.meet(entry)
             else:
-                contributions = _computed(arithmetic, versions, entry, protocol.compensated)
-            state = _updated(arithmetic, state, contributions, entry, protocol.change(len(phase.members)))
+                if retracer is not None:
+                    contributions = retracer.contributions(entry, versions)
+                else:
+                    contributions = _computed(arithmetic, versions, entry, protocol.compensated)
+                state = _updated(arithmetic, state, contributions, entry, protocol.change(len(phase.members)))
             versions[entry.sequence] = arithmetic.parameters(state)
         if retracer is not None and number in ends:
             left = arithmetic.left(state, retracer.left(ends[number].left))

@@ -184,9 +184,12 @@ class Cluster:
       worker_link, server_link: the ports of every worker, and of every server.
       costs: of the roles themselves.
       colocated: the latency of machines that are worker and server; None where they are others, or all alike.
+      node_size: workers of a machine, in their order; the averages of groups inside one go over `node_link`, and those
+        that leave it through the one `worker_link` that its workers share.
+      node_link: between workers of one machine.
 
     Raises:
-      ConfigError: there is no device.
+      ConfigError: there is no device, or a machine has no worker.
     """
 
     devices: tuple[Device, ...] = (Device(),)
@@ -194,24 +197,37 @@ class Cluster:
     server_link: Link = Link()
     costs: Costs = Costs()
     colocated: Colocated | None = None
+    node_size: int = 1
+    node_link: Link = Link(5e-6, 1.2e10)
 
     def __post_init__(self) -> None:
         if not self.devices:
             raise ConfigError("Cluster.devices is empty; give at least one Device")
+        _check(self, above=("node_size",))
 
     def device(self, worker: int) -> Device:
         """Return the device of `worker`."""
         return self.devices[worker % len(self.devices)]
 
-    def all_reduce_secs(self, num_bytes: int, num_members: int) -> float:
+    def nodes_of(self, workers: tuple[int, ...]) -> list[int]:
+        """Return the machines that `workers` are on, ascending."""
+        return sorted({worker // self.node_size for worker in workers})
+
+    def all_reduce_secs(self, num_bytes: int, num_members: int, *, inside: bool = False) -> float:
         """Return the seconds of a ring all-reduce: 2 (n-1) messages of 1/n of the buffer each, one after another.
+
+        Args:
+          num_bytes: of the buffer.
+          num_members: n.
+          inside: whether all of them are on one machine, where a machine has several workers.
 
         Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, 2009.
         """
         if num_members == 1:
             return 0.0
         rounds = 2 * (num_members - 1)
-        return rounds * (self.worker_link.latency_secs + num_bytes / num_members / self.worker_link.bytes_per_sec)
+        link = self.node_link if inside and self.node_size > 1 else self.worker_link
+        return rounds * (link.latency_secs + num_bytes / num_members / link.bytes_per_sec)
 
 
 @dataclass(frozen=True)

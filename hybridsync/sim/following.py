@@ -74,8 +74,13 @@ def follow(run: Run, phases: Sequence[Logged], arithmetic: Arithmetic) -> State:
     world.spend(START_SECS)
     dropped = _never_applied(phases)
     for logged in phases:
-        phase, written = _phase(world, logged, dropped), len(world.log)
-        if protocols.parse(logged.spec).path is Path.SYNC:
+        phase, written, path = _phase(world, logged, dropped), len(world.log), protocols.parse(logged.spec).path
+        if path is Path.GROUP:
+            raise HybridSyncError(
+                f"epoch {logged.epoch} ({logged.spec}) was in groups, whose order a simulation makes itself; replay "
+                "the run with launch.replay"
+            )
+        if path is Path.SYNC:
             _step(worker, phase, logged)
             capture, state = _captured(worker, phase.epoch)
         else:
@@ -146,7 +151,7 @@ def _retrace(server: Server, phase: Phase, logged: Logged) -> None:
     opt_state = arithmetic.opt_state(server.state)
     retracer = Retracer(spec, arithmetic, opt_state, len(members), start, phase.sequence, logged.entries)
     versions = {phase.sequence: arithmetic.parameters(server.state)}
-    last_use = {base: entry.sequence for entry in logged.entries for base in entry.bases}
+    last_use = {base: entry.sequence for entry in logged.entries for base in entry.versions}
     newest, last = dict.fromkeys(members, 1), dict[int, int]()
     refused: list[HybridSyncError] = []
 
@@ -200,7 +205,7 @@ class _Pushes:
 
     def offer(self, logged: Logged) -> None:
         """Offer them all, each once the one before was answered or is held."""
-        last_use = {version: entry.sequence for entry in logged.entries for version in entry.bases}
+        last_use = {version: entry.sequence for entry in logged.entries for version in entry.versions}
         for worker in self._phase.members:
             self._begin(worker)
         for entry in logged.entries:
@@ -213,7 +218,7 @@ class _Pushes:
                 self._push(senders[index] if senders else self._sender(entry.sequence, part.base), part)
             for worker in senders or ():  # all of them were held until the last one's push
                 self._await(worker)
-            for version in entry.bases:
+            for version in entry.versions:
                 if last_use[version] == entry.sequence:
                     del self._versions[version]
 

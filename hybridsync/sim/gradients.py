@@ -16,7 +16,8 @@ import numpy as np
 
 from hybridsync.evaluation import Evaluator
 from hybridsync.layout import fingerprint, first_non_finite
-from hybridsync.messages import Capture
+from hybridsync.messages import Capture, GroupReply
+from hybridsync.mixing import mixed_on_one_device
 from hybridsync.protocols.base import Change, Compensation
 from hybridsync.run import Run
 from hybridsync.sim.arithmetic import Sizes
@@ -110,6 +111,12 @@ class RealArithmetic:
 
     def compensate(self, contribution: Any, base: Any, now: Any, how: Compensation, squares: Any) -> tuple[Any, Any]:
         return self._programs.compensate(contribution, base, now, how, squares)
+
+    def step(self, state: TrainState, contribution: Any, factor: float) -> TrainState:
+        return self._programs.update(state, contribution, units=1, factor=factor, blend=1.0)
+
+    def mixed(self, states: list[TrainState], reply: GroupReply) -> list[TrainState]:
+        return mixed_on_one_device(states, reply)
 
     def fingerprint(self, state: TrainState) -> str:
         return fingerprint(state)

@@ -36,6 +36,7 @@ class Network:
         late = scenario.cluster.colocated
         self._longer = [late.exchange_secs(worker) for worker in range(len(late.latency_secs))] if late else []
         self._call_secs = scenario.cluster.worker_link.latency_secs + scenario.cluster.costs.call_secs
+        self._node_free_at: dict[int, float] = {}
         self.num_bytes = 0
 
     def to_server(self, worker: int, num_bytes: int, call: Callable[..., object], *args: Any) -> None:
@@ -67,6 +68,21 @@ class Network:
     def message(self, worker: int, call: Callable[..., object], *args: Any) -> None:
         """Carry a small message between a worker and the chief."""
         self._deliver(worker, self._loop.now + self._call_secs, call, args)
+
+    def averaged_at(self, members: tuple[int, ...], num_bytes: int) -> float:
+        """Return when a group that begins now has averaged `num_bytes` of each of its members, by a ring over them.
+
+        A ring that leaves a node goes once through the port of each node it comes to, which its workers share.
+        """
+        now, cluster = self._loop.now, self.cluster
+        nodes = cluster.nodes_of(members)
+        at = now + cluster.costs.step_secs
+        if len(nodes) > 1:
+            secs = 2 * (len(members) - 1) / len(members) * num_bytes / self._worker_rate
+            begins = [max(now, self._node_free_at.get(node, now)) for node in nodes]
+            self._node_free_at.update((node, begin + secs) for node, begin in zip(nodes, begins, strict=True))
+            return at + max(begins) - now + cluster.all_reduce_secs(num_bytes, len(members))
+        return at + cluster.all_reduce_secs(num_bytes, len(members), inside=True)
 
     def cut_off(self, worker: int) -> bool:
         """Whether nobody reaches `worker` now."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hybridsync.applylog import Entry
 from hybridsync.errors import StaleEpoch
-from hybridsync.messages import Capture, Held
+from hybridsync.messages import Capture, GroupReply, Held
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.units import UnitSet
 
@@ -72,6 +72,20 @@ class Replica:
         if self._world.logs_updates:
             epoch, base, weight = self._phase.epoch.number, self._sequence - 1, float(len(units))
             self._log.write(Entry(epoch, self._sequence, units, base, factor, weight, 1.0, slots))
+
+    def settle(self, reply: GroupReply, state: Any, factor: float) -> None:
+        """Hold what a full synchronisation made of everybody's replicas (see `hybridsync.paths.replica.Replica`)."""
+        assert self._phase is not None
+        self.state, self._sequence, self._fingerprint = state, reply.sequence, ""
+        self._applied, self._dropped = UnitSet(reply.applied), UnitSet(reply.dropped)
+        for update in reply.updates:
+            self._log.write(Entry.of_groups(self._phase.epoch.number, update, factor))
+        self._world.watch.settled(self._owner, self._phase, reply, state)
+
+    def note_update(self) -> None:
+        """Note that a unit was applied now to a replica that goes its own way."""
+        self.last_applied = self._world.loop.now
+        self.first_applied = self.first_applied or self.last_applied
 
     def held(self) -> Held | None:
         """Return what is held between two phases; None before the first."""

@@ -16,6 +16,11 @@ PLANS = (
     *("asp", "bsp", "bsp:50%,asp", "asp:50%,bsp", "asp:50%,asp"),
     *("bsp:30%,asp:40%,bsp", "asp:30%,bsp:30%,asp", "asp:20%,bsp:5%,asp:20%,asp"),
 )
+GROUP_PLANS = (
+    *("preduce", "adpsgd", "preduce(groups=arrival,period=3)", "preduce(groups=static)", "preduce(size=3,slowdown=2)"),
+    *("bsp:30%,preduce:40%,bsp", "preduce:50%,asp", "asp:40%,adpsgd:30%,preduce(momentum=true)"),
+    *("preduce:20%,adpsgd:20%,preduce(groups=arrival)", "preduce(groups=inter,node=2):50%,bsp"),
+)
 
 
 def plans_of(name: str) -> tuple[str, ...]:

@@ -334,16 +334,8 @@ class ServerEngine(Engine):
         self.resume((answer.sequence, parameters))
 
 
-class SyncEngine(Engine):
-    """The SYNC path."""
-
-    def __init__(self, worker: Worker, phase: Phase) -> None:
-        super().__init__(worker, phase)
-        self._index = phase.members.index(worker.id)
-        self._units: tuple[int, ...] = ()
-        self._unfit = ""
-        self._began = 0.0
-        self._meeting = self.world.meeting(phase)
+class ReplicaEngine(Engine):
+    """A worker that holds the state itself."""
 
     def begin(self) -> None:
         replica, world = self.worker.replica, self.world
@@ -363,7 +355,23 @@ class SyncEngine(Engine):
             self._end(f"{type(error).__name__}: {error}")
             return
         self.recorder.stamps = self.worker.replica.stamps
+        self.entered()
+
+    def entered(self) -> None:
+        """Begin the program: the replica is here."""
         self.resume(None)
+
+
+class SyncEngine(ReplicaEngine):
+    """The SYNC path."""
+
+    def __init__(self, worker: Worker, phase: Phase) -> None:
+        super().__init__(worker, phase)
+        self._index = phase.members.index(worker.id)
+        self._units: tuple[int, ...] = ()
+        self._unfit = ""
+        self._began = 0.0
+        self._meeting = self.world.meeting(phase)
 
     def Lease(self, effect: Any) -> Any:
         return self.take(len(self.phase.members))

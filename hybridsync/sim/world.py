@@ -15,7 +15,18 @@ from hybridsync.applylog import ApplyLog, Entry, Left, NullApplyLog
 from hybridsync.chief.chief import Chief
 from hybridsync.config import Straggler
 from hybridsync.errors import DamagedState, RoleLost
-from hybridsync.messages import Capture, LeaseReply, LeaseRequest, PhaseReply, PhaseRequest, Push, PushReply, Report
+from hybridsync.messages import (
+    Capture,
+    GroupReply,
+    GroupRequest,
+    LeaseReply,
+    LeaseRequest,
+    PhaseReply,
+    PhaseRequest,
+    Push,
+    PushReply,
+    Report,
+)
 from hybridsync.plan import Epoch, Phase
 from hybridsync.ports import Epochs
 from hybridsync.protocols.base import Path
@@ -23,6 +34,7 @@ from hybridsync.run import Run
 from hybridsync.sim.arithmetic import Arithmetic
 from hybridsync.sim.cluster import Scenario
 from hybridsync.sim.desk import Desk
+from hybridsync.sim.group import GroupAverage, GroupEngine
 from hybridsync.sim.home import ChiefKilled, Disk, Hosts, Keeper, MortalReporter, Workdir
 from hybridsync.sim.loop import Loop, VirtualClock
 from hybridsync.sim.meeting import Meeting
@@ -60,6 +72,12 @@ class Watch:
 
     def applied(self, process: Process, phase: Phase, sequence: int, pushes: tuple[Push, ...], units: Units) -> None:
         """A server, or a member of a mesh, which has no pushes, applied units, by which it came to `sequence`."""
+
+    def stepped(self, worker: Process, phase: Phase, unit: int) -> None:
+        """A member of a group phase applied a unit to its own replica."""
+
+    def settled(self, worker: Process, phase: Phase, reply: GroupReply, state: Any) -> None:
+        """A member of a group phase holds what a full synchronisation made of all replicas."""
 
     def fenced(self, server: Process, worker: int, incarnation: int) -> None:
         """A server is told to refuse a worker's processes up to `incarnation`."""
@@ -155,6 +173,8 @@ class World:
         self.processes: dict[str, Process] = {}
         self._pids = itertools.count(1)
         self._meetings: dict[Epoch, Meeting] = {}
+        self._averages: dict[tuple[Epoch, int], GroupAverage] = {}
+        self._due = math.inf
         self._evaluator = evaluator
         self._recorder, self._tick_secs = recorder, tick_secs
         self.num_chiefs = 0
@@ -286,15 +306,22 @@ class World:
     def engine_of(worker: Worker, phase: Phase) -> Engine:
         """Return what drives a worker's program in `phase`."""
         protocol = protocols.parse(phase.spec)
-        if protocol.path is Path.SYNC:
-            return SyncEngine(worker, phase)
-        return (LocalEngine if protocol.local else ServerEngine)(worker, phase)
+        if protocol.local:
+            return LocalEngine(worker, phase)
+        return {Path.SYNC: SyncEngine, Path.SERVER: ServerEngine, Path.GROUP: GroupEngine}[protocol.path](worker, phase)
 
     def meeting(self, phase: Phase) -> Meeting:
         """Return where the members of `phase` meet."""
         if phase.epoch not in self._meetings:
             self._meetings[phase.epoch] = Meeting(self, len(phase.members))
         return self._meetings[phase.epoch]
+
+    def average(self, phase: Phase, reply: GroupReply) -> GroupAverage:
+        """Return where the members of a group of `phase` average."""
+        key = phase.epoch, reply.sequence
+        if key not in self._averages:
+            self._averages[key] = GroupAverage(self, reply)
+        return self._averages[key]
 
     def apply_log(self) -> ApplyLog:
         """Return where one role notes its updates."""
@@ -316,6 +343,14 @@ class World:
         reply = self.chief.units_for(request)
         if reply is not None:
             self.watch.granted(request, reply)
+        return reply
+
+    def group_for(self, request: GroupRequest) -> GroupReply | None:
+        """Return what the chief answers to a worker that has come to a meeting."""
+        reply, due = self.chief.group_for(request), self.chief.meetings_due
+        if reply is None and due != self._due and self.loop.now < due < math.inf:
+            self._due = due
+            self.loop.at(due, self.desk.stir)
         return reply
 
     def slowed(self, worker: int, unit: int, secs: float) -> float:

@@ -227,7 +227,7 @@ class Manager:
                     return machine.Regroup()
                 self._reason = "planned"
                 return machine.Begin(last=last)
-            if self._path is Path.SYNC:
+            if not self._path.is_served:
                 self._pace.check(self._phase)
             if self._chief.stamps()[0]:
                 self._num_broken = 0
@@ -242,7 +242,7 @@ class Manager:
         started = self._clock.monotonic()
         self._chief.close_leases()
         limit = self._pace.limit_secs(self._unit_secs)
-        while self._path is Path.SYNC and not self._chief.wait_until(self._is_drained, TICK_SECS):
+        while not self._path.is_served and not self._chief.wait_until(self._is_drained, TICK_SECS):
             self._tick()
             if self._chief.broken:
                 raise self._chief.as_broken()
@@ -251,7 +251,7 @@ class Manager:
                 self._pace.give_up(self._chief.stuck(SILENT_SHARE * limit), why)  # the others wait for those in a step
         self._times = StageTimes()
         self._note_stage("drain", started)
-        if ended := self._path is Path.SYNC and self._units_reached() >= self._phase.end_units:
+        if ended := not self._path.is_served and self._units_reached() >= self._phase.end_units:
             self._reason = "planned"
         return machine.Drained(ended, last=self._phase.end_units >= self._run.config.workload)
 
@@ -275,7 +275,9 @@ class Manager:
 
     def _take(self, *, final: bool) -> Capture:
         assert self._phase is not None
-        role, role_id = ("server", 0) if self._path is Path.SERVER else ("worker", self._phase.members[0])
+        if self._path is Path.GROUP:
+            self._pace.await_together(self._phase, self._tick, final=final)
+        role, role_id = ("server", 0) if self._path.is_served else ("worker", self._phase.members[0])
         with Reach(self._chief, f"the state of {role} {role_id} could not be captured"):
             source = self._chief.address_of(role, role_id)
             if source == self._source:
@@ -356,8 +358,8 @@ class Manager:
         self._arrivals.await_needed(protocol.path)
         self._reporter.tick()
         members, lane = tuple(range(self._run.config.workers)), 0
-        if protocol.path is Path.SYNC:
-            members, lane = self._worlds.mesh() or self._renew_world()
+        if not protocol.path.is_served:
+            members, lane = self._worlds.mesh(protocol.path) or self._renew_world(protocol.path)
         phase = Phase(
             epoch=self._epoch,
             spec=self._run.plan.stages[index].spec,
@@ -387,11 +389,11 @@ class Manager:
             self._reporter.switching(self._before, phase, self._capture, self._times, self._unit_secs)
         return machine.Entered()
 
-    def _renew_world(self) -> Mesh:
+    def _renew_world(self, path: Path) -> Mesh:
         self._capture, self._source = self._worlds.renew(self._capture, self._source)
         self._take_losses()
         self._arrivals.await_all()
-        mesh = self._worlds.mesh()
+        mesh = self._worlds.mesh(path)
         assert mesh is not None, "a new world has meshes"
         return mesh
 
@@ -420,7 +422,7 @@ class Manager:
     def _has_joined(self) -> bool:
         """Whether a lock-step phase goes on without a worker that is here by now."""
         assert self._phase is not None
-        if self._path is not Path.SYNC or not self._chief.stamps()[0] or self._reporter.switch_pending:
+        if self._path.is_served or not self._chief.stamps()[0] or self._reporter.switch_pending:
             return False
         return bool(set(self._chief.live_workers()) - set(self._phase.members))
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from hybridsync import protocols
 from hybridsync.chief.board import Board
 from hybridsync.clock import Clock
 from hybridsync.errors import WaitTimeout
 from hybridsync.plan import Phase
 from hybridsync.protocols.base import Path
+from hybridsync.switching.arrivals import TICK_SECS
 
 STUCK_SECS = 2.0
 """The shortest time without a completed lock-step step after which a process is given up."""
@@ -58,6 +60,8 @@ class Pace:
           WaitTimeout: they are threads, which cannot be given up.
         """
         now, applied = self._clock.monotonic(), self._board.num_applied
+        if protocols.parse(phase.spec).path is Path.GROUP:
+            self._check_groups()
         if applied != self._moved[1]:
             self._moved = now, applied
             return
@@ -66,6 +70,41 @@ class Pace:
             return
         self._moved = now, applied
         self.give_up(self._board.stuck(SILENT_SHARE * limit), f"no lock-step step was completed for {limit:.3g} s")
+
+    def await_together(self, phase: Phase, tick: Callable[[], None], *, final: bool) -> None:
+        """Call everybody in a group phase to a full synchronisation, and wait until the first member has its state.
+
+        Args:
+          phase: under way.
+          tick: called meanwhile.
+          final: the phase is drained: everybody has been to its last meeting, unless somebody was lost before.
+
+        Raises:
+          PhaseBroken: somebody was lost, or was waited for too long.
+          WaitTimeout: these are threads, which cannot be given up.
+        """
+        first, board = phase.members[0], self._board
+        if not final:
+            board.call_together()
+        while not final and not board.wait_until(lambda: board.is_together(first) or bool(board.broken), TICK_SECS):
+            tick()
+            self.check(phase)
+        if self._board.broken:
+            raise self._board.as_broken()
+
+    def _check_groups(self) -> None:
+        """Give up the members of a group phase for whom others wait much longer than one of their units takes."""
+        rates, late = self._board.worker_rates(), {}
+        for worker, secs in self._board.waited_for().items():
+            rate = rates.get(worker, 0.0)
+            limit = self.limit_secs(1 / rate) if rate else FIRST_STEP_SECS
+            if secs > limit:
+                late[worker] = limit
+        if late:
+            secs = min(late.values())
+            stuck = [worker for worker in self._board.stuck(SILENT_SHARE * secs) if worker in late]
+            # Who is in an average with one that is stopped has not come either, and is not to blame.
+            self.give_up(stuck, f"a group has waited for workers {stuck or [*late]} for more than {secs:.3g} s")
 
     def give_up(self, workers: list[int], why: str) -> None:
         """Go on without those for whom a lock-step phase stands still.

@@ -118,14 +118,14 @@ class Recovery:
             return served
         self._board.wait_until(lambda: not self._board.unheard(), self._gather_secs)  # one may hold the newest state
         while capture.held.units >= self._keeper.units and self._board.is_live(source):
-            found = self._from_workers(capture.held.units, capture, path is Path.SERVER)
+            found = self._from_workers(capture.held.units, capture, path is not Path.SYNC)
             if found is not None:
                 return found
             if self._board.is_live(source):  # and was not evicted just now, being one of those workers
                 return Found(capture, source, rolled_back=True)
-        found = self._from_workers(self._keeper.units, capture, path is Path.SERVER)
+        found = self._from_workers(self._keeper.units, capture, path is not Path.SYNC)
         if self._await_newer(found.capture.held.units if found else self._keeper.units):
-            found = self._from_workers(self._keeper.units, capture, path is Path.SERVER)
+            found = self._from_workers(self._keeper.units, capture, path is not Path.SYNC)
         return found or Found(self._keeper.offer(), self._home, rolled_back=True)
 
     def _from_servers(self, phase: Phase) -> Found | None:

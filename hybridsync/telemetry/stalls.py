@@ -19,8 +19,8 @@ from hybridsync.errors import WorkdirError
 from hybridsync.telemetry.events import read_events
 from hybridsync.telemetry.timeline import TIMELINE_FILE
 
-UPDATES = {("step", "sync"), ("apply", "server")}
-"""Name and category of the spans at whose end units are applied."""
+UPDATES = {("step", "sync"), ("apply", "server"), ("compute", "group")}
+"""Name and category of the spans at whose end units are applied; in groups by each worker to its own replica."""
 
 NO_SWITCH = ("start", "resume")
 """Reasons of phases that follow no running one."""
@@ -113,7 +113,7 @@ def _unit_secs(ends: Mapping[int, list[float]], num_members: int, units_per_upda
     """Return the median time that one worker takes for a unit.
 
     While every member applies one unit, `num_members / units_per_update` updates happen: one step in
-    lock-step, one apply of each member at a server.
+    lock-step, one apply of each member at a server, one local update in its own row of groups.
     """
     lag = max(round(num_members / units_per_update), 1)
     gaps = [

@@ -17,7 +17,7 @@ import numpy as np
 from grpc import StatusCode
 
 from hybridsync import __version__
-from hybridsync.messages import Hello, LeaseRequest, PhaseRequest, Push, Report, RoleEvent, Update
+from hybridsync.messages import GroupRequest, Hello, LeaseRequest, PhaseRequest, Push, Report, RoleEvent, Update
 from hybridsync.plan import NO_EPOCH, Epoch
 from hybridsync.rpc import hybridsync_pb2 as pb
 from hybridsync.rpc.channels import MESSAGE_BYTES
@@ -309,6 +309,9 @@ CHIEF = [
         INVALID, "InvalidMessage", "worker 0 says that -1 of -1 units received in epoch 5 are done; count both from 0"),
     Wire("more units done than received", lambda job: job.unary("Chief", "Lease", lease(known=1, completed=2)), INVALID,
         "InvalidMessage", "worker 0 says that 2 of 1 units received in epoch 5 are done; count both from 0"),
+    Wire("a meeting in a phase without groups", lambda job: job.unary("Chief", "Meet", encode(GroupRequest(0, 1, EPOCH,
+        1))), INVALID, "InvalidMessage", "worker 0 comes to a meeting in epoch 5, but asp has none; ask for the next "
+        "phase"),
     Wire("a phase for a worker that never registered",
         lambda job: job.unary("Chief", "NextPhase", encode(PhaseRequest(9, 3, NO_EPOCH, None))), STALE,
         "NotRegistered", "worker 9 has not registered with this chief; register and call again"),

@@ -25,6 +25,19 @@ def test_a_loss_takes_the_next_lane_in_the_same_order():
     assert meshes.next(ALL) == (ALL, 2)
 
 
+def test_groups_meet_on_devices_whose_connections_were_never_lost_in_whatever_mesh():
+    meshes = Meshes(num_devices=3)
+    assert meshes.next((0, 1, 2, 3), grouped=True) == ((0, 1, 2, 3), 0)
+    meshes.lose()
+    assert meshes.next((0, 1, 3), grouped=True) == ((0, 1, 3), 1)
+    assert meshes.next((0, 1, 3), grouped=True) == ((0, 1, 3), 1), "nobody was lost"
+    meshes.lose()
+    assert meshes.next(ALL, grouped=True) == (ALL, 2)
+    meshes.lose()
+    assert meshes.next((0, 1), grouped=True) is None, "a pair of them has met on every device"
+    assert meshes.next((1,), grouped=True) == ((1,), 0)
+
+
 def test_every_mesh_formed_before_a_loss_is_dead():
     meshes = Meshes(num_devices=2)
     formed = [meshes.next(ALL), meshes.next((0, 1)), meshes.next((1, 2))]

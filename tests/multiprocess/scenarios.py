@@ -192,6 +192,30 @@ def members_are_lost_in_lock_step(
         assert job.tracebacks() == []
 
 
+def a_member_of_groups_is_lost(
+    workdir: Path, number: signal.Signals = signal.SIGKILL, *, plan: str = "preduce", victim: int = 2, planted: str = ""
+) -> None:
+    """The others go on from their last full synchronisation, whose units alone are kept, and take the reborn in."""
+    with tally(workdir, "--checkpoint_secs=1", plan=plan, units=900, unit_secs=0.02, planted=planted) as job:
+        job.until(lambda: len(job.events("checkpoint")) > 1, "a full synchronisation was committed")
+        committed = job.events("checkpoint")[-1]["units"]
+        job.until_units(committed + 40)
+        pid = job.live_workers()[victim]
+        os.kill(pid, number)
+        job.until_lost(pid)
+        assert job.wait() == 0, job.output + job.logs()
+        assert_exactly_once(job.summary())
+        entered = job.events("phase_entered")
+        after = next(event for event in entered if event["reason"] == "death")
+        assert sorted(after["members"]) == [worker for worker in range(4) if worker != victim]
+        assert after["units"] >= committed, "the others held more than that"
+        lost = sum(event["rolled_back"] for event in job.events("rollback"))
+        assert job.summary()["units"]["rolled_back"] == lost > 0
+        started = [event["id"] for event in job.events("role_started") if event["role"] == "worker"]
+        assert sorted(started) == sorted([*range(4), victim]), "another worker was restarted"
+        assert job.tracebacks() == []
+
+
 def a_member_dies_while_the_next_mesh_connects(workdir: Path, *, units: int = 900) -> float:
     """The others go on as they are, nobody of them restarted; returns how long it took them, seconds."""
     planted = "worker_2_dies_while_a_mesh_connects"

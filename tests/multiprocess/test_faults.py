@@ -43,6 +43,16 @@ def test_a_member_stopped_in_lock_step_is_given_up_and_replaced(tmp_path: Path) 
     scenarios.members_are_lost_in_lock_step(tmp_path / "run", signal.SIGSTOP, units=500, workers=2, victims=(1,))
 
 
+def test_a_member_killed_in_its_group_takes_the_others_back_to_their_last_full_synchronisation(tmp_path: Path) -> None:
+    scenarios.a_member_of_groups_is_lost(tmp_path / "run")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("plan", ["preduce(groups=arrival)", "adpsgd"])
+def test_a_stopped_member_is_given_up_by_those_who_wait_for_it(tmp_path: Path, plan: str) -> None:
+    scenarios.a_member_of_groups_is_lost(tmp_path / "run", signal.SIGSTOP, plan=plan, victim=0)
+
+
 def test_a_member_killed_while_the_next_mesh_connects_costs_nobody_else_a_restart(tmp_path: Path) -> None:
     assert scenarios.a_member_dies_while_the_next_mesh_connects(tmp_path / "run") < 10.0  # gloo itself would wait 30
 

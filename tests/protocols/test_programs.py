@@ -18,6 +18,8 @@ from hybridsync.protocols.base import (
     Grant,
     Lease,
     LocalUpdate,
+    Meet,
+    Mix,
     Path,
     Pull,
     PushPull,
@@ -41,10 +43,13 @@ RESULTS = {
     Combine: "combined",
     Begin: "begun",
     Await: "version",
+    Meet: "group",
+    Mix: None,
 }
 ENGINE_EFFECTS = {
     Path.SYNC: {Lease, Compute, Average, LocalUpdate},
     Path.SERVER: {Lease, Pull, Compute, PushPull, Ready},
+    Path.GROUP: {Lease, Compute, LocalUpdate, Meet, Mix},
 }
 STEPPING = {Step, Difference, Combine, Begin, Await}
 """What the engine of the SERVER path can do besides, where workers step by themselves."""
@@ -52,7 +57,7 @@ STEPPING = {Step, Difference, Combine, Begin, Await}
 
 def leased(protocol, number, count):
     """Return what the lease of that number gives."""
-    if protocol.path is Path.SYNC:
+    if protocol.path is not Path.SERVER:
         return STREAM[number] if number < len(STREAM) else None
     units = sum(STREAM, ())
     return units[number * count : (number + 1) * count] or None
@@ -131,6 +136,28 @@ class Tale:
                 self.transfer(action.worker, number, number / 10 + 0.05)
 
 
+def meetings(rule):
+    """Yield what happens to four workers, and the groups that start by it."""
+    for worker in range(4):
+        rule.on_join(worker)
+    for at, worker in enumerate((0, 1, 2, 3, 1, 0)):
+        if worker not in rule.waits_for():
+            yield f"worker {worker} meets", rule.on_meet(worker, float(at))
+    yield "worker 3 is idle", rule.on_idle(3, 6.0)
+    yield "all are called", rule.synchronise(7.0)
+    for worker in range(4):
+        if worker not in rule.waits_for():
+            yield f"worker {worker} meets", rule.on_meet(worker, 8.0)
+    yield "worker 2 meets", rule.on_meet(2, 9.0)
+    for worker in (0, 1):
+        if worker not in rule.waits_for():
+            yield f"worker {worker} meets for the last time", rule.on_meet(worker, 10.0, last=True)
+    yield "worker 3 leaves", rule.on_leave(3, 11.0)
+    for worker in (0, 1, 2):
+        if worker not in rule.waits_for():
+            yield f"worker {worker} meets for the last time", rule.on_meet(worker, 12.0, last=True)
+
+
 @pytest.mark.parametrize("name", sorted(protocols.REGISTRY))
 def test_a_protocol_plays_as_in_its_golden_transcript(name, golden):
     protocol = protocols.parse(name)
@@ -138,6 +165,9 @@ def test_a_protocol_plays_as_in_its_golden_transcript(name, golden):
     if protocol.path is Path.SERVER:
         lines.append(f"# {name}: the server's rule, a push or an event each tenth of a second")
         lines += Tale(protocol).tell()
+    if protocol.path is Path.GROUP:
+        lines.append(f"# {name}: the group generator")
+        lines += [f"{what} -> {started}" for what, started in meetings(protocol.group_rule((0, 1, 2, 3), 0))]
     golden(f"protocol_{name}.txt", "\n".join(lines) + "\n")
 
 

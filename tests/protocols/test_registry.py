@@ -64,7 +64,7 @@ def test_a_switch_is_read_as_what_it_says(text, value):
     ("spec", "named"),
     [
         ("bps", "did you mean 'bsp'"),
-        ("nothing_like_it", "known: asp, backup, bounded, bsp, bsp_server"),
+        ("nothing_like_it", "known: adpsgd, asp, backup, bounded, bsp, bsp_server"),
         ("bounded(stalenes=3)", "did you mean 'staleness'"),
         ("bounded(staleness=three)", "'three' is not a int"),
         ("bounded(staleness=1.5)", "'1.5'"),

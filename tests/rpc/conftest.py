@@ -14,6 +14,9 @@ import pytest
 from hybridsync.errors import SchemaMismatch, StaleEpoch, StaleIncarnation
 from hybridsync.messages import (
     Capture,
+    GroupReply,
+    GroupRequest,
+    GroupUpdate,
     Held,
     Hello,
     LeaseReply,
@@ -63,6 +66,9 @@ class Loan:
         self.returned.set()
 
 
+UPDATE = GroupUpdate(7, (3, 5), (0, 2), (6, 6), (0, 2), True)
+
+
 @dataclass
 class FakeChief:
     """Answers with fixed values and records what arrived."""
@@ -84,6 +90,10 @@ class FakeChief:
         if request.incarnation == 0:
             raise StaleIncarnation("worker 1 speaks with incarnation 0, the run knows 4 — straße\nnew line")
         return LeaseReply(((4, 8), (9, 10)), final=True)
+
+    def meet(self, request: GroupRequest) -> GroupReply:
+        self.seen.append(request)
+        return GroupReply((0, 2), (), 7, 30, True, True, ((0, 30),), ((4, 5),), (UPDATE,))
 
     def report(self, report: Report) -> ReportReply:
         self.seen.append(report)

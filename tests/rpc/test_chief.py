@@ -7,6 +7,9 @@ import pytest
 
 from hybridsync.errors import SchemaMismatch, StaleIncarnation
 from hybridsync.messages import (
+    AppliedUnit,
+    GroupReply,
+    GroupRequest,
     Hello,
     LeaseReply,
     LeaseRequest,
@@ -20,7 +23,7 @@ from hybridsync.messages import (
 )
 from hybridsync.plan import NO_EPOCH
 from hybridsync.rpc.chief import ChiefClient, ChiefServicer
-from tests.rpc.conftest import EPOCH, HELD, PHASE, FakeChief
+from tests.rpc.conftest import EPOCH, HELD, PHASE, UPDATE, FakeChief
 
 
 @pytest.fixture
@@ -54,11 +57,13 @@ def test_every_call_reaches_the_chief_and_brings_its_answer(client: ChiefClient,
     assert client.next_phase(asked[0]) == PhaseReply(None, done=True)
     assert client.next_phase(asked[1]) == PhaseReply(PHASE)
     assert client.lease(lease) == LeaseReply(((4, 8), (9, 10)), final=True)
+    meeting = GroupRequest(2, 6, EPOCH, 4, (AppliedUnit(3, 6),), ((9, "non_finite"),), last=True)
+    assert client.meet(meeting) == GroupReply((0, 2), (), 7, 30, True, True, ((0, 30),), ((4, 5),), (UPDATE,))
     assert client.report(report) == ReportReply(EPOCH, revoked=True)
     client.role_started(event)
     client.role_lost(event)
     client.preempt()
-    assert chief.seen == [hello, *asked, lease, report, ("started", event), ("lost", event), "preempt"]
+    assert chief.seen == [hello, *asked, lease, meeting, report, ("started", event), ("lost", event), "preempt"]
 
 
 def test_errors_of_the_chief_arrive_by_name(client: ChiefClient) -> None:

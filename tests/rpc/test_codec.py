@@ -20,6 +20,7 @@ MESSAGES = [
     *(kind for _, kind in inspect.getmembers(messages, dataclasses.is_dataclass) if kind is not Phase),
     messages.Push,
     messages.PushReply,
+    messages.AppliedUnit,
 ]
 UNSIGNED = {"nonce", "incarnation", "capture_id"}
 

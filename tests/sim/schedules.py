@@ -17,14 +17,13 @@ from typing import Any
 from configs import tally
 from hybridsync.run import Run
 from hybridsync.sim.loop import VirtualClock
-from hybridsync.sim.schedules import PLANS, Schedule, draw, plans_of
+from hybridsync.sim.schedules import GROUP_PLANS, PLANS, Schedule, draw, plans_of
 from hybridsync.sim.trials import Outcome, run_of, try_schedule
 from hybridsync.telemetry.events import NullEventLog
 from hybridsync.telemetry.progress import NullProgress
 from hybridsync.telemetry.recorder import Recorder
 
 COMMAND = "python -m tests.sim.schedules --seed={}"
-WITH = " --protocol={}"
 
 
 @functools.cache
@@ -34,19 +33,9 @@ def runs() -> Callable[[Schedule], Run]:
     return run_of(Run(config, tally.task(config), tally.optimizer(config), None))
 
 
-def plans(protocol: str) -> tuple[str, ...]:
-    """Return what is drawn from: the plans of `protocol`, or, without one, those that always were."""
-    return plans_of(protocol) if protocol else PLANS
-
-
-def command(seed: int, protocol: str) -> str:
-    """Return what shows a seed again."""
-    return COMMAND.format(seed) + (WITH.format(protocol) if protocol else "")
-
-
-def try_seed(seed: int, protocol: str = "") -> Outcome:
+def try_seed(seed: int, plans: tuple[str, ...] = PLANS) -> Outcome:
     """Run the schedule of a seed and check it."""
-    return try_schedule(draw(seed, plans(protocol)), runs())
+    return try_schedule(draw(seed, plans), runs())
 
 
 class Story:
@@ -70,14 +59,14 @@ class Story:
         print(f"{clock.monotonic():9.3f}  {text}")
 
 
-def tell(seed: int, protocol: str = "") -> bool:
+def tell(seed: int, plans: tuple[str, ...], command: str) -> bool:
     """Show the story of a seed; returns whether everything held."""
-    schedule = draw(seed, plans(protocol))
+    schedule = draw(seed, plans)
     print(schedule)
     try:
         print(try_schedule(schedule, runs(), Story().recorder))
     except AssertionError as violation:
-        print(f"seed {seed}: {type(violation).__name__}: {violation}\nagain: {command(seed, protocol)}")
+        print(f"seed {seed}: {type(violation).__name__}: {violation}\nagain: {command.format(seed)}")
         return False
     return True
 
@@ -86,18 +75,24 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--seeds", type=int, default=1, help="how many; the story of a single one is shown")
-    parser.add_argument("--protocol", default="", help="as in a plan: draws among plans of it, with the seeds' faults")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--protocol", default="", help="as in a plan: draws among plans of it, with the seeds' faults")
+    which.add_argument("--groups", action="store_true", help="draw plans with group protocols")
     options = parser.parse_args(arguments)
+    plans, command = PLANS, COMMAND
+    if options.groups:
+        plans, command = GROUP_PLANS, COMMAND + " --groups"
+    elif options.protocol:
+        plans, command = plans_of(options.protocol), f"{COMMAND} --protocol={options.protocol}"
     if options.seeds == 1:
-        return 0 if tell(options.seed, options.protocol) else 1
+        return 0 if tell(options.seed, plans, command) else 1
     failed, sums = 0, Counter[str]()
     for seed in range(options.seed, options.seed + options.seeds):
         try:
-            outcome = try_seed(seed, options.protocol)
+            outcome = try_seed(seed, plans)
         except AssertionError as violation:
             failed += 1
-            print(f"seed {seed}: {type(violation).__name__}: {violation}", flush=True)
-            print(f"again: {command(seed, options.protocol)}", flush=True)
+            print(f"seed {seed}: {type(violation).__name__}: {violation}\nagain: {command.format(seed)}", flush=True)
             continue
         sums[outcome.exit] += 1
         sums.update({key: value for key, value in dataclasses.asdict(outcome).items() if key != "exit"})

@@ -56,7 +56,7 @@ def test_no_update_is_staler_than_its_protocol_promises_and_who_is_waited_for_is
         workers = 2 + seed % 5
         run, scenario = tally_run(spec, workload=90, workers=workers), drawn(seed, workers)
         world = world_of(run, scenario, Weightless(SIZES), seed)
-        found = {entry.sequence - 1 - base for entry in world.log for base in entry.bases}
+        found = {entry.sequence - 1 - base for entry in world.log for base in entry.versions}
         bound = protocols.parse(spec).staleness_bound(workers)
         assert bound is not None and max(found) <= bound
         staleness |= found

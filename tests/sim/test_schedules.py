@@ -11,13 +11,14 @@ from hybridsync.applylog import Entry
 from hybridsync.protocols.base import Path
 from hybridsync.sim.checks import Violation, replay
 from hybridsync.sim.cluster import Cluster, Costs, Death, Device, Link, Scenario
-from hybridsync.sim.schedules import PLANS, Schedule, draw
+from hybridsync.sim.schedules import GROUP_PLANS, PLANS, Schedule, draw, plans_of
 from hybridsync.sim.trials import Outcome, try_schedule
 from tests.roles import phase_of
-from tests.sim.schedules import COMMAND, command, main, runs, try_seed
+from tests.sim.schedules import COMMAND, main, runs, try_seed
 
 SEEDS = 1000
 PARTS = 10
+GROUP_SEEDS = 150
 SLOW = Link(1e-4, 1e6)
 OTHERS = [
     *(name for name, cls in sorted(protocols.REGISTRY.items()) if cls.path is Path.SERVER and name != "asp"),
@@ -39,9 +40,9 @@ def test_whatever_happens_the_accounts_are_exact_and_the_run_ends(part):
 def test_the_same_faults_break_no_other_protocol_of_the_server_path(protocol):
     for seed in range(5000, 5000 + SEEDS // 40):
         try:
-            try_seed(seed, protocol)
+            try_seed(seed, plans_of(protocol))
         except AssertionError as violation:
-            violation.add_note(f"see it again: {command(seed, protocol)}")
+            violation.add_note(f"see it again: {COMMAND.format(seed)} --protocol={protocol}")
             raise
 
 
@@ -49,16 +50,35 @@ def test_the_same_faults_break_no_other_protocol_of_the_server_path(protocol):
 def test_whatever_happens_the_log_leads_to_the_state_of_workers_that_stepped_by_themselves(name):
     for seed in range(60):
         try:
-            try_seed(seed, name)
+            try_seed(seed, plans_of(name))
         except AssertionError as violation:
-            violation.add_note(f"see it again: {command(seed, name)}")
+            violation.add_note(f"see it again: {COMMAND.format(seed)} --protocol={name}")
             raise
+
+
+@pytest.mark.parametrize("part", range(5))
+def test_whatever_happens_to_groups_nobody_waits_for_ever_and_the_accounts_are_exact(part):
+    for seed in range(part, GROUP_SEEDS, 5):
+        try:
+            try_seed(seed, GROUP_PLANS)
+        except AssertionError as violation:
+            violation.add_note(f"see it again: {COMMAND.format(seed)} --groups")
+            raise
+
+
+def test_other_plans_change_nothing_of_what_a_seed_draws():
+    for seed in range(50):
+        ours, theirs = draw(seed), draw(seed, GROUP_PLANS)
+        assert ours.plan in PLANS and theirs.plan in GROUP_PLANS
+        assert dataclasses.replace(ours, plan="") == dataclasses.replace(theirs, plan="")
+    assert {draw(seed, GROUP_PLANS).plan for seed in range(GROUP_SEEDS)} == set(GROUP_PLANS)
 
 
 def test_a_seed_tells_the_same_story_every_time():
     for seed in (3, 14, 15):
         assert draw(seed) == draw(seed)
         assert try_seed(seed) == try_seed(seed)
+        assert try_seed(seed, GROUP_PLANS) == try_seed(seed, GROUP_PLANS)
 
 
 def test_the_seeds_draw_every_kind_of_fault():

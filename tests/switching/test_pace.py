@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hybridsync.errors import WaitTimeout
+from hybridsync.errors import PhaseBroken, WaitTimeout
 from hybridsync.protocols.base import Path
 from hybridsync.switching.pace import FIRST_STEP_SECS, STUCK_SECS, Pace
 from tests.roles import phase_of
@@ -27,6 +27,8 @@ class Board:
     evicted: list[int] = field(default_factory=list)
     broken: str = ""
     held: dict[str, int] = field(default_factory=dict)
+    waited: dict[int, float] = field(default_factory=dict)
+    called: bool = False
 
     def worker_rates(self) -> dict[int, float]:
         return dict.fromkeys(PHASE.members, self.rate / len(PHASE.members))
@@ -52,6 +54,21 @@ class Board:
 
     def reclaim(self) -> dict[str, int]:
         return self.held
+
+    def waited_for(self) -> dict[int, float]:
+        return self.waited
+
+    def call_together(self) -> None:
+        self.called = True
+
+    def is_together(self, worker: int) -> bool:
+        return False
+
+    def wait_until(self, ready: Any, secs: float) -> bool:
+        return ready()
+
+    def as_broken(self) -> PhaseBroken:
+        return PhaseBroken(self.broken)
 
 
 def pace_of(board: Any, clock: ManualClock, said: list[str] | None = None, *, threads: bool = False) -> Pace:
@@ -128,3 +145,40 @@ def test_the_last_units_of_an_asynchronous_phase_go_to_others_when_nothing_was_a
     clock.advance(4.0)
     pace.reclaim_tail(PHASE, Path.SYNC)
     assert len(said) == 1, "a mesh's units are everybody's"
+
+
+GROUPED = phase_of(1, "preduce")
+
+
+def test_who_keeps_a_group_waiting_for_many_of_its_units_is_given_up_by_name_though_others_go_on():
+    board = Board(waited={2: STUCK_SECS - 0.1})
+    pace = pace_of(board, ManualClock())
+    pace.check(GROUPED)
+    assert board.evicted == []
+    board.waited, board.num_applied = {2: STUCK_SECS + 0.1, 3: STUCK_SECS + 0.1}, 5
+    pace.check(GROUPED)
+    assert board.evicted == [2] and "waited for workers [2]" in board.broken, "worker 3 waits in an average itself"
+    assert board.silent_secs == STUCK_SECS / 2
+
+
+def test_a_slow_worker_may_take_ten_of_its_own_units_and_one_that_compiles_its_time():
+    board = Board(rate=0.4, waited={1: 99.0})  # 10 s a unit
+    pace_of(board, ManualClock()).check(GROUPED)
+    assert board.evicted == []
+    board.rate, board.waited = 0.0, {1: FIRST_STEP_SECS - 1.0}
+    pace_of(board, ManualClock()).check(GROUPED)
+    assert board.evicted == []
+
+
+def test_a_thread_that_keeps_a_group_waiting_is_named():
+    board = Board(waited={1: 200.0})
+    with pytest.raises(WaitTimeout, match=r"waited for workers \[1\]"):
+        pace_of(board, ManualClock(), threads=True).check(GROUPED)
+
+
+def test_a_full_synchronisation_that_somebody_does_not_come_to_breaks_the_phase():
+    board = Board()
+    board.waited = {2: STUCK_SECS + 1.0}
+    with pytest.raises(PhaseBroken, match=r"workers \[2\]"):
+        pace_of(board, ManualClock()).await_together(GROUPED, lambda: None, final=False)
+    assert board.called and board.evicted == [2]
