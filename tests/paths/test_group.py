@@ -36,7 +36,7 @@ def test_one_group_of_all_with_plain_sgd_is_lock_step() -> None:
 
     def state_of(spec: str, *groups: tuple[int, ...]) -> TrainState:
         entries = tuple(
-            Entry(1, step, units, step - 1, 4.0, 4.0, 1.0, all_slots, *groups, (step - 1,) * 4 if groups else ())
+            Entry(1, step, units, step - 1, 4.0, 4.0, 1.0, all_slots, (), (), *groups, (step - 1,) * 4 if groups else ())
             for step, units in enumerate(steps, start=1)
         )
         phase = LoggedPhase(1, spec, all_slots, 0, "inprocess", "", entries)
