@@ -26,6 +26,8 @@ from tests.sim.runs import tally_run
 from tests.tasks import UNIT_SIZE, adamw, mlp_task, momentum_sgd, plain_sgd
 
 SERVED = sorted(name for name, cls in protocols.REGISTRY.items() if cls.path is Path.SERVER)
+PUSHING = [name for name in SERVED if not protocols.REGISTRY[name].local]
+"""Whose workers push gradients; of the others `tests/protocols/test_local.py` asks the same."""
 BOUNDED = [
     *(name for name in SERVED if protocols.parse(name).staleness_bound(4) is not None),
     *("ssp(staleness=0)", "ssp(staleness=1)", "dssp(lower=0,range=3)", "gba(batch=3,tolerance=1)", "backup(m=1)"),
@@ -87,10 +89,10 @@ def computed(optimizer, steps: list[list[int]]):
 
 
 @pytest.mark.parametrize("optimizer", [momentum_sgd, adamw])
-def test_with_one_worker_every_protocol_of_the_server_path_is_the_plain_loop_bit_for_bit(optimizer):
+def test_with_one_worker_every_protocol_that_pushes_gradients_is_the_plain_loop_bit_for_bit(optimizer):
     expected = fingerprint(computed(optimizer(), [[unit] for unit in range(24)]))
     rules = ("rate", "cut", "dc", "dc_adaptive")
-    for spec in (*SERVED, *(f"{name}(staleness_rule={rule})" for name in SERVED for rule in rules)):
+    for spec in (*PUSHING, *(f"{name}(staleness_rule={rule})" for name in PUSHING for rule in rules)):
         assert fingerprint(trained(spec, workers=1, optimizer=optimizer()).final) == expected, spec
 
 
