@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,8 +186,11 @@ def _leave(workdir: Path, world: World) -> None:
     finally:
         store.close()
     log = FileApplyLog(workdir / APPLY_LOG)
-    for entry in world.log:
-        log.write(entry)
+    for epoch, entries in itertools.groupby(world.log, key=lambda entry: entry.epoch):
+        for entry in entries:
+            log.write(entry)
+        if epoch in world.workdir.ends:
+            log.leave(world.workdir.ends[epoch])
     log.flush()
 
 
