@@ -73,7 +73,8 @@ def test_every_unit_is_applied_exactly_once(run, name, plan):
 def test_staleness_is_reported_where_there_is_any(run, name):
     summary, workdir = run(TALLY, name, "workload=80", "emulation.compute_secs=0.01", "telemetry.log_secs=0.05")
     staleness = summary["staleness"]
-    assert 0 <= staleness["mean"] <= staleness["p95"] <= staleness["max"]
+    assert 0 <= staleness["mean"] <= staleness["max"]
+    assert 0 <= staleness["p95"] <= staleness["max"]
     bound = protocols.parse(name).staleness_bound(WORKERS)
     assert staleness["max"] <= (math.inf if bound is None else bound)
     cautious = bound is not None and bound <= 1
