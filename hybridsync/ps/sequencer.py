@@ -275,8 +275,12 @@ class Sequencer:
         for unit in units:
             earlier = by_unit.get(unit)
             if earlier is not None and (not earlier.decided or self.is_same(push, earlier)):
-                other = earlier.push.worker != push.worker  # it waits for that one, which is not to wait for it
-                return earlier, self._idle(push) if other else iter(())
+                if earlier.push.worker == push.worker:
+                    return earlier, iter(())
+                if earlier.reply is not None:  # held, but nobody waits for it: the update may need more pushes to come
+                    reply = PushReply(self.sequence, duplicate=True)
+                    return Ticket(push, None, reply, decided=True), self._pass_by(push)
+                return earlier, self._idle(push)  # it waits for that one, which is not to wait for it
         for unit in units:
             if self._is_settled(unit):
                 return Ticket(push, None, PushReply(self.sequence, duplicate=True), decided=True), self._pass_by(push)
@@ -314,6 +318,7 @@ class Sequencer:
     def _is_settled(self, unit: int) -> bool:
         """Whether a unit was applied or dropped, in this phase or before it."""
         return unit in self._unreported or unit in self._applied or (self._num_dropped > 0 and unit in self.dropped)
+
     def _take(self, push_id: int, push: Push, non_finite: str, at: float) -> Iterator[Decided]:
         if self._joined.get(push.worker) != push.incarnation:
             yield from self._join(push)
