@@ -7,6 +7,7 @@ The very protocols, accounting and switches of a real run, with the time of a cl
 from __future__ import annotations
 
 import dataclasses
+import signal
 import sys
 from pathlib import Path
 
@@ -99,6 +100,7 @@ def simulate_here(console: Console) -> None:
 def main(argv: list[str]) -> int:
     """Simulate what the command line asks for."""
     logging.set_verbosity(logging.WARNING)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a script's shell has it ignored
     try:
         if len(argv) > 1:
             raise ConfigError(f"unexpected argument {argv[1]!r}; every option is written --name=value")

@@ -52,6 +52,8 @@ class Board(Known):
                     broken = broken or f"units {news} are quarantined, of which the state's holder has not heard"
                 if path is Path.SERVER and not all(map(self.is_live, phase.servers)):
                     broken = broken or "a server was lost while the phase was taken up"
+                if path is Path.SERVER and protocols.parse(phase.spec).awaits_workers and self.missing_workers():
+                    broken = broken or f"workers {self.missing_workers()}, who are waited for, were lost before that"
                 if broken:
                     self._break(broken)
             self._condition.notify_all()
@@ -247,7 +249,9 @@ class Board(Known):
     def _note_dropped(self, applied: Sequence[Range], dropped: Iterable[tuple[int, str]]) -> None:
         """Note final drops, and end the run if nothing else comes of it; `applied` are the units beside them."""
         news = [(unit, reason) for unit, reason in dropped if self.ledger.record_dropped(unit)]
-        if diverged := self._divergence.note(applied, news):
+        phase = self._leasing.phase
+        held = protocols.parse(phase.spec).num_answered_early(len(phase.members)) if phase else 0
+        if diverged := self._divergence.note(applied, news, held):
             self.fail(diverged)
 
     def _break(self, reason: str) -> None:

@@ -25,19 +25,27 @@ class Divergence:
     def __init__(self) -> None:
         self._in_a_row = 0
 
-    def note(self, applied: Sequence[Range], dropped: Iterable[tuple[int, str]]) -> Diverged | None:
-        """Take what was reported in one go; returns the error to end the run with, if it has come to that."""
+    def note(
+        self, applied: Sequence[Range], dropped: Iterable[tuple[int, str]], held: int = 0
+    ) -> Diverged | None:
+        """Take what was reported in one go; returns the error to end the run with, if it has come to that.
+
+        Args:
+          applied: units.
+          dropped: units, with the reasons.
+          held: how many finite contributions a server may keep before it applies them.
+        """
         reasons = [(unit, reason) for unit, reason in dropped if reason.startswith(NON_FINITE)]
         if applied:
             self._in_a_row = 0
             return None
         self._in_a_row += len(reasons)
-        if not reasons or self._in_a_row <= MAX_IN_A_ROW:
+        if not reasons or self._in_a_row <= MAX_IN_A_ROW + held:
             return None
         unit, reason = reasons[-1]
         return Diverged(
             f"training has diverged: the contributions of {self._in_a_row} units in a row were not finite, more than "
-            f"{MAX_IN_A_ROW}, and no unit was applied between them; the last was unit {unit}, {reason}. Lower the "
-            "learning rate, limit the gradient with clip=, or look at the loss at that unit; the last "
+            f"{MAX_IN_A_ROW + held}, and no unit was applied between them; the last was unit {unit}, {reason}. Lower "
+            "the learning rate, limit the gradient with clip=, or look at the loss at that unit; the last "
             "checkpoint is finite"
         )

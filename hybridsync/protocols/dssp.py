@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hybridsync.protocols.base import Action, Arrival, ServerRule
-from hybridsync.protocols.server import ServerProtocol
-from hybridsync.protocols.ssp import Gate, check_not_negative
+from hybridsync.protocols.server import ServerProtocol, check_not_negative
+from hybridsync.protocols.ssp import Gate
 
 
 class _Dynamic(Gate):

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hybridsync.protocols.base import Action, Apply, Arrival, Release, ServerRule
-from hybridsync.protocols.server import ServerProtocol
-from hybridsync.protocols.ssp import check_not_negative
+from hybridsync.protocols.server import ServerProtocol, check_not_negative
 
 
 class _Batch(ServerRule):

@@ -37,8 +37,7 @@ from hybridsync.protocols.base import (
     Release,
     ServerRule,
 )
-from hybridsync.protocols.server import ServerProtocol, WaitingRule
-from hybridsync.protocols.ssp import check_not_negative
+from hybridsync.protocols.server import ServerProtocol, WaitingRule, check_not_negative
 
 
 class _Turns(WaitingRule):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hybridsync.errors import PlanError
+from hybridsync.errors import ConfigError, PlanError
 from hybridsync.protocols.base import (
     Action,
     Arrival,
@@ -53,8 +54,7 @@ class ServerProtocol(Protocol):
                 f"{self.name}(max_delay={self.max_delay}) with staleness_rule={self.staleness_rule} says nothing; give "
                 "a max_delay of 1 or more with staleness_rule=cut, or leave it out"
             )
-
-        if not self.compensation >= 0 or (self.compensation and self.staleness_rule not in STRENGTHS):
+        if not 0 <= self.compensation < math.inf or (self.compensation and self.staleness_rule not in STRENGTHS):
             raise PlanError(
                 f"{self.name}(compensation={self.compensation}) with staleness_rule={self.staleness_rule} says "
                 f"nothing; give a positive one with staleness_rule={' or '.join(STRENGTHS)}, or leave it out"
@@ -154,3 +154,14 @@ class WaitingRule(ServerRule):
             self._present.pop(worker, None)
             self.begin(worker)
             self._present[worker] = None
+
+
+def check_not_negative(protocol: str, **values: int) -> None:
+    """Refuse arguments below 0.
+
+    Raises:
+      ConfigError: one is.
+    """
+    for name, value in values.items():
+        if value < 0:
+            raise ConfigError(f"{protocol}({name}={value}) is below 0; give a {name} of 0 or more")

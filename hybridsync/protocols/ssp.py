@@ -20,9 +20,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hybridsync.errors import ConfigError
 from hybridsync.protocols.base import Action, Apply, Arrival, Release, ServerRule
-from hybridsync.protocols.server import ServerProtocol, WaitingRule
+from hybridsync.protocols.server import ServerProtocol, WaitingRule, check_not_negative
 
 
 class Gate(WaitingRule):
@@ -70,17 +69,6 @@ class Gate(WaitingRule):
 
     def _answer(self, workers: list[int]) -> list[Action]:
         return [Release(self._waiting.pop(worker)) for worker in workers]
-
-
-def check_not_negative(spec: str, **values: int) -> None:
-    """Refuse arguments below 0, with which workers would wait for ever.
-
-    Raises:
-      ConfigError: one is.
-    """
-    for name, value in values.items():
-        if value < 0:
-            raise ConfigError(f"{spec}({name}={value}) would wait for ever; give a {name} of 0 or more")
 
 
 @dataclass(frozen=True)

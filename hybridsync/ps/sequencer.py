@@ -263,8 +263,11 @@ class Sequencer:
         for unit in units:
             earlier = by_unit.get(unit)
             if earlier is not None and (not earlier.decided or self.is_same(push, earlier)):
-                other = earlier.push.worker != push.worker  # it waits for that one, which is not to wait for it
-                return earlier, self._idle(push) if other else iter(())
+                if earlier.push.worker == push.worker:
+                    return earlier, iter(())
+                if earlier.reply is not None:  # held, but nobody waits for it: the update may need more pushes to come
+                    return Ticket(push, None, self._repeated(push), decided=True), self._pass_by(push)
+                return earlier, self._idle(push)  # it waits for that one, which is not to wait for it
         for unit in units:
             if self._is_settled(unit):
                 return Ticket(push, None, self._repeated(push), decided=True), self._pass_by(push)

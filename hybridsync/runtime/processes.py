@@ -42,7 +42,7 @@ class Launch:
 
     Raises:
       AddressError: `bind` is not a loopback address.
-      ConfigError: `port` is not a port, or the plan names an unknown protocol.
+      ConfigError: `port` is not a port, the plan names an unknown protocol, or one that cannot work with the workers.
     """
 
     loaded: LoadedConfig
@@ -56,8 +56,10 @@ class Launch:
     argv: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for stage in Plan.parse(self.config.plan).stages:
-            protocols.resolve(stage)
+        members = tuple(range(self.config.workers))
+        for protocol in map(protocols.resolve, Plan.parse(self.config.plan).stages):
+            if protocol.path is protocol.path.SERVER:
+                protocol.server_rule(members)
         try:
             local = self.bind == "localhost" or ipaddress.ip_address(self.bind).is_loopback
         except ValueError:

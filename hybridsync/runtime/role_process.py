@@ -44,6 +44,7 @@ class RoleProcess:
       reports_ended: it has closed its end, so that `report_fd` stays readable.
       error: (message, exit code) that it reported, None if it did not.
       unit: that a worker was computing when it ended; -1 for none, and before it is reaped.
+      other_log: where a former spare process is to write from now on; empty for the others.
     """
 
     def __init__(self, command: Sequence[str], role: str, role_id: int, life: int, log_path: Path) -> None:
@@ -53,6 +54,7 @@ class RoleProcess:
         self.error: tuple[str, int] | None = None
         self.reports_ended = False
         self._log_path = log_path
+        self.other_log = ""
         self._partial = b""
         self.unit = -1
         self._unit_fd = os.memfd_create(f"{role}-{role_id}-unit")
@@ -72,17 +74,23 @@ class RoleProcess:
         if role != "worker":
             environment["JAX_PLATFORMS"] = "cpu"
         self._head_log()
-        with open(log_path, "ab") as log:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=None if role == "chief" else log,
-                stderr=log,
-                env=environment,
-                pass_fds=(report_end, self._unit_fd),
-                start_new_session=True,
-            )
-        os.close(report_end)
+        try:
+            with open(log_path, "ab") as log:
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=None if role == "chief" else log,
+                    stderr=log,
+                    env=environment,
+                    pass_fds=(report_end, self._unit_fd),
+                    start_new_session=True,
+                )
+        except OSError:
+            os.close(self.report_fd)
+            os.close(self._unit_fd)
+            raise
+        finally:
+            os.close(report_end)
         self.pid = self._process.pid
         self.pidfd = os.pidfd_open(self.pid)
 
@@ -96,10 +104,11 @@ class RoleProcess:
     def take_place(self, role_id: int, life: int, log_path: Path) -> None:
         """Give a spare process its place; with its spec it goes on in that place's log."""
         self.role_id, self.life, self._log_path = role_id, life, log_path
+        self.other_log = str(log_path.absolute())
         self._head_log()
 
     def _head_log(self) -> None:
-        with open(self._log_path, "ab") as log:
+        with contextlib.suppress(OSError), open(self._log_path, "ab") as log:  # a full disk ends no run
             log.write(f"--- {self.name}, life {self.life}\n".encode())
 
     def send_spec(self, spec: child.RoleSpec) -> None:

@@ -38,6 +38,7 @@ from hybridsync.runtime.world import Service, start_service
 
 _TICK_SECS = 1.0
 _KILL_SECS = 5.0
+_SPARE_RETRY_SECS = 60.0
 _CHIEF_CODES = (EXIT_COMPLETED, EXIT_REFUSED, EXIT_FAILED, EXIT_PREEMPTED)
 _KILLED_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
 _RESUME = "run the same command again: it resumes from the last commit"
@@ -209,7 +210,7 @@ class Supervisor:
         self._lives[role, role_id] = life
         self._note("role_started", role, role_id, process.pid, reason)
         if self._chief_address:
-            process.send_spec(self._role_spec(process, str(log_path.absolute()) if spare else ""))
+            process.send_spec(self._role_spec(process))
 
     def _log_path(self, role: str, place: str) -> Path:
         return self._spec.workdir / "logs" / f"{role}-{place}.log"
@@ -222,7 +223,11 @@ class Supervisor:
             self._spare, self._spare_at = None, now + self._spec.spare_secs
         if self._spare is None and now >= self._spare_at and not (self._over or self._num_signals):
             command = [*self._spec.command, *self._spec.argv]
-            self._spare = RoleProcess(command, "worker", SPARE, 0, self._log_path("worker", "spare"))
+            try:
+                self._spare = RoleProcess(command, "worker", SPARE, 0, self._log_path("worker", "spare"))
+            except OSError as error:  # the run needs none
+                self._say(f"no spare worker could be started: {error}; it is tried again")
+                self._spare_at = now + _SPARE_RETRY_SECS
 
     def _take_spare(self) -> RoleProcess | None:
         """Return the spare process, unless there is none; the next one is started later."""
@@ -233,7 +238,7 @@ class Supervisor:
             spare = None
         return spare
 
-    def _role_spec(self, process: RoleProcess, log: str = "") -> RoleSpec:
+    def _role_spec(self, process: RoleProcess) -> RoleSpec:
         assert self._service is not None
         return RoleSpec(
             role=process.role,
@@ -246,7 +251,7 @@ class Supervisor:
             num_servers=self._spec.num_servers,
             host=self._spec.host,
             num_devices=self._spec.num_devices,
-            log=log,
+            log=process.other_log,
         )
 
     def _heed(self, process: RoleProcess, report: dict[str, Any]) -> None:

@@ -149,6 +149,10 @@ PLAN = [
     Given("shares below the whole", ("--plan=bsp:60%,asp:30%",),
         "plan 'bsp:60%,asp:30%': the shares sum to 90 %, not 100 %; change a share, or leave the last one out to take "
         "the rest"),
+    Given("more pushes than workers", ("--plan=bsp:10%,backup(m=9)",),
+        r"backup\(m=9\) with 2 workers would wait for ever: give an m from 1 to 2, or 0 for 1"),
+    Given("a lead below nothing", ("--plan=ssp(staleness=-1)",),
+        r"ssp\(staleness=-1\) is below 0; give a staleness of 0 or more"),
     Given("nothing left for a stage", ("--plan=bsp:100%,asp",),
         r"plan 'bsp:100%,asp': the shares already sum to 100 %, which leaves nothing for 'asp'; lower a share or "
         "remove that stage"),

@@ -329,6 +329,16 @@ def test_a_restarted_chief_gives_no_units_before_it_knows_what_is_going_on(monke
         assert units_of(waiting.result(timeout=10))[:1] == [4], "it hears of the adoption at once"
 
 
+@pytest.mark.parametrize(("spec", "broken"), [("asp", False), ("ssp", True)])
+def test_a_worker_lost_beside_the_chief_breaks_a_phase_whose_rule_waits_for_it(spec, broken):
+    chief = restarted_chief()
+    phase = replace(phase_of(4, members=(0, 1), servers=(SERVER,), end=WORKLOAD), spec=spec)
+    chief.register(came_back(0, standing(phase), role="server"))
+    chief.register(came_back(0, standing(phase, (0, 4))))
+    chief.adopt(phase, Path.SERVER)
+    assert ("workers [1]" in chief.broken) is broken
+
+
 def test_an_adopted_phase_goes_on_with_the_streams_that_its_workers_have():
     chief = restarted_chief()
     phase = phase_of(4, members=(0, 1), servers=(SERVER,), end=WORKLOAD)

@@ -96,6 +96,12 @@ def test_what_was_dropped_for_another_reason_does_not_count():
     assert divergence.note((), drops(MAX_IN_A_ROW)) is None
 
 
+def test_gradients_that_a_server_may_hold_before_it_applies_them_are_allowed_for():
+    divergence = Divergence()
+    assert divergence.note((), drops(MAX_IN_A_ROW + 63), held=63) is None
+    assert isinstance(divergence.note((), drops(1), held=63), Diverged)
+
+
 def test_the_chief_fails_a_run_that_has_diverged():
     chief = Chief(Ledger(100), 1, "schema", SYSTEM_CLOCK)
     worker, server = chief.register(hello(0)), chief.register(hello(0, role="server"))

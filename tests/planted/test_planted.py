@@ -124,7 +124,7 @@ def preempted_and_resumed(tmp_path) -> None:
 def broken_off(tmp_path) -> None:
     """Phases are broken off among their units; the next one begins from the newest state."""
     trainer = tally_trainer("bsp:50%,asp", WORKLOAD, emulation=SLOW)
-    trainer.add_hook(lambda metrics: trainer._chief.break_phase("test"), every=20)
+    trainer.add_hook(lambda metrics: trainer._chief.break_phase("test"), every=7)
     check(trainer.fit())
 
 

@@ -154,3 +154,13 @@ def test_what_a_phase_had_not_told_is_not_told_of_the_next_ones_state():
     sequencer.enter(Phase(Epoch(4, 7), "asp", (0, 1, 2), 0, 100, (), (), 0, "", 1, "", (), "death"))
     applied, dropped, _ = sequencer.drain()
     assert (applied, dropped) == ((), ())
+
+
+def test_a_unit_in_a_push_that_was_answered_and_is_still_held_keeps_nobody_waiting():
+    """Its update may need pushes of those who would wait."""
+    sequencer = serving("gba(batch=3)", members=(0, 1))
+    pushed(sequencer, 0, 4)
+    ticket, updates = pushed(sequencer, 1, 4)
+    assert (ticket.reply and ticket.reply.duplicate, updates) == (True, [])
+    pushed(sequencer, 1, 5)
+    assert pushed(sequencer, 0, 6)[1] == [(4, 5, 6)]

@@ -209,6 +209,18 @@ def test_a_spare_process_takes_the_place_and_the_log_of_a_killed_worker(begin: B
     assert gone(last), "the last spare process outlived the run"
 
 
+def test_a_spare_worker_that_cannot_be_started_ends_no_run(begin: Begin, tmp_path: Path) -> None:
+    (tmp_path / "run" / "logs" / "worker-spare.log").mkdir(parents=True)  # it cannot be opened
+    run = begin(spare_secs=0.05)
+    roles = run.started()
+    os.kill(roles["worker", 1], signal.SIGKILL)
+    assert run.wait_call(call="role_lost")["pid"] == roles["worker", 1]
+    run.spec_of(run.wait_call(call="role_started", role="worker")["pid"])
+    os.kill(roles["chief", 0], signal.SIGUSR2)
+    code, said = run.end()
+    assert code == 0 and said.startswith("no spare worker could be started: "), said
+
+
 def test_a_spare_process_that_ends_is_replaced_and_nobody_is_told(begin: Begin) -> None:
     run = begin(spare_secs=0.1)
     roles = run.started()

@@ -23,6 +23,7 @@ SLOW = Link(1e-4, 1e6)
 OTHERS = [
     *(name for name, cls in sorted(protocols.REGISTRY.items()) if cls.path is Path.SERVER and name != "asp"),
     *("backup(m=1)", "hsp(rho=0.0,stale=2)", "gba(staleness_rule=rate)", "asp(staleness_rule=dc_adaptive)"),
+    "gba(batch=16)",
 ]
 
 
