@@ -378,10 +378,10 @@ def test_a_new_epoch_lets_go_of_a_capture_that_waits_for_a_server():
     asked, go_on = threading.Event(), threading.Event()
 
     class Stopped(Lost):
-        def snapshot(self, epoch, sequence, final):
+        def snapshot(self, epoch, sequence, final, left=()):
             asked.set()
             assert go_on.wait(20)
-            return self._store.snapshot(epoch, sequence, final)
+            return self._store.snapshot(epoch, sequence, final, left)
 
     cluster = Cluster(programs(), 2, wrap=Stopped)
     phase = cluster.enter()
