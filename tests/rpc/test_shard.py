@@ -48,8 +48,8 @@ class FakeStore:
     def forget(self, epoch: Epoch, worker: int, incarnation: int) -> None:
         self.seen.append((epoch, worker, incarnation))
 
-    def snapshot(self, epoch: Epoch, sequence: int, final: bool) -> Capture:
-        self.seen.append((epoch, sequence, final))
+    def snapshot(self, epoch: Epoch, sequence: int, final: bool, left: tuple[int, ...] = ()) -> Capture:
+        self.seen.append((epoch, sequence, final, left))
         return Capture(4, HELD, (), (), self.parameters.nbytes, 0.0, 0.0)
 
     def read(self, capture_id: int, into: np.ndarray) -> None:
@@ -90,8 +90,8 @@ def test_the_primary_drives_a_store(client: ShardClient, store: FakeStore) -> No
     client.apply(EPOCH, updates)
     client.discard(PUSH)
     client.forget(EPOCH, 2, 2**64 - 1)
-    assert client.snapshot(EPOCH, 32, final=True).capture_id == 4
-    assert store.seen == [(EPOCH, updates), PUSH, (EPOCH, 2, 2**64 - 1), (EPOCH, 32, True)]
+    assert client.snapshot(EPOCH, 32, final=True, left=(0, 3)).capture_id == 4
+    assert store.seen == [(EPOCH, updates), PUSH, (EPOCH, 2, 2**64 - 1), (EPOCH, 32, True, (0, 3))]
 
 
 def test_a_block_arrives_whole_and_aligned_and_is_kept_until_it_is_released(

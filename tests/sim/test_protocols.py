@@ -90,7 +90,9 @@ def computed(optimizer, steps: list[list[int]]):
 def test_with_one_worker_every_protocol_of_the_server_path_is_the_plain_loop_bit_for_bit(optimizer):
     expected = fingerprint(computed(optimizer(), [[unit] for unit in range(24)]))
     rules = ("rate", "cut", "dc", "dc_adaptive")
-    for spec in (*SERVED, *(f"{name}(staleness_rule={rule})" for name in SERVED for rule in rules)):
+    shared = [name for name in SERVED if not protocols.parse(name).local]
+    ruled = [f"{name}(staleness_rule={rule})" for name in shared for rule in rules]
+    for spec in (*shared, *ruled, "localsgd(steps=1)", "psplus"):
         assert fingerprint(trained(spec, workers=1, optimizer=optimizer()).final) == expected, spec
 
 
