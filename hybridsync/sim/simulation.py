@@ -187,6 +187,9 @@ def _leave(workdir: Path, world: World) -> None:
     log = FileApplyLog(workdir / APPLY_LOG)
     for entry in world.log:
         log.write(entry)
+        left = world.workdir.ends.get(entry.epoch)
+        if left is not None and left.sequence == entry.sequence:
+            log.leave(left)
     log.flush()
 
 
