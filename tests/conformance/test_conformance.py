@@ -74,7 +74,7 @@ def test_every_unit_is_applied_exactly_once(run, name, plan):
 def test_staleness_is_reported_where_there_is_any(run, name):
     summary, workdir = run(TALLY, name, "workload=80", "emulation.compute_secs=0.01", "telemetry.log_secs=0.05")
     staleness = summary["staleness"]
-    assert 0 <= staleness["mean"] <= staleness["p95"] <= staleness["max"]
+    assert all(0 <= staleness[of] <= staleness["max"] for of in ("mean", "p95"))  # few stale ones: a mean above p95
     bound = protocols.parse(name).staleness_bound(WORKERS)
     assert staleness["max"] <= (math.inf if bound is None else bound)
     cautious = bound is not None and bound <= 1
