@@ -7,8 +7,8 @@ what could not be carried out was never decided. Contributions are opaque here.
 >>> sequencer = Sequencer()
 >>> sequencer.enter(Phase(Epoch(3, 7), "asp", (0, 1), 0, 10, (), (), 0, "", 1, "", (), "start"))
 >>> ticket, decisions = sequencer.offer(Push(Epoch(3, 7), 1, 1, units=(4,), base=0), "gradient", "")
->>> [(decision.units, decision.rate) for decision in decisions], ticket.reply, sequencer.sequence
-([((4,), 1.0)], PushReply(sequence=1, duplicate=False, dropped=''), 1)
+>>> [(decision.units, decision.rate) for decision in decisions], ticket.reply.sequence, sequencer.sequence
+([((4,), 1.0)], 1, 1)
 """
 
 from __future__ import annotations

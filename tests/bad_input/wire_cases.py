@@ -165,11 +165,11 @@ PUSHES = [
         lambda job: job.push(push(-1, incarnation=9)), INVALID, "InvalidMessage",
         "worker 0 pushes unit -1, but epoch 5 issues units 0 to 39; push leased units only"),
     Wire("a push that was applied", lambda job: job.push(push(0), job.contribution(0)), StatusCode.OK, "",
-        "sequence: 1\nduplicate: true\n"),
+        "sequence: 1\nduplicate: true\nsettled: 0\n"),
     Wire("a push that was applied, from its worker's next life", lambda job: job.push(push(0, worker=1)), StatusCode.OK,
-        "", "sequence: 1\nduplicate: true\n", lambda job: job.pull(push(worker=1))),
+        "", "sequence: 1\nduplicate: true\nsettled: 0\n", lambda job: job.pull(push(worker=1))),
     Wire("an applied unit among fresh ones", lambda job: job.push(push(0, 1)), StatusCode.OK, "",
-        "sequence: 1\nduplicate: true\n"),
+        "sequence: 1\nduplicate: true\nsettled: 0\n"),
 ]
 
 SIZES = [

@@ -74,8 +74,7 @@ def test_every_unit_is_applied_exactly_once(run, name, plan):
 def test_staleness_is_reported_where_there_is_any(run, name):
     summary, workdir = run(TALLY, name, "workload=80", "emulation.compute_secs=0.01", "telemetry.log_secs=0.05")
     staleness = summary["staleness"]
-    assert 0 <= staleness["mean"] <= staleness["max"]
-    assert 0 <= staleness["p95"] <= staleness["max"]
+    assert all(0 <= staleness[of] <= staleness["max"] for of in ("mean", "p95"))  # few stale ones: a mean above p95
     protocol = protocols.parse(name)
     bound = protocol.staleness_bound(WORKERS) if protocol.path.is_served else 0
     assert staleness["max"] <= (math.inf if bound is None else bound)

@@ -90,8 +90,8 @@ def test_the_primary_drives_a_store(client: ShardClient, store: FakeStore) -> No
     client.apply(EPOCH, updates)
     client.discard(PUSH)
     client.forget(EPOCH, 2, 2**64 - 1)
-    assert client.snapshot(EPOCH, 32, final=True, left=(0, 2)).capture_id == 4
-    assert store.seen == [(EPOCH, updates), PUSH, (EPOCH, 2, 2**64 - 1), (EPOCH, 32, True, (0, 2))]
+    assert client.snapshot(EPOCH, 32, final=True, left=(0, 3)).capture_id == 4
+    assert store.seen == [(EPOCH, updates), PUSH, (EPOCH, 2, 2**64 - 1), (EPOCH, 32, True, (0, 3))]
 
 
 def test_a_block_arrives_whole_and_aligned_and_is_kept_until_it_is_released(

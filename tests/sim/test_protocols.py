@@ -92,7 +92,8 @@ def computed(optimizer, steps: list[list[int]]):
 def test_with_one_worker_every_protocol_that_pushes_gradients_is_the_plain_loop_bit_for_bit(optimizer):
     expected = fingerprint(computed(optimizer(), [[unit] for unit in range(24)]))
     rules = ("rate", "cut", "dc", "dc_adaptive")
-    for spec in (*PUSHING, *(f"{name}(staleness_rule={rule})" for name in PUSHING for rule in rules)):
+    ruled = [f"{name}(staleness_rule={rule})" for name in PUSHING for rule in rules]
+    for spec in (*PUSHING, *ruled, "localsgd(steps=1)", "psplus"):
         assert fingerprint(trained(spec, workers=1, optimizer=optimizer()).final) == expected, spec
 
 
