@@ -241,7 +241,7 @@ class Manager:
         assert self._phase is not None
         started = self._clock.monotonic()
         self._chief.close_leases()
-        limit = self._pace.limit_secs(self._unit_secs)
+        limit = self._pace.step_limit_secs(self._phase)
         while not self._path.is_served and not self._chief.wait_until(self._is_drained, TICK_SECS):
             self._tick()
             if self._chief.broken:

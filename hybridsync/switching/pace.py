@@ -53,6 +53,10 @@ class Pace:
         """Return how long a step may take of which one usually takes `unit_secs`."""
         return max(self._stuck_secs, STEPS * unit_secs)
 
+    def step_limit_secs(self, phase: Phase) -> float:
+        """Return how long the step under way of a lock-step phase may take; its first one may be compiling."""
+        return self.limit_secs(self.unit_secs(phase)) if self._board.stamps()[0] else FIRST_STEP_SECS
+
     def check(self, phase: Phase) -> None:
         """Give up the members for whom a lock-step phase stands still, by which it breaks.
 
@@ -65,7 +69,7 @@ class Pace:
         if applied != self._moved[1]:
             self._moved = now, applied
             return
-        limit = self.limit_secs(self.unit_secs(phase)) if self._board.stamps()[0] else FIRST_STEP_SECS
+        limit = self.step_limit_secs(phase)
         if now - self._moved[0] <= limit:
             return
         self._moved = now, applied

@@ -53,6 +53,13 @@ def test_lock_step_begins_without_who_comes_late_and_takes_it_in_when_it_comes()
     assert 2.0 <= entered[1]["t"] < 2.5
 
 
+def test_nobody_is_given_up_whose_step_takes_long_while_somebody_joins() -> None:
+    slow = Scenario(cluster=Cluster(devices=(Device(5.0),)), joins=(Join(3, 22.0),))
+    log = told("bsp", slow)
+    assert [line["members"] for line in log if line["kind"] == "phase_entered"] == [[0, 1, 2], [0, 1, 2, 3]]
+    assert not [line for line in log if line["kind"] == "role_lost"]
+
+
 def test_who_comes_late_to_an_asynchronous_phase_gets_units_then_and_nobody_waits() -> None:
     log = told("asp", LATE)
     assert next(line["t"] for line in log if line["kind"] == "update") < 1.0
