@@ -172,6 +172,28 @@ PUSHES = [
         "sequence: 1\nduplicate: true\nsettled: 0\n"),
 ]
 
+def said(job: Job, method: str, push: Push) -> Any:
+    """Say a word that carries no gradient: Idle, or Ready."""
+    return job.unary("ParameterServer", method, encode(push))
+
+
+WORDS = [
+    case
+    for method in ("Idle", "Ready")
+    for case in (
+        Wire(f"{method} in an epoch that is over", lambda job, to=method: said(job, to, push(1, epoch=Epoch(4, 1))),
+            STALE, "StaleEpoch", "epoch 4 was named, but the server is in epoch 5; ask the chief again"),
+        Wire(f"{method} in a phase that has ended", lambda job, to=method: said(job, to, push(1)), STALE, "StaleEpoch",
+            "epoch 5 has ended; ask the chief for the next phase", end_phase),
+        Wire(f"{method} of a worker that was replaced", lambda job, to=method: said(job, to, push(1)), STALE,
+            "StaleIncarnation", "worker 0 speaks as incarnation 1, but 2 or later is expected; this process ends",
+            replace_worker),
+        Wire(f"{method} of a worker that the run does not have",
+            lambda job, to=method: said(job, to, push(1, worker=9)), DENIED, "UnknownRole",
+            "worker 9 takes no part in epoch 5, its members are 0, 1, 2, 3; register with the chief first"),
+    )
+]
+
 SIZES = [
     Wire("a contribution with a byte too many", lambda job: job.push(push(1), np.zeros(641, np.uint8)), INVALID,
         "SchemaMismatch", f"the buffer has 641 bytes where 640 are expected; {ADVICE}"),
@@ -350,4 +372,4 @@ CHIEF = [
         "the chief keeps the last committed state only and takes no part in epoch 5"),
 ]
 
-WIRE = {"push": PUSHES, "size": SIZES, "state": STATES, "shard": SHARD, "chief": CHIEF}
+WIRE = {"push": PUSHES, "word": WORDS, "size": SIZES, "state": STATES, "shard": SHARD, "chief": CHIEF}
