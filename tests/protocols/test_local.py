@@ -174,7 +174,7 @@ def test_who_is_far_behind_still_moves():
         ("localsgd(scale=-1)", "would climb"),
         ("diloco(outer_rate=0)", "does not descend"),
         ("diloco(outer_momentum=1)", "does not descend"),
-        ("psplus(staleness=-1)", "would wait for ever"),
+        ("psplus(staleness=-1)", "a staleness of 0 or more"),
         ("psplus(modulation=loud)", "schedule, staleness, progress, none"),
     ],
 )
