@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 from pathlib import Path
@@ -100,7 +101,7 @@ def test_a_unit_that_hsp_computes_on_what_a_worker_has_begins_before_the_next_up
     updates = [span.begin for span in spans["server 0"] if span.name == "apply"]
     between = [
         sum(begin <= unit.begin < end for unit in spans["worker 0"] if unit.name == "compute")
-        for begin, end in zip(updates, updates[1:], strict=False)
+        for begin, end in itertools.pairwise(updates)
     ]
     assert max(between) == 2, "the fast worker never computed a unit more while it waited"
 
