@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from hybridsync.clock import Clock
-from hybridsync.messages import Report, Span
+from hybridsync.messages import BESIDE, Report, Span
 from hybridsync.plan import NO_EPOCH, Epoch
 from hybridsync.units import UnitSet
 
@@ -76,11 +76,11 @@ class WorkerRecorder:
             if self._keep_spans:
                 self._spans.append((name, category, started, ended - started, self.epoch.number, 0))
 
-    def beside(self, name: str, category: str, started: float, ended: float) -> None:
+    def beside(self, name: str, started: float, ended: float) -> None:
         """Note a transfer that went on beside the training, which did not wait for it meanwhile."""
         with self._lock:
             if self._keep_spans:
-                self._spans.append((name, category, started, ended - started, self.epoch.number, 0))
+                self._spans.append((name, BESIDE, started, ended - started, self.epoch.number, 0))
 
     def step(self, started: float, ended: float, num_units: int) -> None:
         """Note one completed lock-step step."""

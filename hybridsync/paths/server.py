@@ -194,7 +194,9 @@ class _Worker:
         self.link.idle(self.push_of((), 0))
 
     def pull(self, effect: Pull) -> Version:
+        started = self.clock.monotonic()
         reply, parameters = self.link.pull(self.push_of((), 0))
+        self.recorder.wait("pull", "server", started, self.clock.monotonic())
         return _version(reply, parameters)
 
     def compute(self, effect: Compute) -> Gradient:
@@ -331,8 +333,6 @@ class _LocalWorker(_Worker):
             self._in_hand.remove(unit)
         self.recorder.completed = self.stream.position - len(self._in_hand) - len(self._again)
 
-    def pull(self, effect: Pull) -> Version:
-        return _version(*self._transfer(effect))
 
     def push_pull(self, effect: PushPull) -> Version:
         started = self.clock.monotonic()
@@ -348,7 +348,7 @@ class _LocalWorker(_Worker):
             reply, parameters = self._transfer(effect.effect)
             parameters = jax.tree.map(lambda a: a.copy() if isinstance(a, np.ndarray) else a, parameters)
             name = "pull" if isinstance(effect.effect, Pull) else "push_pull"
-            self.recorder.beside(name, "transfer", started, self.clock.monotonic())
+            self.recorder.beside(name, started, self.clock.monotonic())
             return reply, parameters
 
         self._in_flight, self._begun = self._transfers.submit(transfer), effect.effect

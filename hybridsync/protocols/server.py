@@ -34,7 +34,7 @@ class ServerProtocol(Protocol):
     """A protocol whose workers push gradients to the parameter server, one unit each, and get parameters back.
 
     Args:
-      staleness_rule: what becomes of stale pushes, one of `STALENESS_RULES` (see `protocols/staleness.py`).
+      staleness_rule: what becomes of stale pushes: none, rate, cut, dc or dc_adaptive (see `staleness.py`).
       max_delay: with `cut`, the staleness from which a push is dropped; 0 is the number of workers.
       compensation: with `dc` and `dc_adaptive`, their lambda; 0 is .04 and 2.
     """

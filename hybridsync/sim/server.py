@@ -218,6 +218,8 @@ class Server(Process):
         if self.dead:
             return
         sequencer, world = self.sequencer, self.world
+        if world.watches:
+            world.watch.arrived(self, push)
         try:
             found = world.arithmetic.non_finite(contribution)
             ticket, decisions = sequencer.offer(push, contribution, found, world.loop.now)

@@ -36,6 +36,7 @@ class LocalEngine(ServerEngine):
         self._begun: Any = None
         self._arrival: tuple[Push, PushReply, Any] | None = None
         self._waits = False
+        self._waits_since = 0.0
         self._resume_with: Any = None  # what a lease goes on with that no program asked for
 
     def begin(self) -> None:
@@ -76,7 +77,7 @@ class LocalEngine(ServerEngine):
 
     def Await(self, effect: Any) -> Any:
         assert self._begun is effect.pending, "a transfer is awaited once"
-        self._waits = self._arrival is None
+        self._waits, self._waits_since = self._arrival is None, self.world.loop.now
         return PENDING if self._waits else self._arrived_begun()
 
     def Step(self, effect: Any) -> Any:
@@ -264,6 +265,7 @@ class LocalEngine(ServerEngine):
             afterwards()
 
     def _pulled(self, push: Push, reply: PushReply, parameters: Any, sent: float) -> None:
+        self.recorder.wait("pull", "server", sent, self.world.loop.now)
         self.resume(_version(reply, parameters))
 
     def _pushed(self, push: Push, reply: PushReply, parameters: Any, sent: float) -> None:
@@ -273,10 +275,11 @@ class LocalEngine(ServerEngine):
             self.resume(result)
 
     def _came(self, push: Push, reply: PushReply, parameters: Any, sent: float) -> None:
-        self.recorder.beside("push_pull" if push.units else "pull", "transfer", sent, self.world.loop.now)
+        self.recorder.beside("push_pull" if push.units else "pull", sent, self.world.loop.now)
         self._arrival = push, reply, parameters
         if self._waits:
             self._waits = False
+            self.recorder.wait("await", "server", self._waits_since, self.world.loop.now)
             result = self._arrived_begun()
             if result is not PENDING:
                 self.resume(result)

@@ -265,6 +265,7 @@ class ServerEngine(Engine):
     def Pull(self, effect: Any) -> Any:
         worker = self.worker
         push = self._push = Push(self.phase.epoch, worker.id, worker.incarnation, (), 0)
+        self._sent_at = self.world.loop.now
         self._send(worker.id, 0, self._server.pull, push, self._answered)
         return PENDING
 
@@ -326,8 +327,8 @@ class ServerEngine(Engine):
             self._is_served(answer)
             return
         push, world = self._push, self.world
+        self.recorder.wait("push_pull" if push.units else "pull", "server", self._sent_at, world.loop.now)
         if push.units:
-            self.recorder.wait("push_pull", "server", self._sent_at, world.loop.now)
             self.recorder.completed = self.allotment.position
             if world.watches:
                 world.watch.pushed(push, answer)

@@ -82,6 +82,9 @@ class Watch:
     def fenced(self, server: Process, worker: int, incarnation: int) -> None:
         """A server is told to refuse a worker's processes up to `incarnation`."""
 
+    def arrived(self, server: Process, push: Push) -> None:
+        """A push has come to a server."""
+
     def acknowledged(self, server: Process, push: Push, reply: PushReply) -> None:
         """A server answers a push or a pull."""
 

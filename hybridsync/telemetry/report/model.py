@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hybridsync.messages import BESIDE
 from hybridsync.telemetry.report.incidents import Incident, incidents
 from hybridsync.telemetry.report.scales import Point
 
@@ -278,11 +279,14 @@ def _stalls(record: Record, phases: Sequence[PhaseBar]) -> tuple[Stall, ...]:
 
 
 def _busy(trace: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Return each worker's seconds by span name; what a span encloses is counted once, as the inner one."""
+    """Return each worker's seconds by span name; what a span encloses is counted once, as the inner one.
+
+    What went on beside the training took none of them.
+    """
     names = {row["pid"]: row["args"]["name"] for row in trace if row["name"] == "process_name"}
     rows: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for span in trace:
-        if span["ph"] == "X" and names.get(span["pid"], "").startswith("worker"):
+        if span["ph"] == "X" and span["cat"] != BESIDE and names.get(span["pid"], "").startswith("worker"):
             rows[names[span["pid"]]].append(span)
     return {role: _own_secs(rows[role]) for role in sorted(rows, key=lambda role: int(role.split()[-1]))}
 

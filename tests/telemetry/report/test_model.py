@@ -110,6 +110,15 @@ def test_time_inside_another_span_counts_once(tmp_path: Path) -> None:
     assert {kind: round(secs, 3) for kind, secs in busy["worker 0"].items()} == {"step": 0.25, "compute": 0.75}
 
 
+def test_a_transfer_beside_the_computing_is_no_time_of_the_worker(tmp_path: Path) -> None:
+    story = Story(tmp_path / "run")
+    story.start()
+    story.phase("psplus", 0, "start")
+    story.spans(0, Span("compute", "server", 105.0, 1.0, 1, 1), Span("push_pull", "transfer", 105.25, 0.5, 1, 0))
+    story.finish()
+    assert {kind: round(secs, 3) for kind, secs in _model(story.workdir).busy["worker 0"].items()} == {"compute": 1.0}
+
+
 def test_a_phase_that_was_cut_off_lasts_until_its_lifes_last_line_and_the_run_is_unfinished(tmp_path: Path) -> None:
     story = Story(tmp_path / "run")
     story.start()

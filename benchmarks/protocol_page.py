@@ -1,0 +1,132 @@
+"""Writes what is made of `docs/protocols.md`: `python -m benchmarks.protocol_page`.
+
+The page is written by hand, but for the blocks between `<!-- made: NAME -->` and `<!-- end -->`: of each protocol its
+figure, its parameters with the defaults of the code and what an update of it is; and a table of what all of them come
+to on the figures' cluster. A test holds page and figures against what this makes now.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.protocol_figure import draw
+from benchmarks.protocol_timeline import NUM_WORKERS, Cost, cost_of, timeline_of
+from hybridsync import protocols
+from hybridsync.protocols import base
+from hybridsync.protocols.server import ServerProtocol
+
+ORDER = (
+    *("bsp", "bsp_server", "backup", "asp", "ssp", "dssp", "gba", "hsp", "psplus"),
+    *("localsgd", "diloco", "preduce", "adpsgd"),
+)
+"""Of the page: from lock-step to groups, neighbours together."""
+SHOWN = {"localsgd": "localsgd(steps=4)", "diloco": "diloco(steps=4)"}
+"""What a figure shows where rounds of the default would fill it."""
+SHOWN_SECS = 2.0
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+PAGE = DOCS / "protocols.md"
+BLOCK = re.compile(r"(<!-- made: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def figure_of(name: str) -> str:
+    """Return the SVG of a protocol."""
+    return draw(timeline_of(SHOWN.get(name, name), SHOWN_SECS), SHOWN_SECS)
+
+
+def refreshed(page: str) -> str:
+    """Return the page with its made blocks as the code is now."""
+    return BLOCK.sub(lambda block: f"{block[1]}{_made(block[2])}\n{block[3]}", page)
+
+
+def _made(name: str) -> str:
+    if name == "costs":
+        return _costs()
+    if name == "rules":
+        return _parameters(ServerProtocol, _fields(ServerProtocol))
+    protocol = protocols.parse(name)
+    own = [field for field in _fields(protocol) if field.name not in _shared()]
+    parts = [f"![what four workers do under {name}](figures/{name}.svg)", _update(protocol)]
+    if own:
+        parts.append(_parameters(type(protocol), own))
+    return "\n\n".join(parts)
+
+
+def _update(protocol: base.Protocol) -> str:
+    """Return what an update is with the workers of the figures, by the protocol's own words."""
+    units, bound = protocol.units_per_update(NUM_WORKERS), protocol.staleness_bound(NUM_WORKERS)
+    rate = f"{protocol.rate(units, NUM_WORKERS):g} η"
+    if protocol.path is base.Path.GROUP:
+        return f"With {NUM_WORKERS} workers: each steps by one unit at {rate}, on a replica of its own."
+    who = f"workers step at {rate}" if protocol.local else f"the optimizer steps at {rate}"
+    stale = "without a bound" if bound is None else f"at most {bound}"
+    return f"With {NUM_WORKERS} workers: {units} unit{'s' * (units > 1)} an update, {who}, staleness {stale}."
+
+
+def _parameters(cls: type, fields: Iterable[dataclasses.Field[Any]]) -> str:
+    told = _told(cls)
+    rows = [f"| `{field.name}` | `{_written(field.default)}` | {told[field.name]} |" for field in fields]
+    return "\n".join(["| parameter | default | meaning |", "|---|---|---|", *rows])
+
+
+def _fields(value: Any) -> tuple[dataclasses.Field[Any], ...]:
+    return dataclasses.fields(value)
+
+
+def _shared() -> set[str]:
+    """Return the names of the parameters that all protocols share whose workers push gradients."""
+    return {field.name for field in _fields(ServerProtocol)}
+
+
+def _written(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _told(cls: type) -> dict[str, str]:
+    """Return what a class's docstring says of each of its arguments."""
+    text = inspect.getdoc(cls) or ""
+    arguments = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", text, re.DOTALL | re.MULTILINE)
+    found: dict[str, str] = {}
+    name = ""
+    for line in (arguments[1] if arguments else "").splitlines():
+        began = re.match(r" {2,6}(\w+): (.*)", line)
+        if began:
+            name, found[began[1]] = began[1], began[2]
+        elif line.strip():
+            found[name] += f" {line.strip()}"
+    return {name: said.rstrip(".") for name, said in found.items()}
+
+
+def _costs() -> str:
+    costs = {name: cost_of(name) for name in ORDER}
+    head = [
+        "| plan | units/s | beside `bsp` | most stale (bound) | moved a unit | dropped |",
+        "|---|---|---|---|---|---|",
+    ]
+    return "\n".join([*head, *(_row(name, cost, costs["bsp"]) for name, cost in costs.items())])
+
+
+def _row(name: str, cost: Cost, bsp: Cost) -> str:
+    bound = protocols.parse(name).staleness_bound(NUM_WORKERS)
+    stale = "replicas" if cost.staleness is None else f"{cost.staleness} ({'none' if bound is None else bound})"
+    rate, beside = f"{cost.units_per_sec:.1f}", f"{cost.units_per_sec / bsp.units_per_sec:.2f}x"
+    return f"| `{name}` | {rate} | {beside} | {stale} | {cost.traffic:.2f} P | {100 * cost.dropped:.0f} % |"
+
+
+def main() -> int:
+    """Write the figures, and the page's made blocks."""
+    (DOCS / "figures").mkdir(exist_ok=True)
+    for name in ORDER:
+        (DOCS / "figures" / f"{name}.svg").write_text(figure_of(name), encoding="utf-8")
+    PAGE.write_text(refreshed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    print(f"{PAGE} and {len(ORDER)} figures beside it")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

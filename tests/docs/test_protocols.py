@@ -1,0 +1,123 @@
+"""docs/protocols.md says of every protocol what the code does."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from benchmarks.protocol_page import DOCS, ORDER, PAGE, SHOWN, figure_of, refreshed
+from benchmarks.protocol_timeline import NUM_WORKERS, cost_of, timeline_of
+from hybridsync import protocols
+from hybridsync.plan import Plan
+from hybridsync.protocols.base import Path
+from hybridsync.protocols.server import STALENESS_RULES, ServerProtocol
+
+TEXT = PAGE.read_text(encoding="utf-8")
+NAMES = sorted(protocols.REGISTRY)
+ROWS = {
+    cells[0].strip("`"): cells
+    for cells in ([cell.strip() for cell in line.strip("| \n").split(" | ")] for line in TEXT.splitlines())
+    if len(cells) == 6 and cells[0].startswith("`")
+    if "x" not in cells[2] or "units" in cells[2]
+}
+"""The first table's rows; those of the second have a ratio in the third cell."""
+MOST_BYTES = 25_000
+
+
+def test_every_protocol_has_its_row_its_section_and_its_figure_and_nothing_else_has() -> None:
+    assert sorted(ORDER) == NAMES == sorted(ROWS)
+    assert re.findall(r"^### (\w+)$", TEXT, re.MULTILINE) == list(ORDER)
+    assert sorted(path.stem for path in (DOCS / "figures").glob("*")) == NAMES
+    assert re.findall(r"\]\(figures/(\w+)\.svg\)", TEXT) == list(ORDER)
+
+
+def test_parameters_defaults_and_the_table_of_costs_are_those_of_the_code_now() -> None:
+    assert refreshed(TEXT) == TEXT, "run python -m benchmarks.protocol_page, and review the difference"
+
+
+def test_a_default_that_the_page_does_not_know_would_be_noticed() -> None:
+    assert "| `staleness` | `3` |" in TEXT
+    assert refreshed(TEXT.replace("| `staleness` | `3` |", "| `staleness` | `4` |")) == TEXT
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_figure_is_what_is_drawn_now_small_and_for_light_and_dark(name: str) -> None:
+    svg = (DOCS / "figures" / f"{name}.svg").read_text(encoding="utf-8")
+    assert svg == figure_of(name), "run python -m benchmarks.protocol_page, and look at the figure"
+    assert len(svg) < MOST_BYTES
+    assert "prefers-color-scheme:dark" in svg
+    assert ElementTree.fromstring(svg).get("aria-label", "").startswith(SHOWN.get(name, name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_rows_bound_and_traffic_are_those_of_the_protocol(name: str) -> None:
+    _, _, stale, moved, _, _ = ROWS[name]
+    protocol, cost = protocols.parse(name), cost_of(name)
+    bound = protocol.staleness_bound(NUM_WORKERS)
+    if protocol.path is Path.GROUP:
+        assert (stale, cost.staleness) == ("own replicas", None)
+    else:
+        assert stale.split()[-1] == ("none" if bound is None else str(bound))
+        assert bound is None or cost.staleness <= bound
+    low, high = re.search(r"(?:^|, )([\d.]+)(?: to ([\d.]+))? P(?!\w| /)", moved).groups()
+    computed = 1 - cost.dropped
+    assert 0.97 * float(low) <= cost.traffic * computed <= 1.12 * float(high or low)
+
+
+def test_every_plan_of_the_page_can_be_run() -> None:
+    plans = re.findall(r'--(?:plan|compare)="([^"]+)"', TEXT) + re.findall(r"`([a-z_]+\([a-z_]+=\w+\))`", TEXT)
+    assert len(plans) >= 4
+    for plan in (each for several in plans for each in several.split(";")):
+        for stage in Plan.parse(plan.strip()).stages:
+            protocols.resolve(stage)
+
+
+def test_the_readmes_table_has_every_protocol_and_defaults_of_the_code() -> None:
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    table = readme[readme.index("| name | what it waits for |") : readme.index("`docs/protocols.md` helps")]
+    named = [cell for line in table.splitlines()[2:] for cell in line.split("|")[1:2]]
+    assert sorted(name for cell in named for name in re.findall(r"`(\w+)`(?! ?\w*\))", cell) if name != "m") == NAMES
+    for cell in named:
+        holders = [protocols.parse(name) for name in re.findall(r"`(\w+)`", cell) if name in NAMES]
+        for key, value in re.findall(r"(\w+)=([\w.]+)", cell):
+            defaults = {str(getattr(holder, key)) for holder in holders if hasattr(holder, key)}
+            assert defaults == {value}, f"{cell}: {key}"
+
+
+def test_the_staleness_rules_and_whom_they_compose_with_are_all_there() -> None:
+    rules = TEXT[TEXT.index("## Staleness rules") : TEXT.index("## Switching")]
+    assert tuple(re.findall(r"^\| `(\w+)` \| (?!`)", rules, re.MULTILINE)) == STALENESS_RULES[1:]
+    named = re.search(r"push gradients \((.*?)\)", rules, re.DOTALL)[1]
+    assert sorted(re.findall(r"`(\w+)`", named)) == [
+        name for name in NAMES if issubclass(protocols.REGISTRY[name], ServerProtocol)
+    ]
+
+
+def test_a_timeline_has_every_workers_units_one_behind_another() -> None:
+    for name in ("psplus", "bsp", "adpsgd"):
+        stretches = timeline_of(name, 1.0).stretches
+        for worker in range(NUM_WORKERS):
+            computed = [each for each in stretches if each.worker == worker and each.kind == "compute"]
+            assert len(computed) >= 2
+            assert all(one.end <= two.begin + 1e-9 for one, two in itertools.pairwise(computed))
+
+
+def test_the_figure_of_psplus_has_transfers_beside_computing_and_that_of_ssp_none() -> None:
+    beside = {name: _beside(name) for name in ("psplus", "ssp")}
+    assert beside["psplus"] > 20
+    assert beside["ssp"] == 0
+
+
+def _beside(name: str) -> int:
+    """Return how many transfers of a figure begin while their worker computes."""
+    stretches = timeline_of(name, 2.0).stretches
+    return sum(
+        unit.worker == each.worker and unit.begin - 1e-9 <= each.begin < unit.end - 1e-9
+        for each in stretches
+        if each.kind in ("push", "pull") and each.end - each.begin > 1e-6
+        for unit in stretches
+        if unit.kind == "compute"
+    )
