@@ -4,7 +4,7 @@ A dataclass travels as the protobuf message of the same name, each field under i
 
     >>> from hybridsync.messages import LeaseReply
     >>> decode(LeaseReply, encode(LeaseReply(((0, 4),), final=True)))
-    LeaseReply(ranges=((0, 4),), final=True)
+    LeaseReply(ranges=((0, 4),), final=True, meet=False)
 """
 
 from __future__ import annotations

@@ -24,9 +24,9 @@ from tests.trainers import NEVER, events_of, is_exact
 REASON = f"{NON_FINITE}: leaf w, first index [3]"
 
 
-def spoiled(unit_is_bad: Callable[[jax.Array], jax.Array], **options: Any) -> Trainer:
-    """Return a tally whose loss is no number at some units."""
-    whole = tally_task(64)
+def spoiled(unit_is_bad: Callable[[jax.Array], jax.Array], *, entries: int = 64, **options: Any) -> Trainer:
+    """Return a tally whose loss is no number at some units; it has twice as many units to give out as `entries`."""
+    whole = tally_task(entries)
 
     def loss(params, model_state, batch, key):
         value, rest = whole.loss(params, model_state, batch, key)
@@ -62,7 +62,7 @@ def test_lock_step_training_that_has_diverged_ends_the_run(bad_from):
 
 def test_a_run_that_has_diverged_ends_with_the_leaf_and_a_summary(tmp_path):
     with pytest.raises(Diverged, match=r"units in a row .* leaf floats/loss, first index \[\]"):
-        spoiled(lambda unit: unit >= 20, workdir=tmp_path).fit()
+        spoiled(lambda unit: unit >= 20, entries=20_000, workdir=tmp_path).fit()  # until the chief hears of it
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["exit"] == "failed" and "diverged" in summary["error"]
     assert summary["units"]["applied"] == 20

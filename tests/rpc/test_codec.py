@@ -36,7 +36,7 @@ def values(annotation: Any, name: str = "") -> st.SearchStrategy:
     if annotation is str:
         return st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
     if annotation == tuple[int, int]:
-        return st.tuples(st.integers(0, 2**62), st.integers(1, 2**62)).map(lambda pair: (pair[0], sum(pair)))
+        return st.tuples(st.integers(0, 2**62), st.integers(1, 2**62 - 1)).map(lambda pair: (pair[0], sum(pair)))
     if isinstance(annotation, types.UnionType):
         return st.one_of(
             *(st.none() if kind is type(None) else values(kind) for kind in get_args(annotation))
