@@ -1,6 +1,6 @@
 """What each protocol does on one small cluster in virtual time: who computed, pushed, waited and averaged when.
 
-`docs/protocols.md` compares the protocols on it, in figures (`benchmarks/protocol_figures.py`) and in its table.
+`docs/protocols.md` compares the protocols on it, in figures (`benchmarks/protocol_figure.py`) and in its table.
 """
 
 from __future__ import annotations

@@ -32,13 +32,22 @@ def quiet(config: RunConfig) -> RunConfig:
     )
 
 
-def simulated(run: Run, scenario: Scenario, arithmetic: Arithmetic, evaluator: Any = None) -> Summary:
+def simulated(
+    run: Run, scenario: Scenario, arithmetic: Arithmetic, evaluator: Any = None, loop: Loop | None = None
+) -> Summary:
     """Simulate a run to its end, from the configuration's seed.
+
+    Args:
+      run: configuration, plan and task.
+      scenario: the cluster, and what happens to it.
+      arithmetic: what is computed.
+      evaluator: (state, capture) -> what the task measures; None measures nothing.
+      loop: virtual time, fresh; None where nobody else looks at it.
 
     Raises:
       HybridSyncError: the run could not go on.
     """
-    loop = Loop()
+    loop = loop or Loop()
     recorder = Recorder.null(VirtualClock(loop))
     options = {"seed": run.config.seed, "tick_secs": TICK_SECS, "evaluator": evaluator}
     return World(run, scenario, arithmetic, recorder, loop, **options).run()

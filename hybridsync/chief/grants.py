@@ -33,20 +33,36 @@ def worker_grant(
     wanted: int = 1,
     in_hand: int = 0,
     secs: float = WORKER_SECS,
+    all_per_sec: float = 0.0,
 ) -> int:
     """Return the units to grant one worker with a stream of its own: `secs` of its work, shrinking towards the end.
 
-    Guided self-scheduling (Polychronopoulos and Kuck, 1987) with half a share, so that the workers end together
-    although they are not equally fast. One that takes several units at a time gets as many at once, but of the last
-    ones, with those that it has in hand, no more than its share.
+    Guided self-scheduling (Polychronopoulos and Kuck, 1987) with half a share, so that the workers end together. A
+    worker that is slower than the mean of all has a share as small as its part of their rate: an equal one would keep
+    it busy long after the others, and the phase with it. One that takes several units at a time gets as many at once,
+    but of the last ones, with those that it has in hand, no more than its share.
+
+    Args:
+      units_per_sec: of this worker; 0 is not known.
+      room: units of the phase that nobody has.
+      num_workers: of the phase.
+      wanted: units that the worker takes at a time.
+      in_hand: units that it has.
+      secs: of work to hand out, far from the end.
+      all_per_sec: of all workers together; 0 is not known.
 
     >>> worker_grant(units_per_sec=0.0, room=4000, num_workers=4, wanted=50), worker_grant(50.0, 40, 4, wanted=50)
     (50, 10)
     >>> worker_grant(50.0, room=30, num_workers=4, wanted=50, in_hand=10)
     0
+    >>> worker_grant(10.0, room=800, num_workers=4), worker_grant(10.0, room=800, num_workers=4, all_per_sec=160.0)
+    (100, 25)
     """
     ahead = max(1, round(units_per_sec * secs))
-    grant = max(1, min(ahead, room // (2 * num_workers)))
+    share = room // (2 * num_workers)
+    if units_per_sec * num_workers < all_per_sec:
+        share = int(share * num_workers * units_per_sec / all_per_sec)
+    grant = max(1, min(ahead, share))
     if wanted == 1:
         return grant
     return max(0, min(max(grant, wanted), -(-(room + in_hand) // num_workers) - in_hand))

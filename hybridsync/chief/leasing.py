@@ -32,6 +32,7 @@ class Leasing:
         self._open = self._ended = False
         self._streams: dict[str, UnitStream] = {}
         self._rates: dict[str, Rate] = {}
+        self._all_per_sec = 0.0
         self._completed = 0
 
     @property
@@ -44,6 +45,7 @@ class Leasing:
         self.phase, self.path = phase, path
         self._open = self._ended = False
         self._streams, self._rates, self._completed = {}, {}, 0
+        self._all_per_sec = 0.0
 
     def adopt(self, worker: int, ranges: tuple[Range, ...], completed: int) -> None:
         """Go on with a stream that an earlier chief began: `completed` of its units are done."""
@@ -106,7 +108,9 @@ class Leasing:
         """
         if key == MESH:
             completed = max(completed, self._completed)
-        self._rates[key] = self._rates.get(key, Rate()).observe(completed, now)
+        before = self._rates.get(key, Rate())
+        after = self._rates[key] = before.observe(completed, now)
+        self._all_per_sec += after.per_sec - before.per_sec
         stream = self._streams.get(key)
         if key != MESH or stream is None or completed <= self._completed:
             return False
@@ -119,7 +123,8 @@ class Leasing:
         key = f"worker {worker}"
         self.ledger.release(key)
         self._streams.pop(key, None)
-        self._rates.pop(key, None)
+        lost = self._rates.pop(key, None)
+        self._all_per_sec -= lost.per_sec if lost else 0.0
 
     def key_of(self, worker: int) -> str:
         """Return whose stream `worker` takes units from."""
@@ -145,7 +150,7 @@ class Leasing:
             in_hand = self.ledger.holders().get(key, 0) if wanted > 1 else 0
             secs = WORKER_SECS if self.path.is_served else MESH_SECS  # where everybody is waited for at the end
             room = self.ledger.room(phase.end_units)
-            count = worker_grant(rate, room, len(phase.members), wanted, in_hand, secs)
+            count = worker_grant(rate, room, len(phase.members), wanted, in_hand, secs, self._all_per_sec)
         ranges = self.ledger.lease(key, count, phase.end_units)
         if ranges and not self.first_leased:
             self.first_leased = now

@@ -1,4 +1,8 @@
-"""Carries messages in virtual time: ports that are shared, latency, and what a scenario does to messages."""
+"""Carries messages in virtual time: ports that are shared, latency, and what a scenario does to messages.
+
+Transfers through a shared port come one after another. What has no bytes worth counting, a grant or a refusal, has its
+own connection, whose packets come between those of the transfers under way: it does not wait behind them.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +44,12 @@ class Network:
         self.num_bytes = 0
 
     def to_server(self, worker: int, num_bytes: int, call: Callable[..., object], *args: Any) -> None:
-        """Carry a transfer of a worker to the servers."""
+        """Carry a transfer of a worker to the servers; a call without bytes waits for no transfer of another's."""
         now, free_at = self._loop.now, self._in_free_at
         self.num_bytes += num_bytes
-        shared = self._in_free_at = (now if now > free_at else free_at) + num_bytes / self._servers_rate
+        shared = now
+        if num_bytes:
+            shared = self._in_free_at = (now if now > free_at else free_at) + num_bytes / self._servers_rate
         own = now + num_bytes / self._worker_rate
         if self._longer:
             own = (shared if shared > own else own) + self._longer[worker]
@@ -54,10 +60,11 @@ class Network:
             self._deliver(worker, at, call, args)
 
     def from_server(self, worker: int, ready: float, num_bytes: int, call: Callable[..., object], *args: Any) -> None:
-        """Carry a transfer of the servers, which begins at `ready`, to a worker."""
+        """Carry a transfer of the servers, which begins at `ready`, to a worker; an answer without bytes as a call."""
         self.num_bytes += num_bytes
-        free_at = self._out_free_at
-        shared = self._out_free_at = (ready if ready > free_at else free_at) + num_bytes / self._servers_rate
+        free_at, shared = self._out_free_at, ready
+        if num_bytes:
+            shared = self._out_free_at = (ready if ready > free_at else free_at) + num_bytes / self._servers_rate
         own = ready + num_bytes / self._worker_rate
         at = (shared if shared > own else own) + self._latency
         if self.reliable:

@@ -36,6 +36,16 @@ def test_the_last_units_go_out_one_by_one_so_that_workers_end_together():
     assert handed[-8:] == [1] * 8
 
 
+def test_a_slow_worker_ends_with_the_others_however_slow_it_is():
+    rates, room, free_at = [20.0] * 7 + [4.0], 1600, [0.0] * 8
+    while room:
+        worker = min(range(8), key=free_at.__getitem__)
+        grant = min(room, worker_grant(rates[worker], room, num_workers=8, all_per_sec=sum(rates)))
+        room -= grant
+        free_at[worker] += grant / rates[worker]
+    assert max(free_at) < 1.05 * 1600 / sum(rates)
+
+
 def test_a_rate_follows_a_change_within_seconds():
     rate = Rate()
     for tick in range(50):

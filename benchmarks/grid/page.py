@@ -1,0 +1,92 @@
+"""The page of `benchmarks.protocols`, in the style of `launch.report`: charts and a table for each block. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+
+from benchmarks.grid.aggregate import LOSS, Figures, claims, figures, speed
+from benchmarks.grid.cells import PROTOCOLS, Outcome
+from benchmarks.grid.table import HEAD, NOTE, cells, titled
+from benchmarks.jobs import Row
+from hybridsync.telemetry.report.charts import Chart, Line, draw
+from hybridsync.telemetry.report.figures import NUM_COLORS, STYLES
+from hybridsync.telemetry.report.page import document, heading, section
+from hybridsync.telemetry.report.scales import number
+from hybridsync.telemetry.report.tables import table
+
+TITLE = "Protocols, simulated with real gradients"
+
+
+def page(outcomes: Sequence[Outcome], loss: float = LOSS) -> str:
+    """Return the page of the grid's runs, whole or as far as they are there, as HTML text."""
+    sections = [section("Claims", _claims(claims(outcomes, loss)))]
+    for block, rows in figures(outcomes, loss).items():
+        runs = [run for run in outcomes if (run.cell.straggler, run.cell.link) == block and not run.error]
+        charts = f'<div class="charts">{draw(_losses(runs))}{draw(_accuracies(runs))}</div>'
+        sections.append(section(titled(block), _speeds(rows) + charts + _table(rows)))
+    content = f'<p class="note">{escape(f"{NOTE} Time to the loss: to {loss:g}.")}</p>'
+    faults = "".join(
+        f'<p class="error">{escape(f"{run.cell}: {run.fault}")}</p>' for run in outcomes if run.fault
+    )
+    header = heading(TITLE, "", content + faults, PROTOCOLS, "protocols")
+    return document(TITLE, header, "".join(sections), PROTOCOLS)
+
+
+def _claims(rows: Iterable[Row]) -> str:
+    told = [
+        (
+            len(PROTOCOLS),
+            [
+                escape(row.name.strip()),
+                f"{number(row.figure)} {escape(row.unit)}",
+                escape(f"{row.bound} {row.target:g}"),
+                "met" if row.met else '<span class="error">not met</span>',
+            ],
+        )
+        for row in rows
+    ]
+    return table(["figure", "here", "to reach", ""], told, ["here", "to reach"]) if told else ""
+
+
+def _speeds(rows: Mapping[str, Figures]) -> str:
+    """Return a bar a protocol: its throughput beside the fastest one's."""
+    fastest = max((row.units_per_sec for row in rows.values() if not math.isnan(row.units_per_sec)), default=1.0)
+    bars = ""
+    for name, row in rows.items():
+        ratio = speed(rows, name, "bsp")
+        said = f"{row.units_per_sec:.1f} units/s" + ("" if math.isnan(ratio) else f", {ratio:.2f}x bsp")
+        width = 0.0 if math.isnan(row.units_per_sec) else 100 * row.units_per_sec / fastest
+        at = PROTOCOLS.index(name)
+        bars += (
+            f'<div class="row" data-run="{at}"><p><b>{escape(name)}</b> {escape(said)}</p>'
+            f'<div class="stack"><div class="part k{at % NUM_COLORS}" style="width:{width:.2f}%"></div></div></div>'
+        )
+    return f'<div class="rows">{bars}</div>'
+
+
+def _losses(runs: Sequence[Outcome]) -> Chart:
+    lines = []
+    for at, name in enumerate(PROTOCOLS):
+        first = min((run for run in runs if run.cell.protocol == name), key=lambda run: run.cell.seed, default=None)
+        if first is not None:
+            style = STYLES[at // NUM_COLORS]
+            lines.append(Line(name, at, at % NUM_COLORS, style, first.curve))
+    return Chart("Training loss", "time", lines, note="Of the first seed of each protocol.", may_be_log=True)
+
+
+def _accuracies(runs: Sequence[Outcome]) -> Chart:
+    lines = []
+    for at, name in enumerate(PROTOCOLS):
+        mine = [run for run in runs if run.cell.protocol == name]
+        points = sorted((run.seconds, run.accuracy) for run in mine if run.seconds is not None)
+        if points:
+            lines.append(Line(name, at, at % NUM_COLORS, "dots", points))
+    note = "A dot a seed: when the whole workload was done, and the accuracy of the held-out set then."
+    return Chart("Final accuracy", "time", lines, note=note, from_zero=False)
+
+
+def _table(rows: Mapping[str, Figures]) -> str:
+    told = [(PROTOCOLS.index(name), [escape(cell) for cell in cells(rows, name)]) for name in rows]
+    return table(HEAD, told, HEAD[1:-1])
