@@ -7,18 +7,25 @@
                          start the next unit on w_t, else wait
 
 No two transfers contend: each has the whole link, so that the first gradients are in, and their workers free, long
-before the last. The wait is predicted by the rule from the calls that it saw: T_compute of a worker from its last
-answer to its READY, T_transfer from its grant to its push; the transfers that are still to come are laid one behind
-another. Without an estimate nobody computes stale; with one worker there is never anything to wait for. A stale
-gradient is in the next update for certain, so staleness is at most 1. It pays where n * T_transfer is not small against
-T_compute.
+before the last. The wait ends when w_{t+1} has arrived, for one worker after another in the order of their gradients.
+It is predicted by the rule from the calls that it saw: T_compute of a worker from its last answer to its READY, the
+shortest of four, T_transfer from its grant to its push; the transfers that are still to come are laid one behind
+another. Without an estimate nobody computes stale, nor does who brought the last gradient: its wait is over. A stale
+gradient is in the next update for certain, so staleness is at most 1.
+
+The transfers of `bsp_server` stagger its workers, so that a round takes T_compute + n * T_transfer there. Here, with S
+= 1 and equal workers, one half comes to compute stale in each round and the other half in the next: while those who
+have w_{t+1} compute, the others' gradients pass, and a round takes about T_compute + n * T_transfer / 2; a larger S
+saves the wait of who was stale before. It pays where n * T_transfer is not small against T_compute.
 
 Source: Li, Huang et al., "Hybrid synchronous parallelism ...", ICPP 2022 (doi 10.1145/3545008.3545024), by its
-abstract. The protocol is a reconstruction, and so are rho = 1, S = 1 and the prediction.
+abstract. The protocol is a reconstruction, and so are rho = 0.5, S = 2 and the prediction.
 """
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -39,6 +46,9 @@ from hybridsync.protocols.base import (
 )
 from hybridsync.protocols.server import ServerProtocol, WaitingRule, check_not_negative
 
+SHORTEST_OF = 4
+"""Of so many times from an answer to READY the shortest holds the least of the answer's own transfer."""
+
 
 class _Turns(WaitingRule):
     """Grants one transfer at a time, and makes an update of the gradients of all who are awaited.
@@ -58,6 +68,7 @@ class _Turns(WaitingRule):
         self._waiting: dict[int, int] = {}
         self._in_a_row = dict.fromkeys(members, 0)
         self._answered_at: dict[int, float] = {}
+        self._taken: dict[int, deque[float]] = {}
         self._compute_secs: dict[int, float] = {}
         self._transfer_secs: dict[int, float] = {}
         self._now = 0.0
@@ -67,7 +78,9 @@ class _Turns(WaitingRule):
         self._enter(worker)
         self._ready[worker] = at
         if worker in self._answered_at:
-            self._compute_secs[worker] = at - self._answered_at[worker]
+            taken = self._taken.setdefault(worker, deque(maxlen=SHORTEST_OF))
+            taken.append(at - self._answered_at[worker])
+            self._compute_secs[worker] = min(taken)
         return self.settle()
 
     def on_join(self, worker: int) -> list[Action]:
@@ -80,7 +93,9 @@ class _Turns(WaitingRule):
 
     def forget(self, worker: int) -> None:
         self._end_turn(worker)
-        for known in (self._held, self._waiting, self._answered_at, self._compute_secs, self._transfer_secs):
+        for known in (
+            self._held, self._waiting, self._answered_at, self._taken, self._compute_secs, self._transfer_secs
+        ):
             known.pop(worker, None)
 
     def take(self, arrival: Arrival) -> list[Action]:
@@ -127,27 +142,31 @@ class _Turns(WaitingRule):
             self._granted = None
 
     def _computes_stale(self, worker: int) -> bool:
-        own, wait = self._compute_secs.get(worker), self._wait_secs()
-        if own is None or not wait or self._in_a_row[worker] >= self._stale:
+        own = self._compute_secs.get(worker)
+        if own is None or self._in_a_row[worker] >= self._stale:
             return False
-        return wait >= self._rho * own
+        wait = self._wait_secs()
+        return wait is not None and wait >= self._rho * own
 
     def _wait_secs(self) -> float | None:
-        """Return how long the next update is expected to take from now on; None where that is not known."""
+        """Return how long the next update is expected to take to reach who waits last; None: unknown, or now."""
         comes: list[tuple[float, int]] = []
-        for worker in self.awaited:
-            if worker in self._held:
+        for other in self.awaited:
+            if other in self._held:
                 continue
-            if worker in self._ready:
-                comes.append((self._now, worker))
-            elif worker in self._compute_secs and worker in self._transfer_secs:
-                comes.append((self._answered_at[worker] + self._compute_secs[worker], worker))
+            if other in self._ready:
+                comes.append((self._now, other))
+            elif other in self._compute_secs and other in self._transfer_secs:
+                comes.append((self._answered_at[other] + self._compute_secs[other], other))
             else:
                 return None
+        if not comes:
+            return None
         end = self._now
-        for at, worker in sorted(comes):
-            end = max(end, at) + self._transfer_secs.get(worker, 0.0)
-        return end - self._now
+        for at, other in sorted(comes):
+            end = max(end, at) + self._transfer_secs.get(other, 0.0)
+        answers = math.fsum(self._transfer_secs.get(waiting, 0.0) for waiting in self._waiting)
+        return end + answers - self._now
 
 
 @dataclass(frozen=True)
@@ -159,8 +178,8 @@ class Hsp(ServerProtocol):
       stale: units that a worker may compute stale in a row; 0 is never.
     """
 
-    rho: float = 1.0
-    stale: int = 1
+    rho: float = 0.5
+    stale: int = 2
     name: ClassVar[str] = "hsp"
     awaits_workers: ClassVar[bool] = True
 

@@ -256,9 +256,8 @@ class Server(Process):
         answer = self.sequencer.answer(push.worker, answer)
         self._hand(push)
         ready = self._busy_until if self._busy_until > world.loop.now else world.loop.now
-        world.network.from_server(
-            push.worker, ready, world.arithmetic.sizes.parameters, reply, answer, self._parameters
-        )
+        num_bytes = 0 if answer.sequence == push.base else world.arithmetic.sizes.parameters  # or: as it had them
+        world.network.from_server(push.worker, ready, num_bytes, reply, answer, self._parameters)
 
     def _release(self) -> None:
         """Answer the pushes that nobody has to wait for any more."""
