@@ -146,7 +146,7 @@ class Leasing:
             secs = WORKER_SECS if self.path.is_served else MESH_SECS  # where everybody is waited for at the end
             room = self.ledger.room(phase.end_units)
             count = worker_grant(rate, room, len(phase.members), wanted, in_hand, secs)
-        ranges = self.ledger.lease(key, count, phase.end_units)
+        ranges = self.ledger.lease(key, count, phase.end_units, stream.ranges(0, len(stream)))
         if ranges and not self.first_leased:
             self.first_leased = now
         stream.extend(ranges)

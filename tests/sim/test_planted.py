@@ -86,9 +86,9 @@ def reuses_a_lease(patch):
     """Units go out twice, and who pushes them second is not recognised."""
     original, given = Ledger.lease, {}
 
-    def lease(self, holder, count, limit):
+    def lease(self, holder, count, limit, had):
         earlier = given.pop(id(self), None)
-        ranges = earlier if earlier and count else original(self, holder, count, limit)
+        ranges = earlier if earlier and count else original(self, holder, count, limit, had)
         if not earlier and ranges:
             given[id(self)] = ranges
         return ranges
