@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from hybridsync.chief.grants import MESH_SECS, WORKER_SECS, Rate, mesh_grant, worker_grant
 from hybridsync.chief.ledger import Ledger
-from hybridsync.errors import StaleEpoch
+from hybridsync.errors import NotRegistered, StaleEpoch
 from hybridsync.messages import LeaseReply, LeaseRequest
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.protocols.base import Path
@@ -46,10 +46,15 @@ class Leasing:
         self._streams, self._rates, self._completed = {}, {}, 0
 
     def adopt(self, worker: int, ranges: tuple[Range, ...], completed: int) -> None:
-        """Go on with a stream that an earlier chief began: `completed` of its units are done."""
-        key = self.key_of(worker)
-        stream = self._streams[key] = UnitStream(ranges)
-        self.ledger.adopt(key, stream.ranges(completed, len(stream)))
+        """Go on with a stream that an earlier chief began: `completed` of its units are done.
+
+        An older word than what is known of that stream changes nothing.
+        """
+        key, stream = self.key_of(worker), UnitStream(ranges)
+        if len(stream) > len(self._streams.get(key, ())):
+            self.ledger.release(key)
+            self._streams[key] = stream
+            self.ledger.adopt(key, stream.ranges(completed, len(stream)))
 
     def open(self) -> None:
         """Let units go out."""
@@ -85,10 +90,16 @@ class Leasing:
 
         Raises:
           StaleEpoch: the caller is in another phase.
+          NotRegistered: it has units of this phase that this chief has not heard of: it has not said where it stands.
         """
         phase = self.expect(request.epoch)
         key = self.key_of(request.worker)
         stream = self._streams.setdefault(key, UnitStream())
+        if self._open and request.known > len(stream):  # what extended that stream would never reach the caller
+            raise NotRegistered(
+                f"worker {request.worker} has {request.known} units of epoch {request.epoch}, this chief knows of "
+                f"{len(stream)}; register and call again"
+            )
         self.note_progress(key, request.completed, now)
         if request.known >= len(stream) and self._open:
             self._extend(key, stream, phase, request.wanted, now)

@@ -133,6 +133,11 @@ def test_a_replay_refuses_a_log_with_a_gap():
         replay([first, dataclasses.replace(first, sequence=3, base=1)], {}, phases)
 
 
+def test_workers_that_a_restarted_chief_hears_of_late_get_the_units_that_it_gives_them():
+    """They were cut off while it took the phase up: their streams are longer than it knows."""
+    assert try_seed(1985).exit == "completed"
+
+
 def outcome_of(plan: str, costs: Costs, *deaths: Death, units: int = 40, unit_secs: float = 0.05) -> Outcome:
     """Run one worker and one server behind a slow link, of whom some die."""
     cluster = Cluster((Device(unit_secs),), worker_link=SLOW, server_link=SLOW, costs=costs)
