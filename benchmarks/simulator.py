@@ -9,7 +9,9 @@ pushed, answered) and one lognormal draw. The last line is JSON.
 On two cores that others used as well, in the middle of such a run, each of six seconds of virtual time: 35,000 units a
 second (30,000 to 39,000), where it was 29,000 (26,000 to 35,000) before the work for a unit was cut. A unit took 2,088
 bytecodes in 71 Python calls, and takes 1,708 in 52. The server's decision about a push (`ps/sequencer.py`, which is the
-real one) is about a third of them.
+real one) is about a third of them. Sampled, no function has more than a tenth of the time: taking calls off the heaps
+10 %, making values 9 %, the chief's sets of units 8 % in all, every other one below 4 %; eight workers instead of 1,024
+make it a third faster at most.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class WorkPort(Protocol):
 
         Raises:
           StaleEpoch, StaleIncarnation: the caller is out of date.
-          NotRegistered: this chief does not know the worker.
+          NotRegistered: this chief does not know the worker, or not of all the units that it has.
         """
         ...
 

@@ -14,7 +14,7 @@ from hybridsync.chief.intake import Intake
 from hybridsync.chief.known import Known
 from hybridsync.chief.membership import HEARTBEAT_SECS, Member, Membership
 from hybridsync.errors import HybridSyncError, PhaseBroken
-from hybridsync.messages import NON_FINITE, Capture, RoleEvent
+from hybridsync.messages import NON_FINITE, Capture, RoleEvent, Standing
 from hybridsync.plan import NO_EPOCH, Phase
 from hybridsync.protocols.base import Path
 from hybridsync.units import Range, UnitSet
@@ -42,11 +42,8 @@ class Board(Known):
                 if not broken:
                     self.ledger.restore(phase.applied, phase.dropped)
                 for (role, role_id), standing in self.standings().items():
-                    member = self._workers.get(role_id)
-                    if role == "worker" and member and standing.open and standing.phase.epoch == phase.epoch:
-                        self._here.admitted[role_id] = member.incarnation
-                        if path is Path.SERVER:
-                            self._leasing.adopt(role_id, standing.stream, standing.completed)
+                    if role == "worker":
+                        self._take_up(role_id, standing)
                 left_out = UnitSet(self.ledger.all_dropped(self.ledger.applied().ranges(), ()))
                 if news := left_out.difference(UnitSet(phase.dropped)).ranges():
                     broken = broken or f"units {news} are quarantined, of which the state's holder has not heard"
@@ -241,6 +238,14 @@ class Board(Known):
         return PhaseBroken(f"epoch {self._leasing.epoch} cannot go on: {self._here.broken}")
 
     # --- inside ---
+
+    def _take_up(self, worker: int, standing: Standing) -> None:
+        """Go on with what a worker is in the middle of, which an earlier chief let it enter."""
+        member = self._workers.get(worker)
+        if member and standing.open and standing.phase.epoch == self._leasing.epoch and not self._here.broken:
+            self._here.admitted[worker] = member.incarnation
+            if self._leasing.path is Path.SERVER:
+                self._leasing.adopt(worker, standing.stream, standing.completed)
 
     def _everybody(self) -> set[tuple[str, int]]:
         servers = {("server", server) for server in self._servers.ids()}

@@ -51,6 +51,8 @@ class Chief(Board):
                 self._late.discard(hello.id)
             if hello.standing is not None:
                 self._standings[hello.role, hello.id] = hello.standing
+                if hello.role == "worker" and not self._restarted:  # too late for the phase's adoption
+                    self._take_up(hello.id, hello.standing)
             elif known is None or known.hello.life != hello.life:
                 self._intake.joined.append(hello)
             self._condition.notify_all()

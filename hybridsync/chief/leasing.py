@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from hybridsync.chief.grants import MESH_SECS, WORKER_SECS, Rate, mesh_grant, worker_grant
 from hybridsync.chief.ledger import Ledger
-from hybridsync.errors import StaleEpoch
+from hybridsync.errors import NotRegistered, StaleEpoch
 from hybridsync.messages import LeaseReply, LeaseRequest
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.protocols.base import Path
@@ -48,10 +48,15 @@ class Leasing:
         self._all_per_sec = 0.0
 
     def adopt(self, worker: int, ranges: tuple[Range, ...], completed: int) -> None:
-        """Go on with a stream that an earlier chief began: `completed` of its units are done."""
-        key = self.key_of(worker)
-        stream = self._streams[key] = UnitStream(ranges)
-        self.ledger.adopt(key, stream.ranges(completed, len(stream)))
+        """Go on with a stream that an earlier chief began: `completed` of its units are done.
+
+        An older word than what is known of that stream changes nothing.
+        """
+        key, stream = self.key_of(worker), UnitStream(ranges)
+        if len(stream) > len(self._streams.get(key, ())):
+            self.ledger.release(key)
+            self._streams[key] = stream
+            self.ledger.adopt(key, stream.ranges(completed, len(stream)))
 
     def open(self) -> None:
         """Let units go out."""
@@ -87,10 +92,16 @@ class Leasing:
 
         Raises:
           StaleEpoch: the caller is in another phase.
+          NotRegistered: it has units of this phase that this chief has not heard of: it has not said where it stands.
         """
         phase = self.expect(request.epoch)
         key = self.key_of(request.worker)
         stream = self._streams.setdefault(key, UnitStream())
+        if self._open and request.known > len(stream):  # what extended that stream would never reach the caller
+            raise NotRegistered(
+                f"worker {request.worker} has {request.known} units of epoch {request.epoch}, this chief knows of "
+                f"{len(stream)}; register and call again"
+            )
         self.note_progress(key, request.completed, now)
         if request.known >= len(stream) and self._open:
             self._extend(key, stream, phase, request.wanted, now)
@@ -151,7 +162,7 @@ class Leasing:
             secs = WORKER_SECS if self.path.is_served else MESH_SECS  # where everybody is waited for at the end
             room = self.ledger.room(phase.end_units)
             count = worker_grant(rate, room, len(phase.members), wanted, in_hand, secs, self._all_per_sec)
-        ranges = self.ledger.lease(key, count, phase.end_units)
+        ranges = self.ledger.lease(key, count, phase.end_units, stream.ranges(0, len(stream)))
         if ranges and not self.first_leased:
             self.first_leased = now
         stream.extend(ranges)

@@ -92,24 +92,34 @@ class Ledger:
         """Return how many more units may be leased so that no more than `limit` can end up applied."""
         return max(0, limit - len(self._applied) - len(self._leased))
 
-    def lease(self, holder: str, count: int, limit: int) -> tuple[Range, ...]:
+    def lease(self, holder: str, count: int, limit: int, had: Iterable[Range] = ()) -> tuple[Range, ...]:
         """Hand up to `count` units to `holder`, outstanding ones first, then fresh ones.
 
         Args:
           holder: who gets them.
           count: how many at most.
           limit: applied units at which the phase ends; no lease lets applied plus leased exceed it.
+          had: units that `holder` got before and may still compute, though they wait for others too: it gets none of
+            them again, and nothing in their place.
         """
-        count = min(count, self.room(limit))
+        room = self.room(limit)
+        count = min(count, room)
         if count <= 0:
             return ()
-        ranges = self._waiting.take(count)
-        missing = count - sum(stop - start for start, stop in ranges)
+        waiting = len(self._waiting)
+        ranges = self._take_waiting(count, UnitSet(had)) if waiting else ()
+        missing = min(count - num_units(ranges), max(0, room - waiting))
         if missing:
             ranges += ((self._issued, self._issued + missing),)
             self._issued += missing
         for start, stop in ranges:
             self._leased.assign(start, stop, holder)
+        return ranges
+
+    def _take_waiting(self, count: int, had: UnitSet) -> tuple[Range, ...]:
+        ranges = self._waiting.difference(had).take(count)
+        for start, stop in ranges:
+            self._waiting.discard_range(start, stop)
         return ranges
 
     def record_applied(self, ranges: Iterable[Range]) -> None:

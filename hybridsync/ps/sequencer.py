@@ -34,6 +34,9 @@ class Sequencer:
       sequence: updates applied in the whole run.
       dropped: units so far, in the whole run.
       complete: whether all units of the phase are applied.
+      compensation: how the phase's protocol makes up for staleness.
+      change: what an update of the phase does with its contributions.
+      local: whether workers step by themselves in this phase.
     """
 
     def __init__(self) -> None:
@@ -55,7 +58,9 @@ class Sequencer:
         self._unreported_drops: list[tuple[int, str]] = []
         self._staleness: list[int] = []
         self._idlers: set[int] = set()
-        self._local = False
+        self.compensation: Compensation | None = None
+        self.change: Change = "optimizer"
+        self.local = False
         self._units_of: dict[int, int] = {}
         self._fastest = 0
         self._settled: dict[int, Push] = {}
@@ -77,24 +82,9 @@ class Sequencer:
         return self._protocol.num_answered_early(len(self._members)) > 0
 
     @property
-    def compensation(self) -> Compensation | None:
-        """How the phase's protocol makes up for staleness."""
-        return self._protocol.compensated
-
-    @property
     def num_held(self) -> int:
         """Pushes that wait for their reply, or for their end."""
         return len(self._tickets)
-
-    @property
-    def change(self) -> Change:
-        """What an update does with its contributions."""
-        return self._protocol.change(len(self._members))
-
-    @property
-    def local(self) -> bool:
-        """Whether workers step by themselves in this phase."""
-        return self._local
 
     @property
     def settled(self) -> dict[int, Push]:
@@ -135,7 +125,8 @@ class Sequencer:
         self._members = frozenset(phase.members)
         self._admitted, self._tickets, self._by_unit, self._joined = {}, {}, {}, {}
         self._ready, self._granted, self._idlers = {}, {}, set()
-        self._local = protocol.local
+        self.compensation, self.change = protocol.compensated, protocol.change(len(phase.members))
+        self.local = protocol.local
         self._units_of, self._fastest, self._settled = {}, 0, {}
 
     def close(self) -> None:
@@ -159,7 +150,7 @@ class Sequencer:
 
     def answer(self, worker: int, reply: PushReply) -> PushReply:
         """Return a reply as it is given now: with the newest version's sequence, and its progress where it is told."""
-        if self._local:
+        if self.local:
             own = self._units_of.get(worker, 0)
             units = self.phase.end_units - self._missing if self.phase else 0
             return reply._replace(sequence=self.sequence, units=units, own=own, fastest=self._fastest)
@@ -370,7 +361,7 @@ class Sequencer:
     def _idle(self, push: Push) -> Iterator[Decided]:
         yield from self._join(push)
         self._granted.pop(push.worker, None)
-        if self._local:  # it begins anew with its next unit, from the newest version
+        if self.local:  # it begins anew with its next unit, from the newest version
             self._idlers.add(push.worker)
         yield from self._decide(self._rule.on_idle(push.worker))
         yield from self._let_go()
@@ -393,7 +384,7 @@ class Sequencer:
                     base = min(ticket.push.base for ticket in tickets)
                 parts: tuple[Part, ...] = ()
                 stepped: tuple[tuple[int, int, int, int, int], ...] = ()
-                if self._local:
+                if self.local:
                     stepped = tuple(map(stepped_of, tickets))
                 elif num_pushes > 1 or action.weights:
                     parts = parts_of(tickets, base, action.weights)
@@ -403,7 +394,7 @@ class Sequencer:
                 sequence = self.sequence
                 for ticket in tickets:
                     self._staleness.append(sequence - ticket.push.base)
-                    if self._local:
+                    if self.local:
                         self._note(ticket.push)
                     ticket.decided, ticket.contribution = True, None
                     if ticket.reply is not None:

@@ -59,7 +59,7 @@ class Checks(Watch):
     def begin_life(self) -> None:
         """Watch another world of the run: other processes, whose lives are counted from 0 again."""
         self._fences: dict[tuple[int, int], int] = {}
-        self._incarnations: dict[int, int] = {}
+        self._incarnations: dict[tuple[int, int], int] = {}
         self._streams: dict[tuple[int, object], int] = {}
         self._followed = False
 
@@ -87,11 +87,17 @@ class Checks(Watch):
     def granted(self, request: LeaseRequest, reply: LeaseReply) -> None:
         """Units go out in the newest epoch alone, to a worker's newest process, and the accounts add up.
 
+        Newest of those that this chief has heard of: a restarted one may meet a process first whose place was taken
+        before. That costs time and nothing else. Lock-step goes on in a new epoch, which that process enters like any
+        other; the servers of an asynchronous one still refuse it, if they were told to, and apply each unit once, if
+        they were not (`applied` looks at both); and its successor's first word ends it.
+
         What went out before may be told again: a call that was late or came twice is answered with the stream as it
         ended, until the next phase is announced; whoever trained on it then would be refused by the epoch.
         """
-        worker = request.worker
-        newest = self._incarnations[worker] = max(self._incarnations.get(worker, 0), request.incarnation)
+        assert self.world is not None
+        worker, place = request.worker, (self.world.num_chiefs, request.worker)
+        newest = self._incarnations[place] = max(self._incarnations.get(place, 0), request.incarnation)
         if request.incarnation < newest:
             raise self.fail(
                 f"worker {request.worker} was given units as incarnation {request.incarnation}, but {newest} has "

@@ -9,6 +9,7 @@ from hybridsync.applylog import Entry, Left, Stepped
 from hybridsync.errors import HybridSyncError
 from hybridsync.messages import Capture, Held, Push, PushReply, Report, Span, Standing
 from hybridsync.plan import Epoch, Phase
+from hybridsync.protocols.base import Compensation
 from hybridsync.ps.admission import check_epoch
 from hybridsync.ps.sequencer import Sequencer
 from hybridsync.ps.tickets import Decided, Ticket
@@ -273,10 +274,13 @@ class Server(Process):
     def _carry_out(self, decisions: Iterator[Decided]) -> None:
         world = self.world
         arithmetic, now = world.arithmetic, world.loop.now
+        how, change = self.sequencer.compensation, self.sequencer.change
         for decided in decisions:
             if decided.dropped is not None:
                 continue
-            contributions = [self._made_up(ticket) for ticket in decided.tickets]
+            contributions = [ticket.contribution for ticket in decided.tickets]
+            if how is not None:
+                contributions = [self._made_up(ticket, how) for ticket in decided.tickets]
             units = decided.units
             self.state = arithmetic.update(
                 self.state,
@@ -285,7 +289,7 @@ class Server(Process):
                 factor=decided.rate,
                 blend=decided.blend,
                 weights=decided.weights,
-                change=self.sequencer.change,
+                change=change,
             )
             self._parameters = arithmetic.parameters(self.state)
             begun = self._busy_until if self._busy_until > now else now
@@ -308,11 +312,9 @@ class Server(Process):
         if world.keeps_spans:
             self._spans.append(Span("apply", "server", begun, world.apply_secs, phase.epoch.number, len(units)))
 
-    def _made_up(self, ticket: Ticket) -> Any:
-        """Return a contribution, compensated for its staleness where the protocol says so."""
-        how, push = self.sequencer.compensation, ticket.push
-        if how is None:
-            return ticket.contribution
+    def _made_up(self, ticket: Ticket, how: Compensation) -> Any:
+        """Return a contribution, compensated for its staleness."""
+        push = ticket.push
         base, now, arithmetic = self._versions.base_of(push), self._parameters, self.world.arithmetic
         made, self._squares = arithmetic.compensate(ticket.contribution, base, now, how, self._squares)
         self._versions.settle(push)

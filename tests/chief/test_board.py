@@ -12,7 +12,7 @@ from hybridsync.chief import chief as chief_module
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.clock import SYSTEM_CLOCK
-from hybridsync.errors import PhaseBroken, RoleLost, StaleIncarnation, WaitTimeout
+from hybridsync.errors import NotRegistered, PhaseBroken, RoleLost, StaleIncarnation, WaitTimeout
 from hybridsync.messages import WAITING, Capture, Held, Hello, LeaseReply, Report, RoleEvent, Standing
 from hybridsync.plan import Phase
 from hybridsync.protocols.base import Path
@@ -358,6 +358,22 @@ def test_an_adopted_phase_goes_on_with_the_streams_that_its_workers_have():
     worker_died(chief, 1)
     assert chief.broken == "" and chief.ledger.holders().keys() == {"worker 0"}
     chief.ledger.check()
+
+
+def test_who_comes_back_after_a_phase_was_adopted_goes_on_with_its_stream_too():
+    chief = restarted_chief()
+    phase = phase_of(4, members=(0, 1), servers=(SERVER,), end=WORKLOAD)
+    chief.register(came_back(0, standing(phase), role="server"))
+    chief.adopt(phase, Path.SERVER)
+    chief.open_leases()
+    chief.register(hello(0, pid=100))  # late: from when its process was new
+    with pytest.raises(NotRegistered, match=r"has 4 units of epoch .* knows of 0"):
+        lease(chief, phase, 0, known=4, completed=2)
+    chief.register(came_back(0, standing(phase, (0, 3), (7, 8), completed=2)))
+    assert chief.missing_back() == [0] and chief.ledger.holders() == {"worker 0": 2}
+    assert units_of(lease(chief, phase, 0, known=4, completed=2))[0] == 3, "what it has had is for others"
+    chief.register(came_back(0, standing(phase, (0, 3), completed=2)))  # an older word
+    assert len(units_of(lease(chief, phase, 0, known=0))) > 4
 
 
 def test_what_is_reported_while_the_state_of_an_adopted_phase_is_captured_counts():

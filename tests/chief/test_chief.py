@@ -13,7 +13,17 @@ from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import NotRegistered, SchemaMismatch, StaleEpoch, StaleIncarnation
-from hybridsync.messages import STARTED_FIRST, Capture, Exchange, Held, Report, RoleEvent, Span, Standing
+from hybridsync.messages import (
+    STARTED_FIRST,
+    Capture,
+    Exchange,
+    Held,
+    LeaseRequest,
+    Report,
+    RoleEvent,
+    Span,
+    Standing,
+)
 from hybridsync.protocols.base import Path
 from tests.chief.chiefs import WORKLOAD, begin, collect, enter, lease, make_chief, served, units_of
 from tests.roles import hello, phase_of
@@ -385,6 +395,7 @@ def test_units_that_stand_still_are_offered_to_others_too():
     slow = collect(chief, phase, 0)
     assert chief.nothing_left(phase)
     assert chief.reclaim() == {"worker 0": 4}
+    assert chief.units_for(LeaseRequest(0, 1, phase.epoch, 4, 0)) is None, "it has them still"
     assert collect(chief, phase, 1) == slow
     served(chief, phase, (0, 4))
     assert lease(chief, phase, 0, known=4).final

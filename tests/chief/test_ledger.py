@@ -143,6 +143,16 @@ def test_a_late_report_takes_a_reissued_unit_away_from_its_new_holder():
     assert ledger.room(4) == 2
 
 
+def test_nobody_gets_a_unit_twice_that_waits_for_others_too_nor_a_fresh_one_in_its_place():
+    ledger = Ledger(6)
+    had = ledger.lease("a", 4, limit=4)
+    ledger.record_applied([(0, 1)])
+    ledger.release("a")
+    assert ledger.lease("a", 9, 4, had) == ()
+    assert units_of(ledger.lease("a", 9, 6, had)) == [4, 5]
+    assert units_of(ledger.lease("b", 9, limit=6)) == [1, 2, 3]
+
+
 def test_the_end_of_a_unit_that_another_chief_issued_leaves_those_before_it_outstanding():
     ledger = Ledger(10)
     ledger.record_applied([(3, 5)])

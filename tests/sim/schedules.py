@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from configs import tally
+from hybridsync.errors import HybridSyncError
 from hybridsync.run import Run
 from hybridsync.sim.loop import VirtualClock
 from hybridsync.sim.schedules import GROUP_PLANS, PLANS, Schedule, draw, plans_of
@@ -24,6 +25,13 @@ from hybridsync.telemetry.progress import NullProgress
 from hybridsync.telemetry.recorder import Recorder
 
 COMMAND = "python -m tests.sim.schedules --seed={}"
+BREAKS = (
+    *(AssertionError, HybridSyncError, ArithmeticError, AttributeError),
+    *(LookupError, RuntimeError, TypeError, ValueError),
+)
+"""What a bug ends a trial with: a finding, and the other seeds are to be tried."""
+TELL_EVERY = 1000
+"""Seeds between two lines that say how far it is."""
 
 
 @functools.cache
@@ -86,17 +94,24 @@ def main(arguments: list[str]) -> int:
         plans, command = plans_of(options.protocol), f"{COMMAND} --protocol={options.protocol}"
     if options.seeds == 1:
         return 0 if tell(options.seed, plans, command) else 1
-    failed, sums = 0, Counter[str]()
-    for seed in range(options.seed, options.seed + options.seeds):
+    return try_all(range(options.seed, options.seed + options.seeds), plans, command)
+
+
+def try_all(seeds: range, plans: tuple[str, ...], command: str) -> int:
+    """Try every seed, whatever becomes of one; what failed is told at once, and again at the end."""
+    failed, sums = list[str](), Counter[str]()
+    for tried, seed in enumerate(seeds, start=1):
         try:
             outcome = try_seed(seed, plans)
-        except AssertionError as violation:
-            failed += 1
-            print(f"seed {seed}: {type(violation).__name__}: {violation}\nagain: {command.format(seed)}", flush=True)
-            continue
-        sums[outcome.exit] += 1
-        sums.update({key: value for key, value in dataclasses.asdict(outcome).items() if key != "exit"})
-    print(f"{options.seeds} seeds, {failed} failed; {dict(sums)}")
+        except BREAKS as error:
+            failed.append(f"seed {seed}: {type(error).__name__}: {error}\nagain: {command.format(seed)}")
+            print(failed[-1], flush=True)
+        else:
+            sums[outcome.exit] += 1
+            sums.update({key: value for key, value in dataclasses.asdict(outcome).items() if key != "exit"})
+        if tried % TELL_EVERY == 0:
+            print(f"{tried} of {len(seeds)} seeds tried, {len(failed)} failed", flush=True)
+    print(*failed, f"{len(seeds)} seeds, {len(failed)} failed; {dict(sums)}", sep="\n")
     return 1 if failed else 0
 
 

@@ -29,3 +29,21 @@ def test_an_ended_phases_stream_may_be_told_again_and_does_not_grow(spec: str, s
     checks.granted(first, LeaseReply(((0, 4), (6, 8)), True))
     with pytest.raises(Violation, match="epoch 2 is under way"):
         checks.granted(more, LeaseReply(((6, 9),), True))
+
+
+def test_who_was_replaced_gets_no_units_of_the_chief_that_knows_it_and_a_restarted_one_may_meet_it_first() -> None:
+    checks, chief = Checks(), make_chief()
+    world: Any = SimpleNamespace(chief=chief, num_chiefs=1)
+    checks.world = world
+    phase = phase_of(1, "asp", servers=(SERVER,))
+    checks.announced(PhaseRequest(0, 1, NO_EPOCH, None, ""), phase)
+    replaced, newest = LeaseRequest(0, 1, phase.epoch, 0, 0), LeaseRequest(0, 2, phase.epoch, 0, 0)
+    nothing = LeaseReply((), False)
+    checks.granted(newest, nothing)
+    with pytest.raises(Violation, match="2 has taken its place"):
+        checks.granted(replaced, nothing)
+    world.num_chiefs = 2
+    checks.granted(replaced, nothing)
+    checks.granted(newest, nothing)
+    with pytest.raises(Violation, match="2 has taken its place"):
+        checks.granted(replaced, nothing)

@@ -12,12 +12,16 @@ from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.membership import Membership
 from hybridsync.errors import StaleEpoch
 from hybridsync.opening import MemoryEpochs
+from hybridsync.protocols import REGISTRY
 from hybridsync.protocols import asp as asp_module
-from hybridsync.protocols.base import Apply, Release
+from hybridsync.protocols.base import Apply, Path, Release
+from hybridsync.protocols.ssp import Gate
+from hybridsync.protocols.staleness import Bounded
 from hybridsync.ps import sequencer as sequencer_module
 from hybridsync.ps.sequencer import Sequencer
 from hybridsync.sim.home import Workdir
 from hybridsync.sim.process import Process
+from hybridsync.sim.schedules import PLANS, plans_of
 from hybridsync.sim.world import World
 from hybridsync.switching.recovery import Recovery
 from hybridsync.units import UnitSet
@@ -86,9 +90,9 @@ def reuses_a_lease(patch):
     """Units go out twice, and who pushes them second is not recognised."""
     original, given = Ledger.lease, {}
 
-    def lease(self, holder, count, limit):
+    def lease(self, holder, count, limit, had):
         earlier = given.pop(id(self), None)
-        ranges = earlier if earlier and count else original(self, holder, count, limit)
+        ranges = earlier if earlier and count else original(self, holder, count, limit, had)
         if not earlier and ranges:
             given[id(self)] = ranges
         return ranges
@@ -228,18 +232,52 @@ BUGS = [
 ]
 
 
-@pytest.mark.parametrize(("bug", "finding"), BUGS, ids=lambda part: getattr(part, "__name__", ""))
-def test_a_planted_bug_is_found_within_the_budget(bug, finding):
+def takes_a_push_however_stale(patch):
+    """Nobody counts the updates since a gradient's parameters."""
+    patch.setattr(Bounded, "on_push", lambda self, arrival: self._rule.on_push(arrival))
+
+
+def waits_for_nobody(patch):
+    """Who is ahead goes on, and what that makes of its pushes is not looked at."""
+    patch.setattr(Gate, "may_go_on", lambda self, worker, slowest: True)
+    takes_a_push_however_stale(patch)
+
+
+TOO_STALE = [
+    *((takes_a_push_however_stale, spec) for spec in ("backup", "bsp_server", "gba", "hsp", "localsgd", "diloco")),
+    (takes_a_push_however_stale, "asp(staleness_rule=cut)"),
+    *((waits_for_nobody, spec) for spec in ("ssp(staleness=0)", "dssp(lower=0,range=1)", "psplus(staleness=0)")),
+]
+
+
+def find(bug, plans=PLANS):
+    """Return the first seed in which a planted bug is found, and what found it."""
     for seed in range(BUDGET):
         with pytest.MonkeyPatch.context() as patch:
             bug(patch)
             try:
-                try_seed(seed)
+                try_seed(seed, plans)
             except AssertionError as violation:
                 print(f"{bug.__name__}: seed {seed}: {violation}")
-                found = str(violation)
-                break
-    else:
-        pytest.fail(f"{bug.__name__} was not found in {BUDGET} seeds")
+                return seed, str(violation)
+    pytest.fail(f"{bug.__name__} was not found in {BUDGET} seeds")
+
+
+@pytest.mark.parametrize(("bug", "finding"), BUGS, ids=lambda part: getattr(part, "__name__", ""))
+def test_a_planted_bug_is_found_within_the_budget(bug, finding):
+    seed, found = find(bug)
     assert re.search(finding, found), found
     try_seed(seed)
+
+
+@pytest.mark.parametrize(("bug", "spec"), TOO_STALE)
+def test_every_bound_on_staleness_is_looked_at(bug, spec):
+    plans = plans_of(spec)
+    seed, found = find(bug, plans)
+    assert re.search(r"at staleness \d+; .* allows \d+", found), found
+    try_seed(seed, plans)
+
+
+def test_no_protocol_with_a_bound_on_staleness_is_left_out():
+    served = {name for name, cls in REGISTRY.items() if cls.path is Path.SERVER}
+    assert {spec.partition("(")[0] for _, spec in TOO_STALE} == served

@@ -57,6 +57,12 @@ def test_whatever_happens_the_log_leads_to_the_state_of_workers_that_stepped_by_
             raise
 
 
+@pytest.mark.parametrize(("seed", "name"), [(1018, "psplus"), (1295, "localsgd"), (1372, "diloco")])
+def test_the_last_units_that_stand_still_do_not_come_again_to_whoever_has_them(seed, name):
+    """It would step twice by them, or push them twice at once."""
+    try_seed(seed, plans_of(name))
+
+
 @pytest.mark.parametrize("part", range(5))
 def test_whatever_happens_to_groups_nobody_waits_for_ever_and_the_accounts_are_exact(part):
     for seed in range(part, GROUP_SEEDS, 5):
@@ -106,12 +112,30 @@ def test_a_failing_seed_is_shown_with_its_story_and_the_command_that_shows_it_ag
     assert COMMAND.format(2) in capsys.readouterr().out
 
 
+def test_a_seed_that_breaks_does_not_end_the_others_and_is_told_again_at_the_end(capsys, monkeypatch):
+    from hybridsync.chief.ledger import Ledger
+
+    def take_waiting(self, count, had):
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(Ledger, "_take_waiting", take_waiting)
+    assert main(["--seed=0", "--seeds=30"]) == 1
+    *_, broken, again, last = capsys.readouterr().out.splitlines()
+    assert "KeyError: 'a bug'" in broken and again.startswith("again: python")
+    assert last.startswith("30 seeds, ") and "'completed'" in last
+
+
 def test_a_replay_refuses_a_log_with_a_gap():
     first = Entry(1, 1, (0,), 0, 1.0, 1.0, 1.0)
     phases = {1: phase_of()}
     assert replay([first], {}, phases).counts == {0: 1}
     with pytest.raises(Violation, match=r"names versions \[1\]"):
         replay([first, dataclasses.replace(first, sequence=3, base=1)], {}, phases)
+
+
+def test_workers_that_a_restarted_chief_hears_of_late_get_the_units_that_it_gives_them():
+    """They were cut off while it took the phase up: their streams are longer than it knows."""
+    assert try_seed(1985).exit == "completed"
 
 
 def outcome_of(plan: str, costs: Costs, *deaths: Death, units: int = 40, unit_secs: float = 0.05) -> Outcome:
