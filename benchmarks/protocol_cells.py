@@ -116,12 +116,12 @@ CELLS: Mapping[str, Cell] = {
         Cell("port_asp", "asp", port=PORT, loss=LOSS),
         Cell("free_hsp", HSP, loss=LOSS),
         Cell("free_bsp_server", "bsp_server", loss=LOSS),
-        Cell("slow_preduce", "preduce", stragglers=SLOW),
+        Cell("slow_preduce", "preduce", 800, stragglers=SLOW),
         Cell("slow_bsp", "bsp", 240, stragglers=SLOW),
         Cell("slow_backup", "backup", stragglers=SLOW),
         Cell("slow_ssp", "ssp", 240, stragglers=SLOW),
         Cell("slow_asp", "asp", stragglers=SLOW),
-        Cell("even_preduce", "preduce"),
+        Cell("even_preduce", "preduce", 800),
         Cell("even_bsp", "bsp"),
     )
 }

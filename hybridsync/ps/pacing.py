@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 
 from hybridsync.clock import SYSTEM_CLOCK, Clock, pause
 from hybridsync.config import EmulationConfig
+from hybridsync.errors import ConfigError
 from hybridsync.ps.wire import Wire
 
 
@@ -42,6 +43,29 @@ def emulated(
     return Wire(
         min(link, link_bytes_per_sec), num_servers * min(port, port_bytes_per_sec), config.latency_secs
     )
+
+
+MOST_SECS = 30.0
+"""Of a push and a pull together: a worker gives a call a minute, of which a rule may hold it 20 s."""
+
+
+def check_speed(config: EmulationConfig, num_workers: int, num_servers: int, push_bytes: int, pull_bytes: int) -> None:
+    """Refuse emulated links on which workers would give up their calls as lost.
+
+    Raises:
+      ConfigError: a push and a pull take too long, where all workers begin them together.
+    """
+    wire, push, pull = emulated(config, num_servers), 0.0, 0.0
+    for _ in range(num_workers):
+        push, pull = wire.push_ends(0.0, push_bytes), wire.pull_ends(0.0, pull_bytes)
+    if push + pull > MOST_SECS:
+        raise ConfigError(
+            f"a push of {push_bytes:,} bytes and a pull of {pull_bytes:,} of {num_workers} workers would take "
+            f"{push + pull:.3g} s with emulation.link_bytes_per_sec={config.link_bytes_per_sec}, "
+            f"emulation.port_bytes_per_sec={config.port_bytes_per_sec} and emulation.latency_secs="
+            f"{config.latency_secs}, above the {MOST_SECS:g} s that calls have for it; emulate faster links, or a "
+            "smaller model"
+        )
 
 
 class Pacing:

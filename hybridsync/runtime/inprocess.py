@@ -34,7 +34,7 @@ from hybridsync.paths.sync import SyncEngine
 from hybridsync.paths.worker import WorkerLoop
 from hybridsync.plan import Epoch, Phase
 from hybridsync.protocols.base import Path
-from hybridsync.ps.pacing import Pacing, emulated
+from hybridsync.ps.pacing import Pacing, check_speed, emulated
 from hybridsync.ps.primary import Primary
 from hybridsync.ps.publisher import DevicePublisher
 from hybridsync.state import TrainState
@@ -109,6 +109,7 @@ class InProcess:
         self._primary = Primary(programs, DevicePublisher(), self._at, clock, apply_log, self._wake)
         wire = emulated(run.config.emulation, run.config.servers)
         sizes = programs.contribution_layout.nbytes, programs.parameters_layout.nbytes
+        check_speed(run.config.emulation, run.config.workers, run.config.servers, *sizes)
         self._link = _Link(self._primary, Pacing(wire, *sizes, clock))
         self._replica = Replica(programs, self._at, clock, apply_log)
         self._rendezvous: dict[Epoch, Rendezvous] = {}

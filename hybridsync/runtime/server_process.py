@@ -12,7 +12,7 @@ from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import HybridSyncError, WaitTimeout
 from hybridsync.messages import Report
 from hybridsync.ps.endpoint import Endpoint, OptimizerEndpoint
-from hybridsync.ps.pacing import Pacing, emulated
+from hybridsync.ps.pacing import Pacing, check_speed, emulated
 from hybridsync.ps.partition import PRIMARY, partition
 from hybridsync.ps.peers import Peers
 from hybridsync.ps.primary import Primary
@@ -72,8 +72,9 @@ def run_server(spec: RoleSpec, run: Run) -> int:
         pool = SnapshotPool(own.parameters_layout)
         backend = Primary(programs, pool, readers, clock, apply_log, completed, device, peers)
         endpoint = Endpoint(backend, own.contribution_layout)
-        wire = emulated(run.config.emulation, num_servers)
-        pacing = Pacing(wire, programs.contribution_layout.nbytes, programs.parameters_layout.nbytes, clock)
+        sizes = programs.contribution_layout.nbytes, programs.parameters_layout.nbytes
+        check_speed(run.config.emulation, workers, num_servers, *sizes)
+        pacing = Pacing(emulated(run.config.emulation, num_servers), *sizes, clock)
         serving = ParameterServicer(endpoint, own.contribution_layout.nbytes, workers + 2, pacing)
     else:
         backend = Store(parts[spec.role_id], readers, clock, device)
