@@ -294,7 +294,7 @@ def steady_part(workdir: Path) -> tuple[float, float, int]:
     """Return when a run of one phase began and ended to be steady, in its own time, and the units in between."""
     spans = json.loads((workdir / TIMELINE_FILE).read_bytes())["traceEvents"]
     found = [span for span in spans if span["ph"] == "X" and (span["name"], span["cat"]) in UPDATES]
-    if any(span["cat"] == "sync" for span in found):  # all members make the same steps
+    if not any(span["cat"] == "group" for span in found):  # all members, or servers, make the same updates
         first = min(span["pid"] for span in found)
         found = [span for span in found if span["pid"] == first]
     ends = sorted(((span["ts"] + span["dur"]) / 1e6, span["args"]["units"]) for span in found)
