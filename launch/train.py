@@ -34,6 +34,8 @@ flags.DEFINE_enum("runtime", "processes", ["processes", "inprocess"], "a process
 flags.DEFINE_float("checkpoint_secs", None, "seconds between saves; the configuration's by default")
 flags.DEFINE_bool("apply_log", None, "record every update, for launch.replay")
 flags.DEFINE_float("compute_secs", None, "emulate an accelerator that is busy this long for each unit")
+flags.DEFINE_float("link_bytes_per_sec", None, "emulate a link of this speed between each worker and the servers")
+flags.DEFINE_float("port_bytes_per_sec", None, "emulate a port of this speed at each server, shared by all workers")
 flags.DEFINE_string("stragglers", None, "worker=3,delay_ms=30,from=10%,to=30%[;...]: injected slowness")
 flags.DEFINE_string("bind", "127.0.0.1", "address to serve on; loopback only until TLS and a token exist")
 flags.DEFINE_integer("port", 0, "port of the chief; 0 takes a free one")
@@ -46,6 +48,8 @@ _SHORT = {
     "checkpoint_secs": "checkpoint.secs",
     "apply_log": "telemetry.apply_log",
     "compute_secs": "emulation.compute_secs",
+    "link_bytes_per_sec": "emulation.link_bytes_per_sec",
+    "port_bytes_per_sec": "emulation.port_bytes_per_sec",
     "stragglers": "emulation.stragglers",
 }
 

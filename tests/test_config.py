@@ -1,3 +1,4 @@
+import math
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, dataclass, replace
 from pathlib import Path
@@ -71,6 +72,10 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: EmulationConfig(stragglers="worker=3,delay_ms=3,speed=2"), "unknown key 'speed'"),
     (lambda: EmulationConfig(stragglers="worker=3,delay_ms=3,to=30"), "'30' lacks its %"),
     (lambda: EmulationConfig(stragglers="worker=3,delay_ms=3,from=50%,to=30%"), "from < to"),
+    (lambda: EmulationConfig(link_bytes_per_sec=0.0), "emulation.link_bytes_per_sec must be above 0 or none, got 0.0"),
+    (lambda: EmulationConfig(port_bytes_per_sec=-1.0), "emulation.port_bytes_per_sec must be above 0 or none"),
+    (lambda: EmulationConfig(port_bytes_per_sec=math.inf), "emulation.port_bytes_per_sec must be finite, got inf"),
+    (lambda: EmulationConfig(latency_secs=-0.001), "emulation.latency_secs must be 0 or more, got -0.001"),
     (
         lambda: replace(CONFIG, emulation=EmulationConfig(stragglers="worker=4,delay_ms=3")),
         "emulation.stragglers must be about workers 0 to 3, got 4",
@@ -123,6 +128,8 @@ def test_several_stragglers_are_separated_by_semicolons() -> None:
         ("optimizer.learning_rate=1", lambda config: type(config.optimizer.learning_rate) is float),
         ("optimizer.clip=2.5", lambda config: config.optimizer.clip == 2.5),
         ("optimizer.clip=none", lambda config: config.optimizer.clip is None),
+        ("emulation.link_bytes_per_sec=2e7", lambda config: config.emulation.link_bytes_per_sec == 2e7),
+        ("emulation.port_bytes_per_sec=none", lambda config: config.emulation.port_bytes_per_sec is None),
         ("optimizer.schedule.kind=cosine", lambda config: config.optimizer.schedule.kind == "cosine"),
         ("telemetry.apply_log=true", lambda config: config.telemetry.apply_log is True),
         ("model.hidden=32", lambda config: config.model.hidden == (32,)),
@@ -294,6 +301,7 @@ def test_a_plan_error_of_a_file_stays_a_plan_error(tmp_path: Path) -> None:
         "checkpoint.secs=1",
         "telemetry.apply_log=true",
         "emulation.compute_secs=0.02",
+        "emulation.port_bytes_per_sec=1e6",
         "drain_secs=1",
     ],
 )

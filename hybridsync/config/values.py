@@ -247,6 +247,10 @@ class EmulationConfig:
     Args:
         compute_secs: shortest time a unit's gradient takes; the rest of it is waited.
         stragglers: `worker=3,delay_ms=30,from=10%,to=30%`, several separated by semicolons.
+        link_bytes_per_sec: of each worker's link to the parameter servers, each direction; None is the machine's own.
+        port_bytes_per_sec: of a server's port, each direction, which all workers' pushes and pulls share, one after
+            another; None is the machine's own.
+        latency_secs: more for each push and for each pull.
 
     Raises:
         ConfigError: a value is out of range or cannot be read.
@@ -254,6 +258,9 @@ class EmulationConfig:
 
     compute_secs: float = 0.0
     stragglers: str = ""
+    link_bytes_per_sec: float | None = None
+    port_bytes_per_sec: float | None = None
+    latency_secs: float = 0.0
 
     def __post_init__(self) -> None:
         _check_types(self, "emulation.")
@@ -261,6 +268,11 @@ class EmulationConfig:
             self.compute_secs >= 0, "emulation.compute_secs", "0 or more", self.compute_secs, "correct it"
         )
         Straggler.parse(self.stragglers)
+        for name in ("link_bytes_per_sec", "port_bytes_per_sec"):
+            rate = getattr(self, name)
+            if rate is not None:
+                _require(rate > 0, f"emulation.{name}", "above 0 or none", rate, "use none for the machine's own speed")
+        _require(self.latency_secs >= 0, "emulation.latency_secs", "0 or more", self.latency_secs, "correct it")
 
 
 @dataclass(frozen=True)

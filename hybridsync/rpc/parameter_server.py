@@ -11,6 +11,7 @@ import numpy as np
 from hybridsync.messages import Held, Push, PushReply
 from hybridsync.plan import Epoch, Phase
 from hybridsync.ports import ParameterPort, Served, ServerPort
+from hybridsync.ps.pacing import UNPACED, Pacing, last_after
 from hybridsync.rpc import hybridsync_pb2 as pb
 from hybridsync.rpc.buffers import Buffers
 from hybridsync.rpc.channels import Servicer, call, retrying, stub
@@ -54,10 +55,13 @@ class ParameterServicer(Servicer):
         own until the call returns.
       contribution_bytes: size of every contribution; another is refused before it is received.
       num_buffers: contributions that may be held at a time; at least the number of workers.
+      pacing: how long pushes and pulls take at least.
     """
 
-    def __init__(self, backend: ParameterPort, contribution_bytes: int, num_buffers: int = 32) -> None:
-        self._backend = backend
+    def __init__(
+        self, backend: ParameterPort, contribution_bytes: int, num_buffers: int = 32, pacing: Pacing = UNPACED
+    ) -> None:
+        self._backend, self._pacing = backend, pacing
         self._buffers = Buffers(contribution_bytes, num_buffers)
         super().__init__(
             "ParameterServer",
@@ -80,10 +84,13 @@ class ParameterServicer(Servicer):
 
     def _answer_small(self, request: pb.SmallPush) -> pb.SmallReply:
         check_size(len(request.contribution), self._buffers.num_bytes)
+        arrives = self._pacing.push_begins()
         with self._buffers.lend(BUFFER_SECS) as buffer:
             buffer[:] = np.frombuffer(request.contribution, np.uint8)
+            arrives()
             reply, served = self._backend.push_pull(decode(Push, request.push), buffer)
         try:
+            self._pacing.pull_begins()()
             return pb.SmallReply(reply=encode(reply), parameters=served.buffer.tobytes())
         finally:
             served.release()
@@ -92,23 +99,25 @@ class ParameterServicer(Servicer):
         with Guard(context, "hybridsync.ParameterServer.PushPull"):
             header = receive_header(stream)
             check_size(header.num_bytes, self._buffers.num_bytes)
+            arrives = self._pacing.push_begins()
             with self._buffers.lend(BUFFER_SECS) as buffer:
                 receive(stream, header, buffer)
+                arrives()
                 reply, served = self._backend.push_pull(decode(Push, header.push), buffer)
-            yield from _answer(reply, served)
+            yield from self._answer(reply, served)
 
     def _pull(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         with Guard(context, "hybridsync.ParameterServer.Pull"):
             reply, served = self._backend.pull(decode(Push, parse(pb.Push, data)))
-            yield from _answer(reply, served)
+            yield from self._answer(reply, served)
 
-
-def _answer(reply: PushReply, served: Served) -> Iterator[bytes]:
-    """Yield the frames of a reply; the lent buffer goes back after the last, or when the caller is gone."""
-    try:
-        yield from send(pb.Header(reply=encode(reply)), served.buffer)
-    finally:
-        served.release()
+    def _answer(self, reply: PushReply, served: Served) -> Iterator[bytes]:
+        """Yield the frames of a reply; the lent buffer goes back after the last, or when the caller is gone."""
+        try:
+            arrives = self._pacing.pull_begins()
+            yield from last_after(send(pb.Header(reply=encode(reply)), served.buffer), arrives)
+        finally:
+            served.release()
 
 
 class ParameterClient(HolderClient):

@@ -34,6 +34,7 @@ from hybridsync.paths.sync import SyncEngine
 from hybridsync.paths.worker import WorkerLoop
 from hybridsync.plan import Epoch, Phase
 from hybridsync.protocols.base import Path
+from hybridsync.ps.pacing import Pacing, check_speed, emulated
 from hybridsync.ps.primary import Primary
 from hybridsync.ps.publisher import DevicePublisher
 from hybridsync.state import TrainState
@@ -52,14 +53,19 @@ JOIN_SECS = 60.0
 class _Link:
     """A worker thread's way to the primary: there is nothing between them that could be closed."""
 
-    def __init__(self, primary: Primary) -> None:
-        self._primary = primary
+    def __init__(self, primary: Primary, pacing: Pacing) -> None:
+        self._primary, self._pacing = primary, pacing
 
     def pull(self, push: Push) -> tuple[PushReply, Any]:
-        return self._primary.pull(push)
+        answer = self._primary.pull(push)
+        self._pacing.pull_begins()()
+        return answer
 
     def push_pull(self, push: Push, contribution: Any) -> tuple[PushReply, Any]:
-        return self._primary.push_pull(push, contribution)
+        self._pacing.push_begins()()
+        answer = self._primary.push_pull(push, contribution)
+        self._pacing.pull_begins()()
+        return answer
 
     def idle(self, push: Push) -> None:
         self._primary.idle(push)
@@ -101,6 +107,10 @@ class InProcess:
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._primary = Primary(programs, DevicePublisher(), self._at, clock, apply_log, self._wake)
+        wire = emulated(run.config.emulation, run.config.servers)
+        sizes = programs.contribution_layout.nbytes, programs.parameters_layout.nbytes
+        check_speed(run.config.emulation, run.config.workers, run.config.servers, *sizes)
+        self._link = _Link(self._primary, Pacing(wire, *sizes, clock))
         self._replica = Replica(programs, self._at, clock, apply_log)
         self._rendezvous: dict[Epoch, Rendezvous] = {}
         self._mixers: dict[Epoch, ThreadMixer] = {}
@@ -188,7 +198,7 @@ class InProcess:
                 ahead=None,
             ),
             Path.SERVER: ServerEngine(
-                worker, self.chief, self._programs, lambda phase: _Link(self._primary), recorder, emulation, None
+                worker, self.chief, self._programs, self._link_of, recorder, emulation, None
             ),
             Path.GROUP: GroupEngine(
                 worker,
@@ -259,6 +269,9 @@ class InProcess:
 
     def _at(self, address: str) -> Any:
         return {CHIEF: self._holding, REPLICA: self._replica, SERVER: self._primary}[address]
+
+    def _link_of(self, phase: Phase) -> _Link:
+        return self._link
 
     def _collective_of(self, phase: Phase) -> Collective:
         with self._lock:

@@ -12,6 +12,7 @@ from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import HybridSyncError, WaitTimeout
 from hybridsync.messages import Report
 from hybridsync.ps.endpoint import Endpoint, OptimizerEndpoint
+from hybridsync.ps.pacing import Pacing, check_speed, emulated
 from hybridsync.ps.partition import PRIMARY, partition
 from hybridsync.ps.peers import Peers
 from hybridsync.ps.primary import Primary
@@ -71,7 +72,10 @@ def run_server(spec: RoleSpec, run: Run) -> int:
         pool = SnapshotPool(own.parameters_layout)
         backend = Primary(programs, pool, readers, clock, apply_log, completed, device, peers)
         endpoint = Endpoint(backend, own.contribution_layout)
-        serving = ParameterServicer(endpoint, own.contribution_layout.nbytes, num_buffers=workers + 2)
+        sizes = programs.contribution_layout.nbytes, programs.parameters_layout.nbytes
+        check_speed(run.config.emulation, workers, num_servers, *sizes)
+        pacing = Pacing(emulated(run.config.emulation, num_servers), *sizes, clock)
+        serving = ParameterServicer(endpoint, own.contribution_layout.nbytes, workers + 2, pacing)
     else:
         backend = Store(parts[spec.role_id], readers, clock, device)
         early = max(protocol.num_answered_early(workers) for protocol in run.stages)

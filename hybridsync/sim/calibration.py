@@ -155,7 +155,10 @@ def fit(measured: Measured, sizes: Sizes) -> Fitted:
     server_link = base.server_link
     apply_secs = costs.apply_secs if applies.secs is None else applies.secs
     if calls.secs is not None:  # there and back again, through both ports
-        moved = (sizes.gradient + sizes.parameters) / link.bytes_per_sec
+        emulation = measured.config.get("emulation", {})
+        slower = (emulation.get("link_bytes_per_sec"), emulation.get("port_bytes_per_sec"))
+        moved = (sizes.gradient + sizes.parameters) / min([link.bytes_per_sec, *filter(None, slower)])
+        moved += 2 * emulation.get("latency_secs", 0.0)  # a simulation of this run emulates its links as well
         latency = (calls.secs - apply_secs / num_servers - moved) / 2 - link.latency_secs
         server_link = dataclasses.replace(server_link, latency_secs=max(latency, 0.0))
     phases = [event for event in measured.events if event["kind"] == "phase_entered"]

@@ -10,8 +10,12 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from hybridsync.config import EmulationConfig
+from hybridsync.ps.pacing import emulated
 from hybridsync.sim.cluster import Cluster, Scenario
 from hybridsync.sim.loop import Loop
+
+NOTHING_EMULATED = EmulationConfig()
 
 
 class Network:
@@ -22,20 +26,27 @@ class Network:
       scenario: links, chaos and partitions.
       random: draws for the chaos.
       num_servers: how many ports the traffic with the servers is spread over.
+      emulation: links that are slower than the scenario's, for the traffic with the servers.
 
     Attributes:
       num_bytes: moved between workers and servers.
       reliable: every message arrives once.
     """
 
-    def __init__(self, loop: Loop, scenario: Scenario, random: Random, num_servers: int) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        scenario: Scenario,
+        random: Random,
+        num_servers: int,
+        emulation: EmulationConfig = NOTHING_EMULATED,
+    ) -> None:
         self._loop, self._random = loop, random
         self._chaos, self._partitions = scenario.chaos, scenario.partitions
         self.cluster: Cluster = scenario.cluster
         self.reliable = scenario.reliable
-        self._servers_rate = num_servers * scenario.cluster.server_link.bytes_per_sec
-        self._in_free_at = self._out_free_at = 0.0  # the servers' ports: transfers come one after another
-        self._worker_rate = scenario.cluster.worker_link.bytes_per_sec
+        link, port = scenario.cluster.worker_link.bytes_per_sec, scenario.cluster.server_link.bytes_per_sec
+        self._wire = emulated(emulation, num_servers, link_bytes_per_sec=link, port_bytes_per_sec=port)
         self._latency = scenario.cluster.worker_link.latency_secs + scenario.cluster.server_link.latency_secs
         late = scenario.cluster.colocated
         self._longer = [late.exchange_secs(worker) for worker in range(len(late.latency_secs))] if late else []
@@ -44,16 +55,12 @@ class Network:
         self.num_bytes = 0
 
     def to_server(self, worker: int, num_bytes: int, call: Callable[..., object], *args: Any) -> None:
-        """Carry a transfer of a worker to the servers; a call without bytes waits for no transfer of another's."""
-        now, free_at = self._loop.now, self._in_free_at
+        """Carry a transfer of a worker to the servers."""
         self.num_bytes += num_bytes
-        shared = now
-        if num_bytes:
-            shared = self._in_free_at = (now if now > free_at else free_at) + num_bytes / self._servers_rate
-        own = now + num_bytes / self._worker_rate
+        at = self._wire.push_ends(self._loop.now, num_bytes)
         if self._longer:
-            own = (shared if shared > own else own) + self._longer[worker]
-        at = (shared if shared > own else own) + self._latency
+            at += self._longer[worker]
+        at += self._latency
         if self.reliable:
             self._loop.plan(at, call, args)
         else:
@@ -62,11 +69,7 @@ class Network:
     def from_server(self, worker: int, ready: float, num_bytes: int, call: Callable[..., object], *args: Any) -> None:
         """Carry a transfer of the servers, which begins at `ready`, to a worker; an answer without bytes as a call."""
         self.num_bytes += num_bytes
-        free_at, shared = self._out_free_at, ready
-        if num_bytes:
-            shared = self._out_free_at = (ready if ready > free_at else free_at) + num_bytes / self._servers_rate
-        own = ready + num_bytes / self._worker_rate
-        at = (shared if shared > own else own) + self._latency
+        at = self._wire.pull_ends(ready, num_bytes) + self._latency
         if self.reliable:
             self._loop.plan(at, call, args)
         else:
@@ -85,7 +88,7 @@ class Network:
         nodes = cluster.nodes_of(members)
         at = now + cluster.costs.step_secs
         if len(nodes) > 1:
-            secs = 2 * (len(members) - 1) / len(members) * num_bytes / self._worker_rate
+            secs = 2 * (len(members) - 1) / len(members) * num_bytes / cluster.worker_link.bytes_per_sec
             begins = [max(now, self._node_free_at.get(node, now)) for node in nodes]
             self._node_free_at.update((node, begin + secs) for node, begin in zip(nodes, begins, strict=True))
             return at + max(begins) - now + cluster.all_reduce_secs(num_bytes, len(members))

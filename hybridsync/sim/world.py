@@ -160,7 +160,7 @@ class World:
         self.run_, self.scenario, self.arithmetic, self.loop = run, scenario, arithmetic, loop
         self.clock = VirtualClock(loop)
         self.random = Random(seed)
-        self.network = Network(loop, scenario, Random(seed + 1), config.servers)
+        self.network = Network(loop, scenario, Random(seed + 1), config.servers, config.emulation)
         self.keeps_spans, self.logs_updates = keeps_spans, logs_updates
         self.watch, self.watches = watch or Watch(), watch is not None
         self.watch.world = self

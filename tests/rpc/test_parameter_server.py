@@ -9,6 +9,8 @@ import pytest
 
 from hybridsync.errors import SchemaMismatch, StaleEpoch, WaitTimeout
 from hybridsync.messages import Push, PushReply
+from hybridsync.ps.pacing import Pacing
+from hybridsync.ps.wire import Wire
 from hybridsync.rpc import hybridsync_pb2 as pb
 from hybridsync.rpc.channels import make_channel, retrying, stub
 from hybridsync.rpc.codec import encode
@@ -16,6 +18,7 @@ from hybridsync.rpc.frames import send
 from hybridsync.rpc.holder import HolderServicer
 from hybridsync.rpc.parameter_server import SMALL_BYTES, ParameterClient, ParameterServicer, PhaseServicer
 from tests.rpc.conftest import EPOCH, HELD, PHASE, FakeServer, pattern
+from tests.telemetry.clocks import ManualClock
 
 LARGE, SMALL = 2 * (1 << 20) + 77, 80_000
 PUSH = Push(EPOCH, worker=2, incarnation=2**64 - 1, units=(4, 7), base=30)
@@ -229,3 +232,23 @@ def test_a_caller_that_goes_away_gives_buffers_back(address, server, num_bytes, 
 
 def test_buffers_below_the_limit_go_in_one_message() -> None:
     assert SMALL < SMALL_BYTES <= LARGE
+
+
+def test_a_paced_push_is_offered_when_it_has_arrived_and_answered_when_the_parameters_have(
+    server: FakeServer, num_bytes: int, serve, closing
+) -> None:
+    clock, waits = ManualClock(now=0.0), []
+
+    def wait(secs: float) -> None:
+        waits.append((round(secs, 6), len(server.seen)))
+        clock.advance(secs)
+
+    pacing = Pacing(Wire(link_bytes_per_sec=100.0), push_bytes=200, pull_bytes=100, clock=clock, wait=wait)
+    address = serve(ParameterServicer(server, num_bytes, pacing=pacing))
+    client = closing(ParameterClient(address, deadline_secs=10, who="server 0"))
+    into = np.zeros(num_bytes, np.uint8)
+    client.push_pull(PUSH, pattern(num_bytes, seed=2), into)
+    assert waits == [(2.0, 0), (1.0, 1)]
+    assert np.array_equal(into, server.parameters)
+    client.pull(PUSH, into)
+    assert waits[2:] == [(1.0, 2)]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from benchmarks.virtual import seconds_of
-from hybridsync.config import RunConfig
+from hybridsync.config import EmulationConfig, RunConfig
 from hybridsync.errors import ConfigError
 from hybridsync.sim.cluster import Cluster, Colocated, Costs, Device, Link, Scenario
 
@@ -55,3 +57,22 @@ def test_machines_that_the_run_does_not_have_are_refused() -> None:
         Colocated((0.1, -0.1))
     with pytest.raises(ConfigError, match=r"Colocated\.recovery must be 0 or more"):
         Colocated(LATE, recovery=-1.0)
+
+
+@pytest.mark.parametrize(
+    ("emulation", "secs"),
+    [
+        (EmulationConfig(link_bytes_per_sec=10.0), 0.2),
+        (EmulationConfig(port_bytes_per_sec=10.0), 0.4),
+        (EmulationConfig(latency_secs=0.1), 0.2),
+        (EmulationConfig(link_bytes_per_sec=1e12), 0.0),
+    ],
+)
+def test_emulated_links_are_simulated_as_the_servers_keep_them(emulation: EmulationConfig, secs: float) -> None:
+    """A byte each way: 0.1 s on a worker's link, and four workers share the port, which is busy 0.1 s for each."""
+    config = RunConfig(workload=400, unit_size=1, workers=4, plan="asp")
+    slower = dataclasses.replace(config, emulation=emulation)
+    still = Cluster((Device(0.1),), Link(0.0), Link(0.0), Costs(*[0.0] * 9))
+    alone, emulated = (seconds_of(each, Scenario(cluster=still)) for each in (config, slower))
+    expected = 100 * secs if emulation.port_bytes_per_sec is None else 400 * 0.1 - alone
+    assert emulated - alone == pytest.approx(expected, rel=0.03, abs=1e-6)

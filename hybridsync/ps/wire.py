@@ -1,0 +1,53 @@
+"""When transfers between workers and parameter servers end, by their links and the port that all of them share. Pure.
+
+The simulator asks it in virtual time, and where links are emulated the servers ask it in real time.
+
+>>> wire = Wire(port_bytes_per_sec=100.0)
+>>> wire.push_ends(now=0.0, num_bytes=50), wire.push_ends(now=0.0, num_bytes=50), wire.pull_ends(now=0.0, num_bytes=50)
+(0.5, 1.0, 0.5)
+"""
+
+from __future__ import annotations
+
+import math
+
+
+class Wire:
+    """The links of the workers, and the servers' port, each in both directions.
+
+    Transfers come through the port one after another, in the order in which they begin. A worker has one transfer in
+    each direction at a time, so that nothing has to wait for its link. A message without bytes waits for no transfer:
+    its packets are sent between those of others.
+
+    Args:
+      link_bytes_per_sec: of each worker's link, each direction.
+      port_bytes_per_sec: of the port, each direction; that of all servers together.
+      latency_secs: from the last byte sent to the last one received.
+    """
+
+    def __init__(
+        self,
+        link_bytes_per_sec: float = math.inf,
+        port_bytes_per_sec: float = math.inf,
+        latency_secs: float = 0.0,
+    ) -> None:
+        self._link, self._port, self._latency = link_bytes_per_sec, port_bytes_per_sec, latency_secs
+        self._in_free_at = self._out_free_at = 0.0
+
+    def push_ends(self, now: float, num_bytes: int) -> float:
+        """Return when what a worker begins to send at `now` has arrived; the port is taken for it."""
+        if not num_bytes:
+            return now
+        free_at = self._in_free_at
+        shared = self._in_free_at = (now if now > free_at else free_at) + num_bytes / self._port
+        own = now + num_bytes / self._link
+        return (shared if shared > own else own) + self._latency
+
+    def pull_ends(self, now: float, num_bytes: int) -> float:
+        """Return when what the servers begin to send at `now` has arrived; the port is taken for it."""
+        if not num_bytes:
+            return now
+        free_at = self._out_free_at
+        shared = self._out_free_at = (now if now > free_at else free_at) + num_bytes / self._port
+        own = now + num_bytes / self._link
+        return (shared if shared > own else own) + self._latency
