@@ -402,7 +402,7 @@ class PushReply(NamedTuple):
     """What became of a push.
 
     Args:
-      sequence: of the parameters that come with the reply.
+      sequence: of the newest parameters, which come with the reply to a pull, or to a push computed on older ones.
       duplicate: the units had already been applied or dropped; nothing was done now.
       dropped: reason, when the units were finally dropped; "" otherwise.
       units, own, fastest: progress of those parameters (see `protocols.base.Version`); 0 where nobody asks for it.
@@ -416,6 +416,10 @@ class PushReply(NamedTuple):
     own: int = 0
     fastest: int = 0
     settled: tuple[int, ...] = ()
+
+    def brings_parameters(self, push: Push) -> bool:
+        """Whether parameters come with the reply: not where the worker has them, from which `push` was computed."""
+        return self.sequence != push.base
 
 
 STARTED_FIRST = "start"

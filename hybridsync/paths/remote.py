@@ -24,6 +24,8 @@ class RemoteLink:
     reply names a sequence, and every other server is asked for exactly its parameters. The calls to the other servers
     run side by side.
 
+    Who pushes has pulled before in the phase: parameters that are still those of the push stay where they are.
+
     One pair of buffers for each server serves the whole phase: the parameters of the last reply have been read by the
     gradient that is pushed now, so their buffers may be overwritten. The gradient reads them where they lie: on CPU a
     jitted program aliases aligned views, where a `device_put` of each leaf would cost more than a small gradient does.
@@ -105,8 +107,9 @@ class RemoteLink:
 
     def _completed(self, push: Push, reply: PushReply) -> tuple[PushReply, Parameters]:
         """Fetch what belongs to the primary's reply from the others, and join it."""
-        wanted = push._replace(units=(), base=reply.sequence)
-        self._of_each(lambda index, server: server.pull_at(wanted, self._parameters[index]))
+        if not push.units or reply.brings_parameters(push):
+            wanted = push._replace(units=(), base=reply.sequence)
+            self._of_each(lambda index, server: server.pull_at(wanted, self._parameters[index]))
         pairs = zip(self._parameter_cuts, self._parameters, strict=True)
         return reply, join(self._parameter_cuts, [cut.layout.unpack(buffer) for cut, buffer in pairs])
 

@@ -24,6 +24,8 @@ from hybridsync.rpc.status import Guard
 SMALL_BYTES = 1 << 20
 """Buffers below this go in one message."""
 
+NOTHING = np.empty(0, np.uint8)
+
 BUFFER_SECS = 30.0
 """How long a push waits for a receive buffer."""
 
@@ -88,8 +90,11 @@ class ParameterServicer(Servicer):
         with self._buffers.lend(BUFFER_SECS) as buffer:
             buffer[:] = np.frombuffer(request.contribution, np.uint8)
             arrives()
-            reply, served = self._backend.push_pull(decode(Push, request.push), buffer)
+            push = decode(Push, request.push)
+            reply, served = self._backend.push_pull(push, buffer)
         try:
+            if not reply.brings_parameters(push):
+                return pb.SmallReply(reply=encode(reply))
             self._pacing.pull_begins()()
             return pb.SmallReply(reply=encode(reply), parameters=served.buffer.tobytes())
         finally:
@@ -103,8 +108,13 @@ class ParameterServicer(Servicer):
             with self._buffers.lend(BUFFER_SECS) as buffer:
                 receive(stream, header, buffer)
                 arrives()
-                reply, served = self._backend.push_pull(decode(Push, header.push), buffer)
-            yield from self._answer(reply, served)
+                push = decode(Push, header.push)
+                reply, served = self._backend.push_pull(push, buffer)
+            if reply.brings_parameters(push):
+                yield from self._answer(reply, served)
+            else:
+                served.release()
+                yield from send(pb.Header(reply=encode(reply)), NOTHING)
 
     def _pull(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         with Guard(context, "hybridsync.ParameterServer.Pull"):
@@ -162,7 +172,7 @@ class ParameterClient(HolderClient):
         request = encode(push)
 
         def attempt(secs: float) -> PushReply:
-            return _receive_reply(self._pull(request, timeout=secs), into)
+            return decode(PushReply, receive_whole(self._pull(request, timeout=secs), into).reply)
 
         return retrying(attempt, self._deadline_secs, self._who, "Pull")
 
@@ -176,6 +186,8 @@ class ParameterClient(HolderClient):
 
     def push_pull(self, push: Push, contribution: np.ndarray, into: np.ndarray) -> PushReply:
         """Offer a contribution; fill `into` with the parameters of the moment the rule releases it.
+
+        They are not sent where they are still those of `push.base`: then `into` is left as it is.
 
         Args:
           push: what is offered.
@@ -191,13 +203,15 @@ class ParameterClient(HolderClient):
             request = small.SerializeToString()
             data = retrying(lambda secs: self._small.send(request, secs), self._deadline_secs, self._who, "PushPull")
             answer = parse(pb.SmallReply, data)
-            check_size(len(answer.parameters), into.nbytes)
-            into[:] = np.frombuffer(answer.parameters, np.uint8)
-            return decode(PushReply, answer.reply)
+            reply = decode(PushReply, answer.reply)
+            if reply.brings_parameters(push):
+                check_size(len(answer.parameters), into.nbytes)
+                into[:] = np.frombuffer(answer.parameters, np.uint8)
+            return reply
         header = pb.Header(push=encode(push))
 
         def attempt(secs: float) -> PushReply:
-            return _receive_reply(self._push_pull(send(header, contribution), timeout=secs), into)
+            return _receive_reply(self._push_pull(send(header, contribution), timeout=secs), push, into)
 
         return retrying(attempt, self._deadline_secs, self._who, "PushPull")
 
@@ -207,5 +221,13 @@ class ParameterClient(HolderClient):
         super().close()
 
 
-def _receive_reply(stream: Any, into: np.ndarray) -> PushReply:
-    return decode(PushReply, receive_whole(stream, into).reply)
+def _receive_reply(stream: Any, push: Push, into: np.ndarray) -> PushReply:
+    """Read the reply to a push, and fill `into` where parameters come with it."""
+    try:
+        header = receive_header(stream)
+        reply = decode(PushReply, header.reply)
+        if reply.brings_parameters(push):
+            receive(stream, header, into)
+        return reply
+    finally:
+        stream.cancel()

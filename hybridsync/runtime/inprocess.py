@@ -63,9 +63,10 @@ class _Link:
 
     def push_pull(self, push: Push, contribution: Any) -> tuple[PushReply, Any]:
         self._pacing.push_begins()()
-        answer = self._primary.push_pull(push, contribution)
-        self._pacing.pull_begins()()
-        return answer
+        reply, parameters = self._primary.push_pull(push, contribution)
+        if reply.brings_parameters(push):
+            self._pacing.pull_begins()()
+        return reply, parameters
 
     def idle(self, push: Push) -> None:
         self._primary.idle(push)

@@ -257,7 +257,7 @@ class Server(Process):
         answer = self.sequencer.answer(push.worker, answer)
         self._hand(push)
         ready = self._busy_until if self._busy_until > world.loop.now else world.loop.now
-        num_bytes = 0 if answer.sequence == push.base else world.arithmetic.sizes.parameters  # or: as it had them
+        num_bytes = world.arithmetic.sizes.parameters if answer.brings_parameters(push) else 0
         world.network.from_server(push.worker, ready, num_bytes, reply, answer, self._parameters)
 
     def _release(self) -> None:

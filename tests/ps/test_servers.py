@@ -221,8 +221,8 @@ def test_a_repeated_push_is_applied_once_and_leaves_nothing_staged():
     phase = cluster.enter()
     first, parameters = pushed(cluster, phase, 3)
     before = fingerprint(parameters)
-    for worker, incarnation, base in [(0, 1, 0), (0, 2, 0), (1, 1, 1)]:
-        again, parameters = pushed(cluster, phase, 3, worker, base, incarnation=incarnation)
+    for worker, incarnation in [(0, 1), (0, 2), (1, 1)]:
+        again, parameters = pushed(cluster, phase, 3, worker, incarnation=incarnation)
         assert again.duplicate and again.sequence == first.sequence == 1
         assert fingerprint(parameters) == before
     assert staged(cluster) == [0]
