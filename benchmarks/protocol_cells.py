@@ -236,7 +236,7 @@ CLAIMS = (
     Claim("PS+: rate over bsp_server's, link", "link_psplus", "link_bsp_server", "units_per_sec", ">=", 1.8),
     Claim("bsp_server: time to loss over HSP's, port", "port_bsp_server", "port_hsp", "loss_secs", ">=", 1.3),
     Claim("HSP: rate over bsp_server's, port", "port_hsp", "port_bsp_server", "units_per_sec", ">=", 1.3),
-    Claim("hsp(rho=1,stale=1): rate over bsp_server's, port", "port_hsp_cautious", "port_bsp_server", "units_per_sec", "", 0.0),
+    Claim("hsp(rho=1,stale=1): rate over its, port", "port_hsp_cautious", "port_bsp_server", "units_per_sec", "", 0.0),
     Claim("asp: time to loss over HSP's, port", "port_asp", "port_hsp", "loss_secs", "", 0.0),
     Claim("HSP: rate over bsp_server's, free", "free_hsp", "free_bsp_server", "units_per_sec", ">=", 0.95),
     Claim("preduce: rate over bsp's, slow", "slow_preduce", "slow_bsp", "units_per_sec", ">=", 2.0),
