@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 from configs import tally
+from hybridsync.clock import Clock
 from hybridsync.config import CheckpointConfig, RunConfig, TelemetryConfig
 from hybridsync.run import Run
 from hybridsync.sim.arithmetic import Arithmetic, Sizes, Weightless
 from hybridsync.sim.cluster import Scenario
 from hybridsync.sim.loop import Loop, VirtualClock
 from hybridsync.sim.world import World
+from hybridsync.telemetry.events import Events
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary
 
@@ -32,14 +35,30 @@ def quiet(config: RunConfig) -> RunConfig:
     )
 
 
-def simulated(run: Run, scenario: Scenario, arithmetic: Arithmetic, evaluator: Any = None) -> Summary:
+def simulated(
+    run: Run,
+    scenario: Scenario,
+    arithmetic: Arithmetic,
+    evaluator: Any = None,
+    events: Callable[[Clock], Events] | None = None,
+) -> Summary:
     """Simulate a run to its end, from the configuration's seed.
+
+    Args:
+      run: configuration, plan and task.
+      scenario: the cluster, and what happens to it.
+      arithmetic: what is computed.
+      evaluator: measures a state; None where nothing is computed.
+      events: the clock -> who hears of events; None for nobody.
 
     Raises:
       HybridSyncError: the run could not go on.
     """
     loop = Loop()
-    recorder = Recorder.null(VirtualClock(loop))
+    clock = VirtualClock(loop)
+    recorder = Recorder.null(clock)
+    if events is not None:
+        recorder = dataclasses.replace(recorder, events=events(clock))
     options = {"seed": run.config.seed, "tick_secs": TICK_SECS, "evaluator": evaluator}
     return World(run, scenario, arithmetic, recorder, loop, **options).run()
 

@@ -264,6 +264,32 @@ class EmulationConfig:
 
 
 @dataclass(frozen=True)
+class PolicyConfig:
+    """When and how a run reacts to what happens to it.
+
+    Args:
+        detector: who is a straggler: "robust" (median and MAD, with a floor), "paper" (mean - std), or "off".
+        speeds: how fast each worker's device is beside the others, where they differ; () for all alike.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+
+    detector: Literal["robust", "paper", "off"] = "robust"
+    speeds: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_types(self, "policy.")
+        above = all(speed > 0 for speed in self.speeds)
+        _require(above, "policy.speeds", "above 0", self.speeds, "give each worker's speed beside the others")
+
+    @property
+    def detects(self) -> bool:
+        """Whether workers are judged."""
+        return self.detector != "off"
+
+
+@dataclass(frozen=True)
 class RunConfig:
     """Everything a run is asked to do.
 
@@ -280,6 +306,7 @@ class RunConfig:
         checkpoint: when to save.
         telemetry: what to write.
         emulation: slowness put in on purpose.
+        policy: how the run reacts to what happens to it.
         drain_secs: how long the last units of an asynchronous phase may stand still before others get them too.
 
     Raises:
@@ -299,6 +326,7 @@ class RunConfig:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
     emulation: EmulationConfig = field(default_factory=EmulationConfig)
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
     drain_secs: float = 10.0
 
     def __post_init__(self) -> None:
@@ -318,6 +346,11 @@ class RunConfig:
                 "an instance of a frozen dataclass",
                 value,
                 "declare it with @dataclass(frozen=True)",
+            )
+        if self.policy.speeds and len(self.policy.speeds) != self.workers:
+            raise ConfigError(
+                f"policy.speeds has {len(self.policy.speeds)} values, the run {self.workers} workers; "
+                "give one for each worker, or none"
             )
         self._check_plan()
         for straggler in Straggler.parse(self.emulation.stragglers):
