@@ -35,6 +35,8 @@ flags.DEFINE_float("checkpoint_secs", None, "seconds between saves; the configur
 flags.DEFINE_bool("apply_log", None, "record every update, for launch.replay")
 flags.DEFINE_float("compute_secs", None, "emulate an accelerator that is busy this long for each unit")
 flags.DEFINE_string("stragglers", None, "worker=3,delay_ms=30,from=10%,to=30%[;...]: injected slowness")
+flags.DEFINE_string("momentum", None, "at a switch to asynchrony: keep, zero, scaled, ramp_linear or ramp_steps")
+flags.DEFINE_string("rate", None, "how the rate grows with the units of an update: linear or sqrt")
 flags.DEFINE_string("bind", "127.0.0.1", "address to serve on; loopback only until TLS and a token exist")
 flags.DEFINE_integer("port", 0, "port of the chief; 0 takes a free one")
 
@@ -47,6 +49,8 @@ _SHORT = {
     "apply_log": "telemetry.apply_log",
     "compute_secs": "emulation.compute_secs",
     "stragglers": "emulation.stragglers",
+    "momentum": "policy.momentum",
+    "rate": "policy.rate",
 }
 
 

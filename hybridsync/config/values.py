@@ -263,6 +263,9 @@ class EmulationConfig:
         Straggler.parse(self.stragglers)
 
 
+MomentumVariant = Literal["keep", "zero", "scaled", "ramp_linear", "ramp_steps"]
+
+
 @dataclass(frozen=True)
 class PolicyConfig:
     """When and how a run reacts to what happens to it.
@@ -270,6 +273,10 @@ class PolicyConfig:
     Args:
         detector: who is a straggler: "robust" (median and MAD, with a floor), "paper" (mean - std), or "off".
         speeds: how fast each worker's device is beside the others, where they differ; () for all alike.
+        momentum: what becomes of it where the plan goes over to asynchrony: it is kept, its slots are zeroed once, or
+            its coefficient is divided by the workers, for good or until it has been ramped up again.
+        ramp: share of the workload that ramping takes.
+        rate: how it grows with the units of an update: "linear", or with their square root.
 
     Raises:
         ConfigError: a value is out of range.
@@ -277,10 +284,14 @@ class PolicyConfig:
 
     detector: Literal["robust", "paper", "off"] = "robust"
     speeds: tuple[float, ...] = ()
+    momentum: MomentumVariant = "keep"
+    ramp: float = 0.05
+    rate: Literal["linear", "sqrt"] = "linear"
 
     def __post_init__(self) -> None:
         _check_types(self, "policy.")
         above = all(speed > 0 for speed in self.speeds)
+        _require(0 < self.ramp <= 1, "policy.ramp", "above 0 and at most 1", self.ramp, "give a share of the workload")
         _require(above, "policy.speeds", "above 0", self.speeds, "give each worker's speed beside the others")
 
     @property
