@@ -6,8 +6,8 @@ see the same draws:
 
 - *draws*: windows by themselves, without a run around them;
 - *bsp*, *asp*: simulated runs, judged by the run's own chief from its workers' reports, a second of run apart;
-- `--processes`: one real job of eight worker processes whose accelerators are emulated (the rest of each unit is
-  slept), judged by its own chief while it runs, and by both rules from its timeline afterwards.
+- `--processes`: real jobs of eight worker processes whose accelerators are emulated (the rest of each unit is slept),
+  judged by their own chiefs, with three slow stretches each.
 
 A slow stretch is found when its worker is flagged before it ends. Precision: flags of a worker that is slow, or was
 until a window ago, among all; recall: slow stretches that are found; time-to-detect: windows of the slow worker from
@@ -22,7 +22,7 @@ import math
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -38,7 +38,7 @@ from hybridsync.run import Run
 from hybridsync.sim.arithmetic import Weightless
 from hybridsync.sim.cluster import Cluster, Device, Scenario, Slow
 from hybridsync.telemetry.events import NullEventLog, read_events
-from hybridsync.telemetry.timeline import TIMELINE_FILE
+from hybridsync.telemetry.metrics import METRICS_FILE
 
 Kind = Literal["permanent", "transient"]
 RuleName = Literal["robust", "paper"]
@@ -202,8 +202,8 @@ REAL = ((2, 1.5, 0.1, 0.4), (5, 2.0, 0.5, 0.9), (7, 4.0, 0.55, 0.8))
 """Worker, how many times slower, from and to which share of the workload."""
 
 
-def in_processes(plan: str) -> dict[str, Score]:
-    """Run a real job and return how it judged its workers itself, and how both rules judge its timeline."""
+def in_processes(plan: str, rule: RuleName) -> Score:
+    """Run a real job and return how its chief judged its workers."""
     entries = (f"worker={w},delay_ms={1000 * COMPUTE_SECS * (f - 1):g},from={a:%},to={b:%}" for w, f, a, b in REAL)
     with tempfile.TemporaryDirectory() as directory:
         workdir = Path(directory) / "run"
@@ -215,40 +215,23 @@ def in_processes(plan: str) -> dict[str, Score]:
             f"--stragglers={';'.join(entries)}",
             "--checkpoint_secs=1000",
             "--set=telemetry.log_secs=0.1",
+            f"--set=policy.detector={rule}",
             f"--set=workload={UNITS}",
             config="configs/tally.py",
         )
-        lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+        lines = [json.loads(line) for line in (workdir / METRICS_FILE).read_text().splitlines()]
         flags = [(event["worker"], event["t"]) for event in read_events(workdir, "straggler_flagged")]
-        spans = json.loads((workdir / TIMELINE_FILE).read_bytes())["traceEvents"]
     progress = [(line["units"] / UNITS, line["t"]) for line in lines]
-    units = sorted(
-        ((s["ts"] + s["dur"]) / 1e6, int(s["pid"]), s["dur"] / 1e6)
-        for s in spans
-        if s["ph"] == "X" and s["name"] == "compute"
+    score = Score()
+    score.add(
+        [Stretch(w, at(a, progress), at(b, progress), WINDOW * COMPUTE_SECS * f) for w, f, a, b in REAL], flags
     )
-    first = min(pid for _, pid, _ in units)
-    stretches = [Stretch(w, at(a, progress), at(b, progress), WINDOW * COMPUTE_SECS * f) for w, f, a, b in REAL]
-    scores = {"its chief, robust": Score()}
-    scores["its chief, robust"].add(stretches, flags)
-    for name, rule in RULES.items():
-        score = scores[f"its timeline, {name}"] = Score()
-        score.add(stretches, judged(rule, ((t, pid - first, secs) for t, pid, secs in units)))
-    return scores
+    return score
 
 
 def at(share: float, progress: Sequence[tuple[float, float]]) -> float:
     """Return the second at which a share of the workload was applied."""
     return next((t for done, t in progress if done >= share), progress[-1][1])
-
-
-def judged(rule: Rule, units: Iterable[tuple[float, int, float]]) -> list[tuple[int, float]]:
-    """Return the flags of a run whose units, (when, worker, seconds), are told one by one."""
-    detector, flags = Detector(rule), []
-    detector.begin(range(WORKERS))
-    for t, worker, secs in units:
-        flags += [(decision.worker, t) for decision in detector.observe(worker, [secs]) if decision.flagged]
-    return flags
 
 
 # --- the table ---
@@ -316,7 +299,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--processes", action="store_true", help="judge real jobs of eight worker processes instead")
     options = parser.parse_args(arguments)
     if options.processes:
-        scores = {f"{plan}, {who}": score for plan in ("bsp", "asp") for who, score in in_processes(plan).items()}
+        scores = {f"{plan}, {rule}": in_processes(plan, rule) for plan in ("bsp", "asp") for rule in RULES}
         for name, score in scores.items():
             print(f"{name:<28} {json.dumps(score.to_json())}")
         real = [
