@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 from configs import tally
+from hybridsync.clock import Clock
 from hybridsync.config import CheckpointConfig, RunConfig, TelemetryConfig
 from hybridsync.run import Run
 from hybridsync.sim.arithmetic import Arithmetic, Sizes, Weightless
 from hybridsync.sim.cluster import Scenario
 from hybridsync.sim.loop import Loop, VirtualClock
 from hybridsync.sim.world import World
+from hybridsync.telemetry.events import Events
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary
 
@@ -33,7 +36,12 @@ def quiet(config: RunConfig) -> RunConfig:
 
 
 def simulated(
-    run: Run, scenario: Scenario, arithmetic: Arithmetic, evaluator: Any = None, loop: Loop | None = None
+    run: Run,
+    scenario: Scenario,
+    arithmetic: Arithmetic,
+    evaluator: Any = None,
+    loop: Loop | None = None,
+    events: Callable[[Clock], Events] | None = None,
 ) -> Summary:
     """Simulate a run to its end, from the configuration's seed.
 
@@ -43,12 +51,16 @@ def simulated(
       arithmetic: what is computed.
       evaluator: (state, capture) -> what the task measures; None measures nothing.
       loop: virtual time, fresh; None where nobody else looks at it.
+      events: the clock -> who hears of events; None for nobody.
 
     Raises:
       HybridSyncError: the run could not go on.
     """
     loop = loop or Loop()
-    recorder = Recorder.null(VirtualClock(loop))
+    clock = VirtualClock(loop)
+    recorder = Recorder.null(clock)
+    if events is not None:
+        recorder = dataclasses.replace(recorder, events=events(clock))
     options = {"seed": run.config.seed, "tick_secs": TICK_SECS, "evaluator": evaluator}
     return World(run, scenario, arithmetic, recorder, loop, **options).run()
 

@@ -306,6 +306,8 @@ class Report:
       doing: what the worker's training thread is at: "compute", "average" or "".
       hold_secs: how long the chief may keep its answer back while it has no news: a long poll.
       exchange: stamps of the last heartbeat that was answered, by which the chief knows this host's clock.
+      unit_secs: of each unit since the last report, what it took the worker itself, without waiting for others; ()
+        where nobody judges it by them.
     """
 
     role: str
@@ -328,6 +330,7 @@ class Report:
     doing: str = ""
     hold_secs: float = 0.0
     exchange: Exchange | None = None
+    unit_secs: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

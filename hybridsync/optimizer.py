@@ -16,13 +16,18 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from hybridsync.config import OptimizerConfig, ScheduleConfig
 from hybridsync.errors import OptimizerError
+from hybridsync.policies.configuration import MomentumHandling
 
 Rate = Callable[[jax.Array], Any]
 """Examples applied so far (int32, or float32 where the workload exceeds 2**31 examples) -> learning rate."""
+
+SLOTS = ("trace", "mu")
+"""Fields of optax states that hold a momentum."""
 
 _HOW = (
     "pass a function that names its hyperparameters and their values, for example "
@@ -100,10 +105,73 @@ class Optimizer:
             ) from None
         return state
 
-    def update(self, grads: Any, state: Any, params: Any, rate: jax.Array) -> tuple[Any, Any]:
-        """Return (updates, state) at learning rate `rate`; traceable."""
+    def update(
+        self, grads: Any, state: Any, params: Any, rate: jax.Array, share: jax.Array | None = None
+    ) -> tuple[Any, Any]:
+        """Return (updates, state) at learning rate `rate`; traceable.
+
+        Args:
+          grads: like `params`.
+          state: the optax state.
+          params: before the update.
+          rate: learning rate of this update.
+          share: of the momentum's own coefficient, in this update alone; None for all of it.
+        """
         state = state._replace(hyperparams={**state.hyperparams, "learning_rate": rate})
-        return self.transformation.update(grads, state, params)
+        if share is None:
+            return self.transformation.update(grads, state, params)
+        own = state.hyperparams["momentum"]
+        state = state._replace(hyperparams={**state.hyperparams, "momentum": own * share})
+        updates, state = self.transformation.update(grads, state, params)
+        return updates, state._replace(hyperparams={**state.hyperparams, "momentum": own})
+
+    def check_momentum(self, handling: MomentumHandling, state: Any) -> None:
+        """Check that the momentum can be handled so.
+
+        Args:
+          handling: what is to become of it.
+          state: an optax state, or its shapes.
+
+        Raises:
+          OptimizerError: there is no such coefficient, or there are no such slots.
+        """
+        name = f"policy.momentum={handling.variant}"
+        if handling.variant == "zero":
+            if not momentum_slots(state):
+                raise OptimizerError(
+                    f"{name} zeroes the momentum, but the optimizer keeps none: its state has no field "
+                    f"{' or '.join(SLOTS)}; choose policy.momentum=keep, or an optimizer with momentum"
+                )
+        elif handling.variant != "keep" and "momentum" not in state.hyperparams:
+            raise OptimizerError(
+                f"{name} changes the coefficient, but the factory names {sorted(state.hyperparams)} and no momentum "
+                f"that is a number; {_HOW}"
+            )
+
+
+def momentum_slots(state: Any) -> list[Any]:
+    """Return the paths of an optax state's momentum."""
+    return [path for name in SLOTS for path, _ in optax.tree.get_all_with_path(state, name, filtering=_is_field)]
+
+
+def without_momentum(state: Any) -> Any:
+    """Return an optax state whose momentum is zero; everything else in it stays."""
+    for path in momentum_slots(state):
+        (slot,) = (value for at, value in optax.tree.get_all_with_path(state, path[-1].name) if at == path)
+        zeros = jax.tree.map(_zeros, slot)
+        state = optax.tree.set(state, lambda at, _, wanted=path: at == wanted, **{path[-1].name: zeros})
+    return state
+
+
+def _is_field(path: Any, value: Any) -> bool:
+    """Whether a place in an optax state is a field of one of its tuples, and no parameter of that name."""
+    return isinstance(path[-1], optax.tree_utils.NamedTupleKey)
+
+
+def _zeros(leaf: Any) -> Any:
+    if isinstance(leaf, jax.Array):
+        return jnp.zeros_like(leaf, device=leaf.sharding)
+    return np.zeros(leaf.shape, leaf.dtype)
 
 
 def no_optimizer(value: Any) -> OptimizerError:

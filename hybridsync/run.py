@@ -12,6 +12,7 @@ from hybridsync.config import RunConfig
 from hybridsync.errors import TaskError
 from hybridsync.optimizer import Optimizer, no_optimizer
 from hybridsync.plan import Plan
+from hybridsync.policies.configuration import MomentumHandling, is_asynchronous, momentum_handling
 from hybridsync.protocols.base import Outer, Protocol
 from hybridsync.state import TrainState, abstract_state, initial_state
 from hybridsync.step import Programs
@@ -37,8 +38,12 @@ class Run:
 
     @functools.cached_property
     def plan(self) -> Plan:
-        """The parsed plan."""
-        return Plan.parse(self.config.plan)
+        """The parsed plan, whose stages scale the rate as the configuration says where they do not say it themselves.
+
+        Raises:
+          ConfigError: the configuration wants another scaling than a stage has.
+        """
+        return protocols.with_scaling(Plan.parse(self.config.plan), self.config.policy.rate, self.config.workers)
 
     @functools.cached_property
     def stages(self) -> tuple[Protocol, ...]:
@@ -48,6 +53,14 @@ class Run:
           PlanError: unknown protocol or argument.
         """
         return tuple(protocols.resolve(stage) for stage in self.plan.stages)
+
+    @functools.cached_property
+    def handling(self) -> MomentumHandling:
+        """What becomes of the momentum where the plan goes over to asynchrony."""
+        policy, workers = self.config.policy, self.config.workers
+        ends = self.plan.ends(self.config.workload)
+        asynchronous = [is_asynchronous(protocol, workers) for protocol in self.stages]
+        return momentum_handling(policy.momentum, policy.ramp, workers, ends, asynchronous)
 
     @functools.cached_property
     def kept(self) -> tuple[str, ...]:
@@ -61,6 +74,7 @@ class Run:
         Raises:
           TaskError: the task is none.
           OptimizerError: the optimizer is none, for example a ready GradientTransformation.
+          OptimizerError: its momentum cannot be handled as the configuration says.
           ConfigError: a stage cannot work with these workers, or another value is impossible.
         """
         if not isinstance(self.task, Task):
@@ -74,6 +88,8 @@ class Run:
         for protocol in self.stages:
             if protocol.path is protocol.path.SERVER:
                 protocol.server_rule(members)
+        if self.handling.variant != "keep":
+            self.optimizer.check_momentum(self.handling, self.abstract_state().opt_state)
 
     def programs(self, *, donate_parameters: bool, donate_rest: bool = True) -> Programs:
         """Return the compiled programs (see `Programs`)."""
@@ -86,6 +102,7 @@ class Run:
             donate_parameters=donate_parameters,
             donate_rest=donate_rest,
             kept=self.kept,
+            handling=self.handling,
         )
 
     def initial_state(self) -> TrainState:

@@ -16,6 +16,7 @@ weighted, beside their weight. Idle members contribute weight 0. What a failed c
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -26,7 +27,8 @@ import numpy as np
 import optax
 
 from hybridsync.layout import Layout
-from hybridsync.optimizer import Optimizer
+from hybridsync.optimizer import Optimizer, without_momentum
+from hybridsync.policies.configuration import KEEP, MomentumHandling
 from hybridsync.protocols.base import Change, Compensation
 from hybridsync.state import TrainState, abstract_state
 from hybridsync.task import Task
@@ -54,6 +56,7 @@ class Programs:
       donate_rest: whether it may reuse the memory of everything else in the state. False where a state is needed
         again behind its update (a simulation, whose states are values).
       kept: names of the protocols whose outer optimizers keep something in the state.
+      handling: what becomes of the momentum where the plan goes over to asynchrony.
     """
 
     def __init__(
@@ -67,8 +70,10 @@ class Programs:
         donate_parameters: bool,
         donate_rest: bool = True,
         kept: tuple[str, ...] = (),
+        handling: MomentumHandling = KEEP,
     ) -> None:
         self.task, self.optimizer = task, optimizer
+        self._handling = handling
         self.unit_size, self.seed = unit_size, seed
         self._wide = 2 * workload * unit_size > MAX_INT32
         key = jax.random.key(seed)
@@ -105,6 +110,27 @@ class Programs:
         other = copy.copy(self)
         other.seed, other._key = seed, jax.random.key(seed)
         return other
+
+    def entered(self, state: TrainState) -> TrainState:
+        """Return what a phase that begins with `state` trains on: the same, unless its momentum is to begin anew.
+
+        It depends on the units applied alone, so that whoever enters with a state that has had no update since, for
+        whatever reason and however often, does what was done to it before.
+        """
+        if not self._handling.zero_at or int(state.counters["units"]) not in self._handling.zero_at:
+            return state
+        return dataclasses.replace(state, opt_state=without_momentum(state.opt_state))
+
+    def _momentum_share(self, units: jax.Array) -> jax.Array | None:
+        """Return the share of the momentum's coefficient in the update after `units` units; None for all of it."""
+        if not self._handling.segments:
+            return None
+        share = jnp.float32(1.0)
+        for begin, end, first, last in self._handling.segments:
+            inside = (units >= begin) & (units < end)
+            slope = (last - first) / (end - begin)
+            share = jnp.where(inside, first + slope * (units - begin).astype(jnp.float32), share)
+        return share
 
     def _lay_out(self, state: TrainState, contribution: Any) -> None:
         self.state, self.contribution = state, contribution
@@ -262,7 +288,7 @@ class Programs:
         rate = self.optimizer.rate((at.astype(jnp.float32) if self._wide else at) * self.unit_size) * factor
         weight = gradient["floats"]["weight"]
         grads = jax.tree.map(lambda g, p: (g / weight).astype(p.dtype), gradient["floats"]["grads"], params)
-        updates, opt_state = self.optimizer.update(grads, opt_state, params, rate)
+        updates, opt_state = self.optimizer.update(grads, opt_state, params, rate, self._momentum_share(at))
         params = jax.tree.map(lambda p, u: jnp.asarray(p + u).astype(p.dtype), params, updates)
         if replaces:  # and the updates have no other use, so that XLA rounds as in a plain loop
             moved = jax.tree.map(lambda p: p.astype(jnp.float32), params)
@@ -279,7 +305,7 @@ class Programs:
         rate = self.optimizer.rate(examples) * factor
         weight = total["floats"]["weight"]
         grads = jax.tree.map(lambda g, p: (g / weight).astype(p.dtype), total["floats"]["grads"], params)
-        updates, opt_state = self.optimizer.update(grads, opt_state, params, rate)
+        updates, opt_state = self.optimizer.update(grads, opt_state, params, rate, self._momentum_share(applied))
         params = jax.tree.map(lambda p, u: jnp.asarray(p + u).astype(p.dtype), params, updates)
         model_state = _merge_model_state(model_state, total, weight, blend)
         counters = {"units": applied + units, "updates": counters["updates"] + 1}

@@ -39,6 +39,7 @@ class Board(Known):
             if phase is not None:
                 self._leasing.begin(phase, path)
                 self._announced = True
+                self._detector.begin(self._workers.ids())
                 if not broken:
                     self.ledger.restore(phase.applied, phase.dropped)
                 for (role, role_id), standing in self.standings().items():
@@ -62,6 +63,7 @@ class Board(Known):
             self._here, self._announced, self._gathering = Attendance(), True, False
             self._grouping = self._grouping_of(phase, path)
             self._warned.clear()
+            self._detector.begin(worker for worker in phase.members if self._workers.get(worker) is not None)
             if not path.is_served and (gone := [w for w in phase.members if self._workers.get(w) is None]):
                 self._break(f"workers {gone} were lost while it began")
             if path is Path.SERVER and not all(map(self.is_live, phase.servers)):
@@ -303,6 +305,7 @@ class Board(Known):
         worker, phase = member.hello.id, self._leasing.phase
         in_phase = phase is not None and worker in phase.members and worker not in self._here.back
         self._leasing.lose(worker)
+        self._detector.forget(worker)
         self._here.lose(worker)
         self._resting.pop(worker, None)
         self._fenced.append((worker, member.incarnation))

@@ -179,6 +179,7 @@ class Chief(Board):
                 if report.role == "worker":
                     key = self._leasing.key_of(report.id)
                     self._leasing.note_progress(key, report.completed, self._clock.monotonic())
+                    self._intake.decisions += self._detector.observe(report.id, report.unit_secs)
                 self.ledger.record_applied(report.applied)
                 self._note_dropped(report.applied, report.dropped)
                 self._condition.notify_all()

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from hybridsync.chief.suspects import Quarantined
 from hybridsync.messages import Hello, Report, RoleEvent, Span
+from hybridsync.policies.stragglers import Decision
 
 
 @dataclass
@@ -23,6 +24,7 @@ class Intake:
       restarted: processes that were started in the place of others.
       lost: roles that are gone.
       quarantined: units that are left out from now on.
+      decisions: who is a straggler from now on, and who no longer.
     """
 
     loss_sum: float = 0.0
@@ -36,6 +38,7 @@ class Intake:
     restarted: list[RoleEvent] = field(default_factory=list)
     lost: list[RoleEvent] = field(default_factory=list)
     quarantined: list[Quarantined] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
 
     def take(self, report: Report, offset: float) -> None:
         """Add a report of a role whose clock lacks `offset` seconds to the chief's."""

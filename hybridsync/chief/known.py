@@ -18,6 +18,7 @@ from hybridsync.clock import Clock
 from hybridsync.errors import RoleLost
 from hybridsync.messages import WAITING, Capture, Held, Report, RoleEvent, Standing
 from hybridsync.plan import Epoch, Phase
+from hybridsync.policies.stragglers import Detector, NullDetector
 from hybridsync.telemetry.offsets import ClockOffsets
 
 SERVER_LEASE_SECS = 15.0
@@ -43,6 +44,7 @@ class Known(Waiting):
       evict: has the process ended of a role that is given up; called at once, under the lock: whoever is in a call to
         that process is to get an answer.
       late: workers that come only later: nobody waits for their first words.
+      detector: judges workers by what they report; None judges nobody.
     """
 
     def __init__(
@@ -57,7 +59,9 @@ class Known(Waiting):
         known: int = 0,
         evict: Callable[[RoleEvent], None] = lambda event: None,
         late: Iterable[int] = (),
+        detector: Detector | None = None,
     ) -> None:
+        self._detector = detector or NullDetector()
         self._restarted = restarted
         self._known, self._end_process = known, evict
         self._late = set(late)
@@ -141,6 +145,11 @@ class Known(Waiting):
     def gathering(self) -> bool:
         """Whether everybody is called back from a broken phase, and no next one is announced yet."""
         return self._gathering
+
+    def stragglers(self) -> tuple[int, ...]:
+        """Workers that are held to be stragglers, ascending."""
+        with self._condition:
+            return self._detector.flagged
 
     def live_workers(self) -> tuple[int, ...]:
         """Ids of live workers, ascending."""

@@ -60,7 +60,8 @@ def _from_json(value: Any) -> Any:
 def check_resumable(saved: Mapping[str, Any], config: RunConfig, *, convert_units: bool = False) -> None:
     """Check that `config` continues the run that `saved` describes.
 
-    Workers, servers, plan, checkpoints, telemetry, emulation and drain_secs may differ.
+    Workers, servers, plan, checkpoints, telemetry, emulation and drain_secs may differ; where the momentum is handled
+    at a switch, what that rests on may not.
 
     Args:
         saved: `to_json` of the configuration that the workdir's run had.
@@ -76,6 +77,13 @@ def check_resumable(saved: Mapping[str, Any], config: RunConfig, *, convert_unit
         for name in FIXED
         for path, before, now in _differences(name, saved.get(name, ABSENT), wanted[name])
     ]
+    before, now = _momentum(saved), _momentum(wanted)
+    differences += [
+        f"{path} while its momentum is handled by it: it was started with {before[path]}, the configuration says "
+        f"{now[path]}"
+        for path in before
+        if {before["policy.momentum"], now["policy.momentum"]} != {"keep"} and before[path] != now[path]
+    ]
     if differences:
         raise ResumeError(
             f"this run cannot go on with another {'; another '.join(differences)}; "
@@ -87,6 +95,13 @@ def check_resumable(saved: Mapping[str, Any], config: RunConfig, *, convert_unit
             f"this run cannot go on with another unit_size: it was started with {unit_size}, "
             f"the configuration says {config.unit_size}; use the earlier value, or pass --convert_units"
         )
+
+
+def _momentum(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the handling of the momentum is a function of, for a replay of the whole run."""
+    policy = {"momentum": "keep", "ramp": ABSENT, **config.get("policy", {})}
+    rest = {name: config.get(name, ABSENT) for name in ("plan", "workers")}
+    return {"policy.momentum": policy["momentum"], "policy.ramp": policy["ramp"], **rest}
 
 
 def _differences(path: str, before: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:

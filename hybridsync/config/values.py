@@ -275,6 +275,43 @@ class EmulationConfig:
         _require(self.latency_secs >= 0, "emulation.latency_secs", "0 or more", self.latency_secs, "correct it")
 
 
+MomentumVariant = Literal["keep", "zero", "scaled", "ramp_linear", "ramp_steps"]
+
+
+@dataclass(frozen=True)
+class PolicyConfig:
+    """When and how a run reacts to what happens to it.
+
+    Args:
+        detector: who is a straggler: "robust" (median and MAD, with a floor), "paper" (mean - std), or "off".
+        speeds: how fast each worker's device is beside the others, where they differ; () for all alike.
+        momentum: what becomes of it where the plan goes over to asynchrony: it is kept, its slots are zeroed once, or
+            its coefficient is divided by the workers, for good or until it has been ramped up again.
+        ramp: share of the workload that ramping takes.
+        rate: how it grows with the units of an update: "linear", or with their square root.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+
+    detector: Literal["robust", "paper", "off"] = "robust"
+    speeds: tuple[float, ...] = ()
+    momentum: MomentumVariant = "keep"
+    ramp: float = 0.05
+    rate: Literal["linear", "sqrt"] = "linear"
+
+    def __post_init__(self) -> None:
+        _check_types(self, "policy.")
+        above = all(speed > 0 for speed in self.speeds)
+        _require(0 < self.ramp <= 1, "policy.ramp", "above 0 and at most 1", self.ramp, "give a share of the workload")
+        _require(above, "policy.speeds", "above 0", self.speeds, "give each worker's speed beside the others")
+
+    @property
+    def detects(self) -> bool:
+        """Whether workers are judged."""
+        return self.detector != "off"
+
+
 @dataclass(frozen=True)
 class RunConfig:
     """Everything a run is asked to do.
@@ -292,6 +329,7 @@ class RunConfig:
         checkpoint: when to save.
         telemetry: what to write.
         emulation: slowness put in on purpose.
+        policy: how the run reacts to what happens to it.
         drain_secs: how long the last units of an asynchronous phase may stand still before others get them too.
 
     Raises:
@@ -311,6 +349,7 @@ class RunConfig:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
     emulation: EmulationConfig = field(default_factory=EmulationConfig)
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
     drain_secs: float = 10.0
 
     def __post_init__(self) -> None:
@@ -330,6 +369,11 @@ class RunConfig:
                 "an instance of a frozen dataclass",
                 value,
                 "declare it with @dataclass(frozen=True)",
+            )
+        if self.policy.speeds and len(self.policy.speeds) != self.workers:
+            raise ConfigError(
+                f"policy.speeds has {len(self.policy.speeds)} values, the run {self.workers} workers; "
+                "give one for each worker, or none"
             )
         self._check_plan()
         for straggler in Straggler.parse(self.emulation.stragglers):

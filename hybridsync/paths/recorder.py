@@ -28,12 +28,15 @@ def _no_stamps() -> tuple[float, float]:
 class WorkerRecorder:
     """Collects one worker's spans, losses and times.
 
+    What a unit takes the worker itself is its computation, and its transfer where that waits for nobody: in a push that
+    is held, as in a step, everybody waits for the slowest.
+
     Lists are appended to by the training thread and swapped by the heartbeat's; the lock guards the swap, the sums
     and the phase, so that a report never carries one phase's position under another's epoch.
     """
 
-    def __init__(self, worker: int, clock: Clock, keep_spans: bool) -> None:
-        self._worker, self._keep_spans = worker, keep_spans
+    def __init__(self, worker: int, clock: Clock, keep_spans: bool, keep_unit_secs: bool = False) -> None:
+        self._worker, self._keep_spans, self._keep_unit_secs = worker, keep_spans, keep_unit_secs
         self.clock = clock
         self.incarnation = 0
         self.epoch: Epoch = NO_EPOCH
@@ -44,12 +47,17 @@ class WorkerRecorder:
         self._losses: list[Any] = []
         self._applied, self._dropped = UnitSet(), ()
         self._compute_secs = self._wait_secs = self._compile_secs = 0.0
+        self._unit_secs: list[float] = []
+        self._last_unit_secs = 0.0
+        self._counts_transfers = False
         self.stamps: Callable[[], tuple[float, float]] = _no_stamps
         self.at_unit: Callable[[int], None] = _nowhere
 
-    def enter(self, epoch: Epoch) -> None:
-        """Begin to note for another phase."""
+    def enter(self, epoch: Epoch, counts_transfers: bool = False) -> None:
+        """Begin to note for another phase; `counts_transfers` where its pushes wait for no other worker."""
         with self._lock:
+            self._unit_secs, self._last_unit_secs = [], 0.0
+            self._counts_transfers = counts_transfers
             self.stamps = _no_stamps
             self._applied, self._dropped = UnitSet(), ()  # the last phase's capture has told of them
             self.epoch, self.completed, self.doing = epoch, 0, ""
@@ -64,6 +72,10 @@ class WorkerRecorder:
         self.at_unit(-1)
         with self._lock:
             self._compute_secs += ended - started
+            if self._keep_unit_secs:
+                if self._last_unit_secs:  # with its transfer: nothing more comes to it
+                    self._unit_secs.append(self._last_unit_secs)
+                self._last_unit_secs = ended - started
             if loss is not None:
                 self._losses.append(loss)
             if self._keep_spans:
@@ -73,6 +85,8 @@ class WorkerRecorder:
         """Note time in which this worker waited for others or for a transfer."""
         with self._lock:
             self._wait_secs += ended - started
+            if self._counts_transfers and name == "push_pull":
+                self._last_unit_secs += ended - started
             if self._keep_spans:
                 self._spans.append((name, category, started, ended - started, self.epoch.number, 0))
 
@@ -107,6 +121,7 @@ class WorkerRecorder:
             losses, self._losses = self._losses, []
             applied, self._applied = self._applied, UnitSet()
             dropped, self._dropped = self._dropped, ()
+            unit_secs, self._unit_secs = self._unit_secs, []
             sums = self._compute_secs, self._wait_secs, self._compile_secs
             self._compute_secs = self._wait_secs = self._compile_secs = 0.0
             epoch, completed, stamps = self.epoch, self.completed, self.stamps
@@ -129,4 +144,5 @@ class WorkerRecorder:
             last_applied=last,
             doing=self.doing,
             spans=tuple(Span(*span) for span in spans),
+            unit_secs=tuple(unit_secs),
         )

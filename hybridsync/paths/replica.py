@@ -62,7 +62,8 @@ class Replica:
             self._phase = phase
             self._step, self._sequence = 0, phase.sequence
             self._applied, self._dropped = UnitSet(phase.applied), UnitSet(phase.dropped)
-            self._fingerprint = phase.fingerprint
+            taken, self._state = self._state, self._programs.entered(self._state)
+            self._fingerprint = phase.fingerprint if self._state is taken else ""
             self._first_applied = self._last_applied = 0.0
 
     @property

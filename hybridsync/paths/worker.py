@@ -67,7 +67,7 @@ class WorkerLoop:
         """
         epoch, failure = NO_EPOCH, ""
         while (phase := self._next_phase(epoch, failure)) is not None:
-            self._recorder.enter(phase.epoch)
+            self._recorder.enter(phase.epoch, not protocols.parse(phase.spec).awaits_workers)
             with self._lock:
                 self._phase, self._inside = phase, True
             failure = self._take_part(phase)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+from dataclasses import replace
 
 from hybridsync.config.typing import read_text
-from hybridsync.errors import PlanError
+from hybridsync.errors import ConfigError, PlanError
 from hybridsync.plan import Plan, Stage
 from hybridsync.protocols.adpsgd import AdPsgd
 from hybridsync.protocols.asp import Asp
@@ -68,6 +69,32 @@ def parse(spec: str) -> Protocol:
       PlanError: as `resolve`, or the text is not one stage.
     """
     return resolve(Plan.parse(spec).stages[0])
+
+
+def with_scaling(plan: Plan, scaling: str, num_workers: int) -> Plan:
+    """Return the plan whose stages scale the rate so, where it matters and they do not say it themselves.
+
+    Raises:
+      PlanError: unknown protocol or argument.
+      ConfigError: a stage's rate cannot be scaled so.
+    """
+    if scaling == "linear":
+        return plan
+    return replace(plan, stages=tuple(_scaled(stage, scaling, num_workers) for stage in plan.stages))
+
+
+def _scaled(stage: Stage, scaling: str, num_workers: int) -> Stage:
+    protocol = resolve(stage)
+    if protocol.units_per_update(num_workers) == 1 or "scaling" in dict(stage.arguments):
+        return stage
+    if "scaling" in {field.name for field in dataclasses.fields(protocol)}:  # pyright: ignore[reportArgumentType]
+        return replace(stage, arguments=(*stage.arguments, ("scaling", scaling)))
+    if protocol.rate(1, num_workers) == 1.0:
+        return stage
+    raise ConfigError(
+        f"policy.rate={scaling} is for updates on the mean of several units, but a worker of {stage.spec!r} steps by "
+        f"itself, at {num_workers} times the rate because its step is averaged away; use policy.rate=linear"
+    )
 
 
 def _typed(stage: Stage, key: str, text: str, kind: type) -> object:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hybridsync.errors import ConfigError
-from hybridsync.protocols.base import ServerRule
+from hybridsync.protocols.base import ServerRule, scaled
 from hybridsync.protocols.bsp_server import Barrier
 from hybridsync.protocols.server import ServerProtocol
 
@@ -48,7 +48,7 @@ class Backup(ServerProtocol):
         return self._num_needed(num_workers, self.m)
 
     def rate(self, num_units: int, num_workers: int) -> float:
-        return float(num_units)
+        return scaled(num_units, self.scaling)
 
     def rule_bound(self, num_workers: int) -> int | None:
         return 0

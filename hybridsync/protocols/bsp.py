@@ -5,7 +5,7 @@ One step takes the next n units of the stream, one a member, averages their grad
     w <- optimizer(w, mean_i g_i(w), rate = m * eta)        m = units in this step, n but for a short last one
 
 Linear scaling of the rate with the units of the update follows Sync-Switch's configuration policy (Li et al.,
-ICDCS 2021); the momentum coefficient stays.
+ICDCS 2021), as the momentum coefficient does that stays; with `scaling=sqrt` the rate is sqrt(m) * eta.
 """
 
 from __future__ import annotations
@@ -13,15 +13,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hybridsync.protocols.base import Average, Compute, Lease, LocalUpdate, Path, Program, Protocol
+from hybridsync.protocols.base import (
+    Average,
+    Compute,
+    Lease,
+    LocalUpdate,
+    Path,
+    Program,
+    Protocol,
+    check_scaling,
+    scaled,
+)
 
 
 @dataclass(frozen=True)
 class Bsp(Protocol):
-    """Lock-step averaging of gradients (see the module's docstring)."""
+    """Lock-step averaging of gradients (see the module's docstring).
 
+    Args:
+      scaling: how the rate grows with the units of an update, "linear" or "sqrt".
+    """
+
+    scaling: str = "linear"
     name: ClassVar[str] = "bsp"
     path: ClassVar[Path] = Path.SYNC
+
+    def __post_init__(self) -> None:
+        check_scaling(self.name, self.scaling)
 
     def worker_program(self, num_workers: int) -> Program:
         while (units := (yield Lease())) is not None:
@@ -33,7 +51,7 @@ class Bsp(Protocol):
         return num_workers
 
     def rate(self, num_units: int, num_workers: int) -> float:
-        return float(num_units)
+        return scaled(num_units, self.scaling)
 
     def staleness_bound(self, num_workers: int) -> int | None:
         return 0

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hybridsync.protocols.base import Action, Apply, Arrival, Release, ServerRule
+from hybridsync.protocols.base import Action, Apply, Arrival, Release, ServerRule, scaled
 from hybridsync.protocols.server import ServerProtocol, WaitingRule
 
 
@@ -67,7 +67,7 @@ class BspServer(ServerProtocol):
         return num_workers
 
     def rate(self, num_units: int, num_workers: int) -> float:
-        return float(num_units)
+        return scaled(num_units, self.scaling)
 
     def rule_bound(self, num_workers: int) -> int | None:
         return 0

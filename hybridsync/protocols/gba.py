@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hybridsync.protocols.base import Action, Apply, Arrival, Release, ServerRule
+from hybridsync.protocols.base import Action, Apply, Arrival, Release, ServerRule, scaled
 from hybridsync.protocols.server import ServerProtocol, check_not_negative
 
 
@@ -63,7 +63,7 @@ class Gba(ServerProtocol):
         return self.batch or num_workers
 
     def rate(self, num_units: int, num_workers: int) -> float:
-        return float(num_units)
+        return scaled(num_units, self.scaling)
 
     def rule_bound(self, num_workers: int) -> int | None:
         return self.tolerance

@@ -43,6 +43,7 @@ from hybridsync.protocols.base import (
     Ready,
     Release,
     ServerRule,
+    scaled,
 )
 from hybridsync.protocols.server import ServerProtocol, WaitingRule, check_not_negative
 
@@ -200,7 +201,7 @@ class Hsp(ServerProtocol):
         return num_workers
 
     def rate(self, num_units: int, num_workers: int) -> float:
-        return float(num_units)
+        return scaled(num_units, self.scaling)
 
     def rule_bound(self, num_workers: int) -> int | None:
         return min(1, self.stale)

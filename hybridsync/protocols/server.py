@@ -21,8 +21,9 @@ from hybridsync.protocols.base import (
     Pull,
     PushPull,
     ServerRule,
+    check_scaling,
 )
-from hybridsync.protocols.staleness import Bounded, Damped
+from hybridsync.protocols.staleness import Bounded, Damped, Scaled
 
 STALENESS_RULES = ("none", "rate", "cut", "dc", "dc_adaptive")
 STRENGTHS = {"dc": 0.04, "dc_adaptive": 2.0}
@@ -37,14 +38,17 @@ class ServerProtocol(Protocol):
       staleness_rule: what becomes of stale pushes: none, rate, cut, dc or dc_adaptive (see `staleness.py`).
       max_delay: with `cut`, the staleness from which a push is dropped; 0 is the number of workers.
       compensation: with `dc` and `dc_adaptive`, their lambda; 0 is .04 and 2.
+      scaling: how the rate grows with the units of an update, "linear" or "sqrt".
     """
 
     staleness_rule: str = "none"
     max_delay: int = 0
     compensation: float = 0.0
+    scaling: str = "linear"
     path: ClassVar[Path] = Path.SERVER
 
     def __post_init__(self) -> None:
+        check_scaling(self.name, self.scaling)
         if self.staleness_rule not in STALENESS_RULES:
             raise PlanError(
                 f"{self.name}(staleness_rule={self.staleness_rule}) names no rule; known: {', '.join(STALENESS_RULES)}"
@@ -87,6 +91,8 @@ class ServerProtocol(Protocol):
 
     def server_rule(self, members: tuple[int, ...]) -> ServerRule:
         rule, bound = self.rule(members), self.staleness_bound(len(members))
+        if self.scaling != "linear":
+            rule = Scaled(rule, self.scaling)
         if self.staleness_rule == "rate":
             rule = Damped(rule)
         return rule if bound is None else Bounded(rule, bound)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hybridsync.protocols.base import Action, Apply, Arrival, Drop, Release, ServerRule
+from hybridsync.protocols.base import Action, Apply, Arrival, Drop, Release, ServerRule, scaled
 
 TOO_STALE = "stale"
 """How the reason begins for which a push is dropped that was computed on parameters of too long ago."""
@@ -82,6 +82,25 @@ class Bounded(Wrapped):
             return super().on_push(arrival)
         reason = f"{TOO_STALE}: {arrival.staleness} updates old, at most {self._bound} are allowed"
         return [Drop(arrival.push_id, reason), Release(arrival.push_id), *self.on_join(arrival.worker)]
+
+
+class Scaled(Wrapped):
+    """Lets the rate grow otherwise with the units of an update than linearly, as rules do.
+
+    Args:
+      rule: that decides.
+      scaling: of the rate.
+    """
+
+    def __init__(self, rule: ServerRule, scaling: str) -> None:
+        super().__init__(rule)
+        self._scaling = scaling
+
+    def judge(self, actions: list[Action]) -> list[Action]:
+        return [
+            replace(action, rate=scaled(action.rate, self._scaling)) if isinstance(action, Apply) else action
+            for action in actions
+        ]
 
 
 class Damped(Wrapped):

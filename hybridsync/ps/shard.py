@@ -94,7 +94,8 @@ class Shard:
         self._state = jax.device_put(state, self._device)
 
     def begin(self, how: Compensation | None) -> None:
-        """Begin a phase whose protocol compensates staleness in this way."""
+        """Begin a phase whose protocol compensates staleness in this way, with the state that was taken over."""
+        self._state = self.part.programs.entered(self.state)
         self._versions.clear()
         self._how, self._squares, self._deposits = how, None, {}
 

@@ -105,7 +105,7 @@ def replay(
                     "configuration file, the versions in config.json and the code of the run"
                 )
             since = before
-        state = _recompute(programs, record, state, phase, command, progress)
+        state = _recompute(programs, record, programs.entered(state), phase, command, progress)
         digest, before = fingerprint(state), phase
     difference = compare(state, saved.state)
     if difference is not None and since is None and digest != saved.run["fingerprint"]:

@@ -17,6 +17,7 @@ from hybridsync.evaluation import Evaluator
 from hybridsync.holding import Holding, Kept
 from hybridsync.messages import RoleEvent
 from hybridsync.opening import AlreadyCompleted, Opening, Resume, open_run, start_capture
+from hybridsync.policies.stragglers import detector_of
 from hybridsync.ports import HolderPort, ServerPort
 from hybridsync.rpc.channels import make_server
 from hybridsync.rpc.chief import ChiefServicer
@@ -118,6 +119,7 @@ def _manage(
         restarted=restarted,
         known=opening.known,
         evict=evict,
+        detector=detector_of(run.config.policy),
     )
     holding = Holding(programs.state_layout)
     capture = start_capture(opening, holding)

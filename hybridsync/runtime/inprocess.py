@@ -33,6 +33,7 @@ from hybridsync.paths.server import ServerEngine
 from hybridsync.paths.sync import SyncEngine
 from hybridsync.paths.worker import WorkerLoop
 from hybridsync.plan import Epoch, Phase
+from hybridsync.policies.stragglers import detector_of
 from hybridsync.protocols.base import Path
 from hybridsync.ps.pacing import Pacing, check_speed, emulated
 from hybridsync.ps.primary import Primary
@@ -101,7 +102,9 @@ class InProcess:
         self._hooks = hooks
         run = opening.run
         self._programs = programs = run.programs(donate_parameters=False)
-        self.chief = Chief(opening.ledger, run.config.workers, programs.state_layout.schema_hash, clock, math.inf)
+        detector = detector_of(run.config.policy)
+        schema = programs.state_layout.schema_hash
+        self.chief = Chief(opening.ledger, run.config.workers, schema, clock, math.inf, detector=detector)
         self._holding = Holding(programs.state_layout)
         logged = run.workdir is not None and run.config.telemetry.apply_log
         apply_log = FileApplyLog(run.workdir / APPLY_LOG) if logged and run.workdir else NullApplyLog()
@@ -117,7 +120,8 @@ class InProcess:
         self._mixers: dict[Epoch, ThreadMixer] = {}
         self._lock = threading.Lock()
         self._recorders = [
-            WorkerRecorder(worker, clock, run.config.telemetry.timeline) for worker in range(run.config.workers)
+            WorkerRecorder(worker, clock, run.config.telemetry.timeline, run.config.policy.detects)
+            for worker in range(run.config.workers)
         ]
         self._loops: dict[int, WorkerLoop] = {}
         self._server_incarnation = 0

@@ -56,8 +56,10 @@ class Launch:
     argv: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        members = tuple(range(self.config.workers))
-        for protocol in map(protocols.resolve, Plan.parse(self.config.plan).stages):
+        config = self.config
+        members = tuple(range(config.workers))
+        plan = protocols.with_scaling(Plan.parse(config.plan), config.policy.rate, config.workers)
+        for protocol in map(protocols.resolve, plan.stages):
             if protocol.path is protocol.path.SERVER:
                 protocol.server_rule(members)
         try:

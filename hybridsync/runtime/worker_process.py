@@ -75,7 +75,7 @@ def run_worker(spec: RoleSpec, make_run: Callable[[], Run], at_unit: Callable[[i
     assert run.workdir is not None
     use_compilation_cache(run.workdir)
     clock = SYSTEM_CLOCK
-    recorder = WorkerRecorder(spec.role_id, clock, run.config.telemetry.timeline)
+    recorder = WorkerRecorder(spec.role_id, clock, run.config.telemetry.timeline, run.config.policy.detects)
     recorder.at_unit = at_unit
     CompileTimer(recorder.compiled)
     programs = run.programs(donate_parameters=True)

@@ -37,6 +37,10 @@ class Arithmetic(Protocol):
         """Return the state before the first unit."""
         ...
 
+    def entered(self, state: State) -> State:
+        """Return what a phase that begins with `state` trains on (see `Programs.entered`)."""
+        ...
+
     def parameters(self, state: State) -> Any:
         """Return what a gradient is computed on."""
         ...
@@ -121,6 +125,9 @@ class Weightless:
     def start(self) -> State:
         return 0
 
+    def entered(self, state: State) -> State:
+        return state
+
     def parameters(self, state: State) -> Any:
         return None
 
@@ -204,6 +211,9 @@ class Counting:
 
     def start(self) -> Counts:
         return Counts(1, {})
+
+    def entered(self, state: Counts) -> Counts:
+        return state
 
     def parameters(self, state: Counts) -> int:
         return state.digest

@@ -53,6 +53,9 @@ class RealArithmetic:
     def start(self) -> TrainState:
         return jax.device_put(self._run.initial_state())
 
+    def entered(self, state: TrainState) -> TrainState:
+        return self._programs.entered(state)
+
     def parameters(self, state: TrainState) -> Parameters:
         return Parameters(state.params, state.model_state)
 

@@ -46,6 +46,9 @@ class Replica:
         self._fingerprint = phase.fingerprint
         self.first_applied = self.last_applied = 0.0
         self._world.watch.entered(self._owner, phase, self.state)
+        taken, self.state = self.state, self._world.arithmetic.entered(self.state)
+        if self.state is not taken:
+            self._fingerprint = ""
 
     def update(
         self,

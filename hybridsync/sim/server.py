@@ -77,6 +77,7 @@ class Server(Process):
         self._entered = phase.fingerprint
         world.watch.served(self, phase)
         world.watch.entered(self, phase, self.state)
+        self.state = world.arithmetic.entered(self.state)
         return self._held()
 
     def capture(self, epoch: Epoch, final: bool) -> Capture:

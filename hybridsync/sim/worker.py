@@ -47,7 +47,8 @@ class Worker(Process):
 
     def __init__(self, world: World, role_id: int, life: int) -> None:
         super().__init__(world, "worker", role_id, life)
-        self.recorder = WorkerRecorder(role_id, world.clock, world.keeps_spans)
+        policy = world.run_.config.policy
+        self.recorder = WorkerRecorder(role_id, world.clock, world.keeps_spans, policy.detects)
         self.replica = Replica(world, self)
         self.unit = -1
         self.num_units = 0
@@ -99,7 +100,7 @@ class Worker(Process):
             return
         assert reply.phase is not None
         self._phase = phase = reply.phase
-        self.recorder.enter(phase.epoch)
+        self.recorder.enter(phase.epoch, not protocols.parse(phase.spec).awaits_workers)
         self._engine = self.world.engine_of(self, phase)
         self._engine.begin()
 

@@ -28,6 +28,7 @@ from hybridsync.messages import (
     Report,
 )
 from hybridsync.plan import Epoch, Phase
+from hybridsync.policies.stragglers import detector_of
 from hybridsync.ports import Epochs
 from hybridsync.protocols.base import Path
 from hybridsync.run import Run
@@ -201,6 +202,7 @@ class World:
             num_servers=config.servers,
             restarted=restarted,
             evict=self.hosts.evict,
+            detector=detector_of(config.policy),
             late=[join.worker for join in self.scenario.joins if join.at_secs > self.loop.now],
         )
         self.desk = Desk(self.chief, self.loop, self.network, self.watch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from hybridsync.chief.intake import Intake
 from hybridsync.clock import Clock
 from hybridsync.messages import Capture, RoleEvent, Span
 from hybridsync.plan import Phase
+from hybridsync.policies.stragglers import Decision
 from hybridsync.run import Run
 from hybridsync.switching.commits import Commit
 from hybridsync.telemetry.events import FIELDS, read_events
@@ -277,6 +278,15 @@ class Reporter:
             self.event("worker_left", worker=lost.id)
         self.note(f"{lost.role} {lost.id} lost: {lost.reason}")
 
+    def _judged(self, decision: Decision) -> None:
+        numbers = asdict(decision)
+        self.event("straggler_flagged" if numbers.pop("flagged") else "straggler_cleared", **numbers)
+        said = "is slow" if decision.flagged else "is as fast as the others again"
+        self.note(
+            f"worker {decision.worker} {said}: {decision.rate:.3g} units a second, "
+            f"the threshold is {decision.threshold:.3g}"
+        )
+
     def tick(self) -> None:
         """Take what roles reported; write what is due."""
         intake = self._chief.take_intake()
@@ -286,6 +296,8 @@ class Reporter:
         for found in intake.quarantined:
             self.event("unit_quarantined", unit=found.unit, workers=list(found.workers), reason=found.reason)
             self.note(f"unit {found.unit:,} is left out from now on: {found.reason}; see their logs")
+        for decision in intake.decisions:
+            self._judged(decision)
         self._loss = self._loss[0] + intake.loss_sum, self._loss[1] + intake.num_losses
         self._interval.add(intake.staleness)
         self._whole.add(intake.staleness)

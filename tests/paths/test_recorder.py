@@ -61,3 +61,25 @@ def test_no_report_carries_one_phases_position_under_anothers_epoch():
         report = recorder.drain()
         assert report.completed in (0, report.epoch.number)
     trainer.join(10)
+
+
+def unit_secs(counts_transfers: bool, keep_unit_secs: bool = True) -> tuple[float, ...]:
+    recorder = WorkerRecorder(0, ManualClock(), keep_spans=False, keep_unit_secs=keep_unit_secs)
+    recorder.enter(Epoch(1, 0))
+    recorder.compute("server", 0.0, 9.0, None)
+    recorder.compute("server", 9.0, 18.0, None)
+    recorder.enter(Epoch(2, 0), counts_transfers)
+    for started in (0.0, 2.0, 4.0):
+        recorder.compute("server", started, started + 0.5, None)
+        recorder.wait("ready", "server", started + 0.5, started + 0.75)
+        recorder.wait("push_pull", "server", started + 1.0, started + 2.0)
+    return recorder.drain().unit_secs
+
+
+def test_what_units_take_the_worker_itself_is_told_for_this_phase_up_to_the_last_whose_transfer_is_over():
+    assert unit_secs(counts_transfers=False) == (0.5, 0.5)
+    assert unit_secs(counts_transfers=True) == (1.5, 1.5)
+
+
+def test_a_worker_that_nobody_judges_tells_of_no_unit():
+    assert unit_secs(counts_transfers=True, keep_unit_secs=False) == ()

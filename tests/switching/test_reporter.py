@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from hybridsync.chief.ledger import Counts
 from hybridsync.config import RunConfig
 from hybridsync.messages import Capture, RoleEvent, Span
 from hybridsync.plan import Epoch
+from hybridsync.policies.stragglers import Decision
 from hybridsync.run import Run
 from hybridsync.switching.commits import Commit
 from hybridsync.switching.reporter import Hook, Reporter, StageTimes
@@ -127,6 +128,19 @@ def make_desk(tmp_path: Path) -> Iterator[Callable[..., Desk]]:
 @pytest.fixture
 def desk(make_desk: Callable[..., Desk]) -> Desk:
     return make_desk()
+
+
+# --- stragglers ---
+
+
+def test_who_is_flagged_and_cleared_is_written_with_the_numbers_that_it_rests_on(desk: Desk) -> None:
+    flagged = Decision(2, True, rate=4.0, centre=10.0, threshold=9.0, rounds=4, workers=8)
+    desk.chief.intake.decisions += [flagged, replace(flagged, flagged=False, rate=9.5)]
+    desk.after(0.1)
+    (event,) = events_of(desk.workdir, "straggler_flagged")
+    assert {**asdict(flagged), **event} == {**event, "flagged": True}
+    (event,) = events_of(desk.workdir, "straggler_cleared")
+    assert (event["worker"], event["rate"], event["threshold"], event["epoch"]) == (2, 9.5, 9.0, 1)
 
 
 # --- the switch ---

@@ -1,0 +1,42 @@
+"""Stragglers of a simulated run are flagged by what its board is told, as in a real one."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from typing import Any
+
+import pytest
+
+from hybridsync.config import PolicyConfig
+from hybridsync.sim.cluster import Cluster, Device, Scenario, Slow
+from hybridsync.sim.simulation import simulate
+from tests.sim.runs import tally_run
+
+NOISY = Cluster(devices=(Device(0.02, 0.1),))
+
+
+def decisions(plan: str, *slow: Slow, detector: Any = "robust", workload: int = 2000) -> list[tuple[str, int]]:
+    run = tally_run(plan, workload=workload)
+    run = dataclasses.replace(run, config=dataclasses.replace(run.config, policy=PolicyConfig(detector=detector)))
+    file = io.StringIO()
+    simulate(run, Scenario(cluster=NOISY, slow=slow), events=file)
+    lines = [json.loads(line) for line in file.getvalue().splitlines()]
+    return [(line["kind"], line["worker"]) for line in lines if line["kind"].startswith("straggler")]
+
+
+@pytest.mark.parametrize("plan", ["bsp", "asp", "bsp:25%,asp", "ssp", "localsgd(steps=8)", "preduce"])
+def test_a_worker_that_is_slow_is_flagged_under_every_path_and_once(plan: str) -> None:
+    assert decisions(plan, Slow(1, factor=2.0)) == [("straggler_flagged", 1)]
+
+
+@pytest.mark.parametrize("plan", ["bsp", "asp"])
+def test_one_that_is_slow_for_a_while_is_cleared(plan: str) -> None:
+    found = decisions(plan, Slow(1, factor=3.0, start_secs=2.0, stop_secs=7.0))
+    assert found == [("straggler_flagged", 1), ("straggler_cleared", 1)]
+
+
+def test_nobody_is_flagged_in_a_healthy_run_nor_where_nobody_judges() -> None:
+    assert decisions("bsp:25%,asp") == []
+    assert decisions("asp", Slow(1, factor=2.0), detector="off") == []
