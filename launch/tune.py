@@ -65,7 +65,9 @@ def runner_of(loaded: LoadedConfig, changes: tuple[str, ...], folder: Path) -> R
 
     def run_of(config: RunConfig) -> Run:
         from hybridsync.run import Run
+        from hybridsync.runtime.heart import use_compilation_cache
 
+        use_compilation_cache(folder)  # each run is a new one to the compiler
         return Run(config, loaded.module.task(config), loaded.module.optimizer(config), None, file)
 
     if FLAGS.runtime == "processes":

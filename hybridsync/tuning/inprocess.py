@@ -56,7 +56,8 @@ class InProcessRuns:
         except Diverged:
             return end_of(workdir, seed)
         if not result.completed:
-            raise Preempted(f"the run in {workdir} is saved at {result.summary.units.applied} units")
+            units = result.summary.units.applied
+            raise Preempted(f"the run in {workdir} is saved at {units} units; give the same command again")
         return Made(accuracy_of(result.summary.final), result.summary.seconds)
 
 

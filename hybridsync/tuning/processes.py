@@ -51,7 +51,7 @@ class ProcessRuns:
         loaded = dataclasses.replace(self.loaded, config=config)
         code = supervise(Launch(loaded, self.file, workdir, argv=tuple(flags)))
         if code == EXIT_PREEMPTED:
-            raise Preempted(f"the run in {workdir} is saved")
+            raise Preempted(f"the run in {workdir} is saved; give the same command again")
         if (made := ended(workdir)) is not None:
             return made
         if code == EXIT_COMPLETED:

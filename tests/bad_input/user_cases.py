@@ -175,6 +175,23 @@ PLAN = [
         "held needs count pushes at a time, got 3 of 2 workers; lower count"),
 ]
 
+AUTO = [
+    Given("a job that nobody has searched", ("--plan=auto", *FRESH, "--history=FOLDER/none.sqlite"),
+        r"plan 'auto': no search has found a switch point for this job \(small, 2 workers, 200 units of 8\) in "
+        r"FOLDER/none\.sqlite; run python -m launch\.tune --config=FOLDER/small\.py --history=FOLDER/none\.sqlite"),
+    Given("another job than the file's own",
+        ("--plan=auto", *FRESH, "--history=FOLDER/none.sqlite", "--workers=3", *values("model.width=5")),
+        r".*; run python -m launch\.tune --config=FOLDER/small\.py --set=workers=3 --set=model\.width=5 --history=.*"),
+    Given("a history that is none", ("--plan=auto", *FRESH, "--history=FOLDER/text.txt"),
+        r"the job history FOLDER/text\.txt is damaged: file is not a database; move it away or bring a copy back, or "
+        "name another file with --history"),
+    Given("a history that is a folder", ("--plan=auto", *FRESH, *HERE, "--history=FOLDER"),
+        r"the job history FOLDER cannot be used: unable to open database file; free space, mend its rights, or name "
+        "another file with --history"),
+    Given("no history", ("--plan=auto", "--history="), "--history is empty; name a file, or leave the flag out"),
+    Given("auto as one stage of several", ("--plan=bsp:10%,auto", *FRESH), "unknown protocol 'auto'; known: .*"),
+]
+
 COMMAND = [
     Given("an argument that is no flag", ("left.over",),
         r"unexpected argument 'left\.over'; every option is written --name=value"),
@@ -394,7 +411,7 @@ CHECKPOINT = [
         "end, stop it, or name another workdir", lock),
 ]
 
-USER = {"config": CONFIG, "plan": PLAN, "command": COMMAND, "data": DATA, "checkpoint": CHECKPOINT}
+USER = {"config": CONFIG, "plan": PLAN, "auto": AUTO, "command": COMMAND, "data": DATA, "checkpoint": CHECKPOINT}
 
 
 def import_jax(place: Place) -> None:

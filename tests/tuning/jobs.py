@@ -58,7 +58,7 @@ class FakeRuns:
     accuracy: Callable[[Fraction, int], float | None]
     stops: int = 10**9
     made: list[tuple[Fraction, int]] = field(default_factory=list)
-    where: Where = Where("inprocess")
+    where: Where = field(default_factory=lambda: Where("inprocess"))
     place: str = "here"
 
     def carry_out(self, plan: str, seed: int) -> Made:
