@@ -19,7 +19,7 @@ from rich.console import Console
 from hybridsync.autoplan import is_auto, job_of
 from hybridsync.config import LoadedConfig, RunConfig, apply_overrides, load_config
 from hybridsync.errors import EXIT_COMPLETED, EXIT_PREEMPTED, ConfigError, HybridSyncError
-from hybridsync.policies.timing import Rules, Search
+from hybridsync.policies.timing import Rules, Search, plan_of
 from hybridsync.tuning.search import Runner
 from hybridsync.tuning.session import RUNTIMES, default_folder, search_in
 from hybridsync.tuning.table import next_line, table, verdict_lines
@@ -35,6 +35,7 @@ flags.DEFINE_float("tolerance", 0.01, "how far below the target's accuracy a set
 flags.DEFINE_integer("settings", 4, "shares tried at most")
 flags.DEFINE_float("target", None, "accuracy to reach; by default the mean of as many runs of pure BSP")
 flags.DEFINE_float("doubt", 0.01, "chance at which a setting ends early although all its runs would say otherwise")
+flags.DEFINE_integer("confirm", 0, "search in the simulator, and confirm its answer by so many runs of --runtime")
 flags.DEFINE_string("scenario", None, "simulated cluster, as configs/scenarios/straggler.py; equal workers without")
 flags.DEFINE_string("history", None, "file of the job history; $HYBRIDSYNC_HISTORY or a user-wide one by default")
 flags.DEFINE_string("workdir", None, "folder for the search's runs; below runs/tune by default")
@@ -53,14 +54,18 @@ def overrides() -> list[str]:
     for name in ("scenario", "history", "workdir"):
         if FLAGS[name].value == "":
             raise ConfigError(f"--{name} is empty; give it a value, or leave the flag out")
-    if FLAGS.scenario and FLAGS.runtime != "simulator":
+    if FLAGS.scenario and FLAGS.runtime != "simulator" and not FLAGS.confirm:
         raise ConfigError(f"--scenario is simulated, but --runtime={FLAGS.runtime}; leave one of them out")
+    if FLAGS.confirm < 0 or (FLAGS.confirm and FLAGS.runtime == "simulator"):
+        raise ConfigError(
+            f"--confirm={FLAGS.confirm} with --runtime={FLAGS.runtime}: it counts runs that are not simulated; correct one"
+        )
     names = ("workers", "servers", "seed")
     return FLAGS.set + [f"{name}={FLAGS[name].value}" for name in names if FLAGS[name].value is not None]
 
 
-def runner_of(loaded: LoadedConfig, changes: tuple[str, ...], folder: Path) -> Runner:
-    """Return what makes the runs; JAX is loaded here at the earliest."""
+def runner_of(runtime: str, loaded: LoadedConfig, changes: tuple[str, ...], folder: Path) -> Runner:
+    """Return what makes the runs; JAX is loaded when the first of them begins."""
     file, config = Path(FLAGS.config), loaded.config
 
     def run_of(config: RunConfig) -> Run:
@@ -70,11 +75,11 @@ def runner_of(loaded: LoadedConfig, changes: tuple[str, ...], folder: Path) -> R
         use_compilation_cache(folder)  # each run is a new one to the compiler
         return Run(config, loaded.module.task(config), loaded.module.optimizer(config), None, file)
 
-    if FLAGS.runtime == "processes":
+    if runtime == "processes":
         from hybridsync.tuning.processes import ProcessRuns
 
         return ProcessRuns(loaded, file, changes, folder)
-    if FLAGS.runtime == "inprocess":
+    if runtime == "inprocess":
         from hybridsync.tuning.inprocess import InProcessRuns
 
         return InProcessRuns(run_of, config, folder)
@@ -94,18 +99,28 @@ def search_here(console: Console) -> None:
     config = apply_overrides(loaded.config, changes)
     loaded = dataclasses.replace(loaded, config=dataclasses.replace(config, plan="bsp") if is_auto(config) else config)
     job = job_of(loaded.config, Path(FLAGS.config))
-    folder = Path(FLAGS.workdir) if FLAGS.workdir else default_folder(job, FLAGS.runtime)
-    history = Path(FLAGS.history) if FLAGS.history else None
+    base = Path(FLAGS.workdir) if FLAGS.workdir else default_folder(job)
 
     def watch(search: Search) -> None:
         if search.missing is not None:
             console.print(next_line(search))
 
-    runner = runner_of(loaded, changes, folder)
-    search = search_in(folder, job, loaded.config, rules, runner, history=history, watch=watch)
-    console.print(table(search))
-    for line in verdict_lines(search):
-        console.print(line)
+    def search_by(runtime: str, rules: Rules) -> Search:
+        folder = base / runtime
+        runner = runner_of(runtime, loaded, changes, folder)
+        search = search_in(folder, job, loaded.config, rules, runner, history=FLAGS.history, watch=watch)
+        console.print(table(search))
+        for line in verdict_lines(search):
+            console.print(line)
+        return search
+
+    if not FLAGS.confirm:
+        search_by(FLAGS.runtime, rules)
+        return
+    simulated = search_by("simulator", rules)
+    console.print(f"confirming {plan_of(simulated.share)} by runs of {FLAGS.runtime}")
+    confirming = dataclasses.replace(rules, target=simulated.target, hint=simulated.share, runs=FLAGS.confirm)
+    search_by(FLAGS.runtime, confirming)
 
 
 def main(argv: list[str]) -> int:

@@ -113,7 +113,7 @@ def test_a_search_killed_five_times_repeats_nothing_and_ends_as_an_undisturbed_o
 def test_a_real_run_of_a_killed_search_goes_on_from_its_checkpoint_and_auto_takes_the_answer(place: Place) -> None:
     job = ("--set=workload=4000", "--set=checkpoint.secs=0.1")
     flags = ("--runtime=inprocess", "--runs=1", "--settings=1", "--target=0.05", *job)
-    run = place.runs / "bsp-50-asp-seed0"
+    run = place.runs / "inprocess" / "bsp-50-asp-seed0"
     process = place.start(*flags)
     wait_for_a_checkpoint(run, process)
     os.kill(process.pid, signal.SIGKILL)
@@ -166,6 +166,7 @@ REFUSED = [
     (("--tolerance=1",), "the search's tolerance must be in (0, 1)"),
     (("--target=91",), "the search's target must be in (0, 1], as a share, got 91.0"),
     (("--doubt=0.7",), "the search's doubt must be in [0, 0.5), got 0.7"),
+    (("--confirm=2",), "--confirm=2 with --runtime=simulator: it counts runs"),
     (("--workdir=",), "--workdir is empty"),
     (("--scenario=configs/scenarios/straggler.py", "--runtime=inprocess"), "--scenario is simulated, but"),
     (("--scenario=configs/scenarios/stragler.py",), "did you mean 'configs/scenarios/straggler.py'"),
@@ -175,6 +176,7 @@ REFUSED = [
     (("--seed=4294967295",), "5 seeds from 4294967295 on end above"),
     (("--config=configs/talli.py",), "did you mean 'configs/tally.py'"),
     (("--config=configs/tally.py", "--set=workload=20"), "no accuracy; a switch point is searched by accuracy"),
+    (("--confirm=-1", "--runtime=inprocess"), "--confirm=-1 with --runtime=inprocess"),
     (("--history=FOLDER/small.py",), "is damaged: file is not a database"),
     (("--workdir=FOLDER/small.py/runs",), "name another folder with --workdir"),
     (("bsp",), "unexpected argument 'bsp'"),

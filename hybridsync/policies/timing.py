@@ -73,6 +73,8 @@ class Rules:
       doubt: a setting ends early when the mean of all its runs would lie on the other side of the bound with at most
         this probability; 0 makes every run.
       finest: settings closer to each other than this are not told apart.
+      hint: share to confirm instead of searching: it is tried first, and doubled as long as it is not good enough. It
+        needs a target. What is smaller is not tried, so the answer is as small as the hint was right.
 
     Raises:
       ConfigError: a value is out of range.
@@ -84,6 +86,7 @@ class Rules:
     runs: int = 5
     doubt: float = 0.01
     finest: Fraction = Fraction(0)
+    hint: Fraction | None = None
 
     def __post_init__(self) -> None:
         for name, value, holds, rule in (
@@ -92,6 +95,7 @@ class Rules:
             ("settings", self.settings, 1 <= self.settings <= MAX_SETTINGS, f"from 1 to {MAX_SETTINGS}"),
             ("runs", self.runs, self.runs >= 1, "at least 1"),
             ("doubt", self.doubt, 0 <= self.doubt < 0.5, "in [0, 0.5)"),
+            ("hint", self.hint, self.hint is None or (0 < self.hint <= 1 and self.target), "in (0, 1], with a target"),
         ):
             if not holds:
                 raise ConfigError(f"the search's {name} must be {rule}, got {value}; correct it")
@@ -264,9 +268,9 @@ def advance(rules: Rules, outcomes: Iterable[Outcome]) -> Search:
         target = reference.mean
         assert target is not None
     low, high = Fraction(0), LOCK_STEP
-    for _ in range(rules.settings):
-        share = (low + high) / 2
-        if high - share < rules.finest:
+    for number in range(rules.settings):
+        share = (low + high) / 2 if rules.hint is None else rules.hint * 2**number
+        if high - share < rules.finest or share >= LOCK_STEP:
             break
         setting = _judged(rules, target, reference, share, list(_recorded(known, share, rules.runs)))
         if setting.outcomes:
@@ -274,6 +278,8 @@ def advance(rules: Rules, outcomes: Iterable[Outcome]) -> Search:
         if setting.accepted is None:
             return Search(rules, target, tuple(tried), Wanted(share, len(setting.outcomes)), high, low)
         low, high = (low, share) if setting.accepted else (share, high)
+        if setting.accepted and rules.hint is not None:
+            break
     return Search(rules, target, tuple(tried), None, high, low)
 
 

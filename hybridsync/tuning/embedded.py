@@ -61,7 +61,7 @@ def tune(
     run = Run(dataclasses.replace(config, plan="bsp"), task, optimizer, None)
     run.check()
     job = job_of_run(run)
-    folder = Path(workdir) if workdir is not None else default_folder(job, runtime)
+    folder = Path(workdir) if workdir is not None else default_folder(job) / runtime
 
     def run_of(config: RunConfig) -> Run:
         return dataclasses.replace(run, config=config)

@@ -17,9 +17,9 @@ from hybridsync.tuning.search import Runner, carry_out
 RUNTIMES = ("simulator", "inprocess", "processes")
 
 
-def default_folder(job: Job, runtime: str) -> Path:
-    """Return where the runs of a search go when nobody names a folder: one for each job and runtime."""
-    return Path("runs") / "tune" / f"{job.name}-{job.digest[:8]}" / runtime
+def default_folder(job: Job) -> Path:
+    """Return where the runs of a job's searches go when nobody names a folder."""
+    return Path("runs") / "tune" / f"{job.name}-{job.digest[:8]}"
 
 
 def search_in(

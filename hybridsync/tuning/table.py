@@ -52,13 +52,16 @@ def verdict_lines(search: Search) -> list[str]:
             f"break-even: after {cost.break_even} more run(s) of this job, each {cost.bsp_secs / cost.answer_secs:.2f} "
             "times as fast as pure BSP"
         )
+    elif cost.bsp_secs is None or cost.answer_secs is None:
+        lines.append("break-even: not known; it takes the time of pure BSP, or of a second share")
     else:
-        lines.append("break-even: never; the answer is not known to be faster than pure BSP")
+        lines.append("break-even: never; a run of the answer is no faster than one of pure BSP")
     told = search.confidence
+    below = " and the next smaller one tried is not" if search.below else ""
     lines.append(
         "confidence: not known; a single run of a setting tells no spread"
         if told is None
-        else f"confidence: {told:.1%} at least that this share is good enough and the next smaller one tried is not"
+        else f"confidence: {told:.1%} at least that this share is good enough{below}"
     )
     return lines
 

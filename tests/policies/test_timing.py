@@ -103,6 +103,17 @@ def test_pure_lock_step_that_diverges_gives_no_target() -> None:
         searched(Rules(runs=3), lambda wanted: None if wanted.repeat == 1 else 0.9)
 
 
+@given(st.integers(1, 15), st.fractions(0, 1, max_denominator=64), st.integers(1, 3))
+def test_a_hint_is_confirmed_or_doubled_until_it_is_good_enough(part: int, at: Fraction, runs: int) -> None:
+    hint = Fraction(part, 16)
+    search, outcomes = searched(Rules(0.92, runs=runs, hint=hint, settings=5), step(at))
+    doubled = [share for power in range(5) if (share := hint * 2**power) < 1]
+    assert search.share == next((share for share in doubled if share >= at), LOCK_STEP)
+    assert outcomes[0].share == hint
+    if hint >= at:
+        assert {outcome.share for outcome in outcomes} == {hint}
+
+
 # --- it goes on from any record ---
 
 
@@ -226,6 +237,7 @@ def test_the_plan_of_any_share_of_a_search_says_it_exactly(part: int) -> None:
         ({"settings": 0}, "settings must be from 1 to 16, got 0"),
         ({"runs": 0}, "runs must be at least 1, got 0"),
         ({"doubt": 0.5}, r"doubt must be in \[0, 0.5\), got 0.5"),
+        ({"hint": 0.5}, r"hint must be in \(0, 1\], with a target, got 0.5"),
     ],
 )
 def test_impossible_rules_are_refused(values: dict[str, float], said: str) -> None:
