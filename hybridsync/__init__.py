@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hybridsync.plan import Plan
     from hybridsync.task import Task
     from hybridsync.trainer import FitResult, Trainer
+    from hybridsync.tuning.embedded import tune
 
 __version__ = "0.1.0.dev0"
 
@@ -41,6 +42,7 @@ _HOMES = {
     "Task": "task",
     "FitResult": "trainer",
     "Trainer": "trainer",
+    "tune": "tuning.embedded",
 }
 
 __all__ = [
@@ -56,6 +58,7 @@ __all__ = [
     "Task",
     "TelemetryConfig",
     "Trainer",
+    "tune",
 ]
 
 

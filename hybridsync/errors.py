@@ -53,6 +53,18 @@ class ResumeError(RefusedInput):
     """A resume whose configuration contradicts the run in the workdir."""
 
 
+class HistoryError(RefusedInput):
+    """A job history that is damaged, locked, absent or not ours."""
+
+
+class NoAnswer(RefusedInput):
+    """A plan of "auto" for a job whose switch point nobody has searched; the message says which command does."""
+
+
+class NoTarget(RefusedInput):
+    """A search for a switch point without an accuracy to reach."""
+
+
 class WorkdirError(RefusedInput):
     """A workdir that is in use, absent, or not ours."""
 

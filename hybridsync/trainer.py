@@ -18,6 +18,7 @@ from typing import Any
 
 from absl import logging
 
+from hybridsync.autoplan import is_auto, job_of_run, recall
 from hybridsync.chief.chief import Chief
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.config import RunConfig, apply_overrides, load_config
@@ -78,10 +79,12 @@ class Trainer:
       convert_units: allow a resume with another unit size.
       progress: show one line of progress on stderr.
       file: the configuration file that the values come from, for the record.
+      history: what `hybridsync.tune` or `launch.tune` wrote, for plan "auto"; None takes the user's.
       **fields: fields of RunConfig: workload, unit_size, workers, plan, seed, ...
 
     Raises:
       ConfigError: a value is impossible; PlanError, OptimizerError and TaskError are its kinds.
+      NoAnswer: the plan is "auto", and nobody has searched for this job's switch point.
     """
 
     def __init__(
@@ -96,10 +99,11 @@ class Trainer:
         convert_units: bool = False,
         progress: bool = True,
         file: str | Path | None = None,
+        history: str | Path | None = None,
         **fields: Any,
     ) -> None:
         config = RunConfig(**fields) if config is None else dataclasses.replace(config, **fields)
-        self._run = Run(config, task, optimizer, _path(workdir), _path(file))
+        self._run = _planned(Run(config, task, optimizer, _path(workdir), _path(file)), history)
         self._run.check()
         self._resume: Resume = resume
         self._init_from = _path(init_from)
@@ -193,6 +197,17 @@ class Trainer:
                 self.preempt()
                 self.result = fitted.result()
                 self._preempted = False  # `fit` may have ended before it was asked
+
+
+def _planned(run: Run, history: str | Path | None) -> Run:
+    """Return the run with its plan written out, where that is "auto"."""
+    if not is_auto(run.config):
+        return run
+    lock_step = dataclasses.replace(run, config=dataclasses.replace(run.config, plan="bsp"))
+    lock_step.check()  # before its task is looked at
+    recalled = recall(run.config, job_of_run(lock_step), history=history, workdir=run.workdir, file=run.file)
+    logging.info("%s", recalled.about)
+    return dataclasses.replace(run, config=recalled.config)
 
 
 def _path(path: str | Path | None) -> Path | None:

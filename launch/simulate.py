@@ -14,6 +14,7 @@ from pathlib import Path
 from absl import app, flags, logging
 from rich.console import Console
 
+from hybridsync.autoplan import AUTO, SIMULATED, written_out
 from hybridsync.config import RunConfig, apply_overrides, load_config, restore_values
 from hybridsync.errors import EXIT_COMPLETED, EXIT_INTERRUPTED, ConfigError, HybridSyncError
 from hybridsync.sim.calibration import fit, read_measured
@@ -26,7 +27,8 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("config", None, "configuration file; that of the calibrating run by default")
 flags.DEFINE_string("scenario", None, "scenario file, as configs/scenarios/straggler.py; equal workers without")
 flags.DEFINE_string("calibrate", None, "workdir of a finished real run to fit the cluster to")
-flags.DEFINE_string("plan", None, "name[(key=value,...)][:share%],...; the configuration's by default")
+flags.DEFINE_string("plan", None, "name[(key=value,...)][:share%],..., or auto: what launch.tune found")
+flags.DEFINE_string("history", None, "launch.tune's file, for auto; the user's or $HYBRIDSYNC_HISTORY by default")
 flags.DEFINE_string("compare", None, "plans to put side by side, separated by semicolons")
 flags.DEFINE_integer("workers", None, "workers; the configuration's by default")
 flags.DEFINE_integer("servers", None, "parameter servers; the configuration's by default")
@@ -51,7 +53,7 @@ def check() -> None:
     Raises:
       ConfigError: they do not.
     """
-    for name in ("scenario", "calibrate", "workdir", "events", "write_scenario", "compare"):
+    for name in ("scenario", "calibrate", "workdir", "events", "write_scenario", "compare", "history"):
         if FLAGS[name].value == "":
             raise ConfigError(f"--{name} is empty; give it a value, or leave the flag out")
     if not FLAGS.config and not FLAGS.calibrate:
@@ -71,8 +73,13 @@ def simulate_here(console: Console) -> None:
     loaded = load_config(file)
     base = restore_values(loaded.config, measured.config) if measured else loaded.config
     config = apply_overrides(base, overrides())
-    plans = (FLAGS.compare or config.plan).split(";")
-    study = Study(config, tuple(filter(None, map(str.strip, plans))), FLAGS.seeds, scenario, about, FLAGS.gradients)
+    plans = tuple(plan.strip() for plan in (FLAGS.compare or config.plan).split(";") if plan.strip())
+    if AUTO in plans:
+        asked = dataclasses.replace(config, plan=AUTO)
+        found = written_out(asked, Path(file), console.print, history=FLAGS.history, prefer=SIMULATED).plan
+        plans = tuple(found if plan == AUTO else plan for plan in plans)
+    config = dataclasses.replace(config, plan=plans[0]) if plans else config
+    study = Study(config, plans, FLAGS.seeds, scenario, about, FLAGS.gradients)
 
     from hybridsync.run import Run
     from hybridsync.sim.campaign import carry_out

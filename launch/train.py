@@ -7,6 +7,7 @@ environment. Exit codes: 0 complete, 75 saved (run again), 1 refused input, 70 o
 from __future__ import annotations
 
 import dataclasses
+import functools
 import signal
 import sys
 import threading
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from absl import app, flags, logging
 
+from hybridsync.autoplan import written_out
 from hybridsync.config import apply_overrides, load_config
 from hybridsync.errors import EXIT_COMPLETED, EXIT_PREEMPTED, ConfigError, HybridSyncError
 from hybridsync.runtime.child import Child
@@ -24,7 +26,8 @@ flags.DEFINE_string("config", None, "configuration file, for example configs/dig
 flags.DEFINE_string("workdir", None, "where checkpoints, events and the summary go", required=True)
 flags.DEFINE_integer("workers", None, "workers; the configuration's by default")
 flags.DEFINE_integer("servers", None, "parameter servers; the configuration's by default")
-flags.DEFINE_string("plan", None, "name[(key=value,...)][:share%],...; the configuration's by default")
+flags.DEFINE_string("plan", None, "name[(key=value,...)][:share%],..., or auto: what launch.tune found")
+flags.DEFINE_string("history", None, "launch.tune's file, for auto; the user's or $HYBRIDSYNC_HISTORY by default")
 flags.DEFINE_integer("seed", None, "seed; the configuration's by default")
 flags.DEFINE_multi_string("set", [], "path=value of any configuration value; may be repeated")
 flags.DEFINE_enum("resume", "auto", ["auto", "must", "never"], "what to do with a used workdir")
@@ -64,22 +67,26 @@ def launch_of_flags() -> Launch:
     Raises:
       ConfigError: the file, a value, the plan or the address cannot be used.
     """
-    for name in ("workdir", "init_from"):
+    for name in ("workdir", "init_from", "history"):
         if FLAGS[name].value == "":
-            raise ConfigError(f"--{name} is empty; name a directory, or leave the flag out")
+            what = "file" if name == "history" else "directory"
+            raise ConfigError(f"--{name} is empty; name a {what}, or leave the flag out")
     loaded = load_config(FLAGS.config)
     short = [f"{path}={FLAGS[flag].value}" for flag, path in _SHORT.items() if FLAGS[flag].value is not None]
     config = apply_overrides(loaded.config, FLAGS.set + short)
+    file, workdir = Path(FLAGS.config), Path(FLAGS.workdir)
+    say = functools.partial(print, file=sys.stderr)
+    config = written_out(config, file, say, history=FLAGS.history, workdir=workdir)
     return Launch(
         dataclasses.replace(loaded, config=config),
-        file=Path(FLAGS.config),
-        workdir=Path(FLAGS.workdir),
+        file=file,
+        workdir=workdir,
         resume=FLAGS.resume,
         init_from=Path(FLAGS.init_from) if FLAGS.init_from else None,
         convert_units=FLAGS.convert_units,
         bind=FLAGS.bind,
         port=FLAGS.port,
-        argv=tuple(sys.argv[1:]),
+        argv=(*sys.argv[1:], f"--plan={config.plan}"),  # the plan is looked up once for all roles
     )
 
 

@@ -12,13 +12,15 @@ import hybridsync
 ROOT = Path(__file__).parent.parent
 HEAVY = ("jax", "flax", "optax", "orbax", "grain", "sklearn")
 
-PURE_PACKAGES = ("hybridsync.protocols", "hybridsync.config")
+PURE_PACKAGES = ("hybridsync.protocols", "hybridsync.policies", "hybridsync.config")
 PURE_MODULES = (
     "hybridsync",
+    "hybridsync.autoplan",
     "hybridsync.chief.ledger",
     "hybridsync.clock",
     "hybridsync.durable",
     "hybridsync.errors",
+    "hybridsync.history",
     "hybridsync.messages",
     "hybridsync.plan",
     "hybridsync.ports",
@@ -27,6 +29,8 @@ PURE_MODULES = (
     "hybridsync.telemetry.report.page",
     "hybridsync.telemetry.report.reading",
     "hybridsync.telemetry.stalls",
+    "hybridsync.tuning.processes",
+    "hybridsync.tuning.session",
     "hybridsync.units",
 )
 
@@ -68,8 +72,9 @@ def test_the_whole_pure_layer_and_the_supervisor_load_no_jax() -> None:
     assert _loaded_by("\n".join(f"import {name}" for name in modules)) == []
 
 
-def test_the_simulators_launcher_loads_no_jax_before_it_has_something_to_simulate() -> None:
-    assert _loaded_by("import launch.simulate") == []
+@pytest.mark.parametrize("launcher", ["simulate", "train", "tune"])
+def test_a_launcher_loads_no_jax_before_it_has_something_to_compute(launcher: str) -> None:
+    assert _loaded_by(f"import launch.{launcher}") == []
 
 
 def test_the_question_would_notice_jax() -> None:

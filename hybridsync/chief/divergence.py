@@ -17,6 +17,8 @@ from hybridsync.messages import NON_FINITE
 from hybridsync.units import Range
 
 MAX_IN_A_ROW = 10
+DIVERGED = "training has diverged"
+"""What the error of such a run begins with, and so its summary's."""
 
 
 class Divergence:
@@ -44,7 +46,7 @@ class Divergence:
             return None
         unit, reason = reasons[-1]
         return Diverged(
-            f"training has diverged: the contributions of {self._in_a_row} units in a row were not finite, more than "
+            f"{DIVERGED}: the contributions of {self._in_a_row} units in a row were not finite, more than "
             f"{MAX_IN_A_ROW + held}, and no unit was applied between them; the last was unit {unit}, {reason}. Lower "
             "the learning rate, limit the gradient with clip=, or look at the loss at that unit; the last "
             "checkpoint is finite"

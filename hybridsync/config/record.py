@@ -75,7 +75,7 @@ def check_resumable(saved: Mapping[str, Any], config: RunConfig, *, convert_unit
     differences = [
         f"{path}: it was started with {before}, the configuration says {now}"
         for name in FIXED
-        for path, before, now in _differences(name, saved.get(name, ABSENT), wanted[name])
+        for path, before, now in leaf_differences(name, saved.get(name, ABSENT), wanted[name])
     ]
     before, now = _momentum(saved), _momentum(wanted)
     differences += [
@@ -104,10 +104,10 @@ def _momentum(config: Mapping[str, Any]) -> dict[str, Any]:
     return {"policy.momentum": policy["momentum"], "policy.ramp": policy["ramp"], **rest}
 
 
-def _differences(path: str, before: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
+def leaf_differences(path: str, before: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
     """Yield the path and both values of every leaf in which two JSON values differ."""
     if isinstance(before, dict) and isinstance(now, dict):
         for key in sorted(before.keys() | now.keys()):
-            yield from _differences(f"{path}.{key}", before.get(key, ABSENT), now.get(key, ABSENT))
+            yield from leaf_differences(f"{path}.{key}", before.get(key, ABSENT), now.get(key, ABSENT))
     elif before != now:
         yield path, before, now

@@ -25,9 +25,10 @@ from hybridsync.rpc import hybridsync_pb2 as pb
 from hybridsync.rpc.codec import encode
 from hybridsync.rpc.frames import send
 from hybridsync.rpc.status import NAME_KEY
+from tests.bad_input.given import Given
 from tests.bad_input.job import Job, running
 from tests.bad_input.place import Place, flip, make_place
-from tests.bad_input.user_cases import PROCESS, USER, Given
+from tests.bad_input.user_cases import PROCESS, USER
 from tests.bad_input.wire_cases import WIRE, Wire, not_finite, push
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
@@ -18,42 +17,8 @@ import numpy as np
 
 from hybridsync.checkpoint import CheckpointStore, manifest
 from hybridsync.durable import WorkdirLock
+from tests.bad_input.given import FRESH, GRAMMAR, HERE, OTHER, Given, swap, values, write_config
 from tests.bad_input.place import PID, TEXT, Place, flip
-
-FRESH = ("--workdir=FOLDER/fresh",)
-HERE = ("--runtime=inprocess",)
-GRAMMAR = r"write name\[\(key=value,\.\.\.\)\]\[:share%\], separated by commas; for example bsp:12\.5%,asp"
-OTHER = "use the earlier value or a fresh workdir"
-
-
-@dataclass(frozen=True)
-class Given:
-    """A command, and its answer.
-
-    Args:
-      name: what is wrong, as a test id.
-      flags: besides --config and --workdir; a later one of a name counts.
-      text: regular expression over the error.
-      change: of the folder, before.
-    """
-
-    name: str
-    flags: tuple[str, ...]
-    text: str
-    change: Callable[[Place], Any] = lambda place: None
-
-
-def write_config(text: str) -> Callable[[Place], Any]:
-    return lambda place: place.config.write_text(text)
-
-
-def swap(old: str, new: str) -> Callable[[Place], Any]:
-    return lambda place: place.change_config(old, new)
-
-
-def values(*settings: str) -> tuple[str, ...]:
-    return tuple(f"--set={setting}" for setting in settings)
-
 
 CONFIG = [
     Given("a file that is not there", ("--config=FOLDER/smal.py",),
@@ -206,6 +171,23 @@ PLAN = [
         "protocol 'held': count='three' is not a int; change it in the plan"),
     Given("a rule that could not work with these workers", (*HERE, "--plan=held(count=3)"),
         "held needs count pushes at a time, got 3 of 2 workers; lower count"),
+]
+
+AUTO = [
+    Given("a job that nobody has searched", ("--plan=auto", *FRESH, "--history=FOLDER/none.sqlite"),
+        r"plan 'auto': no search has found a switch point for this job \(small, 2 workers, 200 units of 8\) in "
+        r"FOLDER/none\.sqlite; run python -m launch\.tune --config=FOLDER/small\.py --history=FOLDER/none\.sqlite"),
+    Given("another job than the file's own",
+        ("--plan=auto", *FRESH, "--history=FOLDER/none.sqlite", "--workers=3", *values("model.width=5")),
+        r".*; run python -m launch\.tune --config=FOLDER/small\.py --set=workers=3 --set=model\.width=5 --history=.*"),
+    Given("a history that is none", ("--plan=auto", *FRESH, "--history=FOLDER/text.txt"),
+        r"the job history FOLDER/text\.txt is damaged: file is not a database; move it away or bring a copy back, or "
+        "name another file with --history"),
+    Given("a history that is a folder", ("--plan=auto", *FRESH, *HERE, "--history=FOLDER"),
+        r"the job history FOLDER cannot be used: unable to open database file; free space, mend its rights, or name "
+        "another file with --history"),
+    Given("no history", ("--plan=auto", "--history="), "--history is empty; name a file, or leave the flag out"),
+    Given("auto as one stage of several", ("--plan=bsp:10%,auto", *FRESH), "unknown protocol 'auto'; known: .*"),
 ]
 
 COMMAND = [
@@ -427,7 +409,7 @@ CHECKPOINT = [
         "end, stop it, or name another workdir", lock),
 ]
 
-USER = {"config": CONFIG, "plan": PLAN, "command": COMMAND, "data": DATA, "checkpoint": CHECKPOINT}
+USER = {"config": CONFIG, "plan": PLAN, "auto": AUTO, "command": COMMAND, "data": DATA, "checkpoint": CHECKPOINT}
 
 
 def import_jax(place: Place) -> None:

@@ -1,0 +1,121 @@
+"""Carries a search out: asks the policy which run is missing, makes it, writes it down, and asks again."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Protocol
+
+from hybridsync.config import RunConfig
+from hybridsync.errors import ConfigError
+from hybridsync.history import AnswerRecord, History, RunRecord, Where
+from hybridsync.policies.job import Job
+from hybridsync.policies.timing import Rules, Search, Wanted, advance, plan_of
+
+
+@dataclass(frozen=True)
+class Made:
+    """How a run ended: its accuracy, None where it diverged, and the seconds it took."""
+
+    accuracy: float | None
+    seconds: float
+
+
+class Runner(Protocol):
+    """Makes runs of one job, in one runtime. One of the same plan and seed that was begun before is gone on with."""
+
+    @property
+    def where(self) -> Where:
+        """Which runs of the history are alike."""
+        ...
+
+    @property
+    def place(self) -> str:
+        """Where the runs are made, for the record."""
+        ...
+
+    def carry_out(self, plan: str, seed: int) -> Made:
+        """Make a run, to its end.
+
+        Raises:
+          Preempted: it was asked to stop and has saved its state.
+          HybridSyncError: it could not go on.
+        """
+        ...
+
+
+def carry_out(
+    job: Job,
+    config: RunConfig,
+    rules: Rules,
+    runner: Runner,
+    history: History,
+    watch: Callable[[Search], None] = lambda search: None,
+) -> Search:
+    """Search for the job's switch point to the end, from whatever the history holds, and write the answer down.
+
+    Args:
+      job: to search for.
+      config: of every run, but for plan and seed; the seed is that of the first run of each setting.
+      rules: of the search.
+      runner: makes the runs.
+      history: holds the runs there are, and takes the others.
+      watch: is shown the search before each run, and at the end.
+
+    Raises:
+      ConfigError: the seeds of the runs would pass 2**32.
+      NoTarget: a run of pure BSP diverged, and no target was given.
+      HistoryError: the history cannot be read or written.
+      Preempted, HybridSyncError: a run ended so; everything before it is recorded.
+    """
+    rules = searchable(rules, config)
+    while True:
+        search = advance(rules, [run.outcome(config.seed) for run in history.runs(job, runner.where)])
+        watch(search)
+        if search.missing is None:
+            break
+        made = runner.carry_out(plan_of(search.missing.share), config.seed + search.missing.repeat)
+        history.record(job, runner.where, _record(search.missing, config.seed, made, runner.place))
+    history.record_answer(job, runner.where, answer_of(search))
+    return search
+
+
+def searchable(rules: Rules, config: RunConfig) -> Rules:
+    """Return the rules for a job: settings that differ by less than a lock-step step are not told apart.
+
+    Raises:
+      ConfigError: a run would have a seed above 2**32 - 1, or one step of all workers is half the workload.
+    """
+    if config.seed + rules.runs > 2**32:
+        raise ConfigError(f"{rules.runs} seeds from {config.seed} on end above 2**32 - 1; lower one of them")
+    finest = Fraction(config.workers, config.workload)
+    if finest > Fraction(1, 2):
+        raise ConfigError(
+            f"a lock-step step of {config.workers} workers is more than half of the workload, {config.workload}; there "
+            "is nothing to search: raise the workload"
+        )
+    return dataclasses.replace(rules, finest=finest)
+
+
+def answer_of(search: Search) -> AnswerRecord:
+    """Return what a finished search puts into the history."""
+    assert search.missing is None and search.target is not None, "the search has not ended"
+    found, cost = search.setting(search.share), search.cost
+    return AnswerRecord(
+        share=search.share,
+        target=search.target,
+        accuracy=found.mean if found is not None else None,
+        tolerance=search.rules.tolerance,
+        settings=search.rules.settings,
+        repeats=search.rules.runs,
+        runs=sum(len(setting.outcomes) for setting in search.settings),
+        cost=cost.bsp_runs,
+        break_even=cost.break_even,
+        confidence=search.confidence,
+    )
+
+
+def _record(wanted: Wanted, first_seed: int, made: Made, place: str) -> RunRecord:
+    return RunRecord(wanted.share, first_seed + wanted.repeat, made.accuracy, made.seconds, place)

@@ -1,0 +1,55 @@
+"""One sitting of a search: its folder, locked; the history, opened; the runs, made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from hybridsync.clock import SYSTEM_CLOCK
+from hybridsync.config import RunConfig
+from hybridsync.durable import WorkdirLock, make_directory
+from hybridsync.errors import WorkdirError
+from hybridsync.history import History, default_place
+from hybridsync.policies.job import Job
+from hybridsync.policies.timing import Rules, Search
+from hybridsync.tuning.search import Runner, carry_out
+
+RUNTIMES = ("simulator", "inprocess", "processes")
+
+
+def default_folder(job: Job) -> Path:
+    """Return where the runs of a job's searches go when nobody names a folder."""
+    return Path("runs") / "tune" / f"{job.name}-{job.digest[:8]}"
+
+
+def search_in(
+    folder: Path,
+    job: Job,
+    config: RunConfig,
+    rules: Rules,
+    runner: Runner,
+    *,
+    history: str | Path | None,
+    watch: Callable[[Search], None] = lambda search: None,
+) -> Search:
+    """Search in a folder that nobody else searches in meanwhile (see `carry_out`).
+
+    Args:
+      folder: of the search; made where it is missing.
+      job: to search for.
+      config: of every run, but for plan and seed.
+      rules: of the search.
+      runner: makes the runs.
+      history: file; None takes the default place.
+      watch: is shown the search before each run, and at the end.
+
+    Raises:
+      WorkdirError: somebody else searches there, or it cannot be written.
+      HybridSyncError: as `carry_out`.
+    """
+    try:
+        make_directory(folder)
+    except OSError as error:
+        raise WorkdirError(f"cannot create {folder}: {error.strerror}; name another folder with --workdir") from None
+    with WorkdirLock(folder), History(Path(history) if history else default_place(), SYSTEM_CLOCK) as opened:
+        return carry_out(job, config, rules, runner, opened, watch)

@@ -1,0 +1,61 @@
+"""Makes the runs of a search in virtual time, with real gradients: what `launch.simulate` does."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hybridsync.config import RunConfig
+from hybridsync.errors import Diverged
+from hybridsync.history import Where
+from hybridsync.run import Run
+from hybridsync.sim.cluster import Scenario
+from hybridsync.sim.simulation import simulate
+from hybridsync.tuning.ending import accuracy_of, end_of
+from hybridsync.tuning.search import Made
+
+SCRATCH = "simulating"
+RunOf = Callable[[RunConfig], Run]
+
+
+@dataclass(frozen=True)
+class SimulatedRuns:
+    """Runs in virtual time, with every gradient computed.
+
+    Args:
+      run_of: a configuration -> its run.
+      config: of every run, but for plan and seed.
+      scenario: the cluster, and what happens to it.
+      place: what the scenario is called.
+      folder: of the search; a run under way has a folder in it.
+    """
+
+    run_of: RunOf
+    config: RunConfig
+    scenario: Scenario
+    place: str
+    folder: Path
+
+    @property
+    def where(self) -> Where:
+        """The simulator with this cluster: its values, and what the run's configuration says of devices and servers."""
+        config = self.config
+        described = repr((self.scenario, config.servers, config.emulation, config.drain_secs))
+        return Where("simulator", hashlib.sha256(described.encode()).hexdigest()[:16])
+
+    def carry_out(self, plan: str, seed: int) -> Made:
+        scratch = self.folder / SCRATCH
+        shutil.rmtree(scratch, ignore_errors=True)  # of a run that was killed: in virtual time nothing is resumed
+        telemetry = dataclasses.replace(self.config.telemetry, timeline=False, apply_log=False)
+        config = dataclasses.replace(self.config, plan=plan, seed=seed, telemetry=telemetry)
+        try:
+            result = simulate(self.run_of(config), self.scenario, gradients="real", workdir=scratch)
+            return Made(accuracy_of(result.summary.final), result.seconds)
+        except Diverged:
+            return end_of(scratch, seed)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
