@@ -22,7 +22,7 @@ import itertools
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +180,16 @@ class CellResult:
             "load": self.load,
         }
 
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> CellResult:
+        """Return the result that `to_json` gave.
+
+        Raises:
+          KeyError, TypeError: it is none.
+        """
+        cell = Cell(**{field.name: value[field.name] for field in fields(Cell)})
+        return cls(cell, Outcome(**value["real"]), Outcome(**value["simulated"]), value["load"])
+
     def rows(self) -> list[Row]:
         """Return the cell's own figures beside what each has to keep to."""
         name, bound, real = self.cell.name, self.cell.staleness_bound, self.real
@@ -335,6 +345,12 @@ def crossing(lines: Sequence[tuple[float, float]], target: float) -> float | Non
     return None
 
 
+def rows(results: Mapping[str, CellResult]) -> list[Row]:
+    """Return the figures of the cells, and then the claims that rest on two of them."""
+    told = [row for result in results.values() for row in result.rows()]
+    return told + [row for claim in CLAIMS for row in claim.rows(results)]
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure the cells that are named, all of them without a name, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -343,10 +359,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if unknown := sorted(set(names) - CELLS.keys()):
         parser.error(f"no cell is called {unknown[0]!r}; choose of {', '.join(CELLS)}")
     results = {name: measure(CELLS[name]) for name in names or CELLS}
-    rows = [row for result in results.values() for row in result.rows()]
-    rows += [row for claim in CLAIMS for row in claim.rows(results)]
     title = f"Protocols, {WORKERS} worker processes, emulated accelerators of {COMPUTE_SECS * 1000:g} ms a unit"
-    report(title, rows, cells={name: result.to_json() for name, result in results.items()})
+    report(title, rows(results), cells={name: result.to_json() for name, result in results.items()})
 
 
 if __name__ == "__main__":

@@ -10,6 +10,9 @@ Every finished run is a line of DIR/runs.jsonl, so the same command goes on wher
 tables are printed, and DIR/protocols.json and DIR/protocols.html are written; `--report-only` does that with what is
 there. A run takes about 1.3 s of one core, the whole grid some 25 minutes; `--jobs` shares them among processes.
 
+`--cells=all` makes the runs of real processes too, each beside its simulated twin (`benchmarks/protocol_cells.py`, a
+quarter of an hour on a quiet machine); they are kept in DIR/cells.jsonl and told with the rest from then on.
+
     python -m benchmarks.protocols --workdir=runs/grid --protocols=bsp,preduce --stragglers=uniform,one5x --links=free
 
 Exit codes: 0 all runs are done, 1 one of them failed or exceeded its bound, or the input was refused.
@@ -22,12 +25,11 @@ import json
 import queue
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -36,13 +38,15 @@ from benchmarks.grid import page as grid_page
 from benchmarks.grid.aggregate import LOSS, claims, figures, to_json
 from benchmarks.grid.cells import LINKS, PROTOCOLS, SEEDS, STRAGGLERS, WORKERS, Cell, Outcome, grid
 from benchmarks.grid.table import NOTE, table
-from benchmarks.jobs import ROOT
+from benchmarks.jobs import ROOT, report
+from benchmarks.protocol_cells import CELLS, CellResult, measure
+from benchmarks.protocol_cells import rows as cell_rows
 from configs import digits_async_hurts as job
 from hybridsync.durable import make_directory, write_durable
 from hybridsync.errors import ConfigError, HybridSyncError, RoleLost
 from hybridsync.telemetry.lines import LineFile, encode, read_lines
 
-RECORD, FIGURES, PAGE = "runs.jsonl", "protocols.json", "protocols.html"
+RECORD, CELLS_RECORD, FIGURES, PAGE = "runs.jsonl", "cells.jsonl", "protocols.json", "protocols.html"
 WORKLOAD = job.UNITS_PER_WORKER * WORKERS
 PLAIN_WIDTH = 180
 """Columns of the tables where nobody says how wide the terminal is."""
@@ -59,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
     parser.add_argument("--workload", type=int, default=WORKLOAD, help="units of each run")
     parser.add_argument("--loss", type=float, default=LOSS, help="training loss to which times are measured")
-    parser.add_argument("--cells", default="none", help="cells of real processes: all, none, or their names")
+    parser.add_argument("--cells", default="none", help="real runs to make: all that are missing, none, or their names")
     parser.add_argument("--report-only", action="store_true", help="simulate nothing, tell what is there")
     options = parser.parse_args(arguments)
     try:
@@ -84,23 +88,49 @@ def _run(options: argparse.Namespace) -> int:
         carry_out(missing(asked, known), record, options.jobs, options.workload)
         known = read_record(record, options.workload)
     outcomes = [known[cell] for cell in asked if cell in known]
-    real = real_cells([] if options.cells == "none" else options.cells.split(","))
+    if not options.report_only:
+        measure_cells(options.cells, options.workdir / CELLS_RECORD)
+    real = read_cells(options.workdir / CELLS_RECORD)
     faults = tell(outcomes, real, options.workdir, options.loss)
     return 1 if faults else 0
 
 
-def real_cells(names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return what cells of real processes measure, beside their simulated twins.
+def measure_cells(asked: str, path: Path) -> None:
+    """Make runs of real processes, and append what each and its simulated twin came to.
 
     Args:
-      names: of cells; "all" is every one.
+      asked: names of cells with commas between them, which are measured again, "all" that are not in the record, or
+        "none".
+      path: of the record.
 
     Raises:
       ConfigError: a name is not of a cell.
     """
-    if names:
-        raise ConfigError(f"--cells names {', '.join(names)}, but there is no such cell; give --cells=none")
-    return []
+    names = [] if asked == "none" else asked.split(",")
+    if asked == "all":
+        names = [name for name in CELLS if name not in read_cells(path)]
+    if unknown := [name for name in names if name not in CELLS]:
+        raise ConfigError(f"--cells names {unknown[0]!r}, which is no cell; give all, none, or of {', '.join(CELLS)}")
+    for name in names:
+        record = LineFile(path)
+        record.append(measure(CELLS[name]).to_json())
+        record.close()
+
+
+def read_cells(path: Path) -> dict[str, CellResult]:
+    """Return the real runs that are done, in the order of the cells; of one that was done again, the last.
+
+    Raises:
+      ConfigError: a line is no result of a cell.
+      WorkdirError: the file is damaged.
+    """
+    found = {}
+    for line in read_lines(path):
+        try:
+            found[line["name"]] = CellResult.from_json(line)
+        except (KeyError, TypeError) as error:
+            raise ConfigError(f"{path} has a line that is no cell's ({error!r}); name another workdir") from error
+    return {name: found[name] for name in CELLS if name in found}
 
 
 def read_record(path: Path, workload: int) -> dict[Cell, Outcome]:
@@ -222,7 +252,7 @@ def _named(outcome: Outcome) -> str:
     return f"{cell.protocol}, {cell.straggler}, link {cell.link}, seed {cell.seed}"
 
 
-def tell(outcomes: Sequence[Outcome], real: list[dict[str, Any]], workdir: Path, loss: float) -> list[Outcome]:
+def tell(outcomes: Sequence[Outcome], real: Mapping[str, CellResult], workdir: Path, loss: float) -> list[Outcome]:
     """Print the tables, write figures and page, and return the runs that failed or exceeded their bound."""
     console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
     for block, rows in figures(outcomes, loss).items():
@@ -232,11 +262,14 @@ def tell(outcomes: Sequence[Outcome], real: list[dict[str, Any]], workdir: Path,
     for row in claims(outcomes, loss):
         met = "met" if row.met else "NOT MET"
         print(f"{row.name}: {row.figure:.3g} {row.unit} ({row.bound} {row.target:g}) {met}")
+    if real:
+        report(f"{WORKERS} worker processes on emulated accelerators, and their simulated twins", cell_rows(real))
     faults = [outcome for outcome in outcomes if outcome.fault]
     for outcome in faults:
         print(f"FAILED {_named(outcome)}: {outcome.fault}")
-    write_durable(workdir / FIGURES, encode({**to_json(outcomes, loss), "cells": real}) + "\n")
-    write_durable(workdir / PAGE, grid_page.page(outcomes, loss))
+    cells = [result.to_json() for result in real.values()]
+    write_durable(workdir / FIGURES, encode({**to_json(outcomes, loss), "cells": cells}) + "\n")
+    write_durable(workdir / PAGE, grid_page.page(outcomes, loss, real))
     print(f"{len(outcomes)} runs, {len(faults)} failed; written: {workdir / FIGURES}, {workdir / PAGE}")
     return faults
 

@@ -10,6 +10,7 @@ from benchmarks.grid.aggregate import LOSS, Figures, claims, figures, speed
 from benchmarks.grid.cells import PROTOCOLS, Outcome
 from benchmarks.grid.table import HEAD, NOTE, cells, titled
 from benchmarks.jobs import Row
+from benchmarks.protocol_cells import CLAIMS, CellResult
 from hybridsync.telemetry.report.charts import Chart, Line, draw
 from hybridsync.telemetry.report.figures import NUM_COLORS, STYLES
 from hybridsync.telemetry.report.page import document, heading, section
@@ -17,11 +18,15 @@ from hybridsync.telemetry.report.scales import number
 from hybridsync.telemetry.report.tables import table
 
 TITLE = "Protocols, simulated with real gradients"
+NO_CELLS: Mapping[str, CellResult] = {}
 
 
-def page(outcomes: Sequence[Outcome], loss: float = LOSS) -> str:
-    """Return the page of the grid's runs, whole or as far as they are there, as HTML text."""
+def page(outcomes: Sequence[Outcome], loss: float = LOSS, real: Mapping[str, CellResult] = NO_CELLS) -> str:
+    """Return the page of the grid's runs, and of real ones, whole or as far as they are there, as HTML text."""
     sections = [section("Claims", _claims(claims(outcomes, loss)))]
+    if real:
+        sections.append(section("Real processes beside their simulated twins", _twins(real)))
+        sections.append(section("Claims, real and simulated", _claims(r for c in CLAIMS for r in c.rows(real))))
     for block, rows in figures(outcomes, loss).items():
         runs = [run for run in outcomes if (run.cell.straggler, run.cell.link) == block and not run.error]
         charts = f'<div class="charts">{draw(_losses(runs))}{draw(_accuracies(runs))}</div>'
@@ -48,6 +53,30 @@ def _claims(rows: Iterable[Row]) -> str:
         for row in rows
     ]
     return table(["figure", "here", "to reach", ""], told, ["here", "to reach"]) if told else ""
+
+
+def _twins(results: Mapping[str, CellResult]) -> str:
+    """Return two bars a cell, and a table: what the real run came to, and what its twin did."""
+    fastest = max(max(each.real.units_per_sec, each.simulated.units_per_sec) for each in results.values())
+    bars, told = "", []
+    for name, each in results.items():
+        at = PROTOCOLS.index(each.cell.plan.partition("(")[0])
+        stacks = ""
+        for outcome, what in ((each.real, ""), (each.simulated, ' style="opacity:.5"')):
+            width = 100 * outcome.units_per_sec / fastest
+            part = f'<div class="part k{at % NUM_COLORS}" style="width:{width:.2f}%"></div>'
+            stacks += f'<div class="stack"{what}>{part}</div>'
+        said = f"{each.real.units_per_sec:.1f} units/s, simulated {each.simulated.units_per_sec:.1f}"
+        bars += f'<div class="row" data-run="{at}"><p><b>{escape(name)}</b> {escape(said)}</p>{stacks}</div>'
+        bound = "none" if each.cell.staleness_bound is None else str(each.cell.staleness_bound)
+        stale = f"{each.real.staleness_mean:.1f}, {each.real.staleness_max} ({bound})"
+        times = each.real.loss_secs, each.simulated.loss_secs
+        to_loss = ["-" if secs is None else f"{secs:.1f} s" for secs in times]
+        cpu = "-" if each.real.cpu_share is None else f"{each.real.cpu_share:.0%}"
+        told.append((at, [escape(name), escape(each.cell.plan), f"{each.ratio - 1:+.1%}", stale, *to_loss, cpu]))
+    stale = "staleness: mean, max (bound)"
+    head = ["cell", "plan", "real over simulated", stale, "to the loss", "simulated", "processors"]
+    return f'<div class="rows">{bars}</div>' + table(head, told, head[2:])
 
 
 def _speeds(rows: Mapping[str, Figures]) -> str:

@@ -26,6 +26,8 @@ from benchmarks.protocol_cells import (
     run_of,
     steady,
 )
+from benchmarks.protocols import main, read_cells
+from hybridsync.errors import ConfigError
 from hybridsync.sim.simulation import simulate, sizes_of
 
 
@@ -91,3 +93,19 @@ def test_the_processor_time_of_a_child_is_counted_and_that_of_others_is_not() ->
         assert found[child.pid] > 0
         assert os.getpid() not in found and os.getppid() not in found
         child.stdin.close()
+
+
+def test_real_runs_are_kept_and_told_with_the_grid(tmp_path: Path) -> None:
+    found = [result("link_asp", 30.0, 32.0), result("link_psplus", 30.0, 32.0), result("link_psplus", 60.0, 64.0)]
+    (tmp_path / "cells.jsonl").write_text("".join(json.dumps(each.to_json()) + "\n" for each in found))
+    assert main([f"--workdir={tmp_path}", "--report-only"]) == 0
+    _, latest = read_cells(tmp_path / "cells.jsonl").items()
+    told = json.loads((tmp_path / "protocols.json").read_text())["cells"]
+    assert latest == ("link_asp", found[0]) and [each["real"]["units_per_sec"] for each in told] == [60.0, 30.0]
+    assert "link_psplus" in (tmp_path / "protocols.html").read_text()
+
+
+def test_a_record_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "cells.jsonl").write_text('{"name": "link_asp"}\n')
+    with pytest.raises(ConfigError, match="no cell's"):
+        read_cells(tmp_path / "cells.jsonl")
