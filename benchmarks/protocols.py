@@ -81,6 +81,8 @@ def _run(options: argparse.Namespace) -> int:
     if options.jobs < 1:
         raise ConfigError(f"--jobs must be at least 1, got {options.jobs}; raise it")
     asked = grid(options.protocols.split(","), options.stragglers.split(","), options.links.split(","), seeds)
+    if options.cells not in ("all", "none") and (unknown := [n for n in options.cells.split(",") if n not in CELLS]):
+        raise ConfigError(f"--cells names {unknown[0]!r}, which is no cell; give all, none, or of {', '.join(CELLS)}")
     make_directory(options.workdir)
     record = options.workdir / RECORD
     known = read_record(record, options.workload)
@@ -102,15 +104,10 @@ def measure_cells(asked: str, path: Path) -> None:
       asked: names of cells with commas between them, which are measured again, "all" that are not in the record, or
         "none".
       path: of the record.
-
-    Raises:
-      ConfigError: a name is not of a cell.
     """
     names = [] if asked == "none" else asked.split(",")
     if asked == "all":
         names = [name for name in CELLS if name not in read_cells(path)]
-    if unknown := [name for name in names if name not in CELLS]:
-        raise ConfigError(f"--cells names {unknown[0]!r}, which is no cell; give all, none, or of {', '.join(CELLS)}")
     for name in names:
         record = LineFile(path)
         record.append(measure(CELLS[name]).to_json())

@@ -29,7 +29,7 @@ REAL = ("processes", "inprocess", "simulator")
 SIMULATED = ("simulator", "processes", "inprocess")
 """Whose answers to prefer."""
 
-_SIGNED = ("workers", "unit_size", "workload", "model", "data", "optimizer")
+_SIGNED = ("workers", "unit_size", "workload", "model", "data", "optimizer", "policy", "emulation")
 _RATE_POINTS = 32
 
 

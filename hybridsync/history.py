@@ -58,7 +58,7 @@ class Where:
 
     Args:
       runtime: "simulator", "inprocess" or "processes".
-      cluster: digest of the simulated one; empty for a real one.
+      cluster: digest of the simulated one, or of what is emulated on a real one.
     """
 
     runtime: str

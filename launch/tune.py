@@ -58,7 +58,8 @@ def overrides() -> list[str]:
         raise ConfigError(f"--scenario is simulated, but --runtime={FLAGS.runtime}; leave one of them out")
     if FLAGS.confirm < 0 or (FLAGS.confirm and FLAGS.runtime == "simulator"):
         raise ConfigError(
-            f"--confirm={FLAGS.confirm} with --runtime={FLAGS.runtime}: it counts runs that are not simulated"
+            f"--confirm={FLAGS.confirm} with --runtime={FLAGS.runtime}: it counts runs that are not "
+            "simulated; give 1 or more with --runtime=inprocess or processes, or leave it out"
         )
     names = ("workers", "servers", "seed")
     return FLAGS.set + [f"{name}={FLAGS[name].value}" for name in names if FLAGS[name].value is not None]

@@ -55,7 +55,7 @@ class ServerLink(Protocol):
         ...
 
     def push_pull(self, push: Push, contribution: Any) -> tuple[PushReply, Parameters]:
-        """Push a contribution; returns at its release, with the parameters then.
+        """Push a contribution; returns at its release, with the parameters then; those of its base are not sent again.
 
         Raises:
           StaleEpoch, StaleIncarnation: this worker is out of date.
@@ -332,7 +332,6 @@ class _LocalWorker(_Worker):
         for unit in units:
             self._in_hand.remove(unit)
         self.recorder.completed = self.stream.position - len(self._in_hand) - len(self._again)
-
 
     def push_pull(self, effect: PushPull) -> Version:
         started = self.clock.monotonic()

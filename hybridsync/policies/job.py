@@ -1,14 +1,17 @@
 """What makes two runs the same recurring job: the key under which a switch point is looked up.
 
-    >>> from hybridsync.config import RunConfig
+    >>> from hybridsync.config import PolicyConfig, RunConfig
     >>> job = of_config(RunConfig(workload=4000, plan="bsp", seed=3), "digits")
     >>> job.digest == of_config(RunConfig(workload=4000, plan="asp", seed=4), "digits").digest
     True
+    >>> job.digest == of_config(RunConfig(workload=4000, policy=PolicyConfig(momentum="zero")), "digits").digest
+    False
     >>> job.digest == of_config(RunConfig(workload=4001), "digits").digest
     False
 
-The seed and the plan are what runs of one job differ in; servers, checkpoints, telemetry and emulated slowness change
-nothing that is learned from a unit.
+The seed and the plan are what runs of one job differ in; servers, checkpoints and telemetry change nothing that is
+learned from a unit. Emulated slowness changes how stale gradients are: it is part of where a run is made
+(`hybridsync.history.Where`), as a simulated cluster is.
 
 Source: Sync-Switch (ICDCS 2021): a job recurs with the same model, data, number of workers, batch, optimizer and work.
 """
@@ -33,7 +36,7 @@ class Job:
 
     Args:
       name: what a person calls it: the stem of its configuration file.
-      text: its signature as JSON: model, data, workers, unit_size, optimizer, workload.
+      text: its signature as JSON: model, data, workers, unit_size, optimizer, workload, momentum and rate.
     """
 
     name: str
@@ -79,5 +82,6 @@ def _job(name: str, config: RunConfig, model: Any, data: Any, optimizer: Any) ->
         "unit_size": config.unit_size,
         "optimizer": optimizer,
         "workload": config.workload,
+        "policy": {name: getattr(config.policy, name) for name in ("momentum", "ramp", "rate")},
     }
     return Job(name, json.dumps(signature, sort_keys=True))

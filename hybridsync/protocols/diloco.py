@@ -13,6 +13,7 @@ Source: Douillard et al., arXiv 2311.08105: rho = 0.7, mu = 0.9, H = 500 there; 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -42,9 +43,9 @@ class DiLoCo(LocalRounds):
         return Outer(self.name, self.outer_rate, self.outer_momentum)
 
     def server_rule(self, members: tuple[int, ...]) -> ServerRule:
-        if self.outer_rate <= 0 or not 0 <= self.outer_momentum < 1:
+        if not 0 < self.outer_rate < math.inf or not 0 <= self.outer_momentum < 1:
             raise ConfigError(
                 f"diloco(outer_rate={self.outer_rate:g},outer_momentum={self.outer_momentum:g}) does not descend; "
-                "give a rate above 0 and a momentum from 0 to below 1"
+                "give a finite rate above 0 and a momentum from 0 to below 1"
             )
         return super().server_rule(members)

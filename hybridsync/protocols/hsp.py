@@ -65,7 +65,7 @@ class _Turns(WaitingRule):
         self._rho, self._stale = rho, stale
         self._ready: dict[int, float] = {}
         self._granted: tuple[int, float] | None = None
-        self._held: dict[int, Arrival] = {}
+        self._held: dict[int, list[Arrival]] = {}
         self._waiting: dict[int, int] = {}
         self._in_a_row = dict.fromkeys(members, 0)
         self._answered_at: dict[int, float] = {}
@@ -104,7 +104,7 @@ class _Turns(WaitingRule):
         if self._granted is not None and self._granted[0] == worker:
             self._transfer_secs[worker] = arrival.at - self._granted[1]
         self._end_turn(worker)
-        self._held[worker] = arrival
+        self._held.setdefault(worker, []).append(arrival)  # a second one was not granted: its unit was another's before
         self._waiting[worker] = arrival.push_id
         if not self._computes_stale(worker):
             return []
@@ -126,7 +126,7 @@ class _Turns(WaitingRule):
     def on_last(self) -> list[Action]:
         if not self._held:
             return []
-        held, self._held = [*self._held.values()], {}
+        held, self._held = [arrival for arrivals in self._held.values() for arrival in arrivals], {}
         rate = float(sum(len(arrival.units) for arrival in held))
         for worker in self._waiting:
             self._in_a_row[worker] = 0

@@ -16,6 +16,7 @@ division by n in a short round, and that the last rounds of a phase may have few
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -93,8 +94,8 @@ class LocalRounds(Protocol):
     def server_rule(self, members: tuple[int, ...]) -> ServerRule:
         if self.steps < 1:
             raise ConfigError(f"{self.name}(steps={self.steps}) would never push; give 1 step or more")
-        if self.scale < 0:
-            raise ConfigError(f"{self.name}(scale={self.scale:g}) would climb; give a factor of 0 (n) or more")
+        if not 0 <= self.scale < math.inf:
+            raise ConfigError(f"{self.name}(scale={self.scale:g}) does not descend; give a finite factor, 0 for n")
         return Bounded(Rounds(members), 0)
 
     def units_per_update(self, num_workers: int) -> int:

@@ -20,6 +20,7 @@ neither says (group size, the filter's C, when the heads meet) is a reconstructi
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -64,8 +65,8 @@ class PReduce(Protocol):
             raise ConfigError(f"preduce(groups={self.groups}) is unknown; write one of {', '.join(KINDS)}")
         least = {"size": 2, "slowdown": 0, "patience": 0, "period": 0, "node": 1}
         for name, bound in least.items():
-            if getattr(self, name) < bound:
-                raise ConfigError(f"preduce({name}={getattr(self, name)}) is below {bound}; raise it")
+            if not bound <= getattr(self, name) < math.inf:
+                raise ConfigError(f"preduce({name}={getattr(self, name)}) is not {bound} or more; give a finite value")
 
     def worker_program(self, num_workers: int) -> Program:
         while (units := (yield Lease())) is not None:

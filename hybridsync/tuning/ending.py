@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Mapping
@@ -9,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from hybridsync.chief.divergence import DIVERGED
+from hybridsync.config import RunConfig
+from hybridsync.config.record import check_resumable
 from hybridsync.errors import ConfigError, HybridSyncError
-from hybridsync.telemetry.summary import read_summary
+from hybridsync.telemetry.summary import read_config, read_summary
 from hybridsync.tuning.search import Made
 
 
@@ -24,14 +27,22 @@ def run_folder(plan: str, seed: int) -> str:
     return f"{plain}-seed{seed}"
 
 
-def ended(workdir: Path) -> Made | None:
+def cluster_of(*values: object) -> str:
+    """Return a digest of what a cluster is, by the text of its values."""
+    return hashlib.sha256(repr(values).encode()).hexdigest()[:16]
+
+
+def ended(workdir: Path, config: RunConfig) -> Made | None:
     """Return how the run in a workdir ended, None where it did not complete and did not diverge.
 
     Raises:
       ConfigError: its task measures no accuracy.
-      WorkdirError: its summary cannot be read.
+      ResumeError: it is a run of another job than `config` describes.
+      WorkdirError: its summary or its configuration cannot be read.
     """
-    summary = read_summary(workdir)
+    summary, begun = read_summary(workdir), read_config(workdir)
+    if begun is not None:
+        check_resumable(begun["config"], config)
     if summary is None:
         return None
     if summary["exit"] == "completed":
@@ -56,13 +67,14 @@ def accuracy_of(final: Mapping[str, Any]) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def end_of(workdir: Path, seed: int) -> Made:
+def end_of(workdir: Path, config: RunConfig) -> Made:
     """Return how a run ended of which something is known to have been written down.
 
     Raises:
       HybridSyncError: nothing was.
     """
-    made = ended(workdir)
+    made = ended(workdir, config)
     if made is None:
-        raise HybridSyncError(f"the run with seed {seed} in {workdir} diverged and left no summary; search again")
+        told = f"the run with seed {config.seed} in {workdir} diverged"
+        raise HybridSyncError(f"{told} and left no summary; search again")
     return made

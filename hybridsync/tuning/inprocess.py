@@ -16,7 +16,7 @@ from hybridsync.errors import Diverged, Preempted
 from hybridsync.history import Where
 from hybridsync.run import Run
 from hybridsync.trainer import Trainer
-from hybridsync.tuning.ending import accuracy_of, end_of, ended, run_folder
+from hybridsync.tuning.ending import accuracy_of, cluster_of, end_of, ended, run_folder
 from hybridsync.tuning.search import Made
 
 RunOf = Callable[[RunConfig], Run]
@@ -36,8 +36,8 @@ class InProcessRuns:
 
     @property
     def where(self) -> Where:
-        """Threads of one process."""
-        return Where("inprocess")
+        """Threads of one process, with what is emulated."""
+        return Where("inprocess", cluster_of(self.config.emulation))
 
     @property
     def place(self) -> str:
@@ -46,15 +46,16 @@ class InProcessRuns:
 
     def carry_out(self, plan: str, seed: int) -> Made:
         workdir = self.folder / run_folder(plan, seed)
-        if (made := ended(workdir)) is not None:
+        config = dataclasses.replace(self.config, plan=plan, seed=seed)
+        if (made := ended(workdir, config)) is not None:
             return made
-        run = self.run_of(dataclasses.replace(self.config, plan=plan, seed=seed))
+        run = self.run_of(config)
         trainer = Trainer(run.task, run.optimizer, run.config, workdir=workdir, file=run.file)
         try:
             with _preempting(trainer):
                 result = trainer.fit()
         except Diverged:
-            return end_of(workdir, seed)
+            return end_of(workdir, config)
         if not result.completed:
             units = result.summary.units.applied
             raise Preempted(f"the run in {workdir} is saved at {units} units; give the same command again")

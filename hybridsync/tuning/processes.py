@@ -11,7 +11,7 @@ from hybridsync.config import LoadedConfig
 from hybridsync.errors import EXIT_COMPLETED, EXIT_PREEMPTED, ConfigError, HybridSyncError, Preempted
 from hybridsync.history import Where
 from hybridsync.runtime.processes import Launch, supervise
-from hybridsync.tuning.ending import ended, run_folder
+from hybridsync.tuning.ending import cluster_of, ended, run_folder
 from hybridsync.tuning.search import Made
 
 
@@ -33,8 +33,8 @@ class ProcessRuns:
 
     @property
     def where(self) -> Where:
-        """A process a role."""
-        return Where("processes")
+        """A process a role, with what is emulated."""
+        return Where("processes", cluster_of(self.loaded.config.emulation))
 
     @property
     def place(self) -> str:
@@ -43,16 +43,16 @@ class ProcessRuns:
 
     def carry_out(self, plan: str, seed: int) -> Made:
         workdir = self.folder / run_folder(plan, seed)
-        if (made := ended(workdir)) is not None:
-            return made
         config = dataclasses.replace(self.loaded.config, plan=plan, seed=seed)
+        if (made := ended(workdir, config)) is not None:
+            return made
         flags = [f"--config={self.file}", f"--workdir={workdir}", *(f"--set={text}" for text in self.overrides)]
         flags += [f"--plan={plan}", f"--seed={seed}"]
         loaded = dataclasses.replace(self.loaded, config=config)
         code = supervise(Launch(loaded, self.file, workdir, argv=tuple(flags)))
         if code == EXIT_PREEMPTED:
             raise Preempted(f"the run in {workdir} is saved; give the same command again")
-        if (made := ended(workdir)) is not None:
+        if (made := ended(workdir, config)) is not None:
             return made
         if code == EXIT_COMPLETED:
             raise HybridSyncError(f"the run in {workdir} has ended without a summary; remove it and search again")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from hybridsync.history import Where
 from hybridsync.run import Run
 from hybridsync.sim.cluster import Scenario
 from hybridsync.sim.simulation import simulate
-from hybridsync.tuning.ending import accuracy_of, end_of
+from hybridsync.tuning.ending import accuracy_of, cluster_of, end_of
 from hybridsync.tuning.search import Made
 
 SCRATCH = "simulating"
@@ -44,8 +43,7 @@ class SimulatedRuns:
     def where(self) -> Where:
         """The simulator with this cluster: its values, and what the run's configuration says of devices and servers."""
         config = self.config
-        described = repr((self.scenario, config.servers, config.emulation, config.drain_secs))
-        return Where("simulator", hashlib.sha256(described.encode()).hexdigest()[:16])
+        return Where("simulator", cluster_of(self.scenario, config.servers, config.emulation, config.drain_secs))
 
     def carry_out(self, plan: str, seed: int) -> Made:
         scratch = self.folder / SCRATCH
@@ -56,6 +54,6 @@ class SimulatedRuns:
             result = simulate(self.run_of(config), self.scenario, gradients="real", workdir=scratch)
             return Made(accuracy_of(result.summary.final), result.seconds)
         except Diverged:
-            return end_of(scratch, seed)
+            return end_of(scratch, config)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)

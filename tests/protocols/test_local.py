@@ -171,7 +171,9 @@ def test_who_is_far_behind_still_moves():
     ("spec", "named"),
     [
         ("localsgd(steps=0)", "would never push"),
-        ("localsgd(scale=-1)", "would climb"),
+        ("localsgd(scale=-1)", "does not descend"),
+        ("localsgd(scale=nan)", "finite factor"),
+        ("diloco(outer_rate=nan)", "finite rate"),
         ("diloco(outer_rate=0)", "does not descend"),
         ("diloco(outer_momentum=1)", "does not descend"),
         ("psplus(staleness=-1)", "a staleness of 0 or more"),

@@ -252,3 +252,15 @@ def test_a_paced_push_is_offered_when_it_has_arrived_and_answered_when_the_param
     assert np.array_equal(into, server.parameters)
     client.pull(PUSH, into)
     assert waits[2:] == [(1.0, 2)]
+
+
+def test_parameters_that_the_push_was_computed_on_are_not_sent_again(
+    client: ParameterClient, server: FakeServer, num_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contribution, into = pattern(num_bytes, seed=2), np.zeros(num_bytes, np.uint8)
+    monkeypatch.setattr(server, "push_pull", lambda push, _: (PushReply(31), server._lend()))
+    assert client.push_pull(PUSH, contribution, into).sequence == 31 and into.any()
+    into[:] = 7
+    assert client.push_pull(PUSH._replace(base=31), contribution, into).sequence == 31
+    assert np.all(into == 7), "the worker goes on with what it has"
+    assert all(loan.returned.wait(10) and loan.num_released == 1 for loan in server.loans)

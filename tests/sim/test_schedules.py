@@ -163,3 +163,7 @@ def test_a_state_that_is_being_saved_is_gone_on_from_when_its_holder_dies():
     costs = Costs(commit_secs=0.4, restart_secs=0.6, notice_secs=0.01)
     deaths = Death("worker", 0, 1.6), Death("worker", 0, 2.6)
     assert outcome_of("bsp", costs, *deaths, unit_secs=0.15).exit == "completed"
+
+
+def test_a_gradient_that_was_answered_early_is_applied_though_its_worker_pushes_anothers_unit_behind_it():
+    assert try_seed(93, plans_of("hsp")).exit == "completed"

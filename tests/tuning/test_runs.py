@@ -11,7 +11,7 @@ import pytest
 import hybridsync
 from hybridsync.chief.divergence import DIVERGED
 from hybridsync.config import RunConfig, TelemetryConfig
-from hybridsync.errors import ConfigError, NoAnswer, WorkdirError
+from hybridsync.errors import ConfigError, NoAnswer, ResumeError, WorkdirError
 from hybridsync.optimizer import Optimizer
 from hybridsync.plan import Plan
 from hybridsync.policies.timing import Rules, plan_of
@@ -81,11 +81,14 @@ def test_a_real_run_is_gone_on_with_where_it_was_saved_and_not_made_again_at_its
     trainer = Trainer(begun.task, begun.optimizer, begun.config, workdir=workdir, progress=False)
     trainer.add_hook(lambda metrics: trainer.preempt(), every=10)
     assert not trainer.fit().completed
-    assert ended(workdir) is None
+    assert ended(workdir, begun.config) is None
     made = runs.carry_out("bsp:50%,asp", 3)
     assert [event["reason"] for event in events_of(workdir, "run_started")] == ["start", "resume"]
     assert runs.carry_out("bsp:50%,asp", 3) == made
     assert len(events_of(workdir, "run_started")) == 2
+    other = InProcessRuns(run_of, dataclasses.replace(CONFIG, workload=CONFIG.workload + 1), tmp_path)
+    with pytest.raises(ResumeError, match="another workload"):
+        other.carry_out("bsp:50%,asp", 3)
 
 
 # --- what a run's end says ---
@@ -113,11 +116,11 @@ def test_the_end_of_a_run_is_read_from_its_summary(tmp_path: Path, values: dict[
         (tmp_path / "summary.json").write_text(json.dumps(text))
     else:
         write_summary(tmp_path, summary(**values))
-    assert ended(tmp_path) == made
+    assert ended(tmp_path, CONFIG) == made
 
 
 def test_a_folder_without_a_summary_holds_no_end(tmp_path: Path) -> None:
-    assert ended(tmp_path) is None
+    assert ended(tmp_path, CONFIG) is None
 
 
 def test_a_task_that_measures_no_accuracy_is_refused() -> None:
