@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from hybridsync import protocols
+from hybridsync.config import load_config, restore_values
+from hybridsync.replay.record import read_record
+from hybridsync.replay.story import replay
+from hybridsync.run import Run
 from tests.conformance.drivers import DRIVERS
 
-ROOT = Path(__file__).resolve().parents[2]
+CONFIG = Path(__file__).resolve().parents[2] / "configs/digits_mlp.py"
 
 
 @pytest.mark.parametrize("name", sorted(protocols.REGISTRY))
@@ -19,14 +22,10 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_the_apply_log_replays_bit_for_bit(tmp_path: Path, runtime: str, name: str) -> None:
     workdir = tmp_path / "run"
     values = ["plan=" + name, "workers=4", "workload=121", "telemetry.apply_log=true", "model.dropout=0.1"]
-    DRIVERS[runtime](str(ROOT / "configs/digits_mlp.py"), values, workdir)
-    done = subprocess.run(
-        [sys.executable, "-m", "launch.replay", str(workdir)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "bit for bit" in done.stdout
+    DRIVERS[runtime](str(CONFIG), values, workdir)
+    record, loaded = read_record(workdir), load_config(CONFIG)
+    config = restore_values(loaded.config, record.config)
+    run = Run(config, loaded.module.task(config), loaded.module.optimizer(config), workdir, CONFIG)
+    replayed = replay(record, run, [sys.executable, "-m", "launch.replay", str(workdir)])
+    assert replayed.difference is None, replayed
+    assert "bit for bit" in str(replayed)
