@@ -66,7 +66,8 @@ class PReduce(Protocol):
         least = {"size": 2, "slowdown": 0, "patience": 0, "period": 0, "node": 1}
         for name, bound in least.items():
             if not bound <= getattr(self, name) < math.inf:
-                raise ConfigError(f"preduce({name}={getattr(self, name)}) is not {bound} or more; give a finite value")
+                told = f"preduce({name}={getattr(self, name)}) is below {bound} or not finite"
+                raise ConfigError(f"{told}; give a finite number from {bound} on")
 
     def worker_program(self, num_workers: int) -> Program:
         while (units := (yield Lease())) is not None:

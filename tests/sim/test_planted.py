@@ -281,4 +281,4 @@ def test_every_bound_on_staleness_is_looked_at(bug, spec, first):
 
 def test_no_protocol_with_a_bound_on_staleness_is_left_out():
     served = {name for name, cls in REGISTRY.items() if cls.path is Path.SERVER}
-    assert {spec.partition("(")[0] for _, spec in TOO_STALE} == served
+    assert {spec.partition("(")[0] for _, spec, _ in TOO_STALE} == served
