@@ -32,7 +32,6 @@ from tests.tasks import (
 from tests.trainers import NEVER, mlp_trainer
 
 UNITS = 60
-"""Category and name of what goes on side by side."""
 
 
 def plain_state(task: Task, optimizer: Optimizer, units: int = UNITS) -> tuple[Any, Any]:
