@@ -19,7 +19,7 @@ have w_{t+1} compute, the others' gradients pass, and a round takes about T_comp
 saves the wait of who was stale before. It pays where n * T_transfer is not small against T_compute.
 
 Source: Li, Huang et al., "Hybrid synchronous parallelism ...", ICPP 2022 (doi 10.1145/3545008.3545024), by its
-abstract. The protocol is a reconstruction, and so are rho = 0.1, S = 4 and the prediction.
+abstract. The protocol is a reconstruction, and so are rho = 0.5, S = 1 and the prediction.
 """
 
 from __future__ import annotations
@@ -179,8 +179,8 @@ class Hsp(ServerProtocol):
       stale: units that a worker may compute stale in a row; 0 is never.
     """
 
-    rho: float = 0.1
-    stale: int = 4
+    rho: float = 0.5
+    stale: int = 1
     name: ClassVar[str] = "hsp"
     awaits_workers: ClassVar[bool] = True
 

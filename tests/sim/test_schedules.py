@@ -166,4 +166,4 @@ def test_a_state_that_is_being_saved_is_gone_on_from_when_its_holder_dies():
 
 
 def test_a_gradient_that_was_answered_early_is_applied_though_its_worker_pushes_anothers_unit_behind_it():
-    assert try_seed(93, plans_of("hsp")).exit == "completed"
+    assert try_seed(93, plans_of("hsp(rho=0.1,stale=4)")).exit == "completed"
