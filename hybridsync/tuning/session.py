@@ -12,6 +12,7 @@ from hybridsync.errors import WorkdirError
 from hybridsync.history import History, default_place
 from hybridsync.policies.job import Job
 from hybridsync.policies.timing import Rules, Search
+from hybridsync.tuning.record import write_record
 from hybridsync.tuning.search import Runner, carry_out
 
 RUNTIMES = ("simulator", "inprocess", "processes")
@@ -41,15 +42,20 @@ def search_in(
       rules: of the search.
       runner: makes the runs.
       history: file; None takes the default place.
-      watch: is shown the search before each run, and at the end.
+      watch: is shown the search before each run, and at the end, when the folder has its record, too.
 
     Raises:
       WorkdirError: somebody else searches there, or it cannot be written.
       HybridSyncError: as `carry_out`.
     """
+
+    def note(search: Search) -> None:
+        write_record(folder, search, job.name, runner.place)
+        watch(search)
+
     try:
         make_directory(folder)
     except OSError as error:
         raise WorkdirError(f"cannot create {folder}: {error.strerror}; name another folder with --workdir") from None
     with WorkdirLock(folder), History(Path(history) if history else default_place(), SYSTEM_CLOCK) as opened:
-        return carry_out(job, config, rules, runner, opened, watch)
+        return carry_out(job, config, rules, runner, opened, note)

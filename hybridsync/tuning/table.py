@@ -22,7 +22,7 @@ def table(search: Search) -> Table:
             "-" if mean is None else f"{mean:.4f}",
             "-" if spread is None else f"{spread:.4f}",
             f"{setting.seconds / len(setting.outcomes):,.1f}" if setting.outcomes else "-",
-            _verdict(search, setting),
+            verdict_of(search, setting),
         )
     return drawn
 
@@ -66,7 +66,8 @@ def verdict_lines(search: Search) -> list[str]:
     return lines
 
 
-def _verdict(search: Search, setting: Setting) -> str:
+def verdict_of(search: Search, setting: Setting) -> str:
+    """Return what a setting was found to be."""
     if setting.share == LOCK_STEP:
         return "gives the target"
     if setting.accepted is None:

@@ -18,6 +18,13 @@ from hybridsync.telemetry.timeline import TIMELINE_FILE
 SIMULATION_FILE = "simulation.json"
 """Beside the record of a simulated run."""
 
+SEARCH_FILE = "search.json"
+"""In a search's folder: where it has come to."""
+
+SEARCH = ("job", "where", "runs", "tolerance", "target", "settings", "missing", "answer", "lines")
+SETTING = ("plan", "share", "accuracies", "mean", "spread", "secs_a_run", "accepted", "verdict")
+"""What a search's record, and each of its settings, hold."""
+
 BEFORE_WORK = ("run_started", "role_started", "worker_joined", "checkpoint")
 """Kinds of events that a run writes before there is anything to show."""
 
@@ -57,7 +64,7 @@ def read_run(workdir: Path, name: str) -> Record:
         events = read_events(workdir)
         metrics = read_lines(workdir / METRICS_FILE)
         trace = _read_trace(workdir / TIMELINE_FILE)
-        simulation = _read_simulation(workdir / SIMULATION_FILE)
+        simulation = _read_object(workdir / SIMULATION_FILE)
     except OSError as error:
         raise WorkdirError(f"cannot read {error.filename}: {error.strerror}; give yourself access to it") from None
     for event in events:
@@ -82,6 +89,21 @@ def read_run(workdir: Path, name: str) -> Record:
     )
 
 
+def read_search(folder: Path) -> dict[str, Any] | None:
+    """Return what a search left in `folder`; None where there is none.
+
+    Raises:
+        WorkdirError: the file is damaged.
+    """
+    path = folder / SEARCH_FILE
+    search = _read_object(path)
+    if search is not None:
+        _check(path, search, SEARCH)
+        for setting in search["settings"]:
+            _check(path, setting, SETTING)
+    return search
+
+
 def _read_trace(path: Path) -> list[dict[str, Any]]:
     try:
         return json.loads(path.read_bytes())["traceEvents"]
@@ -93,7 +115,7 @@ def _read_trace(path: Path) -> list[dict[str, Any]]:
         ) from None
 
 
-def _read_simulation(path: Path) -> dict[str, Any] | None:
+def _read_object(path: Path) -> dict[str, Any] | None:
     try:
         value = json.loads(path.read_bytes())
     except FileNotFoundError:
