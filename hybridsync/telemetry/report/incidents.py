@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from hybridsync.telemetry.report.scales import number
+from hybridsync.telemetry.report.scales import duration, number
 
-Sort = Literal["lost", "back", "slow", "rollback", "other"]
+Sort = Literal["lost", "back", "slow", "decided", "rollback", "other"]
 
 QUIET = frozenset(
     {
@@ -56,12 +56,26 @@ def _straggler(event: Mapping[str, Any]) -> str:
     return f"worker {event['worker']} {said}: {rates[0]}, the threshold is {rates[1]}"
 
 
+def _decided(event: Mapping[str, Any]) -> str:
+    """Return what a policy decided, and the numbers that it rests on."""
+    slow, rates = event["workers"], event["rates"]
+    measured = [f"worker {worker} at {number(rates[str(worker)])}" for worker in slow if str(worker) in rates]
+    numbers = [f"{', '.join(measured)} units/s, the threshold is {number(event['threshold'] or 0.0)}"] if measured else []
+    if event["expected_secs"] is not None:
+        numbers.append(f"expected to last {duration(event['expected_secs'])}")
+    if event["cost_secs"]:
+        numbers.append(f"saves {duration(event['saved_secs'])} and costs {duration(event['cost_secs'])}")
+    told = "; ".join([*numbers, f"{event['units_left']:,} units of the stage are left"])
+    return f"{event['policy']}: {event['action']}, because {event['why']} ({told})"
+
+
 _TOLD: dict[str, tuple[Sort, Callable[[Mapping[str, Any]], str]]] = {
     "role_lost": ("lost", _lost),
     "worker_left": ("lost", lambda event: f"worker {event.get('worker', '?')} left"),
     "worker_joined": ("back", lambda event: f"worker {event.get('worker', '?')} joined"),
     "straggler_flagged": ("slow", _straggler),
     "straggler_cleared": ("back", _straggler),
+    "policy_decided": ("decided", _decided),
     "rollback": (
         "rollback",
         lambda event: f"back to unit {event['to_units']:,}; {event['rolled_back']:,} units are applied again",

@@ -12,6 +12,7 @@ GLYPHS: dict[Sort, tuple[str, str]] = {
     "lost": ("✕", "lost or left"),
     "back": ("▲", "joined, resumed or fast again"),
     "slow": ("◆", "marked as a straggler"),
+    "decided": ("■", "decided by a policy"),
     "rollback": ("◀", "rolled back"),
     "other": ("●", "other"),
 }
