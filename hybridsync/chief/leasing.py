@@ -142,9 +142,12 @@ class Leasing:
         return MESH if self.path is Path.SYNC else f"worker {worker}"
 
     def rates(self, workers: tuple[int, ...]) -> dict[int, float]:
-        """Return units a second of each worker; under lock-step everybody's share of the mesh."""
-        share = len(self.phase.members) if self.phase and self.path is Path.SYNC else 1
-        return {worker: self._rates.get(self.key_of(worker), Rate()).per_sec / share for worker in workers}
+        """Return units a second of each worker; under lock-step a member's share of the mesh, and 0 of all others."""
+        rates = {worker: self._rates.get(self.key_of(worker), Rate()).per_sec for worker in workers}
+        if self.phase is None or self.path is not Path.SYNC:
+            return rates
+        members = self.phase.members
+        return {worker: rate / len(members) if worker in members else 0.0 for worker, rate in rates.items()}
 
     def _is_final(self, phase: Phase) -> bool:
         if self._ended:

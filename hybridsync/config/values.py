@@ -288,6 +288,8 @@ class PolicyConfig:
         momentum: what becomes of it where the plan goes over to asynchrony: it is kept, its slots are zeroed once, or
             its coefficient is divided by the workers, for good or until it has been ramped up again.
         ramp: share of the workload that ramping takes.
+        online: what becomes of lock-step while there are stragglers: "baseline" ignores them, "greedy" trains
+            asynchronously meanwhile, "elastic" goes on without them.
         rate: how it grows with the units of an update: "linear", or with their square root.
 
     Raises:
@@ -299,9 +301,20 @@ class PolicyConfig:
     momentum: MomentumVariant = "keep"
     ramp: float = 0.05
     rate: Literal["linear", "sqrt"] = "linear"
+    online: Literal["baseline", "greedy", "elastic"] = "baseline"
 
     def __post_init__(self) -> None:
         _check_types(self, "policy.")
+        if self.online != "baseline" and self.detector == "off":
+            raise ConfigError(
+                f"policy.online is {self.online!r}, but policy.detector is 'off': nobody would tell it who is slow; "
+                "choose a detector, or policy.online=baseline"
+            )
+        if self.online == "greedy" and self.momentum != "keep":
+            raise ConfigError(
+                f"policy.online is 'greedy', but policy.momentum is {self.momentum!r}, which acts at the plan's own "
+                "switches alone: use policy.momentum=keep, or policy.online=elastic"
+            )
         above = all(speed > 0 for speed in self.speeds)
         _require(0 < self.ramp <= 1, "policy.ramp", "above 0 and at most 1", self.ramp, "give a share of the workload")
         _require(above, "policy.speeds", "above 0", self.speeds, "give each worker's speed beside the others")

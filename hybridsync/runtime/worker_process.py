@@ -17,6 +17,7 @@ from hybridsync.errors import EXIT_FAILED, HybridSyncError
 from hybridsync.messages import Hello, ReportReply
 from hybridsync.paths.emulation import Emulation
 from hybridsync.paths.group import GroupEngine
+from hybridsync.paths.measuring import Measuring
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.paths.remote import RemoteLink
 from hybridsync.paths.replica import Replica
@@ -125,7 +126,8 @@ def run_worker(spec: RoleSpec, make_run: Callable[[], Run], at_unit: Callable[[i
                 logs=run.config.telemetry.apply_log,
             ),
         }
-        loop = WorkerLoop(spec.role_id, chief, engines, replica, recorder, clock)
+        measuring = Measuring(spec.role_id, programs, replica, recorder, emulation)
+        loop = WorkerLoop(spec.role_id, chief, engines, replica, recorder, clock, measuring)
         recorder.incarnation = chief.register().incarnation
 
         def heard(epoch: Epoch, reply: ReportReply) -> None:
