@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hybridsync import protocols
 from hybridsync.config import RunConfig
-from hybridsync.errors import TaskError
+from hybridsync.errors import ConfigError, TaskError
 from hybridsync.optimizer import Optimizer, no_optimizer
 from hybridsync.plan import Plan
 from hybridsync.policies.configuration import MomentumHandling, is_asynchronous, momentum_handling
@@ -88,8 +89,23 @@ class Run:
         for protocol in self.stages:
             if protocol.path is protocol.path.SERVER:
                 protocol.server_rule(members)
+        if self.config.policy.trigger != "off" and not self._may_end_early():
+            raise ConfigError(
+                f"policy.trigger is {self.config.policy.trigger!r}, but no lock-step stage of the plan "
+                f"{self.config.plan!r} has an asynchronous one behind it: write one like bsp:50%,asp, whose share is "
+                "then the most, or policy.trigger=off"
+            )
         if self.handling.variant != "keep":
             self.optimizer.check_momentum(self.handling, self.abstract_state().opt_state)
+
+    def _may_end_early(self) -> bool:
+        """Return whether an asynchronous stage follows one of lock-step."""
+        return any(
+            before.path is before.path.SYNC
+            and after.path is after.path.SERVER
+            and is_asynchronous(after, self.config.workers)
+            for before, after in itertools.pairwise(self.stages)
+        )
 
     def programs(self, *, donate_parameters: bool, donate_rest: bool = True) -> Programs:
         """Return the compiled programs (see `Programs`)."""

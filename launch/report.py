@@ -1,6 +1,7 @@
 """Show what runs did: `python -m launch.report RUN [RUN2 ...] [--out=FILE]` writes one HTML page.
 
-The folder of a search (`launch.tune`) gives a page of the search's path. The page stands alone: no network, no other file. Exit codes: 0 written, 1 there is no run to show, 70 our fault.
+The folder of a search (`launch.tune`) gives a page of the search's path. The page stands alone: no network, no other
+file. Exit codes: 0 written, 1 there is no run to show, 70 our fault.
 """
 
 from __future__ import annotations

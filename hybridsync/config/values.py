@@ -290,6 +290,8 @@ class PolicyConfig:
         ramp: share of the workload that ramping takes.
         online: what becomes of lock-step while there are stragglers: "baseline" ignores them, "greedy" trains
             asynchronously meanwhile, "elastic" goes on without them.
+        trigger: what ends a lock-step stage before its share is done: "off", or "knee", where the loss stops falling
+            steeply; an asynchronous stage has to follow.
         rate: how it grows with the units of an update: "linear", or with their square root.
 
     Raises:
@@ -302,6 +304,7 @@ class PolicyConfig:
     ramp: float = 0.05
     rate: Literal["linear", "sqrt"] = "linear"
     online: Literal["baseline", "greedy", "elastic"] = "baseline"
+    trigger: Literal["off", "knee"] = "off"
 
     def __post_init__(self) -> None:
         _check_types(self, "policy.")
@@ -310,10 +313,15 @@ class PolicyConfig:
                 f"policy.online is {self.online!r}, but policy.detector is 'off': nobody would tell it who is slow; "
                 "choose a detector, or policy.online=baseline"
             )
-        if self.online == "greedy" and self.momentum != "keep":
+        moves = [name for name in ("greedy", "knee") if name in (self.online, self.trigger)]
+        if len(moves) == 2:
             raise ConfigError(
-                f"policy.online is 'greedy', but policy.momentum is {self.momentum!r}, which acts at the plan's own "
-                "switches alone: use policy.momentum=keep, or policy.online=elastic"
+                "policy.online is 'greedy' and policy.trigger is 'knee': both say when lock-step ends; choose one"
+            )
+        if moves and self.momentum != "keep":
+            raise ConfigError(
+                f"policy is {moves[0]!r}, but policy.momentum is {self.momentum!r}, which acts at the plan's own "
+                "switches alone: use policy.momentum=keep, policy.online=elastic, or policy.trigger=off"
             )
         above = all(speed > 0 for speed in self.speeds)
         _require(0 < self.ramp <= 1, "policy.ramp", "above 0 and at most 1", self.ramp, "give a share of the workload")

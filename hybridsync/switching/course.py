@@ -13,7 +13,14 @@ the detour are ones that are not done in lock-step.
     >>> back.at(250), back.at(550)
     (Leg(spec='bsp', end_units=550, stage=0, detour=False), Leg(spec='asp', end_units=1000, stage=1, detour=False))
 
-A checkpoint keeps the detours so far; where the run stands follows from them and the units applied.
+A lock-step stage may also end before its share is done, for good: then the asynchronous stage behind it begins there.
+
+    >>> early = course.over(250)
+    >>> early.at(250), early.told(250)
+    (Leg(spec='asp', end_units=1000, stage=1, detour=False), ((250, 250),))
+
+A checkpoint keeps the detours so far, and such an end as a detour of no units; where the run stands follows from them
+and the units applied.
 """
 
 from __future__ import annotations
@@ -62,11 +69,13 @@ class Course:
       stretches: the plan's stages, in order.
       detours: that have ended, ascending: units applied at their begin and end.
       since: units applied at the beginning of the detour that is under way; None while there is none.
+      ends: units applied where lock-step stages ended early.
     """
 
     stretches: tuple[Stretch, ...]
     detours: tuple[Range, ...] = ()
     since: int | None = None
+    ends: tuple[int, ...] = ()
 
     def at(self, units: int) -> Leg:
         """Return what is to be entered when `units` are applied, less than the workload."""
@@ -82,6 +91,8 @@ class Course:
     def end(self, stage: int) -> int:
         """Return the applied units at which a stage ends, by the detours that have ended."""
         low, limit = self._low(stage), self._limit(stage)
+        if early := [end for end in self.ends if low <= end < limit and self.can_end_early(stage)]:
+            return early[0]
         moved = sum(stop - start for start, stop in self.detours if low <= start < limit)
         return min(self.stretches[stage].end_units + moved, limit) if self.stretches[stage].lock_step else limit
 
@@ -102,18 +113,31 @@ class Course:
         ended = ((known.since, units),) if units > known.since else ()
         return replace(known, detours=(*known.detours, *ended), since=None)
 
+    def can_end_early(self, stage: int) -> bool:
+        """Return whether a stage is one of lock-step that an asynchronous one follows."""
+        return self._limit(stage) > self.stretches[stage].end_units
+
+    def over(self, units: int) -> Course:
+        """Return the course on which the lock-step stage under way has ended at `units`, if it can end early."""
+        known = self.back(units)
+        return replace(known, ends=(*known.ends, units)) if known.can_end_early(known.stage(units)) else known
+
     def cut(self, units: int) -> Course:
         """Return the course of a run that was set back to `units`, if it was further."""
         detours = tuple((start, min(stop, units)) for start, stop in self.detours if start < units)
-        return replace(self, detours=detours, since=None if self.since is None else min(self.since, units))
+        ends = tuple(end for end in self.ends if end <= units)
+        return replace(self, detours=detours, since=None if self.since is None else min(self.since, units), ends=ends)
 
     def told(self, units: int) -> tuple[Range, ...]:
-        """Return what a checkpoint of `units` keeps: the detours up to there."""
-        return self.back(units).detours
+        """Return what a checkpoint of `units` keeps: the detours up to there, and the early ends."""
+        known = self.back(units)
+        return (*known.detours, *((end, end) for end in known.ends))
 
-    def with_detours(self, detours: Iterable[Range]) -> Course:
+    def with_told(self, told: Iterable[Range]) -> Course:
         """Return the course with what a checkpoint has kept."""
-        return replace(self, detours=tuple((start, stop) for start, stop in detours))
+        kept = [(start, stop) for start, stop in told]
+        detours = tuple(each for each in kept if each[0] < each[1])
+        return replace(self, detours=detours, ends=tuple(start for start, stop in kept if start == stop))
 
     def _limit(self, stage: int) -> int:
         """Return up to where detours may move a stage's end, which is where one of them ends at the latest."""

@@ -113,6 +113,7 @@ class Reporter:
         self._next_log = clock.monotonic() + run.config.telemetry.log_secs
         self._last = (clock.monotonic(), chief.num_applied)
         self._loss: tuple[float, int] = (0.0, 0)
+        self._news: tuple[float, int] = (0.0, 0)
         self._interval, self._whole = Staleness(), Staleness()
         self._pending: list[PendingSwitch] = []
         self._compile_secs = 0.0
@@ -307,6 +308,11 @@ class Reporter:
             f"the threshold is {decision.threshold:.3g}"
         )
 
+    def take_losses(self) -> tuple[float, int]:
+        """Return the losses that came since the last call: their sum, and how many units' they are."""
+        news, self._news = self._news, (0.0, 0)
+        return news
+
     def tick(self) -> None:
         """Take what roles reported; write what is due."""
         intake = self._chief.take_intake()
@@ -319,6 +325,7 @@ class Reporter:
         for decision in intake.decisions:
             self._judged(decision)
         self._loss = self._loss[0] + intake.loss_sum, self._loss[1] + intake.num_losses
+        self._news = self._news[0] + intake.loss_sum, self._news[1] + intake.num_losses
         self._interval.add(intake.staleness)
         self._whole.add(intake.staleness)
         self._compile_secs += intake.compile_secs

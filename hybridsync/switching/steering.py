@@ -17,6 +17,7 @@ from hybridsync.chief.board import Board
 from hybridsync.clock import Clock
 from hybridsync.plan import Phase
 from hybridsync.policies.configuration import is_asynchronous
+from hybridsync.policies.knee import WINDOWS, Knee
 from hybridsync.policies.online import PLANNED, Action, Choice, Episodes, Instead, Policy, View, Without
 from hybridsync.protocols.base import Path
 from hybridsync.run import Run
@@ -35,7 +36,7 @@ class Steering:
       reporter: writes decisions, and knows what switches have cost.
       policy: is asked.
       clock: for how long stragglers have been some.
-      detours: that the run has made before.
+      detours: that the run has made before, as a course tells them.
 
     Attributes:
       course: what remains of the plan.
@@ -55,9 +56,11 @@ class Steering:
                     asynchronous=protocol.path is Path.SERVER and is_asynchronous(protocol, run.config.workers),
                 )
                 for stage, protocol, end in stages
-            ),
-            detours,
-        )
+            )
+        ).with_told(detours)
+        workload = run.config.workload
+        self._knee = Knee(max(1, workload // WINDOWS)) if run.config.policy.trigger == "knee" else None
+        self._ends = False
         self._holds: Action = PLANNED
         self._wanted: Action = PLANNED
         self._episodes = Episodes()
@@ -71,6 +74,9 @@ class Steering:
         self._episodes.note(judged.flagged, self._clock.monotonic())
         if not self._board.stamps()[0] or self._reporter.switch_pending:
             return None
+        if self._passes_knee(phase):
+            self._ends = True
+            return machine.Begin(), "policy"
         self._holds = self._living(self._holds)
         if units_left := self._units_left(phase):
             self._wanted = self._living(self._ask(self._holds, units_left))
@@ -94,6 +100,8 @@ class Steering:
 
     def settle(self, units: int) -> Leg:
         """Return what is entered at `units`, where the phase before it has ended, as decided."""
+        if self._ends:
+            self.course, self._ends = self.course.cut(units).over(units), False
         course = self.course.cut(units)
         if not course.stretches[course.stage(units)].lock_step:
             self._wanted = PLANNED
@@ -127,11 +135,40 @@ class Steering:
         units = sum(stop - start for start, stop in phase.applied)
         self.course = course = self.course.cut(units)
         stretch = course.stretches[course.stage(units)]
-        if path is Path.SERVER and stretch.lock_step:
+        if path is Path.SERVER and stretch.lock_step and self._knee is not None:
+            self.course = course.over(units)
+        elif path is Path.SERVER and stretch.lock_step:
             self.course = course.left(units)
             self._holds = self._wanted = Instead(phase.spec)
 
     # --- inside ---
+
+    def _passes_knee(self, phase: Phase) -> bool:
+        """Follow the loss; returns whether it says that the lock-step stage under way has done its part."""
+        if self._knee is None:
+            return False
+        applied = self._board.num_applied
+        passed = self._knee.observe(applied, *self._reporter.take_losses())
+        if not passed or applied >= phase.end_units or self.course.since is not None:
+            return False
+        stage = self.course.stage(applied)
+        if not self.course.can_end_early(stage):
+            return False
+        after, units_left = self.course.stretches[stage + 1].spec, self.course.end(stage) - applied
+        fall, steepest = self._knee.fall or 0.0, self._knee.steepest or 0.0
+        self._reporter.decided(
+            policy="knee",
+            action=f"{after} from here on",
+            why=f"the loss falls by {fall:.3g} in {self._knee.window:,} units, where {steepest:.3g} was the most",
+            workers=[],
+            rates={},
+            threshold=None,
+            expected_secs=None,
+            saved_secs=0.0,
+            cost_secs=0.0,
+            units_left=units_left,
+        )
+        return True
 
     def _living(self, action: Action) -> Action:
         """Return an action without those who are gone: who takes the place of one is another."""

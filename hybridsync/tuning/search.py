@@ -6,16 +6,18 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from hybridsync.config import RunConfig
 from hybridsync.errors import ConfigError
 from hybridsync.history import AnswerRecord, History, RunRecord, Where
 from hybridsync.policies.job import Job
 from hybridsync.policies.timing import Rules, Search, Wanted, advance, plan_of
-from hybridsync.run import Run
 
-RunOf = Callable[[RunConfig], Run]
+if TYPE_CHECKING:
+    from hybridsync.run import Run
+
+RunOf = Callable[[RunConfig], "Run"]
 """What makes the run of a configuration."""
 
 

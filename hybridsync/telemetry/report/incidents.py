@@ -60,7 +60,9 @@ def _decided(event: Mapping[str, Any]) -> str:
     """Return what a policy decided, and the numbers that it rests on."""
     slow, rates = event["workers"], event["rates"]
     measured = [f"worker {worker} at {number(rates[str(worker)])}" for worker in slow if str(worker) in rates]
-    numbers = [f"{', '.join(measured)} units/s, the threshold is {number(event['threshold'] or 0.0)}"] if measured else []
+    numbers: list[str] = []
+    if measured:
+        numbers.append(f"{', '.join(measured)} units/s, the threshold is {number(event['threshold'] or 0.0)}")
     if event["expected_secs"] is not None:
         numbers.append(f"expected to last {duration(event['expected_secs'])}")
     if event["cost_secs"]:

@@ -1,0 +1,92 @@
+"""A lock-step stage that ends where the loss stops falling, in virtual time with a loss that a test makes up."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from typing import Any
+
+import pytest
+
+from hybridsync.config import PolicyConfig
+from hybridsync.errors import ConfigError
+from hybridsync.run import Run
+from hybridsync.sim.cluster import Cluster, Death, Device, Scenario
+from hybridsync.sim.simulation import simulate
+from tests.sim.runs import tally_run
+
+SCENARIO = Scenario(cluster=Cluster(devices=(Device(0.02, 0.1),)))
+
+
+def run_of(plan: str, workload: int = 2000, **policy: Any) -> Run:
+    run = tally_run(plan, workload=workload)
+    return dataclasses.replace(run, config=dataclasses.replace(run.config, policy=PolicyConfig(**policy)))
+
+
+def story(run: Run, scenario: Scenario = SCENARIO) -> list[dict[str, Any]]:
+    file = io.StringIO()
+    simulate(run, scenario, events=file)
+    return [json.loads(line) for line in file.getvalue().splitlines()]
+
+
+def phases(events: list[dict[str, Any]]) -> list[tuple[str, str, int]]:
+    return [(e["protocol"], e["reason"], e["units"]) for e in events if e["kind"] == "phase_entered"]
+
+
+@pytest.fixture
+def losses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tally's units have no loss in virtual time: a worker reports one that falls by half every 100 units."""
+    from hybridsync.switching.reporter import Reporter
+
+    def take_losses(reporter: Reporter) -> tuple[float, int]:
+        units = reporter._chief.num_applied
+        news, reporter.told = units - getattr(reporter, "told", 0), units
+        return news * 2 ** (-units / 100), news
+
+    monkeypatch.setattr(Reporter, "take_losses", take_losses)
+
+
+@pytest.mark.usefixtures("losses")
+def test_lock_step_is_left_at_the_knee_and_asynchrony_goes_on_to_the_end() -> None:
+    events = story(run_of("bsp:60%,asp", trigger="knee"))
+    (first, second) = phases(events)
+    assert first[0] == "bsp" and second[:2] == ("asp", "policy") and 400 <= second[2] <= 1000
+    (decided,) = (e for e in events if e["kind"] == "policy_decided")
+    assert (decided["policy"], decided["action"]) == ("knee", "asp from here on")
+    assert decided["units_left"] + second[2] <= 1200 + 100 and events[-1]["exit"] == "completed"
+
+
+@pytest.mark.usefixtures("losses")
+def test_the_plans_share_is_the_most_and_without_a_trigger_all_of_it() -> None:
+    assert phases(story(run_of("bsp:10%,asp", trigger="knee")))[1] == ("asp", "planned", 200)
+    assert phases(story(run_of("bsp:60%,asp")))[1] == ("asp", "planned", 1200)
+
+
+@pytest.mark.usefixtures("losses")
+@pytest.mark.parametrize("role", ["worker", "server", "chief"])
+def test_lock_step_does_not_come_back_after_a_loss(role: Any) -> None:
+    undisturbed = phases(story(run_of("bsp:60%,asp", trigger="knee")))
+    deaths = tuple(Death(role, 0, at_secs) for at_secs in (2.0, 6.0))
+    entered = phases(story(run_of("bsp:60%,asp", trigger="knee"), dataclasses.replace(SCENARIO, deaths=deaths)))
+    left = next(at for at, (protocol, _, _) in enumerate(entered) if protocol == "asp")
+    assert all(protocol == "bsp" for protocol, _, _ in entered[:left])
+    assert all(protocol == "asp" for protocol, _, _ in entered[left:])
+    assert entered[left][2] <= undisturbed[1][2] + 400
+
+
+def test_a_run_without_losses_keeps_to_its_plan() -> None:
+    assert phases(story(run_of("bsp:60%,asp", trigger="knee")))[1] == ("asp", "planned", 1200)
+
+
+@pytest.mark.parametrize("plan", ["bsp", "asp:50%,bsp", "bsp:50%,preduce", "asp"])
+def test_a_plan_that_lock_step_cannot_leave_is_refused(plan: str) -> None:
+    with pytest.raises(ConfigError, match=r"policy\.trigger is 'knee', but no lock-step stage of the plan .*50%,asp"):
+        run_of(plan, trigger="knee").check()
+
+
+def test_two_that_say_when_lock_step_ends_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"'greedy' and policy\.trigger is 'knee': both say when lock-step ends"):
+        PolicyConfig(online="greedy", trigger="knee")
+    with pytest.raises(ConfigError, match=r"policy is 'knee', but policy\.momentum is 'ramp_linear'"):
+        PolicyConfig(trigger="knee", momentum="ramp_linear")
