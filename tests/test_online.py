@@ -36,11 +36,11 @@ def lock_step_units(workdir: Path) -> int:
 @pytest.mark.parametrize(("policy", "meanwhile"), [("elastic", ("bsp", [0, 1])), ("greedy", ("asp", ALL))])
 def test_a_straggler_is_dealt_with_while_it_is_one(tmp_path, policy, meanwhile):
     result = trainer(policy, tmp_path).fit()
-    assert is_exact(result.summary["final"]) and result.summary["units"]["rolled_back"] == 0
+    assert is_exact(result.summary.final) and result.summary.units.rolled_back == 0
     start, planned = ("bsp", ALL, "start"), ("asp", ALL, "planned")
     assert phases(tmp_path)[:3] == [start, (*meanwhile, "policy"), ("bsp", ALL, "policy")]
     assert phases(tmp_path)[-1] == planned and lock_step_units(tmp_path) == SHARE
-    switches = [each["from"] + "-" + each["to"] for each in result.summary["switches"] if each["reason"] == "policy"]
+    switches = [each["from"] + "-" + each["to"] for each in result.summary.switches if each["reason"] == "policy"]
     assert switches[:2] == [f"bsp-{meanwhile[0]}", f"{meanwhile[0]}-bsp"]
 
 
@@ -56,6 +56,6 @@ def test_a_run_that_is_stopped_on_a_detour_makes_up_for_it_when_it_goes_on(tmp_p
     assert [spec for spec, *_ in phases(tmp_path)] == ["bsp", "asp"]
     quick = EmulationConfig()
     result = trainer("greedy", tmp_path, emulation=quick).fit()
-    assert result.completed and is_exact(result.summary["final"])
+    assert result.completed and is_exact(result.summary.final)
     assert [spec for spec, *_ in phases(tmp_path)] == ["bsp", "asp", "bsp", "asp"]
     assert lock_step_units(tmp_path) == SHARE
