@@ -38,6 +38,8 @@ EPISODE_SECS = 20.0
 """How long a straggler is taken to stay one before this run has seen one recover."""
 MARGIN = 0.05
 """Other members have to do more units a second by this share: measured rates scatter."""
+RETURN_UNITS = 50
+"""Units of a worker between its being well again and its being called back: four windows, and reports on their way."""
 
 
 @dataclass(frozen=True)
@@ -109,9 +111,24 @@ class View:
         """What one switch is expected to cost."""
         return statistics.fmean(self.switch_secs) if self.switch_secs else SWITCH_SECS
 
+    @property
+    def usual_rate(self) -> float:
+        """The median of the workers' rates; 0 where nobody's was measured."""
+        return statistics.median(self.rates.values() or (0.0,))
+
+    def expected_secs(self, prior_secs: float) -> float:
+        """Return for how much longer there is expected to be a straggler.
+
+        As long as this run's episodes lasted in the mean, `prior_secs` before one has ended; one that has outlived that
+        is expected to go on for as long as it has lasted.
+        """
+        mean = statistics.fmean(self.episodes) if self.episodes else prior_secs
+        age = self.now - min(self.slow.values(), default=self.now)
+        return max(mean - age, age)
+
     def rate(self, worker: int) -> float:
-        """Return a worker's rate; the median of the others' where it was not measured yet, 0 where nobody's was."""
-        return self.rates.get(worker) or statistics.median(self.rates.values() or (0.0,))
+        """Return a worker's rate; the usual one where it was not measured yet."""
+        return self.rates.get(worker) or self.usual_rate
 
     def lock_step_rate(self, members: Iterable[int]) -> float:
         """Return the units a second that lock-step of `members` does."""
@@ -167,9 +184,8 @@ class Baseline:
 class Greedy:
     """Asynchronous as long as somebody is a straggler, if that saves more than it costs.
 
-    An episode is expected to last as long as this run's did in the mean, and one that has outlived that to go on for as
-    long as it has lasted. Of that time, and of what the stage would still take, it saves the share that asynchrony is
-    faster by.
+    Of the time for which the straggler is expected to stay one, and of what the stage would still take, it saves the
+    share that asynchrony is faster by.
 
     Args:
       prior_secs: what an episode is expected to last before one has ended.
@@ -180,17 +196,14 @@ class Greedy:
 
     def decide(self, view: View) -> Choice:
         away = isinstance(view.holds, Instead)
-        slow = {worker: since for worker, since in view.slow.items() if worker in view.live}
-        if not slow:
+        if not any(worker in view.live for worker in view.slow):
             return Choice(PLANNED, "no straggler is left" if away else "")
         if away:
             return Choice(view.holds)
         lock_step, alone = view.lock_step_rate(view.live), math.fsum(map(view.rate, view.live))
         if not lock_step:
             return Choice(PLANNED)
-        age = view.now - min(slow.values())
-        mean = statistics.fmean(view.episodes) if view.episodes else self.prior_secs
-        expected = max(mean - age, age)
+        expected = view.expected_secs(self.prior_secs)
         saved = min(expected, view.units_left / lock_step) * (1.0 - lock_step / alone)
         numbers = (expected, saved, 2 * view.cost_secs)
         if saved <= 2 * view.cost_secs:
@@ -200,25 +213,29 @@ class Greedy:
 
 @dataclass(frozen=True)
 class Elastic:
-    """Lock-step of those who get done soonest with what is left of it, the change of members included.
+    """Lock-step of the members who do most units a second, where the change of members is worth it.
 
     Only stragglers are left out, the slowest first, and only where the others do more units a second without them by
-    `margin`. Who is left out stays so until it is no straggler any more: one good measure is not to call it back. The
-    planned switch, at which everybody comes back, is made anyway and costs nothing here.
+    `margin`. Who is left out stays so until it is no straggler any more: one good measure is not to call it back.
+
+    What leaving some out saves is counted for as long as they are expected to be slow. If they are well before the
+    stage is done, the others lack them until that is known, RETURN_UNITS later, and a second change brings them back;
+    else the planned switch does, which is made anyway.
 
     Args:
       margin: share by which other members must be faster.
+      prior_secs: what an episode is expected to last before one has ended.
     """
 
     margin: float = MARGIN
+    prior_secs: float = EPISODE_SECS
     name: str = "elastic"
 
     def decide(self, view: View) -> Choice:
         left_out = view.holds.workers if isinstance(view.holds, Without) else ()
         out_now = tuple(worker for worker in left_out if worker in view.live)
-        here = _others(view.live, out_now)
-        if not here:  # everybody else is gone
-            return Choice(PLANNED, "nobody else is left")
+        if not (here := _others(view.live, out_now)):  # the others are gone: who was left out goes on
+            out_now, here = (), view.live
         stays = [worker for worker in out_now if worker in view.slow]
         slow = sorted((view.rate(worker), worker) for worker in view.slow if worker in here)
         ways = [tuple(sorted((*stays, *(worker for _, worker in slow[:count])))) for count in range(len(slow) + 1)]
@@ -226,13 +243,28 @@ class Elastic:
         now, then = view.lock_step_rate(here), view.lock_step_rate(_others(view.live, fastest))
         if fastest == out_now or not now or not then:
             return Choice(_without(out_now))
-        saved = view.units_left * (1.0 / now - 1.0 / then)
-        comes = sorted(set(out_now) - set(fastest))
-        if then <= (1.0 + self.margin) * now or saved <= view.cost_secs:
-            why = "the change would cost more than it saves" if saved <= view.cost_secs else "little would be faster"
-            return Choice(_without(out_now), why, saved_secs=saved, cost_secs=view.cost_secs)
-        why = f"workers {comes} are well" if comes and not set(fastest) - set(out_now) else "the others are faster"
-        return Choice(_without(fastest), why, saved_secs=saved, cost_secs=view.cost_secs)
+        if set(fastest) <= set(out_now):
+            why, numbers = f"workers {sorted({*out_now} - {*fastest})} are well", self._return(view, now, then)
+        else:
+            why, numbers = "the others are faster", self._eviction(view, now, then)
+        if then <= (1.0 + self.margin) * now:
+            return Choice(_without(out_now), "the others would hardly be faster", *numbers)
+        if numbers[1] <= numbers[2]:
+            return Choice(_without(out_now), "the change would cost more than it saves", *numbers)
+        return Choice(_without(fastest), why, *numbers)
+
+    @staticmethod
+    def _return(view: View, now: float, then: float) -> tuple[float | None, float, float]:
+        return None, view.units_left * (1.0 / now - 1.0 / then), view.cost_secs
+
+    def _eviction(self, view: View, now: float, then: float) -> tuple[float | None, float, float]:
+        expected, whole = view.expected_secs(self.prior_secs), len(view.live) * view.usual_rate
+        lasts = min(expected, view.units_left / now)
+        saved = lasts * (then - now) / whole
+        if expected >= view.units_left / then:
+            return expected, saved, view.cost_secs
+        late = RETURN_UNITS / view.usual_rate * max(0.0, 1.0 - then / whole)
+        return expected, saved, 2 * view.cost_secs + late
 
 
 def _others(live: tuple[int, ...], out: tuple[int, ...]) -> tuple[int, ...]:
