@@ -17,7 +17,7 @@ from hybridsync.paths.driver import drive
 from hybridsync.paths.emulation import Emulation
 from hybridsync.paths.leases import LeaseStream
 from hybridsync.paths.mixer import Mixer
-from hybridsync.paths.recorder import WorkerRecorder
+from hybridsync.paths.recorder import SEND, WorkerRecorder
 from hybridsync.paths.replica import Replica
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.ports import GroupPort
@@ -126,6 +126,7 @@ class _Member:
         )
         self.factor = self.protocol.rate(1, len(phase.members))
         self.number, self.sequence = 0, phase.sequence
+        self.unit = 0
         self.applied: list[AppliedUnit] = []
         self.dropped: list[tuple[int, str]] = []
 
@@ -150,7 +151,7 @@ class _Member:
 
     def compute(self, effect: Compute) -> Gradient:
         (unit,) = effect.units
-        engine = self.engine
+        engine, self.unit = self.engine, unit
         self.recorder.computing(unit)
         started = self.clock.monotonic()
         contribution = engine._programs.gradient(Parameters(self.state.params, self.state.model_state), unit)
@@ -204,6 +205,8 @@ class _Member:
         started = self.clock.monotonic()
         part = part_of(self.state, optimizer=reply.optimizer)
         if len(reply.members) > 1:
+            self.send(reply)
+            started = self.clock.monotonic()
             part = self.mixer.mean(reply, self.worker, part)
             if reply.optimizer:  # others have the same, which each one's next update donates
                 part = part._replace(opt_state=copied(part.opt_state))
@@ -212,3 +215,10 @@ class _Member:
             self.engine._replica.settle(reply, copied(self.state), self.factor)
         self.recorder.wait("mix", "group", started, self.clock.monotonic())
         self.recorder.doing = ""
+
+    def send(self, reply: GroupReply) -> None:
+        """Wait for what this worker's replica takes on its way, where it is emulated to be slow."""
+        started, programs = self.clock.monotonic(), self.engine._programs
+        layout = programs.state_layout if reply.optimizer else programs.parameters_layout
+        if self.engine._emulation.send(self.worker, self.unit, layout.nbytes):
+            self.recorder.wait(SEND, "group", started, self.clock.monotonic())

@@ -17,6 +17,9 @@ from hybridsync.messages import BESIDE, Report, Span
 from hybridsync.plan import NO_EPOCH, Epoch
 from hybridsync.units import UnitSet
 
+SEND = "send"
+"""The span of a worker's own part in a collective or an average, before anybody waits for anybody."""
+
 
 def _nowhere(unit: int) -> None: ...
 
@@ -29,7 +32,7 @@ class WorkerRecorder:
     """Collects one worker's spans, losses and times.
 
     What a unit takes the worker itself is its computation, and its transfer where that waits for nobody: in a push that
-    is held, as in a step, everybody waits for the slowest.
+    is held, as in a step, everybody waits for the slowest. Of a step that is what it sends, before it waits.
 
     Lists are appended to by the training thread and swapped by the heartbeat's; the lock guards the swap, the sums
     and the phase, so that a report never carries one phase's position under another's epoch.
@@ -85,7 +88,7 @@ class WorkerRecorder:
         """Note time in which this worker waited for others or for a transfer."""
         with self._lock:
             self._wait_secs += ended - started
-            if self._counts_transfers and name == "push_pull":
+            if name == SEND or (self._counts_transfers and name == "push_pull"):
                 self._last_unit_secs += ended - started
             if self._keep_spans:
                 self._spans.append((name, category, started, ended - started, self.epoch.number, 0))

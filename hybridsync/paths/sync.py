@@ -17,7 +17,7 @@ from hybridsync.paths.collective import Collective
 from hybridsync.paths.driver import drive
 from hybridsync.paths.emulation import Emulation
 from hybridsync.paths.leases import LeaseStream
-from hybridsync.paths.recorder import WorkerRecorder
+from hybridsync.paths.recorder import SEND, WorkerRecorder
 from hybridsync.paths.replica import Replica
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.ports import WorkPort
@@ -144,6 +144,7 @@ class _Member:
         return programs.zero if self.unfit else contribution
 
     def average(self, effect: Average) -> Any:
+        self.send()
         self.recorder.doing = WAITING
         started = self.clock.monotonic()
         total, self.reasons = self.collective.total(self.index, effect.gradient), ()
@@ -153,6 +154,13 @@ class _Member:
         self.recorder.wait("average", "sync", started, self.clock.monotonic())
         self.recorder.doing = ""
         return total
+
+    def send(self) -> None:
+        """Wait for what this worker's contribution takes on its way, where it is emulated to be slow."""
+        started, engine = self.clock.monotonic(), self.engine
+        unit = self.units[min(self.index, len(self.units) - 1)]
+        if engine._emulation.send(engine._worker, unit, engine._programs.contribution_layout.nbytes):
+            self.recorder.wait(SEND, "sync", started, self.clock.monotonic())
 
     def local_update(self, effect: LocalUpdate) -> None:
         units, slots, dropped = self.outcome()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_args
 
 from hybridsync import protocols
-from hybridsync.errors import HybridSyncError, PhaseRevoked, RoleLost, StaleIncarnation, WaitTimeout
+from hybridsync.errors import HybridSyncError, PhaseRevoked, RoleLost, WaitTimeout
 from hybridsync.messages import (
     NON_FINITE,
     WAITING,
@@ -15,19 +16,15 @@ from hybridsync.messages import (
     LeaseRequest,
     PhaseReply,
     PhaseRequest,
-    Push,
-    PushReply,
     Report,
     Standing,
 )
 from hybridsync.paths.allotment import Allotment
-from hybridsync.paths.recorder import WorkerRecorder
+from hybridsync.paths.recorder import SEND, WorkerRecorder
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.protocols.base import Effect
-from hybridsync.sim.network import Insisting
 from hybridsync.sim.process import TRY_SECS, Process, is_lost
 from hybridsync.sim.replica import Replica
-from hybridsync.sim.server import Server
 
 if TYPE_CHECKING:
     from hybridsync.sim.world import World
@@ -237,103 +234,7 @@ class Engine:
         worker, world = self.worker, self.world
         secs = self._device.draw(worker.num_units, world.random)
         worker.num_units += 1
-        return secs if not world.slow else world.slowed(worker.id, unit, secs)
-
-
-class ServerEngine(Engine):
-    """The SERVER path."""
-
-    def __init__(self, worker: Worker, phase: Phase) -> None:
-        super().__init__(worker, phase)
-        world, network = self.world, self.world.network
-        insisting = Insisting(network, world.loop, world.retry_secs, self._stale)
-        self._send = network.to_server if network.reliable else insisting.to_server
-        self._sent_at = 0.0
-        self._push: Push
-        self._server: Server = self.world.at(phase.servers[0])
-
-    def tell_idle(self) -> None:
-        worker = self.worker
-        push = Push(self.phase.epoch, worker.id, worker.incarnation, (), 0)
-        self._send(worker.id, 0, self._server.idle, push, self._noted)
-
-    def Lease(self, effect: Any) -> Any:
-        allotment, count = self.allotment, effect.count
-        if allotment.position + count > allotment.calm_until:
-            return self.take(count)
-        return allotment.take(count)
-
-    def Pull(self, effect: Any) -> Any:
-        worker = self.worker
-        push = self._push = Push(self.phase.epoch, worker.id, worker.incarnation, (), 0)
-        self._sent_at = self.world.loop.now
-        self._send(worker.id, 0, self._server.pull, push, self._answered)
-        return PENDING
-
-    def Compute(self, effect: Any) -> Any:
-        units, (base, parameters) = effect.units, effect.parameters
-        (unit,) = units
-        world = self.world
-        self.worker.unit, self.recorder.doing = unit, "compute"
-        gradient = units, base, world.arithmetic.gradient(parameters, unit)
-        loop = world.loop
-        loop.after(self.compute_secs(unit), self._computed, gradient, loop.now)
-        return PENDING
-
-    def _computed(self, gradient: Any, started: float) -> None:
-        worker, world = self.worker, self.world
-        if self._over or (worker.stopped and worker.halted(self._computed, gradient, started)):
-            return
-        worker.unit, self.recorder.doing = -1, ""
-        self.recorder.compute("server", started, world.loop.now, world.arithmetic.loss(gradient[2]))
-        self.resume(gradient)
-
-    def PushPull(self, effect: Any) -> Any:
-        units, base, contribution = effect.gradient
-        worker, world = self.worker, self.world
-        push = self._push = Push(self.phase.epoch, worker.id, worker.incarnation, units, base)
-        self._sent_at = world.loop.now
-        size = world.arithmetic.sizes.gradient
-        self._send(worker.id, size, self._server.push, push, contribution, self._answered)
-        return PENDING
-
-    def Ready(self, effect: Any) -> Any:
-        units, base, _ = effect.gradient
-        worker, self._sent_at = self.worker, self.world.loop.now
-        push = Push(self.phase.epoch, worker.id, worker.incarnation, units, base)
-        self._send(worker.id, 0, self._server.ready, push, self._granted)
-        return PENDING
-
-    def _is_served(self, answer: PushReply | HybridSyncError) -> bool:
-        """Whether a call brought what it was made for; else the engine ends, if it has not."""
-        if self._over or isinstance(answer, PushReply):
-            return not self._over
-        if isinstance(answer, StaleIncarnation):  # another has this place: the process ends
-            self.worker.leave()
-        else:
-            self.revoke(f"{type(answer).__name__}: {answer}")
-        return False
-
-    def _noted(self, answer: PushReply | HybridSyncError, parameters: Any) -> None:
-        if self._is_served(answer):
-            self._ask()
-
-    def _granted(self, answer: PushReply | HybridSyncError, parameters: Any) -> None:
-        if self._is_served(answer):
-            self.recorder.wait("ready", "server", self._sent_at, self.world.loop.now)
-            self.resume(None)
-
-    def _answered(self, answer: PushReply | HybridSyncError, parameters: Any) -> None:
-        if not isinstance(answer, PushReply) or self._over:
-            self._is_served(answer)
-            return
-        push, world = self._push, self.world
-        self.recorder.wait("push_pull" if push.units else "pull", "server", self._sent_at, world.loop.now)
-        if push.units:
-            self.recorder.completed = self.allotment.position
-            if world.watches:
-                world.watch.pushed(push, answer)
-        self.resume((answer.sequence, parameters))
+        return secs if not world.slow else world.slowness(worker.id, unit).compute_secs(secs)
 
 
 class ReplicaEngine(Engine):
@@ -362,6 +263,20 @@ class ReplicaEngine(Engine):
     def entered(self) -> None:
         """Begin the program: the replica is here."""
         self.resume(None)
+
+    def send(self, category: str, unit: int, num_bytes: int, then: Callable[..., object], *args: Any) -> bool:
+        """Let a slow worker's part of a collective take its time, and `then` go on; returns whether it takes any."""
+        world = self.world
+        secs = world.slowness(self.worker.id, unit).transfer_secs(num_bytes) if world.slow else 0.0
+        if secs:
+            world.loop.after(secs, self._sent, category, world.loop.now, then, args)
+        return secs > 0
+
+    def _sent(self, category: str, started: float, then: Callable[..., object], args: tuple[Any, ...]) -> None:
+        if self._stale(self._sent, category, started, then, args):
+            return
+        self.recorder.wait(SEND, category, started, self.world.loop.now)
+        then(*args)
 
 
 class SyncEngine(ReplicaEngine):
@@ -403,12 +318,17 @@ class SyncEngine(ReplicaEngine):
         self.resume(world.arithmetic.zero if found else gradient)
 
     def Average(self, effect: Any) -> Any:
+        unit = self._units[min(self._index, len(self._units) - 1)]
+        if not self.send("sync", unit, self.world.arithmetic.sizes.gradient, self._deliver, effect.gradient):
+            self._deliver(effect.gradient)
+        return PENDING
+
+    def _deliver(self, gradient: Any) -> None:
         self.recorder.doing = WAITING
         started = self.world.loop.now
         self._meeting.deliver(
-            self._index, effect.gradient, self._unfit, self.worker, lambda total: self._averaged(total, started)
+            self._index, gradient, self._unfit, self.worker, lambda total: self._averaged(total, started)
         )
-        return PENDING
 
     def _averaged(self, total: Any, started: float) -> None:
         if self._stale(self._averaged, total, started):
