@@ -236,7 +236,7 @@ def _floored(device: Device, compute_secs: float) -> Device:
 
 
 def _slowest_secs(scenario: Scenario, config: RunConfig, num_bytes: int) -> float:
-    """Return about how long the slowest device takes for a unit, and the slowest link for `num_bytes` there and back."""
+    """Return about how long the slowest device takes for a unit, and the slowest link to carry bytes there and back."""
     slowest = max(max((device.secs, *device.trace)) for device in scenario.cluster.devices)
     slow = [one.slowness for one in (*scenario.slow, *Straggler.parse(config.emulation.stragglers))]
     compute = max((slowest, *(one.compute_secs(slowest) for one in slow)))
