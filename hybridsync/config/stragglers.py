@@ -66,6 +66,11 @@ class Slowness(NamedTuple):
     rpc_secs: float = 0.0
     bytes_per_sec: float = math.inf
 
+    @property
+    def is_late(self) -> bool:
+        """Whether its transfers take longer, too."""
+        return self.rpc_secs > 0 or self.bytes_per_sec < math.inf
+
     def compute_secs(self, secs: float) -> float:
         """Return what a unit takes that would take `secs`."""
         return secs * self.factor + self.delay_secs
@@ -106,7 +111,7 @@ class Straggler:
         every, lasts: from `start` on, it is slow for the first `lasts` of each `every`, shares of the workload.
 
     Raises:
-        ConfigError: a value is out of range, or nothing makes it slow.
+        ConfigError: a value is out of range.
     """
 
     worker: int

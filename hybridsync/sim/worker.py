@@ -267,7 +267,7 @@ class ReplicaEngine(Engine):
     def send(self, category: str, unit: int, num_bytes: int, then: Callable[..., object], *args: Any) -> bool:
         """Let a slow worker's part of a collective take its time, and `then` go on; returns whether it takes any."""
         world = self.world
-        secs = world.slowness(self.worker.id, unit).transfer_secs(num_bytes) if world.slow else 0.0
+        secs = world.slowness(self.worker.id, unit).transfer_secs(num_bytes) if world.late else 0.0
         if secs:
             world.loop.after(secs, self._sent, category, world.loop.now, then, args)
         return secs > 0
@@ -319,7 +319,8 @@ class SyncEngine(ReplicaEngine):
 
     def Average(self, effect: Any) -> Any:
         unit = self._units[min(self._index, len(self._units) - 1)]
-        if not self.send("sync", unit, self.world.arithmetic.sizes.gradient, self._deliver, effect.gradient):
+        num_bytes = self.world.arithmetic.sizes.gradient if len(self.phase.members) > 1 else 0
+        if not num_bytes or not self.send("sync", unit, num_bytes, self._deliver, effect.gradient):
             self._deliver(effect.gradient)
         return PENDING
 

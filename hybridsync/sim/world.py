@@ -13,7 +13,7 @@ from typing import Any
 from hybridsync import protocols
 from hybridsync.applylog import ApplyLog, Entry, Left, NullApplyLog
 from hybridsync.chief.chief import Chief
-from hybridsync.config import NO_STRAGGLERS, Slowness, Stragglers, together
+from hybridsync.config import NO_STRAGGLERS, Slowness, Straggler, Stragglers, together
 from hybridsync.errors import DamagedState, RoleLost
 from hybridsync.messages import (
     Capture,
@@ -33,7 +33,7 @@ from hybridsync.ports import Epochs
 from hybridsync.protocols.base import Path
 from hybridsync.run import Run
 from hybridsync.sim.arithmetic import Arithmetic
-from hybridsync.sim.cluster import Scenario
+from hybridsync.sim.cluster import Scenario, Slow
 from hybridsync.sim.desk import Desk
 from hybridsync.sim.group import GroupAverage, GroupEngine
 from hybridsync.sim.home import ChiefKilled, Disk, Hosts, Keeper, MortalReporter, Workdir
@@ -163,8 +163,12 @@ class World:
         self.clock = VirtualClock(loop)
         self.random = Random(seed)
         self.stragglers = Stragglers(config.emulation.stragglers, config.workload)
-        self.slow = bool(scenario.slow or self.stragglers)
-        slowness = self.slowness if self.slow else NO_STRAGGLERS.of
+        slow = [one.slowness for one in (*scenario.slow, *Straggler.parse(config.emulation.stragglers))]
+        self.slow, self.late = bool(slow), any(one.is_late for one in slow)
+        self._slow_of: dict[int, list[Slow]] = {}
+        for one in scenario.slow:
+            self._slow_of.setdefault(one.worker, []).append(one)
+        slowness = self.slowness if self.late else NO_STRAGGLERS.of
         self.network = Network(loop, scenario, Random(seed + 1), config.servers, config.emulation, slowness)
         self.keeps_spans, self.logs_updates = keeps_spans, logs_updates
         self.watch, self.watches = watch or Watch(), watch is not None
@@ -363,8 +367,8 @@ class World:
 
     def slowness(self, worker: int, unit: int) -> Slowness:
         """Return how slow a worker is now, with this unit: by the scenario's time, and by its place in the workload."""
-        now, mine = self.loop.now, [slow for slow in self.scenario.slow if slow.worker == worker]
-        here = [slow.slowness for slow in mine if slow.start_secs <= now < slow.stop_secs]
+        now = self.loop.now
+        here = [slow.slowness for slow in self._slow_of.get(worker, ()) if slow.start_secs <= now < slow.stop_secs]
         by_unit = self.stragglers.of(worker, unit)
         return together((*here, by_unit)) if here else by_unit
 
