@@ -13,8 +13,7 @@ from hybridsync.messages import Push
 from hybridsync.paths.stepping import Gradient, Local, Stepper
 from hybridsync.plan import Phase
 from hybridsync.protocols.base import Pull, Version
-from hybridsync.sim.pushing import ServerEngine
-from hybridsync.sim.worker import PENDING
+from hybridsync.sim.worker import PENDING, ServerEngine
 
 if TYPE_CHECKING:
     from hybridsync.errors import HybridSyncError

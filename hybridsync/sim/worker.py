@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_args
 
 from hybridsync import protocols
-from hybridsync.errors import HybridSyncError, PhaseRevoked, RoleLost, WaitTimeout
+from hybridsync.errors import HybridSyncError, PhaseRevoked, StaleIncarnation
 from hybridsync.messages import (
-    NON_FINITE,
-    WAITING,
     Capture,
     Held,
     LeaseReply,
     LeaseRequest,
     PhaseReply,
     PhaseRequest,
+    Push,
+    PushReply,
     Report,
     Standing,
 )
 from hybridsync.paths.allotment import Allotment
-from hybridsync.paths.recorder import SEND, WorkerRecorder
+from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.protocols.base import Effect
-from hybridsync.sim.process import TRY_SECS, Process, is_lost
+from hybridsync.sim.network import Insisting
+from hybridsync.sim.process import Process
 from hybridsync.sim.replica import Replica
+from hybridsync.sim.server import Server
 
 if TYPE_CHECKING:
     from hybridsync.sim.world import World
@@ -237,133 +238,97 @@ class Engine:
         return secs if not world.slow else world.slowness(worker.id, unit).compute_secs(secs)
 
 
-class ReplicaEngine(Engine):
-    """A worker that holds the state itself."""
-
-    def begin(self) -> None:
-        replica, world = self.worker.replica, self.world
-        secs = world.transfer_secs if replica.lacks(self.phase) else 0.0
-        world.loop.after(secs, self._enter, world.loop.now)
-
-    def _enter(self, began: float) -> None:
-        if self._stale(self._enter, began):
-            return
-        try:
-            self.worker.replica.enter(self.phase)
-        except HybridSyncError as error:
-            if isinstance(error, (RoleLost, WaitTimeout)) and not is_lost(error, self.world.loop.now - began):
-                self.world.loop.after(TRY_SECS, self._enter, began)
-                return
-            self._program.close()
-            self._end(f"{type(error).__name__}: {error}")
-            return
-        self.recorder.stamps = self.worker.replica.stamps
-        self.entered()
-
-    def entered(self) -> None:
-        """Begin the program: the replica is here."""
-        self.resume(None)
-
-    def send(self, category: str, unit: int, num_bytes: int, then: Callable[..., object], *args: Any) -> bool:
-        """Let a slow worker's part of a collective take its time, and `then` go on; returns whether it takes any."""
-        world = self.world
-        secs = world.slowness(self.worker.id, unit).transfer_secs(num_bytes) if world.late else 0.0
-        if secs:
-            world.loop.after(secs, self._sent, category, world.loop.now, then, args)
-        return secs > 0
-
-    def _sent(self, category: str, started: float, then: Callable[..., object], args: tuple[Any, ...]) -> None:
-        if self._stale(self._sent, category, started, then, args):
-            return
-        self.recorder.wait(SEND, category, started, self.world.loop.now)
-        then(*args)
-
-
-class SyncEngine(ReplicaEngine):
-    """The SYNC path."""
+class ServerEngine(Engine):
+    """The SERVER path."""
 
     def __init__(self, worker: Worker, phase: Phase) -> None:
         super().__init__(worker, phase)
-        self._index = phase.members.index(worker.id)
-        self._units: tuple[int, ...] = ()
-        self._unfit = ""
-        self._began = 0.0
-        self._meeting = self.world.meeting(phase)
+        world, network = self.world, self.world.network
+        insisting = Insisting(network, world.loop, world.retry_secs, self._stale)
+        self._send = network.to_server if network.reliable else insisting.to_server
+        self._sent_at = 0.0
+        self._push: Push
+        self._server: Server = self.world.at(phase.servers[0])
+
+    def tell_idle(self) -> None:
+        worker = self.worker
+        push = Push(self.phase.epoch, worker.id, worker.incarnation, (), 0)
+        self._send(push, 0, self._server.idle, push, self._noted)
 
     def Lease(self, effect: Any) -> Any:
-        return self.take(len(self.phase.members))
+        allotment, count = self.allotment, effect.count
+        if allotment.position + count > allotment.calm_until:
+            return self.take(count)
+        return allotment.take(count)
 
-    def taken(self, units: tuple[int, ...]) -> Any:
-        self._units, self._began = units, self.world.loop.now
-        return units[self._index : self._index + 1] if units else None
+    def Pull(self, effect: Any) -> Any:
+        worker = self.worker
+        push = self._push = Push(self.phase.epoch, worker.id, worker.incarnation, (), 0)
+        self._sent_at = self.world.loop.now
+        self._send(push, 0, self._server.pull, push, self._answered)
+        return PENDING
 
     def Compute(self, effect: Any) -> Any:
-        world, self._unfit = self.world, ""
-        if not effect.units:
-            return world.arithmetic.zero
-        (unit,) = effect.units
+        units, (base, parameters) = effect.units, effect.parameters
+        (unit,) = units
+        world = self.world
         self.worker.unit, self.recorder.doing = unit, "compute"
-        parameters = world.arithmetic.parameters(self.worker.replica.state)
-        gradient = world.arithmetic.gradient(parameters, unit)
-        world.loop.after(self.compute_secs(unit), self._computed, gradient, world.loop.now)
+        gradient = units, base, world.arithmetic.gradient(parameters, unit)
+        loop = world.loop
+        loop.after(self.compute_secs(unit), self._computed, gradient, loop.now)
         return PENDING
 
     def _computed(self, gradient: Any, started: float) -> None:
-        if self._stale(self._computed, gradient, started):
+        worker, world = self.worker, self.world
+        if self._over or (worker.stopped and worker.halted(self._computed, gradient, started)):
             return
-        world, self.worker.unit = self.world, -1
-        self.recorder.compute("sync", started, world.loop.now, world.arithmetic.loss(gradient))
-        found = world.arithmetic.non_finite(gradient)
-        self._unfit = f"{NON_FINITE}: {found}" if found else ""
-        self.resume(world.arithmetic.zero if found else gradient)
+        worker.unit, self.recorder.doing = -1, ""
+        self.recorder.compute("server", started, world.loop.now, world.arithmetic.loss(gradient[2]))
+        self.resume(gradient)
 
-    def Average(self, effect: Any) -> Any:
-        unit = self._units[min(self._index, len(self._units) - 1)]
-        num_bytes = self.world.arithmetic.sizes.gradient if len(self.phase.members) > 1 else 0
-        if not num_bytes or not self.send("sync", unit, num_bytes, self._deliver, effect.gradient):
-            self._deliver(effect.gradient)
+    def PushPull(self, effect: Any) -> Any:
+        units, base, contribution = effect.gradient
+        worker, world = self.worker, self.world
+        push = self._push = Push(self.phase.epoch, worker.id, worker.incarnation, units, base)
+        self._sent_at = world.loop.now
+        size = world.arithmetic.sizes.gradient
+        self._send(push, size, self._server.push, push, contribution, self._answered)
         return PENDING
 
-    def _deliver(self, gradient: Any) -> None:
-        self.recorder.doing = WAITING
-        started = self.world.loop.now
-        self._meeting.deliver(
-            self._index, gradient, self._unfit, self.worker, lambda total: self._averaged(total, started)
-        )
-
-    def _averaged(self, total: Any, started: float) -> None:
-        if self._stale(self._averaged, total, started):
-            return
-        self.recorder.wait("average", "sync", started, self.world.loop.now)
-        self.recorder.doing = ""
-        self.resume(total)
-
-    def LocalUpdate(self, effect: Any) -> Any:
-        replica, total = self.worker.replica, effect.mean
-        units, slots, dropped = self._outcome(total.reasons)
-        factor = self.protocol.rate(len(units), len(self.phase.members))
-        state = total.applied_to(replica.state, units=len(units), factor=factor) if units else replica.state
-        secs = self.world.network.cluster.costs.update_secs
-        self.world.loop.after(secs, self._updated, state, factor, units, slots, dropped)
+    def Ready(self, effect: Any) -> Any:
+        units, base, _ = effect.gradient
+        worker, self._sent_at = self.worker, self.world.loop.now
+        push = Push(self.phase.epoch, worker.id, worker.incarnation, units, base)
+        self._send(push, 0, self._server.ready, push, self._granted)
         return PENDING
 
-    def _outcome(self, reasons: tuple[str, ...]) -> tuple[Units, Units, tuple[tuple[int, str], ...]]:
-        """Return the step's units that are in the total, in whose places of the mesh, and what was dropped and why."""
-        if not any(reasons):
-            return self._units, (), ()
-        kept = [(slot, unit) for slot, unit in enumerate(self._units) if not reasons[slot]]
-        dropped = tuple((unit, reasons[slot]) for slot, unit in enumerate(self._units) if reasons[slot])
-        return tuple(unit for _, unit in kept), tuple(slot for slot, _ in kept), dropped
+    def _is_served(self, answer: PushReply | HybridSyncError) -> bool:
+        """Whether a call brought what it was made for; else the engine ends, if it has not."""
+        if self._over or isinstance(answer, PushReply):
+            return not self._over
+        if isinstance(answer, StaleIncarnation):  # another has this place: the process ends
+            self.worker.leave()
+        else:
+            self.revoke(f"{type(answer).__name__}: {answer}")
+        return False
 
-    def _updated(
-        self, state: Any, factor: float, units: Units, slots: Units, dropped: tuple[tuple[int, str], ...]
-    ) -> None:
-        if self._stale(self._updated, state, factor, units, slots, dropped):
+    def _noted(self, answer: PushReply | HybridSyncError, parameters: Any) -> None:
+        if self._is_served(answer):
+            self._ask()
+
+    def _granted(self, answer: PushReply | HybridSyncError, parameters: Any) -> None:
+        if self._is_served(answer):
+            self.recorder.wait("ready", "server", self._sent_at, self.world.loop.now)
+            self.resume(None)
+
+    def _answered(self, answer: PushReply | HybridSyncError, parameters: Any) -> None:
+        if not isinstance(answer, PushReply) or self._over:
+            self._is_served(answer)
             return
-        worker = self.worker
-        worker.replica.update(units, state, factor, slots, tuple(unit for unit, _ in dropped))
-        if self._index == 0:  # one member speaks for the mesh, so that what it says keeps the order of the steps
-            self.recorder.settled(units, dropped)
-        self.recorder.completed = self.allotment.position
-        self.recorder.step(self._began, self.world.loop.now, len(units))
-        self.resume(None)
+        push, world = self._push, self.world
+        self.recorder.wait("push_pull" if push.units else "pull", "server", self._sent_at, world.loop.now)
+        if push.units:
+            self.recorder.completed = self.allotment.position
+            if world.watches:
+                world.watch.pushed(push, answer)
+        self.resume((answer.sequence, parameters))

@@ -41,9 +41,9 @@ from hybridsync.sim.loop import Loop, VirtualClock
 from hybridsync.sim.meeting import Meeting
 from hybridsync.sim.network import Network
 from hybridsync.sim.process import Process
-from hybridsync.sim.pushing import ServerEngine
 from hybridsync.sim.stepping import LocalEngine
-from hybridsync.sim.worker import Engine, SyncEngine, Worker
+from hybridsync.sim.sync import SyncEngine
+from hybridsync.sim.worker import Engine, ServerEngine, Worker
 from hybridsync.switching.manager import Manager
 from hybridsync.switching.recovery import Start
 from hybridsync.telemetry.recorder import Recorder
