@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 
 from hybridsync import protocols
-from hybridsync.errors import PhaseRevoked, WaitTimeout
+from hybridsync.errors import WaitTimeout
 from hybridsync.layout import first_non_finite
 from hybridsync.messages import NON_FINITE, WAITING, AppliedUnit, GroupReply, GroupRequest
 from hybridsync.mixing import copied, mixed, part_of
@@ -19,7 +18,8 @@ from hybridsync.paths.leases import LeaseStream
 from hybridsync.paths.mixer import Mixer
 from hybridsync.paths.recorder import SEND, WorkerRecorder
 from hybridsync.paths.replica import Replica
-from hybridsync.plan import NO_EPOCH, Epoch, Phase
+from hybridsync.paths.revocation import Revocation
+from hybridsync.plan import Epoch, Phase
 from hybridsync.ports import GroupPort
 from hybridsync.protocols.base import Compute, Lease, LocalUpdate, Meet, Mix
 from hybridsync.step import Parameters, Programs
@@ -65,11 +65,8 @@ class GroupEngine:
     ) -> None:
         self._worker, self._chief, self._programs, self._replica = worker, chief, programs, replica
         self._mixer_of, self._recorder, self._emulation, self._logs = mixer_of, recorder, emulation, logs
-        self._lock = threading.Lock()
         self.stream: LeaseStream | None = None
-        self._epoch = NO_EPOCH
-        self._mixer: Mixer | None = None
-        self._revoked = ""
+        self.revocation: Revocation[Mixer] = Revocation()
 
     def run(self, phase: Phase) -> None:
         """Take part in `phase` until everybody's work is done and all replicas are one state.
@@ -78,39 +75,12 @@ class GroupEngine:
           PhaseRevoked: the phase was revoked, or lost a member.
           RoleLost, WaitTimeout: whoever holds the starting state, or a member, did not answer.
         """
-        with self._lock:
-            self._epoch, self._mixer, self._revoked = phase.epoch, None, ""
+        self.revocation.begin(phase.epoch)
         _Member(self, phase).run()
 
     def revoke(self, epoch: Epoch, reason: str) -> None:
         """Make the phase under way raise PhaseRevoked, if it is `epoch`; called from another thread."""
-        with self._lock:
-            if epoch != self._epoch:
-                return
-            self._revoked, mixer = reason, self._mixer
-        if mixer is not None:
-            mixer.break_off(reason)
-
-    def attach(self, mixer: Mixer) -> Mixer:
-        """Make `mixer` the one that a revocation breaks off.
-
-        Raises:
-          PhaseRevoked: it came first.
-        """
-        with self._lock:
-            self._mixer = mixer
-        self.check()
-        return mixer
-
-    def check(self) -> None:
-        """Go on only while the phase is not revoked.
-
-        Raises:
-          PhaseRevoked: it is.
-        """
-        with self._lock:
-            if self._revoked:
-                raise PhaseRevoked(self._revoked)
+        self.revocation.revoke(epoch, reason)
 
 
 class _Member:
@@ -135,7 +105,7 @@ class _Member:
         replica.enter(self.phase)
         self.recorder.stamps = replica.stamps
         self.state = replica.branch()
-        self.mixer = self.engine.attach(self.engine._mixer_of(self.phase))
+        self.mixer = self.engine.revocation.attach(self.engine._mixer_of(self.phase))
         handlers = {
             Lease: self.lease,
             Compute: self.compute,
@@ -191,7 +161,7 @@ class _Member:
         self.recorder.doing = WAITING
         started = self.clock.monotonic()
         while not (reply := self.engine._chief.meet(request)).members:
-            self.engine.check()
+            self.engine.revocation.check()
             if self.clock.monotonic() - started > MEET_DEADLINE_SECS:
                 raise WaitTimeout(
                     f"worker {self.worker} waited {MEET_DEADLINE_SECS:g} s for its group in epoch {self.phase.epoch}; "

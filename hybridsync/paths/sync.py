@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import jax
 
 from hybridsync import protocols
-from hybridsync.errors import PhaseRevoked
 from hybridsync.layout import first_non_finite
 from hybridsync.messages import NON_FINITE, WAITING
 from hybridsync.paths.collective import Collective
@@ -19,7 +17,8 @@ from hybridsync.paths.emulation import Emulation
 from hybridsync.paths.leases import LeaseStream
 from hybridsync.paths.recorder import SEND, WorkerRecorder
 from hybridsync.paths.replica import Replica
-from hybridsync.plan import NO_EPOCH, Epoch, Phase
+from hybridsync.paths.revocation import Revocation
+from hybridsync.plan import Epoch, Phase
 from hybridsync.ports import WorkPort
 from hybridsync.protocols.base import Average, Compute, Lease, LocalUpdate
 from hybridsync.step import Programs
@@ -52,11 +51,8 @@ class SyncEngine:
         self._worker, self._chief, self._programs, self._replica = worker, chief, programs, replica
         self._collective_of, self._recorder, self._emulation = collective_of, recorder, emulation
         self._ahead = ahead
-        self._lock = threading.Lock()
         self.stream: LeaseStream | None = None
-        self._epoch = NO_EPOCH
-        self._collective: Collective | None = None
-        self._revoked = ""
+        self.revocation: Revocation[Collective] = Revocation()
 
     def run(self, phase: Phase) -> None:
         """Take part in `phase` until its stream of units ends.
@@ -65,30 +61,12 @@ class SyncEngine:
           PhaseRevoked: the phase was revoked, or lost a member.
           RoleLost, WaitTimeout: whoever holds the starting state, or a member, did not answer.
         """
-        with self._lock:
-            self._epoch, self._collective, self._revoked = phase.epoch, None, ""
+        self.revocation.begin(phase.epoch)
         _Member(self, phase).run()
 
     def revoke(self, epoch: Epoch, reason: str) -> None:
         """Make the phase under way raise PhaseRevoked, if it is `epoch`; called from another thread."""
-        with self._lock:
-            if epoch != self._epoch:
-                return
-            self._revoked, collective = reason, self._collective
-        if collective is not None:
-            collective.break_off(reason)
-
-    def attach(self, collective: Collective) -> Collective:
-        """Make `collective` the one that a revocation breaks off.
-
-        Raises:
-          PhaseRevoked: it came first.
-        """
-        with self._lock:
-            self._collective = collective
-            if self._revoked:
-                raise PhaseRevoked(self._revoked)
-        return collective
+        self.revocation.revoke(epoch, reason)
 
 
 class _Member:
@@ -112,7 +90,7 @@ class _Member:
     def run(self) -> None:
         self.engine._replica.enter(self.phase)
         self.recorder.stamps = self.engine._replica.stamps
-        self.collective = self.engine.attach(self.engine._collective_of(self.phase))
+        self.collective = self.engine.revocation.attach(self.engine._collective_of(self.phase))
         self.collective.enter()
         handlers = {
             Lease: self.lease,

@@ -22,15 +22,11 @@ from hybridsync.ps.partition import PRIMARY, partition
 from hybridsync.ps.peers import Peers
 from hybridsync.ps.sequencer import Sequencer
 from hybridsync.ps.shard import Progress, Publisher, Shard
-from hybridsync.ps.tickets import Decided
+from hybridsync.ps.tickets import DEPOSIT_SECS, Decided
 from hybridsync.step import Programs
 
 HELD_SECS = 20.0
 """How long one call waits for the rule's release before the worker is told to ask again; a client waits longer."""
-
-
-DEPOSIT_SECS = 5.0
-"""How long the end of a phase waits for the optimizer states of workers that stepped by themselves."""
 
 
 def _kept(contribution: Any) -> Any:

@@ -12,7 +12,7 @@ from hybridsync.plan import Epoch, Phase
 from hybridsync.protocols.base import Compensation
 from hybridsync.ps.admission import check_epoch
 from hybridsync.ps.sequencer import Sequencer
-from hybridsync.ps.tickets import Decided, Ticket
+from hybridsync.ps.tickets import DEPOSIT_SECS, Decided, Ticket
 from hybridsync.ps.versions import Versions
 from hybridsync.sim.process import Process
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from hybridsync.sim.world import World
 
 Reply = Callable[[PushReply | HybridSyncError, Any], object]
-DEPOSIT_SECS = 5.0
-"""How long the end of a phase waits for the optimizer states of workers that stepped by themselves."""
 REPORT_SECS = 0.1
 """How often a server reports, as the in-process runtime does; at once when a phase's units are all applied."""
 

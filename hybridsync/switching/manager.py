@@ -143,6 +143,7 @@ class Manager:
             self._commit_now()
             self._reporter.committed(self._await_commit())
         if self._capture.held.units >= self._run.config.workload:  # the earlier life had no time for its summary
+            self._forget(self._capture.held.sequence)  # a meeting without units may have followed
             self._evaluate = True
             self._commit_now()
             self._reporter.committed(self._await_commit())
@@ -352,8 +353,7 @@ class Manager:
     def _announce(self) -> machine.Event:
         assert self._epoch is not None
         started = self._clock.monotonic()
-        units = self._capture.held.units
-        index = next(i for i, end in enumerate(self._ends) if end > units)
+        index = next(i for i, end in enumerate(self._ends) if end > self._capture.held.units)
         protocol = self._run.stages[index]
         self._arrivals.await_needed(protocol.path)
         self._reporter.tick()
@@ -382,7 +382,7 @@ class Manager:
                     server.enter(phase)
         self._chief.announce(phase, protocol.path)
         self._pace.begin()
-        self._reporter.entered(phase, units, self._why)
+        self._reporter.entered(phase, self._capture.held.units, self._why)
         self._why = ""
         self._note_stage("enter", started)
         if self._before is not None and phase.reason == "planned":

@@ -10,7 +10,7 @@ from hybridsync import protocols
 from hybridsync.chief.board import Board
 from hybridsync.clock import Clock
 from hybridsync.errors import HybridSyncError, PhaseBroken, RoleLost, StaleEpoch, WaitTimeout
-from hybridsync.messages import Capture
+from hybridsync.messages import Capture, Held
 from hybridsync.plan import Phase
 from hybridsync.ports import HolderPort, ReaderPort
 from hybridsync.protocols.base import Path
@@ -94,6 +94,7 @@ class Recovery:
     ) -> None:
         self._board, self._holder_at, self._keeper, self._home = board, holder_at, keeper, home
         self._clock, self._await_newer, self._gather_secs = clock, await_newer, gather_secs
+        self._cuts: list[tuple[int, int]] = []
 
     def gather(self, phase: Phase, path: Path, captured: tuple[Capture, str], unit_secs: float) -> Found:
         """Call everybody back and return the newest state; whoever does not come back in time is evicted.
@@ -107,6 +108,22 @@ class Recovery:
         Raises:
           HybridSyncError: the run cannot go on.
         """
+        self._cut(phase.epoch.number - 1, phase.sequence)
+        found = self._newest(phase, path, captured, unit_secs)
+        self._cut(phase.epoch.number, found.capture.held.sequence)
+        return found
+
+    def _cut(self, epoch: int, sequence: int) -> None:
+        """The run goes on from update `sequence`: what epochs up to `epoch` applied after it is not part of it."""
+        while self._cuts and self._cuts[-1][1] >= sequence:
+            self._cuts.pop()
+        self._cuts.append((epoch, sequence))
+
+    def _is_past(self, held: Held) -> bool:
+        """Whether the run has gone on from before this state: another past, whose updates the apply log has lost."""
+        return any(held.epoch.number <= epoch and held.sequence > sequence for epoch, sequence in self._cuts)
+
+    def _newest(self, phase: Phase, path: Path, captured: tuple[Capture, str], unit_secs: float) -> Found:
         capture, source = captured
         served = None
         if path is Path.SERVER and all(map(self._board.is_live, phase.servers)):
@@ -169,7 +186,7 @@ class Recovery:
 
     def _from_workers(self, floor: int, last: Capture, served: bool) -> Found | None:
         """Capture at the worker that holds the newest state, if that has at least `floor` units."""
-        held = self._board.resting()
+        held = {worker: held for worker, held in self._board.resting().items() if not self._is_past(held)}
         for worker in sorted(held, key=lambda worker: (-held[worker].units, worker)):
             if held[worker].units < floor:
                 return None

@@ -7,19 +7,16 @@ import dataclasses
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from hybridsync.config import RunConfig
 from hybridsync.errors import Diverged, Preempted
 from hybridsync.history import Where
-from hybridsync.run import Run
 from hybridsync.trainer import Trainer
 from hybridsync.tuning.ending import accuracy_of, cluster_of, end_of, ended, run_folder
-from hybridsync.tuning.search import Made
-
-RunOf = Callable[[RunConfig], Run]
+from hybridsync.tuning.search import Made, RunOf
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,10 @@ from hybridsync.errors import ConfigError
 from hybridsync.history import AnswerRecord, History, RunRecord, Where
 from hybridsync.policies.job import Job
 from hybridsync.policies.timing import Rules, Search, Wanted, advance, plan_of
+from hybridsync.run import Run
+
+RunOf = Callable[[RunConfig], Run]
+"""What makes the run of a configuration."""
 
 
 @dataclass(frozen=True)

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from hybridsync.config import RunConfig
 from hybridsync.errors import Diverged
 from hybridsync.history import Where
-from hybridsync.run import Run
 from hybridsync.sim.cluster import Scenario
 from hybridsync.sim.simulation import simulate
 from hybridsync.tuning.ending import accuracy_of, cluster_of, end_of
-from hybridsync.tuning.search import Made
+from hybridsync.tuning.search import Made, RunOf
 
 SCRATCH = "simulating"
-RunOf = Callable[[RunConfig], Run]
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,12 @@ def test_whatever_happens_to_groups_nobody_waits_for_ever_and_the_accounts_are_e
             raise
 
 
+@pytest.mark.parametrize("seed", [42496, 46390])
+def test_what_a_restarted_chief_has_left_behind_is_in_no_log(seed):
+    """A worker with a state of before comes back late; or the commit that ends a run lacks the last meeting."""
+    try_seed(seed, GROUP_PLANS)
+
+
 def test_other_plans_change_nothing_of_what_a_seed_draws():
     for seed in range(50):
         ours, theirs = draw(seed), draw(seed, GROUP_PLANS)

@@ -43,15 +43,17 @@ class Keeper:
 class Scene:
     """A phase that is broken, the roles around it, and who was asked for what."""
 
-    def __init__(self, spec: str = "bsp", *, kept: int = 4) -> None:
+    def __init__(self, spec: str = "bsp", *, kept: int = 4, units: int = 0) -> None:
         self.chief: WatchedChief = make_chief()
-        self.phase: Phase = begin(self.chief, spec, servers=(SERVER,) if spec != "bsp" else ())
+        servers, start = (SERVER,) if spec != "bsp" else (), capture_of(Epoch(0, 0), units)
+        self.phase: Phase = begin(self.chief, spec, servers=servers, capture=start)
         self.path = Path.SYNC if spec == "bsp" else Path.SERVER
         self.keeper = Keeper(kept)
         self.asked: list[tuple[str, Epoch, bool]] = []
         self.answers: dict[str, Capture | Exception] = {}
         self.captured = capture_of(Epoch(1, 0), 0), HOME
         self.committing = 0
+        self._recovery: Recovery | None = None
 
     def holder_at(self, address: str) -> Any:
         scene = self
@@ -85,10 +87,10 @@ class Scene:
 
     def gather(self, unit_secs: float = 0.0) -> Found:
         self.chief.gather()
-        recovery = Recovery(
+        self._recovery = self._recovery or Recovery(
             self.chief, self.holder_at, self.keeper, HOME, SYSTEM_CLOCK, self.await_newer, gather_secs=0.2
         )
-        return recovery.gather(self.phase, self.path, self.captured, unit_secs)
+        return self._recovery.gather(self.phase, self.path, self.captured, unit_secs)
 
 
 @pytest.fixture(autouse=True)
@@ -107,9 +109,9 @@ def meanwhile(do: Callable[[], None]) -> Iterator[None]:
         thread.join(SECS)
 
 
-def lock_step() -> Scene:
-    """Return a lock-step phase that all have entered and worker 2 has left dead."""
-    scene = Scene("bsp")
+def lock_step(units: int = 0) -> Scene:
+    """Return a lock-step phase that began with `units`, that all have entered and worker 2 has left dead."""
+    scene = Scene("bsp", units=units)
     enter_all(scene.chief, scene.phase)
     scene.die(2)
     return scene
@@ -146,12 +148,38 @@ def test_of_equals_the_first_is_asked():
 
 def test_a_state_is_asked_for_in_the_epoch_in_which_it_was_reached():
     """Who never entered the broken phase may hold the state that the phase began with."""
-    scene = lock_step()
+    scene = lock_step(units=8)
     before = Epoch(scene.phase.epoch.number - 1, 5)
     for worker in (0, 1, 3):
         scene.back(worker, 8, epoch=before)
     scene.gather()
     assert scene.asked == [("worker:0", before, True)]
+
+
+def test_a_past_that_the_run_has_left_is_not_gone_back_to():
+    """The phase began with an older state than an unheard worker held: what follows that state is in no log."""
+    scene = lock_step(units=8)
+    before = Epoch(scene.phase.epoch.number - 1, 5)
+    for worker, units, epoch in [(0, 12, before), (1, 9, scene.phase.epoch), (3, 8, before)]:
+        scene.back(worker, units, epoch)
+    assert scene.gather().capture.held.units == 9
+    assert scene.asked == [("worker:1", scene.phase.epoch, True)]
+
+
+def test_nor_when_phases_have_gone_by_since():
+    """Nobody had heard of the 12 when the run went on from 9; later nobody is left but who holds them."""
+    scene = lock_step(units=8)
+    first = scene.phase.epoch
+    for worker, units in [(0, None), (1, 9), (3, 8)]:
+        scene.back(worker, units)
+    assert scene.gather().capture.held.units == 9
+    scene.phase = begin(scene.chief, "bsp", number=3, capture=capture_of(Epoch(2, 77), 20), members=(0, 1, 3))
+    for worker in scene.phase.members:
+        enter(scene.chief, worker)
+    for worker, units in [(0, 12), (1, None), (3, None)]:
+        scene.back(worker, units, epoch=first)
+    found = scene.gather()
+    assert (found.capture.held.units, found.source) == (scene.keeper.units, HOME)
 
 
 def test_everybody_is_waited_for_before_anybody_is_asked():
