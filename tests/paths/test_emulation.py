@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from hybridsync.config import EmulationConfig
 from hybridsync.paths.emulation import Emulation
 from tests.telemetry.clocks import ManualClock
+from tests.trainers import events_of, tally_trainer
 
 
 def unit_secs(config: EmulationConfig, real_secs: float = 0.01, *, worker: int = 1, unit: int = 4) -> float:
@@ -48,3 +51,10 @@ def test_what_a_slow_link_carries_takes_its_delay_and_its_bytes_and_nothing_wher
     assert clock.now == 0.0
     assert emulation.send(1, unit=5, num_bytes=200)
     assert clock.now == pytest.approx(2.5)
+
+
+def test_who_is_slow_by_its_link_alone_is_flagged_in_lock_step_where_everybody_waits_for_it(tmp_path: Path) -> None:
+    emulation = EmulationConfig(compute_secs=0.01, stragglers="worker=1,rpc_ms=30")
+    summary = tally_trainer("bsp", 240, emulation=emulation, workdir=tmp_path / "run").fit().summary
+    assert summary.seconds >= 60 * 0.04
+    assert 1 in [event["worker"] for event in events_of(tmp_path / "run", "straggler_flagged")]
