@@ -10,13 +10,13 @@ import jax
 from hybridsync import protocols
 from hybridsync.errors import WaitTimeout
 from hybridsync.layout import first_non_finite
-from hybridsync.messages import NON_FINITE, WAITING, AppliedUnit, GroupReply, GroupRequest
+from hybridsync.messages import NON_FINITE, SEND, WAITING, AppliedUnit, GroupReply, GroupRequest
 from hybridsync.mixing import copied, mixed, part_of
 from hybridsync.paths.driver import drive
 from hybridsync.paths.emulation import Emulation
 from hybridsync.paths.leases import LeaseStream
 from hybridsync.paths.mixer import Mixer
-from hybridsync.paths.recorder import SEND, WorkerRecorder
+from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.paths.replica import Replica
 from hybridsync.paths.revocation import Revocation
 from hybridsync.plan import Epoch, Phase

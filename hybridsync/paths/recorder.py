@@ -13,12 +13,9 @@ from typing import Any
 import jax
 
 from hybridsync.clock import Clock
-from hybridsync.messages import BESIDE, Report, Span
+from hybridsync.messages import BESIDE, SEND, Report, Span
 from hybridsync.plan import NO_EPOCH, Epoch
 from hybridsync.units import UnitSet
-
-SEND = "send"
-"""The span of a worker's own part in a collective or an average, before anybody waits for anybody."""
 
 
 def _nowhere(unit: int) -> None: ...

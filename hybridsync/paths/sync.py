@@ -10,12 +10,12 @@ import jax
 
 from hybridsync import protocols
 from hybridsync.layout import first_non_finite
-from hybridsync.messages import NON_FINITE, WAITING
+from hybridsync.messages import NON_FINITE, SEND, WAITING
 from hybridsync.paths.collective import Collective
 from hybridsync.paths.driver import drive
 from hybridsync.paths.emulation import Emulation
 from hybridsync.paths.leases import LeaseStream
-from hybridsync.paths.recorder import SEND, WorkerRecorder
+from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.paths.replica import Replica
 from hybridsync.paths.revocation import Revocation
 from hybridsync.plan import Epoch, Phase

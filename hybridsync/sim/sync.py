@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hybridsync.errors import HybridSyncError, RoleLost, WaitTimeout
-from hybridsync.messages import NON_FINITE, WAITING
-from hybridsync.paths.recorder import SEND
+from hybridsync.messages import NON_FINITE, SEND, WAITING
 from hybridsync.plan import Phase
 from hybridsync.sim.process import TRY_SECS, is_lost
 from hybridsync.sim.worker import PENDING, Engine, Units, Worker

@@ -6,7 +6,8 @@ import threading
 
 import numpy as np
 
-from hybridsync.paths.recorder import SEND, WorkerRecorder
+from hybridsync.messages import SEND
+from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.plan import Epoch
 from tests.telemetry.clocks import ManualClock
 
