@@ -16,6 +16,9 @@ from hybridsync.units import Range
 WAITING = "average"
 """What a member of a mesh is `doing` that waits for the others of its step."""
 
+SEND = "send"
+"""The span of a worker's own part in a collective or an average, before anybody waits for anybody."""
+
 BESIDE = "transfer"
 """Category of the spans of what goes on beside a worker's training: a track of its own, and no time of the worker."""
 

@@ -38,13 +38,14 @@ flags.DEFINE_enum("gradients", "none", ["none", "real"], "time alone, or every g
 flags.DEFINE_string("workdir", None, "fresh directory for what a real run leaves; without one, the table only")
 flags.DEFINE_string("events", None, "file that gets every decision as a line of JSON")
 flags.DEFINE_string("write_scenario", None, "with --calibrate: file for the fitted cluster")
+flags.DEFINE_string("stragglers", None, "injected slowness, as for launch.train; the configuration's by default")
 flags.DEFINE_multi_string("set", [], "path=value of any configuration value; may be repeated")
 
 
 def overrides() -> list[str]:
     """Return what the flags change of the configuration."""
-    names = ("plan", "workers", "servers", "seed")
-    return FLAGS.set + [f"{name}={FLAGS[name].value}" for name in names if FLAGS[name].value is not None]
+    names = {name: name for name in ("plan", "workers", "servers", "seed")} | {"stragglers": "emulation.stragglers"}
+    return FLAGS.set + [f"{path}={FLAGS[flag].value}" for flag, path in names.items() if FLAGS[flag].value is not None]
 
 
 def check() -> None:

@@ -39,7 +39,12 @@ flags.DEFINE_bool("apply_log", None, "record every update, for launch.replay")
 flags.DEFINE_float("compute_secs", None, "emulate an accelerator that is busy this long for each unit")
 flags.DEFINE_float("link_bytes_per_sec", None, "emulate a link of this speed between each worker and the servers")
 flags.DEFINE_float("port_bytes_per_sec", None, "emulate a port of this speed at each server, shared by all workers")
-flags.DEFINE_string("stragglers", None, "worker=3,delay_ms=30,from=10%,to=30%[;...]: injected slowness")
+flags.DEFINE_string(
+    "stragglers",
+    None,
+    "worker=3,delay_ms=30,from=10%,to=30%[;...]: injected slowness; also factor, rpc_ms, bytes_per_sec, every and for, "
+    "or a scenario: syncswitch-1, syncswitch-2",
+)
 flags.DEFINE_string("momentum", None, "at a switch to asynchrony: keep, zero, scaled, ramp_linear or ramp_steps")
 flags.DEFINE_string("policy", None, "while there are stragglers in lock-step: baseline, greedy or elastic")
 flags.DEFINE_string("rate", None, "how the rate grows with the units of an update: linear or sqrt")

@@ -9,12 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybridsync.config import (
+    AS_FAST,
     CheckpointConfig,
     EmulationConfig,
     OptimizerConfig,
     RunConfig,
     ScheduleConfig,
+    Slowness,
     Straggler,
+    Stragglers,
     TelemetryConfig,
     apply_overrides,
     check_resumable,
@@ -72,6 +75,18 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: EmulationConfig(stragglers="worker=3,delay_ms=3,speed=2"), "unknown key 'speed'"),
     (lambda: EmulationConfig(stragglers="worker=3,delay_ms=3,to=30"), "'30' lacks its %"),
     (lambda: EmulationConfig(stragglers="worker=3,delay_ms=3,from=50%,to=30%"), "from < to"),
+    (lambda: EmulationConfig(stragglers="delay_ms=3"), "('worker' is missing)"),
+    (lambda: EmulationConfig(stragglers="worker=-1,delay_ms=3"), "must have worker=0 or more, got -1"),
+    (lambda: EmulationConfig(stragglers="worker=1,factor=0.5"), "must have factor=1 or more, got 0.5"),
+    (lambda: EmulationConfig(stragglers="worker=1,factor=nan"), "must have factor=1 or more, got nan"),
+    (lambda: EmulationConfig(stragglers="worker=1,rpc_ms=-2"), "must have rpc_ms=0 or more, got -2"),
+    (lambda: EmulationConfig(stragglers="worker=1,bytes_per_sec=0"), "must have bytes_per_sec above 0, got 0"),
+    (lambda: EmulationConfig(stragglers="worker=1,rpc_ms=2,every=5%"), "'every' and 'for' go together"),
+    (
+        lambda: EmulationConfig(stragglers="worker=1,rpc_ms=2,every=5%,for=6%"),
+        "must have 0% < for <= every <= 100%, got 6% and 5%",
+    ),
+    (lambda: EmulationConfig(stragglers="syncswitch-3"), "did you mean 'syncswitch-"),
     (lambda: EmulationConfig(link_bytes_per_sec=0.0), "emulation.link_bytes_per_sec must be above 0 or none, got 0.0"),
     (lambda: EmulationConfig(port_bytes_per_sec=-1.0), "emulation.port_bytes_per_sec must be above 0 or none"),
     (lambda: EmulationConfig(port_bytes_per_sec=math.inf), "emulation.port_bytes_per_sec must be finite, got inf"),
@@ -117,6 +132,58 @@ def test_several_stragglers_are_separated_by_semicolons() -> None:
     text = "worker=3,delay_ms=30,from=10%,to=30%; worker=0,delay_ms=5"
     assert Straggler.parse(text) == (Straggler(3, 0.03, 0.1, 0.3), Straggler(0, 0.005, 0.0, 1.0))
     assert Straggler.parse("") == ()
+
+
+def test_every_way_to_be_slow_can_be_given_and_scenarios_stand_beside_stragglers() -> None:
+    text = "worker=2,delay_ms=5,factor=4,rpc_ms=10,bytes_per_sec=1e6,from=10%,to=90%,every=20%,for=5%;syncswitch-1"
+    assert Straggler.parse(text) == (
+        Straggler(2, 0.005, 0.1, 0.9, factor=4.0, rpc_secs=0.01, bytes_per_sec=1e6, every=0.2, lasts=0.05),
+        Straggler(0, rpc_secs=0.01, start=0.02, stop=0.04),
+    )
+
+
+def slow_units(text: str, worker: int = 0, workload: int = 1000) -> list[range]:
+    """Return the stretches of units with which a worker is slow."""
+    stragglers = Stragglers(text, workload)
+    slow = [unit for unit in range(workload) if stragglers.of(worker, unit) is not AS_FAST]
+    ends = [i for i in range(len(slow)) if i + 1 == len(slow) or slow[i + 1] != slow[i] + 1]
+    begins = [0, *(end + 1 for end in ends[:-1])]
+    return [range(slow[begin], slow[end] + 1) for begin, end in zip(begins, ends, strict=True)] if slow else []
+
+
+@pytest.mark.parametrize(
+    ("when", "stretches"),
+    [
+        ("", [range(1000)]),
+        (",from=10%,to=30%", [range(100, 300)]),
+        (",every=20%,for=5%", [range(start, start + 50) for start in range(0, 1000, 200)]),
+        (",every=20%,for=5%,from=30%,to=75%", [range(300, 350), range(500, 550), range(700, 750)]),
+        (",every=20%,for=15%,from=30%,to=60%", [range(300, 450), range(500, 600)]),
+        (",every=10%,for=10%,from=30%,to=60%", [range(300, 600)]),
+    ],
+)
+def test_a_straggler_is_slow_for_good_for_a_stretch_or_again_and_again(when: str, stretches: list[range]) -> None:
+    assert slow_units(f"worker=0,delay_ms=3{when}") == stretches
+    assert slow_units(f"worker=0,delay_ms=3{when}", worker=1) == []
+
+
+def test_the_scenarios_of_sync_switch_name_so_many_workers_so_often_and_so_much() -> None:
+    assert slow_units("syncswitch-1") == [range(20, 40)]
+    assert slow_units("syncswitch-1", worker=1) == []
+    assert slow_units("syncswitch-2") == slow_units("syncswitch-2", worker=1)
+    assert slow_units("syncswitch-2") == [range(20, 40), range(80, 100), range(140, 160), range(200, 220)]
+    assert slow_units("syncswitch-2", worker=2) == []
+    assert Stragglers("syncswitch-1", 1000).of(0, 30) == Slowness(rpc_secs=0.01)
+    assert Stragglers("syncswitch-2", 1000).of(1, 30) == Slowness(rpc_secs=0.03)
+
+
+def test_several_reasons_to_be_slow_add_up() -> None:
+    text = "worker=0,factor=2,rpc_ms=5;worker=0,factor=3,delay_ms=1,rpc_ms=5,bytes_per_sec=100,to=50%"
+    both, one = (Stragglers(text, 100).of(0, unit) for unit in (10, 60))
+    assert both == Slowness(6.0, 0.001, 0.01, 100.0)
+    assert one == Slowness(2.0, 0.0, 0.005)
+    assert both.compute_secs(0.5) == pytest.approx(3.001)
+    assert both.transfer_secs(200) == pytest.approx(2.01)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@
 from hybridsync.config.loading import LoadedConfig, advice, explained, load_config, run_file
 from hybridsync.config.overrides import apply_overrides
 from hybridsync.config.record import check_resumable, restore_values, to_json
+from hybridsync.config.stragglers import AS_FAST, NO_STRAGGLERS, Slowness, Straggler, Stragglers, together
 from hybridsync.config.values import (
     CheckpointConfig,
     Empty,
@@ -16,11 +17,12 @@ from hybridsync.config.values import (
     PolicyConfig,
     RunConfig,
     ScheduleConfig,
-    Straggler,
     TelemetryConfig,
 )
 
 __all__ = [
+    "AS_FAST",
+    "NO_STRAGGLERS",
     "CheckpointConfig",
     "Empty",
     "EmulationConfig",
@@ -29,7 +31,9 @@ __all__ = [
     "PolicyConfig",
     "RunConfig",
     "ScheduleConfig",
+    "Slowness",
     "Straggler",
+    "Stragglers",
     "TelemetryConfig",
     "advice",
     "apply_overrides",
@@ -39,4 +43,5 @@ __all__ = [
     "restore_values",
     "run_file",
     "to_json",
+    "together",
 ]

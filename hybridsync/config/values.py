@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from hybridsync.config.stragglers import Straggler
 from hybridsync.config.typing import annotations, describe, fits, is_frozen_dataclass
 from hybridsync.errors import ConfigError, PlanError
 from hybridsync.plan import Plan
@@ -185,68 +186,13 @@ class TelemetryConfig:
 
 
 @dataclass(frozen=True)
-class Straggler:
-    """A worker that is made slow: `delay_secs` more for each unit between two shares of the workload.
-
-    >>> Straggler.parse("worker=3,delay_ms=30,from=10%,to=30%")
-    (Straggler(worker=3, delay_secs=0.03, start=0.1, stop=0.3),)
-    """
-
-    worker: int
-    delay_secs: float
-    start: float = 0.0
-    stop: float = 1.0
-
-    @classmethod
-    def parse(cls, text: str) -> "tuple[Straggler, ...]":
-        """Read stragglers separated by semicolons; an empty text holds none.
-
-        Raises:
-            ConfigError: an entry does not follow the grammar or a value is out of range.
-        """
-        return tuple(cls._parse_one(entry.strip(), text) for entry in text.split(";") if entry.strip())
-
-    @classmethod
-    def _parse_one(cls, entry: str, text: str) -> "Straggler":
-        pairs = [pair.partition("=") for pair in entry.split(",")]
-        given = [key.strip() for key, _, _ in pairs]
-        fields = {"from": "0%", "to": "100%"} | {key.strip(): value.strip() for key, _, value in pairs}
-        try:
-            if len(set(given)) < len(given):
-                raise ValueError(f"{next(key for key in given if given.count(key) > 1)!r} is given twice")
-            worker, delay_secs = int(fields.pop("worker")), float(fields.pop("delay_ms")) / 1000
-            start, stop = (_read_percent(fields.pop(key)) for key in ("from", "to"))
-            if fields:
-                raise ValueError(f"unknown key {min(fields)!r}")
-        except (KeyError, ValueError) as error:
-            raise ConfigError(
-                f"emulation.stragglers: cannot read {entry!r} in {text!r} ({error}); "
-                "write worker=3,delay_ms=30,from=10%,to=30%"
-            ) from error
-        holds = worker >= 0 and 0 <= delay_secs < math.inf and 0 <= start < stop <= 1
-        _require(
-            holds,
-            "emulation.stragglers",
-            "a worker from 0, a delay from 0 and 0% <= from < to <= 100%",
-            entry,
-            "correct it",
-        )
-        return cls(worker, delay_secs, start, stop)
-
-
-def _read_percent(text: str) -> float:
-    if not text.endswith("%"):
-        raise ValueError(f"{text!r} lacks its %")
-    return float(text[:-1]) / 100
-
-
-@dataclass(frozen=True)
 class EmulationConfig:
     """Slowness that is put in on purpose, so that few cores can show what a protocol does.
 
     Args:
         compute_secs: shortest time a unit's gradient takes; the rest of it is waited.
-        stragglers: `worker=3,delay_ms=30,from=10%,to=30%`, several separated by semicolons.
+        stragglers: `worker=3,delay_ms=30,from=10%,to=30%`, several separated by semicolons, or the name of a scenario
+            (see `hybridsync.config.stragglers`).
         link_bytes_per_sec: of each worker's link to the parameter servers, each direction; None is the machine's own.
         port_bytes_per_sec: of a server's port, each direction, which all workers' pushes and pulls share, one after
             another; None is the machine's own.

@@ -10,7 +10,7 @@ import jax
 from hybridsync import protocols
 from hybridsync.errors import WaitTimeout
 from hybridsync.layout import first_non_finite
-from hybridsync.messages import NON_FINITE, WAITING, AppliedUnit, GroupReply, GroupRequest
+from hybridsync.messages import NON_FINITE, SEND, WAITING, AppliedUnit, GroupReply, GroupRequest
 from hybridsync.mixing import copied, mixed, part_of
 from hybridsync.paths.driver import drive
 from hybridsync.paths.emulation import Emulation
@@ -96,6 +96,7 @@ class _Member:
         )
         self.factor = self.protocol.rate(1, len(phase.members))
         self.number, self.sequence = 0, phase.sequence
+        self.unit = 0
         self.applied: list[AppliedUnit] = []
         self.dropped: list[tuple[int, str]] = []
 
@@ -120,7 +121,7 @@ class _Member:
 
     def compute(self, effect: Compute) -> Gradient:
         (unit,) = effect.units
-        engine = self.engine
+        engine, self.unit = self.engine, unit
         self.recorder.computing(unit)
         started = self.clock.monotonic()
         contribution = engine._programs.gradient(Parameters(self.state.params, self.state.model_state), unit)
@@ -174,6 +175,8 @@ class _Member:
         started = self.clock.monotonic()
         part = part_of(self.state, optimizer=reply.optimizer)
         if len(reply.members) > 1:
+            self.send(reply)
+            started = self.clock.monotonic()
             part = self.mixer.mean(reply, self.worker, part)
             if reply.optimizer:  # others have the same, which each one's next update donates
                 part = part._replace(opt_state=copied(part.opt_state))
@@ -182,3 +185,10 @@ class _Member:
             self.engine._replica.settle(reply, copied(self.state), self.factor)
         self.recorder.wait("mix", "group", started, self.clock.monotonic())
         self.recorder.doing = ""
+
+    def send(self, reply: GroupReply) -> None:
+        """Wait for what this worker's replica takes on its way, where it is emulated to be slow."""
+        started, programs = self.clock.monotonic(), self.engine._programs
+        layout = programs.state_layout if reply.optimizer else programs.parameters_layout
+        if self.engine._emulation.send(self.worker, self.unit, layout.nbytes):
+            self.recorder.wait(SEND, "group", started, self.clock.monotonic())

@@ -1,8 +1,8 @@
 """A worker that is left out of lock-step measures itself, so that it is known when it is well again.
 
-It computes the gradient of a unit that is not its own, as a member would, and throws it away: only the seconds count.
-Between two of them it rests, so that DUTY of its time goes there, but for a burst at first and when it
-seems to be well.
+It computes the gradient of a unit that is not its own, as a member would, and throws it away: only the seconds count,
+with those that its link is emulated to take for its part in a collective. Between two of them it rests, so that DUTY of
+its time goes there, but for a burst at first and when it seems to be well.
 """
 
 from __future__ import annotations
@@ -84,6 +84,7 @@ class Measuring:
         jax.block_until_ready(self._programs.gradient(parameters, unit))
         if self._emulation.active:
             self._emulation.finish(self._worker, unit, started, clock)
+            self._emulation.send(self._worker, unit, self._programs.contribution_layout.nbytes)
         ended = clock.monotonic()
         self._recorder.probe(started, ended)
         self._rests_until = ended + self._rhythm.rest_secs(ended - started)

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from hybridsync.clock import Clock
-from hybridsync.messages import BESIDE, Report, Span
+from hybridsync.messages import BESIDE, SEND, Report, Span
 from hybridsync.plan import NO_EPOCH, Epoch
 from hybridsync.units import UnitSet
 
@@ -29,7 +29,7 @@ class WorkerRecorder:
     """Collects one worker's spans, losses and times.
 
     What a unit takes the worker itself is its computation, and its transfer where that waits for nobody: in a push that
-    is held, as in a step, everybody waits for the slowest.
+    is held, as in a step, everybody waits for the slowest. Of a step that is what it sends, before it waits.
 
     Lists are appended to by the training thread and swapped by the heartbeat's; the lock guards the swap, the sums
     and the phase, so that a report never carries one phase's position under another's epoch.
@@ -85,7 +85,7 @@ class WorkerRecorder:
         """Note time in which this worker waited for others or for a transfer."""
         with self._lock:
             self._wait_secs += ended - started
-            if self._counts_transfers and name == "push_pull":
+            if name == SEND or (self._counts_transfers and name == "push_pull"):
                 self._last_unit_secs += ended - started
             if self._keep_spans:
                 self._spans.append((name, category, started, ended - started, self.epoch.number, 0))

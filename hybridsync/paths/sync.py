@@ -10,7 +10,7 @@ import jax
 
 from hybridsync import protocols
 from hybridsync.layout import first_non_finite
-from hybridsync.messages import NON_FINITE, WAITING
+from hybridsync.messages import NON_FINITE, SEND, WAITING
 from hybridsync.paths.collective import Collective
 from hybridsync.paths.driver import drive
 from hybridsync.paths.emulation import Emulation
@@ -122,6 +122,7 @@ class _Member:
         return programs.zero if self.unfit else contribution
 
     def average(self, effect: Average) -> Any:
+        self.send()
         self.recorder.doing = WAITING
         started = self.clock.monotonic()
         total, self.reasons = self.collective.total(self.index, effect.gradient), ()
@@ -131,6 +132,15 @@ class _Member:
         self.recorder.wait("average", "sync", started, self.clock.monotonic())
         self.recorder.doing = ""
         return total
+
+    def send(self) -> None:
+        """Wait for what this worker's contribution takes on its way, where it is emulated to be slow."""
+        if len(self.members) == 1:
+            return
+        started, engine = self.clock.monotonic(), self.engine
+        unit = self.units[min(self.index, len(self.units) - 1)]
+        if engine._emulation.send(engine._worker, unit, engine._programs.contribution_layout.nbytes):
+            self.recorder.wait(SEND, "sync", started, self.clock.monotonic())
 
     def local_update(self, effect: LocalUpdate) -> None:
         units, slots, dropped = self.outcome()

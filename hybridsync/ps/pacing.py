@@ -8,7 +8,8 @@ the primary stands for all of them: their ports together carry the whole of a pu
 Calls without a contribution or parameters are not kept waiting, nor are heartbeats, the hand-over of a state, or the
 optimizer states that workers take at a phase's start. Lock-step collectives and the averages of groups go from worker
 to worker, not through a server's port, and are as fast as the machine: where links are slow, the like of an
-asynchronous protocol is `bsp_server`, not `bsp`.
+asynchronous protocol is `bsp_server`, not `bsp`. What one worker alone is slowed by, it waits for itself there
+(`paths/emulation.py`).
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ import threading
 from collections.abc import Callable, Iterator
 
 from hybridsync.clock import SYSTEM_CLOCK, Clock, pause
-from hybridsync.config import EmulationConfig
+from hybridsync.config import AS_FAST, NO_STRAGGLERS, EmulationConfig, Slowness, Straggler, Stragglers, together
 from hybridsync.errors import ConfigError
-from hybridsync.ps.wire import Wire
+from hybridsync.messages import Push
+from hybridsync.ps.wire import SlowLinks, Wire
 
 
 def emulated(
@@ -55,29 +57,38 @@ def check_speed(config: EmulationConfig, num_workers: int, num_servers: int, pus
     Raises:
       ConfigError: a push and a pull take too long, where all workers begin them together.
     """
-    wire, push, pull = emulated(config, num_servers), 0.0, 0.0
-    for _ in range(num_workers):
-        push, pull = wire.push_ends(0.0, push_bytes), wire.pull_ends(0.0, pull_bytes)
-    if push + pull > MOST_SECS:
+    slow: dict[int, list[Slowness]] = {}
+    for one in Straggler.parse(config.stragglers):
+        slow.setdefault(one.worker, []).append(one.slowness)
+    found: list[float] = []
+    for last in (AS_FAST, *map(together, slow.values())):
+        wire = emulated(config, num_servers)
+        for _ in range(num_workers - 1):
+            wire.push_ends(0.0, push_bytes)
+            wire.pull_ends(0.0, pull_bytes)
+        found.append(wire.push_ends(0.0, push_bytes, last) + wire.pull_ends(0.0, pull_bytes, last))
+    secs = max(found)
+    if secs > MOST_SECS:
         raise ConfigError(
             f"a push of {push_bytes:,} bytes and a pull of {pull_bytes:,} of {num_workers} workers would take "
-            f"{push + pull:.3g} s with emulation.link_bytes_per_sec={config.link_bytes_per_sec}, "
-            f"emulation.port_bytes_per_sec={config.port_bytes_per_sec} and emulation.latency_secs="
-            f"{config.latency_secs}, above the {MOST_SECS:g} s that calls have for it; emulate faster links, or a "
-            "smaller model"
+            f"{secs:.3g} s with emulation.link_bytes_per_sec={config.link_bytes_per_sec}, "
+            f"emulation.port_bytes_per_sec={config.port_bytes_per_sec}, emulation.latency_secs={config.latency_secs} "
+            f"and emulation.stragglers={config.stragglers!r}, above the {MOST_SECS:g} s that calls have for it; "
+            "emulate faster links, or a smaller model"
         )
 
 
 class Pacing:
     """Keeps transfers waiting for their emulated end; called by the threads that carry them.
 
-    The lock guards the wire.
+    The lock guards the wire and what is known of slow links.
 
     Args:
       wire: says when transfers end.
       push_bytes, pull_bytes: of a whole contribution, and of all parameters.
       clock: time.
       wait: blocks for some seconds.
+      stragglers: whose transfers take longer, and when.
     """
 
     def __init__(
@@ -87,20 +98,24 @@ class Pacing:
         pull_bytes: int,
         clock: Clock = SYSTEM_CLOCK,
         wait: Callable[[float], None] = pause,
+        stragglers: Stragglers = NO_STRAGGLERS,
     ) -> None:
         self._wire, self._push_bytes, self._pull_bytes = wire, push_bytes, pull_bytes
         self._clock, self._wait = clock, wait
         self._lock = threading.Lock()
+        self._slow = SlowLinks(stragglers.of)
 
-    def push_begins(self) -> Callable[[], None]:
+    def push_begins(self, push: Push) -> Callable[[], None]:
         """Return what blocks until the push that begins now has arrived."""
         with self._lock:
-            return self._until(self._wire.push_ends(self._clock.monotonic(), self._push_bytes))
+            slow = self._slow.of(push)
+            return self._until(self._wire.push_ends(self._clock.monotonic(), self._push_bytes, slow))
 
-    def pull_begins(self) -> Callable[[], None]:
-        """Return what blocks until the pull that begins now has arrived."""
+    def pull_begins(self, push: Push) -> Callable[[], None]:
+        """Return what blocks until the pull that begins now for `push` has arrived."""
         with self._lock:
-            return self._until(self._wire.pull_ends(self._clock.monotonic(), self._pull_bytes))
+            slow = self._slow.of(push)
+            return self._until(self._wire.pull_ends(self._clock.monotonic(), self._pull_bytes, slow))
 
     def _until(self, ends: float) -> Callable[[], None]:
         def block() -> None:

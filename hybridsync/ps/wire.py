@@ -10,6 +10,10 @@ The simulator asks it in virtual time, and where links are emulated the servers 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+
+from hybridsync.config.stragglers import AS_FAST, Slowness
+from hybridsync.messages import Push
 
 
 class Wire:
@@ -17,7 +21,8 @@ class Wire:
 
     Transfers come through the port one after another, in the order in which they begin. A worker has one transfer in
     each direction at a time, so that nothing has to wait for its link. A message without bytes waits for no transfer:
-    its packets are sent between those of others.
+    its packets are sent between those of others. A worker that is made slow has a link of its own speed, and takes the
+    port for no longer than the others.
 
     Args:
       link_bytes_per_sec: of each worker's link, each direction.
@@ -34,20 +39,39 @@ class Wire:
         self._link, self._port, self._latency = link_bytes_per_sec, port_bytes_per_sec, latency_secs
         self._in_free_at = self._out_free_at = 0.0
 
-    def push_ends(self, now: float, num_bytes: int) -> float:
+    def push_ends(self, now: float, num_bytes: int, slow: Slowness = AS_FAST) -> float:
         """Return when what a worker begins to send at `now` has arrived; the port is taken for it."""
         if not num_bytes:
             return now
         free_at = self._in_free_at
         shared = self._in_free_at = (now if now > free_at else free_at) + num_bytes / self._port
-        own = now + num_bytes / self._link
-        return (shared if shared > own else own) + self._latency
+        link = self._link
+        own = now + num_bytes / (link if link < slow.bytes_per_sec else slow.bytes_per_sec)
+        return (shared if shared > own else own) + self._latency + slow.rpc_secs
 
-    def pull_ends(self, now: float, num_bytes: int) -> float:
+    def pull_ends(self, now: float, num_bytes: int, slow: Slowness = AS_FAST) -> float:
         """Return when what the servers begin to send at `now` has arrived; the port is taken for it."""
         if not num_bytes:
             return now
         free_at = self._out_free_at
         shared = self._out_free_at = (now if now > free_at else free_at) + num_bytes / self._port
-        own = now + num_bytes / self._link
-        return (shared if shared > own else own) + self._latency
+        link = self._link
+        own = now + num_bytes / (link if link < slow.bytes_per_sec else slow.bytes_per_sec)
+        return (shared if shared > own else own) + self._latency + slow.rpc_secs
+
+
+class SlowLinks:
+    """How slow the link of a push's worker is: judged by its last unit, and without one by the newest of anybody's.
+
+    Args:
+      slowness: (worker, unit) -> how slow the worker is then.
+    """
+
+    def __init__(self, slowness: Callable[[int, int], Slowness]) -> None:
+        self._slowness, self._newest = slowness, 0
+
+    def of(self, push: Push) -> Slowness:
+        """Return how slow the link is that `push`, or the answer to it, goes over."""
+        if push.units:
+            self._newest = push.units[-1]
+        return self._slowness(push.worker, self._newest)

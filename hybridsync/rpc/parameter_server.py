@@ -86,16 +86,16 @@ class ParameterServicer(Servicer):
 
     def _answer_small(self, request: pb.SmallPush) -> pb.SmallReply:
         check_size(len(request.contribution), self._buffers.num_bytes)
-        arrives = self._pacing.push_begins()
+        push = decode(Push, request.push)
+        arrives = self._pacing.push_begins(push)
         with self._buffers.lend(BUFFER_SECS) as buffer:
             buffer[:] = np.frombuffer(request.contribution, np.uint8)
             arrives()
-            push = decode(Push, request.push)
             reply, served = self._backend.push_pull(push, buffer)
         try:
             if not reply.brings_parameters(push):
                 return pb.SmallReply(reply=encode(reply))
-            self._pacing.pull_begins()()
+            self._pacing.pull_begins(push)()
             return pb.SmallReply(reply=encode(reply), parameters=served.buffer.tobytes())
         finally:
             served.release()
@@ -104,27 +104,28 @@ class ParameterServicer(Servicer):
         with Guard(context, "hybridsync.ParameterServer.PushPull"):
             header = receive_header(stream)
             check_size(header.num_bytes, self._buffers.num_bytes)
-            arrives = self._pacing.push_begins()
+            push = decode(Push, header.push)
+            arrives = self._pacing.push_begins(push)
             with self._buffers.lend(BUFFER_SECS) as buffer:
                 receive(stream, header, buffer)
                 arrives()
-                push = decode(Push, header.push)
                 reply, served = self._backend.push_pull(push, buffer)
             if reply.brings_parameters(push):
-                yield from self._answer(reply, served)
+                yield from self._answer(push, reply, served)
             else:
                 served.release()
                 yield from send(pb.Header(reply=encode(reply)), NOTHING)
 
     def _pull(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         with Guard(context, "hybridsync.ParameterServer.Pull"):
-            reply, served = self._backend.pull(decode(Push, parse(pb.Push, data)))
-            yield from self._answer(reply, served)
+            push = decode(Push, parse(pb.Push, data))
+            reply, served = self._backend.pull(push)
+            yield from self._answer(push, reply, served)
 
-    def _answer(self, reply: PushReply, served: Served) -> Iterator[bytes]:
+    def _answer(self, push: Push, reply: PushReply, served: Served) -> Iterator[bytes]:
         """Yield the frames of a reply; the lent buffer goes back after the last, or when the caller is gone."""
         try:
-            arrives = self._pacing.pull_begins()
+            arrives = self._pacing.pull_begins(push)
             yield from last_after(send(pb.Header(reply=encode(reply)), served.buffer), arrives)
         finally:
             served.release()

@@ -18,6 +18,7 @@ from hybridsync import __version__, applylog
 from hybridsync.applylog import APPLY_LOG, FileApplyLog, NullApplyLog
 from hybridsync.chief.chief import Chief
 from hybridsync.clock import Clock
+from hybridsync.config import Stragglers
 from hybridsync.errors import HybridSyncError, RoleLost
 from hybridsync.evaluation import Evaluator
 from hybridsync.holding import Holding, Kept
@@ -60,14 +61,14 @@ class _Link:
 
     def pull(self, push: Push) -> tuple[PushReply, Any]:
         answer = self._primary.pull(push)
-        self._pacing.pull_begins()()
+        self._pacing.pull_begins(push)()
         return answer
 
     def push_pull(self, push: Push, contribution: Any) -> tuple[PushReply, Any]:
-        self._pacing.push_begins()()
+        self._pacing.push_begins(push)()
         reply, parameters = self._primary.push_pull(push, contribution)
         if reply.brings_parameters(push):
-            self._pacing.pull_begins()()
+            self._pacing.pull_begins(push)()
         return reply, parameters
 
     def idle(self, push: Push) -> None:
@@ -115,7 +116,8 @@ class InProcess:
         wire = emulated(run.config.emulation, run.config.servers)
         sizes = programs.contribution_layout.nbytes, programs.parameters_layout.nbytes
         check_speed(run.config.emulation, run.config.workers, run.config.servers, *sizes)
-        self._link = _Link(self._primary, Pacing(wire, *sizes, clock))
+        stragglers = Stragglers(run.config.emulation.stragglers, run.config.workload)
+        self._link = _Link(self._primary, Pacing(wire, *sizes, clock, stragglers=stragglers))
         self._replica = Replica(programs, self._at, clock, apply_log)
         self._rendezvous: dict[Epoch, Rendezvous] = {}
         self._mixers: dict[Epoch, ThreadMixer] = {}

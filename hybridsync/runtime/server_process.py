@@ -9,6 +9,7 @@ import numpy as np
 
 from hybridsync.applylog import APPLY_LOG, FileApplyLog, NullApplyLog
 from hybridsync.clock import SYSTEM_CLOCK
+from hybridsync.config import Stragglers
 from hybridsync.errors import HybridSyncError, WaitTimeout
 from hybridsync.messages import Report
 from hybridsync.ps.endpoint import Endpoint, OptimizerEndpoint
@@ -74,7 +75,8 @@ def run_server(spec: RoleSpec, run: Run) -> int:
         endpoint = Endpoint(backend, own.contribution_layout)
         sizes = programs.contribution_layout.nbytes, programs.parameters_layout.nbytes
         check_speed(run.config.emulation, workers, num_servers, *sizes)
-        pacing = Pacing(emulated(run.config.emulation, num_servers), *sizes, clock)
+        stragglers = Stragglers(run.config.emulation.stragglers, run.config.workload)
+        pacing = Pacing(emulated(run.config.emulation, num_servers), *sizes, clock, stragglers=stragglers)
         serving = ParameterServicer(endpoint, own.contribution_layout.nbytes, workers + 2, pacing)
     else:
         backend = Store(parts[spec.role_id], readers, clock, device)

@@ -19,6 +19,7 @@ from typing import Any
 
 from hybridsync.config import Straggler
 from hybridsync.errors import WorkdirError
+from hybridsync.messages import SEND
 from hybridsync.sim.arithmetic import Sizes
 from hybridsync.sim.cluster import Cluster, Costs, Device, Link, Scenario
 from hybridsync.telemetry.events import read_events
@@ -144,7 +145,8 @@ def fit(measured: Measured, sizes: Sizes) -> Fitted:
     num_servers = int(measured.config.get("servers", 1))
     link = base.worker_link
     applies = _mean("costs.apply_secs", (span.secs * num_servers for span in spans if span.name == "apply"))
-    calls = _mean("an asynchronous unit without its compute", _calls(spans))
+    slow = _slow(measured)
+    calls = _mean("an asynchronous unit without its compute", _calls([span for span in spans if span.id not in slow]))
     steps = _mean("a lock-step step without its compute", _steps(spans))
     commits = _mean("costs.commit_secs", (event["secs"] for event in measured.events if event["kind"] == "checkpoint"))
     switches = [event for event in measured.events if event["kind"] == "switch"]
@@ -181,6 +183,11 @@ def fit(measured: Measured, sizes: Sizes) -> Fitted:
     return Fitted(cluster, (*values, applies, calls, steps, commits, captures, reserves, returns), measured)
 
 
+def _slow(measured: Measured) -> set[int]:
+    """Return the workers that were made slow."""
+    return {each.worker for each in Straggler.parse(measured.config.get("emulation", {}).get("stragglers", ""))}
+
+
 def _devices(measured: Measured) -> tuple[tuple[Device, ...], list[Value]]:
     """Return the workers' devices: one where they are alike, else one for each.
 
@@ -194,7 +201,7 @@ def _devices(measured: Measured) -> tuple[tuple[Device, ...], list[Value]]:
     if not computed:
         raise WorkdirError(f"the timeline in {measured.workdir} holds no computation; calibrate on a longer run")
     computed = {worker: _usual(secs) for worker, secs in sorted(computed.items())}
-    slow = {each.worker for each in Straggler.parse(measured.config.get("emulation", {}).get("stragglers", ""))}
+    slow = _slow(measured)
     even = {worker: secs for worker, secs in computed.items() if worker not in slow}
     if not even:
         raise WorkdirError(
@@ -225,17 +232,31 @@ def _calls(spans: Sequence[Stretch]) -> list[float]:
 
 
 def _steps(spans: Sequence[Stretch]) -> list[float]:
-    """Return what each lock-step step took beside the slowest member's compute."""
+    """Return what each lock-step step took beside the slowest member's compute, and what it was made to wait for."""
     found: list[float] = []
     for epoch in sorted({span.epoch for span in spans if span.name == "step"}):
         here = [span for span in spans if span.epoch == epoch]
-        computes = _rows(here, "compute", "sync")
+        computes = _rows(_with_sends(here), "compute", "sync")
         if not computes or len({len(row) for row in computes}) > 1:
             continue  # a member was lost: its last steps cannot be told apart
         for now, then in itertools.pairwise(zip(*computes, strict=True)):
             cycle = min(span.start for span in then) - min(span.start for span in now)
             found.append(max(cycle - max(span.secs for span in now), 0.0))
     return _usual(found)
+
+
+def _with_sends(spans: Sequence[Stretch]) -> list[Stretch]:
+    """Return the lock-step computations in order, each with what its worker's slow link took behind it."""
+    found: list[Stretch] = []
+    newest: dict[int, int] = {}
+    for span in (span for span in spans if span.path == "sync" and span.name in ("compute", SEND)):
+        if span.name == "compute":
+            newest[span.id] = len(found)
+            found.append(span)
+        elif span.id in newest:
+            computed = found[newest[span.id]]
+            found[newest[span.id]] = dataclasses.replace(computed, secs=span.end - computed.start)
+    return found
 
 
 def _rows(spans: Sequence[Stretch], name: str, path: str) -> list[list[Stretch]]:

@@ -15,6 +15,7 @@ from functools import cached_property
 from random import Random
 from typing import Literal
 
+from hybridsync.config.stragglers import Slowness
 from hybridsync.errors import ConfigError
 
 Role = Literal["worker", "server", "chief"]
@@ -239,6 +240,8 @@ class Slow:
       delay_secs: more for each unit.
       factor: of its compute time.
       start_secs, stop_secs: when, seconds of the run.
+      rpc_secs: more for each push, each pull, and each collective that it takes part in.
+      bytes_per_sec: of its link, each direction.
 
     Raises:
       ConfigError: a value is out of range.
@@ -249,9 +252,17 @@ class Slow:
     factor: float = 1.0
     start_secs: float = 0.0
     stop_secs: float = math.inf
+    rpc_secs: float = 0.0
+    bytes_per_sec: float = math.inf
 
     def __post_init__(self) -> None:
-        _check(self, above=("factor",), not_below=("worker", "delay_secs", "start_secs"), endless=("stop_secs",))
+        not_below = ("worker", "delay_secs", "start_secs", "rpc_secs")
+        _check(self, above=("factor", "bytes_per_sec"), not_below=not_below, endless=("stop_secs", "bytes_per_sec"))
+
+    @property
+    def slowness(self) -> Slowness:
+        """How slow it is, while it is."""
+        return Slowness(self.factor, self.delay_secs, self.rpc_secs, self.bytes_per_sec)
 
 
 @dataclass(frozen=True)

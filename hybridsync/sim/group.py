@@ -61,7 +61,7 @@ class GroupEngine(ReplicaEngine):
     def __init__(self, worker: Worker, phase: Phase) -> None:
         super().__init__(worker, phase)
         self._factor = self.protocol.rate(1, len(phase.members))
-        self._number, self._sequence = 0, phase.sequence
+        self._number, self._sequence, self._unit = 0, phase.sequence, 0
         self._applied: list[AppliedUnit] = []
         self._dropped: list[tuple[int, str]] = []
         self._state: Any = None
@@ -91,7 +91,7 @@ class GroupEngine(ReplicaEngine):
     def Compute(self, effect: Any) -> Any:
         world = self.world
         (unit,) = effect.units
-        self.worker.unit, self.recorder.doing = unit, "compute"
+        self.worker.unit, self.recorder.doing, self._unit = unit, "compute", unit
         contribution = world.arithmetic.gradient(world.arithmetic.parameters(self._state), unit)
         gradient = Gradient(unit, self._sequence, contribution, world.arithmetic.non_finite(contribution))
         world.loop.after(self.compute_secs(unit), self._computed, gradient, world.loop.now)
@@ -152,13 +152,20 @@ class GroupEngine(ReplicaEngine):
 
     def Mix(self, effect: Any) -> Any:
         reply: GroupReply = effect.group
-        world, started = self.world, self.world.loop.now
+        world = self.world
         if len(reply.members) == 1:
             self._mix(reply, world.arithmetic.mixed([self._state], reply)[0])
             return None
+        sizes = world.arithmetic.sizes
+        size = sizes.state if reply.optimizer else sizes.parameters
+        if not self.send("group", self._unit, size, self._deliver, reply):
+            self._deliver(reply)
+        return PENDING
+
+    def _deliver(self, reply: GroupReply) -> None:
+        world, started = self.world, self.world.loop.now
         average = world.average(self.phase, reply)
         average.deliver(self._state, self.worker, lambda state: self._mixed(reply, state, started))
-        return PENDING
 
     def _mixed(self, reply: GroupReply, state: Any, started: float) -> None:
         if self._stale(self._mixed, reply, state, started):

@@ -10,8 +10,10 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from hybridsync.config import EmulationConfig
+from hybridsync.config import NO_STRAGGLERS, EmulationConfig, Slowness
+from hybridsync.messages import Push
 from hybridsync.ps.pacing import emulated
+from hybridsync.ps.wire import SlowLinks
 from hybridsync.sim.cluster import Cluster, Scenario
 from hybridsync.sim.loop import Loop
 
@@ -27,6 +29,7 @@ class Network:
       random: draws for the chaos.
       num_servers: how many ports the traffic with the servers is spread over.
       emulation: links that are slower than the scenario's, for the traffic with the servers.
+      slowness: (worker, unit) -> how slow the worker is now.
 
     Attributes:
       num_bytes: moved between workers and servers.
@@ -40,6 +43,7 @@ class Network:
         random: Random,
         num_servers: int,
         emulation: EmulationConfig = NOTHING_EMULATED,
+        slowness: Callable[[int, int], Slowness] = NO_STRAGGLERS.of,
     ) -> None:
         self._loop, self._random = loop, random
         self._chaos, self._partitions = scenario.chaos, scenario.partitions
@@ -47,6 +51,7 @@ class Network:
         self.reliable = scenario.reliable
         link, port = scenario.cluster.worker_link.bytes_per_sec, scenario.cluster.server_link.bytes_per_sec
         self._wire = emulated(emulation, num_servers, link_bytes_per_sec=link, port_bytes_per_sec=port)
+        self._slow = SlowLinks(slowness)
         self._latency = scenario.cluster.worker_link.latency_secs + scenario.cluster.server_link.latency_secs
         late = scenario.cluster.colocated
         self._longer = [late.exchange_secs(worker) for worker in range(len(late.latency_secs))] if late else []
@@ -54,26 +59,26 @@ class Network:
         self._node_free_at: dict[int, float] = {}
         self.num_bytes = 0
 
-    def to_server(self, worker: int, num_bytes: int, call: Callable[..., object], *args: Any) -> None:
-        """Carry a transfer of a worker to the servers."""
+    def to_server(self, push: Push, num_bytes: int, call: Callable[..., object], *args: Any) -> None:
+        """Carry a transfer of the worker of `push` to the servers."""
         self.num_bytes += num_bytes
-        at = self._wire.push_ends(self._loop.now, num_bytes)
+        at = self._wire.push_ends(self._loop.now, num_bytes, self._slow.of(push))
         if self._longer:
-            at += self._longer[worker]
+            at += self._longer[push.worker]
         at += self._latency
         if self.reliable:
             self._loop.plan(at, call, args)
         else:
-            self._deliver(worker, at, call, args)
+            self._deliver(push.worker, at, call, args)
 
-    def from_server(self, worker: int, ready: float, num_bytes: int, call: Callable[..., object], *args: Any) -> None:
-        """Carry a transfer of the servers, which begins at `ready`, to a worker; an answer without bytes as a call."""
+    def from_server(self, push: Push, ready: float, num_bytes: int, call: Callable[..., object], *args: Any) -> None:
+        """Carry the answer to `push`, which begins at `ready`, to its worker; one without bytes as a call."""
         self.num_bytes += num_bytes
-        at = self._wire.pull_ends(ready, num_bytes) + self._latency
+        at = self._wire.pull_ends(ready, num_bytes, self._slow.of(push)) + self._latency
         if self.reliable:
             self._loop.plan(at, call, args)
         else:
-            self._deliver(worker, at, call, args)
+            self._deliver(push.worker, at, call, args)
 
     def message(self, worker: int, call: Callable[..., object], *args: Any) -> None:
         """Carry a small message between a worker and the chief."""
@@ -132,18 +137,18 @@ class Insisting:
         self._network, self._loop, self._retry_secs, self._is_stale = network, loop, retry_secs, is_stale
         self._call = 0
 
-    def to_server(self, worker: int, num_bytes: int, call: Callable[..., object], *args: Any) -> None:
+    def to_server(self, push: Push, num_bytes: int, call: Callable[..., object], *args: Any) -> None:
         """Carry a transfer to the servers as `Network.to_server` does; the last argument takes the answer.
 
         A new call ends the one before it.
         """
         self._call += 1
-        self._try(self._call, worker, num_bytes, call, args[:-1], args[-1])
+        self._try(self._call, push, num_bytes, call, args[:-1], args[-1])
 
     def _try(
-        self, number: int, worker: int, num_bytes: int, call: Callable[..., object], message: Any, then: Any
+        self, number: int, push: Push, num_bytes: int, call: Callable[..., object], message: Any, then: Any
     ) -> None:
-        if self._call != number or self._is_stale(self._try, number, worker, num_bytes, call, message, then):
+        if self._call != number or self._is_stale(self._try, number, push, num_bytes, call, message, then):
             return
 
         def reply(answer: Any, parameters: Any) -> None:
@@ -152,5 +157,5 @@ class Insisting:
             self._call += 1
             then(answer, parameters)
 
-        self._network.to_server(worker, num_bytes, call, *message, reply)
-        self._loop.after(self._retry_secs, self._try, number, worker, num_bytes, call, message, then)
+        self._network.to_server(push, num_bytes, call, *message, reply)
+        self._loop.after(self._retry_secs, self._try, number, push, num_bytes, call, message, then)

@@ -119,7 +119,7 @@ class Server(Process):
         try:
             decisions = self.sequencer.join(push)
         except HybridSyncError as error:
-            self.world.network.from_server(push.worker, self.world.loop.now, 0, reply, error, None)
+            self.world.network.from_server(push, self.world.loop.now, 0, reply, error, None)
             return
         self._settle(decisions)
         world = self.world
@@ -128,7 +128,7 @@ class Server(Process):
         world.watch.acknowledged(self, push, answer)
         self._hand(push)
         world.network.from_server(
-            push.worker, ready, world.arithmetic.sizes.parameters, reply, answer, self._parameters
+            push, ready, world.arithmetic.sizes.parameters, reply, answer, self._parameters
         )
 
     def _hand(self, push: Push) -> None:
@@ -146,10 +146,10 @@ class Server(Process):
             self.sequencer.admit(push)
             found = world.arithmetic.opt_state(self.state)
         except HybridSyncError as error:
-            world.network.from_server(push.worker, world.loop.now, 0, reply, error, None)
+            world.network.from_server(push, world.loop.now, 0, reply, error, None)
             return
         sizes = world.arithmetic.sizes
-        world.network.from_server(push.worker, world.loop.now, sizes.state - sizes.parameters, reply, answer, found)
+        world.network.from_server(push, world.loop.now, sizes.state - sizes.parameters, reply, answer, found)
 
     def deposit(self, push: Push, opt_state: Any) -> None:
         """Take what a worker leaves behind (see `Primary.deposit`)."""
@@ -185,9 +185,9 @@ class Server(Process):
         try:
             self._settle(self.sequencer.idle(push))
         except HybridSyncError as error:
-            self.world.network.from_server(push.worker, now, 0, reply, error, None)
+            self.world.network.from_server(push, now, 0, reply, error, None)
             return
-        self.world.network.from_server(push.worker, now, 0, reply, answer, None)
+        self.world.network.from_server(push, now, 0, reply, answer, None)
 
     def ready(self, push: Push, reply: Reply) -> None:
         """Take the word of a worker that it could push; the answer comes when the rule grants it."""
@@ -211,7 +211,7 @@ class Server(Process):
                 self.sequencer.admit(push)
             except HybridSyncError as error:
                 answer = error
-            self.world.network.from_server(push.worker, self.world.loop.now, 0, reply, answer, None)
+            self.world.network.from_server(push, self.world.loop.now, 0, reply, answer, None)
 
     def push(self, push: Push, contribution: Any, reply: Reply) -> None:
         """Take a contribution; the answer comes when the rule releases it."""
@@ -224,7 +224,7 @@ class Server(Process):
             found = world.arithmetic.non_finite(contribution)
             ticket, decisions = sequencer.offer(push, contribution, found, world.loop.now)
         except HybridSyncError as error:
-            world.network.from_server(push.worker, world.loop.now, 0, reply, error, None)
+            world.network.from_server(push, world.loop.now, 0, reply, error, None)
             return
         self._carry_out(decisions)
         answer = ticket.reply
@@ -257,7 +257,7 @@ class Server(Process):
         self._hand(push)
         ready = self._busy_until if self._busy_until > world.loop.now else world.loop.now
         num_bytes = world.arithmetic.sizes.parameters if answer.brings_parameters(push) else 0
-        world.network.from_server(push.worker, ready, num_bytes, reply, answer, self._parameters)
+        world.network.from_server(push, ready, num_bytes, reply, answer, self._parameters)
 
     def _release(self) -> None:
         """Answer the pushes that nobody has to wait for any more."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from hybridsync.applylog import APPLY_LOG, FileApplyLog
+from hybridsync.config import RunConfig, Straggler
 from hybridsync.durable import WorkdirLock, make_directory
 from hybridsync.errors import ConfigError, WorkdirError
 from hybridsync.opening import MemoryEpochs
@@ -155,7 +156,7 @@ def _simulate(
         seed=config.seed,
         gradients=gradients,
     )
-    still_secs = max(STILL_SECS, 100 * _slowest_secs(scenario))
+    still_secs = max(STILL_SECS, 100 * _slowest_secs(scenario, config, arithmetic.sizes.state))
     loop.at(still_secs, _check_moves, world, still_secs, 0)
     try:
         summary = world.run()
@@ -234,11 +235,12 @@ def _floored(device: Device, compute_secs: float) -> Device:
     return device if device.secs >= compute_secs else Device(compute_secs)
 
 
-def _slowest_secs(scenario: Scenario) -> float:
-    """Return about how long the slowest device takes for a unit."""
+def _slowest_secs(scenario: Scenario, config: RunConfig, num_bytes: int) -> float:
+    """Return about how long the slowest device takes for a unit, and the slowest link to carry bytes there and back."""
     slowest = max(max((device.secs, *device.trace)) for device in scenario.cluster.devices)
-    factor = max((1.0, *(slow.factor for slow in scenario.slow)))
-    return slowest * factor + max((0.0, *(slow.delay_secs for slow in scenario.slow)))
+    slow = [one.slowness for one in (*scenario.slow, *Straggler.parse(config.emulation.stragglers))]
+    compute = max((slowest, *(one.compute_secs(slowest) for one in slow)))
+    return compute + 2 * max((0.0, *(one.transfer_secs(num_bytes) for one in slow)))
 
 
 def _check_moves(world: World, still_secs: float, before: int) -> None:

@@ -128,10 +128,10 @@ class LocalEngine(ServerEngine):
         self._note_arrival()
         stepper = self._stepper
         if stepper is not None and stepper.settled_unit >= 0:
-            worker, world = self.worker, self.world
+            world = self.world
             push = self._push_of((stepper.settled_unit,), 0)
             size = world.arithmetic.sizes.state - world.arithmetic.sizes.parameters
-            world.network.to_server(worker.id, size, self._server.deposit, push, stepper.settled)
+            world.network.to_server(push, size, self._server.deposit, push, stepper.settled)
         super()._end(failure)
 
     # --- units ---
@@ -236,7 +236,7 @@ class LocalEngine(ServerEngine):
         serve, size, message = getattr(self._server, what), 0, (push,)
         if what == "push":
             size, message = world.arithmetic.sizes.gradient, (push, contribution)
-        self._send(push.worker, size, serve, *message, partial(self._heard, push, then, world.loop.now))
+        self._send(push, size, serve, *message, partial(self._heard, push, then, world.loop.now))
 
     def _transfer(self, effect: Any, then: Any) -> None:
         if isinstance(effect, Pull) or not effect.gradient.units:

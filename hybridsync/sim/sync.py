@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from hybridsync.errors import HybridSyncError, RoleLost, WaitTimeout
-from hybridsync.messages import NON_FINITE, WAITING
+from hybridsync.messages import NON_FINITE, SEND, WAITING
 from hybridsync.plan import Phase
 from hybridsync.sim.process import TRY_SECS, is_lost
 from hybridsync.sim.worker import PENDING, Engine, Units, Worker
@@ -37,6 +38,20 @@ class ReplicaEngine(Engine):
     def entered(self) -> None:
         """Begin the program: the replica is here."""
         self.resume(None)
+
+    def send(self, category: str, unit: int, num_bytes: int, then: Callable[..., object], *args: Any) -> bool:
+        """Let a slow worker's part of a collective take its time, and `then` go on; returns whether it takes any."""
+        world = self.world
+        secs = world.slowness(self.worker.id, unit).transfer_secs(num_bytes) if world.late else 0.0
+        if secs:
+            world.loop.after(secs, self._sent, category, world.loop.now, then, args)
+        return secs > 0
+
+    def _sent(self, category: str, started: float, then: Callable[..., object], args: tuple[Any, ...]) -> None:
+        if self._stale(self._sent, category, started, then, args):
+            return
+        self.recorder.wait(SEND, category, started, self.world.loop.now)
+        then(*args)
 
 
 class SyncEngine(ReplicaEngine):
@@ -78,12 +93,18 @@ class SyncEngine(ReplicaEngine):
         self.resume(world.arithmetic.zero if found else gradient)
 
     def Average(self, effect: Any) -> Any:
+        unit = self._units[min(self._index, len(self._units) - 1)]
+        num_bytes = self.world.arithmetic.sizes.gradient if len(self.phase.members) > 1 else 0
+        if not num_bytes or not self.send("sync", unit, num_bytes, self._deliver, effect.gradient):
+            self._deliver(effect.gradient)
+        return PENDING
+
+    def _deliver(self, gradient: Any) -> None:
         self.recorder.doing = WAITING
         started = self.world.loop.now
         self._meeting.deliver(
-            self._index, effect.gradient, self._unfit, self.worker, lambda total: self._averaged(total, started)
+            self._index, gradient, self._unfit, self.worker, lambda total: self._averaged(total, started)
         )
-        return PENDING
 
     def _averaged(self, total: Any, started: float) -> None:
         if self._stale(self._averaged, total, started):

@@ -104,7 +104,7 @@ class Worker(Process):
             self.leave()
             return
         if reply.phase is None:
-            self.world.loop.after(self.unit_secs(reply.probe), self._measured, self._waits, self.world.loop.now)
+            self.world.loop.after(self._probe_secs(reply.probe), self._measured, self._waits, self.world.loop.now)
             return
         self._phase, self._waits, self._rhythm = reply.phase, None, Rhythm()
         phase = reply.phase
@@ -119,7 +119,13 @@ class Worker(Process):
         world = self.world
         secs = world.network.cluster.device(self.id).draw(self.num_units, world.random)
         self.num_units += 1
-        return secs if not world.slow else world.slowed(self.id, unit, secs)
+        return secs if not world.slow else world.slowness(self.id, unit).compute_secs(secs)
+
+    def _probe_secs(self, unit: int) -> float:
+        """Return what a unit and its part in a collective take, beginning now."""
+        world, secs = self.world, self.unit_secs(unit)
+        sizes = world.arithmetic.sizes
+        return secs + (world.slowness(self.id, unit).transfer_secs(sizes.gradient) if world.late else 0.0)
 
     def _measured(self, waits: PhaseRequest, started: float) -> None:
         """Note what a unit for nothing took, and rest, ready to be called back."""
@@ -283,7 +289,7 @@ class ServerEngine(Engine):
     def tell_idle(self) -> None:
         worker = self.worker
         push = Push(self.phase.epoch, worker.id, worker.incarnation, (), 0)
-        self._send(worker.id, 0, self._server.idle, push, self._noted)
+        self._send(push, 0, self._server.idle, push, self._noted)
 
     def Lease(self, effect: Any) -> Any:
         allotment, count = self.allotment, effect.count
@@ -295,7 +301,7 @@ class ServerEngine(Engine):
         worker = self.worker
         push = self._push = Push(self.phase.epoch, worker.id, worker.incarnation, (), 0)
         self._sent_at = self.world.loop.now
-        self._send(worker.id, 0, self._server.pull, push, self._answered)
+        self._send(push, 0, self._server.pull, push, self._answered)
         return PENDING
 
     def Compute(self, effect: Any) -> Any:
@@ -322,14 +328,14 @@ class ServerEngine(Engine):
         push = self._push = Push(self.phase.epoch, worker.id, worker.incarnation, units, base)
         self._sent_at = world.loop.now
         size = world.arithmetic.sizes.gradient
-        self._send(worker.id, size, self._server.push, push, contribution, self._answered)
+        self._send(push, size, self._server.push, push, contribution, self._answered)
         return PENDING
 
     def Ready(self, effect: Any) -> Any:
         units, base, _ = effect.gradient
         worker, self._sent_at = self.worker, self.world.loop.now
         push = Push(self.phase.epoch, worker.id, worker.incarnation, units, base)
-        self._send(worker.id, 0, self._server.ready, push, self._granted)
+        self._send(push, 0, self._server.ready, push, self._granted)
         return PENDING
 
     def _is_served(self, answer: PushReply | HybridSyncError) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from hybridsync import protocols
 from hybridsync.applylog import ApplyLog, Entry, Left, NullApplyLog
 from hybridsync.chief.chief import Chief
-from hybridsync.config import Straggler
+from hybridsync.config import NO_STRAGGLERS, Slowness, Straggler, Stragglers, together
 from hybridsync.errors import DamagedState, RoleLost
 from hybridsync.messages import (
     Capture,
@@ -34,7 +34,7 @@ from hybridsync.ports import Epochs
 from hybridsync.protocols.base import Path
 from hybridsync.run import Run
 from hybridsync.sim.arithmetic import Arithmetic
-from hybridsync.sim.cluster import Scenario
+from hybridsync.sim.cluster import Scenario, Slow
 from hybridsync.sim.desk import Desk
 from hybridsync.sim.group import GroupAverage, GroupEngine
 from hybridsync.sim.home import ChiefKilled, Disk, Hosts, Keeper, MortalReporter, Workdir
@@ -165,7 +165,14 @@ class World:
         self.run_, self.scenario, self.arithmetic, self.loop = run, scenario, arithmetic, loop
         self.clock = VirtualClock(loop)
         self.random = Random(seed)
-        self.network = Network(loop, scenario, Random(seed + 1), config.servers, config.emulation)
+        self.stragglers = Stragglers(config.emulation.stragglers, config.workload)
+        slow = [one.slowness for one in (*scenario.slow, *Straggler.parse(config.emulation.stragglers))]
+        self.slow, self.late = bool(slow), any(one.is_late for one in slow)
+        self._slow_of: dict[int, list[Slow]] = {}
+        for one in scenario.slow:
+            self._slow_of.setdefault(one.worker, []).append(one)
+        slowness = self.slowness if self.late else NO_STRAGGLERS.of
+        self.network = Network(loop, scenario, Random(seed + 1), config.servers, config.emulation, slowness)
         self.keeps_spans, self.logs_updates = keeps_spans, logs_updates
         self.watch, self.watches = watch or Watch(), watch is not None
         self.watch.world = self
@@ -176,7 +183,6 @@ class World:
         self.apply_secs, self.retry_secs = scenario.cluster.costs.apply_secs / config.servers, RETRY_SECS
         port = min(scenario.cluster.server_link.bytes_per_sec, scenario.cluster.worker_link.bytes_per_sec)
         self.transfer_secs = arithmetic.sizes.state / port
-        self.slow = [*scenario.slow, *Straggler.parse(config.emulation.stragglers)]
         self.schema = "simulated"
         self.processes: dict[str, Process] = {}
         self._pids = itertools.count(1)
@@ -364,17 +370,12 @@ class World:
             self.loop.at(due, self.desk.stir)
         return reply
 
-    def slowed(self, worker: int, unit: int, secs: float) -> float:
-        """Return what a unit takes that would take `secs`, on a worker that may be slow now."""
-        now, share = self.loop.now, unit / self.run_.config.workload
-        for slow in self.slow:
-            if slow.worker != worker:
-                continue
-            if isinstance(slow, Straggler):
-                secs += slow.delay_secs if slow.start <= share < slow.stop else 0.0
-            elif slow.start_secs <= now < slow.stop_secs:
-                secs = secs * slow.factor + slow.delay_secs
-        return secs
+    def slowness(self, worker: int, unit: int) -> Slowness:
+        """Return how slow a worker is now, with this unit: by the scenario's time, and by its place in the workload."""
+        now = self.loop.now
+        here = [slow.slowness for slow in self._slow_of.get(worker, ()) if slow.start_secs <= now < slow.stop_secs]
+        by_unit = self.stragglers.of(worker, unit)
+        return together((*here, by_unit)) if here else by_unit
 
     def evaluate(self, state: Any, capture: Capture) -> dict[str, Any] | None:
         """Return what the task measures of a state; None where nothing is computed."""

@@ -130,8 +130,30 @@ CONFIG = [
         r"emulation\.stragglers: cannot read 'worker=0,delay_ms=3,worker=1' in 'worker=0,delay_ms=3,worker=1' "
         r"\('worker' is given twice\); write worker=3,delay_ms=30,from=10%,to=30%"),
     Given("an endless delay", ("--stragglers=worker=0,delay_ms=inf",),
-        r"emulation\.stragglers must be a worker from 0, a delay from 0 and 0% <= from < to <= 100%, got "
-        r"'worker=0,delay_ms=inf'; correct it"),
+        r"emulation\.stragglers must have delay_ms=0 or more, got inf; correct it"),
+    Given("a straggler that nothing makes slow", ("--stragglers=worker=0,from=10%",),
+        r"emulation\.stragglers: cannot read 'worker=0,from=10%' in 'worker=0,from=10%' \(nothing makes it slow: one "
+        r"of delay_ms, factor, rpc_ms, bytes_per_sec is needed\); write worker=3,delay_ms=30,from=10%,to=30%"),
+    Given("a straggler that is faster", ("--stragglers=worker=0,factor=0.5",),
+        r"emulation\.stragglers must have factor=1 or more, got 0\.5; correct it"),
+    Given("a negative delay of messages", ("--stragglers=worker=0,rpc_ms=-1",),
+        r"emulation\.stragglers must have rpc_ms=0 or more, got -1; correct it"),
+    Given("a link that carries nothing", ("--stragglers=worker=0,bytes_per_sec=0",),
+        r"emulation\.stragglers must have bytes_per_sec above 0, got 0; correct it"),
+    Given("a straggler that ends before it begins", ("--stragglers=worker=0,rpc_ms=1,from=30%,to=10%",),
+        r"emulation\.stragglers must have 0% <= from < to <= 100%, got 30% and 10%; correct it"),
+    Given("a stretch that is longer than its period", ("--stragglers=worker=0,rpc_ms=1,every=5%,for=10%",),
+        r"emulation\.stragglers must have 0% < for <= every <= 100%, got 10% and 5%; correct it"),
+    Given("a period without a stretch", ("--stragglers=worker=0,rpc_ms=1,every=5%",),
+        r"emulation\.stragglers: cannot read .* \('every' and 'for' go together\); write .*"),
+    Given("a key that stragglers do not have", ("--stragglers=worker=0,rcp_ms=1",),
+        r"emulation\.stragglers: cannot read .* \(unknown key 'rcp_ms'; known are worker, delay_ms, factor, rpc_ms, "
+        r"bytes_per_sec, from, to, every, for\); write .*"),
+    Given("a scenario that is none", ("--stragglers=syncswitch2",),
+        r"emulation\.stragglers: cannot read 'syncswitch2' in 'syncswitch2' \(no scenario has that name: did you mean "
+        r"'syncswitch-2'\?\); write .*"),
+    Given("a scenario of more workers than there are", ("--workers=1", "--stragglers=syncswitch-2"),
+        r"emulation\.stragglers must be about workers 0 to 0, got 1; name one of them"),
 ]
 
 PLAN = [

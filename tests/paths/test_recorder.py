@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 
+from hybridsync.messages import SEND
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.plan import Epoch
 from tests.telemetry.clocks import ManualClock
@@ -83,3 +84,15 @@ def test_what_units_take_the_worker_itself_is_told_for_this_phase_up_to_the_last
 
 def test_a_worker_that_nobody_judges_tells_of_no_unit():
     assert unit_secs(counts_transfers=True, keep_unit_secs=False) == ()
+
+
+def test_what_a_slow_link_takes_in_a_step_is_its_workers_own_whoever_waits_for_whom():
+    recorder = WorkerRecorder(0, ManualClock(), keep_spans=True, keep_unit_secs=True)
+    recorder.enter(Epoch(1, 0))
+    for started in (0.0, 2.0, 4.0):
+        recorder.compute("sync", started, started + 0.5, None)
+        recorder.wait(SEND, "sync", started + 0.5, started + 0.75)
+        recorder.wait("average", "sync", started + 0.75, started + 2.0)
+    report = recorder.drain()
+    assert report.unit_secs == (0.75, 0.75)
+    assert [span.name for span in report.spans[:3]] == ["compute", "send", "average"]

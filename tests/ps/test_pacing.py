@@ -8,29 +8,35 @@ from pathlib import Path
 import pytest
 
 from hybridsync import EmulationConfig, TelemetryConfig
+from hybridsync.config import Stragglers
 from hybridsync.errors import ConfigError
+from hybridsync.messages import Push
+from hybridsync.plan import NO_EPOCH
 from hybridsync.ps.pacing import UNPACED, Pacing, check_speed, emulated, last_after
 from hybridsync.ps.wire import Wire
 from tests.telemetry.clocks import ManualClock
 from tests.trainers import is_exact, tally_trainer
 
+PUSH = Push(NO_EPOCH, 0, 1, (4,), 0)
 
-def paced(clock: ManualClock, **links: float) -> Pacing:
-    return Pacing(Wire(**links), push_bytes=200, pull_bytes=100, clock=clock, wait=clock.advance)
+
+def paced(clock: ManualClock, stragglers: str = "", **links: float) -> Pacing:
+    slow = Stragglers(stragglers, workload=10)
+    return Pacing(Wire(**links), push_bytes=200, pull_bytes=100, clock=clock, wait=clock.advance, stragglers=slow)
 
 
 def test_a_push_and_a_pull_take_what_their_bytes_take_on_the_link() -> None:
     clock = ManualClock(now=0.0)
     pacing = paced(clock, link_bytes_per_sec=100.0)
-    pacing.push_begins()()
+    pacing.push_begins(PUSH)()
     assert clock.now == pytest.approx(2.0)
-    pacing.pull_begins()()
+    pacing.pull_begins(PUSH)()
     assert clock.now == pytest.approx(3.0)
 
 
 def test_what_the_bytes_took_already_is_not_waited_for_again() -> None:
     clock = ManualClock(now=0.0)
-    arrives = paced(clock, link_bytes_per_sec=100.0).push_begins()
+    arrives = paced(clock, link_bytes_per_sec=100.0).push_begins(PUSH)
     clock.advance(1.5)
     arrives()
     assert clock.now == pytest.approx(2.0)
@@ -42,7 +48,7 @@ def test_what_the_bytes_took_already_is_not_waited_for_again() -> None:
 def test_transfers_that_begin_together_end_one_after_another_at_the_port() -> None:
     clock = ManualClock(now=0.0)
     pacing = paced(clock, port_bytes_per_sec=100.0)
-    begun = [pacing.pull_begins() for _ in range(3)]
+    begun = [pacing.pull_begins(PUSH) for _ in range(3)]
     ends = []
     for arrives in begun:
         arrives()
@@ -50,14 +56,42 @@ def test_transfers_that_begin_together_end_one_after_another_at_the_port() -> No
     assert ends == pytest.approx([1.0, 2.0, 3.0])
 
 
+def test_a_straggler_alone_waits_longer_and_only_between_its_shares_of_the_workload() -> None:
+    clock = ManualClock(now=0.0)
+    pacing = paced(clock, "worker=1,rpc_ms=500,bytes_per_sec=50,from=30%,to=60%", link_bytes_per_sec=100.0)
+
+    def took(worker: int, *units: int) -> tuple[float, float]:
+        push, started = PUSH._replace(worker=worker, units=units), clock.now
+        pacing.push_begins(push)()
+        arrived = clock.now
+        pacing.pull_begins(push)()
+        return arrived - started, clock.now - arrived
+
+    assert took(1, 2) == pytest.approx((2.0, 1.0)), "it is not slow yet"
+    assert took(1, 4) == pytest.approx((4.5, 2.5))
+    assert took(0, 4) == pytest.approx((2.0, 1.0)), "another worker is not"
+    assert took(1) == pytest.approx((4.5, 2.5)), "without a unit, the newest of anybody's says when it is"
+    assert took(0, 6) == took(1) == pytest.approx((2.0, 1.0)), "it is slow no more"
+
+
+def test_a_slow_link_holds_the_port_no_longer_than_any_other() -> None:
+    clock = ManualClock(now=0.0)
+    pacing = paced(clock, "worker=1,bytes_per_sec=10", port_bytes_per_sec=100.0)
+    slow, other = pacing.push_begins(PUSH._replace(worker=1)), pacing.push_begins(PUSH)
+    other()
+    assert clock.now == pytest.approx(4.0), "two transfers of 2 s, one after another"
+    slow()
+    assert clock.now == pytest.approx(20.0)
+
+
 def test_without_emulation_nobody_waits() -> None:
     def refuse(secs: float) -> None:
         raise AssertionError(f"waits {secs} s for nothing")
 
     pacing = Pacing(emulated(EmulationConfig(), 1), 1 << 30, 1 << 30, ManualClock(), refuse)
-    pacing.push_begins()()
-    pacing.pull_begins()()
-    UNPACED.push_begins()()
+    pacing.push_begins(PUSH)()
+    pacing.pull_begins(PUSH)()
+    UNPACED.push_begins(PUSH)()
 
 
 def test_several_servers_carry_a_push_together_and_a_network_is_never_made_faster() -> None:
@@ -75,6 +109,10 @@ def test_several_servers_carry_a_push_together_and_a_network_is_never_made_faste
         (EmulationConfig(port_bytes_per_sec=80.0), None),
         (EmulationConfig(port_bytes_per_sec=40.0), "60 s"),
         (EmulationConfig(latency_secs=20.0), "40 s"),
+        (EmulationConfig(stragglers="worker=1,rpc_ms=14000"), None),
+        (EmulationConfig(stragglers="worker=1,rpc_ms=20000"), "40 s"),
+        (EmulationConfig(stragglers="worker=3,bytes_per_sec=10,from=10%,to=20%"), "60 s"),
+        (EmulationConfig(port_bytes_per_sec=80.0, stragglers="worker=3,rpc_ms=10000"), "50 s"),
     ],
 )
 def test_links_on_which_calls_would_be_given_up_are_refused_with_the_time(
@@ -112,6 +150,12 @@ CONTRIBUTION_BYTES = 2 * 40 * 4
         ("bsp_server", EmulationConfig(port_bytes_per_sec=CONTRIBUTION_BYTES / 0.01), 40 * 0.01),
         ("hsp", EmulationConfig(port_bytes_per_sec=CONTRIBUTION_BYTES / 0.01), 40 * 0.01),
         ("asp", EmulationConfig(latency_secs=0.01), 40 / 4 * 0.02),
+        ("bsp_server", EmulationConfig(stragglers="worker=1,rpc_ms=10"), 40 / 4 * 0.02),
+        ("bsp_server", EmulationConfig(stragglers=f"worker=1,bytes_per_sec={CONTRIBUTION_BYTES * 100}"), 40 / 4 * 0.02),
+        ("bsp", EmulationConfig(stragglers="worker=1,rpc_ms=20"), 40 / 4 * 0.02),
+        ("bsp", EmulationConfig(stragglers=f"worker=1,bytes_per_sec={CONTRIBUTION_BYTES / 0.02}"), 40 / 4 * 0.02),
+        ("bsp", EmulationConfig(compute_secs=0.01, stragglers="worker=1,factor=3"), 40 / 4 * 0.03),
+        ("preduce", EmulationConfig(stragglers="worker=1,rpc_ms=20"), 0.02),
     ],
 )
 def test_a_run_in_one_process_takes_as_long_as_its_transfers_must(

@@ -41,6 +41,17 @@ def test_what_is_fitted_to_one_run_predicts_another_plan_with_another_straggler(
         assert simulate(other, fitted.onto(Scenario())).seconds == pytest.approx(real, rel=0.03)
 
 
+@pytest.mark.parametrize("how", ["rpc_ms=40", "bytes_per_sec=1e5", "factor=3"])
+def test_what_made_a_worker_slow_is_no_part_of_the_cluster_that_is_fitted(tmp_path: Path, how: str) -> None:
+    costs = fitted_to(tmp_path / "slow", Scenario(cluster=CLUSTER), stragglers=f"worker=1,{how}").cluster.costs
+    even = fitted_to(tmp_path / "even", Scenario(cluster=CLUSTER)).cluster.costs
+    assert costs.step_secs == pytest.approx(even.step_secs, rel=0.1)
+    again = fitted_to(tmp_path / "again", Scenario(cluster=CLUSTER), stragglers=f"worker=1,{how}")
+    run = tally_run("asp", workload=800, stragglers=f"worker=1,{how}")
+    real = simulate(run, Scenario(cluster=CLUSTER)).seconds
+    assert simulate(run, again.onto(Scenario())).seconds == pytest.approx(real, rel=0.03)
+
+
 def test_workers_of_two_kinds_are_told_apart_and_a_slowed_one_is_taken_for_an_even_one(tmp_path: Path) -> None:
     uneven = Cluster(devices=(Device(0.05), Device(0.1), Device(0.05), Device(0.05)))
     devices = fitted_to(tmp_path / "two", Scenario(cluster=uneven)).cluster.devices

@@ -6,6 +6,8 @@ from random import Random
 
 import pytest
 
+from hybridsync.messages import Push
+from hybridsync.plan import NO_EPOCH
 from hybridsync.sim.cluster import Cluster, Link, Scenario
 from hybridsync.sim.loop import Loop
 from hybridsync.sim.network import Network
@@ -24,13 +26,15 @@ def test_transfers_wait_for_each_other_and_words_wait_for_none(direction: str, a
     network = Network(loop, Scenario(cluster=SLOW), Random(0), num_servers=1)
 
     def send(worker: int, num_bytes: int, name: str) -> None:
+        push = Push(NO_EPOCH, worker, 1, (0,), 0)
+
         def note() -> None:
             arrived[name] = loop.now
 
         if direction == "to_server":
-            network.to_server(worker, num_bytes, note)
+            network.to_server(push, num_bytes, note)
         else:
-            network.from_server(worker, loop.now, num_bytes, note)
+            network.from_server(push, loop.now, num_bytes, note)
 
     for worker, num_bytes, name in ((0, 100, "first"), (1, 100, "second"), (2, 0, "word"), (3, 100, "third")):
         send(worker, num_bytes, name)

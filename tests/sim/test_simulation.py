@@ -71,6 +71,32 @@ def test_an_emulated_accelerator_and_a_straggler_of_the_configuration_are_simula
     assert result.seconds == pytest.approx(50 * 0.15 + 50 * 0.05, rel=0.05)
 
 
+BYTES = sizes_of(tally_run()).gradient
+
+
+@pytest.mark.parametrize(
+    ("plan", "straggler", "slow", "secs"),
+    [
+        ("bsp", "factor=4", Slow(2, factor=4.0), 100 * 0.2),
+        ("bsp", "rpc_ms=30", Slow(2, rpc_secs=0.03), 100 * 0.08),
+        ("bsp", f"bytes_per_sec={BYTES / 0.05}", Slow(2, bytes_per_sec=BYTES / 0.05), 100 * 0.1),
+        ("bsp", "rpc_ms=30,every=20%,for=10%", None, 50 * 0.08 + 50 * 0.05),
+        ("bsp_server", "rpc_ms=30", Slow(2, rpc_secs=0.03), 100 * 0.11),
+        ("asp", "rpc_ms=50", Slow(2, rpc_secs=0.05), 400 / (3 / 0.05 + 1 / 0.15)),
+        ("preduce(size=4,slowdown=0)", "rpc_ms=30", Slow(2, rpc_secs=0.03), 100 * 0.08),
+    ],
+)
+def test_a_straggler_is_slow_in_every_way_and_a_scenario_says_the_same_as_the_configuration(
+    plan: str, straggler: str, slow: Slow | None, secs: float
+) -> None:
+    still = Cluster(devices=(Device(0.05),), costs=Costs(*[0.0] * 9))
+    found = simulate(tally_run(plan, stragglers=f"worker=2,{straggler}"), Scenario(cluster=still)).seconds
+    assert found == pytest.approx(secs, rel=0.06)
+    if slow is not None:
+        by_scenario = simulate(tally_run(plan), Scenario(cluster=still, slow=(slow,)))
+        assert by_scenario.seconds == pytest.approx(found, rel=0.01)
+
+
 def test_a_simulated_run_leaves_what_a_real_one_leaves_and_has_its_page(tmp_path: Path) -> None:
     workdir = tmp_path / "run"
     result = simulate(tally_run(), Scenario(slow=(Slow(3, 0.05),)), workdir=workdir)

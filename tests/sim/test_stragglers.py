@@ -37,6 +37,12 @@ def test_one_that_is_slow_for_a_while_is_cleared(plan: str) -> None:
     assert found == [("straggler_flagged", 1), ("straggler_cleared", 1)]
 
 
+@pytest.mark.parametrize("plan", ["bsp", "asp", "preduce"])
+@pytest.mark.parametrize("slow", [Slow(1, rpc_secs=0.02), Slow(1, bytes_per_sec=2 * 4 * 2000 / 0.02)])
+def test_one_whose_link_alone_is_slow_is_flagged_where_its_transfers_wait_for_nobody(plan: str, slow: Slow) -> None:
+    assert decisions(plan, slow) == [("straggler_flagged", 1)]
+
+
 def test_nobody_is_flagged_in_a_healthy_run_nor_where_nobody_judges() -> None:
     assert decisions("bsp:25%,asp") == []
     assert decisions("asp", Slow(1, factor=2.0), detector="off") == []
