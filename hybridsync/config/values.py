@@ -285,6 +285,7 @@ class PolicyConfig:
     Args:
         detector: who is a straggler: "robust" (median and MAD, with a floor), "paper" (mean - std), or "off".
         speeds: how fast each worker's device is beside the others, where they differ; () for all alike.
+        shares: units that each worker takes in one lock-step step, where that is fixed; () for one each.
         momentum: what becomes of it where the plan goes over to asynchrony: it is kept, its slots are zeroed once, or
             its coefficient is divided by the workers, for good or until it has been ramped up again.
         ramp: share of the workload that ramping takes.
@@ -296,6 +297,7 @@ class PolicyConfig:
 
     detector: Literal["robust", "paper", "off"] = "robust"
     speeds: tuple[float, ...] = ()
+    shares: tuple[int, ...] = ()
     momentum: MomentumVariant = "keep"
     ramp: float = 0.05
     rate: Literal["linear", "sqrt"] = "linear"
@@ -305,6 +307,8 @@ class PolicyConfig:
         above = all(speed > 0 for speed in self.speeds)
         _require(0 < self.ramp <= 1, "policy.ramp", "above 0 and at most 1", self.ramp, "give a share of the workload")
         _require(above, "policy.speeds", "above 0", self.speeds, "give each worker's speed beside the others")
+        some = not self.shares or (min(self.shares) >= 0 and sum(self.shares) > 0)
+        _require(some, "policy.shares", "0 or more, and one above it", self.shares, "give each worker's units a step")
 
     @property
     def detects(self) -> bool:
@@ -370,11 +374,13 @@ class RunConfig:
                 value,
                 "declare it with @dataclass(frozen=True)",
             )
-        if self.policy.speeds and len(self.policy.speeds) != self.workers:
-            raise ConfigError(
-                f"policy.speeds has {len(self.policy.speeds)} values, the run {self.workers} workers; "
-                "give one for each worker, or none"
-            )
+        for name in ("speeds", "shares"):
+            values = getattr(self.policy, name)
+            if values and len(values) != self.workers:
+                raise ConfigError(
+                    f"policy.{name} has {len(values)} values, the run {self.workers} workers; "
+                    "give one for each worker, or none"
+                )
         self._check_plan()
         for straggler in Straggler.parse(self.emulation.stragglers):
             _require(

@@ -14,6 +14,7 @@ from hybridsync.clock import Clock
 from hybridsync.errors import CheckpointError, HybridSyncError, PhaseBroken, Preempted
 from hybridsync.messages import Capture
 from hybridsync.plan import Epoch, Phase
+from hybridsync.policies.shares import of_members
 from hybridsync.ports import Epochs, HolderPort, ServerPort
 from hybridsync.protocols.base import Path
 from hybridsync.run import Run
@@ -357,7 +358,7 @@ class Manager:
         protocol = self._run.stages[index]
         self._arrivals.await_needed(protocol.path)
         self._reporter.tick()
-        members, lane = tuple(range(self._run.config.workers)), 0
+        members, lane, fixed = tuple(range(self._run.config.workers)), 0, self._run.config.policy.shares
         if not protocol.path.is_served:
             members, lane = self._worlds.mesh(protocol.path) or self._renew_world(protocol.path)
         phase = Phase(
@@ -374,6 +375,7 @@ class Manager:
             fingerprint=self._capture.held.fingerprint,
             servers=tuple(self._servers()) if protocol.path is Path.SERVER else (),
             reason=self._reason,
+            shares=of_members(fixed, members) if protocol.path is Path.SYNC else (),
         )
         self._before, self._phase, self._path = self._phase, phase, protocol.path
         if protocol.path is Path.SERVER:

@@ -118,6 +118,7 @@ class Phase:
     members: tuple[int, ...]
     entries: tuple[Any, ...]
     left: tuple[tuple[int, int], ...] = ()
+    shares: tuple[int, ...] = ()
 
 
 def spoiled(every: int) -> Task:
