@@ -29,19 +29,26 @@ AS_GOOD = 0.05
 """A smaller step is preferred where it costs no more than this share of the units a second."""
 
 
-def shares(secs_per_unit: Sequence[float], most: int = MOST, as_good: float = AS_GOOD) -> tuple[int, ...]:
+def shares(
+    secs_per_unit: Sequence[float], most: int = MOST, *, least: int = 0, as_good: float = AS_GOOD
+) -> tuple[int, ...]:
     """Return the units that each member takes in one step, () for one each.
 
-    They come as close to the most units a second as `as_good` says, so never below those of lock-step without the slow
-    members by more than that; of the choices that do, the one with the fewest units a step, then the fastest.
+    The choices are what fits into a step of some length: as much as each member gets done in it. They come as close to
+    the most units a second as `as_good` says, so with `least` 0 never below those of lock-step without the slow members
+    by more than that; of the choices that do, the one with the fewest units a step, then the fastest.
 
     Args:
-      secs_per_unit: of each member, above 0; math.inf for one that is to have none.
+      secs_per_unit: of each member, above 0; math.inf, with `least` 0, for one that is to have none.
       most: units of one member, at least 1.
+      least: units of one member, 0 or 1.
       as_good: in [0, 1).
 
     Raises:
       ValueError: there is nobody to take a unit, or a number is out of range.
+
+    >>> shares([1.0] * 7 + [5.0], most=8, least=1)
+    (5, 5, 5, 5, 5, 5, 5, 1)
     """
     if most < 1 or not all(secs > 0 for secs in secs_per_unit) or min(secs_per_unit, default=math.inf) == math.inf:
         raise ValueError(
@@ -51,7 +58,7 @@ def shares(secs_per_unit: Sequence[float], most: int = MOST, as_good: float = AS
     found: dict[tuple[int, ...], float] = {}
     for secs in {units * each for each in secs_per_unit if each < math.inf for units in range(1, most + 1)}:
         # The seconds of a step decide what fits into it; a rounding error is not to cost somebody a unit.
-        fit = tuple(min(most, math.floor(secs / each * (1 + 1e-9))) for each in secs_per_unit)
+        fit = tuple(max(least, min(most, math.floor(secs / each * (1 + 1e-9)))) for each in secs_per_unit)
         found[fit] = units_per_sec(fit, secs_per_unit)
     enough = (1 - as_good) * max(found.values())
     best = min((fit for fit, rate in found.items() if rate >= enough), key=lambda fit: (sum(fit), -found[fit], fit))

@@ -15,7 +15,7 @@ seconds = st.lists(st.floats(0.001, 100.0), min_size=1, max_size=4)
 
 
 def chosen(secs_per_unit: list[float], most: int, as_good: float = AS_GOOD) -> tuple[int, ...]:
-    return shares(secs_per_unit, most, as_good) or (1,) * len(secs_per_unit)
+    return shares(secs_per_unit, most, as_good=as_good) or (1,) * len(secs_per_unit)
 
 
 @given(seconds, st.integers(1, 4))
@@ -48,7 +48,7 @@ def test_with_nothing_given_away_it_is_never_worse_than_lock_step_without_the_sl
 @given(seconds, st.integers(1, 4), st.sampled_from([1e-3, 7.0, 1e4]))
 def test_the_unit_of_time_changes_nothing(secs_per_unit, most, scale):
     whole = [round(secs, 2) or 0.01 for secs in secs_per_unit]
-    before, after = shares(whole, most, 0.0), shares([secs * scale for secs in whole], most, 0.0)
+    before, after = (shares([secs * each for secs in whole], most, as_good=0.0) for each in (1.0, scale))
     ones = (1,) * len(whole)
     assert units_per_sec(before or ones, whole) == pytest.approx(units_per_sec(after or ones, whole))
 
@@ -73,6 +73,20 @@ def test_the_unit_of_time_changes_nothing(secs_per_unit, most, scale):
 )
 def test_known_clusters(secs_per_unit, most, expected):
     assert shares(secs_per_unit, most) == expected
+
+
+@given(seconds, st.integers(1, 4))
+def test_where_everybody_takes_part_it_is_never_worse_than_one_unit_each(secs_per_unit, most):
+    found = shares(secs_per_unit, most, least=1, as_good=0.0) or (1,) * len(secs_per_unit)
+    assert min(found) >= 1
+    assert units_per_sec(found, secs_per_unit) >= len(secs_per_unit) / max(secs_per_unit) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("slow", "most", "expected"), [(1.05, 4, ()), (1.2, 4, 2), (1.5, 4, 2), (2.0, 4, 2), (5.0, 4, 4), (8.0, 4, 4), (8.0, 8, 8)]
+)
+def test_one_of_eight_that_is_slow_takes_one_unit_and_the_others_what_they_get_done_meanwhile(slow, most, expected):
+    assert shares([1.0] * 7 + [slow], most, least=1) == (expected and (expected,) * 7 + (1,))
 
 
 @pytest.mark.parametrize(("secs_per_unit", "most"), [([], 4), ([1.0, 0.0], 4), ([math.inf], 4), ([1.0], 0)])
