@@ -83,7 +83,8 @@ def test_where_everybody_takes_part_it_is_never_worse_than_one_unit_each(secs_pe
 
 
 @pytest.mark.parametrize(
-    ("slow", "most", "expected"), [(1.05, 4, ()), (1.2, 4, 2), (1.5, 4, 2), (2.0, 4, 2), (5.0, 4, 4), (8.0, 4, 4), (8.0, 8, 8)]
+    ("slow", "most", "expected"),
+    [(1.05, 4, ()), (1.2, 4, 2), (1.5, 4, 2), (2.0, 4, 2), (5.0, 4, 4), (8.0, 4, 4), (8.0, 8, 8)],
 )
 def test_one_of_eight_that_is_slow_takes_one_unit_and_the_others_what_they_get_done_meanwhile(slow, most, expected):
     assert shares([1.0] * 7 + [slow], most, least=1) == (expected and (expected,) * 7 + (1,))
