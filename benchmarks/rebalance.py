@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     try:
         speeds = [speed(factor, most, options.units) for factor in options.factors for most in options.most]
-        steps = sorted({tuple(row["shares"]) for row in speeds})
+        steps = sorted({shares_of(factor, most) for factor in options.factors for most in options.most})
         accuracies = [accuracy(name, steps, options.seeds, options.workload) for name in JOBS]
     except HybridSyncError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -56,9 +56,14 @@ def scenario_of(factor: float) -> Scenario:
     return Scenario(cluster=Cluster(devices=(Device(UNIT_SECS),)), slow=(Slow(WORKERS - 1, factor=factor),))
 
 
+def shares_of(factor: float, most: int) -> tuple[int, ...]:
+    """Return what every worker takes of a step, () for one unit each."""
+    return shares([1.0] * (WORKERS - 1) + [factor], most, least=1)
+
+
 def speed(factor: float, most: int, units: int) -> dict[str, object]:
     """Print how much faster shares are than plain lock-step, and return it."""
-    fit = shares([1.0] * (WORKERS - 1) + [factor], most, least=1)
+    fit = shares_of(factor, most)
     config = RunConfig(workload=units, workers=WORKERS, plan="bsp")
     plain = seconds_of(config, scenario_of(factor))
     shared = seconds_of(dataclasses.replace(config, policy=PolicyConfig(shares=fit)), scenario_of(factor))

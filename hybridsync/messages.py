@@ -120,6 +120,7 @@ class PhaseRequest:
     Args:
       held: the state it brings along, if any.
       failure: why it left that phase before its end; "" if it did not.
+      rest_secs: for how long it is not to be told to measure itself, should it be left out; 0 not at all.
     """
 
     worker: int
@@ -127,14 +128,20 @@ class PhaseRequest:
     after: Epoch
     held: Held | None
     failure: str = ""
+    rest_secs: float = 0.0
 
 
 @dataclass(frozen=True)
 class PhaseReply:
-    """`phase` to enter; or, without one, whether the run is over (`done`) or the worker should ask again."""
+    """`phase` to enter; or, without one, whether the run is over (`done`) or the worker should ask again.
+
+    Args:
+      probe: unit by which a worker that is left out is to measure itself before it asks again; -1 for none.
+    """
 
     phase: Phase | None
     done: bool = False
+    probe: int = -1
 
 
 @dataclass(frozen=True)

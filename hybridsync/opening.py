@@ -27,6 +27,7 @@ from hybridsync.telemetry.lines import read_lines
 from hybridsync.telemetry.metrics import METRICS_FILE
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import read_summary, write_config
+from hybridsync.units import Range
 
 
 class MemoryEpochs:
@@ -58,6 +59,7 @@ class Opening:
       switches: switch events of earlier lives.
       rolled_back: units of an earlier life that were lost with it.
       quarantined: damaged checkpoints that were set aside, (step, reason).
+      detours: from the plan so far, by units applied at their begin and end.
       store, epochs, lock: of the workdir; None, in memory, None without one.
     """
 
@@ -73,6 +75,7 @@ class Opening:
     switches: list[dict[str, Any]]
     rolled_back: int
     quarantined: tuple[tuple[int, str], ...]
+    detours: tuple[Range, ...]
     store: CheckpointStore | None
     epochs: Any
     lock: WorkdirLock | None
@@ -200,7 +203,7 @@ def _fresh(run: Run, store: Any, epochs: Any, lock: Any, init_from: Path | None)
         state = _adopt(init_from, state)
     ledger = Ledger(run.config.workload)
     reason = "start" if init_from is None else "init_from"
-    return Opening(run, state, ledger, 0, reason, 0, False, 0.0, 0.0, [], 0, (), store, epochs, lock)
+    return Opening(run, state, ledger, 0, reason, 0, False, 0.0, 0.0, [], 0, (), (), store, epochs, lock)
 
 
 def _adopt(init_from: Path, state: TrainState) -> TrainState:
@@ -254,6 +257,7 @@ def _resumed(
         switches=read_events(workdir, "switch"),
         rolled_back=lost,
         quarantined=restored.quarantined,
+        detours=tuple((_units(run, before, a), _units(run, before, b)) for a, b in record.get("detours", ())),
         store=store,
         epochs=EpochFile(workdir),
         lock=lock,
@@ -290,9 +294,14 @@ def _seconds_told(events: list[dict[str, Any]], lines: list[dict[str, Any]]) -> 
     return total
 
 
+def _units(run: Run, before: int, units: int) -> int:
+    """Return how many units make up as many examples as `units` of `before` examples each."""
+    return math.ceil(units * before / run.config.unit_size)
+
+
 def _convert(run: Run, before: int, ledger: Ledger, state: TrainState) -> tuple[Ledger, TrainState]:
     """Go on with units of another size: the first one is ceil(examples / B), the workload keeps its examples."""
-    first = math.ceil(ledger.num_applied * before / run.config.unit_size)
+    first = _units(run, before, ledger.num_applied)
     counters = {**state.counters, "units": np.int32(first)}
     applied = [(0, first)] if first else []
     converted = Ledger(run.config.workload, issued=first, applied=applied, rolled_back=ledger.rolled_back)

@@ -56,10 +56,17 @@ class Board(Known):
                     self._break(broken)
             self._condition.notify_all()
 
-    def announce(self, phase: Phase, path: Path) -> None:
-        """Make `phase` the one that workers enter; its leases stay closed until `open_leases`."""
+    def announce(self, phase: Phase, path: Path, left_out: Iterable[int] = ()) -> None:
+        """Make `phase` the one that workers enter; its leases stay closed until `open_leases`.
+
+        Args:
+          phase: that begins.
+          path: of its protocol.
+          left_out: live workers that a policy leaves out of it; they measure themselves meanwhile.
+        """
         with self._condition:
             self._leasing.begin(phase, path)
+            self._left_out = frozenset(left_out)
             self._here, self._announced, self._gathering = Attendance(), True, False
             self._grouping = self._grouping_of(phase, path)
             self._warned.clear()

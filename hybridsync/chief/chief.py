@@ -60,7 +60,8 @@ class Chief(Board):
 
     def next_phase(self, request: PhaseRequest) -> PhaseReply:
         """Answer with the phase after `request.after` (see `ChiefPort.next_phase`)."""
-        return self._poll(lambda: self.phase_for(request)) or PhaseReply(None)
+        secs = min(request.rest_secs, POLL_SECS) or POLL_SECS
+        return self._poll(lambda: self.phase_for(request), secs) or PhaseReply(None)
 
     def phase_for(self, request: PhaseRequest) -> PhaseReply | None:
         """Return what `next_phase` answers, None while there is nothing to say.
@@ -85,7 +86,7 @@ class Chief(Board):
                     self._break(f"worker {request.worker} left it: {request.failure}")
                 self._condition.notify_all()
             if phase is None or not self._may_enter(request, phase):
-                return None
+                return self._probe(request)
             self._here.admitted[request.worker] = request.incarnation
             self._resting.pop(request.worker, None)
             return PhaseReply(phase)
@@ -179,10 +180,17 @@ class Chief(Board):
                 if report.role == "worker":
                     key = self._leasing.key_of(report.id)
                     self._leasing.note_progress(key, report.completed, self._clock.monotonic())
-                    self._intake.decisions += self._detector.observe(report.id, report.unit_secs)
+                    self._observe(report)
                 self.ledger.record_applied(report.applied)
                 self._note_dropped(report.applied, report.dropped)
                 self._condition.notify_all()
+            elif report.role == "worker" and self._is_left_out(report.id):
+                self._observe(report)
+
+    def _observe(self, report: Report) -> None:
+        if found := self._detector.observe(report.id, report.unit_secs):
+            self._intake.decisions += found
+            self._condition.notify_all()
 
     def has_news(self, report: Report) -> bool:
         """Whether the role that reported waits to hear that its phase cannot go on; that it is over has time."""
@@ -243,6 +251,16 @@ class Chief(Board):
             same = self._here.admitted.get(request.worker, request.incarnation) == request.incarnation
             return same and request.worker not in self._here.back
         return self._announced
+
+    def _probe(self, request: PhaseRequest) -> PhaseReply | None:
+        """Return by which unit a worker that is left out measures itself now: one that the others are about at."""
+        if request.rest_secs or not self._announced or self._here.broken or not self._is_left_out(request.worker):
+            return None
+        return PhaseReply(None, probe=min(self.ledger.num_applied, self.ledger.workload - 1))
+
+    def _is_left_out(self, worker: int) -> bool:
+        """Whether a policy has lock-step go on without a live worker; what that measures of itself counts, too."""
+        return worker in self._left_out and self._workers.get(worker) is not None
 
     def _called(
         self, grouping: Grouping, request: LeaseRequest, reply: LeaseReply | None, now: float

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from hybridsync.chief.attendance import Attendance
 from hybridsync.chief.divergence import Divergence
@@ -23,6 +24,21 @@ from hybridsync.telemetry.offsets import ClockOffsets
 
 SERVER_LEASE_SECS = 15.0
 """A server without a sign of life for so long is lost: its loss costs everybody's work since the last commit."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """How workers are held.
+
+    Args:
+      flagged: stragglers, ascending.
+      rates: worker -> units a second, as measured last.
+      threshold: below which one was slow in the last round; None before it.
+    """
+
+    flagged: tuple[int, ...]
+    rates: dict[int, float]
+    threshold: float | None
 
 
 class Known(Waiting):
@@ -85,6 +101,7 @@ class Known(Waiting):
         self._intake = Intake()
         self._fenced: list[tuple[int, int]] = []
         self._preempted = False
+        self._left_out: frozenset[int] = frozenset()
 
     def standings(self) -> dict[tuple[str, int], Standing]:
         """What live roles were in the middle of when they registered, by (role, id)."""
@@ -150,6 +167,12 @@ class Known(Waiting):
         """Workers that are held to be stragglers, ascending."""
         with self._condition:
             return self._detector.flagged
+
+    def judged(self) -> Judged:
+        """How the workers are held, by what they have reported of themselves."""
+        with self._condition:
+            detector = self._detector
+            return Judged(detector.flagged, detector.rates, detector.threshold)
 
     def live_workers(self) -> tuple[int, ...]:
         """Ids of live workers, ascending."""

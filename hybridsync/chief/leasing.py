@@ -142,12 +142,12 @@ class Leasing:
         return MESH if self.path is Path.SYNC else f"worker {worker}"
 
     def rates(self, workers: tuple[int, ...]) -> dict[int, float]:
-        """Return units a second of each worker; under lock-step everybody's share of the mesh."""
+        """Return units a second of each worker; under lock-step a member's share of the mesh, and 0 of all others."""
         rates = {worker: self._rates.get(self.key_of(worker), Rate()).per_sec for worker in workers}
         if self.phase is None or self.path is not Path.SYNC:
             return rates
         shares = dict(zip(self.phase.members, self.phase.deal.shares, strict=True))
-        return {worker: rate * shares.get(worker, 1) / self.phase.num_places for worker, rate in rates.items()}
+        return {worker: rate * shares.get(worker, 0) / self.phase.num_places for worker, rate in rates.items()}
 
     def _is_final(self, phase: Phase) -> bool:
         if self._ended:

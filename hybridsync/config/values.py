@@ -289,6 +289,9 @@ class PolicyConfig:
         momentum: what becomes of it where the plan goes over to asynchrony: it is kept, its slots are zeroed once, or
             its coefficient is divided by the workers, for good or until it has been ramped up again.
         ramp: share of the workload that ramping takes.
+        online: what becomes of lock-step while there are stragglers: "baseline" ignores them, "greedy" trains
+            asynchronously meanwhile, "elastic" goes on without them, "rebalance" deals a step's units out by speed.
+        most_units: of one worker in a lock-step step under "rebalance"; more of them are a larger batch.
         rate: how it grows with the units of an update: "linear", or with their square root.
 
     Raises:
@@ -301,9 +304,27 @@ class PolicyConfig:
     momentum: MomentumVariant = "keep"
     ramp: float = 0.05
     rate: Literal["linear", "sqrt"] = "linear"
+    online: Literal["baseline", "greedy", "elastic", "rebalance"] = "baseline"
+    most_units: int = 4
 
     def __post_init__(self) -> None:
         _check_types(self, "policy.")
+        if self.online != "baseline" and self.detector == "off":
+            raise ConfigError(
+                f"policy.online is {self.online!r}, but policy.detector is 'off': nobody would tell it who is slow; "
+                "choose a detector, or policy.online=baseline"
+            )
+        if self.online == "greedy" and self.momentum != "keep":
+            raise ConfigError(
+                f"policy.online is 'greedy', but policy.momentum is {self.momentum!r}, which acts at the plan's own "
+                "switches alone: use policy.momentum=keep, or policy.online=elastic"
+            )
+        if self.shares and self.online in ("elastic", "rebalance"):
+            raise ConfigError(
+                f"policy.shares are fixed, but policy.online is {self.online!r}, which decides by rates who takes how "
+                "many units of a step: leave one of them out"
+            )
+        _require(self.most_units >= 1, "policy.most_units", "at least 1", self.most_units, "raise it")
         above = all(speed > 0 for speed in self.speeds)
         _require(0 < self.ramp <= 1, "policy.ramp", "above 0 and at most 1", self.ramp, "give a share of the workload")
         _require(above, "policy.speeds", "above 0", self.speeds, "give each worker's speed beside the others")
@@ -314,6 +335,11 @@ class PolicyConfig:
     def detects(self) -> bool:
         """Whether workers are judged."""
         return self.detector != "off"
+
+    @property
+    def deals_several(self) -> bool:
+        """Whether a worker may take several units of a lock-step step."""
+        return self.online == "rebalance" or any(units > 1 for units in self.shares)
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,14 @@ class WorkerRecorder:
             if self._keep_spans:
                 self._spans.append((name, category, started, ended - started, self.epoch.number, 0))
 
+    def probe(self, started: float, ended: float) -> None:
+        """Note a unit that was computed for its seconds alone, by a worker that is left out."""
+        with self._lock:
+            if self._keep_unit_secs:
+                self._unit_secs.append(ended - started)
+            if self._keep_spans:
+                self._spans.append(("probe", BESIDE, started, ended - started, self.epoch.number, 0))
+
     def beside(self, name: str, started: float, ended: float) -> None:
         """Note a transfer that went on beside the training, which did not wait for it meanwhile."""
         with self._lock:

@@ -67,6 +67,11 @@ class Replica:
             self._first_applied = self._last_applied = 0.0
 
     @property
+    def holds(self) -> bool:
+        """Whether there is a state."""
+        return self._state is not None
+
+    @property
     def parameters(self) -> Parameters:
         """The replica's own parameters; only valid until its next update."""
         assert self._state is not None

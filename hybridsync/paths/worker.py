@@ -11,6 +11,7 @@ from hybridsync.clock import Clock
 from hybridsync.errors import PhaseRevoked, RoleLost, StaleEpoch, WaitTimeout
 from hybridsync.messages import PhaseRequest, Standing
 from hybridsync.paths.leases import LeaseStream
+from hybridsync.paths.measuring import Measuring
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.paths.replica import Replica
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
@@ -41,6 +42,7 @@ class WorkerLoop:
       engines: by path.
       replica: what this worker holds at the end of a lock-step phase.
       recorder: carries the incarnation and the current epoch.
+      measuring: what it does while it is left out of lock-step.
     """
 
     def __init__(
@@ -51,9 +53,10 @@ class WorkerLoop:
         replica: Replica,
         recorder: WorkerRecorder,
         clock: Clock,
+        measuring: Measuring,
     ) -> None:
         self._worker, self._chief, self._engines = worker, chief, engines
-        self._replica, self._recorder, self._clock = replica, recorder, clock
+        self._replica, self._recorder, self._clock, self._measuring = replica, recorder, clock, measuring
         self._lock = threading.Lock()
         self._phase: Phase | None = None
         self._inside = False
@@ -113,11 +116,16 @@ class WorkerLoop:
         held = self._replica.held()
         deadline = self._clock.monotonic() + PHASE_DEADLINE_SECS
         while self._clock.monotonic() < deadline:
-            reply = self._chief.next_phase(PhaseRequest(self._worker, self._recorder.incarnation, after, held, failure))
+            who = self._worker, self._recorder.incarnation
+            rest_secs = self._measuring.rest_secs
+            reply = self._chief.next_phase(PhaseRequest(*who, after, held, failure, rest_secs))
             if reply.done:
                 return None
             if reply.phase is not None:
                 return reply.phase
+            if reply.probe >= 0:
+                self._measuring.measure(reply.probe)
+                deadline = self._clock.monotonic() + PHASE_DEADLINE_SECS  # the run goes on without this worker
         raise WaitTimeout(
             f"worker {self._worker} waited {PHASE_DEADLINE_SECS:g} s for the phase after epoch {after}; the chief "
             "answers but announces none"

@@ -28,6 +28,8 @@ from hybridsync.config.values import PolicyConfig
 
 WINDOW = 10
 """Units of a worker that are judged together."""
+SEVERE_ROUNDS = 2
+"""Rounds in a row that make a straggler of who is far slower than the others."""
 PATIENCE = 3
 """A worker that has closed a window waits for the others' through so many of its own reports."""
 
@@ -44,10 +46,14 @@ class Rule(Protocol):
 
     Attributes:
       consecutive: rounds in a row that make a straggler, and that clear it.
+      severe: share of the centre below which SEVERE_ROUNDS rounds in a row make one; 0 for none.
     """
 
     @property
     def consecutive(self) -> int: ...
+
+    @property
+    def severe(self) -> float: ...
 
     def rate(self, secs: Sequence[float]) -> float:
         """Return the units a second of a worker whose last units took `secs`, at least one."""
@@ -69,10 +75,12 @@ class PaperRule:
     Args:
       deviations: k.
       consecutive: windows in a row.
+      severe: see `Rule`; the paper has no such thing.
     """
 
     deviations: float = 1.0
     consecutive: int = 4
+    severe: float = 0.0
 
     def rate(self, secs: Sequence[float]) -> float:
         return len(secs) / math.fsum(secs)
@@ -96,11 +104,14 @@ class RobustRule:
       deviations: k.
       floor: share of the median above which nobody is slow, however little the cluster scatters.
       consecutive: windows in a row.
+      severe: share of the median below which two windows in a row are enough: what costs most is to be told soonest,
+        and with one unit of a hundred three times as long not one window in 10^9 is so slow by chance.
     """
 
     deviations: float = 2.0
     floor: float = 0.9
     consecutive: int = 4
+    severe: float = 0.45
 
     def rate(self, secs: Sequence[float]) -> float:
         ends = len(secs) // 5
@@ -144,15 +155,21 @@ class _Watched:
       secs: of its units since the last round.
       waited: reports of its own since it has closed a window.
       rate: of the last round that it was in, at speed 1; None before one.
+      known: the same, of any phase.
       against: rounds in a row that speak against what is held of it.
+      severe: rounds in a row in which it was far slower than the others.
       flagged: whether it is held to be a straggler.
+      awaited: whether a round waits for its windows; not for those of who is left out and measures itself.
     """
 
     secs: list[float] = field(default_factory=list)
     waited: int = 0
     rate: float | None = None
+    known: float | None = None
     against: int = 0
+    severe: int = 0
     flagged: bool = False
+    awaited: bool = True
 
     @property
     def num_windows(self) -> int:
@@ -172,17 +189,27 @@ class Detector:
     Args:
       rule: says who is slow.
       speeds: worker -> how many times as fast as the others it is known to be, where devices differ; 1 where absent.
+
+    Attributes:
+      threshold: units a second, at speed 1, below which the last round held a worker for slow; None before one.
     """
 
     def __init__(self, rule: Rule | None = None, speeds: Mapping[int, float] | None = None) -> None:
         self.rule: Rule = rule or RobustRule()
         self._speeds = dict(speeds or {})
         self._watched: dict[int, _Watched] = {}
+        self.threshold: float | None = None
 
     @property
     def flagged(self) -> tuple[int, ...]:
         """Who is held to be a straggler, ascending."""
         return tuple(sorted(worker for worker, watched in self._watched.items() if watched.flagged))
+
+    @property
+    def rates(self) -> dict[int, float]:
+        """Units a second of each worker, as it was measured last; ascending ids, without those never measured."""
+        known = ((worker, self._watched[worker].known) for worker in sorted(self._watched))
+        return {worker: rate * self._speeds.get(worker, 1.0) for worker, rate in known if rate is not None}
 
     def forget(self, worker: int) -> None:
         """Let go of a worker that is gone; who takes its place begins anew."""
@@ -192,12 +219,14 @@ class Detector:
         """Begin to measure anew where units cost something else than before, in another phase; what is held stays.
 
         Args:
-          workers: that are expected to report.
+          workers: that are expected to report; a round waits for none of the others.
         """
-        for worker in workers:
+        expected = set(workers)
+        for worker in sorted(expected):
             self._watched.setdefault(worker, _Watched())
-        for watched in self._watched.values():
+        for worker, watched in self._watched.items():
             watched.secs, watched.waited, watched.rate = [], 0, None
+            watched.awaited = worker in expected
 
     def observe(self, worker: int, secs: Iterable[float]) -> list[Decision]:
         """Take what a worker reports, which may be nothing; return what it is decided by, in order.
@@ -214,9 +243,11 @@ class Detector:
             return []
         watched.waited += 1
         ready = {other: each for other, each in self._watched.items() if each.num_windows}
-        if len(ready) < len(self._watched) and watched.waited <= PATIENCE:
+        late = [other for other, each in self._watched.items() if each.awaited and other not in ready]
+        if late and watched.waited <= PATIENCE:
             return []
-        num_rounds = min(each.num_windows for each in ready.values())
+        awaited = [each.num_windows for each in ready.values() if each.awaited]
+        num_rounds = min(awaited or [each.num_windows for each in ready.values()])
         decisions = [found for i in range(num_rounds) for found in self._round(ready, i, num_rounds)]
         for each in ready.values():
             del each.secs[: each.num_windows * WINDOW]
@@ -224,12 +255,15 @@ class Detector:
         return decisions
 
     def _round(self, ready: Mapping[int, _Watched], index: int, num_rounds: int) -> list[Decision]:
+        ready = {worker: watched for worker, watched in ready.items() if watched.take(index, num_rounds)}
         for worker, watched in ready.items():
-            watched.rate = self.rule.rate(watched.take(index, num_rounds)) / self._speeds.get(worker, 1.0)
+            rate = self.rule.rate(watched.take(index, num_rounds)) / self._speeds.get(worker, 1.0)
+            watched.rate = watched.known = rate
         rates = [watched.rate for _, watched in sorted(self._watched.items()) if watched.rate is not None]
         if len(rates) < 2:
             return []
         level = self.rule.level(rates)
+        self.threshold = level.threshold
         found = (self._judge(worker, watched, level, len(rates)) for worker, watched in sorted(ready.items()))
         return [decision for decision in found if decision is not None]
 
@@ -237,7 +271,9 @@ class Detector:
         assert watched.rate is not None
         slow = watched.rate < level.threshold
         watched.against = watched.against + 1 if slow != watched.flagged else 0
-        if watched.against < self.rule.consecutive:
+        watched.severe = watched.severe + 1 if watched.rate < self.rule.severe * level.centre else 0
+        is_severe = not watched.flagged and watched.severe >= SEVERE_ROUNDS
+        if watched.against < self.rule.consecutive and not (slow and is_severe):
             return None
         rounds, watched.against, watched.flagged = watched.against, 0, slow
         speed = self._speeds.get(worker, 1.0)

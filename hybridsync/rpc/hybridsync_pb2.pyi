@@ -219,26 +219,30 @@ class Capture(_message.Message):
     def __init__(self, capture_id: _Optional[int] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., applied: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., num_bytes: _Optional[int] = ..., first_applied: _Optional[float] = ..., last_applied: _Optional[float] = ...) -> None: ...
 
 class PhaseRequest(_message.Message):
-    __slots__ = ("worker", "incarnation", "after", "held", "failure")
+    __slots__ = ("worker", "incarnation", "after", "held", "failure", "rest_secs")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    REST_SECS_FIELD_NUMBER: _ClassVar[int]
     worker: int
     incarnation: int
     after: Epoch
     held: Held
     failure: str
-    def __init__(self, worker: _Optional[int] = ..., incarnation: _Optional[int] = ..., after: _Optional[_Union[Epoch, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., failure: _Optional[str] = ...) -> None: ...
+    rest_secs: float
+    def __init__(self, worker: _Optional[int] = ..., incarnation: _Optional[int] = ..., after: _Optional[_Union[Epoch, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., failure: _Optional[str] = ..., rest_secs: _Optional[float] = ...) -> None: ...
 
 class PhaseReply(_message.Message):
-    __slots__ = ("phase", "done")
+    __slots__ = ("phase", "done", "probe")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
+    PROBE_FIELD_NUMBER: _ClassVar[int]
     phase: Phase
     done: bool
-    def __init__(self, phase: _Optional[_Union[Phase, _Mapping]] = ..., done: _Optional[bool] = ...) -> None: ...
+    probe: int
+    def __init__(self, phase: _Optional[_Union[Phase, _Mapping]] = ..., done: _Optional[bool] = ..., probe: _Optional[int] = ...) -> None: ...
 
 class LeaseRequest(_message.Message):
     __slots__ = ("worker", "incarnation", "epoch", "known", "completed", "at_once", "wanted")

@@ -156,7 +156,7 @@ def _manage(
     manager = Manager(
         run,
         chief,
-        Start(capture, bound, opening.reason, opening.epoch, opening.committed),
+        Start(capture, bound, opening.reason, opening.epoch, opening.committed, opening.detours),
         servers=servers,
         holder_at=holder_at,
         epochs=opening.epochs,

@@ -26,6 +26,7 @@ from hybridsync.opening import Opening, start_capture
 from hybridsync.paths.collective import Collective, Rendezvous
 from hybridsync.paths.emulation import Emulation
 from hybridsync.paths.group import GroupEngine
+from hybridsync.paths.measuring import Measuring
 from hybridsync.paths.mixer import Mixer, ThreadMixer
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.paths.replica import Replica
@@ -157,7 +158,7 @@ class InProcess:
         manager = Manager(
             replace(run, config=replace(run.config, servers=1)),  # threads share the one store
             self.chief,
-            Start(capture, CHIEF, opening.reason, opening.epoch, opening.committed),
+            Start(capture, CHIEF, opening.reason, opening.epoch, opening.committed, opening.detours),
             servers=lambda: {SERVER: self._primary},
             holder_at=self._at,
             epochs=opening.epochs,
@@ -216,7 +217,9 @@ class InProcess:
                 logs=run.config.telemetry.apply_log,
             ),
         }
-        loop = self._loops[worker] = WorkerLoop(worker, self.chief, engines, self._replica, recorder, self._clock)
+        measuring = Measuring(worker, self._programs, self._replica, recorder, emulation)
+        loop = WorkerLoop(worker, self.chief, engines, self._replica, recorder, self._clock, measuring)
+        self._loops[worker] = loop
         loop.run()
 
     def _worker_ended(self, worker: Future) -> None:

@@ -17,6 +17,7 @@ from hybridsync.errors import EXIT_FAILED, HybridSyncError
 from hybridsync.messages import Hello, ReportReply
 from hybridsync.paths.emulation import Emulation
 from hybridsync.paths.group import GroupEngine
+from hybridsync.paths.measuring import Measuring
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.paths.remote import RemoteLink
 from hybridsync.paths.replica import Replica
@@ -81,7 +82,7 @@ def run_worker(spec: RoleSpec, make_run: Callable[[], Run], at_unit: Callable[[i
     programs = run.programs(donate_parameters=True)
     flat = FlatContributions(programs.contribution_layout)
     flats = FlatParts(programs.state)
-    warm_up(programs, several=bool(run.config.policy.shares))
+    warm_up(programs, several=run.config.policy.deals_several)
     if spec.life == 0:  # its members meet when a phase names it: nobody waits here for one that has died
         world.mesh(range(num_workers), 0).compile(flat.num_floats, flat.num_ints)
         if any(stage.path is Path.GROUP for stage in run.stages):
@@ -125,7 +126,8 @@ def run_worker(spec: RoleSpec, make_run: Callable[[], Run], at_unit: Callable[[i
                 logs=run.config.telemetry.apply_log,
             ),
         }
-        loop = WorkerLoop(spec.role_id, chief, engines, replica, recorder, clock)
+        measuring = Measuring(spec.role_id, programs, replica, recorder, emulation)
+        loop = WorkerLoop(spec.role_id, chief, engines, replica, recorder, clock, measuring)
         recorder.incarnation = chief.register().incarnation
 
         def heard(epoch: Epoch, reply: ReportReply) -> None:

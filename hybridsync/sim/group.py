@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hybridsync.errors import HybridSyncError
 from hybridsync.messages import NON_FINITE, WAITING, AppliedUnit, GroupReply, GroupRequest, LeaseReply
 from hybridsync.plan import Phase
-from hybridsync.sim.worker import PENDING, ReplicaEngine, Worker
+from hybridsync.sim.sync import ReplicaEngine
+from hybridsync.sim.worker import PENDING, Worker
 
 if TYPE_CHECKING:
     from hybridsync.sim.world import World

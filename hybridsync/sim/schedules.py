@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from random import Random
 
+from hybridsync.policies.online import PLANNED, Action, Choice, Dealt, Instead, View, Without
 from hybridsync.sim.cluster import Chaos, Cluster, Costs, Death, Device, Join, Link, Partition, Pause, Role, Scenario
 
 PLANS = (
@@ -28,6 +29,29 @@ def plans_of(name: str) -> tuple[str, ...]:
     return name, f"bsp:40%,{name}", f"{name}:50%,asp", f"{name}:30%,bsp:20%,{name}", f"{name}:40%,{name}"
 
 
+@dataclass(frozen=True)
+class Restless:
+    """An online policy that leaves out anybody, detours, or deals a step out anyhow, for no reason but its seed.
+
+    It changes its mind at once.
+
+    Args:
+      seed: of what it wants.
+      every: units of lock-step for which it wants the same.
+    """
+
+    seed: int
+    every: int = 6
+    name: str = "restless"
+
+    def decide(self, view: View) -> Choice:
+        random = Random(f"{self.seed} {view.units_left // self.every}")
+        out = tuple(worker for worker in view.live if random.random() < 0.4)
+        dealt = Dealt(tuple((worker, 1 + worker % 3) for worker in view.live))
+        whims: tuple[Action, ...] = (PLANNED, Without(out) if out else PLANNED, Instead(view.detour), dealt)
+        return Choice(random.choice(whims), "it likes to")
+
+
 CALM_SECS = 8.0
 """Until then anything may fail."""
 
@@ -41,6 +65,7 @@ class Schedule:
       plan, workers, servers, units: of the run.
       unfit: units whose contribution is no finite number.
       scenario: what happens.
+      online: whether a restless policy changes members and protocols besides.
     """
 
     seed: int
@@ -50,13 +75,17 @@ class Schedule:
     units: int
     unfit: frozenset[int]
     scenario: Scenario
+    online: bool = False
 
 
-def draw(seed: int, plans: tuple[str, ...] = PLANS) -> Schedule:
-    """Return the schedule of `seed`, with one of `plans`: all else is the same, whatever they are."""
+def draw(seed: int, plans: tuple[str, ...] = PLANS, *, online: bool = False) -> Schedule:
+    """Return the schedule of `seed`, with one of `plans`: all else is the same, whatever they are.
+
+    With a restless policy there are more units: it is asked only when a phase is known to go on.
+    """
     random = Random(seed)
     workers, servers = random.randint(1, 4), random.choice((1, 1, 2))
-    units = random.randint(20, 60)
+    units = random.randint(20, 60) * (6 if online else 1)
 
     def when() -> float:
         return random.uniform(0.0, CALM_SECS * random.random())
@@ -100,4 +129,4 @@ def draw(seed: int, plans: tuple[str, ...] = PLANS) -> Schedule:
         preempt_secs=when() if one_in(6) else math.inf,
     )
     unfit = frozenset(unit for unit in range(2 * units) if one_in(12)) if one_in(5) else frozenset()
-    return Schedule(seed, random.choice(plans), workers, servers, units, unfit, scenario)
+    return Schedule(seed, random.choice(plans), workers, servers, units, unfit, scenario, online)

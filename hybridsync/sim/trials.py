@@ -14,7 +14,7 @@ from hybridsync.sim.arithmetic import Counting
 from hybridsync.sim.checks import SIZES, Checks, Violation
 from hybridsync.sim.home import Workdir
 from hybridsync.sim.loop import Loop, VirtualClock
-from hybridsync.sim.schedules import Schedule
+from hybridsync.sim.schedules import Restless, Schedule
 from hybridsync.sim.world import World
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary
@@ -86,6 +86,7 @@ def try_schedule(
             watch=checks,
             tick_secs=TICK_SECS,
             workdir=workdir,
+            policy=Restless(schedule.seed) if schedule.online else None,
         )
         loop.at(END_SECS, _never_ends, world, checks)
         how = _live(world, checks)

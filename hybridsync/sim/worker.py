@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
 
 from hybridsync import protocols
-from hybridsync.errors import HybridSyncError, PhaseRevoked, RoleLost, StaleIncarnation, WaitTimeout
+from hybridsync.errors import HybridSyncError, PhaseRevoked, StaleIncarnation
 from hybridsync.messages import (
-    NON_FINITE,
-    WAITING,
     Capture,
     Held,
     LeaseReply,
@@ -21,11 +20,12 @@ from hybridsync.messages import (
     Standing,
 )
 from hybridsync.paths.allotment import Allotment
+from hybridsync.paths.measuring import rest_after
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.protocols.base import Effect
 from hybridsync.sim.network import Insisting
-from hybridsync.sim.process import TRY_SECS, Process, is_lost
+from hybridsync.sim.process import Process
 from hybridsync.sim.replica import Replica
 from hybridsync.sim.server import Server
 
@@ -53,6 +53,7 @@ class Worker(Process):
         self.unit = -1
         self.num_units = 0
         self._phase: Phase | None = None
+        self._waits: PhaseRequest | None = None
         self._engine: Engine | None = None
 
     def registered(self) -> None:
@@ -91,18 +92,47 @@ class Worker(Process):
         self._next(self._phase.epoch, failure)
 
     def _next(self, after: Epoch, failure: str) -> None:
-        request = PhaseRequest(self.id, self.incarnation, after, self.replica.held(), failure)
+        self._waits = PhaseRequest(self.id, self.incarnation, after, self.replica.held(), failure)
+        self._ask(self._waits)
+
+    def _ask(self, request: PhaseRequest) -> None:
         self.call("next_phase", lambda: self.world.phase_for(request), self._told)
 
     def _told(self, reply: PhaseReply | HybridSyncError) -> None:
         if isinstance(reply, HybridSyncError) or reply.done:
             self.leave()
             return
-        assert reply.phase is not None
-        self._phase = phase = reply.phase
+        if reply.phase is None:
+            self.world.loop.after(self.unit_secs(reply.probe), self._measured, self._waits, self.world.loop.now)
+            return
+        self._phase, self._waits = reply.phase, None
+        phase = reply.phase
         self.recorder.enter(phase.epoch, not protocols.parse(phase.spec).awaits_workers)
         self._engine = self.world.engine_of(self, phase)
         self._engine.begin()
+
+    # --- while it is left out ---
+
+    def unit_secs(self, unit: int) -> float:
+        """Return how long this worker's device takes for `unit`, beginning now."""
+        world = self.world
+        secs = world.network.cluster.device(self.id).draw(self.num_units, world.random)
+        self.num_units += 1
+        return secs if not world.slow else world.slowed(self.id, unit, secs)
+
+    def _measured(self, waits: PhaseRequest, started: float) -> None:
+        """Note what a unit for nothing took, and rest, ready to be called back."""
+        if self.halted(self._measured, waits, started):
+            return
+        now = self.world.loop.now
+        self.recorder.probe(started, now)
+        rest_secs = rest_after(now - started)
+        self._ask(replace(waits, rest_secs=rest_secs))
+        self.world.loop.after(rest_secs, self._rested, waits)
+
+    def _rested(self, waits: PhaseRequest) -> None:
+        if not self.halted(self._rested, waits) and self._waits is waits:  # else it was called back meanwhile
+            self._ask(waits)
 
     def capture(self, epoch: Epoch, final: bool) -> Capture:
         """Keep a copy of the replica (see `HolderPort.capture`)."""
@@ -131,7 +161,6 @@ class Engine:
         self._wanted = 0
         self._at_once = self.protocol.awaits_workers
         self._over = False
-        self._device = self.world.network.cluster.device(worker.id)
 
     def begin(self) -> None:
         """Take part in the phase."""
@@ -234,10 +263,7 @@ class Engine:
 
     def compute_secs(self, unit: int) -> float:
         """Return how long this worker's device takes for `unit`, beginning now."""
-        worker, world = self.worker, self.world
-        secs = self._device.draw(worker.num_units, world.random)
-        worker.num_units += 1
-        return secs if not world.slow else world.slowed(worker.id, unit, secs)
+        return self.worker.unit_secs(unit)
 
 
 class ServerEngine(Engine):
@@ -334,130 +360,3 @@ class ServerEngine(Engine):
             if world.watches:
                 world.watch.pushed(push, answer)
         self.resume((answer.sequence, parameters))
-
-
-class ReplicaEngine(Engine):
-    """A worker that holds the state itself."""
-
-    def begin(self) -> None:
-        replica, world = self.worker.replica, self.world
-        secs = world.transfer_secs if replica.lacks(self.phase) else 0.0
-        world.loop.after(secs, self._enter, world.loop.now)
-
-    def _enter(self, began: float) -> None:
-        if self._stale(self._enter, began):
-            return
-        try:
-            self.worker.replica.enter(self.phase)
-        except HybridSyncError as error:
-            if isinstance(error, (RoleLost, WaitTimeout)) and not is_lost(error, self.world.loop.now - began):
-                self.world.loop.after(TRY_SECS, self._enter, began)
-                return
-            self._program.close()
-            self._end(f"{type(error).__name__}: {error}")
-            return
-        self.recorder.stamps = self.worker.replica.stamps
-        self.entered()
-
-    def entered(self) -> None:
-        """Begin the program: the replica is here."""
-        self.resume(None)
-
-
-class SyncEngine(ReplicaEngine):
-    """The SYNC path."""
-
-    def __init__(self, worker: Worker, phase: Phase) -> None:
-        super().__init__(worker, phase)
-        self._index, self._deal = phase.members.index(worker.id), phase.deal
-        self._places = self._deal.places(self._index)
-        self._units: Units = ()
-        self._to_compute: list[int] = []
-        self._total: Any = None
-        self._unfit: list[str] = []
-        self._began = 0.0
-        self._meeting = self.world.meeting(phase)
-
-    def Lease(self, effect: Any) -> Any:
-        return self.take(self._deal.num_places)
-
-    def taken(self, units: tuple[int, ...]) -> Any:
-        self._units, self._began = units, self.world.loop.now
-        return tuple(units[place] for place in self._places if place < len(units)) if units else None
-
-    def Compute(self, effect: Any) -> Any:
-        self._unfit, self._total, self._to_compute = [], None, [*effect.units]
-        return self._compute_next()
-
-    def _compute_next(self) -> Any:
-        """Begin the next unit of the step; without any left, return what this member contributes."""
-        world = self.world
-        if not self._to_compute:
-            return world.arithmetic.zero if self._total is None else self._total
-        unit = self._to_compute.pop(0)
-        self.worker.unit, self.recorder.doing = unit, "compute"
-        parameters = world.arithmetic.parameters(self.worker.replica.state)
-        gradient = world.arithmetic.gradient(parameters, unit)
-        world.loop.after(self.compute_secs(unit), self._computed, gradient, world.loop.now)
-        return PENDING
-
-    def _computed(self, gradient: Any, started: float) -> None:
-        if self._stale(self._computed, gradient, started):
-            return
-        world, self.worker.unit = self.world, -1
-        self.recorder.compute("sync", started, world.loop.now, world.arithmetic.loss(gradient))
-        found = world.arithmetic.non_finite(gradient)
-        self._unfit.append(f"{NON_FINITE}: {found}" if found else "")
-        if not found:
-            before = self._total
-            self._total = gradient if before is None else world.arithmetic.sum((before, gradient))
-        result = self._compute_next()
-        if result is not PENDING:
-            self.resume(result)
-
-    def Average(self, effect: Any) -> Any:
-        self.recorder.doing = WAITING
-        started = self.world.loop.now
-        reasons = (*self._unfit, *[""] * (self._deal.num_rounds - len(self._unfit)))
-        self._meeting.deliver(
-            self._index, effect.gradient, reasons, self.worker, lambda total: self._averaged(total, started)
-        )
-        return PENDING
-
-    def _averaged(self, total: Any, started: float) -> None:
-        if self._stale(self._averaged, total, started):
-            return
-        self.recorder.wait("average", "sync", started, self.world.loop.now)
-        self.recorder.doing = ""
-        self.resume(total)
-
-    def LocalUpdate(self, effect: Any) -> Any:
-        replica, total = self.worker.replica, effect.mean
-        units, slots, dropped = self._outcome(total.reasons)
-        factor = self.protocol.rate(len(units), len(self.phase.members))
-        state = total.applied_to(replica.state, units=len(units), factor=factor) if units else replica.state
-        secs = self.world.network.cluster.costs.update_secs
-        self.world.loop.after(secs, self._updated, state, factor, units, slots, dropped)
-        return PENDING
-
-    def _outcome(self, told: tuple[tuple[str, ...], ...]) -> tuple[Units, Units, tuple[tuple[int, str], ...]]:
-        """Return the step's units that are in the total, in which of its places, and what was dropped and why."""
-        if not any(map(any, told)):
-            return self._units, (), ()
-        reasons = self._deal.by_place(told)
-        kept = [(slot, unit) for slot, unit in enumerate(self._units) if not reasons[slot]]
-        dropped = tuple((unit, reasons[slot]) for slot, unit in enumerate(self._units) if reasons[slot])
-        return tuple(unit for _, unit in kept), tuple(slot for slot, _ in kept), dropped
-
-    def _updated(
-        self, state: Any, factor: float, units: Units, slots: Units, dropped: tuple[tuple[int, str], ...]
-    ) -> None:
-        if self._stale(self._updated, state, factor, units, slots, dropped):
-            return
-        worker = self.worker
-        worker.replica.update(units, state, factor, slots, tuple(unit for unit, _ in dropped))
-        if self._index == 0:  # one member speaks for the mesh, so that what it says keeps the order of the steps
-            self.recorder.settled(units, dropped)
-        self.recorder.completed = self.allotment.position
-        self.recorder.step(self._began, self.world.loop.now, len(units))
-        self.resume(None)

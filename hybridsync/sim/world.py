@@ -28,6 +28,7 @@ from hybridsync.messages import (
     Report,
 )
 from hybridsync.plan import Epoch, Phase
+from hybridsync.policies.online import Policy
 from hybridsync.policies.stragglers import detector_of
 from hybridsync.ports import Epochs
 from hybridsync.protocols.base import Path
@@ -42,7 +43,8 @@ from hybridsync.sim.meeting import Meeting
 from hybridsync.sim.network import Network
 from hybridsync.sim.process import Process
 from hybridsync.sim.stepping import LocalEngine
-from hybridsync.sim.worker import Engine, ServerEngine, SyncEngine, Worker
+from hybridsync.sim.sync import SyncEngine
+from hybridsync.sim.worker import Engine, ServerEngine, Worker
 from hybridsync.switching.manager import Manager
 from hybridsync.switching.recovery import Start
 from hybridsync.telemetry.recorder import Recorder
@@ -137,6 +139,7 @@ class World:
       tick_secs: how often the manager looks after what nobody tells it of.
       evaluator: (state, capture) -> what the task measures; None measures nothing.
       workdir: what an earlier world of this run has left; None is a run that begins.
+      policy: what is done about stragglers in lock-step; None takes the configuration's.
     """
 
     def __init__(
@@ -155,6 +158,7 @@ class World:
         tick_secs: float = 0.05,
         evaluator: Any = None,
         workdir: Workdir | None = None,
+        policy: Policy | None = None,
     ) -> None:
         config = run.config
         scenario.check(config.workers, config.servers)
@@ -180,7 +184,7 @@ class World:
         self._averages: dict[tuple[Epoch, int], GroupAverage] = {}
         self._due = math.inf
         self._evaluator = evaluator
-        self._recorder, self._tick_secs = recorder, tick_secs
+        self._recorder, self._tick_secs, self._policy = recorder, tick_secs, policy
         self.num_chiefs = 0
         self.hosts = Hosts(self)
         self._open_chief(restarted=False)
@@ -189,6 +193,7 @@ class World:
         """Start a chief from what the workdir holds, as its process does."""
         run, config, workdir, size = self.run_, self.run_.config, self.workdir, self.arithmetic.sizes.state
         committed = bool(workdir.commits)
+        detours = tuple(map(tuple, workdir.commits[-1].run["detours"])) if committed else ()
         ledger, held, state = workdir.open(config.workload, self.arithmetic.start(), alive=restarted)
         held = replace(held, fingerprint=self.arithmetic.fingerprint(state))
         capture = Capture(1, held, ledger.applied().ranges(), ledger.dropped().ranges(), size, 0.0, 0.0)
@@ -213,7 +218,7 @@ class World:
         self.manager = Manager(
             run,
             self.chief,
-            Start(capture, self.home, "resume" if committed else "start", held.epoch.number, committed),
+            Start(capture, self.home, "resume" if committed else "start", held.epoch.number, committed, detours),
             servers=self._servers,
             holder_at=self.holder,
             epochs=workdir.epochs,
@@ -224,6 +229,7 @@ class World:
             forget=workdir.forget,
             restarted=restarted,
             tick_secs=self._tick_secs,
+            policy=self._policy,
         )
 
     def end_chief(self, back_secs: float | None) -> ChiefKilled:

@@ -7,7 +7,7 @@ r"""The order of a phase change, as a state machine without IO: DRAIN, CAPTURE, 
 
 A run starts, and resumes, in RESERVE: the starting state is already captured. A phase that loses somebody breaks at
 whatever stage it is: GATHER finds the newest state that someone holds, and an epoch is entered from it as after any
-capture. A regroup (members joined) is a begin that nobody has to commit.
+capture. A regroup (members joined, or a policy leaves some out) is a begin that nobody has to commit.
 
 What the machine guarantees: leases stop before the state is captured; an epoch is durable before anybody hears of
 it; two epochs are never active; a switch begins only when the last one is committed.
@@ -89,7 +89,9 @@ class Drained:
 
 @dataclass(frozen=True)
 class Captured:
-    """A holder keeps a consistent copy of the state."""
+    """A holder keeps a consistent copy of the state; `last` when all the work is done in it."""
+
+    last: bool = False
 
 
 @dataclass(frozen=True)
@@ -172,8 +174,10 @@ def advance(state: Switching, event: Event) -> tuple[Switching, tuple[Command, .
             assert not state.committing, "a state is captured live for a commit of its own"
             waiting = (Command.AWAIT_COMMIT,) if state.begin_waits else ()
             return replace(state, committing=True), (Command.COMMIT, *waiting)
-        case Captured():
+        case Captured(last):
             _expect(state, Step.CAPTURE, event)
+            if last:  # what was to be changed came too late: this is the end
+                state = replace(state, last=True, commits=True)
             if not state.commits:
                 return replace(state, step=Step.RESERVE), (Command.RESERVE,)
             state = replace(state, committing=True)

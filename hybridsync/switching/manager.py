@@ -14,7 +14,7 @@ from hybridsync.clock import Clock
 from hybridsync.errors import CheckpointError, HybridSyncError, PhaseBroken, Preempted
 from hybridsync.messages import Capture
 from hybridsync.plan import Epoch, Phase
-from hybridsync.policies.shares import of_members
+from hybridsync.policies.online import Policy, policy_of
 from hybridsync.ports import Epochs, HolderPort, ServerPort
 from hybridsync.protocols.base import Path
 from hybridsync.run import Run
@@ -24,8 +24,9 @@ from hybridsync.switching.commits import Commit, Commits
 from hybridsync.switching.machine import Command, Step
 from hybridsync.switching.pace import SILENT_SHARE, Pace
 from hybridsync.switching.recovery import GATHER_SECS, GONE, UNREACHED, Keeper, Reach, Recovery, Start, give_up
-from hybridsync.switching.reporter import Reporter, StageTimes
+from hybridsync.switching.reporter import SWITCHED, Reporter, StageTimes
 from hybridsync.switching.saving import Saving
+from hybridsync.switching.steering import Steering
 from hybridsync.switching.worlds import Worlds, check_replicas
 from hybridsync.telemetry.summary import Summary
 
@@ -56,6 +57,7 @@ class Manager:
       restarted: another manager took the run to where it is; roles may be in the middle of a phase.
       num_devices: local devices of each worker, among which a mesh chooses.
       tick_secs: how often a phase is looked after that nobody tells anything of.
+      policy: what is done about stragglers in lock-step; None takes the configuration's.
       clock: for stage times and deadlines.
     """
 
@@ -78,6 +80,7 @@ class Manager:
         restarted: bool = False,
         num_devices: int = NUM_DEVICES,
         tick_secs: float = TICK_SECS,
+        policy: Policy | None = None,
     ) -> None:
         self._run, self._chief, self._start = run, chief, start
         self._servers, self._holder_at, self._epochs = servers, holder_at, epochs
@@ -87,14 +90,16 @@ class Manager:
         self._pace = Pace(chief, run.config.drain_secs, clock, reporter.note, threads=threads)
         gather_secs = START_DEADLINE_SECS if threads else GATHER_SECS
         submitted = start.capture if start.committed else None
-        self._saving = Saving(run, chief, committer, reporter, clock, submitted)
+        policy = policy or policy_of(run.config.policy)
+        self._steering = steering = Steering(run, chief, reporter, policy, clock, start.detours)
+        self._saving = Saving(
+            run, chief, committer, reporter, clock, submitted, lambda units: steering.course.told(units)
+        )
         await_newer = partial(self._saving.await_newer, tick=self._tick)
         self._recovery = Recovery(chief, holder_at, keeper, start.source, clock, await_newer, gather_secs)
         self._worlds = Worlds(chief, keeper, start.source, holder_at, renew, reporter.renewed, num_devices)
-        self._ends = run.plan.ends(run.config.workload)
         self._capture, self._source = start.capture, start.source
         self._phase: Phase | None = None
-        self._before: Phase | None = None
         self._epoch: Epoch | None = None
         self._path = Path.SYNC
         self._times = StageTimes()
@@ -183,6 +188,7 @@ class Manager:
         served = [s for (role, _), s in standings.items() if role == "server" and s.phase.epoch == phase.epoch]
         whole = self._path is Path.SERVER and len(served) == len(phase.servers) and all(s.open for s in served)
         self._chief.adopt(phase, self._path, "" if whole else "the chief was restarted")
+        self._steering.adopt(phase, self._path)
         self._reporter.continues(phase)
         for members, lane in self._reporter.meshes_used():
             self._worlds.used(members, lane)
@@ -215,15 +221,16 @@ class Manager:
     def _watch(self) -> machine.Event:
         """Let the phase run until something is due."""
         assert self._phase is not None
+        is_over = partial(self._pace.is_over, self._phase, self._path)
         while True:
-            over = self._chief.watch(self._is_over, self._tick_secs)
+            over = self._chief.watch(is_over, self._tick_secs)
             self._tick()
             if self._saving.done:
                 return self._committed()
             if over or self._chief.preempted:
                 self._unit_secs = self._pace.unit_secs(self._phase)
                 last = self._chief.preempted or self._phase.end_units >= self._run.config.workload
-                if self._is_short() and not self._chief.preempted:
+                if self._pace.is_short(self._phase, self._path) and not self._chief.preempted:
                     self._reason = "dropped"
                     return machine.Regroup()
                 self._reason = "planned"
@@ -232,9 +239,10 @@ class Manager:
                 self._pace.check(self._phase)
             if self._chief.stamps()[0]:
                 self._num_broken = 0
-            if self._has_joined():
-                self._reason = "join"
-                return machine.Regroup()
+            if (leaves := self._steering.look(self._phase)) is not None:
+                self._unit_secs = self._pace.unit_secs(self._phase)
+                event, self._reason = leaves
+                return event
             if self._saving.is_due(self._phase):
                 return machine.Checkpoint()
 
@@ -243,7 +251,7 @@ class Manager:
         started = self._clock.monotonic()
         self._chief.close_leases()
         limit = self._pace.step_limit_secs(self._phase)
-        while not self._path.is_served and not self._chief.wait_until(self._is_drained, TICK_SECS):
+        while not self._path.is_served and not self._chief.wait_until(self._pace.is_drained, TICK_SECS):
             self._tick()
             if self._chief.broken:
                 raise self._chief.as_broken()
@@ -252,7 +260,7 @@ class Manager:
                 self._pace.give_up(self._chief.stuck(SILENT_SHARE * limit), why)  # the others wait for those in a step
         self._times = StageTimes()
         self._note_stage("drain", started)
-        if ended := not self._path.is_served and self._units_reached() >= self._phase.end_units:
+        if ended := not self._path.is_served and self._pace.units_reached() >= self._phase.end_units:
             self._reason = "planned"
         return machine.Drained(ended, last=self._phase.end_units >= self._run.config.workload)
 
@@ -267,7 +275,7 @@ class Manager:
         self._evaluate = capture.held.units >= self._run.config.workload or not self._chief.preempted
         self._saving.training.clear()
         self._note_stage("capture", started)
-        return machine.Captured()
+        return machine.Captured(last=capture.held.units >= self._run.config.workload)
 
     def _capture_live(self) -> machine.Event:
         self._evaluate = self._saving.take_evaluation()
@@ -354,48 +362,52 @@ class Manager:
         assert self._epoch is not None
         started = self._clock.monotonic()
         units = self._capture.held.units
-        index = next(i for i, end in enumerate(self._ends) if end > units)
-        protocol = self._run.stages[index]
-        self._arrivals.await_needed(protocol.path)
+        leg = self._steering.settle(units)
+        path = protocols.parse(leg.spec).path
+        self._arrivals.await_needed(path)
         self._reporter.tick()
-        members, lane, fixed = tuple(range(self._run.config.workers)), 0, self._run.config.policy.shares
-        if not protocol.path.is_served:
-            members, lane = self._worlds.mesh(protocol.path) or self._renew_world(protocol.path)
+        members, lane = tuple(range(self._run.config.workers)), 0
+        if not path.is_served:
+            members, lane = self._worlds.mesh(self._steering.members(), path) or self._renew_world(path)
         phase = Phase(
             epoch=self._epoch,
-            spec=self._run.plan.stages[index].spec,
+            spec=leg.spec,
             members=members,
             lane=lane,
-            end_units=self._ends[index],
+            end_units=leg.end_units,
             applied=self._capture.applied,
             dropped=self._chief.ledger.all_dropped(self._capture.applied, self._capture.dropped),
             sequence=self._capture.held.sequence,
             source=self._source,
             capture_id=self._capture.capture_id,
             fingerprint=self._capture.held.fingerprint,
-            servers=tuple(self._servers()) if protocol.path is Path.SERVER else (),
+            servers=tuple(self._servers()) if path is Path.SERVER else (),
             reason=self._reason,
-            shares=of_members(fixed, members) if protocol.path is Path.SYNC else (),
+            shares=self._steering.shares(members) if path is Path.SYNC else (),
         )
-        self._before, self._phase, self._path = self._phase, phase, protocol.path
-        if protocol.path is Path.SERVER:
+        before, self._phase, self._path = self._phase, phase, path
+        if path is Path.SERVER:
             with Reach(self._chief, f"a server could not enter epoch {phase.epoch}"):
                 for server in self._servers().values():
                     server.enter(phase)
-        self._chief.announce(phase, protocol.path)
+        self._chief.announce(phase, path, self._steering.left_out(phase))
         self._pace.begin()
         self._reporter.entered(phase, units, self._why)
         self._why = ""
         self._note_stage("enter", started)
-        if self._before is not None and phase.reason == "planned":
-            self._reporter.switching(self._before, phase, self._capture, self._times, self._unit_secs)
+        if before is not None and phase.reason in SWITCHED:
+            usual = self._steering.step_secs(phase) if phase.reason == "policy" else 0.0
+            unit_secs = self._unit_secs / before.deal.num_rounds  # of those of a step, one is waited for
+            unit_secs = usual if usual and phase.shares else min(unit_secs, usual or unit_secs)
+            commits = before.spec != phase.spec or phase.reason == "planned"
+            self._reporter.switching(before, phase, self._capture, self._times, unit_secs, commits)
         return machine.Entered()
 
     def _renew_world(self, path: Path) -> Mesh:
         self._capture, self._source = self._worlds.renew(self._capture, self._source)
         self._take_losses()
         self._arrivals.await_all()
-        mesh = self._worlds.mesh(path)
+        mesh = self._worlds.mesh(self._steering.members(), path)
         assert mesh is not None, "a new world has meshes"
         return mesh
 
@@ -420,31 +432,6 @@ class Manager:
         if lost:
             self._worlds.lose()
         return lost
-
-    def _has_joined(self) -> bool:
-        """Whether a lock-step phase goes on without a worker that is here by now."""
-        assert self._phase is not None
-        if self._path.is_served or not self._chief.stamps()[0] or self._reporter.switch_pending:
-            return False
-        return bool(set(self._chief.live_workers()) - set(self._phase.members))
-
-    def _is_drained(self) -> bool:
-        return not self._chief.missing_drained() or bool(self._chief.broken)
-
-    def _is_over(self) -> bool:
-        assert self._phase is not None
-        if self._path is Path.SYNC:
-            return len(self._chief.drained()) == len(self._phase.members)
-        return self._chief.num_applied >= self._phase.end_units
-
-    def _is_short(self) -> bool:
-        """Whether a lock-step phase has ended with units dropped, so that its stage goes on with fresh ones."""
-        assert self._phase is not None
-        return self._path is Path.SYNC and 0 <= self._units_reached() < self._phase.end_units
-
-    def _units_reached(self) -> int:
-        """The units that members hold who have come back; -1 where none has."""
-        return max((held.units for held in self._chief.drained().values() if held is not None), default=-1)
 
     def _note_stage(self, stage: str, started: float) -> None:
         ended = self._clock.monotonic()

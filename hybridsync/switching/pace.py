@@ -52,6 +52,24 @@ class Pace:
         rate = math.fsum(self._board.worker_rates().values())
         return phase.num_places / rate if rate else 0.0
 
+    def is_over(self, phase: Phase, path: Path) -> bool:
+        """Whether a phase has come to its end: in lock-step, whether everybody has come back from it."""
+        if path is Path.SYNC:
+            return len(self._board.drained()) == len(phase.members)
+        return self._board.num_applied >= phase.end_units
+
+    def is_short(self, phase: Phase, path: Path) -> bool:
+        """Whether a lock-step phase has ended with units dropped, so that its stage goes on with fresh ones."""
+        return path is Path.SYNC and 0 <= self.units_reached() < phase.end_units
+
+    def is_drained(self) -> bool:
+        """Whether everybody has come back from a lock-step phase, or it has broken."""
+        return not self._board.missing_drained() or bool(self._board.broken)
+
+    def units_reached(self) -> int:
+        """Return the units that members hold who have come back; -1 where none has."""
+        return max((held.units for held in self._board.drained().values() if held is not None), default=-1)
+
     def limit_secs(self, unit_secs: float) -> float:
         """Return how long a step may take of which one usually takes `unit_secs`."""
         return max(self._stuck_secs, STEPS * unit_secs)

@@ -14,6 +14,7 @@ from hybridsync.messages import Capture
 from hybridsync.plan import Phase
 from hybridsync.ports import HolderPort, ReaderPort
 from hybridsync.protocols.base import Path
+from hybridsync.units import Range
 
 GATHER_SECS = 2.0
 """The shortest time that a worker's process has to come back from a broken phase, once it was told."""
@@ -28,13 +29,14 @@ UNREACHED = (RoleLost, StaleEpoch, WaitTimeout)
 
 @dataclass(frozen=True)
 class Start:
-    """Where a phase begins: a captured state, who holds it, and why."""
+    """Where a run begins: a captured state, who holds it, and why; and the detours from its plan so far."""
 
     capture: Capture
     source: str
     reason: str
     epoch: int
     committed: bool
+    detours: tuple[Range, ...] = ()
 
 
 class Keeper(Protocol):

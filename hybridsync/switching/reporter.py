@@ -10,6 +10,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from hybridsync import protocols
 from hybridsync.chief.board import Board
 from hybridsync.chief.intake import Intake
 from hybridsync.clock import Clock
@@ -27,13 +28,18 @@ from hybridsync.telemetry.summary import Summary, Units, write_summary
 Hook = Callable[[Metrics], None]
 
 
+SWITCHED = ("planned", "policy")
+"""Why a phase is entered by a switch: the others follow a loss, a join or a start."""
+
+
 @dataclass
 class PendingSwitch:
-    """A switch whose stall and commit are not both known yet."""
+    """A switch whose stall and commit are not both known yet; a change of members alone is not committed."""
 
     fields: dict[str, Any]
     last_applied: float
     unit_secs: float
+    commits: bool = True
     commit_secs: float | None = None
     stall_secs: float | None = None
 
@@ -70,7 +76,7 @@ def lost_switches(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "commit_secs": next((commit["secs"] for commit in commits if commit["units"] >= after["units"]), None),
         }
         for before, after in itertools.pairwise(entered)
-        if after["reason"] == "planned" and (after["protocol"], after["units"], after["fingerprint"]) not in told
+        if after["reason"] in SWITCHED and (after["protocol"], after["units"], after["fingerprint"]) not in told
     ]
 
 
@@ -137,7 +143,7 @@ class Reporter:
     def entered(self, phase: Phase, units: int, why: str = "") -> None:
         """Write that `phase` was announced, and why the one before it broke, if it did."""
         self._phase, self._over = phase, False
-        protocol = self._protocol(phase)
+        protocol = protocols.parse(phase.spec)
         per_update = sum(phase.shares) or protocol.units_per_update(len(phase.members))
         self.event(
             "phase_entered",
@@ -207,8 +213,10 @@ class Reporter:
             self.event("rollback", to_units=capture.held.units, rolled_back=rolled_back)
             self.note(f"{rolled_back:,} units after the last commit were lost and are done again")
 
-    def switching(self, before: Phase, after: Phase, capture: Capture, times: StageTimes, unit_secs: float) -> None:
-        """Note a switch; its event follows when the stall and the commit are known."""
+    def switching(
+        self, before: Phase, after: Phase, capture: Capture, times: StageTimes, unit_secs: float, commits: bool = True
+    ) -> None:
+        """Note a switch; its event follows when the stall is known, and the commit where it has one."""
         fields = {
             "from": before.spec,
             "to": after.spec,
@@ -217,16 +225,28 @@ class Reporter:
             "fingerprint": capture.held.fingerprint,
             **{f"{stage}_secs": times.secs[stage] for stage in ("drain", "capture", "reserve", "enter")},
         }
-        self._pending.append(PendingSwitch(fields, capture.last_applied, unit_secs))
+        self._pending.append(PendingSwitch(fields, capture.last_applied, unit_secs, commits))
 
     def committed(self, commit: Commit) -> None:
         """Write that a state is durable."""
         if commit.bytes:
             self.event("checkpoint", units=commit.units, bytes=commit.bytes, secs=commit.secs)
         for pending in self._pending:  # more than one where a switch's own commit failed: the next one covers it
-            if pending.commit_secs is None:
+            if pending.commits and pending.commit_secs is None:
                 pending.commit_secs = commit.secs
         self._finish_switch()
+
+    def decided(self, **numbers: Any) -> None:
+        """Write what the online policy has decided, and show it."""
+        self.event("policy_decided", **numbers)
+        slow = ", ".join(f"{worker}" for worker in numbers["workers"]) or "none"
+        saved = f"; {numbers['saved_secs']:.3g} s for {numbers['cost_secs']:.3g} s" if numbers["cost_secs"] else ""
+        self.note(f"{numbers['policy']}: {numbers['action']}, {numbers['why']} (stragglers: {slow}{saved})")
+
+    def stalls(self, *, same_protocol: bool) -> tuple[float, ...]:
+        """Return for how long each switch has kept the run from training: those of members alone, or of protocols."""
+        told = (each["stall_secs"] for each in self._switches if (each["from"] == each["to"]) == same_protocol)
+        return tuple(secs for secs in told if secs is not None)
 
     def not_durable(self, units: int, why: str) -> None:
         """Say that the state at `units` could not be saved, and that training goes on."""
@@ -353,7 +373,7 @@ class Reporter:
             if pending.stall_secs is None and first:
                 stall = first - pending.last_applied - pending.unit_secs if pending.last_applied else 0.0
                 pending.stall_secs = max(0.0, stall)
-            if pending.stall_secs is not None and pending.commit_secs is not None:
+            if pending.stall_secs is not None and (pending.commit_secs is not None or not pending.commits):
                 known = {
                     "compile_secs": self._compile_secs,
                     "commit_secs": pending.commit_secs,
@@ -410,10 +430,7 @@ class Reporter:
 
     def _learning_rate(self, units: int) -> float:
         assert self._phase is not None
-        protocol = self._protocol(self._phase)
+        protocol = protocols.parse(self._phase.spec)
         workers = len(self._phase.members)
         factor = protocol.rate(sum(self._phase.shares) or protocol.units_per_update(workers), workers)
         return float(self._run.optimizer.rate(jnp.int32(units) * self._run.config.unit_size)) * factor
-
-    def _protocol(self, phase: Phase):
-        return next(p for s, p in zip(self._run.plan.stages, self._run.stages, strict=True) if s.spec == phase.spec)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any
 
@@ -18,6 +18,7 @@ from hybridsync.run import Run
 from hybridsync.switching.arrivals import TICK_SECS
 from hybridsync.switching.commits import COMMIT_DEADLINE_SECS, Commit, Commits, result_of
 from hybridsync.switching.reporter import Reporter
+from hybridsync.units import Range
 
 
 class Saving:
@@ -30,6 +31,7 @@ class Saving:
       reporter: is told of evaluations.
       clock: for deadlines.
       submitted: a capture that is durable already, None if none is.
+      detours: units applied -> the detours from the plan up to there, which are stored.
 
     Attributes:
       submitted: the capture that was handed to the committer last; None if that came to nothing.
@@ -37,10 +39,18 @@ class Saving:
     """
 
     def __init__(
-        self, run: Run, board: Board, committer: Commits, reporter: Reporter, clock: Clock, submitted: Capture | None
+        self,
+        run: Run,
+        board: Board,
+        committer: Commits,
+        reporter: Reporter,
+        clock: Clock,
+        submitted: Capture | None,
+        detours: Callable[[int], Iterable[Range]] = lambda units: (),
     ) -> None:
         self._run, self._board, self._committer = run, board, committer
         self._reporter, self._clock, self.submitted = reporter, clock, submitted
+        self._detours = detours
         self.training = threading.Event()
         self.training.set()
         self._commit: Future[Commit] | None = None
@@ -68,6 +78,7 @@ class Saving:
             "sequence": capture.held.sequence,
             "fingerprint": capture.held.fingerprint,
             "seconds": self._reporter.seconds(),
+            "detours": [list(detour) for detour in self._detours(capture.held.units)],
         }
         ledger = self._board.ledger.to_json(capture.applied, capture.dropped)
         self._commit, evaluation = self._committer.submit(

@@ -42,9 +42,9 @@ class Worlds:
         self._renew, self._tell, self._num_devices = renew, tell, num_devices
         self._meshes = Meshes(num_devices)
 
-    def mesh(self, path: Path) -> Mesh | None:
-        """Return the mesh of the next phase: everybody who is live, and a lane; None when the world is used up."""
-        return self._meshes.next(self._board.live_workers(), grouped=path is Path.GROUP)
+    def mesh(self, members: tuple[int, ...], path: Path) -> Mesh | None:
+        """Return the mesh of the next phase: `members`, ascending ids, and a lane; None when the world is used up."""
+        return self._meshes.next(members, grouped=path is Path.GROUP)
 
     def used(self, members: tuple[int, ...], lane: int) -> None:
         """Count a mesh as dead that an earlier chief has chosen in this world."""

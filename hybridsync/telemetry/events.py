@@ -27,6 +27,10 @@ FIELDS: dict[str, tuple[str, ...]] = {
     ),
     "straggler_flagged": ("worker", "rate", "threshold"),
     "straggler_cleared": ("worker", "rate", "threshold"),
+    "policy_decided": (
+        "policy", "action", "workers", "rates", "threshold", "why",
+        "expected_secs", "saved_secs", "cost_secs", "units_left",
+    ),
     "worker_joined": (),
     "worker_left": (),
     "world_renewed": ("why",),

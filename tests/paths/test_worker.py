@@ -66,6 +66,23 @@ class Replica:
         return self.state
 
 
+class Measuring:
+    """Takes a second for each unit, and rests three."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock, self.rests_until = clock, 0.0
+        self.measured: list[tuple[int, float]] = []
+
+    @property
+    def rest_secs(self) -> float:
+        return max(0.0, self.rests_until - self.clock.monotonic())
+
+    def measure(self, unit: int) -> None:
+        self.measured.append((unit, self.clock.monotonic()))
+        self.clock.advance(1.0)
+        self.rests_until = self.clock.monotonic() + 3.0
+
+
 class Worker:
     def __init__(self, *phases: Phase | None) -> None:
         self.chief, self.clock, self.replica = Chief(*phases), ManualClock(), Replica()
@@ -74,7 +91,9 @@ class Worker:
         self.recorder.incarnation = 5
         replica: Any = self.replica
         engines = {Path.SYNC: self.sync, Path.SERVER: self.server}
-        self.loop = WorkerLoop(2, self.chief, engines, replica, self.recorder, self.clock)
+        self.measuring = Measuring(self.clock)
+        measuring: Any = self.measuring
+        self.loop = WorkerLoop(2, self.chief, engines, replica, self.recorder, self.clock, measuring)
 
     def stream_of(self, phase: Phase) -> LeaseStream:
         stream = LeaseStream(self.chief, 2, 5, phase, self.clock, ahead=None)
@@ -167,6 +186,26 @@ def test_the_units_of_an_earlier_phase_are_not_told_under_the_name_of_the_next()
     worker.server.act = take_units
     worker.loop.run()
     assert told == [Standing(following, True)]
+
+
+def test_a_worker_that_is_left_out_measures_itself_when_it_is_told_and_says_how_long_it_rests():
+    worker = Worker(SECOND)
+    answers = [7, -1, -1, 8]
+    announce = worker.chief.next_phase
+
+    def next_phase(request: PhaseRequest) -> PhaseReply:
+        if not answers:
+            return announce(request)
+        worker.chief.requests.append(request)
+        worker.clock.advance(min(request.rest_secs, 2.0))
+        return PhaseReply(None, probe=answers.pop(0))
+
+    worker.chief.next_phase = next_phase
+    began = worker.clock.monotonic()
+    worker.loop.run()
+    assert [(unit, at - began) for unit, at in worker.measuring.measured] == [(7, 0.0), (8, 4.0)]
+    assert [request.rest_secs for request in worker.chief.requests] == [0.0, 3.0, 1.0, 0.0, 3.0, 3.0]
+    assert worker.server.ran == [SECOND]
 
 
 def test_a_chief_that_never_announces_anything_is_not_asked_for_ever(monkeypatch):

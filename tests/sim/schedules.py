@@ -41,9 +41,9 @@ def runs() -> Callable[[Schedule], Run]:
     return run_of(Run(config, tally.task(config), tally.optimizer(config), None))
 
 
-def try_seed(seed: int, plans: tuple[str, ...] = PLANS) -> Outcome:
+def try_seed(seed: int, plans: tuple[str, ...] = PLANS, online: bool = False) -> Outcome:
     """Run the schedule of a seed and check it."""
-    return try_schedule(draw(seed, plans), runs())
+    return try_schedule(draw(seed, plans, online=online), runs())
 
 
 class Story:
@@ -67,9 +67,9 @@ class Story:
         print(f"{clock.monotonic():9.3f}  {text}")
 
 
-def tell(seed: int, plans: tuple[str, ...], command: str) -> bool:
+def tell(seed: int, plans: tuple[str, ...], command: str, online: bool = False) -> bool:
     """Show the story of a seed; returns whether everything held."""
-    schedule = draw(seed, plans)
+    schedule = draw(seed, plans, online=online)
     print(schedule)
     try:
         print(try_schedule(schedule, runs(), Story().recorder))
@@ -86,23 +86,26 @@ def main(arguments: list[str]) -> int:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--protocol", default="", help="as in a plan: draws among plans of it, with the seeds' faults")
     which.add_argument("--groups", action="store_true", help="draw plans with group protocols")
+    parser.add_argument("--online", action="store_true", help="with a policy that changes members and protocols")
     options = parser.parse_args(arguments)
     plans, command = PLANS, COMMAND
     if options.groups:
         plans, command = GROUP_PLANS, COMMAND + " --groups"
     elif options.protocol:
         plans, command = plans_of(options.protocol), f"{COMMAND} --protocol={options.protocol}"
+    if options.online:
+        command += " --online"
     if options.seeds == 1:
-        return 0 if tell(options.seed, plans, command) else 1
-    return try_all(range(options.seed, options.seed + options.seeds), plans, command)
+        return 0 if tell(options.seed, plans, command, options.online) else 1
+    return try_all(range(options.seed, options.seed + options.seeds), plans, command, options.online)
 
 
-def try_all(seeds: range, plans: tuple[str, ...], command: str) -> int:
+def try_all(seeds: range, plans: tuple[str, ...], command: str, online: bool = False) -> int:
     """Try every seed, whatever becomes of one; what failed is told at once, and again at the end."""
     failed, sums = list[str](), Counter[str]()
     for tried, seed in enumerate(seeds, start=1):
         try:
-            outcome = try_seed(seed, plans)
+            outcome = try_seed(seed, plans, online)
         except BREAKS as error:
             failed.append(f"seed {seed}: {type(error).__name__}: {error}\nagain: {command.format(seed)}")
             print(failed[-1], flush=True)

@@ -51,3 +51,37 @@ def test_workers_are_judged_by_a_unit_whatever_their_share(shares):
 
     assert stragglers(told(shares, workload=2600)[1]) == []
     assert stragglers(told(shares, SLOW, workload=2600)[1]) == [("straggler_flagged", 2)]
+
+
+def rebalanced(*slow: Slow, online: Any = "rebalance", workload: int = 4000) -> tuple[float, list[dict[str, Any]]]:
+    """Return the seconds of a run of eight workers under an online policy, and its events."""
+    run = tally_run("bsp", workload=workload, workers=8)
+    run = dataclasses.replace(run, config=dataclasses.replace(run.config, policy=PolicyConfig(online=online)))
+    file = io.StringIO()
+    cluster = Cluster(devices=(Device(UNIT_SECS, 0.05),))
+    result = simulate(run, Scenario(cluster=cluster, slow=slow), events=file)
+    return result.summary.seconds, [json.loads(line) for line in file.getvalue().splitlines()]
+
+
+def shares_entered(events: list[dict[str, Any]]) -> list[list[int]]:
+    return [event.get("shares", []) for event in events if event["kind"] == "phase_entered"]
+
+
+def test_a_straggler_is_rebalanced_once_and_the_run_is_as_much_faster_as_its_shares_say():
+    plain, _ = rebalanced(Slow(7, factor=3.0), online="baseline")
+    seconds, events = rebalanced(Slow(7, factor=3.0))
+    assert shares_entered(events) == [[], [3] * 7 + [1]]
+    assert {tuple(event["members"]) for event in events if event["kind"] == "phase_entered"} == {tuple(range(8))}
+    assert plain / seconds > 0.85 * 2.75, "the time to detect it is part of so short a run"
+    (decided,) = [event for event in events if event["kind"] == "policy_decided"]
+    assert (decided["policy"], decided["workers"]) == ("rebalance", [7])
+    assert decided["action"] == "a step of 3 for [0, 1, 2, 3, 4, 5, 6], 1 for [7]"
+
+
+def test_one_that_is_slow_for_a_while_gets_its_equal_share_back():
+    _, events = rebalanced(Slow(7, factor=3.0, start_secs=3.0, stop_secs=12.0))
+    assert shares_entered(events) == [[], [3] * 7 + [1], []]
+
+
+def test_a_healthy_cluster_is_left_alone():
+    assert shares_entered(rebalanced()[1]) == [[]]

@@ -58,6 +58,9 @@ STORIES: dict[str, list[Event]] = {
         *UNDER_WAY, Regroup(), Drained(ended=True), Captured(), Reserved(2), Entered(), Committed(),
     ],
     "a regroup that finds the run at its end": [*UNDER_WAY, Regroup(), Drained(True, True), Captured(), Committed()],
+    "a policy's switch whose last capture has all the work in it is the end": [
+        *UNDER_WAY, Begin(), Drained(), Captured(last=True), Committed(),
+    ],
     "a regroup waits for a periodic save": [*SAVING, Regroup(), Committed(), Drained(), Captured()],
     "the phase breaks while it runs": [*UNDER_WAY, Broken(), Gathered(), Reserved(2), Entered()],
     "it breaks while it drains": [*UNDER_WAY, Begin(), Broken(), Gathered(), Reserved(2), Entered()],

@@ -23,6 +23,7 @@ PROMISED = {
     "straggler_cleared": "worker rate threshold",
     "worker_joined": "",
     "worker_left": "",
+    "policy_decided": "policy action workers rates threshold why expected_secs saved_secs cost_secs units_left",
     "rollback": "to_units rolled_back",
     "evaluation": "examples accuracy loss",
     "checkpoint": "units bytes secs",

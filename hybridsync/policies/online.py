@@ -1,0 +1,366 @@
+"""What a run does about stragglers while it trains in lock-step: Sync-Switch's online policies. Pure.
+
+    >>> view = View(
+    ...     now=12.0, units_left=4000, live=(0, 1, 2, 3), slow={3: 10.0}, rates={0: 20.0, 1: 20.0, 2: 20.0, 3: 5.0}
+    ... )
+    >>> Baseline().decide(view).action, Elastic().decide(view).action, Greedy().decide(view).action
+    (AsPlanned(), Without(workers=(3,)), Instead(spec='asp'))
+
+A policy says how a lock-step stage is to be carried out from now on, and who asks carries out the difference to what
+holds. It decides by numbers that were measured in this run; the two that it may have to guess, what a switch costs and
+how long a straggler stays one, have the priors below.
+
+- *baseline* ignores stragglers.
+- *greedy* goes to asynchrony, and back to lock-step when nobody is a straggler any more, until the lock-step share is
+  done. It stays where it would not save what the two switches cost, so that it stays whenever the episode is expected
+  to be shorter than they are.
+- *elastic* leaves the stragglers out: lock-step goes on with n - k members, n - k units an update, and the rate of so
+  many. They come back at the planned switch to asynchrony, or earlier when they are well.
+- *rebalance* keeps everybody and deals a step's units out in proportion to speed: more units an update, and the rate of
+  so many (see `hybridsync.policies.shares`).
+
+Lock-step with members M does |M| * min rate units a second, asynchrony the sum of the rates, and lock-step by shares c
+sum(c) units in max(c / rate) seconds.
+
+Source: Sync-Switch, ICDCS 2021, section IV, reconstruction; the guard of greedy, what elastic weighs and rebalance are
+ours.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from hybridsync.config.values import PolicyConfig
+from hybridsync.policies.shares import MOST, shares, units_per_sec
+
+SWITCH_SECS = 0.5
+"""What a switch is taken to cost before this run has made one like it."""
+EPISODE_SECS = 20.0
+"""How long a straggler is taken to stay one before this run has seen one recover."""
+MARGIN = 0.05
+"""Other members have to do more units a second by this share: measured rates scatter."""
+ALIKE = 0.1
+"""Rates of healthy workers scatter by this share of their median at the most, where their devices are alike."""
+SMALLER = 2 / 3
+"""A step of so many of the units is worth a change that makes nothing faster."""
+
+
+@dataclass(frozen=True)
+class AsPlanned:
+    """Lock-step of everybody who lives."""
+
+    @property
+    def name(self) -> str:
+        """For events and messages."""
+        return "as planned"
+
+
+@dataclass(frozen=True)
+class Without:
+    """Lock-step of the others: `workers`, ascending, are left out, and measure themselves meanwhile."""
+
+    workers: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """For events and messages."""
+        return f"without workers {list(self.workers)}"
+
+
+@dataclass(frozen=True)
+class Instead:
+    """Another protocol for a while, as written in a plan; the units of lock-step that are left are done later."""
+
+    spec: str
+
+    @property
+    def name(self) -> str:
+        """For events and messages."""
+        return f"{self.spec} instead"
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """Lock-step of everybody who lives, with several units of a step for some: (worker, units) of those it names.
+
+    Who is not named, because it came later, takes one.
+    """
+
+    units: tuple[tuple[int, int], ...]
+
+    @property
+    def name(self) -> str:
+        """For events and messages."""
+        by_units = {units: [worker for worker, each in self.units if each == units] for _, units in self.units}
+        return "a step of " + ", ".join(f"{units} for {by_units[units]}" for units in sorted(by_units, reverse=True))
+
+    def of(self, workers: Iterable[int]) -> tuple[int, ...]:
+        """Return the units of each of `workers`."""
+        units = dict(self.units)
+        return tuple(units.get(worker, 1) for worker in workers)
+
+
+Action = AsPlanned | Without | Instead | Dealt
+PLANNED = AsPlanned()
+
+
+@dataclass(frozen=True)
+class View:
+    """What a policy sees.
+
+    Args:
+      now: seconds of the clock that `slow` is told in.
+      units_left: units of the stage that lock-step has still to do.
+      live: workers that could take part, ascending.
+      slow: stragglers -> since when they are held to be.
+      rates: worker -> units a second that it does by itself, as it was measured last; those that were.
+      holds: how the stage is carried out now.
+      detour: the asynchronous protocol that could take the place of lock-step.
+      switch_secs: seconds that each change of protocol, or for elastic of members and for rebalance of shares, has
+        cost in this run, in order.
+      episodes: seconds of each stretch in which there was a straggler, from its flag to the last one's clearing.
+    """
+
+    now: float
+    units_left: int
+    live: tuple[int, ...]
+    slow: Mapping[int, float]
+    rates: Mapping[int, float]
+    holds: Action = PLANNED
+    detour: str = "asp"
+    switch_secs: tuple[float, ...] = ()
+    episodes: tuple[float, ...] = ()
+
+    @property
+    def cost_secs(self) -> float:
+        """What one switch is expected to cost."""
+        return statistics.fmean(self.switch_secs) if self.switch_secs else SWITCH_SECS
+
+    def rate(self, worker: int) -> float:
+        """Return a worker's rate; the median of the others' where it was not measured yet, 0 where nobody's was."""
+        return self.rates.get(worker) or statistics.median(self.rates.values() or (0.0,))
+
+    def lock_step_rate(self, members: Iterable[int]) -> float:
+        """Return the units a second that lock-step of `members` does."""
+        rates = [self.rate(worker) for worker in members]
+        return len(rates) * min(rates, default=0.0)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a policy decides, and the numbers that it rests on.
+
+    Args:
+      action: how the stage is carried out from now on.
+      why: in words; "" where there was nothing to decide.
+      expected_secs: how much longer the straggler is expected to stay one, where that counts.
+      saved_secs: what `action`, or what was weighed and not done, is expected to save.
+      cost_secs: what the switches for it are expected to cost.
+    """
+
+    action: Action
+    why: str = ""
+    expected_secs: float | None = None
+    saved_secs: float = 0.0
+    cost_secs: float = 0.0
+
+
+class Policy(Protocol):
+    """Decides how a lock-step stage is carried out.
+
+    Attributes:
+      name: as the configuration names it.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def decide(self, view: View) -> Choice:
+        """Return what is to be done from now on; asked again and again."""
+        ...
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """Ignores stragglers."""
+
+    name: str = "baseline"
+
+    def decide(self, view: View) -> Choice:
+        return Choice(PLANNED)
+
+
+@dataclass(frozen=True)
+class Greedy:
+    """Asynchronous as long as somebody is a straggler, if that saves more than it costs.
+
+    An episode is expected to last as long as this run's did in the mean, and one that has outlived that to go on for as
+    long as it has lasted. Of that time, and of what the stage would still take, it saves the share that asynchrony is
+    faster by.
+
+    Args:
+      prior_secs: what an episode is expected to last before one has ended.
+    """
+
+    prior_secs: float = EPISODE_SECS
+    name: str = "greedy"
+
+    def decide(self, view: View) -> Choice:
+        away = isinstance(view.holds, Instead)
+        slow = {worker: since for worker, since in view.slow.items() if worker in view.live}
+        if not slow:
+            return Choice(PLANNED, "no straggler is left" if away else "")
+        if away:
+            return Choice(view.holds)
+        lock_step, alone = view.lock_step_rate(view.live), math.fsum(map(view.rate, view.live))
+        if not lock_step:
+            return Choice(PLANNED)
+        age = view.now - min(slow.values())
+        mean = statistics.fmean(view.episodes) if view.episodes else self.prior_secs
+        expected = max(mean - age, age)
+        saved = min(expected, view.units_left / lock_step) * (1.0 - lock_step / alone)
+        numbers = (expected, saved, 2 * view.cost_secs)
+        if saved <= 2 * view.cost_secs:
+            return Choice(PLANNED, "two switches would cost more than asynchrony saves", *numbers)
+        return Choice(Instead(view.detour), "asynchrony saves more than two switches cost", *numbers)
+
+
+@dataclass(frozen=True)
+class Elastic:
+    """Lock-step of those who get done soonest with what is left of it, the change of members included.
+
+    Only stragglers are left out, the slowest first, and only where the others do more units a second without them by
+    `margin`. Who is left out stays so until it is no straggler any more: one good measure is not to call it back. The
+    planned switch, at which everybody comes back, is made anyway and costs nothing here.
+
+    Args:
+      margin: share by which other members must be faster.
+    """
+
+    margin: float = MARGIN
+    name: str = "elastic"
+
+    def decide(self, view: View) -> Choice:
+        left_out = view.holds.workers if isinstance(view.holds, Without) else ()
+        out_now = tuple(worker for worker in left_out if worker in view.live)
+        here = _others(view.live, out_now)
+        if not here:  # everybody else is gone
+            return Choice(PLANNED, "nobody else is left")
+        stays = [worker for worker in out_now if worker in view.slow]
+        slow = sorted((view.rate(worker), worker) for worker in view.slow if worker in here)
+        ways = [tuple(sorted((*stays, *(worker for _, worker in slow[:count])))) for count in range(len(slow) + 1)]
+        fastest = max(ways, key=lambda out: (view.lock_step_rate(_others(view.live, out)), -len(out)))
+        now, then = view.lock_step_rate(here), view.lock_step_rate(_others(view.live, fastest))
+        if fastest == out_now or not now or not then:
+            return Choice(_without(out_now))
+        saved = view.units_left * (1.0 / now - 1.0 / then)
+        comes = sorted(set(out_now) - set(fastest))
+        if then <= (1.0 + self.margin) * now or saved <= view.cost_secs:
+            why = "the change would cost more than it saves" if saved <= view.cost_secs else "little would be faster"
+            return Choice(_without(out_now), why, saved_secs=saved, cost_secs=view.cost_secs)
+        why = f"workers {comes} are well" if comes and not set(fastest) - set(out_now) else "the others are faster"
+        return Choice(_without(fastest), why, saved_secs=saved, cost_secs=view.cost_secs)
+
+
+@dataclass(frozen=True)
+class Rebalance:
+    """Lock-step of everybody, each with as many units of a step as it gets done while the slowest does its own.
+
+    Nobody is dealt more than one while there is no straggler: measured rates scatter. While there is one, the shares
+    follow the rates wherever that is faster by `margin`, and saves more than a change of shares costs; or wherever as
+    fast a step is much smaller, because a larger batch is the price of it. Every member has at least one unit, by which
+    it goes on measuring itself.
+
+    Args:
+      most: units of one member in a step.
+      margin: share by which other shares must be faster.
+    """
+
+    most: int = MOST
+    margin: float = MARGIN
+    name: str = "rebalance"
+
+    def decide(self, view: View) -> Choice:
+        holds = view.holds if isinstance(view.holds, Dealt) else PLANNED
+        if not any(worker in view.live for worker in view.slow):
+            return Choice(PLANNED, "no straggler is left" if holds != PLANNED else "")
+        rates = self._rates(view)
+        if not all(rates):
+            return Choice(holds)
+        secs, ones = [1.0 / rate for rate in rates], (1,) * len(rates)
+        held = holds.of(view.live) if isinstance(holds, Dealt) else ones
+        fit = shares(secs, self.most, least=1) or ones
+        if fit == held:
+            return Choice(holds)
+        now, then = units_per_sec(held, secs), units_per_sec(fit, secs)
+        saved = view.units_left * (1.0 / now - 1.0 / then)
+        numbers = {"saved_secs": saved, "cost_secs": view.cost_secs}
+        dealt = Dealt(tuple(zip(view.live, fit, strict=True))) if fit != ones else PLANNED
+        if sum(fit) <= SMALLER * sum(held) and then >= now:
+            return Choice(dealt, "a smaller step is as fast", **numbers)
+        if then <= (1.0 + self.margin) * now:
+            return Choice(holds, "other shares would hardly be faster", **numbers)
+        if saved <= view.cost_secs:
+            return Choice(holds, "other shares would cost more than they save", **numbers)
+        return Choice(dealt, "units in proportion to speed are faster", **numbers)
+
+    @staticmethod
+    def _rates(view: View) -> list[float]:
+        """Return the rates of the live: who is well and about as fast as the others who are counts as just as fast."""
+        well = [view.rate(worker) for worker in view.live if worker not in view.slow]
+        median = statistics.median(well or (0.0,))
+
+        def rate(worker: int) -> float:
+            own = view.rate(worker)
+            return median if worker not in view.slow and abs(own - median) <= ALIKE * median else own
+
+        return [rate(worker) for worker in view.live]
+
+
+def _others(live: tuple[int, ...], out: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(worker for worker in live if worker not in out)
+
+
+def _without(workers: tuple[int, ...]) -> Action:
+    return Without(workers) if workers else PLANNED
+
+
+@dataclass
+class Episodes:
+    """Follows who is a straggler since when, and how long there was one.
+
+    An episode's ends are both told late, by as many windows, so that its length is about right.
+
+    >>> episodes = Episodes()
+    >>> for now, flagged in ((1.0, (3,)), (2.0, (1, 3)), (4.0, (1,)), (6.0, ())):
+    ...     episodes.note(flagged, now)
+    >>> episodes.slow, episodes.lengths
+    ({}, (5.0,))
+    """
+
+    slow: dict[int, float] = field(default_factory=dict)
+    lengths: tuple[float, ...] = ()
+    _began: float | None = None
+
+    def note(self, flagged: Iterable[int], now: float) -> None:
+        """Take in who is held to be a straggler now."""
+        self.slow = {worker: self.slow.get(worker, now) for worker in flagged}
+        if self.slow and self._began is None:
+            self._began = now
+        if not self.slow and self._began is not None:
+            self.lengths, self._began = (*self.lengths, now - self._began), None
+
+
+def policy_of(config: PolicyConfig) -> Policy:
+    """Return the policy that a configuration names."""
+    policies: dict[str, Policy] = {
+        "baseline": Baseline(),
+        "greedy": Greedy(),
+        "elastic": Elastic(),
+        "rebalance": Rebalance(config.most_units),
+    }
+    return policies[config.online]
