@@ -1,11 +1,14 @@
 """A worker that is left out of lock-step measures itself, so that it is known when it is well again.
 
 It computes the gradient of a unit that is not its own, as a member would, and throws it away: only the seconds count.
-Between two of them it rests, so that DUTY of its time goes there at most.
+Between two of them it rests, so that DUTY of its time goes there, but for a burst at first and when it
+seems to be well.
 """
 
 from __future__ import annotations
 
+import statistics
+from collections import deque
 from typing import Any
 
 import jax
@@ -17,16 +20,36 @@ from hybridsync.paths.replica import Replica
 from hybridsync.step import Programs
 
 DUTY = 0.25
-"""Share of the time of who is left out that measuring takes: others may share its processor, and it is not alone."""
+"""Share of the time of who is left out that measuring takes: others may share its processor."""
+BURST = 50
+"""So many measures follow one another at first, and when they become better: four windows are to be full soon."""
+BETTER = 0.9
+"""Share of the seconds that it took a worker while it was slow, below which it may be well."""
+RECENT = 3
+"""Measures whose median counts for what it takes: one that took long by chance is nothing."""
 
 
-def rest_after(secs: float) -> float:
-    """Return for how long to rest after a measure that took `secs`.
+class Rhythm:
+    """For how long a worker rests between two measures of itself.
 
-    >>> rest_after(0.1)
-    0.30000000000000004
+    >>> rhythm = Rhythm()
+    >>> [rhythm.rest_secs(0.2) for _ in range(BURST + 2)][-3:], rhythm.rest_secs(0.1), rhythm.rest_secs(0.25)
+    ([0.0, 0.6000000000000001, 0.6000000000000001], 0.0, 0.75)
     """
-    return secs * (1.0 / DUTY - 1.0)
+
+    def __init__(self) -> None:
+        self._recent: deque[float] = deque(maxlen=RECENT)
+        self._slow_secs = 0.0
+        self._count = self._in_a_row = 0
+
+    def rest_secs(self, secs: float) -> float:
+        """Return for how long to rest after a measure that took `secs`."""
+        self._recent.append(secs)
+        self._slow_secs = max(self._slow_secs, statistics.median(self._recent))
+        self._in_a_row = self._in_a_row + 1 if secs < BETTER * self._slow_secs else 0
+        self._count += 1
+        goes_on = self._count <= BURST or 0 < self._in_a_row <= BURST
+        return 0.0 if goes_on else secs * (1.0 / DUTY - 1.0)
 
 
 class Measuring:
@@ -45,7 +68,7 @@ class Measuring:
     ) -> None:
         self._worker, self._programs, self._replica = worker, programs, replica
         self._recorder, self._emulation = recorder, emulation
-        self._rests_until = 0.0
+        self._rests_until, self._rhythm = 0.0, Rhythm()
         self._zeros: Any = None
 
     @property
@@ -63,7 +86,11 @@ class Measuring:
             self._emulation.finish(self._worker, unit, started, clock)
         ended = clock.monotonic()
         self._recorder.probe(started, ended)
-        self._rests_until = ended + rest_after(ended - started)
+        self._rests_until = ended + self._rhythm.rest_secs(ended - started)
+
+    def begin(self) -> None:
+        """Begin anew: the worker takes part again, and may be left out for another reason."""
+        self._rests_until, self._rhythm = 0.0, Rhythm()
 
     def _parameters(self) -> Any:
         if self._replica.holds:

@@ -122,6 +122,7 @@ class WorkerLoop:
             if reply.done:
                 return None
             if reply.phase is not None:
+                self._measuring.begin()
                 return reply.phase
             if reply.probe >= 0:
                 self._measuring.measure(reply.probe)

@@ -47,6 +47,10 @@ ALIKE = 0.1
 """Rates of healthy workers scatter by this share of their median at the most, where their devices are alike."""
 SMALLER = 2 / 3
 """A step of so many of the units is worth a change that makes nothing faster."""
+WORTH = 10
+"""Equal shares are gone back to where so many times the seconds of a change are left."""
+RETURN_UNITS = 50
+"""Units of a worker between its being well again and its being called back: four windows, and reports on their way."""
 
 
 @dataclass(frozen=True)
@@ -140,9 +144,24 @@ class View:
         """What one switch is expected to cost."""
         return statistics.fmean(self.switch_secs) if self.switch_secs else SWITCH_SECS
 
+    @property
+    def usual_rate(self) -> float:
+        """The median of the workers' rates; 0 where nobody's was measured."""
+        return statistics.median(self.rates.values() or (0.0,))
+
+    def expected_secs(self, prior_secs: float) -> float:
+        """Return for how much longer there is expected to be a straggler.
+
+        As long as this run's episodes lasted in the mean, `prior_secs` before one has ended; one that has outlived that
+        is expected to go on for as long as it has lasted.
+        """
+        mean = statistics.fmean(self.episodes) if self.episodes else prior_secs
+        age = self.now - min(self.slow.values(), default=self.now)
+        return max(mean - age, age)
+
     def rate(self, worker: int) -> float:
-        """Return a worker's rate; the median of the others' where it was not measured yet, 0 where nobody's was."""
-        return self.rates.get(worker) or statistics.median(self.rates.values() or (0.0,))
+        """Return a worker's rate; the usual one where it was not measured yet."""
+        return self.rates.get(worker) or self.usual_rate
 
     def lock_step_rate(self, members: Iterable[int]) -> float:
         """Return the units a second that lock-step of `members` does."""
@@ -198,9 +217,8 @@ class Baseline:
 class Greedy:
     """Asynchronous as long as somebody is a straggler, if that saves more than it costs.
 
-    An episode is expected to last as long as this run's did in the mean, and one that has outlived that to go on for as
-    long as it has lasted. Of that time, and of what the stage would still take, it saves the share that asynchrony is
-    faster by.
+    Of the time for which the straggler is expected to stay one, and of what the stage would still take, it saves the
+    share that asynchrony is faster by.
 
     Args:
       prior_secs: what an episode is expected to last before one has ended.
@@ -211,17 +229,14 @@ class Greedy:
 
     def decide(self, view: View) -> Choice:
         away = isinstance(view.holds, Instead)
-        slow = {worker: since for worker, since in view.slow.items() if worker in view.live}
-        if not slow:
+        if not any(worker in view.live for worker in view.slow):
             return Choice(PLANNED, "no straggler is left" if away else "")
         if away:
             return Choice(view.holds)
         lock_step, alone = view.lock_step_rate(view.live), math.fsum(map(view.rate, view.live))
         if not lock_step:
             return Choice(PLANNED)
-        age = view.now - min(slow.values())
-        mean = statistics.fmean(view.episodes) if view.episodes else self.prior_secs
-        expected = max(mean - age, age)
+        expected = view.expected_secs(self.prior_secs)
         saved = min(expected, view.units_left / lock_step) * (1.0 - lock_step / alone)
         numbers = (expected, saved, 2 * view.cost_secs)
         if saved <= 2 * view.cost_secs:
@@ -231,24 +246,29 @@ class Greedy:
 
 @dataclass(frozen=True)
 class Elastic:
-    """Lock-step of those who get done soonest with what is left of it, the change of members included.
+    """Lock-step of the members who do most units a second, where the change of members is worth it.
 
     Only stragglers are left out, the slowest first, and only where the others do more units a second without them by
-    `margin`. Who is left out stays so until it is no straggler any more: one good measure is not to call it back. The
-    planned switch, at which everybody comes back, is made anyway and costs nothing here.
+    `margin`. Who is left out stays so until it is no straggler any more: one good measure is not to call it back.
+
+    What leaving some out saves is counted for as long as they are expected to be slow. If they are well before the
+    stage is done, the others lack them until that is known, RETURN_UNITS later, and a second change brings them back;
+    else the planned switch does, which is made anyway.
 
     Args:
       margin: share by which other members must be faster.
+      prior_secs: what an episode is expected to last before one has ended.
     """
 
     margin: float = MARGIN
+    prior_secs: float = EPISODE_SECS
     name: str = "elastic"
 
     def decide(self, view: View) -> Choice:
         left_out = view.holds.workers if isinstance(view.holds, Without) else ()
         out_now = tuple(worker for worker in left_out if worker in view.live)
         here = _others(view.live, out_now)
-        if not here:  # everybody else is gone
+        if not here:
             return Choice(PLANNED, "nobody else is left")
         stays = [worker for worker in out_now if worker in view.slow]
         slow = sorted((view.rate(worker), worker) for worker in view.slow if worker in here)
@@ -257,13 +277,28 @@ class Elastic:
         now, then = view.lock_step_rate(here), view.lock_step_rate(_others(view.live, fastest))
         if fastest == out_now or not now or not then:
             return Choice(_without(out_now))
-        saved = view.units_left * (1.0 / now - 1.0 / then)
-        comes = sorted(set(out_now) - set(fastest))
-        if then <= (1.0 + self.margin) * now or saved <= view.cost_secs:
-            why = "the change would cost more than it saves" if saved <= view.cost_secs else "little would be faster"
-            return Choice(_without(out_now), why, saved_secs=saved, cost_secs=view.cost_secs)
-        why = f"workers {comes} are well" if comes and not set(fastest) - set(out_now) else "the others are faster"
-        return Choice(_without(fastest), why, saved_secs=saved, cost_secs=view.cost_secs)
+        if set(fastest) <= set(out_now):
+            why, numbers = f"workers {sorted({*out_now} - {*fastest})} are well", self._return(view, now, then)
+        else:
+            why, numbers = "the others are faster", self._eviction(view, now, then)
+        if then <= (1.0 + self.margin) * now:
+            return Choice(_without(out_now), "the others would hardly be faster", *numbers)
+        if numbers[1] <= numbers[2]:
+            return Choice(_without(out_now), "the change would cost more than it saves", *numbers)
+        return Choice(_without(fastest), why, *numbers)
+
+    @staticmethod
+    def _return(view: View, now: float, then: float) -> tuple[float | None, float, float]:
+        return None, view.units_left * (1.0 / now - 1.0 / then), view.cost_secs
+
+    def _eviction(self, view: View, now: float, then: float) -> tuple[float | None, float, float]:
+        expected, whole = view.expected_secs(self.prior_secs), len(view.live) * view.usual_rate
+        lasts = min(expected, view.units_left / now)
+        saved = lasts * (then - now) / whole
+        if expected >= view.units_left / then:
+            return expected, saved, view.cost_secs
+        late = RETURN_UNITS / view.usual_rate * max(0.0, 1.0 - then / whole)
+        return expected, saved, 2 * view.cost_secs + late
 
 
 @dataclass(frozen=True)
@@ -271,42 +306,55 @@ class Rebalance:
     """Lock-step of everybody, each with as many units of a step as it gets done while the slowest does its own.
 
     Nobody is dealt more than one while there is no straggler: measured rates scatter. While there is one, the shares
-    follow the rates wherever that is faster by `margin`, and saves more than a change of shares costs; or wherever as
-    fast a step is much smaller, because a larger batch is the price of it. Every member has at least one unit, by which
-    it goes on measuring itself.
+    follow the rates wherever that is faster by `margin`, and saves more than the changes of shares cost, counted as
+    elastic counts it; or wherever as fast a step is much smaller, because a larger batch is the price of it. Every
+    member has at least one unit, by which it goes on measuring itself.
 
     Args:
       most: units of one member in a step.
       margin: share by which other shares must be faster.
+      prior_secs: what an episode is expected to last before one has ended.
     """
 
     most: int = MOST
     margin: float = MARGIN
+    prior_secs: float = EPISODE_SECS
     name: str = "rebalance"
 
     def decide(self, view: View) -> Choice:
         holds = view.holds if isinstance(view.holds, Dealt) else PLANNED
-        if not any(worker in view.live for worker in view.slow):
-            return Choice(PLANNED, "no straggler is left" if holds != PLANNED else "")
         rates = self._rates(view)
         if not all(rates):
             return Choice(holds)
         secs, ones = [1.0 / rate for rate in rates], (1,) * len(rates)
         held = holds.of(view.live) if isinstance(holds, Dealt) else ones
+        if not any(worker in view.live for worker in view.slow):
+            if holds == PLANNED or view.units_left / units_per_sec(ones, secs) <= WORTH * view.cost_secs:
+                return Choice(holds)
+            return Choice(PLANNED, "no straggler is left", cost_secs=view.cost_secs)
         fit = shares(secs, self.most, least=1) or ones
         if fit == held:
             return Choice(holds)
         now, then = units_per_sec(held, secs), units_per_sec(fit, secs)
-        saved = view.units_left * (1.0 / now - 1.0 / then)
-        numbers = {"saved_secs": saved, "cost_secs": view.cost_secs}
+        numbers = self._numbers(view, fit, now, then)
         dealt = Dealt(tuple(zip(view.live, fit, strict=True))) if fit != ones else PLANNED
         if sum(fit) <= SMALLER * sum(held) and then >= now:
-            return Choice(dealt, "a smaller step is as fast", **numbers)
+            return Choice(dealt, "a smaller step is as fast", *numbers)
         if then <= (1.0 + self.margin) * now:
-            return Choice(holds, "other shares would hardly be faster", **numbers)
-        if saved <= view.cost_secs:
-            return Choice(holds, "other shares would cost more than they save", **numbers)
-        return Choice(dealt, "units in proportion to speed are faster", **numbers)
+            return Choice(holds, "other shares would hardly be faster", *numbers)
+        if numbers[1] <= numbers[2]:
+            return Choice(holds, "other shares would cost more than they save", *numbers)
+        return Choice(dealt, "units in proportion to speed are faster", *numbers)
+
+    def _numbers(self, view: View, fit: tuple[int, ...], now: float, then: float) -> tuple[float, float, float]:
+        """Return for how long the stragglers are expected to stay some, what `fit` saves and what it costs."""
+        expected, whole = view.expected_secs(self.prior_secs), len(fit) * view.usual_rate
+        saved = min(expected, view.units_left / now) * (then - now) / whole
+        if expected >= view.units_left / then or isinstance(view.holds, Dealt):  # or it is to be undone anyway
+            return expected, saved, view.cost_secs
+        step_secs = max(fit) / view.usual_rate  # of which who is well again has one unit, until that is known
+        late = RETURN_UNITS * step_secs * max(0.0, 1.0 - sum(fit) / step_secs / whole)
+        return expected, saved, 2 * view.cost_secs + late
 
     @staticmethod
     def _rates(view: View) -> list[float]:

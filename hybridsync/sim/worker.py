@@ -20,7 +20,7 @@ from hybridsync.messages import (
     Standing,
 )
 from hybridsync.paths.allotment import Allotment
-from hybridsync.paths.measuring import rest_after
+from hybridsync.paths.measuring import Rhythm
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.protocols.base import Effect
@@ -54,6 +54,7 @@ class Worker(Process):
         self.num_units = 0
         self._phase: Phase | None = None
         self._waits: PhaseRequest | None = None
+        self._rhythm = Rhythm()
         self._engine: Engine | None = None
 
     def registered(self) -> None:
@@ -105,7 +106,7 @@ class Worker(Process):
         if reply.phase is None:
             self.world.loop.after(self.unit_secs(reply.probe), self._measured, self._waits, self.world.loop.now)
             return
-        self._phase, self._waits = reply.phase, None
+        self._phase, self._waits, self._rhythm = reply.phase, None, Rhythm()
         phase = reply.phase
         self.recorder.enter(phase.epoch, not protocols.parse(phase.spec).awaits_workers)
         self._engine = self.world.engine_of(self, phase)
@@ -126,9 +127,10 @@ class Worker(Process):
             return
         now = self.world.loop.now
         self.recorder.probe(started, now)
-        rest_secs = rest_after(now - started)
+        rest_secs = self._rhythm.rest_secs(now - started)
         self._ask(replace(waits, rest_secs=rest_secs))
-        self.world.loop.after(rest_secs, self._rested, waits)
+        if rest_secs:
+            self.world.loop.after(rest_secs, self._rested, waits)
 
     def _rested(self, waits: PhaseRequest) -> None:
         if not self.halted(self._rested, waits) and self._waits is waits:  # else it was called back meanwhile

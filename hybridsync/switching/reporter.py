@@ -239,9 +239,10 @@ class Reporter:
     def decided(self, **numbers: Any) -> None:
         """Write what the online policy has decided, and show it."""
         self.event("policy_decided", **numbers)
-        slow = ", ".join(f"{worker}" for worker in numbers["workers"]) or "none"
-        saved = f"; {numbers['saved_secs']:.3g} s for {numbers['cost_secs']:.3g} s" if numbers["cost_secs"] else ""
-        self.note(f"{numbers['policy']}: {numbers['action']}, {numbers['why']} (stragglers: {slow}{saved})")
+        saves = f": saves {numbers['saved_secs']:.3g} s, costs {numbers['cost_secs']:.3g} s"
+        numbers_told = saves if numbers["saved_secs"] or numbers["cost_secs"] else ""
+        who = f" (workers {numbers['workers']})" if numbers["workers"] else ""
+        self.note(f"policy {numbers['policy']}: {numbers['action']}, {numbers['why']}{numbers_told}{who}")
 
     def stalls(self, *, same_protocol: bool) -> tuple[float, ...]:
         """Return for how long each switch has kept the run from training: those of members alone, or of protocols."""

@@ -183,10 +183,11 @@ class Steering:
         stays = choice.action == view.holds
         numbers: dict[str, Any] = dataclasses.asdict(choice)
         del numbers["action"]
+        concerned = {*slow, *self._out(choice.action), *self._out(view.holds)}
         self._reporter.decided(
             policy=self._policy.name,
             action="stay" if stays else choice.action.name,
-            workers=list(slow),
+            workers=sorted(concerned),
             rates={str(worker): rate for worker, rate in view.rates.items()},
             threshold=threshold,
             units_left=view.units_left,

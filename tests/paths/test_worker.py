@@ -77,6 +77,9 @@ class Measuring:
     def rest_secs(self) -> float:
         return max(0.0, self.rests_until - self.clock.monotonic())
 
+    def begin(self) -> None:
+        self.rests_until = 0.0
+
     def measure(self, unit: int) -> None:
         self.measured.append((unit, self.clock.monotonic()))
         self.clock.advance(1.0)

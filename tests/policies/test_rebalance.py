@@ -24,10 +24,12 @@ def dealt(*units: int) -> Dealt:
 
 
 def test_units_are_dealt_out_by_speed_while_there_is_a_straggler():
-    choice = Rebalance().decide(view(20, 20, 5, 20, slow=(2,)))
+    choice = Rebalance(prior_secs=20.0).decide(view(20, 20, 5, 20, slow=(2,)))
     assert choice.action == dealt(4, 4, 1, 4)
-    assert choice.why and choice.cost_secs == 0.5
-    assert choice.saved_secs == pytest.approx(10_000 / 20 - 10_000 / 65)
+    assert choice.why and choice.expected_secs == pytest.approx(10.0), "it has lasted for ten seconds"
+    assert choice.saved_secs == pytest.approx(10.0 * (65 - 20) / 80)
+    late = 50 * 4 / 20 * (1 - 65 / 80)
+    assert choice.cost_secs == pytest.approx(2 * 0.5 + late), "there, and back when it is well again"
     assert choice.action.name == "a step of 4 for [0, 1, 3], 1 for [2]"
     assert choice.action.of((2, 3, 7)) == (1, 4, 1), "who came later takes one"
 
@@ -37,9 +39,16 @@ def test_healthy_scatter_deals_nothing_out_whatever_the_rates():
     assert Rebalance().decide(view(20, 26, 17, 20, slow=(9,))).action == PLANNED, "a straggler that is gone"
 
 
+def test_a_straggler_that_is_soon_well_is_borne():
+    choice = Rebalance().decide(view(20, 20, 5, 20, slow=(2,), now=41.0, episodes=(2.0, 2.0)))
+    assert choice.action == PLANNED and "cost more" in choice.why
+
+
 def test_everybody_has_one_unit_again_when_no_straggler_is_left():
     choice = Rebalance().decide(view(20, 20, 19, 20, holds=dealt(4, 4, 1, 4)))
     assert (choice.action, choice.why) == (PLANNED, "no straggler is left")
+    ending = view(20, 20, 19, 20, holds=dealt(4, 4, 1, 4), units_left=40)
+    assert Rebalance().decide(ending).action == ending.holds, "hardly anything is left"
 
 
 def test_what_is_not_measured_yet_counts_as_the_median_and_without_any_rate_nothing_changes():
@@ -54,7 +63,7 @@ def test_the_scatter_of_healthy_workers_costs_nobody_a_unit_and_devices_that_dif
 
 
 def test_nobody_is_left_without_a_unit_however_slow_it_is():
-    action = Rebalance(most=4).decide(view(*[20] * 7, 0.1, slow=(7,))).action
+    action = Rebalance(most=4).decide(view(*[20] * 7, 0.1, slow=(7,), now=1000.0)).action
     assert action == dealt(4, 4, 4, 4, 4, 4, 4, 1)
 
 

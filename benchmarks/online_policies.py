@@ -1,0 +1,261 @@
+"""What the online policies gain and cost: `python -m benchmarks.online_policies [--real=PART,...] [--seeds=3]`.
+
+Eight workers whose units take 50 ms, in virtual time; with `--real` on processes whose accelerators are emulated (the
+gradient is computed, the rest of the 50 ms is slept), on the digits job, with its accuracy:
+
+- *permanent*: one worker k times slow for the whole run, plan `bsp:6.25%,asp` beside backup-worker BSP. The speed-up is
+  over plain BSP with the same straggler, and the ideal one is (7 + 1/k) k / 8: everybody busy all the time. On
+  processes plain BSP is measured over a twentieth of the workload and scaled.
+- *pair*: two workers four times slow for the whole lock-step part, plan `bsp:25%,asp`. The time model is
+  T = s T_bsp + (1 - s) T_asp: with the stragglers a step takes 4 units, without them six workers do 6 units a step,
+  which makes 1.75 against 1.083, and the ratio of baseline to elastic 1.615.
+- *once*, *often*: short transient stragglers, 10 ms on one worker once, and 30 ms on two workers four times, plan
+  `bsp:25%,asp`. What a policy costs more than baseline.
+- *standstill* (processes only): an eviction and a re-admission of one of four workers, each from the last update of the
+  phase before to the first one of the next, less a unit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+from benchmarks.jobs import Row, load, report, train
+from benchmarks.virtual import quiet, seconds_of
+from hybridsync.config import EmulationConfig, PolicyConfig, RunConfig
+from hybridsync.sim.cluster import Cluster, Costs, Device, Scenario
+from hybridsync.telemetry.events import read_events
+
+Online = Literal["baseline", "greedy", "elastic"]
+POLICIES: tuple[Online, ...] = get_args(Online)
+PARTS = ("permanent", "pair", "transient", "standstill")
+
+WORKERS, UNIT_SECS, UNITS = 8, 0.05, 16_000
+COSTS = Costs(capture_secs=0.1, reserve_secs=0.02)
+"""A switch on real processes stands still for 0.05 to 0.2 s; the simulator's defaults are for a tenth of that."""
+TARGETS = {5: 4.0, 8: 6.4}
+MODEL, MODEL_SHARE, EXTRA, STANDSTILL_SECS, POINTS = 1.615, 0.05, 0.02, 0.5, -0.01
+
+
+class Case(NamedTuple):
+    """A job: its plan, its policy, and who is slow when, as in `--stragglers`."""
+
+    plan: str
+    policy: Online = "baseline"
+    slow: str = ""
+
+
+class Outcome(NamedTuple):
+    """How long a job took, how good it was, and for how long its policy's switches kept it from training.
+
+    Args:
+      seconds: from the first unit leased.
+      accuracy: at the end; NaN where nothing is computed.
+      stalls: of each change of members.
+    """
+
+    seconds: float
+    accuracy: float = math.nan
+    stalls: tuple[float, ...] = ()
+
+
+Carry = Callable[[Case, int], Outcome]
+"""Carries a case out, with a seed."""
+
+
+def slow(worker: int, times: float, start: float = 0.0, stop: float = 1.0) -> str:
+    """Return the entry of a worker that is so many times slow between two shares of the workload."""
+    return delayed(worker, 1000 * UNIT_SECS * (times - 1), start, stop)
+
+
+def delayed(worker: int, delay_ms: float, start: float, stop: float) -> str:
+    """Return the entry of a worker whose units take so many milliseconds more between two shares of the workload."""
+    return f"worker={worker},delay_ms={delay_ms:g},from={100 * start:g}%,to={100 * stop:g}%"
+
+
+PAIR = ";".join(slow(worker, 4.0, stop=0.25) for worker in (2, 5))
+TRANSIENTS = {
+    "once": delayed(3, 10, 0.05, 0.08),
+    "often": ";".join(delayed(worker, 30, at, at + 0.02) for at in (0.02, 0.07, 0.12, 0.17) for worker in (2, 5)),
+}
+
+
+def ideal(times: int) -> float:
+    """Return the speed-up over lock-step with one worker so many times slow, were everybody busy all the time.
+
+    >>> ideal(5), ideal(8)
+    (4.5, 7.125)
+    """
+    return (WORKERS - 1 + 1 / times) * times / WORKERS
+
+
+# --- two ways to carry a case out ---
+
+
+def simulated(case: Case, seed: int) -> Outcome:
+    """Simulate a case; nothing but time is computed."""
+    emulation = EmulationConfig(compute_secs=UNIT_SECS, stragglers=case.slow)
+    config = RunConfig(UNITS, 1, WORKERS, plan=case.plan, seed=seed, emulation=emulation)
+    config = quiet(dataclasses.replace(config, policy=PolicyConfig(online=case.policy)))
+    return Outcome(seconds_of(config, Scenario(cluster=Cluster(devices=(Device(UNIT_SECS),), costs=COSTS))))
+
+
+def on_processes(case: Case, seed: int, *, units: int = UNITS, workers: int = WORKERS) -> Outcome:
+    """Run a case as a job of its own."""
+    with tempfile.TemporaryDirectory() as directory:
+        workdir = Path(directory) / "run"
+        summary = train(
+            workdir,
+            f"--plan={case.plan}",
+            f"--policy={case.policy}",
+            f"--workers={workers}",
+            f"--seed={seed}",
+            f"--compute_secs={UNIT_SECS}",
+            f"--stragglers={case.slow}",
+            f"--set=workload={units}",
+            "--set=telemetry.timeline=false",
+        )
+        changes = [each for each in read_events(workdir, "switch") if each["reason"] == "policy"]
+    stalls = tuple(each["stall_secs"] for each in changes if each["from"] == each["to"])
+    return Outcome(summary["seconds"], summary["final"]["accuracy"], stalls)
+
+
+# --- what is shown ---
+
+
+class Table:
+    """Prints a line as soon as a case is through, and collects the figures.
+
+    Args:
+      carry: carries cases out.
+      seeds: each case is carried out with.
+    """
+
+    def __init__(self, carry: Carry, seeds: Sequence[int]) -> None:
+        self._carry, self._seeds = carry, seeds
+        self.rows: list[Row] = []
+        self.lines: list[dict[str, Any]] = []
+
+    def run(self, part: str, case: Case) -> list[Outcome]:
+        """Carry a case out with every seed."""
+        found = [self._carry(case, seed) for seed in self._seeds]
+        seconds, accuracy = (statistics.fmean(values) for values in ([f.seconds for f in found], accuracies(found)))
+        print(f"  {part:<14} {case.plan:<14} {case.policy:<9} {seconds:9.2f} s  accuracy {accuracy:.4f}", flush=True)
+        line = {"part": part, **case._asdict(), "outcomes": [each._asdict() for each in found], "load": load()}
+        self.lines.append(line)
+        return found
+
+    def row(self, name: str, figure: float, unit: str = "", bound: str = "", target: float = 0.0) -> None:
+        """Note a figure."""
+        self.rows.append(Row(name, figure, unit, bound, target, load()))
+
+
+def accuracies(found: Sequence[Outcome]) -> list[float]:
+    """Return the accuracy of each outcome."""
+    return [each.accuracy for each in found]
+
+
+def mean_secs(found: Sequence[Outcome]) -> float:
+    """Return the mean seconds."""
+    return statistics.fmean(each.seconds for each in found)
+
+
+def permanent(table: Table, plain: Callable[[str], float]) -> None:
+    """Show one worker that is slow for the whole run; `plain` tells what plain BSP takes with it."""
+    for times, target in TARGETS.items():
+        where, entry = f"1 of 8, {times}x", slow(WORKERS - 1, times)
+        bsp = plain(entry)
+        print(f"  {where:<14} {'bsp':<14} {'baseline':<9} {bsp:9.2f} s")
+        cases = {
+            **{f"bsp:6.25%,asp, {policy}": Case("bsp:6.25%,asp", policy, entry) for policy in POLICIES},
+            "backup workers": Case("backup", "baseline", entry),
+        }
+        for name, case in cases.items():
+            speed_up = bsp / mean_secs(table.run(where, case))
+            bounds = (">=", target) if case.policy == "elastic" else ("", 0.0)
+            table.row(f"{where}: {name}, times plain BSP", speed_up, "", *bounds)
+            share = (">=", 0.9) if case.policy == "elastic" else ("", 0.0)
+            table.row(f"{where}: {name}, share of ideal {ideal(times):g}", speed_up / ideal(times), "", *share)
+
+
+def pair(table: Table) -> None:
+    """Show two workers that are slow in lock-step."""
+    found = {policy: table.run("2 of 8, 4x", Case("bsp:25%,asp", policy, PAIR)) for policy in POLICIES}
+    base = found["baseline"]
+    for policy in POLICIES[1:]:
+        ratio = mean_secs(base) / mean_secs(found[policy])
+        bounds = (">=", MODEL * (1 - MODEL_SHARE)) if policy == "elastic" else ("", 0.0)
+        table.row(f"2 of 8, 4x: baseline / {policy}", ratio, "times", *bounds)
+        compare(table, "2 of 8, 4x", policy, base, found[policy])
+
+
+def transient(table: Table) -> None:
+    """Show stragglers that come and go."""
+    for name, entry in TRANSIENTS.items():
+        found = {policy: table.run(name, Case("bsp:25%,asp", policy, entry)) for policy in POLICIES}
+        base = found["baseline"]
+        for policy in POLICIES[1:]:
+            more = mean_secs(found[policy]) / mean_secs(base) - 1
+            table.row(f"{name}: {policy}, more than baseline", more, "", "<=", EXTRA)
+            compare(table, name, policy, base, found[policy])
+
+
+def compare(table: Table, where: str, policy: str, base: Sequence[Outcome], found: Sequence[Outcome]) -> None:
+    """Note the mean difference of accuracy over paired seeds, where there is one."""
+    pairs = zip(accuracies(found), accuracies(base), strict=True)
+    difference = statistics.fmean(ours - theirs for ours, theirs in pairs)
+    if not math.isnan(difference):
+        table.row(f"{where}: {policy}, accuracy less baseline's", difference, "", ">=", POINTS)
+
+
+def standstill(table: Table) -> None:
+    """Show what an eviction and a re-admission cost."""
+    case = Case("bsp:60%,asp", "elastic", slow(3, 4.0, 0.08, 0.25))
+    found = on_processes(case, 0, units=3_000, workers=4)
+    for name, secs in zip(("eviction", "re-admission"), found.stalls, strict=True):
+        table.row(f"1 of 4: {name}, standstill", secs, "s", "<=", STANDSTILL_SECS)
+
+
+def main(arguments: list[str]) -> int:
+    """Measure and print; the last line is JSON. Returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--real", nargs="?", const=",".join(PARTS), default="", help=f"of {','.join(PARTS)}")
+    parser.add_argument("--seeds", type=int, default=3, help="of each job on processes")
+    parser.add_argument("--units", type=int, default=UNITS, help="of each job on processes")
+    options = parser.parse_args(arguments)
+    parts = options.real.split(",") if options.real else PARTS[:-1]
+    if unknown := sorted(set(parts) - set(PARTS)):
+        parser.error(f"unknown parts {unknown}; choose among {PARTS}")
+    units = options.units
+
+    def really(case: Case, seed: int) -> Outcome:
+        return on_processes(case, seed, units=units)
+
+    def plain(entry: str) -> float:
+        case = Case("bsp", "baseline", entry)
+        return 20 * on_processes(case, 0, units=units // 20).seconds if options.real else simulated(case, 0).seconds
+
+    where = "processes, emulated accelerators" if options.real else "virtual time"
+    print(f"{WORKERS} workers, {1000 * UNIT_SECS:g} ms a unit, {units if options.real else UNITS:,} units, {where}")
+    table = Table(really, range(options.seeds)) if options.real else Table(simulated, range(1))
+    shows = {
+        "permanent": lambda: permanent(table, plain),
+        "pair": lambda: pair(table),
+        "transient": lambda: transient(table),
+        "standstill": lambda: standstill(table),
+    }
+    for part in parts:
+        shows[part]()
+    report(f"online policies, {where}", table.rows, lines=table.lines)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
