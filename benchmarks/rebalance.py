@@ -1,9 +1,12 @@
 """What units in proportion to speed bring, and what the larger batch costs: `python -m benchmarks.rebalance`.
 
-Virtual time, lock-step, 8 workers whose units take 50 ms, one of them k times as long for the whole run; no other cost.
-Rates are units a second over those of plain lock-step of the same workers; the ideal is that of all of them busy all
-the time, (n - 1 + 1/k) * k / n. Accuracy is that of the held-out digits behind the same number of units, with real
-gradients, for the shares of each k and beside those of one unit each from the same seeds.
+Virtual time, lock-step for the whole run, 8 workers whose units take 50 ms, one of them k times as long all the time.
+Rates are units a second over those of plain lock-step of the same workers, with shares that are fixed from the first
+step, with those that `rebalance` finds, and under `elastic`; a switch stands still as long as on real processes. The
+ideal is that of all of them busy all the time, (n - 1 + 1/k) * k / n. Accuracy is that of the held-out digits behind
+the same number of units, with real gradients, for the shares of each k and beside one unit each from the same seeds.
+
+`benchmarks.online_policies` has the same policies with a plan that goes over to asynchrony.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import statistics
 import sys
 from collections.abc import Sequence
 
+from benchmarks.online_policies import COSTS
 from benchmarks.virtual import quiet, seconds_of, simulated
 from configs import digits_async_hurts, digits_mlp
 from hybridsync.config import PolicyConfig, RunConfig
@@ -53,7 +57,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def scenario_of(factor: float) -> Scenario:
     """Return the cluster with one worker that is `factor` times slow."""
-    return Scenario(cluster=Cluster(devices=(Device(UNIT_SECS),)), slow=(Slow(WORKERS - 1, factor=factor),))
+    cluster = Cluster(devices=(Device(UNIT_SECS),), costs=COSTS)
+    return Scenario(cluster=cluster, slow=(Slow(WORKERS - 1, factor=factor),))
 
 
 def shares_of(factor: float, most: int) -> tuple[int, ...]:
@@ -62,19 +67,24 @@ def shares_of(factor: float, most: int) -> tuple[int, ...]:
 
 
 def speed(factor: float, most: int, units: int) -> dict[str, object]:
-    """Print how much faster shares are than plain lock-step, and return it."""
-    fit = shares_of(factor, most)
+    """Print how much faster shares are than plain lock-step, fixed and found by the policy, and return it."""
+    fit, ideal = shares_of(factor, most), (WORKERS - 1 + 1 / factor) * factor / WORKERS
+    policies = {
+        "plain": PolicyConfig(),
+        "fixed": PolicyConfig(shares=fit),
+        "rebalance": PolicyConfig(online="rebalance", most_units=most),
+        "elastic": PolicyConfig(online="elastic"),
+    }
     config = RunConfig(workload=units, workers=WORKERS, plan="bsp")
-    plain = seconds_of(config, scenario_of(factor))
-    shared = seconds_of(dataclasses.replace(config, policy=PolicyConfig(shares=fit)), scenario_of(factor))
-    ideal = (WORKERS - 1 + 1 / factor) * factor / WORKERS
-    print(
-        f"k = {factor:<4g} at most {most}: {fit[0] if fit else 1} and {fit[-1] if fit else 1} units, "
-        f"{sum(fit) or WORKERS} a step: {plain / shared:.2f} times plain lock-step, {plain / shared / ideal:.0%} of "
-        f"the ideal {ideal:.2f}",
-        flush=True,
-    )
-    return {"k": factor, "most": most, "shares": fit, "ratio": round(plain / shared, 3), "ideal": round(ideal, 3)}
+    secs = {
+        name: seconds_of(dataclasses.replace(config, policy=policy), scenario_of(factor))
+        for name, policy in policies.items()
+    }
+    ratios = {name: round(secs["plain"] / each, 3) for name, each in secs.items() if name != "plain"}
+    told = ", ".join(f"{name} {ratio:.2f} ({ratio / ideal:.0%})" for name, ratio in ratios.items())
+    steps = f"{fit[0] if fit else 1} and {fit[-1] if fit else 1} units, {sum(fit) or WORKERS} a step"
+    print(f"k = {factor:<3g} at most {most}, {steps:<28} times plain, ideal {ideal:.2f}: {told}", flush=True)
+    return {"k": factor, "most": most, "shares": fit, **ratios, "ideal": round(ideal, 3)}
 
 
 def accuracy(name: str, steps: Sequence[tuple[int, ...]], seeds: int, workload: int) -> dict[str, object]:

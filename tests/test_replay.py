@@ -122,6 +122,17 @@ def test_a_run_whose_members_took_shares_replays_bit_for_bit(shared: Path) -> No
     assert found.difference is None, str(found)
 
 
+def test_a_run_that_was_rebalanced_replays_bit_for_bit(tmp_path: Path) -> None:
+    slow = "emulation.stragglers=worker=1,delay_ms=30,from=0%,to=100%"
+    values = ["workload=600", "emulation.compute_secs=0.01", slow, "policy.online=rebalance"]
+    assert trainer(tmp_path, "bsp:80%,asp", *values).fit().completed
+    first, *rest = read_record(tmp_path).phases
+    shares = next(phase.shares for phase in rest if phase.shares)
+    assert not first.shares and shares[1] == 1 and max(shares) > 1
+    found = replayed(tmp_path)
+    assert found.difference is None, str(found)
+
+
 def test_other_shares_than_the_runs_are_found(shared: Path, tmp_path: Path) -> None:
     workdir = Path(shutil.copytree(shared, tmp_path / "run"))
     events = (workdir / "events.jsonl").read_text()
