@@ -267,9 +267,8 @@ class Elastic:
     def decide(self, view: View) -> Choice:
         left_out = view.holds.workers if isinstance(view.holds, Without) else ()
         out_now = tuple(worker for worker in left_out if worker in view.live)
-        here = _others(view.live, out_now)
-        if not here:
-            return Choice(PLANNED, "nobody else is left")
+        if not (here := _others(view.live, out_now)):  # the others are gone: who was left out goes on
+            out_now, here = (), view.live
         stays = [worker for worker in out_now if worker in view.slow]
         slow = sorted((view.rate(worker), worker) for worker in view.slow if worker in here)
         ways = [tuple(sorted((*stays, *(worker for _, worker in slow[:count])))) for count in range(len(slow) + 1)]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.clock import SYSTEM_CLOCK
-from hybridsync.messages import Report
-from hybridsync.plan import Phase
+from hybridsync.messages import PhaseReply, PhaseRequest, Report
+from hybridsync.plan import NO_EPOCH, Phase
 from hybridsync.policies.stragglers import WINDOW, Decision, Detector
+from hybridsync.protocols.base import Path
 from tests.chief.chiefs import WORKLOAD, begin
-from tests.roles import hello
+from tests.roles import hello, phase_of
 
 
 def judging_chief() -> Chief:
@@ -63,3 +66,62 @@ def test_a_chief_without_a_detector_flags_nobody():
         deaf.register(hello(worker, pid=100 + worker))
     assert not report_windows(deaf, begin(deaf, "bsp"), 8)
     assert report_windows(chief, begin(chief, "bsp"), 8)
+
+
+def leave_out(chief: Chief, worker: int) -> Phase:
+    """Have a lock-step phase begin without one of four workers."""
+    phase = phase_of(1, "bsp", end=WORKLOAD, members=tuple(other for other in range(4) if other != worker))
+    chief.announce(phase, Path.SYNC, left_out=(worker,))
+    chief.open_leases()
+    return phase
+
+
+def ask(chief: Chief, worker: int, rest_secs: float = 0.0) -> PhaseReply | None:
+    return chief.phase_for(PhaseRequest(worker, 1, NO_EPOCH, None, rest_secs=rest_secs))
+
+
+def test_who_is_left_out_is_told_to_measure_itself_by_a_unit_that_the_others_are_at_but_not_while_it_rests():
+    chief = judging_chief()
+    phase = leave_out(chief, 2)
+    assert ask(chief, 2) == PhaseReply(None, probe=0)
+    chief.report(Report("worker", 0, 1, phase.epoch, applied=((0, 6),)))
+    assert ask(chief, 2) == PhaseReply(None, probe=6)
+    assert ask(chief, 2, rest_secs=0.3) is None
+    assert ask(chief, 0) == PhaseReply(phase)
+
+
+def test_what_is_left_out_says_of_itself_is_judged_though_it_is_in_no_phase():
+    chief = judging_chief()
+    report_windows(chief, begin(chief, "bsp"), 4)
+    phase = leave_out(chief, 2)
+    for _ in range(4):
+        for worker in range(4):
+            epoch = NO_EPOCH if worker == 2 else phase.epoch
+            chief.report(Report("worker", worker, 1, epoch, unit_secs=(0.1,) * WINDOW))
+    (decision,) = chief.take_intake().decisions
+    assert (decision.worker, decision.flagged) == (2, False) and chief.judged().rates[2] == pytest.approx(10.0)
+
+
+def test_nobody_waits_for_the_measures_of_who_is_left_out():
+    chief = judging_chief()
+    phase = leave_out(chief, 2)
+    for _ in range(4):
+        for worker in (0, 1, 3):
+            secs = 0.15 if worker == 3 else 0.1
+            chief.report(Report("worker", worker, 1, phase.epoch, unit_secs=(secs,) * WINDOW))
+    assert [decision.worker for decision in chief.take_intake().decisions] == [3]
+
+
+def test_a_worker_that_is_no_longer_left_out_is_called_to_the_next_phase():
+    chief = judging_chief()
+    leave_out(chief, 2)
+    phase = begin(chief, "bsp", number=2)
+    assert ask(chief, 2) == PhaseReply(phase)
+
+
+def test_nobody_measures_itself_while_a_phase_ends_or_breaks():
+    for end in (Chief.close_leases, lambda chief: chief.break_phase("a test")):
+        chief = judging_chief()
+        leave_out(chief, 2)
+        end(chief)
+        assert ask(chief, 2) is None

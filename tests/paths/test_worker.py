@@ -192,7 +192,7 @@ def test_the_units_of_an_earlier_phase_are_not_told_under_the_name_of_the_next()
 
 
 def test_a_worker_that_is_left_out_measures_itself_when_it_is_told_and_says_how_long_it_rests():
-    worker = Worker(SECOND)
+    worker = Worker(None, SECOND)
     answers = [7, -1, -1, 8]
     announce = worker.chief.next_phase
 
@@ -207,7 +207,7 @@ def test_a_worker_that_is_left_out_measures_itself_when_it_is_told_and_says_how_
     began = worker.clock.monotonic()
     worker.loop.run()
     assert [(unit, at - began) for unit, at in worker.measuring.measured] == [(7, 0.0), (8, 4.0)]
-    assert [request.rest_secs for request in worker.chief.requests] == [0.0, 3.0, 1.0, 0.0, 3.0, 3.0]
+    assert [request.rest_secs for request in worker.chief.requests] == [0.0, 3.0, 1.0, 0.0, 3.0, 3.0, 0.0]
     assert worker.server.ran == [SECOND]
 
 

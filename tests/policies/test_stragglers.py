@@ -157,6 +157,51 @@ def test_a_worker_without_a_window_is_waited_for_and_then_compared_by_its_last()
     assert not any(found[:-2])
 
 
+def test_who_is_far_slower_is_flagged_after_two_windows() -> None:
+    detector = cluster()
+    ((at, decision),) = rounds(detector, 2, 4, slow(2, factor=2.5))
+    assert (at, decision.worker, decision.flagged, decision.rounds) == (1, 2, True, 2)
+    assert not rounds(cluster(), 3, 4, slow(2, factor=2.0)), "half as fast is not that slow"
+    assert not rounds(cluster(PaperRule()), 3, 4, slow(2, factor=2.5)), "the paper knows no such thing"
+
+
+def test_one_window_that_is_less_slow_begins_that_count_anew() -> None:
+    detector = cluster()
+    found = rounds(detector, 1, 4, slow(2, factor=3.0)) + rounds(detector, 1, 4, slow(2, factor=1.5))
+    assert not found + rounds(detector, 1, 4, slow(2, factor=3.0))
+    ((_, decision),) = rounds(detector, 1, 4, slow(2, factor=3.0))
+    assert decision.rounds == 4
+
+
+def test_rates_are_known_of_everybody_who_was_ever_measured_in_any_phase() -> None:
+    detector = cluster(speeds={3: 0.5})
+    assert detector.rates == {} and detector.threshold is None
+    rounds(detector, 1, 4, slow(2))
+    detector.begin(range(2))
+    assert detector.rates == pytest.approx({0: 10.0, 1: 10.0, 2: 5.0, 3: 10.0})
+    detector.forget(2)
+    assert 2 not in detector.rates
+
+
+def test_a_round_waits_for_nobody_who_is_not_expected_and_judges_whom_it_hears_of() -> None:
+    detector = cluster()
+    rounds(detector, 4, 4, slow(2))
+    detector.begin((0, 1, 3))
+    assert not rounds(detector, 3, 3, lambda worker: () if worker == 2 else slow()(worker))
+    for _ in range(3):
+        assert not detector.observe(2, [0.1] * WINDOW) + [d for w in (0, 1, 3) for d in detector.observe(w, [0.1] * 10)]
+    found = [*detector.observe(2, [0.1] * WINDOW), *(d for w in (0, 1, 3) for d in detector.observe(w, [0.1] * 10))]
+    assert [(decision.worker, decision.flagged) for decision in found] == [(2, False)]
+
+
+def test_who_closes_fewer_windows_than_the_others_holds_none_of_their_rounds_up() -> None:
+    detector = cluster()
+    detector.begin((0, 1, 3))
+    assert not detector.observe(2, [0.1] * WINDOW)
+    found = [d for w in (0, 1, 3) for d in detector.observe(w, [0.2 if w == 3 else 0.1] * 4 * WINDOW)]
+    assert [(decision.worker, decision.rounds) for decision in found] == [(3, 4)]
+
+
 def test_reports_without_units_decide_nothing() -> None:
     detector = cluster()
     assert not rounds(detector, 20, 4, lambda _: ())

@@ -21,6 +21,7 @@ from tests.sim.schedules import COMMAND, main, runs, try_seed
 SEEDS = 1000
 PARTS = 10
 GROUP_SEEDS = 150
+ONLINE_SEEDS = 200
 SLOW = Link(1e-4, 1e6)
 OTHERS = [
     *(name for name, cls in sorted(protocols.REGISTRY.items()) if cls.path is Path.SERVER and name != "asp"),
@@ -37,6 +38,22 @@ def test_whatever_happens_the_accounts_are_exact_and_the_run_ends(part):
         except AssertionError as violation:
             violation.add_note(f"see it again: {COMMAND.format(seed)}")
             raise
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_whatever_a_policy_wants_besides_the_accounts_are_exact_and_the_run_ends(part):
+    for seed in range(part, ONLINE_SEEDS, PARTS):
+        try:
+            try_seed(seed, online=True)
+        except AssertionError as violation:
+            violation.add_note(f"see it again: {COMMAND.format(seed)} --online")
+            raise
+
+
+def test_a_restless_policy_leaves_out_comes_back_and_detours():
+    found = [try_seed(seed, ("bsp:70%,asp",), online=True).epochs for seed in range(6)]
+    planned = [try_seed(seed, ("bsp:70%,asp",)).epochs for seed in range(6)]
+    assert sum(found) > 2 * sum(planned)
 
 
 @pytest.mark.parametrize("protocol", OTHERS)

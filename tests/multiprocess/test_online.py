@@ -1,0 +1,44 @@
+"""A policy acts on a live run of processes: a straggler leaves lock-step and comes back, and no process ends for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hybridsync.telemetry.summary import read_summary
+from tests.multiprocess.job import Job
+
+FLAGS = (
+    *("--workers=3", "--compute_secs=0.02", "--stragglers=worker=1,delay_ms=80,from=5%,to=20%"),
+    *("--set=workload=2400", "--set=telemetry.timeline=false"),
+)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("policy", ["elastic", "greedy"])
+def test_a_straggler_is_dealt_with_and_no_process_is_restarted(tmp_path: Path, policy: str) -> None:
+    plan = "--plan=bsp:60%,asp"
+    with Job(tmp_path / "run", "configs/tally.py", plan, f"--policy={policy}", *FLAGS) as job:
+        assert job.wait() == 0, job.output + job.logs()
+    summary = read_summary(tmp_path / "run")
+    assert summary is not None
+    assert {key: summary["final"][key] for key in ("min_count", "max_count")} == {"min_count": 1, "max_count": 1}
+    assert summary["units"]["rolled_back"] == 0
+    assert not job.events("role_lost") and len(job.events("worker_joined")) == 3
+    entered = [(event["protocol"], event["members"], event["reason"]) for event in job.events("phase_entered")]
+    everybody = [0, 1, 2]
+    meanwhile = ("bsp", [0, 2]) if policy == "elastic" else ("asp", everybody)
+    assert entered[:3] == [
+        ("bsp", everybody, "start"), (*meanwhile, "policy"), ("bsp", everybody, "policy"),
+    ], job.output
+    assert entered[-1] == ("asp", everybody, "planned")
+    decided = [event["action"] for event in job.events("policy_decided") if event["action"] != "stay"]
+    assert decided == ["without workers [1]" if policy == "elastic" else "asp instead", "as planned"]
+    begins = [event["units"] for event in job.events("phase_entered")]
+    lock_step = sum(
+        stop - start
+        for (protocol, *_), start, stop in zip(entered, begins, [*begins[1:], 2400], strict=True)
+        if protocol == "bsp"
+    )
+    assert lock_step == 1440, "the lock-step share is done, wherever it was"
