@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -402,12 +402,14 @@ class Episodes:
             self.lengths, self._began = (*self.lengths, now - self._began), None
 
 
+POLICIES: dict[str, Callable[[PolicyConfig], Policy]] = {
+    "baseline": lambda config: Baseline(),
+    "greedy": lambda config: Greedy(),
+    "elastic": lambda config: Elastic(),
+    "rebalance": lambda config: Rebalance(config.most_units),
+}
+
+
 def policy_of(config: PolicyConfig) -> Policy:
     """Return the policy that a configuration names."""
-    policies: dict[str, Policy] = {
-        "baseline": Baseline(),
-        "greedy": Greedy(),
-        "elastic": Elastic(),
-        "rebalance": Rebalance(config.most_units),
-    }
-    return policies[config.online]
+    return POLICIES[config.online](config)
