@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import math
 import statistics
 import sys
 import tempfile
@@ -57,12 +56,12 @@ class Outcome(NamedTuple):
 
     Args:
       seconds: from the first unit leased.
-      accuracy: at the end; NaN where nothing is computed.
+      accuracy: at the end; None where nothing is computed.
       stalls: of each change of members.
     """
 
     seconds: float
-    accuracy: float = math.nan
+    accuracy: float | None = None
     stalls: tuple[float, ...] = ()
 
 
@@ -146,8 +145,9 @@ class Table:
     def run(self, part: str, case: Case) -> list[Outcome]:
         """Carry a case out with every seed."""
         found = [self._carry(case, seed) for seed in self._seeds]
-        seconds, accuracy = (statistics.fmean(values) for values in ([f.seconds for f in found], accuracies(found)))
-        print(f"  {part:<14} {case.plan:<14} {case.policy:<9} {seconds:9.2f} s  accuracy {accuracy:.4f}", flush=True)
+        accuracy = [each.accuracy for each in found if each.accuracy is not None]
+        said = f"  accuracy {statistics.fmean(accuracy):.4f}" if accuracy else ""
+        print(f"  {part:<14} {case.plan:<14} {case.policy:<9} {mean_secs(found):9.2f} s{said}", flush=True)
         line = {"part": part, **case._asdict(), "outcomes": [each._asdict() for each in found], "load": load()}
         self.lines.append(line)
         return found
@@ -155,11 +155,6 @@ class Table:
     def row(self, name: str, figure: float, unit: str = "", bound: str = "", target: float = 0.0) -> None:
         """Note a figure."""
         self.rows.append(Row(name, figure, unit, bound, target, load()))
-
-
-def accuracies(found: Sequence[Outcome]) -> list[float]:
-    """Return the accuracy of each outcome."""
-    return [each.accuracy for each in found]
 
 
 def mean_secs(found: Sequence[Outcome]) -> float:
@@ -209,10 +204,10 @@ def transient(table: Table) -> None:
 
 def compare(table: Table, where: str, policy: str, base: Sequence[Outcome], found: Sequence[Outcome]) -> None:
     """Note the mean difference of accuracy over paired seeds, where there is one."""
-    pairs = zip(accuracies(found), accuracies(base), strict=True)
-    difference = statistics.fmean(ours - theirs for ours, theirs in pairs)
-    if not math.isnan(difference):
-        table.row(f"{where}: {policy}, accuracy less baseline's", difference, "", ">=", POINTS)
+    pairs = [(ours.accuracy, theirs.accuracy) for ours, theirs in zip(found, base, strict=True)]
+    known = [ours - theirs for ours, theirs in pairs if ours is not None and theirs is not None]
+    if known:
+        table.row(f"{where}: {policy}, accuracy less baseline's", statistics.fmean(known), "", ">=", POINTS)
 
 
 def standstill(table: Table) -> None:

@@ -132,6 +132,14 @@ CONFIG = [
         "policy\\.speeds has 3 values, the run 2 workers; give one for each worker, or none"),
     Given("a detector that is none", values("policy.detector=mean"),
         r"policy\.detector must be .*robust.*, got 'mean'.*"),
+    Given("an online policy that is none", ("--policy=patient",),
+        r"policy\.online must be .*elastic.*, got 'patient'.*"),
+    Given("an online policy that nobody tells who is slow", ("--policy=elastic", *values("policy.detector=off")),
+        r"policy\.online is 'elastic', but policy\.detector is 'off': nobody would tell it who is slow; choose a "
+        r"detector, or policy\.online=baseline"),
+    Given("detours with a momentum that acts at the plan's switches", ("--policy=greedy", "--momentum=zero"),
+        r"policy\.online is 'greedy', but policy\.momentum is 'zero', which acts at the plan's own switches alone: use "
+        r"policy\.momentum=keep, or policy\.online=elastic"),
     Given("a straggler that is no worker", ("--stragglers=worker=7,delay_ms=3",),
         r"emulation\.stragglers must be about workers 0 to 1, got 7; name one of them"),
     Given("a straggler twice in one entry", ("--stragglers=worker=0,delay_ms=3,worker=1",),

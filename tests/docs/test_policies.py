@@ -1,0 +1,47 @@
+"""docs/policies.md speaks of the policies, flags and numbers that there are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import get_args
+
+from hybridsync.config import PolicyConfig
+from hybridsync.paths.measuring import BURST, DUTY
+from hybridsync.policies.online import EPISODE_SECS, MARGIN, RETURN_UNITS, SWITCH_SECS
+from hybridsync.policies.stragglers import SEVERE_ROUNDS, RobustRule
+from hybridsync.telemetry.events import FIELDS
+
+ROOT = Path(__file__).resolve().parents[2]
+GUIDE = (ROOT / "docs" / "policies.md").read_text()
+IN_WORDS = {2: "two", 4: "four", 50: "fifty"}
+OTHERS = {"real"}
+"""Flags of the benchmark in it."""
+
+
+def test_every_policy_has_its_row_and_nothing_else_has() -> None:
+    first = GUIDE.split("## ")[0]
+    assert tuple(re.findall(r"^\| `(\w+)` \|", first, re.M)) == get_args(PolicyConfig.__annotations__["online"])
+
+
+def test_every_flag_and_file_of_the_guide_is_there() -> None:
+    text = (ROOT / "launch" / "train.py").read_text()
+    for flag in sorted(set(re.findall(r"--(\w+)", GUIDE)) - OTHERS):
+        assert f'"{flag}"' in text, f"--{flag} is not a flag of launch.train"
+    for name in set(re.findall(r"configs/[\w/]+\.py", GUIDE)):
+        assert (ROOT / name).is_file(), name
+
+
+def test_the_numbers_are_those_of_the_code() -> None:
+    text = " ".join(GUIDE.split())
+    assert f"a switch is taken to cost {SWITCH_SECS:g} s, and an episode to last {EPISODE_SECS:g} s" in text
+    assert f"the others do {100 * MARGIN:g} % more units" in text and f"for {RETURN_UNITS} of their units" in text
+    rule = RobustRule()
+    assert f"below {100 * rule.severe:g} % of the median is flagged after {IN_WORDS[SEVERE_ROUNDS]} windows" in text
+    assert f"cleared, which takes {IN_WORDS[rule.consecutive]} windows" in text
+    assert f"{IN_WORDS[BURST]} in a row" in text and DUTY == 0.25 and "in a quarter of its time" in text
+
+
+def test_every_number_of_a_decision_is_named() -> None:
+    for name in ("rates", "threshold", "expected_secs", "saved_secs", "cost_secs", "units_left"):
+        assert f"`{name}`" in GUIDE and name in FIELDS["policy_decided"]
