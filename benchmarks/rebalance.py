@@ -44,6 +44,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seeds", type=int, default=5, help="how many, for accuracy")
     parser.add_argument("--workload", type=int, default=4000, help="units of each run for its accuracy")
     options = parser.parse_args(arguments)
+    if min(options.most) < 1:
+        parser.error(f"--most must be at least 1, got {min(options.most)}")
     try:
         speeds = [speed(factor, most, options.units) for factor in options.factors for most in options.most]
         steps = sorted({shares_of(factor, most) for factor in options.factors for most in options.most})

@@ -52,8 +52,8 @@ def shares(
     """
     if most < 1 or not all(secs > 0 for secs in secs_per_unit) or min(secs_per_unit, default=math.inf) == math.inf:
         raise ValueError(
-            f"shares need a unit's seconds of somebody, all above 0, and at most 1 unit or more; got "
-            f"{list(secs_per_unit)} and {most}"
+            f"shares need the seconds of a unit, above 0, of at least one member, and room for 1 unit of it; got "
+            f"{list(secs_per_unit)} s and at most {most}; leave out who was not measured"
         )
     found: dict[tuple[int, ...], float] = {}
     for secs in {units * each for each in secs_per_unit if each < math.inf for units in range(1, most + 1)}:
