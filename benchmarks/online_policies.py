@@ -32,7 +32,7 @@ from hybridsync.config import EmulationConfig, PolicyConfig, RunConfig
 from hybridsync.sim.cluster import Cluster, Costs, Device, Scenario
 from hybridsync.telemetry.events import read_events
 
-Online = Literal["baseline", "greedy", "elastic"]
+Online = Literal["baseline", "greedy", "elastic", "rebalance"]
 POLICIES: tuple[Online, ...] = get_args(Online)
 PARTS = ("permanent", "pair", "transient", "standstill")
 

@@ -6,9 +6,10 @@
 
 `sequence` counts updates, `base` is the sequence of the parameters the gradient was computed on, `rate` the
 protocol's factor on the schedule's learning rate, `weight` the units in the update, `blend` the share of the new model
-statistics. Under lock-step the units stand in member order and `base` is `sequence - 1`; `slots` are the positions in
-the mesh of the members whose units they are, and left out where those are the first ones. `parts` are the pushes of an
-update whose gradients were computed on several versions, or do not weigh the same: [units, base, weight] of each, in
+statistics. Under lock-step the units stand in the order of the step's places and `base` is `sequence - 1`; `slots` are
+the places that they have, and left out where those are the first ones. Whose a place is follows from the phase's shares
+(see `hybridsync.dealing`); with one unit each it is the member's in that place of the mesh. `parts` are the pushes of
+an update whose gradients were computed on several versions, or do not weigh the same: [units, base, weight] of each, in
 the order of their sum; `base` is the oldest of them then.
 
 Where workers step by themselves, what a push holds depends on all that its worker has done before. So `stepped` says
@@ -112,7 +113,7 @@ class Entry:
         return set(self.bases) or {part.base for part in self.stepped or self.parts} or {self.base}
 
     def by_slot(self) -> dict[int, int]:
-        """Return the unit of each position in the mesh that contributed one."""
+        """Return the unit of each place of a step, or of a mesh in groups, that contributed one, in their order."""
         return dict(zip(self.slots or range(len(self.units)), self.units, strict=True))
 
 

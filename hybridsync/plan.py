@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
+from hybridsync.dealing import Deal
 from hybridsync.errors import PlanError
 from hybridsync.units import Range
 
@@ -171,6 +172,7 @@ class Phase:
       fingerprint: fingerprint of the starting state.
       servers: addresses of the parameter servers.
       reason: why it was entered: "start", "planned", "resume".
+      shares: units that each member takes in one lock-step step, in mesh order; () for one each.
     """
 
     epoch: Epoch
@@ -186,3 +188,14 @@ class Phase:
     fingerprint: str
     servers: tuple[str, ...]
     reason: str
+    shares: tuple[int, ...] = ()
+
+    @property
+    def deal(self) -> Deal:
+        """Whose each unit of a lock-step step is."""
+        return Deal(self.shares or (1,) * len(self.members))
+
+    @property
+    def num_places(self) -> int:
+        """Units of a whole lock-step step; elsewhere the members."""
+        return sum(self.shares) or len(self.members)

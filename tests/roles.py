@@ -46,6 +46,7 @@ def phase_of(
     capture: Capture | None = None,
     source: str = CHIEF,
     servers: tuple[str, ...] = (),
+    shares: tuple[int, ...] = (),
 ) -> Phase:
     return Phase(
         epoch=Epoch(number, 77),
@@ -61,6 +62,7 @@ def phase_of(
         fingerprint=capture.held.fingerprint if capture else "",
         servers=servers,
         reason="start",
+        shares=shares,
     )
 
 

@@ -75,21 +75,26 @@ def test_a_run_of_one_phase_replays_bit_for_bit(tmp_path: Path, plan: str) -> No
     assert found.updates == (WORKLOAD if plan == "asp" else 23)
 
 
-@pytest.fixture(scope="module")
-def spoiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
-    """A lock-step run of four members, some of whose units have no finite loss."""
-    workdir = tmp_path_factory.mktemp("runs") / "spoiled"
+def spoiled_run(*values: str) -> Run:
+    """Return a run some of whose units have no finite loss."""
     loaded = load_config(DIGITS)
-    config = apply_overrides(loaded.config, [*VALUES, "plan=bsp"])
+    config = apply_overrides(loaded.config, [*VALUES, f"plan={values[0]}", *values[1:]])
     whole = loaded.module.task(config)
 
     def loss(params: Any, model_state: Any, batch: Any, key: Any) -> Any:
         value, rest = whole.loss(params, model_state, batch, key)
         return jnp.where(jnp.sum(batch["label"]) % 7 == 0, jnp.nan, value), rest
 
-    task, optimizer = dataclasses.replace(whole, loss=loss), loaded.module.optimizer(config)
-    assert Trainer(task, optimizer, config, workdir=workdir, progress=False).fit().summary.units.dropped
-    return workdir, Run(config, task, optimizer, workdir)
+    return Run(config, dataclasses.replace(whole, loss=loss), loaded.module.optimizer(config), None)
+
+
+@pytest.fixture(scope="module")
+def spoiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
+    """A lock-step run of four members, some of whose units have no finite loss."""
+    workdir = tmp_path_factory.mktemp("runs") / "spoiled"
+    run = spoiled_run("bsp")
+    assert Trainer(run.task, run.optimizer, run.config, workdir=workdir, progress=False).fit().summary.units.dropped
+    return workdir, dataclasses.replace(run, workdir=workdir)
 
 
 def test_a_run_whose_mesh_dropped_units_replays_bit_for_bit(spoiled: tuple[Path, Run]) -> None:
@@ -97,6 +102,52 @@ def test_a_run_whose_mesh_dropped_units_replays_bit_for_bit(spoiled: tuple[Path,
     record = read_record(workdir)
     assert any(entry.slots and entry.slots[0] > 0 for entry in record.entries), "whoever is first dropped one"
     found = replay(record, run, ())
+    assert found.difference is None, str(found)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose lock-step members take 4, 4, 1 and 4 units of a step; its last step is short."""
+    workdir = tmp_path_factory.mktemp("runs") / "shared"
+    assert trainer(workdir, "bsp:40%,asp:30%,bsp", "policy.shares=4,4,1,4").fit().completed
+    return workdir
+
+
+def test_a_run_whose_members_took_shares_replays_bit_for_bit(shared: Path) -> None:
+    record = read_record(shared)
+    assert [phase.shares for phase in record.phases] == [(4, 4, 1, 4), (), (4, 4, 1, 4)]
+    assert [len(entry.units) for entry in record.phases[0].entries] == [13, 13, 10]
+    assert [entry.rate for entry in record.phases[0].entries] == [13.0, 13.0, 10.0]
+    found = replayed(shared)
+    assert found.difference is None, str(found)
+
+
+def test_a_run_that_was_rebalanced_replays_bit_for_bit(tmp_path: Path) -> None:
+    slow = "emulation.stragglers=worker=1,delay_ms=30,from=0%,to=100%"
+    values = ["workload=600", "emulation.compute_secs=0.01", slow, "policy.online=rebalance"]
+    assert trainer(tmp_path, "bsp:80%,asp", *values).fit().completed
+    first, *rest = read_record(tmp_path).phases
+    shares = next(phase.shares for phase in rest if phase.shares)
+    assert not first.shares and shares[1] == 1 and max(shares) > 1
+    found = replayed(tmp_path)
+    assert found.difference is None, str(found)
+
+
+def test_other_shares_than_the_runs_are_found(shared: Path, tmp_path: Path) -> None:
+    workdir = Path(shutil.copytree(shared, tmp_path / "run"))
+    events = (workdir / "events.jsonl").read_text()
+    (workdir / "events.jsonl").write_text(events.replace('"shares":[4,4,1,4]', '"shares":[1,4,4,4]', 1))
+    found = replayed(workdir)
+    assert found.since is not None and found.since.epoch == 1
+    (workdir / "events.jsonl").write_text(events.replace('"shares":[4,4,1,4]', '"shares":[3,3,1,3]', 1))
+    with pytest.raises(WorkdirError, match=r"update 1 holds 13 units, a step of epoch 1 .* has 10 places"):
+        read_record(workdir)
+
+
+def test_a_run_whose_members_dropped_some_of_their_units_replays_bit_for_bit(tmp_path: Path) -> None:
+    run = spoiled_run("bsp", "policy.shares=3,0,1,2")
+    assert Trainer(run.task, run.optimizer, run.config, workdir=tmp_path, progress=False).fit().summary.units.dropped
+    found = replay(read_record(tmp_path), dataclasses.replace(run, workdir=tmp_path), ())
     assert found.difference is None, str(found)
 
 

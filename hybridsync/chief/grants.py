@@ -1,6 +1,6 @@
 """How many units to hand out ahead: enough that nobody waits for the chief, few enough that a stop is near.
 
-    >>> mesh_grant(num_members=4, units_per_sec=400.0)
+    >>> mesh_grant(num_places=4, units_per_sec=400.0)
     100
     >>> worker_grant(units_per_sec=50.0, room=4000, num_workers=4), worker_grant(50.0, room=5, num_workers=4)
     (500, 1)
@@ -17,13 +17,17 @@ WORKER_SECS = 10.0
 """An asynchronous worker's grant, far from the end of the phase."""
 
 
-def mesh_grant(num_members: int, units_per_sec: float) -> int:
+def mesh_grant(num_places: int, units_per_sec: float) -> int:
     """Return the units to grant a lock-step mesh: about MESH_SECS of work in whole steps.
 
     One step at least, which is time enough to renew it where it is longer than that; two before anything is known.
+
+    Args:
+      num_places: units of a whole step.
+      units_per_sec: of the whole mesh; 0 is not known.
     """
-    steps = max(1, round(units_per_sec * MESH_SECS / num_members)) if units_per_sec else 2
-    return steps * num_members
+    steps = max(1, round(units_per_sec * MESH_SECS / num_places)) if units_per_sec else 2
+    return steps * num_places
 
 
 def worker_grant(

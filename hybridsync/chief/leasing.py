@@ -146,8 +146,8 @@ class Leasing:
         rates = {worker: self._rates.get(self.key_of(worker), Rate()).per_sec for worker in workers}
         if self.phase is None or self.path is not Path.SYNC:
             return rates
-        members = self.phase.members
-        return {worker: rate / len(members) if worker in members else 0.0 for worker, rate in rates.items()}
+        shares = dict(zip(self.phase.members, self.phase.deal.shares, strict=True))
+        return {worker: rate * shares.get(worker, 0) / self.phase.num_places for worker, rate in rates.items()}
 
     def _is_final(self, phase: Phase) -> bool:
         if self._ended:
@@ -159,7 +159,7 @@ class Leasing:
     def _extend(self, key: str, stream: UnitStream, phase: Phase, wanted: int, now: float) -> None:
         rate = self._rates[key].per_sec
         if key == MESH:
-            count = mesh_grant(len(phase.members), rate)
+            count = mesh_grant(phase.num_places, rate)
         else:
             in_hand = self.ledger.holders().get(key, 0) if wanted > 1 else 0
             secs = WORKER_SECS if self.path.is_served else MESH_SECS  # where everybody is waited for at the end

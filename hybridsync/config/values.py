@@ -231,13 +231,15 @@ class PolicyConfig:
     Args:
         detector: who is a straggler: "robust" (median and MAD, with a floor), "paper" (mean - std), or "off".
         speeds: how fast each worker's device is beside the others, where they differ; () for all alike.
+        shares: units that each worker takes in one lock-step step, where that is fixed; () for one each.
         momentum: what becomes of it where the plan goes over to asynchrony: it is kept, its slots are zeroed once, or
             its coefficient is divided by the workers, for good or until it has been ramped up again.
         ramp: share of the workload that ramping takes.
         online: what becomes of lock-step while there are stragglers: "baseline" ignores them, "greedy" trains
-            asynchronously meanwhile, "elastic" goes on without them.
+            asynchronously meanwhile, "elastic" goes on without them, "rebalance" deals a step's units out by speed.
         trigger: what ends a lock-step stage before its share is done: "off", or "knee", where the loss stops falling
             steeply; an asynchronous stage has to follow.
+        most_units: of one worker in a lock-step step under "rebalance"; more of them are a larger batch.
         rate: how it grows with the units of an update: "linear", or with their square root.
 
     Raises:
@@ -246,11 +248,13 @@ class PolicyConfig:
 
     detector: Literal["robust", "paper", "off"] = "robust"
     speeds: tuple[float, ...] = ()
+    shares: tuple[int, ...] = ()
     momentum: MomentumVariant = "keep"
     ramp: float = 0.05
     rate: Literal["linear", "sqrt"] = "linear"
-    online: Literal["baseline", "greedy", "elastic"] = "baseline"
+    online: Literal["baseline", "greedy", "elastic", "rebalance"] = "baseline"
     trigger: Literal["off", "knee"] = "off"
+    most_units: int = 4
 
     def __post_init__(self) -> None:
         _check_types(self, "policy.")
@@ -269,14 +273,27 @@ class PolicyConfig:
                 f"policy is {moves[0]!r}, but policy.momentum is {self.momentum!r}, which acts at the plan's own "
                 "switches alone: use policy.momentum=keep, policy.online=elastic, or policy.trigger=off"
             )
+        if self.shares and self.online in ("elastic", "rebalance"):
+            raise ConfigError(
+                f"policy.shares are fixed, but policy.online is {self.online!r}, which decides by rates who takes how "
+                "many units of a step: leave one of them out"
+            )
+        _require(self.most_units >= 1, "policy.most_units", "at least 1", self.most_units, "raise it")
         above = all(speed > 0 for speed in self.speeds)
         _require(0 < self.ramp <= 1, "policy.ramp", "above 0 and at most 1", self.ramp, "give a share of the workload")
         _require(above, "policy.speeds", "above 0", self.speeds, "give each worker's speed beside the others")
+        some = not self.shares or (min(self.shares) >= 0 and sum(self.shares) > 0)
+        _require(some, "policy.shares", "0 or more, and one above it", self.shares, "give each worker's units a step")
 
     @property
     def detects(self) -> bool:
         """Whether workers are judged."""
         return self.detector != "off"
+
+    @property
+    def deals_several(self) -> bool:
+        """Whether a worker may take several units of a lock-step step."""
+        return self.online == "rebalance" or any(units > 1 for units in self.shares)
 
 
 @dataclass(frozen=True)
@@ -337,11 +354,13 @@ class RunConfig:
                 value,
                 "declare it with @dataclass(frozen=True)",
             )
-        if self.policy.speeds and len(self.policy.speeds) != self.workers:
-            raise ConfigError(
-                f"policy.speeds has {len(self.policy.speeds)} values, the run {self.workers} workers; "
-                "give one for each worker, or none"
-            )
+        for name in ("speeds", "shares"):
+            values = getattr(self.policy, name)
+            if values and len(values) != self.workers:
+                raise ConfigError(
+                    f"policy.{name} has {len(values)} values, the run {self.workers} workers; "
+                    "give one for each worker, or none"
+                )
         self._check_plan()
         for straggler in Straggler.parse(self.emulation.stragglers):
             _require(

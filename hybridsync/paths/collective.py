@@ -37,10 +37,14 @@ class Collective(Protocol):
         """
         ...
 
-    def reasons(self, index: int, reason: str) -> tuple[str, ...]:
-        """Tell why the member at `index` contributed nothing for its unit, "" if it did; returns what all say.
+    def reasons(self, index: int, reasons: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+        """Tell why the member at `index` contributed nothing for its units, "" where it did; returns what all say.
 
         Called only after a total that lacks somebody's contribution, which all members see alike.
+
+        Args:
+          index: of the member.
+          reasons: one for each of its units, and as many as everybody else's: "" beyond them.
 
         Raises:
           PhaseRevoked: a member is gone.
@@ -80,11 +84,11 @@ class Rendezvous:
             return contribution
         return self._meet(index, contribution, self._sum_up)
 
-    def reasons(self, index: int, reason: str) -> tuple[str, ...]:
-        """Tell why a contribution is missing (see `Collective.reasons`)."""
+    def reasons(self, index: int, reasons: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+        """Tell why contributions are missing (see `Collective.reasons`)."""
         if len(self._members) == 1:
-            return (reason,)
-        return self._meet(index, reason, tuple)
+            return (reasons,)
+        return self._meet(index, reasons, tuple)
 
     def _meet(self, index: int, item: Any, combine: Callable[[tuple], Any]) -> Any:
         """Put `item` into the member's slot; the last one combines them all, and everybody returns the result."""

@@ -94,7 +94,7 @@ class Replica:
           units: whose contributions are in the total; without any the state stays as it is.
           total: of the members' contributions.
           factor: the protocol's, on the schedule's learning rate.
-          slots: positions in the mesh of the members whose units they are; () for the first ones.
+          slots: places of the step that they have (see `hybridsync.dealing`); () for the first ones.
           dropped: the step's other units, which are final.
         """
         with self._lock:

@@ -75,15 +75,16 @@ class _Member:
     def __init__(self, engine: SyncEngine, phase: Phase) -> None:
         self.engine, self.phase = engine, phase
         self.recorder, self.clock = engine._recorder, engine._recorder.clock
-        self.members = phase.members
+        self.members, self.deal = phase.members, phase.deal
         self.index = phase.members.index(engine._worker)
+        self.places = self.deal.places(self.index)
         self.protocol = protocols.parse(phase.spec)
         self.stream = engine.stream = LeaseStream(
             engine._chief, engine._worker, self.recorder.incarnation, phase, self.clock, engine._ahead
         )
         self.step = 0
         self.units: tuple[int, ...] = ()
-        self.unfit = ""
+        self.unfit: list[str] = []
         self.reasons: tuple[str, ...] = ()
         self.started = 0.0
 
@@ -101,15 +102,23 @@ class _Member:
         drive(self.protocol.worker_program(len(self.members)), handlers)
 
     def lease(self, effect: Lease) -> tuple[int, ...] | None:
-        self.units = self.stream.next(len(self.members))
+        self.units = self.stream.next(self.deal.num_places)
         self.started = self.clock.monotonic()
-        return self.units[self.index : self.index + 1] if self.units else None
+        own = (self.units[place] for place in self.places if place < len(self.units))
+        return tuple(own) if self.units else None
 
     def compute(self, effect: Compute) -> Any:
-        programs, self.unfit = self.engine._programs, ""
-        if not effect.units:
-            return programs.zero
-        (unit,) = effect.units
+        programs, self.unfit, total = self.engine._programs, [], None
+        for unit in effect.units:
+            contribution, unfit = self.compute_unit(unit)
+            self.unfit.append(unfit)
+            if not unfit:
+                total = contribution if total is None else programs.sum((total, contribution))
+        return programs.zero if total is None else total
+
+    def compute_unit(self, unit: int) -> tuple[Any, str]:
+        """Return a unit's contribution, and which entry of it is no finite number, "" where all are."""
+        programs = self.engine._programs
         self.recorder.computing(unit)
         started = self.clock.monotonic()
         contribution = programs.gradient(self.engine._replica.parameters, unit)
@@ -117,9 +126,9 @@ class _Member:
         if self.engine._emulation.active:
             self.engine._emulation.finish(self.engine._worker, unit, started, self.clock)
         # The check comes before the collective: one entry that is no number would spoil everybody's total.
-        self.unfit = first_non_finite(contribution) or ""
+        unfit = first_non_finite(contribution) or ""
         self.recorder.compute("sync", started, self.clock.monotonic(), contribution["floats"]["loss"])
-        return programs.zero if self.unfit else contribution
+        return contribution, unfit
 
     def average(self, effect: Average) -> Any:
         self.send()
@@ -127,8 +136,9 @@ class _Member:
         started = self.clock.monotonic()
         total, self.reasons = self.collective.total(self.index, effect.gradient), ()
         if float(total["floats"]["weight"]) != len(self.units):
-            reason = f"{NON_FINITE}: {self.unfit}" if self.unfit else ""
-            self.reasons = self.collective.reasons(self.index, reason)
+            own = [f"{NON_FINITE}: {unfit}" if unfit else "" for unfit in self.unfit]
+            own += [""] * (self.deal.num_rounds - len(own))
+            self.reasons = self.deal.by_place(self.collective.reasons(self.index, tuple(own)))
         self.recorder.wait("average", "sync", started, self.clock.monotonic())
         self.recorder.doing = ""
         return total
@@ -154,7 +164,7 @@ class _Member:
         self.recorder.step(self.started, self.clock.monotonic(), len(units))
 
     def outcome(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[int, str], ...]]:
-        """Return the step's units that are in the total, in whose places of the mesh, and what was dropped and why."""
+        """Return the step's units that are in the total, in which of its places, and what was dropped and why."""
         if not self.reasons:
             return self.units, (), ()
         kept = [(slot, unit) for slot, unit in enumerate(self.units) if not self.reasons[slot]]

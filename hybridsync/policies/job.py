@@ -75,6 +75,9 @@ def of_task(config: RunConfig, model: Mapping[str, Any], data: Mapping[str, Any]
 
 
 def _job(name: str, config: RunConfig, model: Any, data: Any, optimizer: Any) -> Job:
+    policy = {name: getattr(config.policy, name) for name in ("momentum", "ramp", "rate")}
+    if config.policy.shares:  # another batch; left out where it is not, so that older signatures stay
+        policy["shares"] = config.policy.shares
     signature = {
         "model": model,
         "data": data,
@@ -82,6 +85,6 @@ def _job(name: str, config: RunConfig, model: Any, data: Any, optimizer: Any) ->
         "unit_size": config.unit_size,
         "optimizer": optimizer,
         "workload": config.workload,
-        "policy": {name: getattr(config.policy, name) for name in ("momentum", "ramp", "rate")},
+        "policy": policy,
     }
     return Job(name, json.dumps(signature, sort_keys=True))

@@ -16,21 +16,26 @@ how long a straggler stays one, have the priors below.
   to be shorter than they are.
 - *elastic* leaves the stragglers out: lock-step goes on with n - k members, n - k units an update, and the rate of so
   many. They come back at the planned switch to asynchrony, or earlier when they are well.
+- *rebalance* keeps everybody and deals a step's units out in proportion to speed: more units an update, and the rate of
+  so many (see `hybridsync.policies.shares`).
 
-Lock-step with members M does |M| * min rate units a second, asynchrony the sum of the rates.
+Lock-step with members M does |M| * min rate units a second, asynchrony the sum of the rates, and lock-step by shares c
+sum(c) units in max(c / rate) seconds.
 
-Source: Sync-Switch, ICDCS 2021, section IV, reconstruction; the guard of greedy and what elastic weighs are ours.
+Source: Sync-Switch, ICDCS 2021, section IV, reconstruction; the guard of greedy, what elastic weighs and rebalance are
+ours.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from hybridsync.config.values import PolicyConfig
+from hybridsync.policies.shares import MOST, shares, units_per_sec
 
 SWITCH_SECS = 0.5
 """What a switch is taken to cost before this run has made one like it."""
@@ -38,6 +43,12 @@ EPISODE_SECS = 20.0
 """How long a straggler is taken to stay one before this run has seen one recover."""
 MARGIN = 0.05
 """Other members have to do more units a second by this share: measured rates scatter."""
+ALIKE = 0.1
+"""Rates of healthy workers scatter by this share of their median at the most, where their devices are alike."""
+SMALLER = 2 / 3
+"""A step of so many of the units is worth a change that makes nothing faster."""
+WORTH = 10
+"""Equal shares are gone back to where so many times the seconds of a change are left."""
 RETURN_UNITS = 50
 """Units of a worker between its being well again and its being called back: four windows, and reports on their way."""
 
@@ -76,7 +87,28 @@ class Instead:
         return f"{self.spec} instead"
 
 
-Action = AsPlanned | Without | Instead
+@dataclass(frozen=True)
+class Dealt:
+    """Lock-step of everybody who lives, with several units of a step for some: (worker, units) of those it names.
+
+    Who is not named, because it came later, takes one.
+    """
+
+    units: tuple[tuple[int, int], ...]
+
+    @property
+    def name(self) -> str:
+        """For events and messages."""
+        by_units = {units: [worker for worker, each in self.units if each == units] for _, units in self.units}
+        return "a step of " + ", ".join(f"{units} for {by_units[units]}" for units in sorted(by_units, reverse=True))
+
+    def of(self, workers: Iterable[int]) -> tuple[int, ...]:
+        """Return the units of each of `workers`."""
+        units = dict(self.units)
+        return tuple(units.get(worker, 1) for worker in workers)
+
+
+Action = AsPlanned | Without | Instead | Dealt
 PLANNED = AsPlanned()
 
 
@@ -92,7 +124,8 @@ class View:
       rates: worker -> units a second that it does by itself, as it was measured last; those that were.
       holds: how the stage is carried out now.
       detour: the asynchronous protocol that could take the place of lock-step.
-      switch_secs: seconds that each change of protocol, or for elastic of members, has cost in this run, in order.
+      switch_secs: seconds that each change of protocol, or for elastic of members and for rebalance of shares, has
+        cost in this run, in order.
       episodes: seconds of each stretch in which there was a straggler, from its flag to the last one's clearing.
     """
 
@@ -267,6 +300,74 @@ class Elastic:
         return expected, saved, 2 * view.cost_secs + late
 
 
+@dataclass(frozen=True)
+class Rebalance:
+    """Lock-step of everybody, each with as many units of a step as it gets done while the slowest does its own.
+
+    Nobody is dealt more than one while there is no straggler: measured rates scatter. While there is one, the shares
+    follow the rates wherever that is faster by `margin`, and saves more than the changes of shares cost, counted as
+    elastic counts it; or wherever as fast a step is much smaller, because a larger batch is the price of it. Every
+    member has at least one unit, by which it goes on measuring itself.
+
+    Args:
+      most: units of one member in a step.
+      margin: share by which other shares must be faster.
+      prior_secs: what an episode is expected to last before one has ended.
+    """
+
+    most: int = MOST
+    margin: float = MARGIN
+    prior_secs: float = EPISODE_SECS
+    name: str = "rebalance"
+
+    def decide(self, view: View) -> Choice:
+        holds = view.holds if isinstance(view.holds, Dealt) else PLANNED
+        rates = self._rates(view)
+        if not all(rates):
+            return Choice(holds)
+        secs, ones = [1.0 / rate for rate in rates], (1,) * len(rates)
+        held = holds.of(view.live) if isinstance(holds, Dealt) else ones
+        if not any(worker in view.live for worker in view.slow):
+            if holds == PLANNED or view.units_left / units_per_sec(ones, secs) <= WORTH * view.cost_secs:
+                return Choice(holds)
+            return Choice(PLANNED, "no straggler is left", cost_secs=view.cost_secs)
+        fit = shares(secs, self.most, least=1) or ones
+        if fit == held:
+            return Choice(holds)
+        now, then = units_per_sec(held, secs), units_per_sec(fit, secs)
+        numbers = self._numbers(view, fit, now, then)
+        dealt = Dealt(tuple(zip(view.live, fit, strict=True))) if fit != ones else PLANNED
+        if sum(fit) <= SMALLER * sum(held) and then >= now:
+            return Choice(dealt, "a smaller step is as fast", *numbers)
+        if then <= (1.0 + self.margin) * now:
+            return Choice(holds, "other shares would hardly be faster", *numbers)
+        if numbers[1] <= numbers[2]:
+            return Choice(holds, "other shares would cost more than they save", *numbers)
+        return Choice(dealt, "units in proportion to speed are faster", *numbers)
+
+    def _numbers(self, view: View, fit: tuple[int, ...], now: float, then: float) -> tuple[float, float, float]:
+        """Return for how long the stragglers are expected to stay some, what `fit` saves and what it costs."""
+        expected, whole = view.expected_secs(self.prior_secs), len(fit) * view.usual_rate
+        saved = min(expected, view.units_left / now) * (then - now) / whole
+        if expected >= view.units_left / then or isinstance(view.holds, Dealt):  # or it is to be undone anyway
+            return expected, saved, view.cost_secs
+        step_secs = max(fit) / view.usual_rate  # of which who is well again has one unit, until that is known
+        late = RETURN_UNITS * step_secs * max(0.0, 1.0 - sum(fit) / step_secs / whole)
+        return expected, saved, 2 * view.cost_secs + late
+
+    @staticmethod
+    def _rates(view: View) -> list[float]:
+        """Return the rates of the live: who is well and about as fast as the others who are counts as just as fast."""
+        well = [view.rate(worker) for worker in view.live if worker not in view.slow]
+        median = statistics.median(well or (0.0,))
+
+        def rate(worker: int) -> float:
+            own = view.rate(worker)
+            return median if worker not in view.slow and abs(own - median) <= ALIKE * median else own
+
+        return [rate(worker) for worker in view.live]
+
+
 def _others(live: tuple[int, ...], out: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(worker for worker in live if worker not in out)
 
@@ -301,13 +402,14 @@ class Episodes:
             self.lengths, self._began = (*self.lengths, now - self._began), None
 
 
-POLICIES: dict[str, type[Baseline] | type[Greedy] | type[Elastic]] = {
-    "baseline": Baseline,
-    "greedy": Greedy,
-    "elastic": Elastic,
+POLICIES: dict[str, Callable[[PolicyConfig], Policy]] = {
+    "baseline": lambda config: Baseline(),
+    "greedy": lambda config: Greedy(),
+    "elastic": lambda config: Elastic(),
+    "rebalance": lambda config: Rebalance(config.most_units),
 }
 
 
 def policy_of(config: PolicyConfig) -> Policy:
     """Return the policy that a configuration names."""
-    return POLICIES[config.online]()
+    return POLICIES[config.online](config)

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from hybridsync.applylog import Entry
+from hybridsync.dealing import contribution_of
 from hybridsync.layout import fingerprint
 from hybridsync.paths.collective import Collective
 from hybridsync.paths.retracing import Retracer
@@ -41,11 +42,11 @@ def on_one_device(programs: Programs, state: TrainState, phase: LoggedPhase, not
     last_use = {version: entry.sequence for entry in phase.entries for version in entry.versions}
     versions = {phase.first: Parameters(state.params, state.model_state)}
     lockstep, how, squares = phase.path is base.Path.SYNC, phase.protocol.compensated, None
+    deal = phase.deal
     for entry in phase.entries:
         if lockstep:
-            contributions = [programs.zero] * len(phase.members)
-            for slot, unit in entry.by_slot().items():
-                contributions[slot] = programs.gradient(versions[entry.base], unit)
+            divided = deal.divide(entry.by_slot().items())
+            contributions = [contribution_of(programs, versions[entry.base], units) for units in divided]
             total = contributions[0] if len(contributions) == 1 else programs.total(tuple(contributions))
         else:
             total, squares = _pushed(programs, state, versions, entry, how, squares)
@@ -115,13 +116,10 @@ def as_member(
       collective: of all members.
       note: told of each update.
     """
-    index = phase.members.index(worker)
+    index, deal = phase.members.index(worker), phase.deal
     for entry in phase.entries:
-        contribution: Any = programs.zero
-        unit = entry.by_slot().get(index)
-        if unit is not None:
-            parameters = Parameters(state.params, state.model_state)
-            contribution = jax.block_until_ready(programs.gradient(parameters, unit))
+        units, parameters = deal.divide(entry.by_slot().items())[index], Parameters(state.params, state.model_state)
+        contribution = jax.block_until_ready(contribution_of(programs, parameters, units))
         total = collective.total(index, contribution)
         state = programs.update(state, total, units=len(entry.units), factor=entry.rate, blend=entry.blend)
         note(entry.sequence)

@@ -8,6 +8,7 @@ from typing import Any
 
 from hybridsync import applylog, protocols
 from hybridsync.applylog import APPLY_LOG, Entry, Left
+from hybridsync.dealing import Deal
 from hybridsync.errors import ResumeError, WorkdirError
 from hybridsync.protocols import base
 from hybridsync.telemetry.events import read_events
@@ -31,6 +32,7 @@ class LoggedPhase:
       left: workers, as (worker, incarnation), whose optimizer states it left behind.
       after: fingerprint of the state that was gone on from; "" where that is not known here. One that was captured at
         its end may have been lost, and with it what those workers left.
+      shares: units that each member took in one lock-step step; () for one each.
     """
 
     epoch: int
@@ -42,6 +44,7 @@ class LoggedPhase:
     entries: tuple[Entry, ...]
     left: tuple[tuple[int, int], ...] = ()
     after: str = ""
+    shares: tuple[int, ...] = ()
 
     @property
     def protocol(self) -> base.Protocol:
@@ -52,6 +55,11 @@ class LoggedPhase:
     def path(self) -> base.Path:
         """Whether it was lock-step, served or in groups."""
         return self.protocol.path
+
+    @property
+    def deal(self) -> Deal:
+        """Whose each unit of a lock-step step was."""
+        return Deal(self.shares or (1,) * len(self.members))
 
     @property
     def first(self) -> int:
@@ -233,6 +241,7 @@ def _phases(workdir: Path, entries: tuple[Entry, ...], ends: dict[int, Left]) ->
             runtime=runtime,
             fingerprint=event["fingerprint"],
             entries=tuple(updates),
+            shares=tuple(event.get("shares", ())),
             left=ends[epoch].left if epoch in ends else (),
             after=next((entered[later][0]["fingerprint"] for later in sorted(entered) if later > epoch), ""),
         )
@@ -246,10 +255,16 @@ def _phases(workdir: Path, entries: tuple[Entry, ...], ends: dict[int, Left]) ->
                 f"update {early[0].sequence} was computed on update {early[0].base}'s parameters, which are older "
                 f"than its phase, {phase}"
             )
-        if wide := [entry for entry in updates if max((*entry.slots, *entry.group), default=0) >= len(phase.members)]:
+        places = phase.deal.num_places
+        if wide := [entry for entry in updates if max((*entry.slots, *entry.group), default=0) >= places]:
             raise WorkdirError(
                 f"the apply log of {workdir} is damaged: update {wide[0].sequence} has units in the places "
-                f"{list(wide[0].slots)} of a mesh of {len(phase.members)} members"
+                f"{list(wide[0].slots)} of a mesh of {len(phase.members)} members with {places} places"
+            )
+        if phase.path is base.Path.SYNC and (long := [entry for entry in updates if len(entry.units) > places]):
+            raise WorkdirError(
+                f"the apply log of {workdir} is damaged: update {long[0].sequence} holds {len(long[0].units)} units, "
+                f"a step of {phase} has {places} places"
             )
         units += sum(len(entry.units) for entry in updates)
         phases.append(phase)

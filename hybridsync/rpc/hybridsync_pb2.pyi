@@ -113,7 +113,7 @@ class Epoch(_message.Message):
     def __init__(self, number: _Optional[int] = ..., nonce: _Optional[int] = ...) -> None: ...
 
 class Phase(_message.Message):
-    __slots__ = ("epoch", "spec", "members", "lane", "end_units", "applied", "dropped", "sequence", "source", "capture_id", "fingerprint", "servers", "reason")
+    __slots__ = ("epoch", "spec", "members", "lane", "end_units", "applied", "dropped", "sequence", "source", "capture_id", "fingerprint", "servers", "reason", "shares")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
@@ -127,6 +127,7 @@ class Phase(_message.Message):
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     SERVERS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    SHARES_FIELD_NUMBER: _ClassVar[int]
     epoch: Epoch
     spec: str
     members: _containers.RepeatedScalarFieldContainer[int]
@@ -140,7 +141,8 @@ class Phase(_message.Message):
     fingerprint: str
     servers: _containers.RepeatedScalarFieldContainer[str]
     reason: str
-    def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., spec: _Optional[str] = ..., members: _Optional[_Iterable[int]] = ..., lane: _Optional[int] = ..., end_units: _Optional[int] = ..., applied: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., sequence: _Optional[int] = ..., source: _Optional[str] = ..., capture_id: _Optional[int] = ..., fingerprint: _Optional[str] = ..., servers: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ...) -> None: ...
+    shares: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., spec: _Optional[str] = ..., members: _Optional[_Iterable[int]] = ..., lane: _Optional[int] = ..., end_units: _Optional[int] = ..., applied: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., sequence: _Optional[int] = ..., source: _Optional[str] = ..., capture_id: _Optional[int] = ..., fingerprint: _Optional[str] = ..., servers: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., shares: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Standing(_message.Message):
     __slots__ = ("phase", "open", "stream", "completed")

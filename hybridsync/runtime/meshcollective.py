@@ -95,21 +95,24 @@ class MeshCollective:
             raise PhaseRevoked(str(broken)) from broken
         return self._flat.join(floats, ints)
 
-    def reasons(self, index: int, reason: str) -> tuple[str, ...]:
-        """Tell why a contribution is missing (see `Collective.reasons`).
+    def reasons(self, index: int, reasons: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+        """Tell why contributions are missing (see `Collective.reasons`).
 
-        Each member fills its own row with the bytes of its reason, the longest REASON_BYTES of them, and the sum of
-        all rows is everybody's.
+        Each member fills its own rows with the bytes of its reasons, at most REASON_BYTES of each, and the sum of all
+        rows is everybody's.
 
         Raises:
           PhaseRevoked: a member is gone.
         """
-        rows = np.zeros((len(self._mesh.members), REASON_BYTES), np.float32)
-        text = reason.encode()[:REASON_BYTES]
-        rows[index, : len(text)] = np.frombuffer(text, np.uint8)
+        rows = np.zeros((len(self._mesh.members), len(reasons), REASON_BYTES), np.float32)
+        for row, reason in zip(rows[index], reasons, strict=True):
+            text = reason.encode()[:REASON_BYTES]
+            row[: len(text)] = np.frombuffer(text, np.uint8)
         try:
             total, _ = self._mesh(rows.reshape(-1), np.empty(0, np.int32))
         except CollectiveBroken as broken:
             raise PhaseRevoked(str(broken)) from broken
         texts = total.reshape(rows.shape).astype(np.uint8)
-        return tuple(row.tobytes().rstrip(b"\0").decode(errors="replace") for row in texts)
+        return tuple(
+            tuple(row.tobytes().rstrip(b"\0").decode(errors="replace") for row in member) for member in texts
+        )

@@ -82,7 +82,7 @@ def run_worker(spec: RoleSpec, make_run: Callable[[], Run], at_unit: Callable[[i
     programs = run.programs(donate_parameters=True)
     flat = FlatContributions(programs.contribution_layout)
     flats = FlatParts(programs.state)
-    warm_up(programs)
+    warm_up(programs, several=run.config.policy.deals_several)
     if spec.life == 0:  # its members meet when a phase names it: nobody waits here for one that has died
         world.mesh(range(num_workers), 0).compile(flat.num_floats, flat.num_ints)
         if any(stage.path is Path.GROUP for stage in run.stages):
@@ -143,13 +143,20 @@ def run_worker(spec: RoleSpec, make_run: Callable[[], Run], at_unit: Callable[[i
     return 0
 
 
-def warm_up(programs: Programs) -> None:
+def warm_up(programs: Programs, *, several: bool = False) -> None:
     """Compile and run the programs once, on zeros, as the phases will call them.
 
     A replica's parameters lie on the default device, a server's reply and a mesh's total are views in host memory.
     Neither is bound to a device, so that one compiled program takes both.
+
+    Args:
+      programs: of the run.
+      several: whether a member may take several units of a lock-step step, whose gradients it sums up.
     """
     zeros = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), programs.state)
     state: TrainState = jax.device_put(zeros)
-    total = jax.device_get(programs.gradient(Parameters(state.params, state.model_state), 0))
+    gradient = programs.gradient(Parameters(state.params, state.model_state), 0)
+    if several:
+        jax.block_until_ready(programs.sum((gradient, gradient)))
+    total = jax.device_get(gradient)
     jax.block_until_ready(programs.update(state, total, units=1, factor=1.0, blend=1.0))

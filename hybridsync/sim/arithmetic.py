@@ -57,6 +57,10 @@ class Arithmetic(Protocol):
         """Name the first entry of a contribution that is no finite number; "" where all are."""
         ...
 
+    def sum(self, contributions: Sequence[Any]) -> Any:
+        """Return the ordered sum of one member's contributions to a step, at least one."""
+        ...
+
     def update(
         self,
         state: State,
@@ -139,6 +143,9 @@ class Weightless:
 
     def non_finite(self, contribution: Any) -> str:
         return ""
+
+    def sum(self, contributions: Sequence[Any]) -> Any:
+        return None
 
     def update(
         self,
@@ -226,6 +233,12 @@ class Counting:
 
     def non_finite(self, contribution: Any) -> str:
         return next((f"unit {unit}" for unit in contribution[1] if unit in self._unfit), "")
+
+    def sum(self, contributions: Sequence[Any]) -> tuple[int, Units]:
+        value, units = contributions[0]
+        for other, more in contributions[1:]:
+            value, units = _mix(value, other), units + more
+        return value, units
 
     def update(
         self,

@@ -14,6 +14,7 @@ from typing import Any
 from hybridsync import protocols
 from hybridsync.applylog import Entry, Left
 from hybridsync.chief.leasing import MESH
+from hybridsync.dealing import contribution_of
 from hybridsync.meetings import Meetings
 from hybridsync.messages import GroupReply, LeaseReply, LeaseRequest, PhaseRequest, Push, PushReply, Report
 from hybridsync.paths.retracing import Retracer
@@ -341,6 +342,9 @@ def replay(log: list[Entry], ends: Mapping[int, Left], phases: Mapping[int, Phas
             else:
                 if retracer is not None:
                     contributions = retracer.contributions(entry, versions)
+                elif protocol.path is Path.SYNC:
+                    divided = phase.deal.divide(entry.by_slot().items())
+                    contributions = [contribution_of(arithmetic, versions[entry.base], units) for units in divided]
                 else:
                     contributions = _computed(arithmetic, versions, entry, protocol.compensated)
                 state = _updated(arithmetic, state, contributions, entry, protocol.change(len(phase.members)))

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from hybridsync import protocols
 from hybridsync.applylog import Entry
+from hybridsync.dealing import contribution_of
 from hybridsync.errors import HybridSyncError
 from hybridsync.messages import Capture, Part, Push, PushReply
 from hybridsync.paths.retracing import Retracer
@@ -48,6 +49,9 @@ class Logged(Protocol):
 
     @property
     def members(self) -> tuple[int, ...]: ...
+
+    @property
+    def shares(self) -> tuple[int, ...]: ...
 
     @property
     def entries(self) -> tuple[Entry, ...]: ...
@@ -112,6 +116,7 @@ def _phase(world: World, logged: Logged, dropped: tuple[Range, ...]) -> Phase:
         fingerprint=held.fingerprint,
         servers=(),
         reason="start",
+        shares=logged.shares,
     )
 
 
@@ -131,15 +136,14 @@ def _step(worker: Worker, phase: Phase, logged: Logged) -> None:
     """Carry out a lock-step phase: every step's total in member order, as its members' collective does it."""
     world, replica = worker.world, worker.replica
     protocol, arithmetic, num_members = protocols.parse(phase.spec), world.arithmetic, len(phase.members)
+    deal = phase.deal
     replica.enter(phase)
     for entry in logged.entries:
-        parameters, units = arithmetic.parameters(replica.state), entry.by_slot()
-        contributions = [
-            arithmetic.gradient(parameters, units[slot]) if slot in units else arithmetic.zero
-            for slot in range(num_members)
-        ]
+        parameters = arithmetic.parameters(replica.state)
+        divided = deal.divide(entry.by_slot().items())
+        contributions = [contribution_of(arithmetic, parameters, units) for units in divided]
         factor = protocol.rate(len(entry.units), num_members)
-        total = Total(world, contributions, ("",) * num_members)
+        total = Total(world, contributions, ((),) * num_members)
         state = total.applied_to(replica.state, units=len(entry.units), factor=factor)
         replica.update(entry.units, state, factor, entry.slots)
 

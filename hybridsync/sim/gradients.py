@@ -68,6 +68,9 @@ class RealArithmetic:
     def non_finite(self, contribution: Any) -> str:
         return first_non_finite(contribution) or ""
 
+    def sum(self, contributions: Sequence[Any]) -> Any:
+        return self._programs.sum(contributions)
+
     def update(
         self,
         state: TrainState,

@@ -9,15 +9,17 @@ if TYPE_CHECKING:
     from hybridsync.sim.process import Process
     from hybridsync.sim.world import World
 
+Reasons = tuple[str, ...]
+
 
 class Total:
     """The ordered contributions of a step, and the states that their update has led to.
 
     Attributes:
-      reasons: why a member contributed nothing for its unit, "" where it did, in member order.
+      reasons: why members contributed nothing for their units, "" where they did, in member order.
     """
 
-    def __init__(self, world: World, contributions: list[Any], reasons: tuple[str, ...]) -> None:
+    def __init__(self, world: World, contributions: list[Any], reasons: tuple[Reasons, ...]) -> None:
         self._world, self._contributions, self.reasons = world, contributions, reasons
         self._after: dict[str, Any] = {}
         self._first: tuple[Any, Any] | None = None
@@ -46,7 +48,7 @@ class Meeting:
 
     def __init__(self, world: World, num_members: int) -> None:
         self._world, self._num_members = world, num_members
-        self._arrived: dict[int, tuple[Any, str, Process, Callable[[Total], object]]] = {}
+        self._arrived: dict[int, tuple[Any, Reasons, Process, Callable[[Total], object]]] = {}
         costs, sizes = world.network.cluster.costs, world.arithmetic.sizes
         cluster = world.network.cluster
         self._secs = costs.step_secs + cluster.all_reduce_secs(sizes.gradient, num_members)
@@ -55,10 +57,10 @@ class Meeting:
         self._sent = 2 * (num_members - 1) * sizes.gradient
 
     def deliver(
-        self, index: int, contribution: Any, reason: str, member: Process, then: Callable[[Total], object]
+        self, index: int, contribution: Any, reasons: Reasons, member: Process, then: Callable[[Total], object]
     ) -> None:
-        """Deliver the contribution of the member at `index`, or why it has none; `then` gets the total of all."""
-        self._arrived[index] = contribution, reason, member, then
+        """Deliver the contribution of the member at `index`, and why it lacks units; `then` gets the total of all."""
+        self._arrived[index] = contribution, reasons, member, then
         if len(self._arrived) == self._num_members:
             self._world.loop.after(self._secs, self._end)
 

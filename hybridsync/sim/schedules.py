@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from random import Random
 
-from hybridsync.policies.online import PLANNED, Action, Choice, Instead, View, Without
+from hybridsync.policies.online import PLANNED, Action, Choice, Dealt, Instead, View, Without
 from hybridsync.sim.cluster import Chaos, Cluster, Costs, Death, Device, Join, Link, Partition, Pause, Role, Scenario
 
 PLANS = (
@@ -31,7 +31,9 @@ def plans_of(name: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Restless:
-    """An online policy that leaves out anybody, or detours, for no reason but its seed, and changes its mind at once.
+    """An online policy that leaves out anybody, detours, or deals a step out anyhow, for no reason but its seed.
+
+    It changes its mind at once.
 
     Args:
       seed: of what it wants.
@@ -45,7 +47,8 @@ class Restless:
     def decide(self, view: View) -> Choice:
         random = Random(f"{self.seed} {view.units_left // self.every}")
         out = tuple(worker for worker in view.live if random.random() < 0.4)
-        whims: tuple[Action, ...] = (PLANNED, Without(out) if out else PLANNED, Instead(view.detour))
+        dealt = Dealt(tuple((worker, 1 + worker % 3) for worker in view.live))
+        whims: tuple[Action, ...] = (PLANNED, Without(out) if out else PLANNED, Instead(view.detour), dealt)
         return Choice(random.choice(whims), "it likes to")
 
 

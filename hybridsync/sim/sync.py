@@ -59,24 +59,32 @@ class SyncEngine(ReplicaEngine):
 
     def __init__(self, worker: Worker, phase: Phase) -> None:
         super().__init__(worker, phase)
-        self._index = phase.members.index(worker.id)
-        self._units: tuple[int, ...] = ()
-        self._unfit = ""
+        self._index, self._deal = phase.members.index(worker.id), phase.deal
+        self._places = self._deal.places(self._index)
+        self._units: Units = ()
+        self._to_compute: list[int] = []
+        self._total: Any = None
+        self._unfit: list[str] = []
         self._began = 0.0
         self._meeting = self.world.meeting(phase)
 
     def Lease(self, effect: Any) -> Any:
-        return self.take(len(self.phase.members))
+        return self.take(self._deal.num_places)
 
     def taken(self, units: tuple[int, ...]) -> Any:
         self._units, self._began = units, self.world.loop.now
-        return units[self._index : self._index + 1] if units else None
+        return tuple(units[place] for place in self._places if place < len(units)) if units else None
 
     def Compute(self, effect: Any) -> Any:
-        world, self._unfit = self.world, ""
-        if not effect.units:
-            return world.arithmetic.zero
-        (unit,) = effect.units
+        self._unfit, self._total, self._to_compute = [], None, [*effect.units]
+        return self._compute_next()
+
+    def _compute_next(self) -> Any:
+        """Begin the next unit of the step; without any left, return what this member contributes."""
+        world = self.world
+        if not self._to_compute:
+            return world.arithmetic.zero if self._total is None else self._total
+        unit = self._to_compute.pop(0)
         self.worker.unit, self.recorder.doing = unit, "compute"
         parameters = world.arithmetic.parameters(self.worker.replica.state)
         gradient = world.arithmetic.gradient(parameters, unit)
@@ -89,8 +97,13 @@ class SyncEngine(ReplicaEngine):
         world, self.worker.unit = self.world, -1
         self.recorder.compute("sync", started, world.loop.now, world.arithmetic.loss(gradient))
         found = world.arithmetic.non_finite(gradient)
-        self._unfit = f"{NON_FINITE}: {found}" if found else ""
-        self.resume(world.arithmetic.zero if found else gradient)
+        self._unfit.append(f"{NON_FINITE}: {found}" if found else "")
+        if not found:
+            before = self._total
+            self._total = gradient if before is None else world.arithmetic.sum((before, gradient))
+        result = self._compute_next()
+        if result is not PENDING:
+            self.resume(result)
 
     def Average(self, effect: Any) -> Any:
         unit = self._units[min(self._index, len(self._units) - 1)]
@@ -102,8 +115,9 @@ class SyncEngine(ReplicaEngine):
     def _deliver(self, gradient: Any) -> None:
         self.recorder.doing = WAITING
         started = self.world.loop.now
+        reasons = (*self._unfit, *[""] * (self._deal.num_rounds - len(self._unfit)))
         self._meeting.deliver(
-            self._index, gradient, self._unfit, self.worker, lambda total: self._averaged(total, started)
+            self._index, gradient, reasons, self.worker, lambda total: self._averaged(total, started)
         )
 
     def _averaged(self, total: Any, started: float) -> None:
@@ -122,10 +136,11 @@ class SyncEngine(ReplicaEngine):
         self.world.loop.after(secs, self._updated, state, factor, units, slots, dropped)
         return PENDING
 
-    def _outcome(self, reasons: tuple[str, ...]) -> tuple[Units, Units, tuple[tuple[int, str], ...]]:
-        """Return the step's units that are in the total, in whose places of the mesh, and what was dropped and why."""
-        if not any(reasons):
+    def _outcome(self, told: tuple[tuple[str, ...], ...]) -> tuple[Units, Units, tuple[tuple[int, str], ...]]:
+        """Return the step's units that are in the total, in which of its places, and what was dropped and why."""
+        if not any(map(any, told)):
             return self._units, (), ()
+        reasons = self._deal.by_place(told)
         kept = [(slot, unit) for slot, unit in enumerate(self._units) if not reasons[slot]]
         dropped = tuple((unit, reasons[slot]) for slot, unit in enumerate(self._units) if reasons[slot])
         return tuple(unit for _, unit in kept), tuple(slot for slot, _ in kept), dropped

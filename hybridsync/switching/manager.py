@@ -384,6 +384,7 @@ class Manager:
             fingerprint=self._capture.held.fingerprint,
             servers=tuple(self._servers()) if path is Path.SERVER else (),
             reason=self._reason,
+            shares=self._steering.shares(members) if path is Path.SYNC else (),
         )
         before, self._phase, self._path = self._phase, phase, path
         if path is Path.SERVER:
@@ -397,7 +398,8 @@ class Manager:
         self._note_stage("enter", started)
         if before is not None and phase.reason in SWITCHED:
             usual = self._steering.step_secs(phase) if phase.reason == "policy" else 0.0
-            unit_secs = min(self._unit_secs, usual or self._unit_secs)
+            unit_secs = self._unit_secs / before.deal.num_rounds  # of those of a step, one is waited for
+            unit_secs = usual if usual and phase.shares else min(unit_secs, usual or unit_secs)
             commits = before.spec != phase.spec or phase.reason == "planned"
             self._reporter.switching(before, phase, self._capture, self._times, unit_secs, commits)
         return machine.Entered()

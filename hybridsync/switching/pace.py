@@ -45,9 +45,12 @@ class Pace:
         self._tail = self._moved = (clock.monotonic(), 0)
 
     def unit_secs(self, phase: Phase) -> float:
-        """Return the mean seconds of one worker's unit in the last second; 0 while that is not known."""
+        """Return the mean seconds of one worker's unit in the last second; 0 while that is not known.
+
+        Under lock-step those of a step, in which a member may have several units.
+        """
         rate = math.fsum(self._board.worker_rates().values())
-        return len(phase.members) / rate if rate else 0.0
+        return phase.num_places / rate if rate else 0.0
 
     def is_over(self, phase: Phase, path: Path) -> bool:
         """Whether a phase has come to its end: in lock-step, whether everybody has come back from it."""

@@ -145,7 +145,7 @@ class Reporter:
         """Write that `phase` was announced, and why the one before it broke, if it did."""
         self._phase, self._over = phase, False
         protocol = protocols.parse(phase.spec)
-        per_update = protocol.units_per_update(len(phase.members))
+        per_update = sum(phase.shares) or protocol.units_per_update(len(phase.members))
         self.event(
             "phase_entered",
             protocol=phase.spec,
@@ -157,6 +157,7 @@ class Reporter:
             units_per_update=per_update,
             fingerprint=phase.fingerprint,
             compile_secs=self._compile_secs,
+            **({"shares": list(phase.shares)} if phase.shares else {}),
             **({"why": why} if why else {}),
         )
         text = f"epoch {phase.epoch}: {phase.spec} from unit {units:,} to {phase.end_units:,} ({phase.reason})"
@@ -439,5 +440,5 @@ class Reporter:
         assert self._phase is not None
         protocol = protocols.parse(self._phase.spec)
         workers = len(self._phase.members)
-        factor = protocol.rate(protocol.units_per_update(workers), workers)
+        factor = protocol.rate(sum(self._phase.shares) or protocol.units_per_update(workers), workers)
         return float(self._run.optimizer.rate(jnp.int32(units) * self._run.config.unit_size)) * factor

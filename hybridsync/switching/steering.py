@@ -1,7 +1,8 @@
 """Asks the online policy how a lock-step stage is to be carried out, and keeps who is left out and what is detoured.
 
 Here alone a policy is asked, for every runtime and the simulator. What it wants otherwise than it is becomes a phase
-change by the one mechanism: other members regroup, as for a join, and another protocol is a switch that is committed.
+change by the one mechanism: other members or shares regroup, as for a join, and another protocol is a switch that is
+committed.
 A decision changes the course where the next phase is entered, and only if the stage is not done by then.
 
 A restarted chief knows the detours from the last commit and from the phase that its roles are in; its detector, and so
@@ -18,7 +19,8 @@ from hybridsync.clock import Clock
 from hybridsync.plan import Phase
 from hybridsync.policies.configuration import is_asynchronous
 from hybridsync.policies.knee import WINDOWS, Knee
-from hybridsync.policies.online import PLANNED, Action, Choice, Episodes, Instead, Policy, View, Without
+from hybridsync.policies.online import PLANNED, Action, Choice, Dealt, Episodes, Instead, Policy, View, Without
+from hybridsync.policies.shares import of_members
 from hybridsync.protocols.base import Path
 from hybridsync.run import Run
 from hybridsync.switching import machine
@@ -46,6 +48,7 @@ class Steering:
         self, run: Run, board: Board, reporter: Reporter, policy: Policy, clock: Clock, detours: tuple[Range, ...] = ()
     ) -> None:
         self._board, self._reporter, self._policy, self._clock = board, reporter, policy, clock
+        self._fixed = run.config.policy.shares
         stages = zip(run.plan.stages, run.stages, run.plan.ends(run.config.workload), strict=True)
         self.course = Course(
             tuple(
@@ -117,17 +120,24 @@ class Steering:
         live, out = self._board.live_workers(), self._out(self._holds)
         return tuple(worker for worker in live if worker not in out) or live
 
+    def shares(self, members: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the units of a lock-step step that each member takes, () for one each."""
+        if isinstance(self._holds, Dealt):
+            own = self._holds.of(members)
+            return own if set(own) != {1} else ()
+        return of_members(self._fixed, members)
+
     def left_out(self, phase: Phase) -> tuple[int, ...]:
         """Return the live workers that the policy leaves out of a phase."""
         return tuple(w for w in self._board.live_workers() if w in self._out(self._holds) and w not in phase.members)
 
     def step_secs(self, phase: Phase) -> float:
-        """Return what a unit takes that the first update of a phase waits for; 0 while nobody was measured.
+        """Return for how long the first update of a phase computes; 0 while nobody was measured.
 
-        In lock-step that is the slowest member's, else the fastest one's.
+        In lock-step that is the slowest member with all its units, else the fastest one with one.
         """
-        rates = self._board.judged().rates
-        secs = [1.0 / rates[worker] for worker in phase.members if worker in rates]
+        rates, units = self._board.judged().rates, zip(phase.members, phase.deal.shares, strict=True)
+        secs = [each / rates[worker] for worker, each in units if worker in rates]
         return (min if phase.servers else max)(secs, default=0.0)
 
     def adopt(self, phase: Phase, path: Path) -> None:
@@ -191,7 +201,7 @@ class Steering:
             rates=judged.rates,
             holds=holds,
             detour=self.course.detour_of(self.course.stage(self._board.num_applied)),
-            switch_secs=self._reporter.stalls(same_protocol=self._policy.name == "elastic"),
+            switch_secs=self._reporter.stalls(same_protocol=self._policy.name in ("elastic", "rebalance")),
             episodes=self._episodes.lengths,
         )
         choice = self._policy.decide(view)

@@ -58,6 +58,20 @@ def test_members_of_a_mesh_get_the_same_stream_in_the_same_order():
     assert lease(chief, phase, 2, known=WORKLOAD).final
 
 
+def test_a_mesh_gets_whole_steps_of_its_shares_and_its_rate_is_divided_by_them():
+    clock = ManualClock(now=1.0)
+    chief = make_chief(workload=400, clock=clock)
+    phase = begin(chief, "bsp", end=400, shares=(4, 4, 0, 1))
+    known = len(units_of(lease(chief, phase)))
+    assert known == 18, "two steps of nine, before anything is known"
+    for completed in (0, 9, 18):
+        chief.report(Report("worker", 0, 1, phase.epoch, completed=completed))
+        clock.advance(0.1)
+    more = len(units_of(lease(chief, phase, known=known, completed=18)))
+    assert more == 18, "a quarter of a second of 90 units a second, in whole steps"
+    assert chief.worker_rates() == pytest.approx({0: 40.0, 1: 40.0, 2: 0.0, 3: 10.0}, rel=0.01)
+
+
 def test_an_asynchronous_phase_is_final_when_its_units_are_applied_not_when_they_are_leased():
     chief = make_chief()
     phase = begin(chief, end=8)

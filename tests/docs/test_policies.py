@@ -8,7 +8,8 @@ from typing import get_args
 
 from hybridsync.config import PolicyConfig
 from hybridsync.paths.measuring import BURST, DUTY
-from hybridsync.policies.online import EPISODE_SECS, MARGIN, RETURN_UNITS, SWITCH_SECS
+from hybridsync.policies.online import ALIKE, EPISODE_SECS, MARGIN, RETURN_UNITS, SMALLER, SWITCH_SECS, WORTH
+from hybridsync.policies.shares import AS_GOOD, MOST, shares
 from hybridsync.policies.stragglers import SEVERE_ROUNDS, RobustRule
 from hybridsync.telemetry.events import FIELDS
 
@@ -40,6 +41,21 @@ def test_the_numbers_are_those_of_the_code() -> None:
     assert f"below {100 * rule.severe:g} % of the median is flagged after {IN_WORDS[SEVERE_ROUNDS]} windows" in text
     assert f"cleared, which takes {IN_WORDS[rule.consecutive]} windows" in text
     assert f"{IN_WORDS[BURST]} in a row" in text and DUTY == 0.25 and "in a quarter of its time" in text
+
+
+def test_the_shares_of_the_guide_are_those_of_the_code() -> None:
+    text = " ".join(GUIDE.split())
+    assert f"`policy.most_units` ({MOST})" in text and PolicyConfig().most_units == MOST
+    assert f"within {100 * AS_GOOD:g} % of them" in text and f"other shares {100 * MARGIN:g} % faster" in text
+    assert (SMALLER, ALIKE, WORTH) == (2 / 3, 0.1, 10)
+    assert "with two thirds of the units" in text and "a tenth of their median" in text and "ten times what" in text
+    assert "one that is 4 x slow the shares are 4, 4, 4 and 1" in text and shares([1, 1, 1, 4], least=1) == (4, 4, 4, 1)
+    number = r"\| ([\d.]+) "
+    rows = re.findall(rf"^{6 * number}", GUIDE, re.M)
+    assert len(rows) == 5
+    for factor, _, _, four, _, eight in rows:
+        for most, units in ((4, four), (8, eight)):
+            assert sum(shares([1.0] * 7 + [float(factor)], most, least=1)) == int(units)
 
 
 def test_every_number_of_a_decision_is_named() -> None:

@@ -14,9 +14,12 @@ CONFIG = "tests/multiprocess/spoiled.py"
 
 
 @pytest.mark.timeout(300)
-def test_units_without_a_finite_loss_are_dropped_on_every_replica_and_the_run_replays(tmp_path: Path) -> None:
-    workdir = tmp_path / "run"
-    with Job(workdir, CONFIG, "--plan=bsp:50%,asp", "--set=model.not_finite=3", "--apply_log") as job:
+@pytest.mark.parametrize("shares", ["", "3,0,2"])
+def test_units_without_a_finite_loss_are_dropped_on_every_replica_and_the_run_replays(
+    tmp_path: Path, shares: str
+) -> None:
+    workdir, flags = tmp_path / "run", [f"--set=policy.shares={shares}"] if shares else []
+    with Job(workdir, CONFIG, "--plan=bsp:50%,asp", "--set=model.not_finite=3", "--apply_log", *flags) as job:
         assert job.wait() == 0, job.output + job.logs()
         summary = job.summary()
         assert_exactly_once(summary)
@@ -24,6 +27,10 @@ def test_units_without_a_finite_loss_are_dropped_on_every_replica_and_the_run_re
         assert summary["units"]["rolled_back"] == 0
         assert len(summary["switches"]) == 1 and not job.tracebacks()
         assert not job.events("role_lost")
+        entered = job.events("phase_entered")
+        assert {tuple(event.get("shares", ())) for event in entered if event["protocol"] == "bsp"} == {
+            tuple(map(int, shares.split(","))) if shares else ()
+        }
     command = [sys.executable, "-m", "launch.replay", str(workdir)]
     done = subprocess.run(
         command, cwd=ROOT, env=users_environment(), capture_output=True, text=True, timeout=200, check=False

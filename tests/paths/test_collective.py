@@ -36,19 +36,19 @@ def test_quick_members_never_overtake_a_slow_one():
 
 def test_a_single_member_meets_nobody():
     assert Rendezvous((7,), sum).total(0, "its own") == "its own"
-    assert Rendezvous((7,), sum).reasons(0, "its own") == ("its own",)
+    assert Rendezvous((7,), sum).reasons(0, ("its own", "")) == (("its own", ""),)
 
 
 def test_everybody_hears_whose_contribution_is_missing_and_why():
     rendezvous = Rendezvous((4, 9, 5), sum)
 
     def member(index: int) -> list:
-        reason = "no number" if index == 1 else ""
-        return [rendezvous.total(index, 1), rendezvous.reasons(index, reason), rendezvous.total(index, 2)]
+        own = ("", "no number") if index == 1 else ("", "")
+        return [rendezvous.total(index, 1), rendezvous.reasons(index, own), rendezvous.total(index, 2)]
 
     with ThreadPoolExecutor(3) as threads:
         runs = [threads.submit(member, index) for index in range(3)]
-        assert [run.result(timeout=20) for run in runs] == [[3, ("", "no number", ""), 6]] * 3
+        assert [run.result(timeout=20) for run in runs] == [[3, (("", ""), ("", "no number"), ("", "")), 6]] * 3
 
 
 def test_breaking_off_frees_those_who_wait_and_refuses_those_who_come():

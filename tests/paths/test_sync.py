@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from hybridsync.applylog import FileApplyLog, read
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.config import EmulationConfig
+from hybridsync.dealing import Deal, contribution_of
 from hybridsync.messages import LeaseReply, LeaseRequest
 from hybridsync.paths.collective import Rendezvous
 from hybridsync.paths.emulation import Emulation
@@ -18,8 +21,11 @@ from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.paths.replica import Replica
 from hybridsync.paths.sync import SyncEngine
 from hybridsync.plan import Phase
-from hybridsync.step import Programs
+from hybridsync.protocols.bsp import Bsp
+from hybridsync.state import initial_state
+from hybridsync.step import Parameters, Programs
 from tests.roles import Start, counts, phase_of, tally_programs
+from tests.tasks import UNIT_SIZE, mlp_task, plain_sgd, programs_of
 
 MEMBERS = (2, 0, 1)
 
@@ -49,13 +55,13 @@ class Spoiling:
         return {**contribution, "floats": {**floats, "grads": grads}}
 
 
-def run(tmp_path, bad: set[int]):
+def run(tmp_path, bad: set[int], shares: tuple[int, ...] = ()):
     """Run one phase of three members in threads; returns its capture, state, entries and the members' recorders."""
     start, programs = Start(), Spoiling(tally_programs(), bad)
     replica = Replica(programs, start.reader_at, SYSTEM_CLOCK, FileApplyLog(tmp_path / "log"))
-    phase = phase_of(1, "bsp", members=MEMBERS, end=8, capture=start.capture)
+    phase = phase_of(1, "bsp", members=MEMBERS, end=8, capture=start.capture, shares=shares)
     rendezvous = Rendezvous(MEMBERS, programs.total, deadline_secs=30.0)
-    recorders = [WorkerRecorder(worker, SYSTEM_CLOCK, False) for worker in range(3)]
+    recorders = [WorkerRecorder(worker, SYSTEM_CLOCK, False, keep_unit_secs=True) for worker in range(3)]
     emulation = Emulation(EmulationConfig(), 8)
     entered = threading.Barrier(3, timeout=30.0)
 
@@ -108,3 +114,47 @@ def test_a_short_last_step_can_lose_its_units_too(tmp_path, bad):
     capture, state, _, _ = run(tmp_path, bad)
     assert counts(state)[:9] == [int(unit not in bad) for unit in range(8)] + [0]
     assert capture.held.units == 8 - len(bad)
+
+
+def test_a_member_takes_as_many_units_of_a_step_as_its_share_says(tmp_path):
+    capture, state, entries, recorders = run(tmp_path, set(), shares=(3, 0, 2))
+    assert counts(state)[:9] == [1] * 8 + [0]
+    assert [(entry.units, entry.slots, entry.rate) for entry in entries] == [
+        ((0, 1, 2, 3, 4), (), 5.0),
+        ((5, 6, 7), (), 3.0),
+    ]
+    reports = [recorder.drain() for recorder in recorders]
+    assert [report.num_losses for report in reports] == [0, 3, 5], "worker 2 is first, worker 0 has none"
+    assert [len(report.unit_secs) for report in reports] == [0, 2, 4], "each unit by itself; the last one is not told"
+    assert [report.completed for report in reports] == [8] * 3
+    assert capture.applied == ((0, 8),)
+
+
+def test_of_a_members_units_only_those_that_are_not_finite_are_left_out(tmp_path):
+    """With shares of 3, 0 and 2 the units of a step are those of members 0, 2, 0, 0, 2."""
+    capture, state, entries, recorders = run(tmp_path, {2, 4, 5}, shares=(3, 0, 2))
+    assert counts(state)[:9] == [1, 1, 0, 1, 0, 0, 1, 1, 0]
+    assert [(entry.units, entry.slots, entry.rate, entry.weight) for entry in entries] == [
+        ((0, 1, 3), (0, 1, 3), 3.0, 3.0),
+        ((6, 7), (1, 2), 2.0, 2.0),
+    ]
+    assert [unit for unit, _ in recorders[2].drain().dropped] == [2, 4, 5]
+    assert capture.dropped == ((2, 3), (4, 6))
+
+
+def test_a_step_by_shares_is_the_update_by_the_mean_of_its_units_gradients():
+    """One step of 13 units of four members, against the same on one device."""
+    programs = programs_of(mlp_task(), plain_sgd(0.01), unit_size=UNIT_SIZE, workload=64)
+    start = jax.device_get(initial_state(programs.task, programs.optimizer, 0))
+    parameters = Parameters(start.params, start.model_state)
+    gradients = [programs.gradient(parameters, unit)["floats"]["grads"] for unit in range(13)]
+    mean = jax.tree.map(lambda *leaves: np.mean(np.asarray(leaves, np.float64), axis=0), *gradients)
+    expected = jax.tree.map(lambda p, g: p - 13 * 0.01 * g, start.params, mean)
+
+    deal = Deal((4, 4, 1, 4))
+    contributions = [contribution_of(programs, parameters, deal.of(member, range(13))) for member in range(4)]
+    total = programs.total(tuple(contributions))
+    state = programs.update(jax.device_put(start), total, units=13, factor=Bsp().rate(13, 4), blend=1.0)
+    assert float(total["floats"]["weight"]) == 13.0
+    for ours, theirs in zip(jax.tree.leaves(state.params), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)

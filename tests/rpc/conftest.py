@@ -49,6 +49,7 @@ PHASE = Phase(
     fingerprint="beef",
     servers=("127.0.0.1:4001",),
     reason="planned",
+    shares=(4, 0, 1),
 )
 
 

@@ -19,7 +19,7 @@ def test_one_compiled_gradient_takes_a_replicas_parameters_and_a_servers_reply()
 
     jax.monitoring.register_event_duration_secs_listener(note)
     programs = programs_of(tally_task(WORKLOAD), plain_sgd(1.0), unit_size=1, workload=WORKLOAD)
-    warm_up(programs)
+    warm_up(programs, several=True)
     assert compiled, "nothing was compiled: this test proves nothing"
     compiled.clear()
     held = Parameters(programs.state.params, programs.state.model_state)
@@ -29,5 +29,6 @@ def test_one_compiled_gradient_takes_a_replicas_parameters_and_a_servers_reply()
     state = jax.device_put(jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), programs.state))
     for _ in range(2):  # what an update returns is taken by the next one
         state = programs.update(state, total, units=1, factor=1.0, blend=1.0)
-        programs.gradient(Parameters(state.params, state.model_state), 3)
+        own = [programs.gradient(Parameters(state.params, state.model_state), unit) for unit in (3, 4, 5)]
+        programs.sum(own)
     assert compiled == []

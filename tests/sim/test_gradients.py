@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from hybridsync.config import RunConfig
+from hybridsync.config import PolicyConfig, RunConfig
 from hybridsync.errors import Diverged, HybridSyncError
 from hybridsync.layout import fingerprint
 from hybridsync.optimizer import Optimizer
@@ -30,11 +30,16 @@ from tests.trainers import LOGGED, NEVER
 
 
 def run_of(
-    plan: str, workers: int, task: Task | None = None, optimizer: Optimizer | None = None, workload: int = 90
+    plan: str,
+    workers: int,
+    task: Task | None = None,
+    optimizer: Optimizer | None = None,
+    workload: int = 90,
+    shares: tuple[int, ...] = (),
 ) -> Run:
-    config = RunConfig(
-        workload=workload, unit_size=UNIT_SIZE, workers=workers, plan=plan, seed=3, checkpoint=NEVER, telemetry=LOGGED
-    )
+    policy = PolicyConfig(shares=shares)
+    values = {"checkpoint": NEVER, "telemetry": LOGGED, "policy": policy}
+    config = RunConfig(workload=workload, unit_size=UNIT_SIZE, workers=workers, plan=plan, seed=3, **values)
     return Run(config, task or mlp_task(), optimizer or momentum_sgd(0.02), None)
 
 
@@ -66,6 +71,16 @@ def test_members_of_a_mesh_end_with_the_bits_of_a_rendezvous(tmp_path: Path) -> 
     real = fit(run, tmp_path)
     difference = compare(jax.device_get(simulate(run).final), real.state)
     assert difference is None, str(difference)
+
+
+@pytest.mark.parametrize("task", [mlp_task(), batchnorm_task()], ids=["mlp", "batchnorm"])
+def test_members_that_take_shares_end_with_the_bits_of_a_real_run(tmp_path: Path, task: Task) -> None:
+    run = run_of("bsp", workers=4, task=task, shares=(4, 4, 1, 4))  # 90 units: the last step has 12 of 13
+    real = fit(run, tmp_path)
+    difference = compare(jax.device_get(simulate(run).final), real.state)
+    assert difference is None, str(difference)
+    followed = follow(run, read_record(tmp_path).phases, RealArithmetic(run))
+    assert compare(jax.device_get(followed), real.state) is None
 
 
 @pytest.mark.parametrize("task", [mlp_task, batchnorm_task])
@@ -118,6 +133,7 @@ class Phase:
     members: tuple[int, ...]
     entries: tuple[Any, ...]
     left: tuple[tuple[int, int], ...] = ()
+    shares: tuple[int, ...] = ()
 
 
 def spoiled(every: int) -> Task:

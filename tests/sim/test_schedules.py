@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 
 import pytest
 
 from hybridsync import protocols
 from hybridsync.applylog import Entry
+from hybridsync.config import PolicyConfig
 from hybridsync.protocols.base import Path
 from hybridsync.sim.checks import Violation, replay
 from hybridsync.sim.cluster import Cluster, Costs, Death, Device, Link, Scenario
@@ -71,6 +73,24 @@ def test_whatever_happens_the_log_leads_to_the_state_of_workers_that_stepped_by_
             try_seed(seed, plans_of(name))
         except AssertionError as violation:
             violation.add_note(f"see it again: {COMMAND.format(seed)} --protocol={name}")
+            raise
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_whatever_happens_to_members_with_shares_the_accounts_are_exact(part):
+    """Some take no unit of a step; after deaths there may be nobody left who takes one."""
+
+    def run_of(schedule):
+        rng, run = random.Random(schedule.seed), runs()(schedule)
+        shares = tuple(rng.choice((0, 1, 1, 2, 4)) for _ in range(schedule.workers))
+        policy = PolicyConfig(shares=shares if any(shares) else ())
+        return dataclasses.replace(run, config=dataclasses.replace(run.config, policy=policy))
+
+    for seed in range(7000 + part, 7200, 4):
+        try:
+            try_schedule(draw(seed), run_of)
+        except AssertionError as violation:
+            violation.add_note(f"seed {seed}")
             raise
 
 

@@ -102,6 +102,14 @@ def test_who_lets_the_others_wait_for_ten_steps_is_given_up():
     assert board.silent_secs == pytest.approx(2.5), "a heartbeat in the later half proves it is not stopped"
 
 
+def test_a_step_of_several_units_a_member_is_given_ten_of_its_own_length():
+    board, clock = Board(rate=26.0), ManualClock(now=10.0)
+    phase = phase_of(1, "bsp", shares=(4, 4, 1, 4))
+    pace = pace_of(board, clock)
+    assert pace.unit_secs(phase) == pytest.approx(0.5)
+    assert pace.step_limit_secs(phase) == pytest.approx(5.0)
+
+
 def test_short_steps_are_given_two_seconds():
     board, clock = Board(rate=4000.0), ManualClock(now=10.0)
     pace = pace_of(board, clock)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from hybridsync.chief.known import Judged
-from hybridsync.config import RunConfig
+from hybridsync.config import PolicyConfig, RunConfig
 from hybridsync.plan import Phase
-from hybridsync.policies.online import PLANNED, Action, Choice, Instead, View, Without
+from hybridsync.policies.online import PLANNED, Action, Choice, Dealt, Instead, View, Without
 from hybridsync.protocols.base import Path
 from hybridsync.run import Run
 from hybridsync.switching.course import Leg
@@ -75,8 +75,9 @@ class Policy:
 class Desk:
     """A run of four workers that has begun."""
 
-    def __init__(self, plan: str = "bsp:50%,asp", units: int = 0, **more: Any) -> None:
-        config = RunConfig(workload=WORKLOAD, unit_size=1, workers=4, plan=plan)
+    def __init__(self, plan: str = "bsp:50%,asp", units: int = 0, shares: tuple[int, ...] = (), **more: Any) -> None:
+        policy = PolicyConfig(shares=shares)
+        config = RunConfig(workload=WORKLOAD, unit_size=1, workers=4, plan=plan, policy=policy)
         run = Run(config, tally_task(WORKLOAD), plain_sgd(1.0), None)
         self.board, self.reporter, self.policy, self.clock = Board(), Reporter(), Policy(), ManualClock()
         board: Any = self.board
@@ -235,6 +236,33 @@ def test_a_restarted_chief_takes_a_detour_up_of_which_the_last_commit_did_not_te
     desk.phase, desk.policy.wants = phase, PLANNED
     assert desk.look(150) == (Begin(), "policy")
     assert desk.enter(150).end_units == 250
+
+
+def test_other_shares_regroup_and_hold_until_the_stage_is_done():
+    desk = Desk()
+    desk.policy.wants = Dealt(((0, 4), (1, 4), (2, 1), (3, 4)))
+    assert desk.look(40) == (Regroup(), "policy")
+    assert desk.steering.shares((0, 1, 2, 3)) == (), "they come with the next phase"
+    phase = desk.enter(44)
+    assert (phase.members, phase.end_units) == ((0, 1, 2, 3), 200)
+    assert desk.steering.shares(phase.members) == (4, 4, 1, 4) and desk.steering.left_out(phase) == ()
+    assert desk.look(60) is None
+    desk.board.live = (0, 2)  # the others were lost
+    assert desk.steering.members() == (0, 2) and desk.steering.shares((0, 2)) == (4, 1)
+    desk.board.live = (0, 1, 2, 3)
+    assert desk.enter(200).spec == "asp" and desk.steering.shares((0, 1, 2, 3)) == ()
+
+
+def test_fixed_shares_are_those_of_the_members():
+    desk = Desk(shares=(4, 1, 0, 2))
+    assert desk.steering.shares((0, 1, 2, 3)) == (4, 1, 0, 2) and desk.steering.shares((1, 2)) == (1, 0)
+    assert desk.steering.shares((2,)) == (), "who is left takes a unit"
+
+
+def test_a_first_update_by_shares_waits_for_all_units_of_a_member():
+    desk = Desk()
+    desk.board.flagged = (2,)
+    assert desk.steering.step_secs(replace(desk.phase, shares=(5, 1, 1, 1))) == pytest.approx(0.25)
 
 
 def test_a_restarted_chief_takes_the_plans_own_stage_for_no_detour():
