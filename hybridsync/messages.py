@@ -136,11 +136,7 @@ class PhaseRequest:
 
 @dataclass(frozen=True)
 class PhaseReply:
-    """`phase` to enter; or, without one, whether the run is over (`done`) or the worker should ask again.
-
-    Args:
-      probe: unit by which a worker that is left out is to measure itself before it asks again; -1 for none.
-    """
+    """`phase` to enter; or the run is over (`done`); or measure yourself by unit `probe`, unless -1; or ask again."""
 
     phase: Phase | None
     done: bool = False

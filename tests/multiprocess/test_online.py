@@ -34,7 +34,8 @@ def test_a_straggler_is_dealt_with_and_no_process_is_restarted(tmp_path: Path, p
     ], job.output
     assert entered[-1] == ("asp", everybody, "planned")
     decided = [event["action"] for event in job.events("policy_decided") if event["action"] != "stay"]
-    assert decided == ["without workers [1]" if policy == "elastic" else "asp instead", "as planned"]
+    # Injected by unit, the delay may come again: a detour's units are not done in order. So there may be more pairs.
+    assert decided[:2] == ["without workers [1]" if policy == "elastic" else "asp instead", "as planned"]
     begins = [event["units"] for event in job.events("phase_entered")]
     lock_step = sum(
         stop - start

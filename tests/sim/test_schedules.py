@@ -21,7 +21,7 @@ from tests.sim.schedules import COMMAND, main, runs, try_seed
 SEEDS = 1000
 PARTS = 10
 GROUP_SEEDS = 150
-ONLINE_SEEDS = 200
+ONLINE_SEEDS = 100
 SLOW = Link(1e-4, 1e6)
 OTHERS = [
     *(name for name, cls in sorted(protocols.REGISTRY.items()) if cls.path is Path.SERVER and name != "asp"),

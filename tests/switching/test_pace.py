@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hybridsync.errors import PhaseBroken, WaitTimeout
+from hybridsync.messages import Held
 from hybridsync.protocols.base import Path
 from hybridsync.switching.pace import FIRST_STEP_SECS, STUCK_SECS, Pace
 from tests.roles import phase_of
@@ -190,3 +191,41 @@ def test_a_full_synchronisation_that_somebody_does_not_come_to_breaks_the_phase(
     with pytest.raises(PhaseBroken, match=r"workers \[2\]"):
         pace_of(board, ManualClock()).await_together(GROUPED, lambda: None, final=False)
     assert board.called and board.evicted == [2]
+
+
+@dataclass
+class Back(Board):
+    """Who has come back from a phase of four, with how many units."""
+
+    held_units: tuple[int | None, ...] = ()
+
+    def drained(self) -> dict[int, Any]:
+        states = (None if units is None else Held(PHASE.epoch, units, units, "") for units in self.held_units)
+        return dict(enumerate(states))
+
+    def missing_drained(self) -> list[int]:
+        return [worker for worker in PHASE.members if worker >= len(self.held_units)]
+
+
+def back(*units: int | None, **more: Any) -> Pace:
+    board: Any = Back(held_units=units, **more)
+    return Pace(board, 10.0, ManualClock(), lambda _: None, threads=False)
+
+
+def test_a_lock_step_phase_is_over_when_everybody_is_back_and_another_when_its_units_are_applied():
+    end, num = PHASE.end_units, len(PHASE.members)
+    assert not back(*[end] * (num - 1)).is_over(PHASE, Path.SYNC) and back(*[end] * num).is_over(PHASE, Path.SYNC)
+    assert back(num_applied=end).is_over(PHASE, Path.SERVER) and not back().is_over(PHASE, Path.SERVER)
+
+
+def test_a_lock_step_phase_is_short_by_what_the_furthest_of_those_who_are_back_holds():
+    end = PHASE.end_units
+    assert back(end - 1, None).is_short(PHASE, Path.SYNC) and back(end - 1, None).units_reached() == end - 1
+    assert not back(end, end - 1).is_short(PHASE, Path.SYNC) and not back().is_short(PHASE, Path.SYNC)
+    assert not back(end - 1).is_short(PHASE, Path.SERVER)
+
+
+def test_a_phase_is_drained_when_nobody_is_missing_or_it_has_broken():
+    num = len(PHASE.members)
+    assert not back(*[1] * (num - 1)).is_drained()
+    assert back(*[1] * num).is_drained() and back(broken="worker 1 is gone").is_drained()

@@ -466,3 +466,25 @@ def test_the_summary_says_what_was_told(desk: Desk) -> None:
     assert events_of(desk.workdir)[-1]["kind"] == "run_finished"
     assert [event["examples"] for event in events_of(desk.workdir, "evaluation")] == [60 * UNIT_SIZE]
     assert json.loads((desk.workdir / "summary.json").read_text())["seconds"] == 31.0
+
+
+def test_a_change_of_members_is_written_without_waiting_for_a_commit_and_its_stall_is_known_from_then_on(desk: Desk):
+    others = replace(desk.bsp, members=(0, 2, 3), reason="policy")
+    desk.reporter.ended(capture_of(last_applied=99.5))
+    desk.chief.first_and_last = (0.0, 0.0)
+    desk.reporter.entered(others, 20)
+    desk.reporter.switching(desk.bsp, others, capture_of(last_applied=99.5), TIMES, 0.25, commits=False)
+    assert desk.reporter.switch_pending and desk.reporter.stalls(same_protocol=True) == ()
+    desk.after(0.5, first_and_last=(100.25, 100.25))
+    (switch,) = events_of(desk.workdir, "switch")
+    assert (switch["reason"], switch["commit_secs"], switch["stall_secs"]) == ("policy", None, 0.5)
+    assert not desk.reporter.switch_pending
+    assert desk.reporter.stalls(same_protocol=True) == (0.5,) and desk.reporter.stalls(same_protocol=False) == ()
+
+
+def test_what_a_policy_decides_is_an_event_with_its_numbers(desk: Desk):
+    numbers = {"expected_secs": 20.0, "saved_secs": 3.0, "cost_secs": 0.5, "units_left": 40, "threshold": 18.0}
+    decision = {**numbers, "policy": "elastic", "action": "stay", "workers": [2], "rates": {"2": 5.0}, "why": "so"}
+    desk.reporter.decided(**decision)
+    (event,) = events_of(desk.workdir, "policy_decided")
+    assert decision.items() <= event.items()
