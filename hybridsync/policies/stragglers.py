@@ -178,6 +178,7 @@ class Detector:
         self.rule: Rule = rule or RobustRule()
         self._speeds = dict(speeds or {})
         self._watched: dict[int, _Watched] = {}
+        self._num_ready = 0  # of them, those that have closed a window: nobody else is looked at for every report
 
     @property
     def flagged(self) -> tuple[int, ...]:
@@ -186,7 +187,9 @@ class Detector:
 
     def forget(self, worker: int) -> None:
         """Let go of a worker that is gone; who takes its place begins anew."""
-        self._watched.pop(worker, None)
+        gone = self._watched.pop(worker, None)
+        if gone is not None and gone.num_windows:
+            self._num_ready -= 1
 
     def begin(self, workers: Iterable[int]) -> None:
         """Begin to measure anew where units cost something else than before, in another phase; what is held stays.
@@ -198,6 +201,7 @@ class Detector:
             self._watched.setdefault(worker, _Watched())
         for watched in self._watched.values():
             watched.secs, watched.waited, watched.rate = [], 0, None
+        self._num_ready = 0
 
     def observe(self, worker: int, secs: Iterable[float]) -> list[Decision]:
         """Take what a worker reports, which may be nothing; return what it is decided by, in order.
@@ -209,18 +213,21 @@ class Detector:
         watched = self._watched.get(worker)
         if watched is None:
             watched = self._watched[worker] = _Watched()
-        watched.secs.extend(unit for unit in secs if 0.0 < unit < math.inf)
+        was_ready = watched.num_windows > 0
+        watched.secs += [unit for unit in secs if 0.0 < unit < math.inf]
         if not watched.num_windows:
             return []
+        self._num_ready += not was_ready
         watched.waited += 1
-        ready = {other: each for other, each in self._watched.items() if each.num_windows}
-        if len(ready) < len(self._watched) and watched.waited <= PATIENCE:
+        if self._num_ready < len(self._watched) and watched.waited <= PATIENCE:
             return []
+        ready = {other: each for other, each in self._watched.items() if each.num_windows}
         num_rounds = min(each.num_windows for each in ready.values())
         decisions = [found for i in range(num_rounds) for found in self._round(ready, i, num_rounds)]
         for each in ready.values():
             del each.secs[: each.num_windows * WINDOW]
             each.waited = 0
+        self._num_ready = 0
         return decisions
 
     def _round(self, ready: Mapping[int, _Watched], index: int, num_rounds: int) -> list[Decision]:

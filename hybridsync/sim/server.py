@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from hybridsync.applylog import Entry, Left, Stepped
@@ -224,6 +224,9 @@ class Server(Process):
             world.watch.arrived(self, push)
         try:
             found = world.arithmetic.non_finite(contribution)
+            if not found and sequencer.passes(push):
+                self._pass(push, contribution, reply)
+                return
             ticket, decisions = sequencer.offer(push, contribution, found, world.loop.now)
         except HybridSyncError as error:
             world.network.from_server(push.worker, world.loop.now, 0, reply, error, None)
@@ -234,6 +237,14 @@ class Server(Process):
             self._answer(push, answer, reply)
         else:
             self._waiting.append((push, contribution, ticket, reply))
+        self._end_turn()
+
+    def _pass(self, push: Push, contribution: Any, reply: Reply) -> None:
+        """Carry out and answer a push that is decided by coming."""
+        world, sequencer = self.world, self.sequencer
+        self._carry_out((sequencer.passing(push, contribution),))
+        answer = sequencer.passed(push)
+        self._answer(push, answer, reply)
         self._end_turn()
 
     def _settle(self, decisions: Iterator[Decided]) -> None:
@@ -272,7 +283,7 @@ class Server(Process):
             else:
                 self.push(push, contribution, reply)  # refused by name, or offered anew
 
-    def _carry_out(self, decisions: Iterator[Decided]) -> None:
+    def _carry_out(self, decisions: Iterable[Decided]) -> None:
         world = self.world
         arithmetic, now = world.arithmetic, world.loop.now
         how, change = self.sequencer.compensation, self.sequencer.change
