@@ -25,7 +25,7 @@ from hybridsync.messages import NON_FINITE, Part, Push, PushReply
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.protocols.base import Action, Apply, Arrival, Change, Compensation, Drop, Grant, Release
 from hybridsync.ps.admission import check_current, check_epoch, check_member, check_push, served
-from hybridsync.ps.ends import Ends
+from hybridsync.ps.ends import APPLIED, Ends
 from hybridsync.ps.tickets import Decided, Ticket, parts_of, stepped_of
 from hybridsync.units import Range, UnitSet, num_units, ranges_of
 
@@ -42,6 +42,7 @@ class Sequencer:
       compensation: how the phase's protocol makes up for staleness.
       change: what an update of the phase does with its contributions.
       share: of a phase's members that one push stands for.
+      at_once: rate of a push that `passes`.
       local: whether workers step by themselves in this phase.
     """
 
@@ -56,6 +57,7 @@ class Sequencer:
         self._incarnations: dict[int, int] = {}
         self._admitted: dict[int, int] = {}  # who was let in before, as which incarnation: not looked at again
         self._joined: dict[int, int] = {}
+        self._known: dict[int, int] = {}  # who is in both, as the same incarnation, and not idle
         self._ready: dict[int, Push] = {}
         self._granted: dict[int, Push] = {}
         self._tickets: dict[int, Ticket] = {}
@@ -69,7 +71,8 @@ class Sequencer:
         self.change: Change = "optimizer"
         self.local = False
         self.share = 1.0
-        self._at_once: float | None = None
+        self.at_once = 0.0
+        self._passing: Epoch | None = None  # whose pushes may pass
         self._units_of: dict[int, int] = {}
         self._fastest = 0
         self._settled: dict[int, Push] = {}
@@ -132,17 +135,18 @@ class Sequencer:
         self._ends = Ends(phase.end_units + self._num_dropped, phase.applied, phase.dropped)
         self.complete = self._missing <= 0
         self._members = frozenset(phase.members)
-        self._admitted, self._tickets, self._by_unit, self._joined = {}, {}, {}, {}
+        self._admitted, self._tickets, self._by_unit, self._joined, self._known = {}, {}, {}, {}, {}
         self._ready, self._granted, self._idlers = {}, {}, set()
         self.compensation, self.change = protocol.compensated, protocol.change(len(phase.members))
         self.local, self.share = protocol.local, 1 / len(self._members)
-        self._at_once = None if self.local else self._rule.at_once
+        at_once = None if self.local else self._rule.at_once
+        self.at_once, self._passing = (0.0, None) if at_once is None else (at_once, phase.epoch)
         self._units_of, self._fastest, self._settled = {}, 0, {}
 
     def close(self) -> None:
         """Refuse every later push of the phase; whoever waits for a reply to an applied one gets it now."""
         self.open = False
-        self._admitted = {}
+        self._admitted, self._known = {}, {}
         for ticket in [*self._tickets.values()]:
             if ticket.decided and ticket.reply is None:
                 ticket.reply = PushReply(self.sequence, dropped=ticket.reason)
@@ -155,6 +159,7 @@ class Sequencer:
         """
         self._incarnations[worker] = max(self._incarnations.get(worker, 0), incarnation + 1)
         self._admitted.pop(worker, None)
+        self._known.pop(worker, None)
         yield from self._leave(worker, incarnation)
         yield from self._let_go()
 
@@ -183,6 +188,7 @@ class Sequencer:
             check_member(push, phase)
         check_current(push, self.open, incarnations.get(worker, 0))
         incarnations[worker] = self._admitted[worker] = push.incarnation
+        self._known.pop(worker, None)
 
     def join(self, push: Push) -> Iterator[Decided]:
         """Admit a caller; returns what is to be carried out now, if it is the first call of its process.
@@ -281,31 +287,22 @@ class Sequencer:
 
     def passes(self, push: Push) -> bool:
         """Whether a finite push is decided by coming: applied by itself, and answered. Nothing has changed yet."""
-        worker, incarnation, units = push.worker, push.incarnation, push.units
-        return (
-            self._at_once is not None
-            and self.phase is not None
-            and push.epoch == self.phase.epoch
-            and self._admitted.get(worker) == incarnation
-            and self._joined.get(worker) == incarnation
-            and len(units) == 1
-            and self._ends.is_open(units[0])
-            and 0 <= push.base <= self.sequence
-            and not self._tickets
-            and not self._granted
-        )
+        epoch, worker, incarnation, units, base, _, _ = push
+        if self._known.get(worker) != incarnation or epoch != self._passing or len(units) != 1:
+            return False
+        ends, unit = self._ends, units[0]
+        return 0 <= unit < ends.limit and not ends.marks[unit] and 0 <= base <= self.sequence and not self._tickets
 
     def passing(self, push: Push, contribution: Any) -> Decided:
         """Return the update that a push that `passes` is to be carried out as."""
-        assert self._at_once is not None, "a rule that has to be asked lets nothing pass"
-        return Decided((Ticket(push, contribution),), push.units, push.base, self._at_once, self.share)
+        return Decided((Ticket(push, contribution),), push.units, push.base, self.at_once, self.share)
 
     def passed(self, push: Push) -> PushReply:
         """Count a push that `passes`, and was carried out; returns its answer."""
-        units, sequence = push.units, self.sequence
+        (unit,), sequence = push.units, self.sequence
         self._staleness.append(sequence - push.base)
-        self._ends.apply(units)
-        self._unreported += units
+        self._ends.marks[unit] = APPLIED
+        self._unreported.append(unit)
         self.sequence = sequence = sequence + 1
         self._missing = missing = self._missing - 1
         if missing <= 0:
@@ -350,6 +347,7 @@ class Sequencer:
         if self._joined.get(push.worker) != push.incarnation:
             yield from self._join(push)
         self._granted.pop(push.worker, None)
+        self._known[push.worker] = push.incarnation
         if non_finite:
             actions: list[Action] = [Drop(push_id, f"{NON_FINITE}: {non_finite}"), Release(push_id)]
             actions += self._rule.on_join(push.worker)

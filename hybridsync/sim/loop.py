@@ -14,6 +14,7 @@ second
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 from collections.abc import Callable
@@ -43,30 +44,30 @@ class Loop:
         self.now = 0.0
         self._later: list[Planned] = [NEVER]
         self._soon: list[Planned] = [NEVER]
-        self._order = 0
+        self._turns = itertools.count(1)
+        self._num_looks = 0
 
     @property
     def num_calls(self) -> int:
         """Calls that were carried out."""
-        return self._order - (len(self._later) + len(self._soon) - 2)
+        planned = next(self._turns) - 1 - self._num_looks  # whoever looks takes a turn, too
+        self._num_looks += 1
+        return planned - (len(self._later) + len(self._soon) - 2)
 
     def at(self, time: float, call: Callable[..., object], *args: Any) -> None:
         """Plan a call for `time`, or for now where that is past."""
-        self._order += 1
-        heappush(self._later, (time if time > self.now else self.now, self._order, call, args))
+        heappush(self._later, (time if time > self.now else self.now, next(self._turns), call, args))
 
     def after(self, secs: float, call: Callable[..., object], *args: Any) -> None:
         """Plan a call for `secs` from now."""
-        self._order += 1
-        heappush(self._later, (self.now + secs, self._order, call, args))
+        heappush(self._later, (self.now + secs, next(self._turns), call, args))
 
     def plan(self, time: float, call: Callable[..., object], args: tuple[Any, ...]) -> None:
         """Plan a call for `time`, which is not past, and soon: as `at`, which would do as well.
 
         What is on its way through a network has a heap of its own, which stays small however many devices compute.
         """
-        self._order += 1
-        heappush(self._soon, (time, self._order, call, args))
+        heappush(self._soon, (time, next(self._turns), call, args))
 
     def run_while(self, condition: VirtualCondition, limit: float) -> bool:
         """Carry out what is due up to `limit` until `condition` is notified; returns whether it was."""

@@ -43,6 +43,7 @@ class Worker(Process):
 
     Attributes:
       unit: whose computation began last; -1 when it has ended.
+      seconds: what its device takes for one unit after another.
     """
 
     def __init__(self, world: World, role_id: int, life: int) -> None:
@@ -51,7 +52,7 @@ class Worker(Process):
         self.recorder = WorkerRecorder(role_id, world.clock, world.keeps_spans, policy.detects)
         self.replica = Replica(world, self)
         self.unit = -1
-        self.num_units = 0
+        self.seconds = world.network.cluster.device(role_id).seconds(world.normals)
         self._phase: Phase | None = None
         self._engine: Engine | None = None
 
@@ -131,7 +132,6 @@ class Engine:
         self._wanted = 0
         self._at_once = self.protocol.awaits_workers
         self._over = False
-        self._device = self.world.network.cluster.device(worker.id)
 
     def begin(self) -> None:
         """Take part in the phase."""
@@ -234,10 +234,9 @@ class Engine:
 
     def compute_secs(self, unit: int) -> float:
         """Return how long this worker's device takes for `unit`, beginning now."""
-        worker, world = self.worker, self.world
-        secs = self._device.draw(worker.num_units, world.random)
-        worker.num_units += 1
-        return secs if not world.slow else world.slowed(worker.id, unit, secs)
+        worker = self.worker
+        secs, world = next(worker.seconds), worker.world
+        return world.slowed(worker.id, unit, secs) if world.slow else secs
 
 
 class ServerEngine(Engine):
@@ -251,6 +250,7 @@ class ServerEngine(Engine):
         self._sent_at = 0.0
         self._push: Push
         self._server: Server = self.world.at(phase.servers[0])
+        self._take_push, self._hear, self._end_unit = self._server.push, self._answered, self._computed
 
     def tell_idle(self) -> None:
         worker = self.worker
@@ -275,9 +275,8 @@ class ServerEngine(Engine):
         (unit,) = units
         world = self.world
         self.worker.unit, self.recorder.doing = unit, "compute"
-        gradient = units, base, world.arithmetic.gradient(parameters, unit)
-        loop = world.loop
-        loop.after(self.compute_secs(unit), self._computed, gradient, loop.now)
+        gradient, loop = (units, base, world.arithmetic.gradient(parameters, unit)), world.loop
+        loop.after(self.compute_secs(unit), self._end_unit, gradient, loop.now)
         return PENDING
 
     def _computed(self, gradient: Any, started: float) -> None:
@@ -285,7 +284,7 @@ class ServerEngine(Engine):
         if self._over or (worker.stopped and worker.halted(self._computed, gradient, started)):
             return
         worker.unit, self.recorder.doing = -1, ""
-        self.recorder.compute("server", started, world.loop.now, world.arithmetic.loss(gradient[2]))
+        self.recorder.computed("server", started, world.loop.now, world.arithmetic.loss(gradient[2]))
         self.resume(gradient)
 
     def PushPull(self, effect: Any) -> Any:
@@ -293,8 +292,7 @@ class ServerEngine(Engine):
         worker, world = self.worker, self.world
         push = self._push = Push(self.phase.epoch, worker.id, worker.incarnation, units, base)
         self._sent_at = world.loop.now
-        size = world.arithmetic.sizes.gradient
-        self._send(worker.id, size, self._server.push, push, contribution, self._answered)
+        self._send(worker.id, world.arithmetic.sizes.gradient, self._take_push, push, contribution, self._hear)
         return PENDING
 
     def Ready(self, effect: Any) -> Any:
@@ -320,19 +318,21 @@ class ServerEngine(Engine):
 
     def _granted(self, answer: PushReply | HybridSyncError, parameters: Any) -> None:
         if self._is_served(answer):
-            self.recorder.wait("ready", "server", self._sent_at, self.world.loop.now)
+            self.recorder.waited("ready", "server", self._sent_at, self.world.loop.now)
             self.resume(None)
 
     def _answered(self, answer: PushReply | HybridSyncError, parameters: Any) -> None:
         if not isinstance(answer, PushReply) or self._over:
             self._is_served(answer)
             return
-        push, world = self._push, self.world
-        self.recorder.wait("push_pull" if push.units else "pull", "server", self._sent_at, world.loop.now)
+        push, world, recorder = self._push, self.world, self.recorder
         if push.units:
-            self.recorder.completed = self.allotment.position
+            recorder.waited("push_pull", "server", self._sent_at, world.loop.now)
+            recorder.completed = self.allotment.position
             if world.watches:
                 world.watch.pushed(push, answer)
+        else:
+            recorder.waited("pull", "server", self._sent_at, world.loop.now)
         self.resume((answer.sequence, parameters))
 
 
@@ -397,7 +397,7 @@ class SyncEngine(ReplicaEngine):
         if self._stale(self._computed, gradient, started):
             return
         world, self.worker.unit = self.world, -1
-        self.recorder.compute("sync", started, world.loop.now, world.arithmetic.loss(gradient))
+        self.recorder.computed("sync", started, world.loop.now, world.arithmetic.loss(gradient))
         found = world.arithmetic.non_finite(gradient)
         self._unfit = f"{NON_FINITE}: {found}" if found else ""
         self.resume(world.arithmetic.zero if found else gradient)
@@ -413,7 +413,7 @@ class SyncEngine(ReplicaEngine):
     def _averaged(self, total: Any, started: float) -> None:
         if self._stale(self._averaged, total, started):
             return
-        self.recorder.wait("average", "sync", started, self.world.loop.now)
+        self.recorder.waited("average", "sync", started, self.world.loop.now)
         self.recorder.doing = ""
         self.resume(total)
 

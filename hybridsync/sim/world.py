@@ -33,7 +33,7 @@ from hybridsync.ports import Epochs
 from hybridsync.protocols.base import Path
 from hybridsync.run import Run
 from hybridsync.sim.arithmetic import Arithmetic
-from hybridsync.sim.cluster import Scenario
+from hybridsync.sim.cluster import Scenario, normals
 from hybridsync.sim.desk import Desk
 from hybridsync.sim.group import GroupAverage, GroupEngine
 from hybridsync.sim.home import ChiefKilled, Disk, Hosts, Keeper, MortalReporter, Workdir
@@ -160,7 +160,7 @@ class World:
         scenario.check(config.workers, config.servers)
         self.run_, self.scenario, self.arithmetic, self.loop = run, scenario, arithmetic, loop
         self.clock = VirtualClock(loop)
-        self.random = Random(seed)
+        self.normals = normals(Random(seed))
         self.network = Network(loop, scenario, Random(seed + 1), config.servers, config.emulation)
         self.keeps_spans, self.logs_updates = keeps_spans, logs_updates
         self.watch, self.watches = watch or Watch(), watch is not None
