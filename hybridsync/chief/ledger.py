@@ -130,7 +130,10 @@ class Ledger:
     def record_applied(self, ranges: Iterable[Range]) -> None:
         """Note units as applied; units already noted, or dropped, are ignored."""
         for start, stop in ranges:
-            self._settle(start, stop)
+            if self._waiting or stop > self._issued:
+                self._settle(start, stop)
+            else:
+                self._leased.discard_range(start, stop)
             if not self._dropped:
                 self._applied.add_range(start, stop)
                 continue

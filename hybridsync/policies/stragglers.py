@@ -203,7 +203,7 @@ class Detector:
             watched.secs, watched.waited, watched.rate = [], 0, None
         self._num_ready = 0
 
-    def observe(self, worker: int, secs: Iterable[float]) -> list[Decision]:
+    def observe(self, worker: int, secs: Sequence[float]) -> list[Decision]:
         """Take what a worker reports, which may be nothing; return what it is decided by, in order.
 
         Args:
@@ -214,7 +214,9 @@ class Detector:
         if watched is None:
             watched = self._watched[worker] = _Watched()
         was_ready = watched.num_windows > 0
-        watched.secs += [unit for unit in secs if 0.0 < unit < math.inf]
+        if secs:
+            usual = min(secs) > 0.0 and math.isfinite(sum(secs))
+            watched.secs += secs if usual else [unit for unit in secs if 0.0 < unit < math.inf]
         if not watched.num_windows:
             return []
         self._num_ready += not was_ready
@@ -258,7 +260,7 @@ class NullDetector(Detector):
     def begin(self, workers: Iterable[int]) -> None:
         pass
 
-    def observe(self, worker: int, secs: Iterable[float]) -> list[Decision]:
+    def observe(self, worker: int, secs: Sequence[float]) -> list[Decision]:
         return []
 
 

@@ -226,7 +226,15 @@ class Server(Process):
             world.watch.arrived(self, push)
         found = world.arithmetic.non_finite(contribution)
         if not found and sequencer.passes(push):
-            self._pass(push, contribution, reply)
+            if world.is_recorded or sequencer.compensation is not None:
+                self._carry_out((sequencer.passing(push, contribution),))
+                self._answer(push, sequencer.passed(push), reply)
+            else:  # the same, without what nobody asks for
+                self._update((contribution,), 1, sequencer.at_once, sequencer.share, ())
+                size, answer = world.arithmetic.sizes.parameters, sequencer.passed(push)
+                world.network.from_server(push.worker, self._busy_until, size, reply, answer, self._parameters)
+            if self._waiting or self._ready or sequencer.complete:
+                self._end_turn()
             return
         try:
             ticket, decisions = sequencer.offer(push, contribution, found, world.loop.now)
@@ -240,19 +248,6 @@ class Server(Process):
         else:
             self._waiting.append((push, contribution, ticket, reply))
         self._end_turn()
-
-    def _pass(self, push: Push, contribution: Any, reply: Reply) -> None:
-        """Carry out and answer a push that is decided by coming."""
-        sequencer, world = self.sequencer, self.world
-        if world.is_recorded or sequencer.compensation is not None:
-            self._carry_out((sequencer.passing(push, contribution),))
-            self._answer(push, sequencer.passed(push), reply)
-        else:  # as those two, without what nobody asks for
-            self._update((contribution,), 1, sequencer.at_once, sequencer.share, ())
-            size, answer = world.arithmetic.sizes.parameters, sequencer.passed(push)
-            world.network.from_server(push.worker, self._busy_until, size, reply, answer, self._parameters)
-        if self._waiting or self._ready or sequencer.complete:
-            self._end_turn()
 
     def _settle(self, decisions: Iterator[Decided]) -> None:
         """Carry out what was decided without a push."""
