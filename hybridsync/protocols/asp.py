@@ -19,7 +19,7 @@ class _ApplyOnArrival(ServerRule):
     at_once = 1.0
 
     def on_push(self, arrival: Arrival) -> list[Action]:
-        return [Apply((arrival.push_id,), self.at_once), Release(arrival.push_id)]
+        return [Apply((arrival.push_id,), rate=1.0), Release(arrival.push_id)]
 
 
 @dataclass(frozen=True)

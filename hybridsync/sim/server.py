@@ -9,7 +9,7 @@ from hybridsync.applylog import Entry, Left, Stepped
 from hybridsync.errors import HybridSyncError
 from hybridsync.messages import Capture, Held, Push, PushReply, Report, Span, Standing
 from hybridsync.plan import Epoch, Phase
-from hybridsync.protocols.base import Compensation
+from hybridsync.protocols.base import Change, Compensation
 from hybridsync.ps.admission import check_epoch
 from hybridsync.ps.sequencer import Sequencer
 from hybridsync.ps.tickets import Decided, Ticket
@@ -41,7 +41,7 @@ class Server(Process):
         self._fingerprint = self._entered = ""
         self._first_applied = self._last_applied = 0.0
         self._busy_until = 0.0
-        self._change = self.sequencer.change
+        self._change: Change = self.sequencer.change
         self._waiting: list[tuple[Push, Any, Ticket, Reply]] = []
         self._ready: list[tuple[Push, Reply]] = []
         self._versions, self._squares = Versions(), None
