@@ -7,11 +7,11 @@ The bare loop keeps nothing but time: each worker is a generator whose every uni
 pushed, answered) and one lognormal draw. The last line is JSON.
 
 On two cores that others used as well (a load of 8 to 12), runs of 300,000 units in turn: 33,000 units a second (31,000
-to 33,000), where it was 18,000 (16,000 to 20,000) while every push asked the rule and every report looked at all
-workers; the bare loop did 270,000 to 320,000 in the same runs. The goal of 65,000 is not reached. Counted on Python 3.11
-with 128 workers, a unit takes 1,408 bytecodes in 46 Python calls, where it took 2,319 in 78: the loop 120, the worker
-about 430, both ways through the network 200, the server 200, the sequencer 130, and reports, leases and heartbeats,
-which are not of one unit, about 270. Shares of the time were not measured under a lower load.
+to 33,000), where it was 20,000 (16,000 to 20,000) while every push asked the rule and every report looked at all
+workers; the bare loop did 270,000 to 320,000 in the same runs. The goal of 65,000 is not reached. Counted on Python
+3.11 with 128 workers, a unit takes 1,408 bytecodes in 46 Python calls, where it took 2,319 in 78: the loop 120, the
+worker 510, both ways through the network 180, the server 150, the sequencer 140, and reports, leases and heartbeats,
+which belong to no unit, 310. On a quieter machine it was not measured.
 """
 
 from __future__ import annotations
