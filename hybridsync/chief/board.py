@@ -264,7 +264,7 @@ class Board(Known):
         """Note final drops, and end the run if nothing else comes of it; `applied` are the units beside them."""
         news = [(unit, reason) for unit, reason in dropped if self.ledger.record_dropped(unit)]
         phase = self._leasing.phase
-        held = protocols.parse(phase.spec).num_answered_early(len(phase.members)) if phase else 0
+        held = protocols.parse(phase.spec).num_answered_early(len(phase.members)) if phase and news else 0
         if diverged := self._divergence.note(applied, news, held):
             self.fail(diverged)
 

@@ -165,7 +165,8 @@ class Leasing:
             secs = WORKER_SECS if self.path.is_served else MESH_SECS  # where everybody is waited for at the end
             room = self.ledger.room(phase.end_units)
             count = worker_grant(rate, room, len(phase.members), wanted, in_hand, secs, self._all_per_sec)
-        ranges = self.ledger.lease(key, count, phase.end_units, stream.ranges(0, len(stream)))
+        had = stream.ranges(0, len(stream)) if self.ledger.num_waiting else ()
+        ranges = self.ledger.lease(key, count, phase.end_units, had)
         if ranges and not self.first_leased:
             self.first_leased = now
         stream.extend(ranges)

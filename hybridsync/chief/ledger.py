@@ -84,6 +84,11 @@ class Ledger:
         return len(self._applied)
 
     @property
+    def num_waiting(self) -> int:
+        """Outstanding units that nobody has leased."""
+        return len(self._waiting)
+
+    @property
     def num_outstanding(self) -> int:
         """Units issued whose end is open."""
         return len(self._waiting) + len(self._leased)
@@ -100,7 +105,7 @@ class Ledger:
           count: how many at most.
           limit: applied units at which the phase ends; no lease lets applied plus leased exceed it.
           had: units that `holder` got before and may still compute, though they wait for others too: it gets none of
-            them again, and nothing in their place.
+            them again, and nothing in their place. Not looked at where no units wait.
         """
         room = self.room(limit)
         count = min(count, room)
@@ -125,7 +130,10 @@ class Ledger:
     def record_applied(self, ranges: Iterable[Range]) -> None:
         """Note units as applied; units already noted, or dropped, are ignored."""
         for start, stop in ranges:
-            self._settle(start, stop)
+            if self._waiting or stop > self._issued:
+                self._settle(start, stop)
+            else:
+                self._leased.discard_range(start, stop)
             if not self._dropped:
                 self._applied.add_range(start, stop)
                 continue

@@ -10,6 +10,8 @@ True
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from hybridsync.messages import LeaseReply
 from hybridsync.units import Range, UnitStream
 
@@ -24,12 +26,12 @@ class Allotment:
       calm_until: units that can be taken without a look at whether it is time to ask.
     """
 
-    __slots__ = ("_low_at", "_next", "_stop", "_stream", "calm_until", "final", "known", "position")
+    __slots__ = ("_low_at", "_one_by_one", "_stream", "calm_until", "final", "known", "position")
 
     def __init__(self) -> None:
         self._stream = UnitStream()
         self._low_at = 0
-        self._next = self._stop = 0
+        self._one_by_one: Iterator[tuple[int]] = iter(())
         self.known = 0
         self.position = 0
         self.calm_until = 0
@@ -59,13 +61,11 @@ class Allotment:
 
     def take(self, count: int) -> tuple[int, ...]:
         """Return the next `count` units, fewer where there are fewer."""
-        if count == 1 and self._next < self._stop:  # one by one through a range, as asynchronous workers go
-            unit = self._next
-            self._next += 1
+        if count == 1 and (units := next(self._one_by_one, None)):  # through a range, as asynchronous workers go
             self.position += 1
-            return (unit,)
+            return units
         units = self._stream.slice(self.position, count)
         self.position += len(units)
         ahead = self._stream.ranges(self.position, self.known)[:1] if count == 1 else ()
-        self._next, self._stop = ahead[0] if ahead else (0, 0)
+        self._one_by_one = zip(range(*ahead[0])) if ahead else iter(())
         return units

@@ -71,24 +71,34 @@ class WorkerRecorder:
         """Note one unit's local computation, which has ended; `loss` is None where none was computed."""
         self.at_unit(-1)
         with self._lock:
-            self._compute_secs += ended - started
-            if self._keep_unit_secs:
-                if self._last_unit_secs:  # with its transfer: nothing more comes to it
-                    self._unit_secs.append(self._last_unit_secs)
-                self._last_unit_secs = ended - started
-            if loss is not None:
-                self._losses.append(loss)
-            if self._keep_spans:
-                self._spans.append(("compute", category, started, ended - started, self.epoch.number, 1))
+            self.computed(category, started, ended, loss)
+
+    def computed(self, category: str, started: float, ended: float, loss: Any) -> None:
+        """Do as `compute`, for a caller beside whom nobody is: a simulated worker."""
+        secs = ended - started
+        self._compute_secs += secs
+        if self._keep_unit_secs:
+            if self._last_unit_secs:  # with its transfer: nothing more comes to it
+                self._unit_secs.append(self._last_unit_secs)
+            self._last_unit_secs = secs
+        if loss is not None:
+            self._losses.append(loss)
+        if self._keep_spans:
+            self._spans.append(("compute", category, started, secs, self.epoch.number, 1))
 
     def wait(self, name: str, category: str, started: float, ended: float) -> None:
         """Note time in which this worker waited for others or for a transfer."""
         with self._lock:
-            self._wait_secs += ended - started
-            if name == SEND or (self._counts_transfers and name == "push_pull"):
-                self._last_unit_secs += ended - started
-            if self._keep_spans:
-                self._spans.append((name, category, started, ended - started, self.epoch.number, 0))
+            self.waited(name, category, started, ended)
+
+    def waited(self, name: str, category: str, started: float, ended: float) -> None:
+        """Do as `wait`, for a caller beside whom nobody is."""
+        secs = ended - started
+        self._wait_secs += secs
+        if name == SEND or (self._counts_transfers and name == "push_pull"):
+            self._last_unit_secs += secs
+        if self._keep_spans:
+            self._spans.append((name, category, started, secs, self.epoch.number, 0))
 
     def probe(self, started: float, ended: float) -> None:
         """Note a unit that was computed for its seconds alone, by a worker that is left out."""

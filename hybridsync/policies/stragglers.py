@@ -199,6 +199,7 @@ class Detector:
         self._speeds = dict(speeds or {})
         self._watched: dict[int, _Watched] = {}
         self.threshold: float | None = None
+        self._late: set[int] = set()  # who is waited for: nobody else is looked at for every report
 
     @property
     def flagged(self) -> tuple[int, ...]:
@@ -214,6 +215,7 @@ class Detector:
     def forget(self, worker: int) -> None:
         """Let go of a worker that is gone; who takes its place begins anew."""
         self._watched.pop(worker, None)
+        self._late.discard(worker)
 
     def begin(self, workers: Iterable[int]) -> None:
         """Begin to measure anew where units cost something else than before, in another phase; what is held stays.
@@ -227,8 +229,9 @@ class Detector:
         for worker, watched in self._watched.items():
             watched.secs, watched.waited, watched.rate = [], 0, None
             watched.awaited = worker in expected
+        self._late = expected
 
-    def observe(self, worker: int, secs: Iterable[float]) -> list[Decision]:
+    def observe(self, worker: int, secs: Sequence[float]) -> list[Decision]:
         """Take what a worker reports, which may be nothing; return what it is decided by, in order.
 
         Args:
@@ -238,20 +241,24 @@ class Detector:
         watched = self._watched.get(worker)
         if watched is None:
             watched = self._watched[worker] = _Watched()
-        watched.secs.extend(unit for unit in secs if 0.0 < unit < math.inf)
+            self._late.add(worker)
+        if secs:
+            usual = min(secs) > 0.0 and math.isfinite(sum(secs))
+            watched.secs += secs if usual else [unit for unit in secs if 0.0 < unit < math.inf]
         if not watched.num_windows:
             return []
+        self._late.discard(worker)
         watched.waited += 1
-        ready = {other: each for other, each in self._watched.items() if each.num_windows}
-        late = [other for other, each in self._watched.items() if each.awaited and other not in ready]
-        if late and watched.waited <= PATIENCE:
+        if self._late and watched.waited <= PATIENCE:
             return []
+        ready = {other: each for other, each in self._watched.items() if each.num_windows}
         awaited = [each.num_windows for each in ready.values() if each.awaited]
         num_rounds = min(awaited or [each.num_windows for each in ready.values()])
         decisions = [found for i in range(num_rounds) for found in self._round(ready, i, num_rounds)]
         for each in ready.values():
             del each.secs[: each.num_windows * WINDOW]
             each.waited = 0
+        self._late = {other for other, each in self._watched.items() if each.awaited}
         return decisions
 
     def _round(self, ready: Mapping[int, _Watched], index: int, num_rounds: int) -> list[Decision]:
@@ -287,7 +294,7 @@ class NullDetector(Detector):
     def begin(self, workers: Iterable[int]) -> None:
         pass
 
-    def observe(self, worker: int, secs: Iterable[float]) -> list[Decision]:
+    def observe(self, worker: int, secs: Sequence[float]) -> list[Decision]:
         return []
 
 

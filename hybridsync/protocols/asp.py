@@ -16,6 +16,8 @@ from hybridsync.protocols.server import ServerProtocol
 
 
 class _ApplyOnArrival(ServerRule):
+    at_once = 1.0
+
     def on_push(self, arrival: Arrival) -> list[Action]:
         return [Apply((arrival.push_id,), rate=1.0), Release(arrival.push_id)]
 

@@ -302,7 +302,13 @@ class ServerRule(ABC):
     """Decides what the primary does with each push; holds the protocol's state, does no IO.
 
     A push that no action has named yet is held: it counts as outstanding.
+
+    Attributes:
+      at_once: the rate at which every push is applied by itself when it comes, and answered; its `on_push` never says
+        anything else, and asking it changes nothing, so that nobody has to. None: it has to be asked.
     """
+
+    at_once: float | None = None
 
     @abstractmethod
     def on_push(self, arrival: Arrival) -> list[Action]:

@@ -95,6 +95,7 @@ class Scaled(Wrapped):
     def __init__(self, rule: ServerRule, scaling: str) -> None:
         super().__init__(rule)
         self._scaling = scaling
+        self.at_once = None if rule.at_once is None else scaled(rule.at_once, scaling)
 
     def judge(self, actions: list[Action]) -> list[Action]:
         return [

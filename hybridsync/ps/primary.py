@@ -244,6 +244,12 @@ class Primary:
         push = push._replace(non_finite="")
         sequencer = self._sequencer
         with self._condition:
+            if not found and sequencer.passes(push):
+                self._wanted.pop(push.worker, None)  # it has read what it computed this on
+                self._apply(sequencer.passing(push, contribution))
+                reply = sequencer.passed(push)
+                self._end_turn()
+                return self._answer(push, reply)
             while True:
                 ticket, decisions = sequencer.offer(push, contribution, found, self._clock.monotonic())
                 mine, settled = ticket.push is push, ticket.reply is not None
@@ -331,6 +337,9 @@ class Primary:
                 self._peers.discard(decided.dropped)
             else:
                 self._apply(decided)
+        self._end_turn()
+
+    def _end_turn(self) -> None:
         self._condition.notify_all()
         if self._sequencer.complete:
             self._completed.set()

@@ -3,6 +3,10 @@
 Whoever owns it carries the decisions out one at a time: a decision counts once the next one is asked for, so that
 what could not be carried out was never decided. Contributions are opaque here.
 
+Under a rule that applies every push at once (`ServerRule.at_once`) most pushes are decided by coming: whoever `passes`
+is carried out, then counted by `passed`. What is out of the ordinary about one (a repeat, a process that is not known)
+is for `offer`, which every other rule needs for all of them.
+
 >>> from hybridsync.plan import Epoch
 >>> sequencer = Sequencer()
 >>> sequencer.enter(Phase(Epoch(3, 7), "asp", (0, 1), 0, 10, (), (), 0, "", 1, "", (), "start"))
@@ -21,8 +25,9 @@ from hybridsync.messages import NON_FINITE, Part, Push, PushReply
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.protocols.base import Action, Apply, Arrival, Change, Compensation, Drop, Grant, Release
 from hybridsync.ps.admission import check_current, check_epoch, check_member, check_push, served
+from hybridsync.ps.ends import APPLIED, Ends
 from hybridsync.ps.tickets import Decided, Ticket, parts_of, stepped_of
-from hybridsync.units import Range, UnitSet, ranges_of
+from hybridsync.units import Range, UnitSet, num_units, ranges_of
 
 
 class Sequencer:
@@ -36,6 +41,8 @@ class Sequencer:
       complete: whether all units of the phase are applied.
       compensation: how the phase's protocol makes up for staleness.
       change: what an update of the phase does with its contributions.
+      share: of a phase's members that one push stands for.
+      at_once: rate of a push that `passes`.
       local: whether workers step by themselves in this phase.
     """
 
@@ -43,24 +50,29 @@ class Sequencer:
         self.phase: Phase | None = None
         self.open = self.complete = False
         self.sequence = 0
-        self._applied, self.dropped = UnitSet(), UnitSet()
+        self.dropped = UnitSet()
+        self._ends = Ends(0)
         self._num_dropped = self._missing = 0
         self._members: frozenset[int] = frozenset()
         self._incarnations: dict[int, int] = {}
         self._admitted: dict[int, int] = {}  # who was let in before, as which incarnation: not looked at again
         self._joined: dict[int, int] = {}
+        self._known: dict[int, int] = {}  # who is in both, as the same incarnation, and not idle
         self._ready: dict[int, Push] = {}
         self._granted: dict[int, Push] = {}
         self._tickets: dict[int, Ticket] = {}
         self._by_unit: dict[int, Ticket] = {}
         self._next_push = 1
-        self._unreported: set[int] = set()  # of the applied ones: put among the ranges together
+        self._unreported: list[int] = []  # of the applied ones
         self._unreported_drops: list[tuple[int, str]] = []
         self._staleness: list[int] = []
         self._idlers: set[int] = set()
         self.compensation: Compensation | None = None
         self.change: Change = "optimizer"
         self.local = False
+        self.share = 1.0
+        self.at_once = 0.0
+        self._passing: Epoch | None = None  # whose pushes may pass
         self._units_of: dict[int, int] = {}
         self._fastest = 0
         self._settled: dict[int, Push] = {}
@@ -73,8 +85,7 @@ class Sequencer:
     @property
     def applied(self) -> UnitSet:
         """Units applied so far, in the whole run."""
-        self._applied.update(ranges_of(sorted(self._unreported)))
-        return self._applied
+        return self._ends.applied()
 
     @property
     def answers_early(self) -> bool:
@@ -118,21 +129,24 @@ class Sequencer:
         protocol = served(phase)
         self._rule, self._protocol = protocol.server_rule(phase.members), protocol
         self.phase, self.open, self.sequence = phase, True, phase.sequence
-        self._applied, self.dropped = UnitSet(phase.applied), UnitSet(phase.dropped)
-        self._unreported, self._unreported_drops = set(), []  # of another state: this one may not hold them
-        self._num_dropped, self._missing = len(self.dropped), phase.end_units - len(self._applied)
+        self.dropped = UnitSet(phase.dropped)
+        self._unreported, self._unreported_drops = [], []  # of another state: this one may not hold them
+        self._num_dropped, self._missing = len(self.dropped), phase.end_units - num_units(phase.applied)
+        self._ends = Ends(phase.end_units + self._num_dropped, phase.applied, phase.dropped)
         self.complete = self._missing <= 0
         self._members = frozenset(phase.members)
-        self._admitted, self._tickets, self._by_unit, self._joined = {}, {}, {}, {}
+        self._admitted, self._tickets, self._by_unit, self._joined, self._known = {}, {}, {}, {}, {}
         self._ready, self._granted, self._idlers = {}, {}, set()
         self.compensation, self.change = protocol.compensated, protocol.change(len(phase.members))
-        self.local = protocol.local
+        self.local, self.share = protocol.local, 1 / len(self._members)
+        at_once = None if self.local else self._rule.at_once
+        self.at_once, self._passing = (0.0, None) if at_once is None else (at_once, phase.epoch)
         self._units_of, self._fastest, self._settled = {}, 0, {}
 
     def close(self) -> None:
         """Refuse every later push of the phase; whoever waits for a reply to an applied one gets it now."""
         self.open = False
-        self._admitted = {}
+        self._admitted, self._known = {}, {}
         for ticket in [*self._tickets.values()]:
             if ticket.decided and ticket.reply is None:
                 ticket.reply = PushReply(self.sequence, dropped=ticket.reason)
@@ -145,6 +159,7 @@ class Sequencer:
         """
         self._incarnations[worker] = max(self._incarnations.get(worker, 0), incarnation + 1)
         self._admitted.pop(worker, None)
+        self._known.pop(worker, None)
         yield from self._leave(worker, incarnation)
         yield from self._let_go()
 
@@ -173,6 +188,7 @@ class Sequencer:
             check_member(push, phase)
         check_current(push, self.open, incarnations.get(worker, 0))
         incarnations[worker] = self._admitted[worker] = push.incarnation
+        self._known.pop(worker, None)
 
     def join(self, push: Push) -> Iterator[Decided]:
         """Admit a caller; returns what is to be carried out now, if it is the first call of its process.
@@ -269,6 +285,30 @@ class Sequencer:
             by_unit[unit] = ticket
         return ticket, self._take(push_id, push, non_finite, at)
 
+    def passes(self, push: Push) -> bool:
+        """Whether a finite push is decided by coming: applied by itself, and answered. Nothing has changed yet."""
+        epoch, worker, incarnation, units, base, _, _ = push
+        if self._known.get(worker) != incarnation or epoch != self._passing or len(units) != 1:
+            return False
+        ends, unit = self._ends, units[0]
+        return 0 <= unit < ends.limit and not ends.marks[unit] and 0 <= base <= self.sequence and not self._tickets
+
+    def passing(self, push: Push, contribution: Any) -> Decided:
+        """Return the update that a push that `passes` is to be carried out as."""
+        return Decided((Ticket(push, contribution),), push.units, push.base, self.at_once, self.share)
+
+    def passed(self, push: Push) -> PushReply:
+        """Count a push that `passes`, and was carried out; returns its answer."""
+        (unit,), sequence = push.units, self.sequence
+        self._staleness.append(sequence - push.base)
+        self._ends.marks[unit] = APPLIED
+        self._unreported.append(unit)
+        self.sequence = sequence = sequence + 1
+        self._missing = missing = self._missing - 1
+        if missing <= 0:
+            self.complete = True
+        return PushReply(sequence)
+
     @staticmethod
     def is_same(push: Push, ticket: Ticket) -> bool:
         """Whether a ticket is of this push or of an earlier copy of it."""
@@ -286,16 +326,15 @@ class Sequencer:
     def drain(self) -> tuple[tuple[Range, ...], tuple[tuple[int, str], ...], tuple[int, ...]]:
         """Return and forget the units applied, those dropped with the reasons, and the staleness of each update."""
         applied = tuple(ranges_of(sorted(self._unreported)))
-        self._applied.update(applied)
         told = applied, tuple(self._unreported_drops), tuple(self._staleness)
-        self._unreported, self._unreported_drops, self._staleness = set(), [], []
+        self._unreported, self._unreported_drops, self._staleness = [], [], []
         return told
 
     # --- inside ---
 
     def _is_settled(self, unit: int) -> bool:
         """Whether a unit was applied or dropped, in this phase or before it."""
-        return unit in self._unreported or unit in self._applied or (self._num_dropped > 0 and unit in self.dropped)
+        return self._ends.is_settled(unit)
 
     def _repeated(self, push: Push) -> PushReply:
         """Return what a push is answered of which units are settled: the worker's last one, or a duplicate."""
@@ -308,6 +347,7 @@ class Sequencer:
         if self._joined.get(push.worker) != push.incarnation:
             yield from self._join(push)
         self._granted.pop(push.worker, None)
+        self._known[push.worker] = push.incarnation
         if non_finite:
             actions: list[Action] = [Drop(push_id, f"{NON_FINITE}: {non_finite}"), Release(push_id)]
             actions += self._rule.on_join(push.worker)
@@ -400,7 +440,8 @@ class Sequencer:
                     if ticket.reply is not None:
                         self._forget(ticket)
                 self.sequence = sequence + 1
-                self._unreported.update(units)
+                self._ends.apply(units)
+                self._unreported += units
                 self._missing -= len(units)
                 self.complete = self._missing <= 0
             elif isinstance(action, Release):
@@ -415,6 +456,7 @@ class Sequencer:
                 yield Decided((), dropped=ticket.push)
                 for unit in ticket.push.units:
                     self.dropped.add(unit)
+                    self._ends.drop(unit)
                     self._unreported_drops.append((unit, action.reason))
                 self._num_dropped = len(self.dropped)
                 ticket.reason, ticket.decided, ticket.contribution = action.reason, True, None

@@ -9,9 +9,10 @@ Every default is an even, fault-free cluster of small CPU machines; a scenario f
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from functools import cached_property
 from random import Random
 from typing import Literal
 
@@ -36,6 +37,16 @@ def _check(
             raise ConfigError(f"{type(value).__name__}.{name} must be {bound}, got {number}; correct it")
 
 
+def normals(random: Random) -> Iterator[float]:
+    """Yield draws of the standard normal distribution, those of `random.gauss(0, 1)`, in pairs (Box and Muller)."""
+    uniform = random.random
+    while True:
+        angle = uniform() * (2.0 * math.pi)
+        radius = math.sqrt(-2.0 * math.log(1.0 - uniform()))
+        yield math.cos(angle) * radius
+        yield math.sin(angle) * radius
+
+
 @dataclass(frozen=True)
 class Device:
     """How long a worker's gradient of one unit takes.
@@ -58,19 +69,15 @@ class Device:
         if any(not 0 < secs < math.inf for secs in self.trace):
             raise ConfigError(f"Device.trace must hold seconds above 0, got {min(self.trace)}; correct the file")
 
-    def draw(self, index: int, random: Random) -> float:
-        """Return the seconds of the worker's unit number `index`."""
+    def seconds(self, normals: Iterator[float]) -> Iterator[float]:
+        """Yield the seconds of one unit after another; `normals` are drawn from, one for each."""
         if self.trace:
-            return self.trace[index % len(self.trace)]
+            return itertools.cycle(self.trace)
         if not self.spread:
-            return self.secs
-        return math.exp(random.gauss(*self._logarithm))
-
-    @cached_property
-    def _logarithm(self) -> tuple[float, float]:
-        """Mean and standard deviation of the logarithm of a unit's seconds."""
+            return itertools.repeat(self.secs)
         variance = math.log1p(self.spread * self.spread)
-        return math.log(self.secs) - variance / 2, math.sqrt(variance)
+        mean, deviation = math.log(self.secs) - variance / 2, math.sqrt(variance)
+        return map(math.exp, map(mean.__add__, map(deviation.__mul__, normals)))  # no step of Python for each
 
 
 @dataclass(frozen=True)

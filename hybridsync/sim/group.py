@@ -102,7 +102,7 @@ class GroupEngine(ReplicaEngine):
             return
         world, self.worker.unit = self.world, -1
         self.recorder.doing = ""
-        self.recorder.compute("group", started, world.loop.now, world.arithmetic.loss(gradient.contribution))
+        self.recorder.computed("group", started, world.loop.now, world.arithmetic.loss(gradient.contribution))
         self.resume(gradient)
 
     def LocalUpdate(self, effect: Any) -> Any:
@@ -147,7 +147,7 @@ class GroupEngine(ReplicaEngine):
         if isinstance(reply, HybridSyncError):
             self.revoke(str(reply))
             return
-        self.recorder.wait("meet", "group", started, self.world.loop.now)
+        self.recorder.waited("meet", "group", started, self.world.loop.now)
         self.resume(reply)
 
     def Mix(self, effect: Any) -> Any:
@@ -170,7 +170,7 @@ class GroupEngine(ReplicaEngine):
     def _mixed(self, reply: GroupReply, state: Any, started: float) -> None:
         if self._stale(self._mixed, reply, state, started):
             return
-        self.recorder.wait("mix", "group", started, self.world.loop.now)
+        self.recorder.waited("mix", "group", started, self.world.loop.now)
         self._mix(reply, state)
         self.resume(None)
 

@@ -14,6 +14,7 @@ second
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 from collections.abc import Callable
@@ -26,6 +27,8 @@ from hybridsync.errors import HybridSyncError
 Planned = tuple[float, int, Callable[..., object], tuple[Any, ...]]
 """When, in which turn among those of that time, and what to call."""
 FOREVER = sys.float_info.max
+STOPPED = -math.inf
+"""The limit up to which a run goes on that is to end."""
 NEVER: Planned = (math.inf, 0, print, ())
 """Behind everything that is planned: a heap is never empty, and this call is never carried out."""
 WALL_ZERO = 0.0
@@ -43,41 +46,45 @@ class Loop:
         self.now = 0.0
         self._later: list[Planned] = [NEVER]
         self._soon: list[Planned] = [NEVER]
-        self._order = 0
+        self._turns = itertools.count(1)
+        self._num_looks = 0
+        self._limit = FOREVER  # of the wait under way
 
     @property
     def num_calls(self) -> int:
         """Calls that were carried out."""
-        return self._order - (len(self._later) + len(self._soon) - 2)
+        planned = next(self._turns) - 1 - self._num_looks  # whoever looks takes a turn, too
+        self._num_looks += 1
+        return planned - (len(self._later) + len(self._soon) - 2)
 
     def at(self, time: float, call: Callable[..., object], *args: Any) -> None:
         """Plan a call for `time`, or for now where that is past."""
-        self._order += 1
-        heappush(self._later, (time if time > self.now else self.now, self._order, call, args))
+        heappush(self._later, (time if time > self.now else self.now, next(self._turns), call, args))
 
     def after(self, secs: float, call: Callable[..., object], *args: Any) -> None:
         """Plan a call for `secs` from now."""
-        self._order += 1
-        heappush(self._later, (self.now + secs, self._order, call, args))
+        heappush(self._later, (self.now + secs, next(self._turns), call, args))
 
     def plan(self, time: float, call: Callable[..., object], args: tuple[Any, ...]) -> None:
         """Plan a call for `time`, which is not past, and soon: as `at`, which would do as well.
 
         What is on its way through a network has a heap of its own, which stays small however many devices compute.
         """
-        self._order += 1
-        heappush(self._soon, (time, self._order, call, args))
+        heappush(self._soon, (time, next(self._turns), call, args))
 
-    def run_while(self, condition: VirtualCondition, limit: float) -> bool:
-        """Carry out what is due up to `limit` until `condition` is notified; returns whether it was."""
-        later, soon, before = self._later, self._soon, condition.num_notified
-        while condition.num_notified == before:
+    def run(self, limit: float) -> bool:
+        """Carry out what is due up to `limit`, or until `stop`; returns whether that was called."""
+        later, soon, self._limit = self._later, self._soon, limit
+        while True:
             heap = soon if soon[0] < later[0] else later
-            if heap[0][0] > limit:
-                return False
+            if heap[0][0] > self._limit:
+                return self._limit == STOPPED
             self.now, _, call, args = heappop(heap)
             call(*args)
-        return True
+
+    def stop(self) -> None:
+        """End the `run` under way after the call that it is in."""
+        self._limit = STOPPED
 
     def step(self, limit: float) -> bool:
         """Carry out the next call; False, with the clock at `limit`, where none is due until then."""
@@ -126,7 +133,6 @@ class VirtualCondition:
 
     def __init__(self, loop: Loop, clock: VirtualClock) -> None:
         self._loop, self._clock = loop, clock
-        self.num_notified = 0
         self._pumping = False
 
     def __enter__(self) -> bool:
@@ -148,7 +154,7 @@ class VirtualCondition:
         limit = FOREVER if timeout is None else loop.now + timeout
         self._pumping = True
         try:
-            if loop.run_while(self, limit):
+            if loop.run(limit):
                 return True
         finally:
             self._pumping = False
@@ -169,5 +175,6 @@ class VirtualCondition:
 
     def notify_all(self) -> None:
         """End the wait under way."""
-        self.num_notified += 1
+        if self._pumping:
+            self._loop.stop()
         self._clock.notified()

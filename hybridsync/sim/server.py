@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hybridsync.applylog import Entry, Left, Stepped
 from hybridsync.errors import HybridSyncError
 from hybridsync.messages import Capture, Held, Push, PushReply, Report, Span, Standing
 from hybridsync.plan import Epoch, Phase
-from hybridsync.protocols.base import Compensation
+from hybridsync.protocols.base import Change, Compensation
 from hybridsync.ps.admission import check_epoch
 from hybridsync.ps.sequencer import Sequencer
 from hybridsync.ps.tickets import DEPOSIT_SECS, Decided, Ticket
@@ -39,6 +39,7 @@ class Server(Process):
         self._fingerprint = self._entered = ""
         self._first_applied = self._last_applied = 0.0
         self._busy_until = 0.0
+        self._change: Change = self.sequencer.change
         self._waiting: list[tuple[Push, Any, Ticket, Reply]] = []
         self._ready: list[tuple[Push, Reply]] = []
         self._versions, self._squares = Versions(), None
@@ -64,6 +65,7 @@ class Server(Process):
         self._fingerprint = ""
         self._log.clear()
         sequencer.enter(phase)
+        self._change = sequencer.change
         self._first_applied = self._last_applied = 0.0
         self._complete = False
         self._deposits, self._left = {}, False
@@ -220,8 +222,19 @@ class Server(Process):
         sequencer, world = self.sequencer, self.world
         if world.watches:
             world.watch.arrived(self, push)
+        found = world.arithmetic.non_finite(contribution)
+        if not found and sequencer.passes(push):
+            if world.is_recorded or sequencer.compensation is not None:
+                self._carry_out((sequencer.passing(push, contribution),))
+                self._answer(push, sequencer.passed(push), reply)
+            else:  # the same, without what nobody asks for
+                self._update((contribution,), 1, sequencer.at_once, sequencer.share, ())
+                size, answer = world.arithmetic.sizes.parameters, sequencer.passed(push)
+                world.network.from_server(push, self._busy_until, size, reply, answer, self._parameters)
+            if self._waiting or self._ready or sequencer.complete:
+                self._end_turn()
+            return
         try:
-            found = world.arithmetic.non_finite(contribution)
             ticket, decisions = sequencer.offer(push, contribution, found, world.loop.now)
         except HybridSyncError as error:
             world.network.from_server(push, world.loop.now, 0, reply, error, None)
@@ -270,32 +283,33 @@ class Server(Process):
             else:
                 self.push(push, contribution, reply)  # refused by name, or offered anew
 
-    def _carry_out(self, decisions: Iterator[Decided]) -> None:
-        world = self.world
-        arithmetic, now = world.arithmetic, world.loop.now
-        how, change = self.sequencer.compensation, self.sequencer.change
+    def _carry_out(self, decisions: Iterable[Decided]) -> None:
+        world, how = self.world, self.sequencer.compensation
         for decided in decisions:
             if decided.dropped is not None:
                 continue
             contributions = [ticket.contribution for ticket in decided.tickets]
             if how is not None:
                 contributions = [self._made_up(ticket, how) for ticket in decided.tickets]
-            units = decided.units
-            self.state = arithmetic.update(
-                self.state,
-                contributions,
-                units=len(units),
-                factor=decided.rate,
-                blend=decided.blend,
-                weights=decided.weights,
-                change=change,
-            )
-            self._parameters = arithmetic.parameters(self.state)
-            begun = self._busy_until if self._busy_until > now else now
-            self._busy_until = self._last_applied = begun + world.apply_secs
-            self._first_applied = self._first_applied or self._last_applied
+            begun = self._update(contributions, len(decided.units), decided.rate, decided.blend, decided.weights)
             if world.is_recorded:
                 self._record(decided, begun)
+
+    def _update(
+        self, contributions: Sequence[Any], units: int, rate: float, blend: float, weights: tuple[float, ...]
+    ) -> float:
+        """Make one update; returns when it began to be applied."""
+        world, busy_until = self.world, self._busy_until
+        arithmetic, now = world.arithmetic, world.loop.now
+        self.state = state = arithmetic.update(
+            self.state, contributions, units=units, factor=rate, blend=blend, weights=weights, change=self._change
+        )
+        self._parameters = arithmetic.parameters(state)
+        begun = busy_until if busy_until > now else now
+        self._busy_until = self._last_applied = ends = begun + world.apply_secs
+        if not self._first_applied:
+            self._first_applied = ends
+        return begun
 
     def _record(self, decided: Decided, begun: float) -> None:
         """Tell of an update that began to be applied at `begun`."""

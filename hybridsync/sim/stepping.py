@@ -148,7 +148,7 @@ class LocalEngine(ServerEngine):
             return
         world = self.world
         self.worker.unit, self.recorder.doing = -1, ""
-        self.recorder.compute("server", started, world.loop.now, world.arithmetic.loss(gradient.contribution))
+        self.recorder.computed("server", started, world.loop.now, world.arithmetic.loss(gradient.contribution))
         if not world.arithmetic.non_finite(gradient.contribution):
             self.resume(gradient)
             return
@@ -265,11 +265,11 @@ class LocalEngine(ServerEngine):
             afterwards()
 
     def _pulled(self, push: Push, reply: PushReply, parameters: Any, sent: float) -> None:
-        self.recorder.wait("pull", "server", sent, self.world.loop.now)
+        self.recorder.waited("pull", "server", sent, self.world.loop.now)
         self.resume(_version(reply, parameters))
 
     def _pushed(self, push: Push, reply: PushReply, parameters: Any, sent: float) -> None:
-        self.recorder.wait("push_pull", "server", sent, self.world.loop.now)
+        self.recorder.waited("push_pull", "server", sent, self.world.loop.now)
         result = self._arrived(push, reply, parameters)
         if result is not PENDING:
             self.resume(result)
@@ -279,7 +279,7 @@ class LocalEngine(ServerEngine):
         self._arrival = push, reply, parameters
         if self._waits:
             self._waits = False
-            self.recorder.wait("await", "server", self._waits_since, self.world.loop.now)
+            self.recorder.waited("await", "server", self._waits_since, self.world.loop.now)
             result = self._arrived_begun()
             if result is not PENDING:
                 self.resume(result)

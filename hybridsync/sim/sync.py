@@ -50,7 +50,7 @@ class ReplicaEngine(Engine):
     def _sent(self, category: str, started: float, then: Callable[..., object], args: tuple[Any, ...]) -> None:
         if self._stale(self._sent, category, started, then, args):
             return
-        self.recorder.wait(SEND, category, started, self.world.loop.now)
+        self.recorder.waited(SEND, category, started, self.world.loop.now)
         then(*args)
 
 
@@ -95,7 +95,7 @@ class SyncEngine(ReplicaEngine):
         if self._stale(self._computed, gradient, started):
             return
         world, self.worker.unit = self.world, -1
-        self.recorder.compute("sync", started, world.loop.now, world.arithmetic.loss(gradient))
+        self.recorder.computed("sync", started, world.loop.now, world.arithmetic.loss(gradient))
         found = world.arithmetic.non_finite(gradient)
         self._unfit.append(f"{NON_FINITE}: {found}" if found else "")
         if not found:
@@ -123,7 +123,7 @@ class SyncEngine(ReplicaEngine):
     def _averaged(self, total: Any, started: float) -> None:
         if self._stale(self._averaged, total, started):
             return
-        self.recorder.wait("average", "sync", started, self.world.loop.now)
+        self.recorder.waited("average", "sync", started, self.world.loop.now)
         self.recorder.doing = ""
         self.resume(total)
 

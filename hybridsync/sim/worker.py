@@ -43,6 +43,7 @@ class Worker(Process):
 
     Attributes:
       unit: whose computation began last; -1 when it has ended.
+      seconds: what its device takes for one unit after another.
     """
 
     def __init__(self, world: World, role_id: int, life: int) -> None:
@@ -51,7 +52,7 @@ class Worker(Process):
         self.recorder = WorkerRecorder(role_id, world.clock, world.keeps_spans, policy.detects)
         self.replica = Replica(world, self)
         self.unit = -1
-        self.num_units = 0
+        self.seconds = world.network.cluster.device(role_id).seconds(world.normals)
         self._phase: Phase | None = None
         self._waits: PhaseRequest | None = None
         self._rhythm = Rhythm()
@@ -116,10 +117,8 @@ class Worker(Process):
 
     def unit_secs(self, unit: int) -> float:
         """Return how long this worker's device takes for `unit`, beginning now."""
-        world = self.world
-        secs = world.network.cluster.device(self.id).draw(self.num_units, world.random)
-        self.num_units += 1
-        return secs if not world.slow else world.slowness(self.id, unit).compute_secs(secs)
+        secs, world = next(self.seconds), self.world
+        return world.slowness(self.id, unit).compute_secs(secs) if world.slow else secs
 
     def _probe_secs(self, unit: int) -> float:
         """Return what a unit and its part in a collective take, beginning now."""
@@ -285,6 +284,7 @@ class ServerEngine(Engine):
         self._sent_at = 0.0
         self._push: Push
         self._server: Server = self.world.at(phase.servers[0])
+        self._take_push, self._hear, self._end_unit = self._server.push, self._answered, self._computed
 
     def tell_idle(self) -> None:
         worker = self.worker
@@ -309,9 +309,8 @@ class ServerEngine(Engine):
         (unit,) = units
         world = self.world
         self.worker.unit, self.recorder.doing = unit, "compute"
-        gradient = units, base, world.arithmetic.gradient(parameters, unit)
-        loop = world.loop
-        loop.after(self.compute_secs(unit), self._computed, gradient, loop.now)
+        gradient, loop = (units, base, world.arithmetic.gradient(parameters, unit)), world.loop
+        loop.after(self.compute_secs(unit), self._end_unit, gradient, loop.now)
         return PENDING
 
     def _computed(self, gradient: Any, started: float) -> None:
@@ -319,7 +318,7 @@ class ServerEngine(Engine):
         if self._over or (worker.stopped and worker.halted(self._computed, gradient, started)):
             return
         worker.unit, self.recorder.doing = -1, ""
-        self.recorder.compute("server", started, world.loop.now, world.arithmetic.loss(gradient[2]))
+        self.recorder.computed("server", started, world.loop.now, world.arithmetic.loss(gradient[2]))
         self.resume(gradient)
 
     def PushPull(self, effect: Any) -> Any:
@@ -327,8 +326,7 @@ class ServerEngine(Engine):
         worker, world = self.worker, self.world
         push = self._push = Push(self.phase.epoch, worker.id, worker.incarnation, units, base)
         self._sent_at = world.loop.now
-        size = world.arithmetic.sizes.gradient
-        self._send(push, size, self._server.push, push, contribution, self._answered)
+        self._send(push, world.arithmetic.sizes.gradient, self._take_push, push, contribution, self._hear)
         return PENDING
 
     def Ready(self, effect: Any) -> Any:
@@ -354,17 +352,19 @@ class ServerEngine(Engine):
 
     def _granted(self, answer: PushReply | HybridSyncError, parameters: Any) -> None:
         if self._is_served(answer):
-            self.recorder.wait("ready", "server", self._sent_at, self.world.loop.now)
+            self.recorder.waited("ready", "server", self._sent_at, self.world.loop.now)
             self.resume(None)
 
     def _answered(self, answer: PushReply | HybridSyncError, parameters: Any) -> None:
         if not isinstance(answer, PushReply) or self._over:
             self._is_served(answer)
             return
-        push, world = self._push, self.world
-        self.recorder.wait("push_pull" if push.units else "pull", "server", self._sent_at, world.loop.now)
+        push, world, recorder = self._push, self.world, self.recorder
         if push.units:
-            self.recorder.completed = self.allotment.position
+            recorder.waited("push_pull", "server", self._sent_at, world.loop.now)
+            recorder.completed = self.allotment.position
             if world.watches:
                 world.watch.pushed(push, answer)
+        else:
+            recorder.waited("pull", "server", self._sent_at, world.loop.now)
         self.resume((answer.sequence, parameters))

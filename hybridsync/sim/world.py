@@ -34,7 +34,7 @@ from hybridsync.ports import Epochs
 from hybridsync.protocols.base import Path
 from hybridsync.run import Run
 from hybridsync.sim.arithmetic import Arithmetic
-from hybridsync.sim.cluster import Scenario, Slow
+from hybridsync.sim.cluster import Scenario, Slow, normals
 from hybridsync.sim.desk import Desk
 from hybridsync.sim.group import GroupAverage, GroupEngine
 from hybridsync.sim.home import ChiefKilled, Disk, Hosts, Keeper, MortalReporter, Workdir
@@ -164,7 +164,7 @@ class World:
         scenario.check(config.workers, config.servers)
         self.run_, self.scenario, self.arithmetic, self.loop = run, scenario, arithmetic, loop
         self.clock = VirtualClock(loop)
-        self.random = Random(seed)
+        self.normals = normals(Random(seed))
         self.stragglers = Stragglers(config.emulation.stragglers, config.workload)
         slow = [one.slowness for one in (*scenario.slow, *Straggler.parse(config.emulation.stragglers))]
         self.slow, self.late = bool(slow), any(one.is_late for one in slow)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from itertools import islice
+from random import Random
 
 import pytest
 
 from benchmarks.virtual import seconds_of
 from hybridsync.config import EmulationConfig, RunConfig
 from hybridsync.errors import ConfigError
-from hybridsync.sim.cluster import Cluster, Colocated, Costs, Device, Link, Scenario
+from hybridsync.sim.cluster import Cluster, Colocated, Costs, Device, Link, Scenario, normals
 
 LATE = (0.03, 0.03, 0.0, 0.0)
 
@@ -76,3 +79,19 @@ def test_emulated_links_are_simulated_as_the_servers_keep_them(emulation: Emulat
     alone, emulated = (seconds_of(each, Scenario(cluster=still)) for each in (config, slower))
     expected = 100 * secs if emulation.port_bytes_per_sec is None else 400 * 0.1 - alone
     assert emulated - alone == pytest.approx(expected, rel=0.03, abs=1e-6)
+
+
+def test_draws_are_those_of_the_standard_library() -> None:
+    ours, theirs = normals(Random(5)), Random(5)
+    assert [next(ours) for _ in range(1000)] == [theirs.gauss(0.0, 1.0) for _ in range(1000)]
+    seconds, again = Device(0.05, 0.3).seconds(normals(Random(6))), Random(6)
+    variance = math.log1p(0.3 * 0.3)
+    mean, deviation = math.log(0.05) - variance / 2, math.sqrt(variance)
+    assert [next(seconds) for _ in range(1000)] == [math.exp(again.gauss(mean, deviation)) for _ in range(1000)]
+
+
+def test_a_trace_begins_anew_at_its_end_and_a_constant_device_draws_nothing() -> None:
+    drawn = normals(Random(5))
+    assert [*islice(Device(trace=(0.1, 0.2)).seconds(drawn), 3)] == [0.1, 0.2, 0.1]
+    assert [*islice(Device(0.3).seconds(drawn), 2)] == [0.3, 0.3]
+    assert next(drawn) == Random(5).gauss(0.0, 1.0)

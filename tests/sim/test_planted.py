@@ -18,6 +18,7 @@ from hybridsync.protocols.base import Apply, Path, Release
 from hybridsync.protocols.ssp import Gate
 from hybridsync.protocols.staleness import Bounded
 from hybridsync.ps import sequencer as sequencer_module
+from hybridsync.ps.ends import Ends
 from hybridsync.ps.sequencer import Sequencer
 from hybridsync.sim.home import Workdir
 from hybridsync.sim.process import Process
@@ -37,7 +38,7 @@ def drops_the_applied_set_from_a_snapshot(patch):
 
     def enter(self, phase):
         original(self, phase)
-        self._applied = UnitSet()
+        self._ends = Ends(phase.end_units + len(self.dropped), (), phase.dropped)
 
     patch.setattr(Sequencer, "enter", enter)
 
