@@ -138,8 +138,13 @@ CONFIG = [
         r"policy\.online is 'elastic', but policy\.detector is 'off': nobody would tell it who is slow; choose a "
         r"detector, or policy\.online=baseline"),
     Given("detours with a momentum that acts at the plan's switches", ("--policy=greedy", "--momentum=zero"),
-        r"policy\.online is 'greedy', but policy\.momentum is 'zero', which acts at the plan's own switches alone: use "
-        r"policy\.momentum=keep, or policy\.online=elastic"),
+        r"policy is 'greedy', but policy\.momentum is 'zero', which acts at the plan's own switches alone: use "
+        r"policy\.momentum=keep, policy\.online=elastic, or policy\.trigger=off"),
+    Given("two that say when lock-step ends", ("--policy=greedy", *values("policy.trigger=knee")),
+        r"policy\.online is 'greedy' and policy\.trigger is 'knee': both say when lock-step ends; choose one"),
+    Given("an early end with nothing behind it", ("--plan=bsp", *FRESH, *values("policy.trigger=knee")),
+        r"policy\.trigger is 'knee', but no lock-step stage of the plan 'bsp' has an asynchronous one behind it: write "
+        r"one like bsp:50%,asp, whose share is then the most, or policy\.trigger=off"),
     Given("a straggler that is no worker", ("--stragglers=worker=7,delay_ms=3",),
         r"emulation\.stragglers must be about workers 0 to 1, got 7; name one of them"),
     Given("a straggler twice in one entry", ("--stragglers=worker=0,delay_ms=3,worker=1",),

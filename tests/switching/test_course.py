@@ -57,7 +57,7 @@ def test_a_run_that_is_set_back_forgets_what_came_after():
 def test_a_checkpoint_keeps_the_detours_up_to_it():
     course = PLAN.left(100).back(250).left(300)
     assert course.told(320) == ((100, 250), (300, 320)) and course.told(300) == ((100, 250),)
-    assert PLAN.with_detours(course.told(320)).at(320) == Leg("bsp", 570, 0)
+    assert PLAN.with_told(course.told(320)).at(320) == Leg("bsp", 570, 0)
 
 
 @given(st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), max_size=12))
@@ -81,3 +81,16 @@ def test_lock_step_does_its_share_and_the_workload_stays(stretches: list[tuple[i
         units = leg.end_units
     detoured = sum(stop - start for start, stop in course.detours)
     assert lock_step == min(400, 1000 - detoured)
+
+
+def test_a_lock_step_stage_that_ended_early_does_not_come_back():
+    early = PLAN.left(100).back(250).over(300)
+    assert early.at(300).spec == early.at(400).spec == "asp" and early.at(300).stage == 1
+    assert early.told(400) == ((100, 250), (300, 300)) and early.told(299) == ((100, 250),)
+    assert PLAN.with_told(early.told(400)) == early
+    assert early.cut(299).at(299).spec == "bsp"
+
+
+def test_a_lock_step_stage_that_nothing_asynchronous_follows_does_not_end_early():
+    last = Course((Stretch("bsp", 400, lock_step=True),))
+    assert last.over(100) == last
