@@ -142,7 +142,7 @@ CONFIG = [
         r"policy\.momentum=keep, policy\.online=elastic, or policy\.trigger=off"),
     Given("two that say when lock-step ends", ("--policy=greedy", *values("policy.trigger=knee")),
         r"policy\.online is 'greedy' and policy\.trigger is 'knee': both say when lock-step ends; choose one"),
-    Given("an early end with nothing behind it", ("--plan=bsp", *FRESH, *values("policy.trigger=knee")),
+    Given("an early end with nothing behind it", (*HERE, "--plan=bsp", *FRESH, *values("policy.trigger=knee")),
         r"policy\.trigger is 'knee', but no lock-step stage of the plan 'bsp' has an asynchronous one behind it: write "
         r"one like bsp:50%,asp, whose share is then the most, or policy\.trigger=off"),
     Given("a straggler that is no worker", ("--stragglers=worker=7,delay_ms=3",),
@@ -421,7 +421,7 @@ CHECKPOINT = [
         "start in another workdir", foreign_folder),
     Given("a checkpoint that says nothing of its run", HERE,
         "checkpoint 4 in FOLDER/run/checkpoints lacks epoch, source in its record 'run', which holds config, "
-        "fingerprint, seconds, sequence: a run cannot go on from it; start one with --init_from",
+        "detours, fingerprint, seconds, sequence: a run cannot go on from it; start one with --init_from",
         lambda place: place.save(epoch=None, source=None)),
     Given("checkpoints that are gone, of a run that must resume", ("--resume=must", *HERE),
         "resume is 'must', but FOLDER/run holds no checkpoint; check the path, or start with 'auto'",
