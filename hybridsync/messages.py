@@ -1,6 +1,4 @@
-"""What roles say to each other: plain values, the same in one process and over gRPC.
-
-`rpc/hybridsync.proto` mirrors them.
+"""What roles say to each other: plain values, the same in one process and over gRPC (`rpc/hybridsync.proto`).
 
 Every mutating message carries the epoch and the incarnation of who speaks; the receiver refuses older ones by name.
 """

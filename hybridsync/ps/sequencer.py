@@ -25,20 +25,16 @@ from hybridsync.messages import NON_FINITE, Part, Push, PushReply
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.protocols.base import Action, Apply, Arrival, Change, Compensation, Drop, Grant, Release
 from hybridsync.ps.admission import check_current, check_epoch, check_member, check_push, served
-from hybridsync.ps.ends import APPLIED, Ends
+from hybridsync.ps.count import Count
 from hybridsync.ps.tickets import Decided, Ticket, parts_of, stepped_of
-from hybridsync.units import Range, UnitSet, num_units, ranges_of
 
 
-class Sequencer:
+class Sequencer(Count):
     """Decides about the pushes of one phase after another; its owner lets one caller at a time in.
 
     Attributes:
       phase: that is served; None before the first.
       open: whether it still takes pushes.
-      sequence: updates applied in the whole run.
-      dropped: units so far, in the whole run.
-      complete: whether all units of the phase are applied.
       compensation: how the phase's protocol makes up for staleness.
       change: what an update of the phase does with its contributions.
       share: of a phase's members that one push stands for.
@@ -47,12 +43,9 @@ class Sequencer:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.phase: Phase | None = None
-        self.open = self.complete = False
-        self.sequence = 0
-        self.dropped = UnitSet()
-        self._ends = Ends(0)
-        self._num_dropped = self._missing = 0
+        self.open = False
         self._members: frozenset[int] = frozenset()
         self._incarnations: dict[int, int] = {}
         self._admitted: dict[int, int] = {}  # who was let in before, as which incarnation: not looked at again
@@ -63,9 +56,6 @@ class Sequencer:
         self._tickets: dict[int, Ticket] = {}
         self._by_unit: dict[int, Ticket] = {}
         self._next_push = 1
-        self._unreported: list[int] = []  # of the applied ones
-        self._unreported_drops: list[tuple[int, str]] = []
-        self._staleness: list[int] = []
         self._idlers: set[int] = set()
         self.compensation: Compensation | None = None
         self.change: Change = "optimizer"
@@ -81,11 +71,6 @@ class Sequencer:
     def epoch(self) -> Epoch:
         """The phase being served."""
         return self.phase.epoch if self.phase else NO_EPOCH
-
-    @property
-    def applied(self) -> UnitSet:
-        """Units applied so far, in the whole run."""
-        return self._ends.applied()
 
     @property
     def answers_early(self) -> bool:
@@ -128,12 +113,8 @@ class Sequencer:
         """
         protocol = served(phase)
         self._rule, self._protocol = protocol.server_rule(phase.members), protocol
-        self.phase, self.open, self.sequence = phase, True, phase.sequence
-        self.dropped = UnitSet(phase.dropped)
-        self._unreported, self._unreported_drops = [], []  # of another state: this one may not hold them
-        self._num_dropped, self._missing = len(self.dropped), phase.end_units - num_units(phase.applied)
-        self._ends = Ends(phase.end_units + self._num_dropped, phase.applied, phase.dropped)
-        self.complete = self._missing <= 0
+        self.phase, self.open = phase, True
+        self._begin(phase)
         self._members = frozenset(phase.members)
         self._admitted, self._tickets, self._by_unit, self._joined, self._known = {}, {}, {}, {}, {}
         self._ready, self._granted, self._idlers = {}, {}, set()
@@ -299,15 +280,7 @@ class Sequencer:
 
     def passed(self, push: Push) -> PushReply:
         """Count a push that `passes`, and was carried out; returns its answer."""
-        (unit,), sequence = push.units, self.sequence
-        self._staleness.append(sequence - push.base)
-        self._ends.marks[unit] = APPLIED
-        self._unreported.append(unit)
-        self.sequence = sequence = sequence + 1
-        self._missing = missing = self._missing - 1
-        if missing <= 0:
-            self.complete = True
-        return PushReply(sequence)
+        return PushReply(self._count_one(push.units[0], push.base))
 
     @staticmethod
     def is_same(push: Push, ticket: Ticket) -> bool:
@@ -323,18 +296,7 @@ class Sequencer:
         """Return what a push waits for that is held, for people."""
         return f"{self._protocol.name}; it waits for other workers of {self.phase and self.phase.members}"
 
-    def drain(self) -> tuple[tuple[Range, ...], tuple[tuple[int, str], ...], tuple[int, ...]]:
-        """Return and forget the units applied, those dropped with the reasons, and the staleness of each update."""
-        applied = tuple(ranges_of(sorted(self._unreported)))
-        told = applied, tuple(self._unreported_drops), tuple(self._staleness)
-        self._unreported, self._unreported_drops, self._staleness = [], [], []
-        return told
-
     # --- inside ---
-
-    def _is_settled(self, unit: int) -> bool:
-        """Whether a unit was applied or dropped, in this phase or before it."""
-        return self._ends.is_settled(unit)
 
     def _repeated(self, push: Push) -> PushReply:
         """Return what a push is answered of which units are settled: the worker's last one, or a duplicate."""
@@ -431,19 +393,13 @@ class Sequencer:
                 share = num_pushes / len(self._members)
                 share = share if share < 1.0 else 1.0
                 yield Decided(tickets, units, base, action.rate, share, action.weights, parts, stepped)
-                sequence = self.sequence
+                self._count(units, [ticket.push.base for ticket in tickets])
                 for ticket in tickets:
-                    self._staleness.append(sequence - ticket.push.base)
                     if self.local:
                         self._note(ticket.push)
                     ticket.decided, ticket.contribution = True, None
                     if ticket.reply is not None:
                         self._forget(ticket)
-                self.sequence = sequence + 1
-                self._ends.apply(units)
-                self._unreported += units
-                self._missing -= len(units)
-                self.complete = self._missing <= 0
             elif isinstance(action, Release):
                 ticket = self._tickets[action.push]
                 ticket.reply = PushReply(self.sequence, False, ticket.reason)
@@ -454,11 +410,7 @@ class Sequencer:
             else:
                 ticket = self._tickets[action.push]
                 yield Decided((), dropped=ticket.push)
-                for unit in ticket.push.units:
-                    self.dropped.add(unit)
-                    self._ends.drop(unit)
-                    self._unreported_drops.append((unit, action.reason))
-                self._num_dropped = len(self.dropped)
+                self._count_drop(ticket.push.units, action.reason)
                 ticket.reason, ticket.decided, ticket.contribution = action.reason, True, None
                 if ticket.reply is not None:
                     self._forget(ticket)
