@@ -28,8 +28,6 @@ from hybridsync.config.values import PolicyConfig
 
 WINDOW = 10
 """Units of a worker that are judged together."""
-SEVERE_ROUNDS = 2
-"""Rounds in a row that make a straggler of who is far slower than the others."""
 PATIENCE = 3
 """A worker that has closed a window waits for the others' through so many of its own reports."""
 
@@ -41,19 +39,22 @@ class Level(NamedTuple):
     threshold: float
 
 
+Severe = tuple[tuple[float, int], ...]
+
+
 class Rule(Protocol):
     """Says from which rate on a worker is slow.
 
     Attributes:
       consecutive: rounds in a row that make a straggler, and that clear it.
-      severe: share of the centre below which SEVERE_ROUNDS rounds in a row make one; 0 for none.
+      severe: shares of the centre, and how many rounds in a row below one make a straggler sooner.
     """
 
     @property
     def consecutive(self) -> int: ...
 
     @property
-    def severe(self) -> float: ...
+    def severe(self) -> Severe: ...
 
     def rate(self, secs: Sequence[float]) -> float:
         """Return the units a second of a worker whose last units took `secs`, at least one."""
@@ -80,7 +81,7 @@ class PaperRule:
 
     deviations: float = 1.0
     consecutive: int = 4
-    severe: float = 0.0
+    severe: Severe = ()
 
     def rate(self, secs: Sequence[float]) -> float:
         return len(secs) / math.fsum(secs)
@@ -104,14 +105,15 @@ class RobustRule:
       deviations: k.
       floor: share of the median above which nobody is slow, however little the cluster scatters.
       consecutive: windows in a row.
-      severe: share of the median below which two windows in a row are enough: what costs most is to be told soonest,
-        and with one unit of a hundred three times as long not one window in 10^9 is so slow by chance.
+      severe: shares of the median below which fewer windows in a row are enough: what costs most is to be told
+        soonest. With one unit of a hundred three times as long, one window in 10^4 is below .75 of it by chance, and
+        not one in 10^9 below .45.
     """
 
     deviations: float = 2.0
     floor: float = 0.9
     consecutive: int = 4
-    severe: float = 0.45
+    severe: Severe = ((0.75, 3), (0.45, 2))
 
     def rate(self, secs: Sequence[float]) -> float:
         ends = len(secs) // 5
@@ -157,7 +159,7 @@ class _Watched:
       rate: of the last round that it was in, at speed 1; None before one.
       known: the same, of any phase.
       against: rounds in a row that speak against what is held of it.
-      severe: rounds in a row in which it was far slower than the others.
+      severe: rounds in a row in which it was below each share of the rule's.
       flagged: whether it is held to be a straggler.
       awaited: whether a round waits for its windows; not for those of who is left out and measures itself.
     """
@@ -167,7 +169,7 @@ class _Watched:
     rate: float | None = None
     known: float | None = None
     against: int = 0
-    severe: int = 0
+    severe: tuple[int, ...] = ()
     flagged: bool = False
     awaited: bool = True
 
@@ -278,9 +280,13 @@ class Detector:
         assert watched.rate is not None
         slow = watched.rate < level.threshold
         watched.against = watched.against + 1 if slow != watched.flagged else 0
-        watched.severe = watched.severe + 1 if watched.rate < self.rule.severe * level.centre else 0
-        is_severe = not watched.flagged and watched.severe >= SEVERE_ROUNDS
-        if watched.against < self.rule.consecutive and not (slow and is_severe):
+        rule, before = self.rule, watched.severe or (0,) * len(self.rule.severe)
+        watched.severe = tuple(
+            rounds + 1 if watched.rate < share * level.centre else 0
+            for rounds, (share, _) in zip(before, rule.severe, strict=True)
+        )
+        told = any(rounds >= enough for rounds, (_, enough) in zip(watched.severe, rule.severe, strict=True))
+        if watched.against < rule.consecutive and not (slow and told and not watched.flagged):
             return None
         rounds, watched.against, watched.flagged = watched.against, 0, slow
         speed = self._speeds.get(worker, 1.0)
