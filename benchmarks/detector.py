@@ -260,11 +260,11 @@ def show(lines: Sequence[dict[str, Any]]) -> None:
     heads = {(line["source"], line["rule"], line["kind"]): None for line in lines}
     for head in heads:
         print(f"\n{', '.join(head)}: precision / recall / windows to detect")
-        print("  slow of 8  " + "".join(f"{f'{factor:g} x':>18}" for factor in FACTORS))
+        print("  slow of 8  " + "".join(f"{f'{factor:g} x':>20}" for factor in FACTORS))
         for count in COUNTS:
             row = [a for a in lines if (a["source"], a["rule"], a["kind"]) == head and a["count"] == count]
             cells = (f"{said(a['precision'])} / {said(a['recall'])} / {said(a['windows'], 1)}" for a in row)
-            print(f"  {count:<10} " + "".join(f"{cell:>18}" for cell in cells))
+            print(f"  {count:<10} " + "".join(f"{cell:>20}" for cell in cells))
 
 
 def said(value: float | None, digits: int = 2) -> str:
