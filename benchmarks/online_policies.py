@@ -9,8 +9,8 @@ gradient is computed, the rest of the 50 ms is slept), on the digits job, with i
 - *pair*: two workers four times slow for the whole lock-step part, plan `bsp:25%,asp`. The time model is
   T = s T_bsp + (1 - s) T_asp: with the stragglers a step takes 4 units, without them six workers do 6 units a step,
   which makes 1.75 against 1.083, and the ratio of baseline to elastic 1.615.
-- *once*, *often*: short transient stragglers, 10 ms on one worker once, and 30 ms on two workers four times, plan
-  `bsp:25%,asp`. What a policy costs more than baseline.
+- *transient*: the scenarios `syncswitch-1` and `syncswitch-2` of `--stragglers`, 10 ms more for each transfer of one
+  worker once, and 30 ms for those of two workers four times, plan `bsp:25%,asp`. What a policy costs beside baseline.
 - *standstill* (processes only): an eviction and a re-admission of one of four workers, each from the last update of the
   phase before to the first one of the next, less a unit.
 """
@@ -71,19 +71,11 @@ Carry = Callable[[Case, int], Outcome]
 
 def slow(worker: int, times: float, start: float = 0.0, stop: float = 1.0) -> str:
     """Return the entry of a worker that is so many times slow between two shares of the workload."""
-    return delayed(worker, 1000 * UNIT_SECS * (times - 1), start, stop)
-
-
-def delayed(worker: int, delay_ms: float, start: float, stop: float) -> str:
-    """Return the entry of a worker whose units take so many milliseconds more between two shares of the workload."""
-    return f"worker={worker},delay_ms={delay_ms:g},from={100 * start:g}%,to={100 * stop:g}%"
+    return f"worker={worker},factor={times:g},from={100 * start:g}%,to={100 * stop:g}%"
 
 
 PAIR = ";".join(slow(worker, 4.0, stop=0.25) for worker in (2, 5))
-TRANSIENTS = {
-    "once": delayed(3, 10, 0.05, 0.08),
-    "often": ";".join(delayed(worker, 30, at, at + 0.02) for at in (0.02, 0.07, 0.12, 0.17) for worker in (2, 5)),
-}
+TRANSIENTS = ("syncswitch-1", "syncswitch-2")
 
 
 def ideal(times: int) -> float:
@@ -135,10 +127,11 @@ class Table:
     Args:
       carry: carries cases out.
       seeds: each case is carried out with.
+      policies: to show, baseline first.
     """
 
-    def __init__(self, carry: Carry, seeds: Sequence[int]) -> None:
-        self._carry, self._seeds = carry, seeds
+    def __init__(self, carry: Carry, seeds: Sequence[int], policies: Sequence[Online] = POLICIES) -> None:
+        self._carry, self._seeds, self.policies = carry, seeds, policies
         self.rows: list[Row] = []
         self.lines: list[dict[str, Any]] = []
 
@@ -169,7 +162,7 @@ def permanent(table: Table, plain: Callable[[str], float]) -> None:
         bsp = plain(entry)
         print(f"  {where:<14} {'bsp':<14} {'baseline':<9} {bsp:9.2f} s")
         cases = {
-            **{f"bsp:6.25%,asp, {policy}": Case("bsp:6.25%,asp", policy, entry) for policy in POLICIES},
+            **{f"bsp:6.25%,asp, {policy}": Case("bsp:6.25%,asp", policy, entry) for policy in table.policies},
             "backup workers": Case("backup", "baseline", entry),
         }
         for name, case in cases.items():
@@ -182,9 +175,9 @@ def permanent(table: Table, plain: Callable[[str], float]) -> None:
 
 def pair(table: Table) -> None:
     """Show two workers that are slow in lock-step."""
-    found = {policy: table.run("2 of 8, 4x", Case("bsp:25%,asp", policy, PAIR)) for policy in POLICIES}
+    found = {policy: table.run("2 of 8, 4x", Case("bsp:25%,asp", policy, PAIR)) for policy in table.policies}
     base = found["baseline"]
-    for policy in POLICIES[1:]:
+    for policy in table.policies[1:]:
         ratio = mean_secs(base) / mean_secs(found[policy])
         bounds = (">=", MODEL * (1 - MODEL_SHARE)) if policy == "elastic" else ("", 0.0)
         table.row(f"2 of 8, 4x: baseline / {policy}", ratio, "times", *bounds)
@@ -193,10 +186,10 @@ def pair(table: Table) -> None:
 
 def transient(table: Table) -> None:
     """Show stragglers that come and go."""
-    for name, entry in TRANSIENTS.items():
-        found = {policy: table.run(name, Case("bsp:25%,asp", policy, entry)) for policy in POLICIES}
+    for name in TRANSIENTS:
+        found = {policy: table.run(name, Case("bsp:25%,asp", policy, name)) for policy in table.policies}
         base = found["baseline"]
-        for policy in POLICIES[1:]:
+        for policy in table.policies[1:]:
             more = mean_secs(found[policy]) / mean_secs(base) - 1
             table.row(f"{name}: {policy}, more than baseline", more, "", "<=", EXTRA)
             compare(table, name, policy, base, found[policy])
@@ -224,10 +217,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--real", nargs="?", const=",".join(PARTS), default="", help=f"of {','.join(PARTS)}")
     parser.add_argument("--seeds", type=int, default=3, help="of each job on processes")
     parser.add_argument("--units", type=int, default=UNITS, help="of each job on processes")
+    parser.add_argument("--policies", default=",".join(POLICIES[1:]), help="beside baseline")
     options = parser.parse_args(arguments)
     parts = options.real.split(",") if options.real else PARTS[:-1]
     if unknown := sorted(set(parts) - set(PARTS)):
         parser.error(f"unknown parts {unknown}; choose among {PARTS}")
+    policies: list[Online] = ["baseline", *(each for each in POLICIES[1:] if each in options.policies.split(","))]
     units = options.units
 
     def really(case: Case, seed: int) -> Outcome:
@@ -239,7 +234,8 @@ def main(arguments: list[str]) -> int:
 
     where = "processes, emulated accelerators" if options.real else "virtual time"
     print(f"{WORKERS} workers, {1000 * UNIT_SECS:g} ms a unit, {units if options.real else UNITS:,} units, {where}")
-    table = Table(really, range(options.seeds)) if options.real else Table(simulated, range(1))
+    carry, seeds = (really, range(options.seeds)) if options.real else (simulated, range(1))
+    table = Table(carry, seeds, policies)
     shows = {
         "permanent": lambda: permanent(table, plain),
         "pair": lambda: pair(table),

@@ -66,10 +66,10 @@ def test_a_policy_may_cost_two_percent_where_stragglers_come_and_go():
 
 
 def test_stragglers_are_what_they_are_called():
-    assert Straggler.parse(slow(3, 4.0, 0.1, 0.5)) == (Straggler(3, 0.15, 0.1, 0.5),)
-    often = Straggler.parse(TRANSIENTS["often"])
-    assert {each.worker for each in often} == {2, 5} and len(often) == 8
-    assert len(Straggler.parse(TRANSIENTS["once"])) == 1
+    assert Straggler.parse(slow(3, 4.0, 0.1, 0.5)) == Straggler.parse("worker=3,factor=4,from=10%,to=50%")
+    once, often = map(Straggler.parse, TRANSIENTS)
+    assert (len(once), {each.worker for each in often}) == (1, {0, 1})
+    assert {each.slowness.rpc_secs for each in once} == {0.01} and {each.slowness.rpc_secs for each in often} == {0.03}
 
 
 def test_the_guides_figures_are_those_of_the_code():
