@@ -29,6 +29,7 @@ from hybridsync.telemetry.timeline import TIMELINE_FILE
 
 DEADLINE_SECS = 2.0
 GAP_SECS = 2.0
+"""Between a whole mesh and the next fault, by default: the next spare process is not ready by then."""
 WAIT_SECS = 120.0
 
 
@@ -98,7 +99,7 @@ def hurt(workdir: Path, options: argparse.Namespace) -> list[Fault]:
             reborn = max(started_at(newest(workdir, worker)["pid"], zero), *lost, at)  # a spare process lived before
             faults.append(Fault(number, worker, at, reborn))
             until(whole, "a phase with everybody", job)
-            never.wait(GAP_SECS)
+            never.wait(options.gap)
         job.send_signal(signal.SIGTERM)
         job.wait(timeout=JOB_SECS)
     finally:
@@ -153,6 +154,7 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--faults", type=int, default=10)
     parser.add_argument("--compute_secs", type=float, default=0.02)
+    parser.add_argument("--gap", type=float, default=GAP_SECS, help="seconds of a whole mesh before the next fault")
     parser.add_argument("--stop", type=int, default=1, help="whether every other fault is a SIGSTOP")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
