@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,37 @@ class Deal:
         """
         own = [iter(texts) for texts in told]
         return tuple(next(own[member]) for member in self.turns)
+
+
+class Outcome(NamedTuple):
+    """What became of a step's units.
+
+    Args:
+      units: that are in its total.
+      slots: places of those; () where they are the first ones.
+      dropped: the others, with the reasons.
+    """
+
+    units: tuple[int, ...]
+    slots: tuple[int, ...] = ()
+    dropped: tuple[tuple[int, str], ...] = ()
+
+
+def outcome_of(units: tuple[int, ...], reasons: Sequence[str]) -> Outcome:
+    """Return what became of a step's `units`, by why each one's contribution is missing.
+
+    Args:
+      units: in the order of the places.
+      reasons: in the same order, "" where the contribution is there; () where all are.
+
+    >>> outcome_of((7, 8, 9), ()), outcome_of((7, 8), ("a NaN", "", ""))
+    (Outcome(units=(7, 8, 9), slots=(), dropped=()), Outcome(units=(8,), slots=(1,), dropped=((7, 'a NaN'),)))
+    """
+    if not any(reasons):
+        return Outcome(units)
+    kept = [(slot, unit) for slot, unit in enumerate(units) if not reasons[slot]]
+    dropped = tuple((unit, reasons[slot]) for slot, unit in enumerate(units) if reasons[slot])
+    return Outcome(tuple(unit for _, unit in kept), tuple(slot for slot, _ in kept), dropped)
 
 
 class Computing(Protocol):

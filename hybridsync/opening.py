@@ -22,6 +22,7 @@ from hybridsync.plan import Epoch
 from hybridsync.resuming import CHECKPOINTS, Resume, check_init_from, check_record, check_workdir
 from hybridsync.run import Run
 from hybridsync.state import TrainState
+from hybridsync.switching.course import rescaled
 from hybridsync.telemetry.events import read_events
 from hybridsync.telemetry.lines import read_lines
 from hybridsync.telemetry.metrics import METRICS_FILE
@@ -257,7 +258,7 @@ def _resumed(
         switches=read_events(workdir, "switch"),
         rolled_back=lost,
         quarantined=restored.quarantined,
-        detours=tuple((_units(run, before, a), _units(run, before, b)) for a, b in record.get("detours", ())),
+        detours=rescaled(record.get("detours", ()), lambda units: _units(run, before, units)),
         store=store,
         epochs=EpochFile(workdir),
         lock=lock,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybridsync.dealing import Deal, contribution_of
+from hybridsync.dealing import Deal, Outcome, contribution_of, outcome_of
 
 shares = st.lists(st.integers(0, 6), min_size=1, max_size=8).filter(any).map(tuple)
 
@@ -51,6 +51,14 @@ def test_what_members_tell_is_read_in_the_order_of_the_places():
     told = [("a", "b", "c"), ("", "", ""), ("d", "", ""), ("e", "f", "g")]
     assert deal.turns == (0, 3, 0, 3, 0, 2, 3)
     assert deal.by_place(told) == ("a", "e", "b", "f", "c", "d", "g")
+
+
+def test_a_unit_that_is_missing_keeps_the_places_of_the_others():
+    deal = Deal((2, 1))
+    reasons = deal.by_place([("", "a NaN"), ("", "")])
+    assert outcome_of((5, 6, 9), reasons) == Outcome((5, 9), (0, 2), ((6, "a NaN"),))
+    assert outcome_of((5, 6, 9), deal.by_place([("a NaN", ""), ("", "")])) == Outcome((6, 9), (1, 2), ((5, "a NaN"),))
+    assert outcome_of((5, 6), ("", "", "")) == Outcome((5, 6)), "a short step, of which everything is there"
 
 
 @pytest.mark.parametrize("wrong", [(), (0, 0), (1, -1)])

@@ -9,8 +9,10 @@ one of these numbers
 
 from __future__ import annotations
 
+import math
+
 from hybridsync.errors import InvalidMessage, SchemaMismatch, UnknownRole
-from hybridsync.messages import GroupRequest, Hello, LeaseRequest, Report
+from hybridsync.messages import GroupRequest, Hello, LeaseRequest, PhaseRequest, Report
 from hybridsync.plan import Phase
 from hybridsync.protocols.base import Path
 from hybridsync.versions import check_version
@@ -63,6 +65,18 @@ def check_lease(request: LeaseRequest) -> None:
     if request.wanted < 1:
         raise InvalidMessage(
             f"worker {request.worker} takes {request.wanted} units at a time in epoch {request.epoch}; take 1 or more"
+        )
+
+
+def check_rest(request: PhaseRequest) -> None:
+    """Refuse a rest that no worker can take.
+
+    Raises:
+      InvalidMessage: its seconds are negative, or no number.
+    """
+    if not 0 <= request.rest_secs < math.inf:
+        raise InvalidMessage(
+            f"worker {request.worker} says that it rests for {request.rest_secs:g} s; rest for 0 s or more"
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from hybridsync.chief.admission import check_group, check_hello, check_lease, check_report, check_role
+from hybridsync.chief.admission import check_group, check_hello, check_lease, check_report, check_rest, check_role
 from hybridsync.chief.board import Board
 from hybridsync.chief.grouping import Grouping
 from hybridsync.chief.membership import HEARTBEAT_SECS
@@ -60,6 +60,7 @@ class Chief(Board):
 
     def next_phase(self, request: PhaseRequest) -> PhaseReply:
         """Answer with the phase after `request.after` (see `ChiefPort.next_phase`)."""
+        check_rest(request)
         secs = min(request.rest_secs, POLL_SECS) or POLL_SECS
         return self._poll(lambda: self.phase_for(request), secs) or PhaseReply(None)
 
@@ -253,10 +254,14 @@ class Chief(Board):
         return self._announced
 
     def _probe(self, request: PhaseRequest) -> PhaseReply | None:
-        """Return by which unit a worker that is left out measures itself now: one that the others are about at."""
+        """Return by which unit a worker that is left out measures itself now: the newest one that was applied.
+
+        The others are about there, and a unit that ends the processes that compute it is not among those.
+        """
         if request.rest_secs or not self._announced or self._here.broken or not self._is_left_out(request.worker):
             return None
-        return PhaseReply(None, probe=min(self.ledger.num_applied, self.ledger.workload - 1))
+        newest = self.ledger.newest_applied
+        return PhaseReply(None, probe=newest) if newest >= 0 else None
 
     def _is_left_out(self, worker: int) -> bool:
         """Whether a policy has lock-step go on without a live worker; what that measures of itself counts, too."""

@@ -84,6 +84,11 @@ class Ledger:
         return len(self._applied)
 
     @property
+    def newest_applied(self) -> int:
+        """The highest unit applied so far; -1 where none was."""
+        return max((stop for _, stop in self._applied.ranges()), default=0) - 1
+
+    @property
     def num_waiting(self) -> int:
         """Outstanding units that nobody has leased."""
         return len(self._waiting)

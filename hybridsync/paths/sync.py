@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from hybridsync import protocols
+from hybridsync.dealing import outcome_of
 from hybridsync.layout import first_non_finite
 from hybridsync.messages import NON_FINITE, SEND, WAITING
 from hybridsync.paths.collective import Collective
@@ -153,7 +154,7 @@ class _Member:
             self.recorder.wait(SEND, "sync", started, self.clock.monotonic())
 
     def local_update(self, effect: LocalUpdate) -> None:
-        units, slots, dropped = self.outcome()
+        units, slots, dropped = outcome_of(self.units, self.reasons)
         factor = self.protocol.rate(len(units), len(self.members))
         gone = tuple(unit for unit, _ in dropped)
         self.engine._replica.update(self.step, units, effect.mean, factor, slots=slots, dropped=gone)
@@ -162,11 +163,3 @@ class _Member:
             self.recorder.settled(units, dropped)
         self.recorder.completed = self.stream.position
         self.recorder.step(self.started, self.clock.monotonic(), len(units))
-
-    def outcome(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[int, str], ...]]:
-        """Return the step's units that are in the total, in which of its places, and what was dropped and why."""
-        if not self.reasons:
-            return self.units, (), ()
-        kept = [(slot, unit) for slot, unit in enumerate(self.units) if not self.reasons[slot]]
-        dropped = [(unit, self.reasons[slot]) for slot, unit in enumerate(self.units) if self.reasons[slot]]
-        return tuple(unit for _, unit in kept), tuple(slot for slot, _ in kept), tuple(dropped)

@@ -146,8 +146,9 @@ class View:
 
     @property
     def usual_rate(self) -> float:
-        """The median of the workers' rates; 0 where nobody's was measured."""
-        return statistics.median(self.rates.values() or (0.0,))
+        """The median rate of those who are no stragglers, else of everybody; 0 where nobody's was measured."""
+        well = [rate for worker, rate in self.rates.items() if worker not in self.slow]
+        return statistics.median(well or self.rates.values() or (0.0,))
 
     def expected_secs(self, prior_secs: float) -> float:
         """Return for how much longer there is expected to be a straggler.

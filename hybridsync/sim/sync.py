@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from hybridsync.dealing import outcome_of
 from hybridsync.errors import HybridSyncError, RoleLost, WaitTimeout
 from hybridsync.messages import NON_FINITE, SEND, WAITING
 from hybridsync.plan import Phase
@@ -129,21 +130,13 @@ class SyncEngine(ReplicaEngine):
 
     def LocalUpdate(self, effect: Any) -> Any:
         replica, total = self.worker.replica, effect.mean
-        units, slots, dropped = self._outcome(total.reasons)
+        reasons = self._deal.by_place(total.reasons) if any(map(any, total.reasons)) else ()
+        units, slots, dropped = outcome_of(self._units, reasons)
         factor = self.protocol.rate(len(units), len(self.phase.members))
         state = total.applied_to(replica.state, units=len(units), factor=factor) if units else replica.state
         secs = self.world.network.cluster.costs.update_secs
         self.world.loop.after(secs, self._updated, state, factor, units, slots, dropped)
         return PENDING
-
-    def _outcome(self, told: tuple[tuple[str, ...], ...]) -> tuple[Units, Units, tuple[tuple[int, str], ...]]:
-        """Return the step's units that are in the total, in which of its places, and what was dropped and why."""
-        if not any(map(any, told)):
-            return self._units, (), ()
-        reasons = self._deal.by_place(told)
-        kept = [(slot, unit) for slot, unit in enumerate(self._units) if not reasons[slot]]
-        dropped = tuple((unit, reasons[slot]) for slot, unit in enumerate(self._units) if reasons[slot])
-        return tuple(unit for _, unit in kept), tuple(slot for slot, _ in kept), dropped
 
     def _updated(
         self, state: Any, factor: float, units: Units, slots: Units, dropped: tuple[tuple[int, str], ...]

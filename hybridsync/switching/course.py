@@ -25,7 +25,7 @@ and the units applied.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from hybridsync.units import Range
@@ -155,3 +155,16 @@ class Course:
 
     def _low(self, stage: int) -> int:
         return self.stretches[stage - 1].end_units if stage else 0
+
+
+def rescaled(told: Iterable[Sequence[int]], rescale: Callable[[int], int]) -> tuple[Range, ...]:
+    """Return what a checkpoint has kept, in units of another size.
+
+    A detour of less than such a unit is none any more: it would read as an early end.
+
+    Args:
+      told: as `Course.told` says it.
+      rescale: units of the size that it was told in -> units of the other size.
+    """
+    moved = [(start < stop, rescale(start), rescale(stop)) for start, stop in told]
+    return tuple((start, stop) for is_detour, start, stop in moved if start < stop or not is_detour)

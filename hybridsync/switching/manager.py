@@ -24,7 +24,7 @@ from hybridsync.switching.commits import Commit, Commits
 from hybridsync.switching.machine import Command, Step
 from hybridsync.switching.pace import SILENT_SHARE, Pace
 from hybridsync.switching.recovery import GATHER_SECS, GONE, UNREACHED, Keeper, Reach, Recovery, Start, give_up
-from hybridsync.switching.reporter import SWITCHED, Reporter, StageTimes
+from hybridsync.switching.reporter import SWITCHED, Reporter, StageTimes, commits_switch
 from hybridsync.switching.saving import Saving
 from hybridsync.switching.steering import Steering
 from hybridsync.switching.worlds import Worlds, check_replicas
@@ -92,9 +92,7 @@ class Manager:
         submitted = start.capture if start.committed else None
         policy = policy or policy_of(run.config.policy)
         self._steering = steering = Steering(run, chief, reporter, policy, clock, start.detours)
-        self._saving = Saving(
-            run, chief, committer, reporter, clock, submitted, lambda units: steering.course.told(units)
-        )
+        self._saving = Saving(run, chief, committer, reporter, clock, submitted, steering.told)
         await_newer = partial(self._saving.await_newer, tick=self._tick)
         self._recovery = Recovery(chief, holder_at, keeper, start.source, clock, await_newer, gather_secs)
         self._worlds = Worlds(chief, keeper, start.source, holder_at, renew, reporter.renewed, num_devices)
@@ -400,7 +398,7 @@ class Manager:
             usual = self._steering.step_secs(phase) if phase.reason == "policy" else 0.0
             unit_secs = self._unit_secs / before.deal.num_rounds  # of those of a step, one is waited for
             unit_secs = usual if usual and phase.shares else min(unit_secs, usual or unit_secs)
-            commits = before.spec != phase.spec or phase.reason == "planned"
+            commits = commits_switch(before.spec, phase.spec, phase.reason)
             self._reporter.switching(before, phase, self._capture, self._times, unit_secs, commits)
         return machine.Entered()
 

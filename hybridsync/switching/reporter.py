@@ -27,7 +27,6 @@ from hybridsync.telemetry.summary import Summary, Units, write_summary
 
 Hook = Callable[[Metrics], None]
 
-
 SWITCHED = ("planned", "policy")
 """Why a phase is entered by a switch: the others follow a loss, a join or a start."""
 
@@ -49,6 +48,11 @@ class StageTimes:
     """Seconds of each stage of the switch under way."""
 
     secs: dict[str, float] = field(default_factory=dict)
+
+
+def commits_switch(before: str, after: str, reason: str) -> bool:
+    """Return whether a switch is committed: one of members or shares alone, by a policy, is not."""
+    return before != after or reason == "planned"
 
 
 def lost_switches(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -73,7 +77,9 @@ def lost_switches(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "units": after["units"],
             "fingerprint": after["fingerprint"],
             # where the switch's own commit failed, the next one covers it, as for `Reporter.committed`
-            "commit_secs": next((commit["secs"] for commit in commits if commit["units"] >= after["units"]), None),
+            "commit_secs": next((commit["secs"] for commit in commits if commit["units"] >= after["units"]), None)
+            if commits_switch(before["protocol"], after["protocol"], after["reason"])
+            else None,
         }
         for before, after in itertools.pairwise(entered)
         if after["reason"] in SWITCHED and (after["protocol"], after["units"], after["fingerprint"]) not in told

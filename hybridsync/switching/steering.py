@@ -81,8 +81,9 @@ class Steering:
             self._ends = True
             return machine.Begin(), "policy"
         self._holds = self._living(self._holds)
-        if units_left := self._units_left(phase):
-            self._wanted = self._living(self._ask(self._holds, units_left))
+        applied = self._board.num_applied  # read once: a report may end the run between two reads
+        if units_left := self._units_left(phase, applied):
+            self._wanted = self._living(self._ask(self._holds, applied, units_left))
             if self._wanted != self._holds:
                 away = isinstance(self._wanted, Instead) or isinstance(self._holds, Instead)
                 return (machine.Begin() if away else machine.Regroup()), "policy"
@@ -90,9 +91,8 @@ class Steering:
             return machine.Regroup(), "join"
         return None
 
-    def _units_left(self, phase: Phase) -> int:
+    def _units_left(self, phase: Phase, applied: int) -> int:
         """Return the units that lock-step has still to do in the phase's stage; 0 where it is none of lock-step."""
-        applied = self._board.num_applied
         if applied >= phase.end_units:
             return 0
         course = self.course.back(applied)
@@ -101,16 +101,23 @@ class Steering:
 
     # --- when the next one is entered ---
 
+    def told(self, units: int) -> tuple[Range, ...]:
+        """Return what a checkpoint of `units` keeps of the course (see `Course.told`).
+
+        The state that a switch hands over is committed before the next phase is entered: what was decided by then is
+        in its checkpoint, too, so that a resume from it does not go back to the stage that was left.
+        """
+        return self._decided(units).told(units)
+
     def settle(self, units: int) -> Leg:
         """Return what is entered at `units`, where the phase before it has ended, as decided."""
-        if self._ends:
-            self.course, self._ends = self.course.cut(units).over(units), False
+        self.course, self._ends = self._decided(units), False
         course = self.course.cut(units)
         if not course.stretches[course.stage(units)].lock_step:
             self._wanted = PLANNED
         elif self._wanted == PLANNED:  # somebody may be slow where a stage begins, or is entered again
             planned = course.back(units)
-            self._wanted = self._ask(PLANNED, planned.end(planned.stage(units)) - units)
+            self._wanted = self._ask(PLANNED, units, planned.end(planned.stage(units)) - units)
         self.course = course.left(units) if isinstance(self._wanted, Instead) else course.back(units)
         self._holds = self._wanted
         return self.course.at(units)
@@ -153,6 +160,10 @@ class Steering:
 
     # --- inside ---
 
+    def _decided(self, units: int) -> Course:
+        """Return the course on which a lock-step stage has ended at `units`, if that was decided."""
+        return self.course.cut(units).over(units) if self._ends else self.course
+
     def _passes_knee(self, phase: Phase) -> bool:
         """Follow the loss; returns whether it says that the lock-step stage under way has done its part."""
         if self._knee is None:
@@ -191,7 +202,7 @@ class Steering:
     def _out(action: Action) -> tuple[int, ...]:
         return action.workers if isinstance(action, Without) else ()
 
-    def _ask(self, holds: Action, units_left: int) -> Action:
+    def _ask(self, holds: Action, applied: int, units_left: int) -> Action:
         judged = self._board.judged()
         view = View(
             now=self._clock.monotonic(),
@@ -200,7 +211,7 @@ class Steering:
             slow={worker: since for worker, since in self._episodes.slow.items() if worker in judged.flagged},
             rates=judged.rates,
             holds=holds,
-            detour=self.course.detour_of(self.course.stage(self._board.num_applied)),
+            detour=self.course.detour_of(self.course.stage(applied)),
             switch_secs=self._reporter.stalls(same_protocol=self._policy.name in ("elastic", "rebalance")),
             episodes=self._episodes.lengths,
         )

@@ -8,6 +8,7 @@ bytes, the state 768, the parameters 512.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -337,6 +338,12 @@ CHIEF = [
     Wire("a phase for a worker that never registered",
         lambda job: job.unary("Chief", "NextPhase", encode(PhaseRequest(9, 3, NO_EPOCH, None))), STALE,
         "NotRegistered", "worker 9 has not registered with this chief; register and call again"),
+    Wire("a rest of negative seconds",
+        lambda job: job.unary("Chief", "NextPhase", encode(PhaseRequest(0, 1, NO_EPOCH, None, rest_secs=-1.5))),
+        INVALID, "InvalidMessage", r"worker 0 says that it rests for -1\.5 s; rest for 0 s or more"),
+    Wire("a rest of no number of seconds",
+        lambda job: job.unary("Chief", "NextPhase", encode(PhaseRequest(0, 1, NO_EPOCH, None, rest_secs=math.nan))),
+        INVALID, "InvalidMessage", "worker 0 says that it rests for nan s; rest for 0 s or more"),
     Wire("a heartbeat of a later process", lambda job: job.unary("Chief", "Report", report(incarnation=2)), STALE,
         "NotRegistered", "server 0 has not registered with this chief; register and call again"),
     Wire("a heartbeat of a worker whose place is free", lambda job: job.unary("Chief", "Report", lost_report()), STALE,

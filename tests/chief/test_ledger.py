@@ -198,3 +198,12 @@ def test_two_workers_that_claim_the_same_unit_do_not_both_get_it():
 def test_a_restored_ledger_hands_out_first_what_was_in_flight():
     ledger = Ledger(10, issued=6, applied=[(0, 2), (4, 5)], dropped=[(2, 3)])
     assert units_of(ledger.lease("a", 4, limit=10)) == [3, 5, 6, 7]
+
+
+def test_the_newest_unit_applied_is_the_highest_whatever_was_applied_last():
+    ledger = Ledger(20)
+    assert ledger.newest_applied == -1
+    ledger.lease("worker 0", 12, 20)
+    ledger.record_applied([(8, 10)])
+    ledger.record_applied([(0, 4)])
+    assert ledger.newest_applied == 9

@@ -57,6 +57,10 @@ def test_what_is_not_measured_yet_counts_as_the_median_and_without_any_rate_noth
     assert Rebalance().decide(view(slow=(1,), live=(0, 1))).action == PLANNED
 
 
+def test_a_new_worker_counts_as_one_of_those_who_are_well_though_half_of_the_measured_are_slow():
+    assert Rebalance().decide(view(20, 5, slow=(1,), live=(0, 1, 2))).action == dealt(4, 1, 4)
+
+
 def test_the_scatter_of_healthy_workers_costs_nobody_a_unit_and_devices_that_differ_do():
     assert Rebalance().decide(view(20, 19, 21.5, 5, slow=(3,))).action == dealt(4, 4, 4, 1)
     assert Rebalance().decide(view(20, 10, 20, 5, slow=(3,))).action == dealt(4, 2, 4, 1)

@@ -12,8 +12,14 @@ import pytest
 from hybridsync.config import PolicyConfig
 from hybridsync.errors import ConfigError
 from hybridsync.run import Run
+from hybridsync.sim.arithmetic import Counting
+from hybridsync.sim.checks import SIZES, Checks
 from hybridsync.sim.cluster import Cluster, Death, Device, Scenario
+from hybridsync.sim.home import Workdir
+from hybridsync.sim.loop import Loop, VirtualClock
 from hybridsync.sim.simulation import simulate
+from hybridsync.sim.world import World
+from hybridsync.telemetry.recorder import Recorder
 from tests.sim.runs import tally_run
 
 SCENARIO = Scenario(cluster=Cluster(devices=(Device(0.02, 0.1),)))
@@ -58,6 +64,19 @@ def test_lock_step_is_left_at_the_knee_and_asynchrony_goes_on_to_the_end() -> No
 
 
 @pytest.mark.usefixtures("losses")
+def test_the_commit_of_the_switch_knows_of_the_end_so_that_a_resume_from_it_does_not_go_back() -> None:
+    workdir, loop, checks = Workdir(), Loop(), Checks()
+    checks.begin_life()
+    recorder, options = Recorder.null(VirtualClock(loop)), {"watch": checks, "workdir": workdir}
+    run = run_of("bsp:60%,asp", trigger="knee")
+    assert World(run, SCENARIO, Counting(SIZES), recorder, loop, **options).run().exit == "completed"
+    (left,) = (sum(stop - start for start, stop in p.applied) for p in checks.phases.values() if p.spec == "asp")
+    kept = {saved.capture.held.units: saved.run["detours"] for saved in workdir.commits}
+    assert 0 < left < 1200 and kept[left] == kept[2000] == [[left, left]]
+    assert all(not told for units, told in kept.items() if units < left)
+
+
+@pytest.mark.usefixtures("losses")
 def test_the_plans_share_is_the_most_and_without_a_trigger_all_of_it() -> None:
     assert phases(story(run_of("bsp:10%,asp", trigger="knee")))[1] == ("asp", "planned", 200)
     assert phases(story(run_of("bsp:60%,asp")))[1] == ("asp", "planned", 1200)
@@ -70,7 +89,6 @@ def test_lock_step_does_not_come_back_after_a_loss(role: Any) -> None:
     deaths = tuple(Death(role, 0, at_secs) for at_secs in (2.0, 6.0))
     entered = phases(story(run_of("bsp:60%,asp", trigger="knee"), dataclasses.replace(SCENARIO, deaths=deaths)))
     left = next(at for at, (protocol, _, _) in enumerate(entered) if protocol == "asp")
-    assert all(protocol == "bsp" for protocol, _, _ in entered[:left])
     assert all(protocol == "asp" for protocol, _, _ in entered[left:])
     assert entered[left][2] <= undisturbed[1][2] + 400
 

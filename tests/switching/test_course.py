@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybridsync.switching.course import DETOUR, Course, Leg, Stretch
+from hybridsync.switching.course import DETOUR, Course, Leg, Stretch, rescaled
 
 BSP, ASP = Stretch("bsp", 400, lock_step=True), Stretch("asp", 1000, asynchronous=True)
 PLAN = Course((BSP, ASP))
@@ -58,6 +58,11 @@ def test_a_checkpoint_keeps_the_detours_up_to_it():
     course = PLAN.left(100).back(250).left(300)
     assert course.told(320) == ((100, 250), (300, 320)) and course.told(300) == ((100, 250),)
     assert PLAN.with_told(course.told(320)).at(320) == Leg("bsp", 570, 0)
+
+
+def test_a_detour_of_less_than_a_unit_of_another_size_is_no_early_end():
+    told = rescaled([[100, 103], [200, 280], [320, 320]], lambda units: -(-units // 8))
+    assert told == ((25, 35), (40, 40))
 
 
 @given(st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), max_size=12))

@@ -280,6 +280,15 @@ def test_a_lost_switch_whose_own_commit_failed_is_covered_by_the_next_one(
     assert [switch["commit_secs"] for switch in events_of(desk.workdir, "switch")] == [4.0]
 
 
+def test_a_lost_change_of_members_is_covered_by_no_commit(desk: Desk, make_desk: Callable[..., Desk]) -> None:
+    fewer = replace(desk.bsp, epoch=Epoch(2, 77), members=(0, 1), applied=((0, 8),), reason="policy")
+    desk.reporter.entered(fewer, 8)
+    desk.reporter.committed(Commit(20, 1000, 4.0))
+    make_desk(enter=False).reporter.continues(fewer)
+    (switch,) = events_of(desk.workdir, "switch")
+    assert (switch["reason"], switch["units"], switch["commit_secs"]) == ("policy", 8, None)
+
+
 def test_a_switch_whose_phase_was_not_written_either_is_written_with_it(
     desk: Desk, make_desk: Callable[..., Desk]
 ) -> None:

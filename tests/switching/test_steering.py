@@ -152,6 +152,18 @@ def test_a_stage_that_begins_while_somebody_is_slow_begins_as_the_policy_wants()
     assert desk.enter(200).members == (0, 2, 3)
 
 
+def test_a_run_that_ends_while_its_policy_is_asked_is_asked_about_as_it_was(monkeypatch: pytest.MonkeyPatch):
+    """Workers report beside the manager's thread, so that the last unit may come between two looks at the board."""
+    desk = Desk("bsp")
+
+    def live_workers() -> tuple[int, ...]:
+        desk.board.num_applied = WORKLOAD
+        return desk.board.live
+
+    monkeypatch.setattr(desk.board, "live_workers", live_workers)
+    assert desk.look(396) is None and desk.policy.views[-1].units_left == 4
+
+
 def test_who_is_here_by_now_joins_but_not_who_is_left_out():
     desk = Desk()
     desk.board.live = (0, 1, 3)
