@@ -200,7 +200,7 @@ class Stragglers:
         known = self._of.get(worker)
         if known is None:
             return AS_FAST
-        share = unit / self._workload
+        share = min(unit, self._workload - 1) / self._workload  # units beyond it take the place of dropped ones
         return together(straggler.slowness for straggler in known if straggler.is_slow_at(share))
 
 

@@ -78,6 +78,8 @@ def _job(name: str, config: RunConfig, model: Any, data: Any, optimizer: Any) ->
     policy = {name: getattr(config.policy, name) for name in ("momentum", "ramp", "rate")}
     if config.policy.shares:  # another batch; left out where it is not, so that older signatures stay
         policy["shares"] = config.policy.shares
+    if config.policy.online != "baseline":
+        policy |= {"online": config.policy.online, "most_units": config.policy.most_units}
     signature = {
         "model": model,
         "data": data,

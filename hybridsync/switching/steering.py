@@ -173,8 +173,8 @@ class Steering:
         if not passed or applied >= phase.end_units or self.course.since is not None:
             return False
         stage = self.course.stage(applied)
-        if not self.course.can_end_early(stage):
-            return False
+        if not self.course.can_end_early(stage) or any(each.lock_step for each in self.course.stretches[:stage]):
+            return False  # the knee is one of the run: a later stage of lock-step keeps its share
         after, units_left = self.course.stretches[stage + 1].spec, self.course.end(stage) - applied
         fall, steepest = self._knee.fall or 0.0, self._knee.steepest or 0.0
         self._reporter.decided(

@@ -92,8 +92,14 @@ def searchable(rules: Rules, config: RunConfig) -> Rules:
     """Return the rules for a job: settings that differ by less than a lock-step step are not told apart.
 
     Raises:
-      ConfigError: a run would have a seed above 2**32 - 1, or one step of all workers is half the workload.
+      ConfigError: a run would have a seed above 2**32 - 1, or one step of all workers is half the workload, or the runs
+        would not keep to the share that is tried.
     """
+    if config.policy.trigger != "off":
+        raise ConfigError(
+            f"policy.trigger is {config.policy.trigger!r}, which ends lock-step before the share that a search tries; "
+            "search with policy.trigger=off, or train with the trigger and no search"
+        )
     if config.seed + rules.runs > 2**32:
         raise ConfigError(f"{rules.runs} seeds from {config.seed} on end above 2**32 - 1; lower one of them")
     finest = Fraction(config.workers, config.workload)

@@ -108,3 +108,10 @@ def test_two_that_say_when_lock_step_ends_are_refused() -> None:
         PolicyConfig(online="greedy", trigger="knee")
     with pytest.raises(ConfigError, match=r"policy is 'knee', but policy\.momentum is 'ramp_linear'"):
         PolicyConfig(trigger="knee", momentum="ramp_linear")
+
+
+@pytest.mark.usefixtures("losses")
+def test_a_later_stage_of_lock_step_keeps_its_share() -> None:
+    entered = phases(story(run_of("bsp:40%,asp:20%,bsp:20%,asp", workload=4000, trigger="knee")))
+    assert [protocol for protocol, _, _ in entered] == ["bsp", "asp", "bsp", "asp"]
+    assert entered[1][1] == "policy" and entered[2:] == [("bsp", "planned", 2400), ("asp", "planned", 3200)]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
 from hybridsync.clock import SYSTEM_CLOCK
-from hybridsync.config import RunConfig
+from hybridsync.config import PolicyConfig, RunConfig
 from hybridsync.errors import ConfigError, NoTarget
 from hybridsync.history import History, RunRecord
 from hybridsync.policies.job import of_config
@@ -115,4 +116,10 @@ def test_what_a_search_shows_names_the_answer_cost_break_even_and_confidence(his
 )
 def test_a_job_that_cannot_be_searched_is_refused(history: Path, config: RunConfig, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
+        search(history, FakeRuns(falling), config=config)
+
+
+def test_runs_that_would_not_keep_to_a_share_are_not_searched_with(history: Path) -> None:
+    config = dataclasses.replace(CONFIG, policy=PolicyConfig(trigger="knee"))
+    with pytest.raises(ConfigError, match=r"policy\.trigger is 'knee', which ends lock-step before the share"):
         search(history, FakeRuns(falling), config=config)
