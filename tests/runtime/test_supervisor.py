@@ -193,6 +193,7 @@ def test_a_worker_that_failed_once_with_a_reason_is_replaced(begin: Begin) -> No
 def test_a_spare_process_takes_the_place_and_the_log_of_a_killed_worker(begin: Begin) -> None:
     run = begin(spare_secs=0.1)
     roles = run.started()
+    run.spec_of(roles["worker", 1])  # by then it has written to its log
     for life in (1, 2):
         spare = spare_of(run, roles)
         os.kill(roles["worker", 1], signal.SIGKILL)
