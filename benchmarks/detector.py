@@ -163,9 +163,7 @@ def in_a_run(
 ) -> tuple[list[Stretch], Flags]:
     """Return the slow stretches and the flags of a simulated run, in its seconds."""
     random = Random(seed)
-    devices = tuple(
-        Device(trace=tuple(UNIT_SECS * unit_secs(random) for _ in range(997))) for _ in range(WORKERS)
-    )
+    devices = tuple(Device(trace=tuple(UNIT_SECS * unit_secs(random) for _ in range(997))) for _ in range(WORKERS))
     slow = random.sample(range(WORKERS), count)
     healthy, slowed = WINDOW * UNIT_SECS, WINDOW * UNIT_SECS * factor
     begin = (BEGIN + random.random()) * healthy
@@ -223,9 +221,7 @@ def in_processes(plan: str, rule: RuleName) -> Score:
         flags = [(event["worker"], event["t"]) for event in read_events(workdir, "straggler_flagged")]
     progress = [(line["units"] / UNITS, line["t"]) for line in lines]
     score = Score()
-    score.add(
-        [Stretch(w, at(a, progress), at(b, progress), WINDOW * COMPUTE_SECS * f) for w, f, a, b in REAL], flags
-    )
+    score.add([Stretch(w, at(a, progress), at(b, progress), WINDOW * COMPUTE_SECS * f) for w, f, a, b in REAL], flags)
     return score
 
 

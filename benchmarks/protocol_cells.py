@@ -9,10 +9,10 @@ parameters, so that the processors stay idle and the loopback far from full, on 
     slow    neither; worker 7 takes 5 times as long for a unit
     even    neither; for protocols that do without the server
 
-`measure` gives units a second between 30 and 95 % of the workload, staleness, the share of the processors, where a cell
-asks for it the seconds to a fixed training loss, and the same of the cell's simulated twin: its configuration, links
-included, with the costs of a loopback. The claims of the papers are ratios of two cells. Names choose cells; all of
-them take about a quarter of an hour. The last line is JSON.
+`measure` gives units a second between 30 and 95 % of the workload, staleness, the shares of the processors and of the
+loopback, where a cell asks for it the seconds to a fixed training loss, and the same of the cell's simulated twin: its
+configuration, links included, with the costs of a loopback. The claims of the papers are ratios of two cells. Names
+choose cells; all of them take about a quarter of an hour. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cpu import CpuMeter
 from benchmarks.jobs import Row, load, report, train
+from benchmarks.meter import Meter, loopback_capacity
 from hybridsync import protocols
 from hybridsync.config import RunConfig, apply_overrides, load_config
 from hybridsync.run import Run
@@ -66,7 +66,7 @@ LOOPBACK = Scenario(
 """About what gRPC and gloo take among processes of one machine: 2 ms a call, 20 ms for a collective of 2 MB."""
 
 STEADY = 0.3, 0.95
-MOST_CPU, MOST_ERROR = 0.6, 0.1
+MOST_CPU, MOST_LOOPBACK, MOST_ERROR = 0.6, 0.25, 0.1
 
 
 @dataclass(frozen=True)
@@ -137,6 +137,7 @@ class Outcome:
       secs: from the first unit leased to the end.
       loss_secs: from the phase's entry to the cell's loss; None where none was asked for, or it was not reached.
       cpu_share: of all cores, in its steady part; None where it was simulated.
+      loopback_share: of what one bare stream over the loopback carries before the run, in its steady part; likewise.
     """
 
     units_per_sec: float
@@ -145,6 +146,7 @@ class Outcome:
     secs: float
     loss_secs: float | None = None
     cpu_share: float | None = None
+    loopback_share: float | None = None
 
     @property
     def secs_per_unit(self) -> float:
@@ -207,6 +209,8 @@ class CellResult:
         ]
         if real.cpu_share is not None:
             rows.append(Row(f"{name}: processors", real.cpu_share, "of all", "<=", MOST_CPU, self.load))
+        if real.loopback_share is not None:
+            rows.append(Row(f"{name}: loopback", real.loopback_share, "of one stream", "<=", MOST_LOOPBACK, self.load))
         for kind, outcome in (("real", real), ("simulated", self.simulated)):
             if outcome.loss_secs is not None:
                 rows.append(Row(f"{name}: to a loss of {self.cell.loss:g}, {kind}", outcome.loss_secs, "s"))
@@ -268,13 +272,19 @@ def measure(cell: Cell) -> CellResult:
     """
     with tempfile.TemporaryDirectory() as folder:
         workdir, twin = Path(folder) / "real", Path(folder) / "simulated"
-        with CpuMeter() as meter:
+        capacity = loopback_capacity()
+        with Meter() as meter:
             train(workdir, *(f"--set={override}" for override in cell.overrides), config=CONFIG)
         busy = load()
         began, ended, _ = steady_part(workdir)
         started = read_events(workdir, "run_started")[0]
         wall = started["wall"] - started["t"]
-        real = replace(outcome(cell, workdir), cpu_share=meter.share(wall + began, wall + ended))
+        steady_walls = wall + began, wall + ended
+        real = replace(
+            outcome(cell, workdir),
+            cpu_share=meter.cpu_share(*steady_walls),
+            loopback_share=meter.loopback_bytes_per_sec(*steady_walls) / capacity,
+        )
         simulate(run_of(cell), LOOPBACK, gradients="none" if cell.loss is None else "real", workdir=twin)
         return CellResult(cell, real, outcome(cell, twin), busy)
 

@@ -199,9 +199,7 @@ class _Simulator:
 
     def _start(self) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "benchmarks.grid.runs", str(self._workload)]
-        return subprocess.Popen(
-            command, cwd=ROOT, text=True, bufsize=1, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
+        return subprocess.Popen(command, cwd=ROOT, text=True, bufsize=1, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def measure(self, cell: Cell) -> Outcome:
         """Return what came of a cell.

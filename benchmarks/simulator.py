@@ -42,9 +42,7 @@ def simulated(num_workers: int, num_units: int) -> float:
     """Return the units a second of a simulated run."""
     config = tally.config()
     telemetry = dataclasses.replace(config.telemetry, timeline=False, log_secs=1e9)
-    config = dataclasses.replace(
-        config, workload=num_units, workers=num_workers, plan="asp", telemetry=telemetry
-    )
+    config = dataclasses.replace(config, workload=num_units, workers=num_workers, plan="asp", telemetry=telemetry)
     scenario = Scenario(
         Cluster((Device(SECS, SPREAD),), server_link=Link(bytes_per_sec=1e12), costs=Costs(apply_secs=1e-6))
     )

@@ -192,9 +192,7 @@ def measure(num_bytes: int, repeats: int, chunk_bytes: int) -> dict[str, Any]:
                 took = seconds(actions[name])
                 if repeat:  # the first round connects and touches pages
                     times[name].append(took)
-        round_trips = [
-            seconds(lambda: small.push_pull(push, small_out, small_in)) for _ in range(SMALL_CALLS)
-        ]
+        round_trips = [seconds(lambda: small.push_pull(push, small_out, small_in)) for _ in range(SMALL_CALLS)]
         for client in (pusher, puller, small, raw):
             client.close()
     rates = {f"{name}_gb_per_sec": num_bytes / statistics.median(took) / 1e9 for name, took in times.items()}
@@ -212,9 +210,7 @@ def measure(num_bytes: int, repeats: int, chunk_bytes: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, print a table, and a last line of JSON."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=float, default=100)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--chunk_bytes", type=int, default=1 << 20, help="of the raw stream")

@@ -32,9 +32,7 @@ def page(outcomes: Sequence[Outcome], loss: float = LOSS, real: Mapping[str, Cel
         charts = f'<div class="charts">{draw(_losses(runs))}{draw(_accuracies(runs))}</div>'
         sections.append(section(titled(block), _speeds(rows) + charts + _table(rows)))
     content = f'<p class="note">{escape(f"{NOTE} Time to the loss: to {loss:g}.")}</p>'
-    faults = "".join(
-        f'<p class="error">{escape(f"{run.cell}: {run.fault}")}</p>' for run in outcomes if run.fault
-    )
+    faults = "".join(f'<p class="error">{escape(f"{run.cell}: {run.fault}")}</p>' for run in outcomes if run.fault)
     header = heading(TITLE, "", content + faults, PROTOCOLS, "protocols")
     return document(TITLE, header, "".join(sections), PROTOCOLS)
 
@@ -72,10 +70,10 @@ def _twins(results: Mapping[str, CellResult]) -> str:
         stale = f"{each.real.staleness_mean:.1f}, {each.real.staleness_max} ({bound})"
         times = each.real.loss_secs, each.simulated.loss_secs
         to_loss = ["-" if secs is None else f"{secs:.1f} s" for secs in times]
-        cpu = "-" if each.real.cpu_share is None else f"{each.real.cpu_share:.0%}"
-        told.append((at, [escape(name), escape(each.cell.plan), f"{each.ratio - 1:+.1%}", stale, *to_loss, cpu]))
+        busy = ["-" if share is None else f"{share:.0%}" for share in (each.real.cpu_share, each.real.loopback_share)]
+        told.append((at, [escape(name), escape(each.cell.plan), f"{each.ratio - 1:+.1%}", stale, *to_loss, *busy]))
     stale = "staleness: mean, max (bound)"
-    head = ["cell", "plan", "real over simulated", stale, "to the loss", "simulated", "processors"]
+    head = ["cell", "plan", "real over simulated", stale, "to the loss", "simulated", "processors", "loopback"]
     return f'<div class="rows">{bars}</div>' + table(head, told, head[2:])
 
 

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.cpu import processor_secs
 from benchmarks.protocol_cells import (
     CELLS,
     CLAIMS,
@@ -82,17 +78,6 @@ def test_a_result_is_told_as_rows_and_as_json() -> None:
 def test_a_cell_without_a_links_speed_sets_none() -> None:
     assert not any("bytes_per_sec" in override for override in Cell("plain", "asp").overrides)
     assert "emulation.port_bytes_per_sec=5.0" in Cell("slower", "asp", port=5.0).overrides
-
-
-def test_the_processor_time_of_a_child_is_counted_and_that_of_others_is_not() -> None:
-    code = "import sys\nfor _ in range(3_000_000): pass\nprint(flush=True)\nsys.stdin.read()"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None and child.stdin is not None
-        child.stdout.readline()
-        found = processor_secs(os.getpid())
-        assert found[child.pid] > 0
-        assert os.getpid() not in found and os.getppid() not in found
-        child.stdin.close()
 
 
 def test_real_runs_are_kept_and_told_with_the_grid(tmp_path: Path) -> None:

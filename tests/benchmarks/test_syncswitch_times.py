@@ -25,9 +25,7 @@ def test_means_leave_out_what_the_authors_excluded(table: Path) -> None:
     assert {float(share): secs for share, secs in means.items()} == {0: 16, 0.25: 36.5, 0.5: 57, 0.75: 80, 1: 100}
 
 
-def test_shares_up_to_a_half_are_predicted_from_the_two_ends(
-    table: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_shares_up_to_a_half_are_predicted_from_the_two_ends(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert syncswitch_times.main([f"--runs={table}", "--workers=4", "--workload=400"]) == 0
     *printed, last = capsys.readouterr().out.splitlines()
     assert "work accounting" in printed[0]
