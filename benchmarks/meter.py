@@ -1,4 +1,4 @@
-"""How busy a job keeps the machine, second by second: processor time of all processes below this one, and the loopback."""
+"""How busy a job keeps the machine: processor time of the processes below this one, bytes over the loopback."""
 
 from __future__ import annotations
 
