@@ -11,7 +11,7 @@ from hybridsync.tuning.table import verdict_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (ROOT / "docs" / "tune.md").read_text()
-OTHERS = {"plan", "policy", "repeats", "searches", "set"}
+OTHERS = {"calibrate", "plan", "policy", "repeats", "searches", "set", "write_scenario"}
 """Flags of the other commands in it."""
 
 
