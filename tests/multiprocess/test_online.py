@@ -15,6 +15,7 @@ FLAGS = (
 )
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("policy", ["elastic", "greedy"])
 def test_a_straggler_is_dealt_with_and_no_process_is_restarted(tmp_path: Path, policy: str) -> None:

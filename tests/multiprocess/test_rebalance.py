@@ -11,6 +11,7 @@ import pytest
 from tests.multiprocess.job import ROOT, Job, assert_exactly_once, users_environment
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(300)
 def test_a_slow_worker_gets_one_unit_of_a_step_without_a_process_ending_and_the_run_replays(tmp_path: Path) -> None:
     workdir, slow = tmp_path / "run", "worker=2,delay_ms=90,from=0%,to=100%"
