@@ -165,20 +165,28 @@ def members_are_lost_in_lock_step(
     number: signal.Signals = signal.SIGKILL,
     *,
     plan: str = "bsp",
-    units: int = 900,
+    units: int = 3000,
     workers: int = 4,
     victims: tuple[int, ...] = (2,),
     planted: str = "",
     stuck_secs: float = STUCK_SECS,
 ) -> None:
     """All victims at once: the others step on in a mesh of their own, lose nothing, and take the reborn in."""
+    planted = "+".join(filter(None, ("units_take_their_time_until_told", planted)))
     with tally(workdir, plan=plan, units=units, workers=workers, unit_secs=0.02, planted=planted) as job:
+
+        def are_together() -> bool:
+            entered = job.events("phase_entered")
+            return len(entered) > 1 and sorted(entered[-1]["members"]) == list(range(workers))
+
         job.until_phase("bsp")
         pids = job.live_workers()
         for victim in victims:
             os.kill(pids[victim], number)
         for victim in victims:
             job.until_lost(pids[victim])
+        job.until(are_together, "the new processes were in the mesh")
+        job.hurry()
         assert job.wait(stuck_secs=stuck_secs) == 0, job.output + job.logs()
         assert_exactly_once(job.summary())
         assert job.summary()["units"]["rolled_back"] == 0, "a survivor held what was rolled back"

@@ -40,7 +40,7 @@ def test_two_members_killed_at_once_in_lock_step_cost_nothing_and_come_back(tmp_
 
 
 def test_a_member_stopped_in_lock_step_is_given_up_and_replaced(tmp_path: Path) -> None:
-    scenarios.members_are_lost_in_lock_step(tmp_path / "run", signal.SIGSTOP, units=500, workers=2, victims=(1,))
+    scenarios.members_are_lost_in_lock_step(tmp_path / "run", signal.SIGSTOP, workers=2, victims=(1,))
 
 
 def test_a_member_killed_in_its_group_takes_the_others_back_to_their_last_full_synchronisation(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def stopped_at_once(workdir: Path, planted: str) -> None:
 
 def lost_member(workdir: Path, planted: str, stuck_secs: float = STUCK_SECS) -> None:
     scenarios.members_are_lost_in_lock_step(
-        workdir, units=300, workers=2, victims=(1,), planted=planted, stuck_secs=stuck_secs
+        workdir, workers=2, victims=(1,), planted=planted, stuck_secs=stuck_secs
     )
 
 
