@@ -25,7 +25,7 @@ def killed_workers(workdir: Path, planted: str, stuck_secs: float = STUCK_SECS) 
 
 def stopped_worker(workdir: Path, planted: str, stuck_secs: float = STUCK_SECS) -> None:
     scenarios.a_worker_is_stopped_beyond_its_lease(
-        workdir, plan="asp", units=300, workers=2, victim=1, planted=planted, stuck_secs=stuck_secs
+        workdir, plan="asp", workers=2, victim=1, planted=planted, stuck_secs=stuck_secs
     )
 
 
@@ -66,7 +66,7 @@ PLANTED = [
     (killed_run, "ledger_outruns_the_state", AssertionError, "'min_count': 0"),
     (preempted_run, "preemption_saves_nothing", AssertionError, "a preempted run lost units"),
     (stopped_at_once, "only_the_first_signal_counts", AssertionError, r"the job stands at \d+ units|'run_finished' !="),
-    (stopped_worker, "units_of_the_lost_stay_leased", Stuck, r"the job stands at (?!300 )\d+ units"),
+    (stopped_worker, "units_of_the_lost_stay_leased", Stuck, r"the job stands at (?!3000 )\d+ units"),
 ]
 
 
