@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from hypothesis import settings
 pytest.register_assert_rewrite("tests.multiprocess.job", "tests.multiprocess.scenarios")
 
 GOLDEN = Path(__file__).parent / "golden"
+MEMORY = Path("/dev/shm")
+MEMORY_BYTES = 2 << 30
+"""That must be free there; of all tests, those that are under way and those that failed keep their files."""
 
 # The same examples on every machine, and no verdict on its speed.
 settings.register_profile("hybridsync", derandomize=True, deadline=None, max_examples=60)
@@ -21,9 +25,26 @@ settings.load_profile("hybridsync")
 @pytest.fixture(scope="session", autouse=True)
 def compile_once(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Share compiled programs among the runs of one session: most of them train the same few tasks."""
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
+    base = tmp_path_factory.getbasetemp()
+    session = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    jax.config.update("jax_compilation_cache_dir", str(session / "compiled"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def pytest_configure() -> None:
+    """Hold the files of the tests in memory, if this machine has the room.
+
+    A run commits again and again, and on a busy disk it waits longer for fsync than it computes. What a disk may do to
+    a run is tested in disk/, where it is injected.
+    """
+    try:
+        there = os.statvfs(MEMORY)
+    except OSError:
+        return
+    room = there.f_bavail * there.f_frsize >= MEMORY_BYTES and not there.f_flag & os.ST_NOEXEC  # for tests/shims.py
+    if room and os.access(MEMORY, os.W_OK):
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -9,12 +9,24 @@ from typing import Any
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.clock import SYSTEM_CLOCK, Clock
-from hybridsync.messages import Held, LeaseReply, LeaseRequest, PhaseReply, PhaseRequest, Report, ReportReply, RoleEvent
+from hybridsync.messages import (
+    Capture,
+    Held,
+    LeaseReply,
+    LeaseRequest,
+    PhaseReply,
+    PhaseRequest,
+    Report,
+    ReportReply,
+    RoleEvent,
+)
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.protocols.base import Path
 from tests.roles import hello, phase_of
 
 WORKLOAD = 20
+LONG_SECS = 30.0
+"""Far longer than any answer of these tests may take."""
 SERVER = "server:0"
 """Where `hello(0, role="server")` says that it serves."""
 
@@ -81,3 +93,12 @@ def collect(chief: Chief, phase: Phase, worker: int, incarnation: int = 1) -> li
     while new := units_of(lease(chief, phase, worker, len(units), len(units), incarnation)):
         units += new
     return units
+
+
+def worker_died(chief: Chief, worker: int) -> None:
+    chief.role_lost(RoleEvent("worker", worker, 100 + worker, "exit code -9", 0.0))
+
+
+def capture_of(phase: Phase, *applied: tuple[int, int], dropped: tuple[tuple[int, int], ...] = ()) -> Capture:
+    units = sum(stop - start for start, stop in applied)
+    return Capture(1, Held(phase.epoch, units, units, "f00d"), applied, dropped, 0, 0.0, 0.0)

@@ -1,31 +1,34 @@
-"""What breaks a phase and who hears of it, what a restarted chief takes up, and what is counted afterwards."""
+"""What breaks a phase and who hears of it, who is given up, and what is counted afterwards."""
 
 from __future__ import annotations
 
-import math
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pytest
 
 from hybridsync.chief import chief as chief_module
 from hybridsync.chief.chief import Chief
-from hybridsync.chief.ledger import Ledger
 from hybridsync.clock import SYSTEM_CLOCK
-from hybridsync.errors import NotRegistered, PhaseBroken, RoleLost, StaleIncarnation, WaitTimeout
-from hybridsync.messages import WAITING, Capture, Held, Hello, LeaseReply, Report, RoleEvent, Standing
+from hybridsync.errors import PhaseBroken, RoleLost, StaleIncarnation, WaitTimeout
+from hybridsync.messages import WAITING, Held, Report, RoleEvent
 from hybridsync.plan import Phase
-from hybridsync.protocols.base import Path
-from tests.chief.chiefs import SERVER, WORKLOAD, begin, collect, enter, enter_all, lease, make_chief, served, units_of
-from tests.roles import hello, phase_of
+from tests.chief.chiefs import (
+    LONG_SECS,
+    SERVER,
+    WORKLOAD,
+    begin,
+    capture_of,
+    collect,
+    enter,
+    enter_all,
+    lease,
+    make_chief,
+    served,
+    units_of,
+    worker_died,
+)
+from tests.roles import hello
 from tests.telemetry.clocks import ManualClock
-
-LONG_SECS = 30.0
-"""Far longer than any answer of these tests may take."""
-
-
-def worker_died(chief: Chief, worker: int) -> None:
-    chief.role_lost(RoleEvent("worker", worker, 100 + worker, "exit code -9", 0.0))
 
 
 def server_died(chief: Chief) -> None:
@@ -34,11 +37,6 @@ def server_died(chief: Chief) -> None:
 
 def revoked(chief: Chief, phase: Phase, worker: int, hold_secs: float = 0.0) -> bool:
     return chief.report(Report("worker", worker, 1, phase.epoch, hold_secs=hold_secs)).revoked
-
-
-def capture_of(phase: Phase, *applied: tuple[int, int], dropped: tuple[tuple[int, int], ...] = ()) -> Capture:
-    units = sum(stop - start for start, stop in applied)
-    return Capture(1, Held(phase.epoch, units, units, "f00d"), applied, dropped, 0, 0.0, 0.0)
 
 
 # --- what breaks a phase ---
@@ -300,148 +298,6 @@ def test_who_is_silent_is_stuck_before_those_that_speak(monkeypatch):
     assert chief.stuck(1.0) == []
 
 
-# --- what a restarted chief takes up ---
-
-
-def restarted_chief(**fields) -> Chief:
-    return Chief(Ledger(WORKLOAD, **fields), 2, "schema", SYSTEM_CLOCK, math.inf, restarted=True)
-
-
-def standing(phase: Phase, *stream: tuple[int, int], completed: int = 0, inside: bool = True) -> Standing:
-    return Standing(phase, inside, stream, completed)
-
-
-def came_back(worker: int, told: Standing, role: str = "worker") -> Hello:
-    return hello(worker, role=role, pid=100 + worker, standing=told)
-
-
-def test_a_restarted_chief_gives_no_units_before_it_knows_what_is_going_on(monkeypatch):
-    chief = restarted_chief()
-    phase = phase_of(4, members=(0, 1))
-    chief.register(came_back(0, standing(phase, (0, 4))))
-    assert lease(chief, phase, 0) == LeaseReply((), False), "no refusal: it is to go on with what it has"
-    assert enter(chief, 0).phase is None
-    monkeypatch.setattr(chief_module, "POLL_SECS", LONG_SECS)
-    with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(lease, chief, phase, 0, 4, 2)
-        chief.adopt(phase, Path.SERVER)
-        chief.open_leases()
-        assert units_of(waiting.result(timeout=10))[:1] == [4], "it hears of the adoption at once"
-
-
-@pytest.mark.parametrize(("spec", "broken"), [("asp", False), ("ssp", True)])
-def test_a_worker_lost_beside_the_chief_breaks_a_phase_whose_rule_waits_for_it(spec, broken):
-    chief = restarted_chief()
-    phase = replace(phase_of(4, members=(0, 1), servers=(SERVER,), end=WORKLOAD), spec=spec)
-    chief.register(came_back(0, standing(phase), role="server"))
-    chief.register(came_back(0, standing(phase, (0, 4))))
-    chief.adopt(phase, Path.SERVER)
-    assert ("workers [1]" in chief.broken) is broken
-
-
-def test_an_adopted_phase_goes_on_with_the_streams_that_its_workers_have():
-    chief = restarted_chief()
-    phase = phase_of(4, members=(0, 1), servers=(SERVER,), end=WORKLOAD)
-    chief.register(came_back(0, standing(phase), role="server"))
-    chief.register(came_back(0, standing(phase, (0, 4), completed=2)))
-    chief.register(came_back(1, standing(phase, (4, 7), (9, 10), completed=3)))
-    chief.adopt(phase, Path.SERVER)
-    chief.record(capture_of(phase, (0, 2), (4, 7)), final=False)
-    chief.open_leases()
-    assert chief.ledger.holders() == {"worker 0": 2, "worker 1": 1}
-    assert units_of(lease(chief, phase, 0, known=0)) == [0, 1, 2, 3], "what it has it may ask for again"
-    first = collect_more(chief, phase, 0, known=4)
-    second = collect_more(chief, phase, 1, known=4)
-    assert sorted(first + second) == [7, 8, *range(10, WORKLOAD)]
-    assert first[0] == 7, "what nobody has goes out first"
-    assert enter(chief, 0).phase == phase and chief.missing_back() == [0, 1]
-    worker_died(chief, 1)
-    assert chief.broken == "" and chief.ledger.holders().keys() == {"worker 0"}
-    chief.ledger.check()
-
-
-def test_who_comes_back_after_a_phase_was_adopted_goes_on_with_its_stream_too():
-    chief = restarted_chief()
-    phase = phase_of(4, members=(0, 1), servers=(SERVER,), end=WORKLOAD)
-    chief.register(came_back(0, standing(phase), role="server"))
-    chief.adopt(phase, Path.SERVER)
-    chief.open_leases()
-    chief.register(hello(0, pid=100))  # late: from when its process was new
-    with pytest.raises(NotRegistered, match=r"has 4 units of epoch .* knows of 0"):
-        lease(chief, phase, 0, known=4, completed=2)
-    chief.register(came_back(0, standing(phase, (0, 3), (7, 8), completed=2)))
-    assert chief.missing_back() == [0] and chief.ledger.holders() == {"worker 0": 2}
-    assert units_of(lease(chief, phase, 0, known=4, completed=2))[0] == 3, "what it has had is for others"
-    chief.register(came_back(0, standing(phase, (0, 3), completed=2)))  # an older word
-    assert len(units_of(lease(chief, phase, 0, known=0))) > 4
-
-
-def test_what_is_reported_while_the_state_of_an_adopted_phase_is_captured_counts():
-    """The capture does not hold it, and nobody tells of it again."""
-    chief = restarted_chief(issued=4, applied=[(2, 4)])  # of a commit that the phase did not begin from
-    phase = phase_of(4, members=(0, 1), servers=(SERVER,), end=WORKLOAD)
-    chief.register(came_back(0, standing(phase), role="server"))
-    chief.adopt(phase, Path.SERVER)
-    served(chief, phase, (1, 2))
-    chief.record(capture_of(phase, (0, 1)), final=False)
-    assert chief.ledger.applied().ranges() == ((0, 2),)
-
-
-def collect_more(chief: Chief, phase: Phase, worker: int, known: int) -> list[int]:
-    units: list[int] = []
-    while new := units_of(lease(chief, phase, worker, known + len(units), known)):
-        units += new
-    return units
-
-
-def test_what_a_worker_was_in_before_or_has_left_is_not_adopted():
-    chief = restarted_chief()
-    phase = phase_of(4, members=(0, 1))
-    chief.register(came_back(0, standing(phase_of(3), (0, 4))))
-    chief.register(came_back(1, standing(phase, inside=False)))
-    chief.adopt(phase, Path.SERVER)
-    assert chief.ledger.holders() == {} and chief.missing_back() == []
-    assert enter(chief, 0, after=phase_of(3).epoch).phase == phase
-
-
-def test_standings_are_those_of_the_living():
-    chief = restarted_chief()
-    phase = phase_of(4, members=(0, 1))
-    told = standing(phase, (0, 4))
-    chief.register(came_back(0, told))
-    chief.register(came_back(1, told))
-    worker_died(chief, 1)
-    assert chief.standings() == {("worker", 0): told}
-    assert chief.take_intake().joined == [], "they are no new processes"
-
-
-def test_who_was_replaced_while_the_chief_was_away_leaves_no_standing_to_its_successor():
-    chief = restarted_chief()
-    phase = phase_of(4, members=(0, 1))
-    chief.register(came_back(1, standing(phase, (0, 4))))
-    chief.register(came_back(0, standing(phase), role="server"))
-    chief.register(hello(1, pid=500, life=1))
-    chief.register(hello(0, role="server", pid=501, life=1))
-    assert chief.standings() == {}
-    chief.adopt(phase, Path.SERVER)
-    assert chief.ledger.holders() == {} and chief.missing_back() == []
-
-
-def test_a_restarted_chief_whose_run_had_not_begun_begins_it():
-    chief = restarted_chief()
-    for worker in range(2):
-        chief.register(hello(worker, pid=100 + worker))
-    chief.adopt(None, Path.SYNC)
-    phase = begin(chief, "bsp", number=2)
-    assert enter(chief, 0).phase == phase and units_of(lease(chief, phase, 0))
-
-
-def test_a_process_that_is_lost_while_the_chief_is_away_does_not_end_the_run():
-    chief = restarted_chief()
-    worker_died(chief, 1)
-    chief.raise_failure()
-
-
 # --- what is counted afterwards ---
 
 
@@ -475,13 +331,3 @@ def test_a_wait_that_cares_for_nothing_ends_by_its_time_or_by_the_runs_failure()
     chief.fail(WaitTimeout("the disk hangs"))
     with pytest.raises(WaitTimeout, match="the disk hangs"):
         chief.wait_until(lambda: False, LONG_SECS)
-
-
-def test_a_server_lost_while_its_phase_is_taken_up_breaks_it():
-    """Between the look at the state and the phase that goes on from it, nobody was told of any loss."""
-    chief = restarted_chief()
-    phase = phase_of(2, "asp", end=WORKLOAD, members=(0, 1), servers=(SERVER,))
-    chief.register(replace(hello(0, role="server"), standing=standing(phase)))
-    chief.role_lost(RoleEvent("server", 0, hello(0, role="server").pid, "signal SIGKILL", 0.0))
-    chief.adopt(phase, Path.SERVER)
-    assert "a server was lost while the phase was taken up" in chief.broken

@@ -127,6 +127,10 @@ class Job:
 
         self.until(inside, f"a unit of {protocol} was applied")
 
+    def hurry(self) -> None:
+        """Let its units take no more time than they need; `units_take_their_time_until_told` is planted in it."""
+        (self.workdir / "hurry").touch()
+
     def pause(self, secs: float) -> None:
         """Let the job run on for a while: the gap between two faults."""
         self._never.wait(secs)

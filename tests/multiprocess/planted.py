@@ -1,4 +1,4 @@
-"""`launch.train` with a bug planted in all its processes: `python tests/multiprocess/planted.py NAME FLAGS...`.
+"""`launch.train` with a bug planted in all its processes: `python tests/multiprocess/planted.py NAME[+NAME] FLAGS...`.
 
 A fault test that such a job passes proves nothing. The supervisor starts this program again for every role.
 """
@@ -22,6 +22,8 @@ from hybridsync.runtime import child, supervisor
 from launch import train
 
 HOLD_SECS = 20.0
+HURRY = "hurry"
+"""File in the workdir: see `units_take_their_time_until_told`."""
 SAVE_STAGES = ("SEAL", "SYNC", "NAMED", "DROP")
 
 
@@ -156,6 +158,21 @@ def workdir_of_the_run() -> Path:
     return Path(workdir)
 
 
+def units_take_their_time_until_told() -> None:
+    """No bug: once HURRY lies in the workdir, no unit is stretched, so that a run lasts as long as its story needs."""
+    if os.environ.get(child.ROLE) != "worker":
+        return
+    from hybridsync.paths.emulation import Emulation
+
+    told, finish = workdir_of_the_run() / HURRY, Emulation.finish
+
+    def finish_in_time(self, *arguments) -> None:
+        if not told.exists():
+            finish(self, *arguments)
+
+    Emulation.finish = finish_in_time
+
+
 def one_device_each() -> None:
     """No bug: a world of two workers has two meshes."""
     supervisor.SupervisorSpec = functools.partial(supervisor.SupervisorSpec, num_devices=1)
@@ -174,6 +191,7 @@ BUGS: dict[str, Callable[[], None]] = {
         ledger_keeps_what_the_server_lost,
         only_the_first_signal_counts,
         deadlines_by_the_wall_clock,
+        units_take_their_time_until_told,
         one_device_each,
         worker_2_dies_while_a_mesh_connects,
     )
@@ -235,7 +253,8 @@ def main() -> None:
     if stage:
         stands_at(stage, workdir_of_the_run())
     else:
-        BUGS[bug]()
+        for part in bug.split("+"):
+            BUGS[part]()
     supervisor.SupervisorSpec = functools.partial(
         supervisor.SupervisorSpec, command=(sys.executable, __file__, name)
     )

@@ -33,6 +33,16 @@ def tally(
     return Job(workdir, "configs/tally.py", *flags, planted=planted)
 
 
+def until_told(planted: str = "") -> str:
+    """Plant, beside a bug, that units take their time until `Job.hurry`: the run lasts as long as its story needs."""
+    return "+".join(filter(None, ("units_take_their_time_until_told", planted)))
+
+
+def workers_started(job: Job) -> list[int]:
+    """Return the number of each worker that has joined, as often as a process of it did."""
+    return sorted(event["id"] for event in job.events("role_started") if event["role"] == "worker")
+
+
 def longest_pause(job: Job, protocol: str) -> float:
     """Return the longest time in this protocol's phases that passed without a unit applied, by metrics.jsonl."""
     lines = [line for line in read_lines(job.workdir / "metrics.jsonl") if line["protocol"] == protocol]
@@ -138,18 +148,21 @@ def a_worker_is_stopped_beyond_its_lease(
     workdir: Path,
     *,
     plan: str = "asp:80%,bsp",
-    units: int = 1500,
+    units: int = 3000,
     workers: int = 4,
     victim: int = 2,
     planted: str = "",
     stuck_secs: float = STUCK_SECS,
 ) -> None:
     """The others go on and take over its units; its process is ended, and another one takes its place."""
+    planted = until_told(planted)
     with tally(workdir, plan=plan, units=units, workers=workers, unit_secs=0.02, planted=planted) as job:
-        job.until_units(units // 15)
+        job.until_units(100)
         pid = job.kill_worker(victim, signal.SIGSTOP)
         lost = job.until_lost(pid)
         assert lost["reason"].startswith("no sign of life") and lost["id"] == victim
+        job.until(lambda: len(workers_started(job)) > workers, "another process took its place")
+        job.hurry()
         assert job.wait(stuck_secs=stuck_secs) == 0, job.output + job.logs()
         assert gone(pid), "the stopped process was left behind"
         assert_exactly_once(job.summary())
@@ -165,20 +178,28 @@ def members_are_lost_in_lock_step(
     number: signal.Signals = signal.SIGKILL,
     *,
     plan: str = "bsp",
-    units: int = 900,
+    units: int = 3000,
     workers: int = 4,
     victims: tuple[int, ...] = (2,),
     planted: str = "",
     stuck_secs: float = STUCK_SECS,
 ) -> None:
     """All victims at once: the others step on in a mesh of their own, lose nothing, and take the reborn in."""
+    planted = until_told(planted)
     with tally(workdir, plan=plan, units=units, workers=workers, unit_secs=0.02, planted=planted) as job:
+
+        def are_together() -> bool:
+            entered = job.events("phase_entered")
+            return len(entered) > 1 and sorted(entered[-1]["members"]) == list(range(workers))
+
         job.until_phase("bsp")
         pids = job.live_workers()
         for victim in victims:
             os.kill(pids[victim], number)
         for victim in victims:
             job.until_lost(pids[victim])
+        job.until(are_together, "the new processes were in the mesh")
+        job.hurry()
         assert job.wait(stuck_secs=stuck_secs) == 0, job.output + job.logs()
         assert_exactly_once(job.summary())
         assert job.summary()["units"]["rolled_back"] == 0, "a survivor held what was rolled back"
@@ -187,8 +208,7 @@ def members_are_lost_in_lock_step(
         assert sorted(alone["members"]) == [worker for worker in range(workers) if worker not in victims]
         assert [event["reason"] for event in entered].count("join") >= 1
         assert sorted(entered[-1]["members"]) == list(range(workers))
-        started = [event["id"] for event in job.events("role_started") if event["role"] == "worker"]
-        assert sorted(started) == sorted([*range(workers), *victims]), "another worker was restarted"
+        assert workers_started(job) == sorted([*range(workers), *victims]), "another worker was restarted"
         assert job.tracebacks() == []
 
 
@@ -196,13 +216,16 @@ def a_member_of_groups_is_lost(
     workdir: Path, number: signal.Signals = signal.SIGKILL, *, plan: str = "preduce", victim: int = 2, planted: str = ""
 ) -> None:
     """The others go on from their last full synchronisation, whose units alone are kept, and take the reborn in."""
-    with tally(workdir, "--checkpoint_secs=1", plan=plan, units=900, unit_secs=0.02, planted=planted) as job:
+    save, planted = "--checkpoint_secs=1", until_told(planted)
+    with tally(workdir, save, plan=plan, units=3000, unit_secs=0.02, planted=planted) as job:
         job.until(lambda: len(job.events("checkpoint")) > 1, "a full synchronisation was committed")
         committed = job.events("checkpoint")[-1]["units"]
         job.until_units(committed + 40)
         pid = job.live_workers()[victim]
         os.kill(pid, number)
         job.until_lost(pid)
+        job.until(lambda: len(workers_started(job)) > 4, "another process took its place")
+        job.hurry()
         assert job.wait() == 0, job.output + job.logs()
         assert_exactly_once(job.summary())
         entered = job.events("phase_entered")
@@ -211,24 +234,25 @@ def a_member_of_groups_is_lost(
         assert after["units"] >= committed, "the others held more than that"
         lost = sum(event["rolled_back"] for event in job.events("rollback"))
         assert job.summary()["units"]["rolled_back"] == lost > 0
-        started = [event["id"] for event in job.events("role_started") if event["role"] == "worker"]
-        assert sorted(started) == sorted([*range(4), victim]), "another worker was restarted"
+        assert workers_started(job) == sorted([*range(4), victim]), "another worker was restarted"
         assert job.tracebacks() == []
 
 
-def a_member_dies_while_the_next_mesh_connects(workdir: Path, *, units: int = 900) -> float:
+def a_member_dies_while_the_next_mesh_connects(workdir: Path, *, units: int = 3000) -> float:
     """The others go on as they are, nobody of them restarted; returns how long it took them, seconds."""
-    planted = "worker_2_dies_while_a_mesh_connects"
+    planted = until_told("worker_2_dies_while_a_mesh_connects")
     with tally(workdir, plan="bsp", units=units, workers=4, unit_secs=0.02, planted=planted) as job:
         job.until_phase("bsp")
         pids = job.live_workers()
         os.kill(pids[0], signal.SIGKILL)
         lost = job.until_lost(pids[2])
+        job.until(lambda: len(workers_started(job)) > 5, "both had new processes")
+        job.hurry()
         assert job.wait() == 0, job.output + job.logs()
         assert_exactly_once(job.summary())
         assert job.summary()["units"]["rolled_back"] == 0
-        started = [event["id"] for event in job.events("role_started") if event["role"] == "worker"]
-        assert sorted(started) == [0, 0, 1, 2, 2, 3], f"another worker was restarted: {started}"
+        started = workers_started(job)
+        assert started == [0, 0, 1, 2, 2, 3], f"another worker was restarted: {started}"
         assert job.tracebacks() == []
         after = next(e for e in job.events("phase_entered") if 2 not in e["members"] and e["t"] >= lost["t"])
         return after["t"] - lost["t"]

@@ -1,24 +1,23 @@
 """What a job survives: processes killed, stopped and asked to stop, on the tally, which counts every unit.
 
-The stories are in scenarios.py. `test_the_story_fails_where_a_bug_is_planted` shows of each that it can fail.
+The stories are in scenarios.py; test_planted_faults.py shows of each that it can fail.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.multiprocess import scenarios, stages
-from tests.multiprocess.job import STUCK_SECS, Stuck, assert_exactly_once
+from tests.multiprocess.job import assert_exactly_once
 
 pytestmark = pytest.mark.timeout(600)
 
 
+@pytest.mark.alone
 def test_workers_killed_under_asp_cost_nobody_else_a_pause_and_join_the_next_mesh(tmp_path: Path) -> None:
     scenarios.workers_are_killed_under_asp(tmp_path / "run")
 
@@ -31,6 +30,7 @@ def test_sigterm_saves_exits_75_and_the_same_command_completes(tmp_path: Path) -
     scenarios.sigterm_saves_and_the_same_command_completes(tmp_path / "run")
 
 
+@pytest.mark.alone
 def test_a_worker_stopped_beyond_its_lease_is_replaced_and_its_units_are_done_by_others(tmp_path: Path) -> None:
     scenarios.a_worker_is_stopped_beyond_its_lease(tmp_path / "run")
 
@@ -40,7 +40,7 @@ def test_two_members_killed_at_once_in_lock_step_cost_nothing_and_come_back(tmp_
 
 
 def test_a_member_stopped_in_lock_step_is_given_up_and_replaced(tmp_path: Path) -> None:
-    scenarios.members_are_lost_in_lock_step(tmp_path / "run", signal.SIGSTOP, units=500, workers=2, victims=(1,))
+    scenarios.members_are_lost_in_lock_step(tmp_path / "run", signal.SIGSTOP, workers=2, victims=(1,))
 
 
 def test_a_member_killed_in_its_group_takes_the_others_back_to_their_last_full_synchronisation(tmp_path: Path) -> None:
@@ -53,6 +53,7 @@ def test_a_stopped_member_is_given_up_by_those_who_wait_for_it(tmp_path: Path, p
     scenarios.a_member_of_groups_is_lost(tmp_path / "run", signal.SIGSTOP, plan=plan, victim=0)
 
 
+@pytest.mark.alone
 def test_a_member_killed_while_the_next_mesh_connects_costs_nobody_else_a_restart(tmp_path: Path) -> None:
     assert scenarios.a_member_dies_while_the_next_mesh_connects(tmp_path / "run") < 10.0  # gloo itself would wait 30
 
@@ -103,84 +104,9 @@ def test_a_worker_killed_before_the_run_began_is_replaced_and_the_run_begins(tmp
         assert job.tracebacks() == []
 
 
+@pytest.mark.alone
 def test_a_second_sigterm_ends_the_run_at_once_and_the_same_command_completes(tmp_path: Path) -> None:
     scenarios.a_second_sigterm_ends_the_run_at_once(tmp_path / "run")
-
-
-STILL_SECS = 8.0
-"""When a job that ought to go on counts as stuck: an asynchronous phase waits for no new process."""
-
-
-def killed_workers(workdir: Path, planted: str, stuck_secs: float = STUCK_SECS) -> None:
-    scenarios.workers_are_killed_under_asp(
-        workdir, plan="asp", units=600, workers=3, victims=(1,), planted=planted, stuck_secs=stuck_secs
-    )
-
-
-def stopped_worker(workdir: Path, planted: str, stuck_secs: float = STUCK_SECS) -> None:
-    scenarios.a_worker_is_stopped_beyond_its_lease(
-        workdir, plan="asp", units=300, workers=2, victim=1, planted=planted, stuck_secs=stuck_secs
-    )
-
-
-def killed_run(workdir: Path, planted: str) -> None:
-    scenarios.everything_is_killed_and_resumed(workdir, planted=planted, workers=2)
-
-
-def preempted_run(workdir: Path, planted: str) -> None:
-    scenarios.sigterm_saves_and_the_same_command_completes(
-        workdir, plan="asp", units=300, workers=1, planted=planted
-    )
-
-
-def stopped_at_once(workdir: Path, planted: str) -> None:
-    scenarios.a_second_sigterm_ends_the_run_at_once(workdir, workers=1, planted=planted)
-
-
-def lost_member(workdir: Path, planted: str, stuck_secs: float = STUCK_SECS) -> None:
-    scenarios.members_are_lost_in_lock_step(
-        workdir, units=300, workers=2, victims=(1,), planted=planted, stuck_secs=stuck_secs
-    )
-
-
-def killed_chief(workdir: Path, planted: str, stuck_secs: float = STUCK_SECS) -> None:
-    scenarios.the_chief_is_killed(workdir, units=500, workers=2, planted=planted, stuck_secs=stuck_secs)
-
-
-def killed_server(workdir: Path, planted: str, stuck_secs: float = STUCK_SECS) -> None:
-    scenarios.a_server_is_killed(workdir, units=400, workers=2, planted=planted, stuck_secs=stuck_secs)
-
-
-PLANTED = [
-    (lost_member, "survivors_forget_the_newest_state", AssertionError, "rolled_back|was rolled back"),
-    (killed_chief, "restarted_chief_starts_from_disk", AssertionError, "rolled_back|was not continued|lost or|== 0"),
-    (killed_server, "ledger_keeps_what_the_server_lost", AssertionError, "the ledger counts 400 units as applied"),
-    (killed_workers, "server_forgets_what_it_applied", AssertionError, "'max_count': 2"),
-    (killed_workers, "units_of_the_lost_stay_leased", Stuck, r"the job stands at (?!600 )\d+ units"),
-    (killed_run, "ledger_outruns_the_state", AssertionError, "'min_count': 0"),
-    (preempted_run, "preemption_saves_nothing", AssertionError, "a preempted run lost units"),
-    (stopped_at_once, "only_the_first_signal_counts", AssertionError, r"the job stands at \d+ units|'run_finished' !="),
-    (stopped_worker, "units_of_the_lost_stay_leased", Stuck, r"the job stands at (?!300 )\d+ units"),
-]
-
-
-@pytest.mark.parametrize(
-    ("story", "bug", "error", "sign"),
-    [pytest.param(*case, id=f"{case[0].__name__}-{case[1]}") for case in PLANTED],
-)
-def test_the_story_fails_where_a_bug_is_planted(
-    tmp_path: Path, story: Callable[..., None], bug: str, error: type[AssertionError], sign: str
-) -> None:
-    patience = {"stuck_secs": STILL_SECS} if error is Stuck else {}
-    with pytest.raises(AssertionError) as caught:
-        story(tmp_path / "run", bug, **patience)
-    assert type(caught.value) is error
-    assert re.search(sign, str(caught.value))
-
-
-@pytest.mark.soak
-def test_a_unit_of_a_lost_worker_that_is_pushed_again_is_applied_once(tmp_path: Path) -> None:
-    killed_workers(tmp_path / "run", "server_reports_late")
 
 
 @pytest.mark.soak

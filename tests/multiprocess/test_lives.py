@@ -31,6 +31,7 @@ def test_a_run_asked_to_stop_fifty_times_loses_nothing(tmp_path: Path) -> None:
     lives.asked_to_stop_again_and_again(tmp_path / "run", runtimes, seed=50, units=12000)
 
 
+@pytest.mark.alone
 def test_a_run_in_one_process_that_is_asked_to_stop_loses_nothing_unless_it_is_asked_twice(tmp_path: Path) -> None:
     lives.a_second_signal_ends_it_at_once(tmp_path / "twice")
     plan = lives.switching(3)

@@ -11,11 +11,12 @@ import pytest
 from tests.multiprocess.job import ROOT, Job, assert_exactly_once, users_environment
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(300)
 def test_a_slow_worker_gets_one_unit_of_a_step_without_a_process_ending_and_the_run_replays(tmp_path: Path) -> None:
     workdir, slow = tmp_path / "run", "worker=2,delay_ms=90,from=0%,to=100%"
     flags = ["--plan=bsp", "--workers=4", "--policy=rebalance", "--apply_log", "--compute_secs=0.03"]
-    with Job(workdir, "configs/tally.py", *flags, f"--stragglers={slow}", "--set=workload=1500") as job:
+    with Job(workdir, "configs/tally.py", *flags, f"--stragglers={slow}", "--set=workload=1000") as job:
         assert job.wait() == 0, job.output + job.logs()
         assert_exactly_once(job.summary())
         assert not job.events("role_lost") and not job.tracebacks()

@@ -31,24 +31,22 @@ def launch(module: str, *arguments: str, secs: float = SECS) -> subprocess.Compl
 
 @pytest.mark.timeout(620)
 def test_a_run_of_processes_replays_bit_for_bit_and_a_wrong_update_is_found(tmp_path: Path) -> None:
-    flags = ["--plan=bsp:50%,asp", "--workers=4", "--apply_log", "--set=model.dropout=0.1", "--set=workload=242"]
+    flags = ["--plan=bsp:50%,asp", "--workers=3", "--apply_log", "--set=model.dropout=0.1", "--set=workload=122"]
     job = launch("train", "--config=configs/digits_mlp.py", f"--workdir={tmp_path}", *flags)
     assert job.returncode == 0, job.stdout + job.stderr
 
     done = launch("replay", str(tmp_path))
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
-    assert done.stdout.startswith(
-        "152 updates replayed, bit for bit: fingerprint "
-    )  # 31 of 4 units, the last of 1; 121
+    assert done.stdout.startswith("82 updates replayed, bit for bit: fingerprint ")  # 21 of 3 units, the last of 1; 61
 
     log = tmp_path / "apply_log"
     lines = [json.loads(line) for line in log.read_text().splitlines()]
-    lines[4]["units"].reverse()
+    lines[4]["units"].reverse()  # of three: two would have the same sum
     log.write_text("".join(json.dumps(line) + "\n" for line in lines))
     done = launch("replay", str(tmp_path))
     assert (done.returncode, done.stderr) == (1, ""), done.stdout + done.stderr
     (entered, _) = read_events(tmp_path, "phase_entered")
-    assert f"since epoch {entered['epoch']} (bsp, updates 1 to 31)" in done.stdout
+    assert f"since epoch {entered['epoch']} (bsp, updates 1 to 21)" in done.stdout
 
 
 @pytest.mark.soak
