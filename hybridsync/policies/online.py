@@ -124,8 +124,8 @@ class View:
       rates: worker -> units a second that it does by itself, as it was measured last; those that were.
       holds: how the stage is carried out now.
       detour: the asynchronous protocol that could take the place of lock-step.
-      switch_secs: seconds that each change of protocol, or for elastic of members and for rebalance of shares, has
-        cost in this run, in order.
+      switch_secs: seconds that each change of the kind that the policy makes has cost in this run, in order: of
+        protocol, or of members or shares (`Policy.keeps_protocol`).
       episodes: seconds of each stretch in which there was a straggler, from its flag to the last one's clearing.
     """
 
@@ -194,10 +194,15 @@ class Policy(Protocol):
 
     Attributes:
       name: as the configuration names it.
+      keeps_protocol: whether what it changes is who takes part, or with how many units: such a change costs less than a
+        switch to another protocol, and what earlier ones have cost is told apart by it.
     """
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def keeps_protocol(self) -> bool: ...
 
     def decide(self, view: View) -> Choice:
         """Return what is to be done from now on; asked again and again."""
@@ -209,6 +214,7 @@ class Baseline:
     """Ignores stragglers."""
 
     name: str = "baseline"
+    keeps_protocol: bool = False
 
     def decide(self, view: View) -> Choice:
         return Choice(PLANNED)
@@ -227,6 +233,7 @@ class Greedy:
 
     prior_secs: float = EPISODE_SECS
     name: str = "greedy"
+    keeps_protocol: bool = False
 
     def decide(self, view: View) -> Choice:
         away = isinstance(view.holds, Instead)
@@ -264,6 +271,7 @@ class Elastic:
     margin: float = MARGIN
     prior_secs: float = EPISODE_SECS
     name: str = "elastic"
+    keeps_protocol: bool = True
 
     def decide(self, view: View) -> Choice:
         left_out = view.holds.workers if isinstance(view.holds, Without) else ()
@@ -320,6 +328,7 @@ class Rebalance:
     margin: float = MARGIN
     prior_secs: float = EPISODE_SECS
     name: str = "rebalance"
+    keeps_protocol: bool = True
 
     def decide(self, view: View) -> Choice:
         holds = view.holds if isinstance(view.holds, Dealt) else PLANNED

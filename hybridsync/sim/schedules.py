@@ -43,6 +43,7 @@ class Restless:
     seed: int
     every: int = 6
     name: str = "restless"
+    keeps_protocol: bool = False
 
     def decide(self, view: View) -> Choice:
         random = Random(f"{self.seed} {view.units_left // self.every}")

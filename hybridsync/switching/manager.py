@@ -299,7 +299,7 @@ class Manager:
         """Find the newest state that someone holds, and make the ledger say what it does."""
         started = self._clock.monotonic()
         reason = self._chief.gather() or self._why  # the way into a run's first phase has no phase to say it
-        self._take_losses()
+        self._take_fenced()
         if self._phase is not None:
             captured = (self._capture, self._source)
             unit_secs, self._guess_secs = self._pace.unit_secs(self._phase) or self._guess_secs, 0.0
@@ -404,7 +404,7 @@ class Manager:
 
     def _renew_world(self, path: Path) -> Mesh:
         self._capture, self._source = self._worlds.renew(self._capture, self._source)
-        self._take_losses()
+        self._take_fenced()
         self._arrivals.await_all()
         mesh = self._worlds.mesh(self._steering.members(), path)
         assert mesh is not None, "a new world has meshes"
@@ -417,7 +417,7 @@ class Manager:
         self._pace.reclaim_tail(self._phase, self._path)
         if self._chief.stamps()[0]:
             self._saving.training.set()
-        for worker, incarnation in self._take_losses():
+        for worker, incarnation in self._take_fenced():
             if self._path is Path.SERVER and self._phase is not None and not self._chief.broken:
                 with Reach(self._chief, f"a server could not be told of the loss of worker {worker}"):
                     for server in self._servers().values():
@@ -425,7 +425,7 @@ class Manager:
         self._reporter.tick()
         self._saving.collect()
 
-    def _take_losses(self) -> list[tuple[int, int]]:
+    def _take_fenced(self) -> list[tuple[int, int]]:
         """Return the workers lost since the last call, with their incarnations."""
         lost = self._chief.take_fenced()
         if lost:

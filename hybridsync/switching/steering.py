@@ -212,7 +212,7 @@ class Steering:
             rates=judged.rates,
             holds=holds,
             detour=self.course.detour_of(self.course.stage(applied)),
-            switch_secs=self._reporter.stalls(same_protocol=self._policy.name in ("elastic", "rebalance")),
+            switch_secs=self._reporter.stalls(same_protocol=self._policy.keeps_protocol),
             episodes=self._episodes.lengths,
         )
         choice = self._policy.decide(view)

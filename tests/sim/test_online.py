@@ -144,6 +144,7 @@ class Scripted:
 
     script: tuple[tuple[int, Action], ...]
     name: str = "scripted"
+    keeps_protocol: bool = False
 
     def decide(self, view: View) -> Choice:
         return Choice(next((action for left, action in self.script if view.units_left > left), PLANNED), "as written")

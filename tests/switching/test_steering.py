@@ -65,6 +65,7 @@ class Policy:
     wants: Action = PLANNED
     why: str = ""
     name: str = "elastic"
+    keeps_protocol: bool = True
     views: list[View] = field(default_factory=list)
 
     def decide(self, view: View) -> Choice:
