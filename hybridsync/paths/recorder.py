@@ -29,7 +29,9 @@ class WorkerRecorder:
     """Collects one worker's spans, losses and times.
 
     What a unit takes the worker itself is its computation, and its transfer where that waits for nobody: in a push that
-    is held, as in a step, everybody waits for the slowest. Of a step that is what it sends, before it waits.
+    is held, as in a step, everybody waits for the slowest. Of a step that is what it sends, before it waits. A step is
+    sent once, however many units this worker has in it: they have equal parts of that, so that none of them stands out
+    from a window of the detector. What is sent of a step without units is no unit's.
 
     Lists are appended to by the training thread and swapped by the heartbeat's; the lock guards the swap, the sums
     and the phase, so that a report never carries one phase's position under another's epoch.
@@ -48,16 +50,17 @@ class WorkerRecorder:
         self._applied, self._dropped = UnitSet(), ()
         self._compute_secs = self._wait_secs = self._compile_secs = 0.0
         self._unit_secs: list[float] = []
-        self._last_unit_secs = 0.0
-        self._counts_transfers = False
+        self._open: list[float] = []  # units whose transfer may follow
+        self._transfer_secs = 0.0
+        self._waited = self._counts_transfers = False
         self.stamps: Callable[[], tuple[float, float]] = _no_stamps
         self.at_unit: Callable[[int], None] = _nowhere
 
     def enter(self, epoch: Epoch, counts_transfers: bool = False) -> None:
         """Begin to note for another phase; `counts_transfers` where its pushes wait for no other worker."""
         with self._lock:
-            self._unit_secs, self._last_unit_secs = [], 0.0
-            self._counts_transfers = counts_transfers
+            self._unit_secs, self._open, self._transfer_secs = [], [], 0.0
+            self._waited, self._counts_transfers = False, counts_transfers
             self.stamps = _no_stamps
             self._applied, self._dropped = UnitSet(), ()  # the last phase's capture has told of them
             self.epoch, self.completed, self.doing = epoch, 0, ""
@@ -78,9 +81,9 @@ class WorkerRecorder:
         secs = ended - started
         self._compute_secs += secs
         if self._keep_unit_secs:
-            if self._last_unit_secs:  # with its transfer: nothing more comes to it
-                self._unit_secs.append(self._last_unit_secs)
-            self._last_unit_secs = secs
+            if self._waited or not self._counts_transfers:  # nothing more comes to those before it
+                self._close_units()
+            self._open.append(secs)
         if loss is not None:
             self._losses.append(loss)
         if self._keep_spans:
@@ -95,10 +98,17 @@ class WorkerRecorder:
         """Do as `wait`, for a caller beside whom nobody is."""
         secs = ended - started
         self._wait_secs += secs
+        self._waited = True
         if name == SEND or (self._counts_transfers and name == "push_pull"):
-            self._last_unit_secs += secs
+            self._transfer_secs += secs
         if self._keep_spans:
             self._spans.append((name, category, started, secs, self.epoch.number, 0))
+
+    def _close_units(self) -> None:
+        """Divide what was sent among the units since the last transfer, and have the next report tell of them."""
+        each = self._transfer_secs / max(len(self._open), 1)
+        self._unit_secs += [secs + each for secs in self._open]
+        self._open, self._transfer_secs, self._waited = [], 0.0, False
 
     def probe(self, started: float, ended: float) -> None:
         """Note a unit that was computed for its seconds alone, by a worker that is left out."""
@@ -117,6 +127,7 @@ class WorkerRecorder:
     def step(self, started: float, ended: float, num_units: int) -> None:
         """Note one completed lock-step step."""
         with self._lock:
+            self._close_units()
             if self._keep_spans:
                 self._spans.append(("step", "sync", started, ended - started, self.epoch.number, num_units))
 

@@ -17,9 +17,11 @@ from tests.sim.runs import tally_run
 NOISY = Cluster(devices=(Device(0.02, 0.1),))
 
 
-def decisions(plan: str, *slow: Slow, detector: Any = "robust", workload: int = 2000) -> list[tuple[str, int]]:
-    run = tally_run(plan, workload=workload)
-    run = dataclasses.replace(run, config=dataclasses.replace(run.config, policy=PolicyConfig(detector=detector)))
+def decisions(
+    plan: str, *slow: Slow, detector: Any = "robust", workload: int = 2000, shares: tuple[int, ...] = ()
+) -> list[tuple[str, int]]:
+    run, policy = tally_run(plan, workload=workload), PolicyConfig(detector=detector, shares=shares)
+    run = dataclasses.replace(run, config=dataclasses.replace(run.config, policy=policy))
     file = io.StringIO()
     simulate(run, Scenario(cluster=NOISY, slow=slow), events=file)
     lines = [json.loads(line) for line in file.getvalue().splitlines()]
@@ -41,6 +43,11 @@ def test_one_that_is_slow_for_a_while_is_cleared(plan: str) -> None:
 @pytest.mark.parametrize("slow", [Slow(1, rpc_secs=0.02), Slow(1, bytes_per_sec=2 * 4 * 2000 / 0.02)])
 def test_one_whose_link_alone_is_slow_is_flagged_where_its_transfers_wait_for_nobody(plan: str, slow: Slow) -> None:
     assert decisions(plan, slow) == [("straggler_flagged", 1)]
+
+
+def test_a_slow_link_is_seen_of_a_worker_that_has_several_units_of_a_step() -> None:
+    """What it sends once a step is no outlier of one unit in four, which a window's rate would leave out."""
+    assert decisions("bsp", Slow(1, rpc_secs=0.04), shares=(4, 4, 4, 4)) == [("straggler_flagged", 1)]
 
 
 def test_nobody_is_flagged_in_a_healthy_run_nor_where_nobody_judges() -> None:
