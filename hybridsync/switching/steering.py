@@ -6,7 +6,8 @@ committed.
 A decision changes the course where the next phase is entered, and only if the stage is not done by then.
 
 A restarted chief knows the detours from the last commit and from the phase that its roles are in; its detector, and so
-its policy, begin anew. A resumed run begins with its plan's stage and everybody.
+its policy, begin anew. A resumed run begins with its plan's stage and everybody; an early end that was decided before
+is handed in only while the configuration still asks for it (`course.resumed`).
 """
 
 from __future__ import annotations
