@@ -24,9 +24,10 @@ from hybridsync.switching.commits import Commit, Commits
 from hybridsync.switching.machine import Command, Step
 from hybridsync.switching.pace import SILENT_SHARE, Pace
 from hybridsync.switching.recovery import GATHER_SECS, GONE, UNREACHED, Keeper, Reach, Recovery, Start, give_up
-from hybridsync.switching.reporter import SWITCHED, Reporter, StageTimes, commits_switch
+from hybridsync.switching.reporter import Reporter
 from hybridsync.switching.saving import Saving
 from hybridsync.switching.steering import Steering
+from hybridsync.switching.switches import SWITCHED, StageTimes, commits_switch
 from hybridsync.switching.worlds import Worlds, check_replicas
 from hybridsync.telemetry.summary import Summary
 
