@@ -1,8 +1,8 @@
 """What each switch of a run cost: followed from its begin until its stall and its commit are known, then written.
 
-A switch's event says how long its stages took, for how long nothing was trained, and how long its commit took. The stall
-is known with the next phase's first update, the commit when the disk has it, and either may be first. A change of members
-or shares alone is not committed, and has a stall only.
+A switch's event says how long its stages took, for how long nothing was trained, and how long its commit took. The
+stall is known with the next phase's first update, the commit when the disk has it, and either may be first. A change of
+members or shares alone is not committed, and has a stall only.
 """
 
 from __future__ import annotations
