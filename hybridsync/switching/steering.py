@@ -18,9 +18,10 @@ from typing import Any
 from hybridsync.chief.board import Board
 from hybridsync.clock import Clock
 from hybridsync.plan import Phase
+from hybridsync.policies.actions import PLANNED, Action, Choice, Dealt, Episodes, Instead, View, Without
 from hybridsync.policies.configuration import is_asynchronous
 from hybridsync.policies.knee import WINDOWS, Knee
-from hybridsync.policies.online import PLANNED, Action, Choice, Dealt, Episodes, Instead, Policy, View, Without
+from hybridsync.policies.online import Policy
 from hybridsync.policies.shares import of_members
 from hybridsync.protocols.base import Path
 from hybridsync.run import Run

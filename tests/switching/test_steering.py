@@ -10,7 +10,7 @@ import pytest
 from hybridsync.chief.known import Judged
 from hybridsync.config import PolicyConfig, RunConfig
 from hybridsync.plan import Phase
-from hybridsync.policies.online import PLANNED, Action, Choice, Dealt, Instead, View, Without
+from hybridsync.policies.actions import PLANNED, Action, Choice, Dealt, Instead, View, Without
 from hybridsync.protocols.base import Path
 from hybridsync.run import Run
 from hybridsync.switching.course import Leg
