@@ -50,9 +50,9 @@ class WorkerRecorder:
         self._applied, self._dropped = UnitSet(), ()
         self._compute_secs = self._wait_secs = self._compile_secs = 0.0
         self._unit_secs: list[float] = []
-        self._open: list[float] = []  # units whose transfer may follow
+        self._open: list[float] = []  # units whose transfer may follow, but not behind the end of their step
         self._transfer_secs = 0.0
-        self._waited = self._counts_transfers = False
+        self._waited = self._stepped = self._counts_transfers = False
         self.stamps: Callable[[], tuple[float, float]] = _no_stamps
         self.at_unit: Callable[[int], None] = _nowhere
 
@@ -60,7 +60,7 @@ class WorkerRecorder:
         """Begin to note for another phase; `counts_transfers` where its pushes wait for no other worker."""
         with self._lock:
             self._unit_secs, self._open, self._transfer_secs = [], [], 0.0
-            self._waited, self._counts_transfers = False, counts_transfers
+            self._waited, self._stepped, self._counts_transfers = False, False, counts_transfers
             self.stamps = _no_stamps
             self._applied, self._dropped = UnitSet(), ()  # the last phase's capture has told of them
             self.epoch, self.completed, self.doing = epoch, 0, ""
@@ -99,7 +99,7 @@ class WorkerRecorder:
         secs = ended - started
         self._wait_secs += secs
         self._waited = True
-        if name == SEND or (self._counts_transfers and name == "push_pull"):
+        if (name == SEND and not self._stepped) or (self._counts_transfers and name == "push_pull"):
             self._transfer_secs += secs
         if self._keep_spans:
             self._spans.append((name, category, started, secs, self.epoch.number, 0))
@@ -108,7 +108,7 @@ class WorkerRecorder:
         """Divide what was sent among the units since the last transfer, and have the next report tell of them."""
         each = self._transfer_secs / max(len(self._open), 1)
         self._unit_secs += [secs + each for secs in self._open]
-        self._open, self._transfer_secs, self._waited = [], 0.0, False
+        self._open, self._transfer_secs, self._waited, self._stepped = [], 0.0, False, False
 
     def probe(self, started: float, ended: float) -> None:
         """Note a unit that was computed for its seconds alone, by a worker that is left out."""
@@ -127,7 +127,7 @@ class WorkerRecorder:
     def step(self, started: float, ended: float, num_units: int) -> None:
         """Note one completed lock-step step."""
         with self._lock:
-            self._close_units()
+            self._stepped = True
             if self._keep_spans:
                 self._spans.append(("step", "sync", started, ended - started, self.epoch.number, num_units))
 
