@@ -50,8 +50,8 @@ class WorkerRecorder:
         self._applied, self._dropped = UnitSet(), ()
         self._compute_secs = self._wait_secs = self._compile_secs = 0.0
         self._unit_secs: list[float] = []
-        self._open: list[float] = []  # units whose transfer may follow, but not behind the end of their step
-        self._transfer_secs = 0.0
+        self._open: list[float] = []  # of the same step before the last unit; what was sent comes to all of them
+        self._last_unit_secs = self._transfer_secs = 0.0
         self._waited = self._stepped = self._counts_transfers = False
         self.stamps: Callable[[], tuple[float, float]] = _no_stamps
         self.at_unit: Callable[[int], None] = _nowhere
@@ -59,7 +59,8 @@ class WorkerRecorder:
     def enter(self, epoch: Epoch, counts_transfers: bool = False) -> None:
         """Begin to note for another phase; `counts_transfers` where its pushes wait for no other worker."""
         with self._lock:
-            self._unit_secs, self._open, self._transfer_secs = [], [], 0.0
+            self._unit_secs, self._open = [], []
+            self._last_unit_secs = self._transfer_secs = 0.0
             self._waited, self._stepped, self._counts_transfers = False, False, counts_transfers
             self.stamps = _no_stamps
             self._applied, self._dropped = UnitSet(), ()  # the last phase's capture has told of them
@@ -81,9 +82,16 @@ class WorkerRecorder:
         secs = ended - started
         self._compute_secs += secs
         if self._keep_unit_secs:
+            last = self._last_unit_secs
             if self._waited or not self._counts_transfers:  # nothing more comes to those before it
-                self._close_units()
-            self._open.append(secs)
+                if self._open:
+                    self._divide()
+                elif last:
+                    self._unit_secs.append(last + self._transfer_secs)
+                self._transfer_secs, self._waited, self._stepped = 0.0, False, False
+            elif last:
+                self._open.append(last)
+            self._last_unit_secs = secs
         if loss is not None:
             self._losses.append(loss)
         if self._keep_spans:
@@ -99,16 +107,16 @@ class WorkerRecorder:
         secs = ended - started
         self._wait_secs += secs
         self._waited = True
-        if (name == SEND and not self._stepped) or (self._counts_transfers and name == "push_pull"):
+        if self._counts_transfers if name == "push_pull" else name == SEND and not self._stepped:
             self._transfer_secs += secs
         if self._keep_spans:
             self._spans.append((name, category, started, secs, self.epoch.number, 0))
 
-    def _close_units(self) -> None:
-        """Divide what was sent among the units since the last transfer, and have the next report tell of them."""
-        each = self._transfer_secs / max(len(self._open), 1)
-        self._unit_secs += [secs + each for secs in self._open]
-        self._open, self._transfer_secs, self._waited, self._stepped = [], 0.0, False, False
+    def _divide(self) -> None:
+        """Divide what was sent among the units of a step, and have the next report tell of them."""
+        units = (*self._open, self._last_unit_secs)
+        self._unit_secs += [secs + self._transfer_secs / len(units) for secs in units]
+        self._open = []
 
     def probe(self, started: float, ended: float) -> None:
         """Note a unit that was computed for its seconds alone, by a worker that is left out."""
