@@ -22,7 +22,7 @@ from hybridsync.plan import Epoch
 from hybridsync.resuming import CHECKPOINTS, Resume, check_init_from, check_record, check_workdir
 from hybridsync.run import Run
 from hybridsync.state import TrainState
-from hybridsync.switching.course import rescaled
+from hybridsync.switching.course import rescaled, resumed
 from hybridsync.telemetry.events import read_events
 from hybridsync.telemetry.lines import read_lines
 from hybridsync.telemetry.metrics import METRICS_FILE
@@ -61,6 +61,7 @@ class Opening:
       rolled_back: units of an earlier life that were lost with it.
       quarantined: damaged checkpoints that were set aside, (step, reason).
       detours: from the plan so far, by units applied at their begin and end.
+      given_up: units applied where lock-step had ended early, which is not what the configuration asks for now.
       store, epochs, lock: of the workdir; None, in memory, None without one.
     """
 
@@ -77,6 +78,7 @@ class Opening:
     rolled_back: int
     quarantined: tuple[tuple[int, str], ...]
     detours: tuple[Range, ...]
+    given_up: tuple[int, ...]
     store: CheckpointStore | None
     epochs: Any
     lock: WorkdirLock | None
@@ -98,6 +100,11 @@ class Opening:
             recorder.progress.note(f"{self.rolled_back:,} units after the last commit were lost and are done again")
         for step, reason in self.quarantined:
             recorder.progress.note(f"checkpoint {step} is damaged and was set aside: {reason}")
+        for end in self.given_up:
+            recorder.progress.note(
+                f"lock-step had ended early at unit {end:,}; with policy.trigger={self.run.config.policy.trigger} and "
+                f"the plan {self.run.config.plan} it goes by its share again"
+            )
 
 
 def start_capture(opening: Opening, holding: Holding) -> Capture:
@@ -204,7 +211,7 @@ def _fresh(run: Run, store: Any, epochs: Any, lock: Any, init_from: Path | None)
         state = _adopt(init_from, state)
     ledger = Ledger(run.config.workload)
     reason = "start" if init_from is None else "init_from"
-    return Opening(run, state, ledger, 0, reason, 0, False, 0.0, 0.0, [], 0, (), (), store, epochs, lock)
+    return Opening(run, state, ledger, 0, reason, 0, False, 0.0, 0.0, [], 0, (), (), (), store, epochs, lock)
 
 
 def _adopt(init_from: Path, state: TrainState) -> TrainState:
@@ -238,6 +245,8 @@ def _resumed(
     before = record["config"]["unit_size"]
     if before != run.config.unit_size:
         ledger, state = _convert(run, before, ledger, state)
+    told = [(start, stop) for start, stop in record.get("detours", ())]
+    kept = resumed(told, record["config"], run.config)
     events, lines = read_events(workdir), read_lines(workdir / METRICS_FILE)
     since = (line["units"] for line in lines if line["epoch"] >= record["epoch"])  # not those of lives before it
     applied_before = max(since, default=0)
@@ -258,7 +267,8 @@ def _resumed(
         switches=read_events(workdir, "switch"),
         rolled_back=lost,
         quarantined=restored.quarantined,
-        detours=rescaled(record.get("detours", ()), lambda units: _units(run, before, units)),
+        detours=rescaled(kept, lambda units: _units(run, before, units)),
+        given_up=tuple(_units(run, before, start) for start, stop in told if (start, stop) not in kept),
         store=store,
         epochs=EpochFile(workdir),
         lock=lock,

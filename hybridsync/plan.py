@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from fractions import Fraction
@@ -190,9 +191,9 @@ class Phase:
     reason: str
     shares: tuple[int, ...] = ()
 
-    @property
+    @functools.cached_property
     def deal(self) -> Deal:
-        """Whose each unit of a lock-step step is."""
+        """Whose each unit of a lock-step step is; computed once, because it is asked for with every report."""
         return Deal(self.shares or (1,) * len(self.members))
 
     @property

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 
+from hybridsync import protocols
 from hybridsync.errors import InvalidMessage, SchemaMismatch, UnknownRole
-from hybridsync.messages import GroupRequest, Hello, LeaseRequest, PhaseRequest, Report
+from hybridsync.messages import GroupRequest, Hello, LeaseRequest, PhaseRequest, Report, Standing
 from hybridsync.plan import Phase
 from hybridsync.protocols.base import Path
 from hybridsync.versions import check_version
@@ -41,6 +42,7 @@ def check_hello(hello: Hello, num_workers: int, num_servers: int, schema: str) -
       UnknownRole: the run has no place for it.
       VersionMismatch: its package is of another minor series.
       SchemaMismatch: it was built for another training state.
+      PlanError, InvalidMessage: it stands in a phase that no run like this one has (see `check_standing`).
     """
     check_role(hello.role, hello.id, num_workers, num_servers)
     check_version(f"{hello.role} {hello.id}", hello.version)
@@ -48,6 +50,37 @@ def check_hello(hello: Hello, num_workers: int, num_servers: int, schema: str) -
         raise SchemaMismatch(
             f"{hello.role} {hello.id} was built for the state schema {hello.schema}, the chief for {schema}; start "
             "every role with the same configuration and version"
+        )
+    if hello.standing is not None:
+        check_standing(f"{hello.role} {hello.id}", hello.standing, num_workers)
+
+
+def check_standing(who: str, standing: Standing, num_workers: int) -> None:
+    """Refuse a place in a run that this run does not have: a restarted chief goes on from what it is told here.
+
+    Raises:
+      PlanError: the phase's protocol is unknown.
+      InvalidMessage: its members are not workers of the run, each once, its shares do not fit them, or more units are
+        done than were leased.
+    """
+    phase = standing.phase
+    protocols.parse(phase.spec)
+    members, shares = list(phase.members), list(phase.shares)
+    if not members or len(set(members)) < len(members) or not 0 <= min(members) <= max(members) < num_workers:
+        raise InvalidMessage(
+            f"{who} stands in epoch {phase.epoch} with the members {members}, but this run's workers are 0 to "
+            f"{num_workers - 1}, each once; it serves another run: stop it"
+        )
+    if shares and (len(shares) != len(members) or min(shares) < 0 or not sum(shares)):
+        raise InvalidMessage(
+            f"{who} stands in epoch {phase.epoch} with the shares {shares} for the members {members}; give each of "
+            "them its units of a step, 0 or more and not all 0, or no shares at all"
+        )
+    leased = sum(stop - start for start, stop in standing.stream)
+    if not 0 <= standing.completed <= leased:
+        raise InvalidMessage(
+            f"{who} says that {standing.completed} of {leased} units received in epoch {phase.epoch} are done; count "
+            "both from 0"
         )
 
 

@@ -29,7 +29,9 @@ class WorkerRecorder:
     """Collects one worker's spans, losses and times.
 
     What a unit takes the worker itself is its computation, and its transfer where that waits for nobody: in a push that
-    is held, as in a step, everybody waits for the slowest. Of a step that is what it sends, before it waits.
+    is held, as in a step, everybody waits for the slowest. Of a step that is what it sends, before it waits. A step is
+    sent once, however many units this worker has in it: they have equal parts of that, so that none of them stands out
+    from a window of the detector. What is sent of a step without units is no unit's.
 
     Lists are appended to by the training thread and swapped by the heartbeat's; the lock guards the swap, the sums
     and the phase, so that a report never carries one phase's position under another's epoch.
@@ -48,16 +50,18 @@ class WorkerRecorder:
         self._applied, self._dropped = UnitSet(), ()
         self._compute_secs = self._wait_secs = self._compile_secs = 0.0
         self._unit_secs: list[float] = []
-        self._last_unit_secs = 0.0
-        self._counts_transfers = False
+        self._open: list[float] = []  # of the same step before the last unit; what was sent comes to all of them
+        self._last_unit_secs = self._transfer_secs = 0.0
+        self._waited = self._stepped = self._counts_transfers = False
         self.stamps: Callable[[], tuple[float, float]] = _no_stamps
         self.at_unit: Callable[[int], None] = _nowhere
 
     def enter(self, epoch: Epoch, counts_transfers: bool = False) -> None:
         """Begin to note for another phase; `counts_transfers` where its pushes wait for no other worker."""
         with self._lock:
-            self._unit_secs, self._last_unit_secs = [], 0.0
-            self._counts_transfers = counts_transfers
+            self._unit_secs, self._open = [], []
+            self._last_unit_secs = self._transfer_secs = 0.0
+            self._waited, self._stepped, self._counts_transfers = False, False, counts_transfers
             self.stamps = _no_stamps
             self._applied, self._dropped = UnitSet(), ()  # the last phase's capture has told of them
             self.epoch, self.completed, self.doing = epoch, 0, ""
@@ -78,8 +82,15 @@ class WorkerRecorder:
         secs = ended - started
         self._compute_secs += secs
         if self._keep_unit_secs:
-            if self._last_unit_secs:  # with its transfer: nothing more comes to it
-                self._unit_secs.append(self._last_unit_secs)
+            last = self._last_unit_secs
+            if self._waited or not self._counts_transfers:  # nothing more comes to those before it
+                if self._open:
+                    self._divide()
+                elif last:
+                    self._unit_secs.append(last + self._transfer_secs)
+                self._transfer_secs, self._waited, self._stepped = 0.0, False, False
+            elif last:
+                self._open.append(last)
             self._last_unit_secs = secs
         if loss is not None:
             self._losses.append(loss)
@@ -95,10 +106,17 @@ class WorkerRecorder:
         """Do as `wait`, for a caller beside whom nobody is."""
         secs = ended - started
         self._wait_secs += secs
-        if name == SEND or (self._counts_transfers and name == "push_pull"):
-            self._last_unit_secs += secs
+        self._waited = True
+        if self._counts_transfers if name == "push_pull" else name == SEND and not self._stepped:
+            self._transfer_secs += secs
         if self._keep_spans:
             self._spans.append((name, category, started, secs, self.epoch.number, 0))
+
+    def _divide(self) -> None:
+        """Divide what was sent among the units of a step, and have the next report tell of them."""
+        units = (*self._open, self._last_unit_secs)
+        self._unit_secs += [secs + self._transfer_secs / len(units) for secs in units]
+        self._open = []
 
     def probe(self, started: float, ended: float) -> None:
         """Note a unit that was computed for its seconds alone, by a worker that is left out."""
@@ -117,6 +135,7 @@ class WorkerRecorder:
     def step(self, started: float, ended: float, num_units: int) -> None:
         """Note one completed lock-step step."""
         with self._lock:
+            self._stepped = True
             if self._keep_spans:
                 self._spans.append(("step", "sync", started, ended - started, self.epoch.number, num_units))
 

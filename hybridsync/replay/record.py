@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from hybridsync import applylog, protocols
 from hybridsync.applylog import APPLY_LOG, Entry, Left
@@ -56,7 +57,7 @@ class LoggedPhase:
         """Whether it was lock-step, served or in groups."""
         return self.protocol.path
 
-    @property
+    @functools.cached_property
     def deal(self) -> Deal:
         """Whose each unit of a lock-step step was."""
         return Deal(self.shares or (1,) * len(self.members))
@@ -208,6 +209,26 @@ def _read_entries(path: Path) -> tuple[tuple[Entry, ...], dict[int, Left]]:
     return tuple(entries), ends
 
 
+def _check_mesh(workdir: Path, event: dict[str, Any]) -> None:
+    """Check the members and shares that an event says a phase had, before a mesh is made of them."""
+    members, shares = event.get("members"), event.get("shares", [])
+    if not _are_counts(members) or not members or len(set(members)) < len(members):
+        raise WorkdirError(
+            f"the events of {workdir} are damaged: epoch {event['epoch']} was entered with the members {members}, "
+            "which are no worker ids, each once; restore events.jsonl"
+        )
+    if not _are_counts(shares) or (shares and (len(shares) != len(members) or not sum(shares))):
+        raise WorkdirError(
+            f"the events of {workdir} are damaged: epoch {event['epoch']} was entered with the shares {shares} for the "
+            f"members {members}, which are not the units of a step of each; restore events.jsonl"
+        )
+
+
+def _are_counts(values: Any) -> TypeGuard[list[int]]:
+    """Return whether a value is a list of integers of 0 or more."""
+    return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
+
+
 def _phases(workdir: Path, entries: tuple[Entry, ...], ends: dict[int, Left]) -> tuple[LoggedPhase, ...]:
     """Divide the entries into their phases."""
     entered: dict[int, tuple[dict[str, Any], str]] = {}
@@ -216,6 +237,7 @@ def _phases(workdir: Path, entries: tuple[Entry, ...], ends: dict[int, Left]) ->
         if event["kind"] == "run_started":
             runtime = event["runtime"]
         elif event["kind"] == "phase_entered":
+            _check_mesh(workdir, event)
             entered[event["epoch"]] = event, runtime
     by_epoch: dict[int, list[Entry]] = {}
     for entry in entries:

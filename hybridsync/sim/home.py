@@ -14,11 +14,11 @@ from hybridsync.errors import CheckpointError, HybridSyncError, StaleEpoch
 from hybridsync.messages import Capture, Held, RoleEvent
 from hybridsync.opening import MemoryEpochs
 from hybridsync.plan import Epoch
+from hybridsync.ports import Epochs
 from hybridsync.sim.process import Process
 from hybridsync.sim.server import Server
 from hybridsync.sim.worker import Worker
 from hybridsync.switching.commits import Commit
-from hybridsync.switching.manager import Epochs
 from hybridsync.switching.reporter import Reporter
 
 if TYPE_CHECKING:

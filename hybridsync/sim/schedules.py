@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from random import Random
 
-from hybridsync.policies.online import PLANNED, Action, Choice, Dealt, Instead, View, Without
+from hybridsync.policies.actions import PLANNED, Action, Choice, Dealt, Instead, View, Without
 from hybridsync.sim.cluster import Chaos, Cluster, Costs, Death, Device, Join, Link, Partition, Pause, Role, Scenario
 
 PLANS = (
@@ -43,6 +43,7 @@ class Restless:
     seed: int
     every: int = 6
     name: str = "restless"
+    keeps_protocol: bool = False
 
     def decide(self, view: View) -> Choice:
         random = Random(f"{self.seed} {view.units_left // self.every}")

@@ -45,6 +45,7 @@ from hybridsync.sim.process import Process
 from hybridsync.sim.stepping import LocalEngine
 from hybridsync.sim.sync import SyncEngine
 from hybridsync.sim.worker import Engine, ServerEngine, Worker
+from hybridsync.switching.course import resumed
 from hybridsync.switching.manager import Manager
 from hybridsync.switching.recovery import Start
 from hybridsync.telemetry.recorder import Recorder
@@ -199,7 +200,8 @@ class World:
         """Start a chief from what the workdir holds, as its process does."""
         run, config, workdir, size = self.run_, self.run_.config, self.workdir, self.arithmetic.sizes.state
         committed = bool(workdir.commits)
-        detours = tuple(map(tuple, workdir.commits[-1].run["detours"])) if committed else ()
+        saved = workdir.commits[-1].run if committed else {}
+        detours = resumed(saved["detours"], saved["config"], config) if committed else ()
         ledger, held, state = workdir.open(config.workload, self.arithmetic.start(), alive=restarted)
         held = replace(held, fingerprint=self.arithmetic.fingerprint(state))
         capture = Capture(1, held, ledger.applied().ranges(), ledger.dropped().ranges(), size, 0.0, 0.0)

@@ -20,14 +20,18 @@ A lock-step stage may also end before its share is done, for good: then the asyn
     (Leg(spec='asp', end_units=1000, stage=1, detour=False), ((250, 250),))
 
 A checkpoint keeps the detours so far, and such an end as a detour of no units; where the run stands follows from them
-and the units applied.
+and the units applied. A resume may ask for something else (`resumed`): a detour has been made and stays, an early end
+is only what was decided under the trigger and the plan of then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+from hybridsync.config.values import RunConfig
+from hybridsync.plan import Plan
 from hybridsync.units import Range
 
 DETOUR = "asp"
@@ -155,6 +159,40 @@ class Course:
 
     def _low(self, stage: int) -> int:
         return self.stretches[stage - 1].end_units if stage else 0
+
+
+def resumed(told: Iterable[Sequence[int]], saved: Mapping[str, Any], config: RunConfig) -> tuple[Range, ...]:
+    """Return what a run goes on with, perhaps under another configuration, of what a checkpoint has kept.
+
+    An early end stays while `policy.trigger` is on and the plan is the same up to the stage that ended, that one
+    included: what comes behind it may be another protocol. Else the configuration says anew how long lock-step lasts,
+    and the end is left out: the plan counts as it is now, by the units applied, so that lock-step comes back where its
+    share is not reached. With the trigger on and another share, the knee is looked for again.
+
+    Args:
+      told: as `Course.told` says it.
+      saved: configuration of the run that kept it, as JSON.
+      config: that it goes on with.
+
+    >>> from hybridsync.config.values import PolicyConfig
+    >>> before = {"plan": "bsp:60%,asp", "workload": 2000}
+    >>> knee = RunConfig(workload=2000, plan="bsp:60%,ssp", policy=PolicyConfig(trigger="knee"))
+    >>> resumed([[100, 140], [700, 700]], before, knee)
+    ((100, 140), (700, 700))
+    >>> resumed([[100, 140], [700, 700]], before, RunConfig(workload=2000, plan="bsp:60%,asp"))
+    ((100, 140),)
+    """
+    before, now = (_ends(Plan.parse(plan), saved["workload"]) for plan in (saved["plan"], config.plan))
+
+    def stays(start: int, stop: int) -> bool:
+        stage = sum(end <= start for _, end in before)
+        return start < stop or (config.policy.trigger != "off" and before[: stage + 1] == now[: stage + 1])
+
+    return tuple((start, stop) for start, stop in told if stays(start, stop))
+
+
+def _ends(plan: Plan, workload: int) -> list[tuple[str, int]]:
+    return [(stage.spec, end) for stage, end in zip(plan.stages, plan.ends(workload), strict=True)]
 
 
 def rescaled(told: Iterable[Sequence[int]], rescale: Callable[[int], int]) -> tuple[Range, ...]:

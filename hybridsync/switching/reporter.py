@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import jax.numpy as jnp
@@ -19,71 +18,14 @@ from hybridsync.plan import Phase
 from hybridsync.policies.stragglers import Decision
 from hybridsync.run import Run
 from hybridsync.switching.commits import Commit
-from hybridsync.telemetry.events import FIELDS, read_events
+from hybridsync.switching.switches import StageTimes, Switches
+from hybridsync.telemetry.events import read_events
 from hybridsync.telemetry.metrics import Metrics, Staleness
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.roster import Roster
 from hybridsync.telemetry.summary import Summary, Units, write_summary
 
 Hook = Callable[[Metrics], None]
-
-SWITCHED = ("planned", "policy")
-"""Why a phase is entered by a switch: the others follow a loss, a join or a start."""
-
-
-@dataclass
-class PendingSwitch:
-    """A switch whose stall and commit are not both known yet; a change of members alone is not committed."""
-
-    fields: dict[str, Any]
-    last_applied: float
-    unit_secs: float
-    commits: bool = True
-    commit_secs: float | None = None
-    stall_secs: float | None = None
-
-
-@dataclass
-class StageTimes:
-    """Seconds of each stage of the switch under way."""
-
-    secs: dict[str, float] = field(default_factory=dict)
-
-
-def commits_switch(before: str, after: str, reason: str) -> bool:
-    """Return whether a switch is committed: one of members or shares alone, by a policy, is not."""
-    return before != after or reason == "planned"
-
-
-def lost_switches(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the fields of the switches that a chief made since the run was started and did not live to write.
-
-    What nobody knows any more is None: the seconds of the stages and the stall were in the chief's memory.
-
-    Args:
-      events: the run's events, in order.
-    """
-    started = max((index for index, event in enumerate(events) if event["kind"] == "run_started"), default=0)
-    told = {(event["to"], event["units"], event["fingerprint"]) for event in events if event["kind"] == "switch"}
-    commits = [event for event in events[started:] if event["kind"] == "checkpoint"]
-    entered = [event for event in events[started:] if event["kind"] == "phase_entered"]
-    return [
-        {
-            **dict.fromkeys(FIELDS["switch"]),
-            "epoch": after["epoch"],
-            "from": before["protocol"],
-            "to": after["protocol"],
-            "reason": after["reason"],
-            "units": after["units"],
-            "fingerprint": after["fingerprint"],
-            # where the switch's own commit failed, the next one covers it, as for `Reporter.committed`
-            "commit_secs": next((commit["secs"] for commit in commits if commit["units"] >= after["units"]), None)
-            if commits_switch(before["protocol"], after["protocol"], after["reason"])
-            else None,
-        }
-        for before, after in itertools.pairwise(entered)
-        if after["reason"] in SWITCHED and (after["protocol"], after["units"], after["fingerprint"]) not in told
-    ]
 
 
 class Reporter:
@@ -115,13 +57,12 @@ class Reporter:
         self._run, self._chief, self._recorder, self._clock = run, chief, recorder, clock
         self._seconds, self._hooks = seconds, hooks
         self._told_until, self._under_way = told_until, False
-        self._switches = switches
+        self._switches = Switches(self.event, switches)
         self._next_log = clock.monotonic() + run.config.telemetry.log_secs
         self._last = (clock.monotonic(), chief.num_applied)
         self._loss: tuple[float, int] = (0.0, 0)
         self._news: tuple[float, int] = (0.0, 0)
         self._interval, self._whole = Staleness(), Staleness()
-        self._pending: list[PendingSwitch] = []
         self._compile_secs = 0.0
         self._compute_secs: Counter[int] = Counter()
         self._wait_secs: Counter[int] = Counter()
@@ -135,13 +76,13 @@ class Reporter:
     # --- what the manager tells ---
 
     def event(self, kind: str, **fields: Any) -> dict[str, Any]:
-        """Write one event of the current epoch."""
+        """Write one event, of the current epoch if `fields` name none."""
         epoch = self._phase.epoch.number if self._phase else 0
         if kind == "straggler_flagged":
             self._stragglers.add(fields["worker"])
         elif kind in ("straggler_cleared", "worker_left"):
             self._stragglers.discard(fields.get("worker", -1))
-        return self._recorder.events.write(kind, epoch=epoch, **fields)
+        return self._recorder.events.write(kind, **{"epoch": epoch, **fields})
 
     def note(self, text: str) -> None:
         """Show one line that stays."""
@@ -181,8 +122,7 @@ class Reporter:
             units = sum(stop - start for start, stop in phase.applied)
             self.entered(phase, units, "the chief was lost while it began")
         self._phase = phase
-        for switch in lost_switches(read_events(workdir)):
-            self._switches.append(self._recorder.events.write("switch", **switch))
+        self._switches.write_lost(read_events(workdir))
 
     @property
     def present(self) -> dict[tuple[str, int], int]:
@@ -206,7 +146,7 @@ class Reporter:
 
     def ended(self, capture: Capture) -> None:
         """Write that the current phase is over; its capture knows the first update even of the shortest phase."""
-        self._finish_switch(capture.first_applied)
+        self._settle_switches(capture.first_applied)
         self._compile_secs = 0.0
         self._over = True
         self.event("phase_ended", units=capture.held.units, fingerprint=capture.held.fingerprint)
@@ -224,24 +164,14 @@ class Reporter:
         self, before: Phase, after: Phase, capture: Capture, times: StageTimes, unit_secs: float, commits: bool = True
     ) -> None:
         """Note a switch; its event follows when the stall is known, and the commit where it has one."""
-        fields = {
-            "from": before.spec,
-            "to": after.spec,
-            "reason": after.reason,
-            "units": capture.held.units,
-            "fingerprint": capture.held.fingerprint,
-            **{f"{stage}_secs": times.secs[stage] for stage in ("drain", "capture", "reserve", "enter")},
-        }
-        self._pending.append(PendingSwitch(fields, capture.last_applied, unit_secs, commits))
+        self._switches.begin(before, after, capture, times, unit_secs, commits)
 
     def committed(self, commit: Commit) -> None:
         """Write that a state is durable."""
         if commit.bytes:
             self.event("checkpoint", units=commit.units, bytes=commit.bytes, secs=commit.secs)
-        for pending in self._pending:  # more than one where a switch's own commit failed: the next one covers it
-            if pending.commits and pending.commit_secs is None:
-                pending.commit_secs = commit.secs
-        self._finish_switch()
+        self._switches.committed(commit.secs)
+        self._settle_switches()
 
     def decided(self, **numbers: Any) -> None:
         """Write what the online policy has decided, and show it."""
@@ -253,8 +183,7 @@ class Reporter:
 
     def stalls(self, *, same_protocol: bool) -> tuple[float, ...]:
         """Return for how long each switch has kept the run from training: those of members alone, or of protocols."""
-        told = (each["stall_secs"] for each in self._switches if (each["from"] == each["to"]) == same_protocol)
-        return tuple(secs for secs in told if secs is not None)
+        return self._switches.stalls(same_protocol=same_protocol)
 
     def not_durable(self, units: int, why: str) -> None:
         """Say that the state at `units` could not be saved, and that training goes on."""
@@ -339,7 +268,7 @@ class Reporter:
         self._compile_secs += intake.compile_secs
         self._compute_secs.update(intake.compute_secs)
         self._wait_secs.update(intake.wait_secs)
-        self._finish_switch()
+        self._settle_switches()
         now = self._clock.monotonic()
         units = self._chief.num_applied
         due = any(units >= at for at in self._due)
@@ -378,30 +307,16 @@ class Reporter:
                 self._due[index] = (units // every + 1) * every
                 hook(metrics)
 
-    def _finish_switch(self, first: float = 0.0) -> None:
-        """Write a switch event once both its stall (by the phase's `first` update) and its commit are known."""
-        if not self._pending:
-            return
-        first = first or self._chief.stamps()[0]
-        for pending in list(self._pending):
-            if pending.stall_secs is None and first:
-                stall = first - pending.last_applied - pending.unit_secs if pending.last_applied else 0.0
-                pending.stall_secs = max(0.0, stall)
-            if pending.stall_secs is not None and (pending.commit_secs is not None or not pending.commits):
-                known = {
-                    "compile_secs": self._compile_secs,
-                    "commit_secs": pending.commit_secs,
-                    "stall_secs": pending.stall_secs,
-                }
-                self._switches.append(self.event("switch", **pending.fields, **known))
-                self._pending.remove(pending)
+    def _settle_switches(self, first_applied: float = 0.0) -> None:
+        if self._switches.pending:
+            self._switches.settle(first_applied or self._chief.stamps()[0], self._compile_secs)
 
     # --- the end ---
 
     @property
     def switch_pending(self) -> bool:
         """Whether the last switch still waits for its stall or its commit."""
-        return bool(self._pending)
+        return self._switches.pending
 
     def seconds(self) -> float:
         """Seconds from the first unit leased, earlier lives included, and a chief's absence from a phase under way."""
@@ -426,7 +341,7 @@ class Reporter:
             examples=counts.applied * self._run.config.unit_size,
             seconds=self.seconds(),
             plan=str(self._run.plan),
-            switches=self._switches,
+            switches=self._switches.told,
             final=self._final,
             staleness=self._whole.summary(),
             error=error,
@@ -435,7 +350,7 @@ class Reporter:
         self._recorder.progress.close()
         self.note(
             f"{how}: {counts.applied:,} of {counts.workload:,} units in {summary.seconds:.1f} s, "
-            f"{len(self._switches)} switch(es)"
+            f"{len(self._switches.told)} switch(es)"
             + (f"; everything is in {self._run.workdir}" if self._run.workdir is not None else "")
         )
         if self._run.workdir is not None:

@@ -6,7 +6,8 @@ committed.
 A decision changes the course where the next phase is entered, and only if the stage is not done by then.
 
 A restarted chief knows the detours from the last commit and from the phase that its roles are in; its detector, and so
-its policy, begin anew. A resumed run begins with its plan's stage and everybody.
+its policy, begin anew. A resumed run begins with its plan's stage and everybody; an early end that was decided before
+is handed in only while the configuration still asks for it (`course.resumed`).
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from typing import Any
 from hybridsync.chief.board import Board
 from hybridsync.clock import Clock
 from hybridsync.plan import Phase
+from hybridsync.policies.actions import PLANNED, Action, Choice, Dealt, Episodes, Instead, View, Without
 from hybridsync.policies.configuration import is_asynchronous
 from hybridsync.policies.knee import WINDOWS, Knee
-from hybridsync.policies.online import PLANNED, Action, Choice, Dealt, Episodes, Instead, Policy, View, Without
+from hybridsync.policies.online import Policy
 from hybridsync.policies.shares import of_members
 from hybridsync.protocols.base import Path
 from hybridsync.run import Run
@@ -212,7 +214,7 @@ class Steering:
             rates=judged.rates,
             holds=holds,
             detour=self.course.detour_of(self.course.stage(applied)),
-            switch_secs=self._reporter.stalls(same_protocol=self._policy.name in ("elastic", "rebalance")),
+            switch_secs=self._reporter.stalls(same_protocol=self._policy.keeps_protocol),
             episodes=self._episodes.lengths,
         )
         choice = self._policy.decide(view)

@@ -18,7 +18,17 @@ import numpy as np
 from grpc import StatusCode
 
 from hybridsync import __version__
-from hybridsync.messages import GroupRequest, Hello, LeaseRequest, PhaseRequest, Push, Report, RoleEvent, Update
+from hybridsync.messages import (
+    GroupRequest,
+    Hello,
+    LeaseRequest,
+    PhaseRequest,
+    Push,
+    Report,
+    RoleEvent,
+    Standing,
+    Update,
+)
 from hybridsync.plan import NO_EPOCH, Epoch
 from hybridsync.rpc import hybridsync_pb2 as pb
 from hybridsync.rpc.channels import MESSAGE_BYTES
@@ -57,6 +67,16 @@ def push(*units: int, **fields: Any) -> Push:
 def hello(**fields: Any) -> pb.Hello:
     schema = tally_programs().state_layout.schema_hash
     return encode(dataclasses.replace(Hello("worker", 0, 7, "host", "127.0.0.1:1", schema, __version__), **fields))
+
+
+def standing(completed: int = 0, **fields: Any) -> Callable[[Job], Any]:
+    """Register worker 0 again, as one that stands in the job's phase but for `fields` of it, with 4 units leased."""
+
+    def send(job: Job) -> Any:
+        where = Standing(dataclasses.replace(job.phase, **fields), True, ((0, 4),), completed)
+        return job.unary("Chief", "Register", hello(standing=where))
+
+    return send
 
 
 def report(**fields: Any) -> pb.Report:
@@ -317,6 +337,24 @@ CHIEF = [
         "there is no role 'gopher': a chief takes in 'worker' and 'server'; name one"),
     Wire("an empty registration", lambda job: job.unary("Chief", "Register", b""), DENIED, "UnknownRole",
         "there is no role '': a chief takes in 'worker' and 'server'; name one"),
+    Wire("a standing with shares of other members", standing(spec="bsp", shares=(2, 1, 1)), INVALID, "InvalidMessage",
+        r"worker 0 stands in epoch 5 with the shares \[2, 1, 1\] for the members \[0, 1, 2, 3\]; give each of them its "
+        "units of a step, 0 or more and not all 0, or no shares at all"),
+    Wire("a standing with a share below 0", standing(spec="bsp", shares=(2, 1, 1, -1)), INVALID, "InvalidMessage",
+        r"worker 0 stands in epoch 5 with the shares \[2, 1, 1, -1\] for the members .*"),
+    Wire("a standing in which nobody has a share", standing(spec="bsp", shares=(0, 0, 0, 0)), INVALID,
+        "InvalidMessage", r"worker 0 stands in epoch 5 with the shares \[0, 0, 0, 0\] for the members .*"),
+    Wire("a standing without members", standing(members=()), INVALID, "InvalidMessage",
+        r"worker 0 stands in epoch 5 with the members \[\], but this run's workers are 0 to 3, each once; it serves "
+        "another run: stop it"),
+    Wire("a standing with a member twice", standing(members=(0, 1, 1)), INVALID, "InvalidMessage",
+        r"worker 0 stands in epoch 5 with the members \[0, 1, 1\], but this run's workers are 0 to 3, each once; .*"),
+    Wire("a standing with a member outside the run", standing(members=(0, 4)), INVALID, "InvalidMessage",
+        r"worker 0 stands in epoch 5 with the members \[0, 4\], but this run's workers are 0 to 3, each once; .*"),
+    Wire("a standing in a protocol that is none", standing(spec="gossip"), INVALID, "PlanError",
+        r"unknown protocol 'gossip'; did you mean 'ssp'\? known: adpsgd, .*"),
+    Wire("a standing with more units done than leased", standing(5), INVALID, "InvalidMessage",
+        "worker 0 says that 5 of 4 units received in epoch 5 are done; count both from 0"),
     Wire("a text that is not UTF-8", lambda job: job.unary("Chief", "Register", b"\x0a\x02\xff\xfe"), INVALID,
         "SchemaMismatch", r"4 bytes are not a Hello message \(.*\); are both roles of one version\?"),
     Wire("a lease in an old epoch", lambda job: job.unary("Chief", "Lease", lease(epoch=Epoch(4, 1))), STALE,

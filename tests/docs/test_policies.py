@@ -8,7 +8,8 @@ from typing import get_args
 
 from hybridsync.config import PolicyConfig
 from hybridsync.paths.measuring import BURST, DUTY
-from hybridsync.policies.online import ALIKE, EPISODE_SECS, MARGIN, RETURN_UNITS, SMALLER, SWITCH_SECS, WORTH
+from hybridsync.policies.actions import EPISODE_SECS, SWITCH_SECS
+from hybridsync.policies.online import ALIKE, MARGIN, RETURN_UNITS, SMALLER, WORTH
 from hybridsync.policies.shares import AS_GOOD, MOST, shares
 from hybridsync.policies.stragglers import RobustRule
 from hybridsync.telemetry.events import FIELDS

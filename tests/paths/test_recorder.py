@@ -96,3 +96,25 @@ def test_what_a_slow_link_takes_in_a_step_is_its_workers_own_whoever_waits_for_w
     report = recorder.drain()
     assert report.unit_secs == (0.75, 0.75)
     assert [span.name for span in report.spans[:3]] == ["compute", "send", "average"]
+
+
+def test_what_is_sent_of_a_step_is_divided_among_the_units_that_its_worker_has_in_it():
+    recorder = WorkerRecorder(0, ManualClock(), keep_spans=False, keep_unit_secs=True)
+    recorder.enter(Epoch(1, 0), counts_transfers=True)
+    told: list[float] = []
+    for num_units in (4, 1, 0, 2, 1):
+        for secs in (0.5, 0.25, 0.5, 0.25)[:num_units]:
+            recorder.compute("sync", 0.0, secs, None)
+            told += recorder.drain().unit_secs  # a heartbeat may come between two units of a step
+        recorder.wait(SEND, "sync", 0.0, 1.0)
+        recorder.wait("average", "sync", 1.0, 9.0)
+        recorder.step(0.0, 9.0, num_units)
+    assert told == [0.75, 0.5, 0.75, 0.5, 1.5, 1.0, 0.75], "what was sent of the step without units is in none"
+
+
+def test_a_worker_that_pushes_rarely_and_is_held_is_judged_by_each_unit_at_once():
+    recorder = WorkerRecorder(0, ManualClock(), keep_spans=False, keep_unit_secs=True)
+    recorder.enter(Epoch(1, 0), counts_transfers=False)
+    for _ in range(50):
+        recorder.compute("server", 0.0, 0.5, None)
+    assert recorder.drain().unit_secs == (0.5,) * 49

@@ -11,21 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybridsync.config.values import PolicyConfig
-from hybridsync.policies.online import (
-    EPISODE_SECS,
-    PLANNED,
-    POLICIES,
-    RETURN_UNITS,
-    SWITCH_SECS,
-    Baseline,
-    Elastic,
-    Episodes,
-    Greedy,
-    Instead,
-    View,
-    Without,
-    policy_of,
-)
+from hybridsync.policies.actions import EPISODE_SECS, PLANNED, SWITCH_SECS, Instead, View, Without
+from hybridsync.policies.online import POLICIES, RETURN_UNITS, Baseline, Elastic, Greedy, policy_of
 
 LIVE = tuple(range(8))
 
@@ -180,13 +167,6 @@ def test_somebody_always_trains_and_nobody_is_left_out_who_is_not_slow(slow, liv
 
 
 # --- episodes ---
-
-
-def test_an_episode_lasts_from_the_first_flag_to_the_last_clearing():
-    episodes = Episodes()
-    for now, flagged in ((0.0, ()), (1.0, (3,)), (2.0, (3, 4)), (4.0, (4,)), (7.0, ()), (8.0, ()), (9.0, (4,))):
-        episodes.note(flagged, now)
-    assert episodes.lengths == (6.0,) and episodes.slow == {4: 9.0}
 
 
 def test_every_policy_that_a_configuration_may_name_is_there():

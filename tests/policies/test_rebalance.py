@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybridsync.config import PolicyConfig
-from hybridsync.policies.online import PLANNED, Dealt, Rebalance, View, policy_of
+from hybridsync.policies.actions import PLANNED, Dealt, View
+from hybridsync.policies.online import Rebalance, policy_of
 from hybridsync.policies.shares import units_per_sec
 
 

@@ -115,3 +115,45 @@ def test_a_later_stage_of_lock_step_keeps_its_share() -> None:
     entered = phases(story(run_of("bsp:40%,asp:20%,bsp:20%,asp", workload=4000, trigger="knee")))
     assert [protocol for protocol, _, _ in entered] == ["bsp", "asp", "bsp", "asp"]
     assert entered[1][1] == "policy" and entered[2:] == [("bsp", "planned", 2400), ("asp", "planned", 3200)]
+
+
+def resumed(plan: str, **policy: Any) -> tuple[int, list[tuple[str, int]]]:
+    """Stop a run behind its early end, at less than its lock-step share, and resume it with another configuration.
+
+    Returns:
+      Where it went on, and the protocols that it entered from there on, with the units applied then.
+    """
+    workdir, checks = Workdir(), Checks()
+    before = run_of("bsp:60%,asp", trigger="knee")
+    lives = (before, dataclasses.replace(SCENARIO, preempt_secs=5.75)), (run_of(plan, **policy), SCENARIO)
+    for run, scenario in lives:
+        known = set(checks.phases)
+        checks.begin_life()
+        loop = Loop()
+        options = {"watch": checks, "workdir": workdir, "logs_updates": True}
+        World(run, scenario, Counting(SIZES), Recorder.null(VirtualClock(loop)), loop, **options).run()
+    checks.check_end(2000, frozenset(), 2)
+    entered = [phase for epoch, phase in checks.phases.items() if epoch not in known]
+    assert any(phase.spec == "asp" for epoch, phase in checks.phases.items() if epoch in known), "it had left lock-step"
+    at = [(phase.spec, sum(stop - start for start, stop in phase.applied)) for phase in entered]
+    return at[0][1], at
+
+
+@pytest.mark.usefixtures("losses")
+@pytest.mark.parametrize("plan", ["bsp:60%,asp", "bsp:60%,ssp"])
+def test_a_resume_stays_out_of_lock_step_where_nothing_else_is_asked_of_it(plan: str) -> None:
+    begin, entered = resumed(plan, trigger="knee")
+    assert entered == [(plan.rpartition(",")[2], begin)]
+
+
+@pytest.mark.usefixtures("losses")
+@pytest.mark.parametrize(("plan", "end"), [("bsp:60%,asp", 1200), ("bsp:70%,asp", 1400)])
+def test_a_resume_without_the_trigger_goes_by_the_plans_share_again(plan: str, end: int) -> None:
+    begin, entered = resumed(plan, trigger="off")
+    assert begin < 1200 and entered == [("bsp", begin), ("asp", end)]
+
+
+@pytest.mark.usefixtures("losses")
+def test_a_resume_with_another_share_of_lock_step_looks_for_the_knee_again() -> None:
+    begin, entered = resumed("bsp:70%,asp", trigger="knee")
+    assert entered[0] == ("bsp", begin) and entered[1][0] == "asp" and begin < entered[1][1] <= 1400

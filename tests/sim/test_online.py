@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hybridsync.config import PolicyConfig
-from hybridsync.policies.online import PLANNED, Action, Choice, Instead, View, Without
+from hybridsync.policies.actions import PLANNED, Action, Choice, Instead, View, Without
 from hybridsync.sim.arithmetic import Counting
 from hybridsync.sim.checks import SIZES, Checks
 from hybridsync.sim.cluster import Cluster, Death, Device, Pause, Scenario, Slow
@@ -144,6 +144,7 @@ class Scripted:
 
     script: tuple[tuple[int, Action], ...]
     name: str = "scripted"
+    keeps_protocol: bool = False
 
     def decide(self, view: View) -> Choice:
         return Choice(next((action for left, action in self.script if view.units_left > left), PLANNED), "as written")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybridsync.switching.course import DETOUR, Course, Leg, Stretch, rescaled
+from hybridsync.config import PolicyConfig, RunConfig
+from hybridsync.switching.course import DETOUR, Course, Leg, Stretch, rescaled, resumed
 
 BSP, ASP = Stretch("bsp", 400, lock_step=True), Stretch("asp", 1000, asynchronous=True)
 PLAN = Course((BSP, ASP))
@@ -99,3 +102,31 @@ def test_a_lock_step_stage_that_ended_early_does_not_come_back():
 def test_a_lock_step_stage_that_nothing_asynchronous_follows_does_not_end_early():
     last = Course((Stretch("bsp", 400, lock_step=True),))
     assert last.over(100) == last
+
+
+BEFORE = {"plan": "bsp:40%,asp", "workload": 1000}
+TOLD = ((100, 150), (300, 300))
+
+
+@pytest.mark.parametrize(
+    ("plan", "trigger", "stays"),
+    [
+        ("bsp:40%,asp", "knee", True),
+        ("bsp:40%,asp:60%", "knee", True),  # written otherwise
+        ("bsp:40%,ssp:30%,asp", "knee", True),  # another protocol behind it
+        ("bsp:40%,asp", "off", False),
+        ("bsp:50%,asp", "knee", False),  # another share of lock-step
+        ("bsp:20%,asp:10%,bsp:30%,asp", "knee", False),
+        ("asp:10%,bsp:30%,asp", "knee", False),
+    ],
+)
+def test_an_early_end_stays_while_the_trigger_is_on_and_the_plan_says_the_same_up_to_it(
+    plan: str, trigger: Any, stays: bool
+):
+    config = RunConfig(workload=1000, plan=plan, policy=PolicyConfig(trigger=trigger))
+    assert resumed(TOLD, BEFORE, config) == (TOLD if stays else TOLD[:1])
+
+
+def test_an_early_end_is_told_from_the_plan_in_units_of_its_own_size():
+    config = RunConfig(workload=125, unit_size=256, plan="bsp:40%,asp", policy=PolicyConfig(trigger="knee"))
+    assert resumed(TOLD, BEFORE, config) == TOLD

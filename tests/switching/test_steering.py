@@ -10,7 +10,7 @@ import pytest
 from hybridsync.chief.known import Judged
 from hybridsync.config import PolicyConfig, RunConfig
 from hybridsync.plan import Phase
-from hybridsync.policies.online import PLANNED, Action, Choice, Dealt, Instead, View, Without
+from hybridsync.policies.actions import PLANNED, Action, Choice, Dealt, Instead, View, Without
 from hybridsync.protocols.base import Path
 from hybridsync.run import Run
 from hybridsync.switching.course import Leg
@@ -65,6 +65,7 @@ class Policy:
     wants: Action = PLANNED
     why: str = ""
     name: str = "elastic"
+    keeps_protocol: bool = True
     views: list[View] = field(default_factory=list)
 
     def decide(self, view: View) -> Choice:

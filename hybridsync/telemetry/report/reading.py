@@ -1,8 +1,9 @@
 """Reads what runs left into records; every refusal names the file and what to change."""
 
 import json
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,27 @@ SIMULATION_FILE = "simulation.json"
 SEARCH_FILE = "search.json"
 """In a search's folder: where it has come to."""
 
-SEARCH = ("job", "where", "runs", "tolerance", "target", "settings", "missing", "answer", "lines")
-SETTING = ("plan", "share", "accuracies", "mean", "spread", "secs_a_run", "accepted", "verdict")
+SEARCH = {
+    "job": "a text",
+    "where": "a text",
+    "runs": "a count",
+    "tolerance": "a number",
+    "target": "a number or null",
+    "settings": "a list",
+    "missing": "a text or null",
+    "answer": "a text or null",
+    "lines": "texts",
+}
+SETTING = {
+    "plan": "a text",
+    "share": "a number above 0",
+    "accuracies": "numbers or nulls",
+    "mean": "a number or null",
+    "spread": "a number or null",
+    "secs_a_run": "a number or null",
+    "accepted": "true, false or null",
+    "verdict": "a text",
+}
 """What a search's record, and each of its settings, hold."""
 
 BEFORE_WORK = ("run_started", "role_started", "worker_joined", "checkpoint")
@@ -98,9 +118,11 @@ def read_search(folder: Path) -> dict[str, Any] | None:
     path = folder / SEARCH_FILE
     search = _read_object(path)
     if search is not None:
-        _check(path, search, SEARCH)
-        for setting in search["settings"]:
-            _check(path, setting, SETTING)
+        _check_kinds(path, search, SEARCH, "")
+        for at, setting in enumerate(search["settings"]):
+            if not isinstance(setting, dict):
+                raise WorkdirError(f"{path} is damaged: settings[{at}] is {_said(setting)}, not an object; restore it")
+            _check_kinds(path, setting, SETTING, f"settings[{at}].")
     return search
 
 
@@ -130,5 +152,42 @@ def _read_object(path: Path) -> dict[str, Any] | None:
 def _check(path: Path, line: Mapping[str, Any], fields: Sequence[str]) -> None:
     missing = [field for field in fields if field not in line]
     if missing:
-        said = json.dumps(line)[:80]
-        raise WorkdirError(f"{path} is damaged: the line {said} lacks {', '.join(missing)}; restore the file")
+        raise WorkdirError(f"{path} is damaged: the line {_said(line)} lacks {', '.join(missing)}; restore the file")
+
+
+def _check_kinds(path: Path, values: Mapping[str, Any], kinds: Mapping[str, str], where: str) -> None:
+    """Check that an object holds a value of its kind under each name; `where` it stands in the file."""
+    _check(path, values, tuple(kinds))
+    for name, kind in kinds.items():
+        if not _KINDS[kind](values[name]):
+            raise WorkdirError(f"{path} is damaged: {where}{name} is {_said(values[name])}, not {kind}; restore it")
+
+
+def _said(value: Any) -> str:
+    return json.dumps(value)[:80]
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_list(value: Any, holds: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list) and all(map(holds, value))
+
+
+_KINDS: dict[str, Callable[[Any], bool]] = {
+    "a text": _is_text,
+    "a text or null": lambda value: value is None or _is_text(value),
+    "texts": lambda value: _is_list(value, _is_text),
+    "a count": lambda value: type(value) is int and value >= 0,
+    "a number": _is_number,
+    "a number above 0": lambda value: _is_number(value) and value > 0,
+    "a number or null": lambda value: value is None or _is_number(value),
+    "numbers or nulls": lambda value: _is_list(value, lambda each: each is None or _is_number(each)),
+    "true, false or null": lambda value: value is None or isinstance(value, bool),
+    "a list": lambda value: isinstance(value, list),
+}

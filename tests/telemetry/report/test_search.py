@@ -6,6 +6,7 @@ import json
 import re
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,8 +34,8 @@ def searched(num_runs: int, runs: int = 3) -> Search:
 def test_a_record_holds_what_the_page_reads(tmp_path: Path):
     for num_runs in (0, 2, 5, 99):
         record = record_of(searched(num_runs), "digits", "equal workers")
-        assert tuple(record) == SEARCH
-        assert all(tuple(setting) == SETTING for setting in record["settings"])
+        assert tuple(record) == tuple(SEARCH)
+        assert all(tuple(setting) == tuple(SETTING) for setting in record["settings"])
     write_record(tmp_path, searched(99), "digits", "equal workers")
     assert read_search(tmp_path) == record
 
@@ -73,4 +74,47 @@ def test_a_damaged_record_is_named(tmp_path: Path):
         read_search(tmp_path)
     path.write_text("{")
     with pytest.raises(WorkdirError, match="is damaged"):
+        read_search(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind"),
+    [
+        ("job", 3, "a text"),
+        ("where", None, "a text"),
+        ("runs", 2.5, "a count"),
+        ("runs", True, "a count"),
+        ("tolerance", "0.01", "a number"),
+        ("target", float("nan"), "a number or null"),
+        ("settings", {"plan": "bsp"}, "a list"),
+        ("missing", ["bsp"], "a text or null"),
+        ("answer", 0.25, "a text or null"),
+        ("lines", "found", "texts"),
+        ("lines", [1], "texts"),
+        ("settings.plan", None, "a text"),
+        ("settings.share", 0, "a number above 0"),
+        ("settings.share", "50%", "a number above 0"),
+        ("settings.accuracies", [0.9, "0.8"], "numbers or nulls"),
+        ("settings.mean", "0.9", "a number or null"),
+        ("settings.spread", [], "a number or null"),
+        ("settings.secs_a_run", False, "a number or null"),
+        ("settings.accepted", "yes", "true, false or null"),
+        ("settings.verdict", 1, "a text"),
+    ],
+)
+def test_a_value_of_another_kind_is_named_with_where_it_stands(tmp_path: Path, name: str, value: Any, kind: str):
+    record = record_of(searched(99), "digits", "equal workers")
+    where = name.replace("settings.", "settings[1].")
+    (record["settings"][1] if "." in name else record)[name.rpartition(".")[2]] = value
+    path = tmp_path / SEARCH_FILE
+    path.write_text(json.dumps(record))
+    with pytest.raises(WorkdirError) as error:
+        read_search(tmp_path)
+    assert str(error.value) == f"{path} is damaged: {where} is {json.dumps(value)}, not {kind}; restore it"
+
+
+def test_a_setting_that_is_none_is_named(tmp_path: Path):
+    record = {**record_of(searched(99), "digits", "equal workers"), "settings": ["bsp"]}
+    (tmp_path / SEARCH_FILE).write_text(json.dumps(record))
+    with pytest.raises(WorkdirError, match=r'settings\[0\] is "bsp", not an object; restore it'):
         read_search(tmp_path)

@@ -1,0 +1,184 @@
+"""What lock-step may be made of while there are stragglers, and what a policy sees and says when it is asked. Pure.
+
+    >>> view = View(
+    ...     now=12.0, units_left=4000, live=(0, 1, 2, 3), slow={3: 10.0}, rates={0: 20.0, 1: 20.0, 2: 20.0, 3: 5.0}
+    ... )
+    >>> view.usual_rate, view.lock_step_rate((0, 1, 2, 3)), view.lock_step_rate((0, 1, 2))
+    (20.0, 20.0, 60.0)
+
+An action says how a lock-step stage is carried out, not what is to be done: whoever asks carries out the difference to
+what holds (`switching/steering.py`).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+SWITCH_SECS = 0.5
+"""What a switch is taken to cost before this run has made one like it."""
+EPISODE_SECS = 20.0
+"""How long a straggler is taken to stay one before this run has seen one recover."""
+
+
+@dataclass(frozen=True)
+class AsPlanned:
+    """Lock-step of everybody who lives."""
+
+    @property
+    def name(self) -> str:
+        """For events and messages."""
+        return "as planned"
+
+
+@dataclass(frozen=True)
+class Without:
+    """Lock-step of the others: `workers`, ascending, are left out, and measure themselves meanwhile."""
+
+    workers: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """For events and messages."""
+        return f"without workers {list(self.workers)}"
+
+
+@dataclass(frozen=True)
+class Instead:
+    """Another protocol for a while, as written in a plan; the units of lock-step that are left are done later."""
+
+    spec: str
+
+    @property
+    def name(self) -> str:
+        """For events and messages."""
+        return f"{self.spec} instead"
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """Lock-step of everybody who lives, with several units of a step for some: (worker, units) of those it names.
+
+    Who is not named, because it came later, takes one.
+    """
+
+    units: tuple[tuple[int, int], ...]
+
+    @property
+    def name(self) -> str:
+        """For events and messages."""
+        by_units = {units: [worker for worker, each in self.units if each == units] for _, units in self.units}
+        return "a step of " + ", ".join(f"{units} for {by_units[units]}" for units in sorted(by_units, reverse=True))
+
+    def of(self, workers: Iterable[int]) -> tuple[int, ...]:
+        """Return the units of each of `workers`."""
+        units = dict(self.units)
+        return tuple(units.get(worker, 1) for worker in workers)
+
+
+Action = AsPlanned | Without | Instead | Dealt
+PLANNED = AsPlanned()
+
+
+@dataclass(frozen=True)
+class View:
+    """What a policy sees.
+
+    Args:
+      now: seconds of the clock that `slow` is told in.
+      units_left: units of the stage that lock-step has still to do.
+      live: workers that could take part, ascending.
+      slow: stragglers -> since when they are held to be.
+      rates: worker -> units a second that it does by itself, as it was measured last; those that were.
+      holds: how the stage is carried out now.
+      detour: the asynchronous protocol that could take the place of lock-step.
+      switch_secs: seconds that each change of the kind that the policy makes has cost in this run, in order: of
+        protocol, or of members or shares (`Policy.keeps_protocol`).
+      episodes: seconds of each stretch in which there was a straggler, from its flag to the last one's clearing.
+    """
+
+    now: float
+    units_left: int
+    live: tuple[int, ...]
+    slow: Mapping[int, float]
+    rates: Mapping[int, float]
+    holds: Action = PLANNED
+    detour: str = "asp"
+    switch_secs: tuple[float, ...] = ()
+    episodes: tuple[float, ...] = ()
+
+    @property
+    def cost_secs(self) -> float:
+        """What one switch is expected to cost."""
+        return statistics.fmean(self.switch_secs) if self.switch_secs else SWITCH_SECS
+
+    @property
+    def usual_rate(self) -> float:
+        """The median rate of those who are no stragglers, else of everybody; 0 where nobody's was measured."""
+        well = [rate for worker, rate in self.rates.items() if worker not in self.slow]
+        return statistics.median(well or self.rates.values() or (0.0,))
+
+    def expected_secs(self, prior_secs: float) -> float:
+        """Return for how much longer there is expected to be a straggler.
+
+        As long as this run's episodes lasted in the mean, `prior_secs` before one has ended; one that has outlived that
+        is expected to go on for as long as it has lasted.
+        """
+        mean = statistics.fmean(self.episodes) if self.episodes else prior_secs
+        age = self.now - min(self.slow.values(), default=self.now)
+        return max(mean - age, age)
+
+    def rate(self, worker: int) -> float:
+        """Return a worker's rate; the usual one where it was not measured yet."""
+        return self.rates.get(worker) or self.usual_rate
+
+    def lock_step_rate(self, members: Iterable[int]) -> float:
+        """Return the units a second that lock-step of `members` does."""
+        rates = [self.rate(worker) for worker in members]
+        return len(rates) * min(rates, default=0.0)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a policy decides, and the numbers that it rests on.
+
+    Args:
+      action: how the stage is carried out from now on.
+      why: in words; "" where there was nothing to decide.
+      expected_secs: how much longer the straggler is expected to stay one, where that counts.
+      saved_secs: what `action`, or what was weighed and not done, is expected to save.
+      cost_secs: what the switches for it are expected to cost.
+    """
+
+    action: Action
+    why: str = ""
+    expected_secs: float | None = None
+    saved_secs: float = 0.0
+    cost_secs: float = 0.0
+
+
+@dataclass
+class Episodes:
+    """Follows who is a straggler since when, and how long there was one.
+
+    An episode's ends are both told late, by as many windows, so that its length is about right.
+
+    >>> episodes = Episodes()
+    >>> for now, flagged in ((1.0, (3,)), (2.0, (1, 3)), (4.0, (1,)), (6.0, ())):
+    ...     episodes.note(flagged, now)
+    >>> episodes.slow, episodes.lengths
+    ({}, (5.0,))
+    """
+
+    slow: dict[int, float] = field(default_factory=dict)
+    lengths: tuple[float, ...] = ()
+    _began: float | None = None
+
+    def note(self, flagged: Iterable[int], now: float) -> None:
+        """Take in who is held to be a straggler now."""
+        self.slow = {worker: self.slow.get(worker, now) for worker in flagged}
+        if self.slow and self._began is None:
+            self._began = now
+        if not self.slow and self._began is not None:
+            self.lengths, self._began = (*self.lengths, now - self._began), None
