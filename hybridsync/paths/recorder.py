@@ -17,6 +17,9 @@ from hybridsync.messages import BESIDE, SEND, Report, Span
 from hybridsync.plan import NO_EPOCH, Epoch
 from hybridsync.units import UnitSet
 
+_SENT, _SENT_AND_PUSHED = frozenset({SEND}), frozenset({SEND, "push_pull"})
+"""Waits that belong to what a unit takes the worker itself."""
+
 
 def _nowhere(unit: int) -> None: ...
 
@@ -49,7 +52,7 @@ class WorkerRecorder:
         self._compute_secs = self._wait_secs = self._compile_secs = 0.0
         self._unit_secs: list[float] = []
         self._last_unit_secs = 0.0
-        self._counts_transfers = False
+        self._counted = _SENT
         self.stamps: Callable[[], tuple[float, float]] = _no_stamps
         self.at_unit: Callable[[int], None] = _nowhere
 
@@ -57,7 +60,7 @@ class WorkerRecorder:
         """Begin to note for another phase; `counts_transfers` where its pushes wait for no other worker."""
         with self._lock:
             self._unit_secs, self._last_unit_secs = [], 0.0
-            self._counts_transfers = counts_transfers
+            self._counted = _SENT_AND_PUSHED if counts_transfers else _SENT
             self.stamps = _no_stamps
             self._applied, self._dropped = UnitSet(), ()  # the last phase's capture has told of them
             self.epoch, self.completed, self.doing = epoch, 0, ""
@@ -78,8 +81,8 @@ class WorkerRecorder:
         secs = ended - started
         self._compute_secs += secs
         if self._keep_unit_secs:
-            if self._last_unit_secs:  # with its transfer: nothing more comes to it
-                self._unit_secs.append(self._last_unit_secs)
+            if last := self._last_unit_secs:  # with its transfer: nothing more comes to it
+                self._unit_secs.append(last)
             self._last_unit_secs = secs
         if loss is not None:
             self._losses.append(loss)
@@ -95,7 +98,7 @@ class WorkerRecorder:
         """Do as `wait`, for a caller beside whom nobody is."""
         secs = ended - started
         self._wait_secs += secs
-        if name == SEND or (self._counts_transfers and name == "push_pull"):
+        if name in self._counted:
             self._last_unit_secs += secs
         if self._keep_spans:
             self._spans.append((name, category, started, secs, self.epoch.number, 0))

@@ -77,9 +77,12 @@ class Loop:
         later, soon, self._limit = self._later, self._soon, limit
         while True:
             heap = soon if soon[0] < later[0] else later
-            if heap[0][0] > self._limit:
+            planned = heappop(heap)
+            now, _, call, args = planned
+            if now > self._limit:
+                heappush(heap, planned)
                 return self._limit == STOPPED
-            self.now, _, call, args = heappop(heap)
+            self.now = now
             call(*args)
 
     def stop(self) -> None:

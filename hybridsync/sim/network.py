@@ -10,7 +10,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from hybridsync.config import NO_STRAGGLERS, EmulationConfig, Slowness
+from hybridsync.config import AS_FAST, EmulationConfig, Slowness
 from hybridsync.messages import Push
 from hybridsync.ps.pacing import emulated
 from hybridsync.ps.wire import SlowLinks
@@ -29,7 +29,7 @@ class Network:
       random: draws for the chaos.
       num_servers: how many ports the traffic with the servers is spread over.
       emulation: links that are slower than the scenario's, for the traffic with the servers.
-      slowness: (worker, unit) -> how slow the worker is now.
+      slowness: (worker, unit) -> how slow the worker's link is now; None where none ever is.
 
     Attributes:
       num_bytes: moved between workers and servers.
@@ -43,15 +43,16 @@ class Network:
         random: Random,
         num_servers: int,
         emulation: EmulationConfig = NOTHING_EMULATED,
-        slowness: Callable[[int, int], Slowness] = NO_STRAGGLERS.of,
+        slowness: Callable[[int, int], Slowness] | None = None,
     ) -> None:
         self._loop, self._random = loop, random
         self._chaos, self._partitions = scenario.chaos, scenario.partitions
         self.cluster: Cluster = scenario.cluster
         self.reliable = scenario.reliable
         link, port = scenario.cluster.worker_link.bytes_per_sec, scenario.cluster.server_link.bytes_per_sec
-        self._wire = emulated(emulation, num_servers, link_bytes_per_sec=link, port_bytes_per_sec=port)
-        self._slow = SlowLinks(slowness)
+        wire = emulated(emulation, num_servers, link_bytes_per_sec=link, port_bytes_per_sec=port)
+        self._push_ends, self._pull_ends = wire.push_ends, wire.pull_ends
+        self._slow = None if slowness is None else SlowLinks(slowness)
         self._latency = scenario.cluster.worker_link.latency_secs + scenario.cluster.server_link.latency_secs
         late = scenario.cluster.colocated
         self._longer = [late.exchange_secs(worker) for worker in range(len(late.latency_secs))] if late else []
@@ -62,19 +63,20 @@ class Network:
     def to_server(self, push: Push, num_bytes: int, call: Callable[..., object], *args: Any) -> None:
         """Carry a transfer of the worker of `push` to the servers."""
         self.num_bytes += num_bytes
-        at = self._wire.push_ends(self._loop.now, num_bytes, self._slow.of(push))
+        loop, slow = self._loop, self._slow
+        at = self._push_ends(loop.now, num_bytes, AS_FAST if slow is None else slow.of(push))
         if self._longer:
             at += self._longer[push.worker]
-        at += self._latency
         if self.reliable:
-            self._loop.plan(at, call, args)
+            loop.plan(at + self._latency, call, args)
         else:
-            self._deliver(push.worker, at, call, args)
+            self._deliver(push.worker, at + self._latency, call, args)
 
     def from_server(self, push: Push, ready: float, num_bytes: int, call: Callable[..., object], *args: Any) -> None:
         """Carry the answer to `push`, which begins at `ready`, to its worker; one without bytes as a call."""
         self.num_bytes += num_bytes
-        at = self._wire.pull_ends(ready, num_bytes, self._slow.of(push)) + self._latency
+        slow = self._slow
+        at = self._pull_ends(ready, num_bytes, AS_FAST if slow is None else slow.of(push)) + self._latency
         if self.reliable:
             self._loop.plan(at, call, args)
         else:

@@ -13,7 +13,7 @@ from typing import Any
 from hybridsync import protocols
 from hybridsync.applylog import ApplyLog, Entry, Left, NullApplyLog
 from hybridsync.chief.chief import Chief
-from hybridsync.config import NO_STRAGGLERS, Slowness, Straggler, Stragglers, together
+from hybridsync.config import Slowness, Straggler, Stragglers, together
 from hybridsync.errors import DamagedState, RoleLost
 from hybridsync.messages import (
     Capture,
@@ -171,7 +171,7 @@ class World:
         self._slow_of: dict[int, list[Slow]] = {}
         for one in scenario.slow:
             self._slow_of.setdefault(one.worker, []).append(one)
-        slowness = self.slowness if self.late else NO_STRAGGLERS.of
+        slowness = self.slowness if self.late else None
         self.network = Network(loop, scenario, Random(seed + 1), config.servers, config.emulation, slowness)
         self.keeps_spans, self.logs_updates = keeps_spans, logs_updates
         self.watch, self.watches = watch or Watch(), watch is not None
