@@ -57,30 +57,31 @@ class Network:
         late = scenario.cluster.colocated
         self._longer = [late.exchange_secs(worker) for worker in range(len(late.latency_secs))] if late else []
         self._call_secs = scenario.cluster.worker_link.latency_secs + scenario.cluster.costs.call_secs
+        self._is_plain = self.reliable and self._slow is None and not self._longer
         self._node_free_at: dict[int, float] = {}
         self.num_bytes = 0
 
     def to_server(self, push: Push, num_bytes: int, call: Callable[..., object], *args: Any) -> None:
         """Carry a transfer of the worker of `push` to the servers."""
         self.num_bytes += num_bytes
-        loop, slow = self._loop, self._slow
-        at = self._push_ends(loop.now, num_bytes, AS_FAST if slow is None else slow.of(push))
+        loop = self._loop
+        if self._is_plain:
+            loop.plan((self._push_ends(loop.now, num_bytes) + self._latency, loop.turn(), call, args))
+            return
+        at = self._push_ends(loop.now, num_bytes, self._slow.of(push) if self._slow else AS_FAST)
         if self._longer:
             at += self._longer[push.worker]
-        if self.reliable:
-            loop.plan(at + self._latency, call, args)
-        else:
-            self._deliver(push.worker, at + self._latency, call, args)
+        self._deliver(push.worker, at + self._latency, call, args)
 
     def from_server(self, push: Push, ready: float, num_bytes: int, call: Callable[..., object], *args: Any) -> None:
         """Carry the answer to `push`, which begins at `ready`, to its worker; one without bytes as a call."""
         self.num_bytes += num_bytes
-        slow = self._slow
-        at = self._pull_ends(ready, num_bytes, AS_FAST if slow is None else slow.of(push)) + self._latency
-        if self.reliable:
-            self._loop.plan(at, call, args)
-        else:
-            self._deliver(push.worker, at, call, args)
+        if self._is_plain:
+            loop = self._loop
+            loop.plan((self._pull_ends(ready, num_bytes) + self._latency, loop.turn(), call, args))
+            return
+        at = self._pull_ends(ready, num_bytes, self._slow.of(push) if self._slow else AS_FAST)
+        self._deliver(push.worker, at + self._latency, call, args)
 
     def message(self, worker: int, call: Callable[..., object], *args: Any) -> None:
         """Carry a small message between a worker and the chief."""
@@ -109,7 +110,7 @@ class Network:
     def _deliver(self, worker: int, at: float, call: Callable[..., object], args: tuple[Any, ...]) -> None:
         loop = self._loop
         if self.reliable:
-            loop.plan(at, call, args)
+            loop.plan((at, loop.turn(), call, args))
             return
         if self._partitions and self.cut_off(worker):
             return

@@ -40,6 +40,7 @@ class Server(Process):
         self._first_applied = self._last_applied = 0.0
         self._busy_until = 0.0
         self._change: Change = self.sequencer.change
+        self._is_told = True  # somebody asks for more of an update than that it was made
         self._waiting: list[tuple[Push, Any, Ticket, Reply]] = []
         self._ready: list[tuple[Push, Reply]] = []
         self._versions, self._squares = Versions(), None
@@ -69,6 +70,7 @@ class Server(Process):
         self._log.clear()
         sequencer.enter(phase)
         self._change = sequencer.change
+        self._is_told = world.is_recorded or sequencer.compensation is not None
         self._first_applied = self._last_applied = 0.0
         self._complete = False
         self._deposits, self._left = {}, False
@@ -222,26 +224,27 @@ class Server(Process):
         """Take a contribution; the answer comes when the rule releases it."""
         if self.dead:
             return
-        sequencer, world = self.sequencer, self.world
-        if world.watches:
-            world.watch.arrived(self, push)
+        sequencer = self.sequencer
         found = self._arithmetic.non_finite(contribution)
-        if found or not sequencer.passes(push):
-            self._offer(push, contribution, found, reply)
+        if found or self._is_told or not sequencer.passes(push):
+            self._take(push, contribution, found, reply)
             return
-        if world.is_recorded or sequencer.compensation is not None:
-            self._carry_out((sequencer.passing(push, contribution),))
-            self._answer(push, sequencer.passed(push), reply)
-        else:  # the same, without what nobody asks for
-            self._update((contribution,), 1, sequencer.at_once, sequencer.share)
-            answer = sequencer.passed(push)
-            self._send(push, self._busy_until, self._pull_bytes, reply, answer, self._parameters)
+        self._update((contribution,), 1, sequencer.at_once, sequencer.share)
+        answer = sequencer.passed(push)
+        self._send(push, self._busy_until, self._pull_bytes, reply, answer, self._parameters)
         if self._waiting or self._ready or sequencer.complete:
             self._end_turn()
 
-    def _offer(self, push: Push, contribution: Any, non_finite: str, reply: Reply) -> None:
-        """Have the rule decide about a push."""
+    def _take(self, push: Push, contribution: Any, non_finite: str, reply: Reply) -> None:
+        """Take a push about which the rule has to be asked, or of which somebody is told."""
         sequencer, world = self.sequencer, self.world
+        if world.watches:
+            world.watch.arrived(self, push)
+        if not non_finite and sequencer.passes(push):
+            self._carry_out((sequencer.passing(push, contribution),))
+            self._answer(push, sequencer.passed(push), reply)
+            self._end_turn()
+            return
         try:
             ticket, decisions = sequencer.offer(push, contribution, non_finite, world.loop.now)
         except HybridSyncError as error:

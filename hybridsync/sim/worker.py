@@ -313,7 +313,8 @@ class ServerEngine(Engine):
         worker.unit, self.recorder.doing = unit, "compute"
         gradient = units, base, self._gradient(parameters, unit)
         secs = next(worker.seconds) if self._is_even else worker.unit_secs(unit)
-        loop.after(secs, self._end_unit, gradient, loop.now)
+        now = loop.now
+        loop.plan_later((now + secs, loop.turn(), self._end_unit, (gradient, now)))
         return PENDING
 
     def _computed(self, gradient: Any, started: float) -> None:
