@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeGuard, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard, get_args
 
 from hybridsync import protocols
 from hybridsync.errors import HybridSyncError, PhaseRevoked, StaleIncarnation
@@ -25,7 +26,7 @@ from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.protocols.base import Effect
 from hybridsync.ps.tickets import whole_push
-from hybridsync.sim.network import Insisting
+from hybridsync.sim.network import Insisting, Network
 from hybridsync.sim.process import Process
 from hybridsync.sim.replica import Replica
 from hybridsync.sim.server import Server
@@ -53,7 +54,7 @@ class Worker(Process):
         self.recorder = WorkerRecorder(role_id, world.clock, world.keeps_spans, policy.detects)
         self.replica = Replica(world, self)
         self.unit = -1
-        self.seconds = world.network.cluster.device(role_id).seconds(world.normals)
+        self.seconds = world.seconds_of(role_id)
         self._phase: Phase | None = None
         self._waits: PhaseRequest | None = None
         self._rhythm = Rhythm()
@@ -158,17 +159,22 @@ class Engine:
       phase: that it takes part in.
     """
 
+    # Of the class, as what each of many engines has of its own is in no cache when its turn comes.
+    _handlers: ClassVar[dict[type, Callable[[Any, Any], Any]]] = {}
+
     def __init__(self, worker: Worker, phase: Phase) -> None:
         self.worker, self.phase, self.world = worker, phase, worker.world
         self.recorder = worker.recorder
         self.protocol = protocols.parse(phase.spec)
         self.allotment = Allotment()
         self._program = self.protocol.worker_program(len(phase.members))
-        self._handlers = {kind: getattr(self, name) for name, kind in EFFECTS.items() if hasattr(self, name)}
         self._asking = False
         self._wanted = 0
         self._at_once = self.protocol.awaits_workers
         self._over = False
+
+    def __init_subclass__(cls) -> None:
+        cls._handlers = {kind: getattr(cls, name) for name, kind in EFFECTS.items() if hasattr(cls, name)}
 
     def begin(self) -> None:
         """Take part in the phase."""
@@ -179,7 +185,7 @@ class Engine:
         send, handlers = self._program.send, self._handlers
         try:
             effect = send(result)
-            while (result := handlers[type(effect)](effect)) is not PENDING:
+            while (result := handlers[type(effect)](self, effect)) is not PENDING:
                 effect = send(result)
         except StopIteration:
             self._end("")
@@ -281,20 +287,17 @@ class ServerEngine(Engine):
         super().__init__(worker, phase)
         world, network = self.world, self.world.network
         insisting = Insisting(network, world.loop, world.retry_secs, self._stale)
-        self._send = network.to_server if network.reliable else insisting.to_server
+        self._way: Network | Insisting = network if network.reliable else insisting
         self._sent_at = 0.0
         self._push: Push
         self._server: Server = world.at(phase.servers[0])
-        # What every unit needs, at hand.
-        self._loop, self._epoch, self._is_even = world.loop, phase.epoch, not world.slow
-        self._gradient, self._loss = world.arithmetic.gradient, world.arithmetic.loss
-        self._push_bytes, self._take_push = world.arithmetic.sizes.gradient, self._server.push
-        self._end_unit, self._hear = self._computed, self._answered
+        self._loop, self._arithmetic, self._is_even = world.loop, world.arithmetic, not world.slow
+        self._epoch, self._push_bytes = phase.epoch, world.arithmetic.sizes.gradient
 
     def tell_idle(self) -> None:
         worker = self.worker
         push = Push(self.phase.epoch, worker.id, worker.incarnation, (), 0)
-        self._send(push, 0, self._server.idle, push, self._noted)
+        self._way.to_server(push, 0, self._server.idle, push, self._noted)
 
     def Lease(self, effect: Any) -> Any:
         return self.allotment.take_calmly(effect.count) or self.take(effect.count)
@@ -303,7 +306,7 @@ class ServerEngine(Engine):
         worker = self.worker
         push = Push(self._epoch, worker.id, worker.incarnation, (), 0)
         self._sent_at = self._loop.now
-        self._send(push, 0, self._server.pull, push, self._fetched)
+        self._way.to_server(push, 0, self._server.pull, push, self._fetched)
         return PENDING
 
     def Compute(self, effect: Any) -> Any:
@@ -311,10 +314,10 @@ class ServerEngine(Engine):
         (unit,) = units
         worker, loop = self.worker, self._loop
         worker.unit, self.recorder.doing = unit, "compute"
-        gradient = units, base, self._gradient(parameters, unit)
+        gradient = units, base, self._arithmetic.gradient(parameters, unit)
         secs = next(worker.seconds) if self._is_even else worker.unit_secs(unit)
         now = loop.now
-        loop.plan_later((now + secs, loop.turn(), self._end_unit, (gradient, now)))
+        loop.plan_later((now + secs, loop.turn(), self._computed, (gradient, now)))
         return PENDING
 
     def _computed(self, gradient: Any, started: float) -> None:
@@ -322,7 +325,7 @@ class ServerEngine(Engine):
         if self._over or (worker.stopped and worker.halted(self._computed, gradient, started)):
             return
         worker.unit, recorder.doing = -1, ""
-        recorder.computed("server", started, self._loop.now, self._loss(gradient[2]))
+        recorder.computed("server", started, self._loop.now, self._arithmetic.loss(gradient[2]))
         self.resume(gradient)
 
     def PushPull(self, effect: Any) -> Any:
@@ -330,14 +333,14 @@ class ServerEngine(Engine):
         worker = self.worker
         push = self._push = whole_push((self._epoch, worker.id, worker.incarnation, units, base, "", 0))
         self._sent_at = self._loop.now
-        self._send(push, self._push_bytes, self._take_push, push, contribution, self._hear)
+        self._way.to_server(push, self._push_bytes, self._server.push, push, contribution, self._answered)
         return PENDING
 
     def Ready(self, effect: Any) -> Any:
         units, base, _ = effect.gradient
         worker, self._sent_at = self.worker, self.world.loop.now
         push = Push(self.phase.epoch, worker.id, worker.incarnation, units, base)
-        self._send(push, 0, self._server.ready, push, self._granted)
+        self._way.to_server(push, 0, self._server.ready, push, self._granted)
         return PENDING
 
     def _is_served(self, answer: PushReply | HybridSyncError) -> TypeGuard[PushReply]:

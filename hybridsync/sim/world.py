@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -34,7 +34,7 @@ from hybridsync.ports import Epochs
 from hybridsync.protocols.base import Path
 from hybridsync.run import Run
 from hybridsync.sim.arithmetic import Arithmetic
-from hybridsync.sim.cluster import Scenario, Slow, normals
+from hybridsync.sim.cluster import Device, Scenario, Slow, normals
 from hybridsync.sim.desk import Desk
 from hybridsync.sim.group import GroupAverage, GroupEngine
 from hybridsync.sim.home import ChiefKilled, Disk, Hosts, Keeper, MortalReporter, Workdir
@@ -164,7 +164,8 @@ class World:
         scenario.check(config.workers, config.servers)
         self.run_, self.scenario, self.arithmetic, self.loop = run, scenario, arithmetic, loop
         self.clock = VirtualClock(loop)
-        self.normals = normals(Random(seed))
+        self._normals = normals(Random(seed))
+        self._seconds: dict[Device, Iterator[float]] = {}
         self.stragglers = Stragglers(config.emulation.stragglers, config.workload)
         slow = [one.slowness for one in (*scenario.slow, *Straggler.parse(config.emulation.stragglers))]
         self.slow, self.late = bool(slow), any(one.is_late for one in slow)
@@ -369,6 +370,18 @@ class World:
             self._due = due
             self.loop.at(due, self.desk.stir)
         return reply
+
+    def seconds_of(self, worker: int) -> Iterator[float]:
+        """Return what yields the seconds of the worker's units: one for all alike devices, which draw from one place.
+
+        A trace is of one device alone.
+        """
+        device = self.network.cluster.device(worker)
+        if device.trace:
+            return device.seconds(self._normals)
+        if device not in self._seconds:
+            self._seconds[device] = device.seconds(self._normals)
+        return self._seconds[device]
 
     def slowness(self, worker: int, unit: int) -> Slowness:
         """Return how slow a worker is now, with this unit: by the scenario's time, and by its place in the workload."""
