@@ -13,7 +13,6 @@ from hybridsync.messages import Push
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.protocols.base import Protocol
 
-
 MOST_UNITS = 2**31
 """Of a run, as its configuration has it: a server keeps a byte for each (`ps/ends.py`)."""
 
@@ -48,8 +47,8 @@ def _check_units(phase: Phase) -> None:
     last = max([phase.end_units, *(stop for _, stop in (*phase.applied, *phase.dropped))])
     if last > MOST_UNITS:
         raise InvalidMessage(
-            f"epoch {phase.epoch} counts units up to {last}, above the {MOST_UNITS} that a server keeps track of; use a "
-            "larger unit_size"
+            f"epoch {phase.epoch} counts units up to {last}, above the {MOST_UNITS} that a server keeps track of; use "
+            "a larger unit_size"
         )
 
 

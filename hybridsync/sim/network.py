@@ -85,7 +85,12 @@ class Network:
 
     def message(self, worker: int, call: Callable[..., object], *args: Any) -> None:
         """Carry a small message between a worker and the chief."""
-        self._deliver(worker, self._loop.now + self._call_secs, call, args)
+        loop = self._loop
+        at = loop.now + self._call_secs
+        if self.reliable:
+            loop.plan((at, loop.turn(), call, args))
+        else:
+            self._deliver(worker, at, call, args)
 
     def averaged_at(self, members: tuple[int, ...], num_bytes: int) -> float:
         """Return when a group that begins now has averaged `num_bytes` of each of its members, by a ring over them.
