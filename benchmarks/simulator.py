@@ -6,12 +6,17 @@ Asynchronous, no gradients, no timeline, one core; seconds of this process's CPU
 The bare loop keeps nothing but time: each worker is a generator whose every unit is three calls off a heap (computed,
 pushed, answered) and one lognormal draw. The last line is JSON.
 
-On two cores that others used as well (a load of 8 to 12), runs of 300,000 units in turn: 33,000 units a second (31,000
-to 33,000), where it was 20,000 (16,000 to 20,000) while every push asked the rule and every report looked at all
-workers; the bare loop did 270,000 to 320,000 in the same runs. The goal of 65,000 is not reached. Counted on Python
-3.11 with 128 workers, a unit takes 1,408 bytecodes in 46 Python calls, where it took 2,319 in 78: the loop 120, the
-worker 510, both ways through the network 180, the server 150, the sequencer 140, and reports, leases and heartbeats,
-which belong to no unit, 310. On a quieter machine it was not measured.
+On two cores that others used as well (a load of 9 to 17), with the version before this one in turn: runs of 400,000
+units came to 35,000 and 37,000 units a second, where that came to 29,000 and 31,000, and the bare loop to 256,000 to
+345,000. In the best half second of virtual time, which nobody disturbed, it was 53,000 to 55,000 against 44,000 to
+52,000, in the best quarter of them 41,000 to 44,000 against 33,000 to 39,000. On a nearly quiet machine that version
+did 38,000 to 43,000; this one was not measured there. The goal of 65,000 is not reached.
+
+Counted on Python 3.11 with 128 workers and 40,000 units, start and end included, a unit takes 1,404 bytecodes in 44
+Python calls, where it took 1,664 in 58: the loop 120, the worker 460, both ways through the network 160, the server 130
+and the sequencer 140; the rest are leases, reports and heartbeats, which belong to no unit. Bytecodes are not all: with
+64 workers instead of 512 a unit took about a third less time in one run of each, supposedly as what each worker has of
+its own is then in a nearer cache.
 """
 
 from __future__ import annotations

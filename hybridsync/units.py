@@ -53,28 +53,35 @@ class UnitSet:
         Raises:
           ValueError: the range is empty, reversed or negative.
         """
+        self.update(((start, stop),))
+
+    def update(self, other: UnitSet | Iterable[Range]) -> None:
+        """Add every unit of `other`.
+
+        Raises:
+          ValueError: a range is empty, reversed or negative.
+        """
+        starts, stops = self._starts, self._stops
+        for start, stop in other.ranges() if isinstance(other, UnitSet) else other:
+            at = bisect_left(stops, start)  # the first range that touches or follows `start`
+            if at < len(stops) and stops[at] == start < stop and (at + 1 == len(starts) or stop < starts[at + 1]):
+                stops[at] = stop  # the next ones of a range: most work goes in order
+                self._count += stop - start
+            else:
+                self._insert(at, start, stop)
+
+    def _insert(self, first: int, start: int, stop: int) -> None:
+        """Add a range, where `first` is the index of the first one that touches or follows its start."""
         if not 0 <= start < stop:
             raise ValueError(f"a range of units needs 0 <= start < stop, got ({start}, {stop})")
         starts, stops = self._starts, self._stops
-        first = bisect_left(stops, start)  # the first range that touches or follows `start`
-        if first == len(stops):
-            starts.append(start)
-            stops.append(stop)
-        elif stops[first] == start and (first + 1 == len(starts) or stop < starts[first + 1]):
-            stops[first] = stop  # the next ones of a range: most work goes in order
-        else:
-            last = bisect_right(starts, stop)  # the first range that lies wholly behind `stop`
-            if first < last:
-                start, stop = min(start, starts[first]), max(stop, stops[last - 1])
-                self._count -= sum(stops[i] - starts[i] for i in range(first, last))
-            starts[first:last] = [start]
-            stops[first:last] = [stop]
+        last = bisect_right(starts, stop)  # the first range that lies wholly behind `stop`
+        if first < last:
+            start, stop = min(start, starts[first]), max(stop, stops[last - 1])
+            self._count -= sum(stops[i] - starts[i] for i in range(first, last))
+        starts[first:last] = [start]
+        stops[first:last] = [stop]
         self._count += stop - start
-
-    def update(self, other: UnitSet | Iterable[Range]) -> None:
-        """Add every unit of `other`."""
-        for start, stop in other.ranges() if isinstance(other, UnitSet) else other:
-            self.add_range(start, stop)
 
     def discard_range(self, start: int, stop: int) -> None:
         """Remove the units `start <= u < stop`; those that are not in the set are ignored."""
@@ -183,13 +190,21 @@ class UnitMap:
 
     def discard_range(self, start: int, stop: int) -> None:
         """Take the units `start <= u < stop` from whoever has them."""
-        if start >= stop:
-            return
-        index = bisect_right(self._stops, start)
-        if index < len(self._starts) and self._starts[index] == start and stop < self._stops[index]:
-            self._starts[index] = stop  # the first ones of somebody's: most work goes in order
-            self._count -= stop - start
-            return
+        self.discard(((start, stop),))
+
+    def discard(self, ranges: Iterable[Range]) -> None:
+        """Take units from whoever has them."""
+        starts, stops = self._starts, self._stops
+        for start, stop in ranges:
+            at = bisect_right(stops, start)
+            if at < len(starts) and starts[at] == start < stop < stops[at]:
+                starts[at] = stop  # the first ones of somebody's: most work goes in order
+                self._count -= stop - start
+            elif start < stop:
+                self._cut(at, start, stop)
+
+    def _cut(self, index: int, start: int, stop: int) -> None:
+        """Take a range, where `index` is that of the first one that ends behind its start."""
         while index < len(self._starts) and self._starts[index] < stop:
             low, high, owner = self._starts[index], self._stops[index], self._owners[index]
             self._count -= min(high, stop) - max(low, start)

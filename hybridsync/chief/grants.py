@@ -76,7 +76,7 @@ RATE_SECS = 1.0
 """Over about this long a measured rate forgets."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Rate:
     """Units a second, from a growing count: an exponential average over about RATE_SECS.
 

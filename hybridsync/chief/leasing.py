@@ -119,7 +119,7 @@ class Leasing:
         """
         if key == MESH:
             completed = max(completed, self._completed)
-        before = self._rates.get(key, Rate())
+        before = self._rates.get(key) or Rate()
         after = self._rates[key] = before.observe(completed, now)
         self._all_per_sec += after.per_sec - before.per_sec
         stream = self._streams.get(key)

@@ -134,14 +134,16 @@ class Ledger:
 
     def record_applied(self, ranges: Iterable[Range]) -> None:
         """Note units as applied; units already noted, or dropped, are ignored."""
-        for start, stop in ranges:
-            if self._waiting or stop > self._issued:
+        ranges = [*ranges]
+        if self._waiting or any(stop > self._issued for _, stop in ranges):
+            for start, stop in ranges:
                 self._settle(start, stop)
-            else:
-                self._leased.discard_range(start, stop)
-            if not self._dropped:
-                self._applied.add_range(start, stop)
-                continue
+        else:
+            self._leased.discard(ranges)
+        if not self._dropped:
+            self._applied.update(ranges)
+            return
+        for start, stop in ranges:
             if known := UnitSet([(start, stop)]).intersection(self._quarantined):  # by a process that had it too
                 self._quarantined = self._quarantined.difference(known)
                 self._dropped = self._dropped.difference(known)

@@ -7,7 +7,7 @@ supervisor counts, so that a restarted chief goes on with the same ones.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hybridsync.errors import NotRegistered, StaleIncarnation
 from hybridsync.messages import Hello
@@ -16,9 +16,9 @@ HEARTBEAT_SECS = 1.0
 LEASE_SECS = 3.0
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Member:
-    """A registered role process."""
+    """A registered role process; `last_beat` moves on with every sign of life."""
 
     hello: Hello
     incarnation: int
@@ -63,7 +63,7 @@ class Membership:
         member = self._members.get(role_id)
         if member is None or member.incarnation != incarnation:
             raise self._stale(role_id, incarnation)
-        self._members[role_id] = member = Member(member.hello, incarnation, now)
+        member.last_beat = now
         return member
 
     def _stale(self, role_id: int, incarnation: int) -> StaleIncarnation:
@@ -79,7 +79,8 @@ class Membership:
 
     def refresh(self, now: float) -> None:
         """Count everybody as just heard of."""
-        self._members = {role_id: replace(member, last_beat=now) for role_id, member in self._members.items()}
+        for member in self._members.values():
+            member.last_beat = now
 
     def get(self, role_id: int) -> Member | None:
         """Return the live process under that id."""

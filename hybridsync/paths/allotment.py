@@ -59,6 +59,16 @@ class Allotment:
         self._low_at = (self.position + self.known) // 2
         self.calm_until = self.known if self.final else self._low_at
 
+    def take_calmly(self, count: int) -> tuple[int, ...] | None:
+        """Return the next `count` units; None where it is to be looked at first whether it is time to ask."""
+        position = self.position + count
+        if position > self.calm_until:
+            return None
+        if count == 1 and (units := next(self._one_by_one, None)):
+            self.position = position
+            return units
+        return self.take(count)
+
     def take(self, count: int) -> tuple[int, ...]:
         """Return the next `count` units, fewer where there are fewer."""
         if count == 1 and (units := next(self._one_by_one, None)):  # through a range, as asynchronous workers go

@@ -201,12 +201,15 @@ class Detector:
         self._speeds = dict(speeds or {})
         self._watched: dict[int, _Watched] = {}
         self.threshold: float | None = None
+        self._flagged: tuple[int, ...] | None = ()  # None: to be counted anew
         self._late: set[int] = set()  # who is waited for: nobody else is looked at for every report
 
     @property
     def flagged(self) -> tuple[int, ...]:
         """Who is held to be a straggler, ascending."""
-        return tuple(sorted(worker for worker, watched in self._watched.items() if watched.flagged))
+        if self._flagged is None:  # asked far more often than anybody is judged otherwise than before
+            self._flagged = tuple(sorted(worker for worker, watched in self._watched.items() if watched.flagged))
+        return self._flagged
 
     @property
     def rates(self) -> dict[int, float]:
@@ -218,6 +221,7 @@ class Detector:
         """Let go of a worker that is gone; who takes its place begins anew."""
         self._watched.pop(worker, None)
         self._late.discard(worker)
+        self._flagged = None
 
     def begin(self, workers: Iterable[int]) -> None:
         """Begin to measure anew where units cost something else than before, in another phase; what is held stays.
@@ -289,6 +293,7 @@ class Detector:
         if watched.against < rule.consecutive and not (slow and told and not watched.flagged):
             return None
         rounds, watched.against, watched.flagged = watched.against, 0, slow
+        self._flagged = None
         speed = self._speeds.get(worker, 1.0)
         centre, threshold = level.centre * speed, level.threshold * speed
         return Decision(worker, slow, watched.rate * speed, centre, threshold, rounds, num_workers)

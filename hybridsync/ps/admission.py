@@ -13,13 +13,16 @@ from hybridsync.messages import Push
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.protocols.base import Protocol
 
+MOST_UNITS = 2**31
+"""Of a run, as its configuration has it: a server keeps a byte for each (`ps/ends.py`)."""
+
 
 def served(phase: Phase) -> Protocol:
     """Return the protocol of a phase that a server can serve.
 
     Raises:
       PlanError: its protocol is unknown or has no server rule.
-      InvalidMessage: it has no members.
+      InvalidMessage: it has no members, or units that no server can count.
     """
     protocol = protocols.parse(phase.spec)
     if protocol.path is not protocol.path.SERVER:
@@ -29,7 +32,24 @@ def served(phase: Phase) -> Protocol:
         )
     if not phase.members:
         raise InvalidMessage(f"epoch {phase.epoch} runs {phase.spec!r} with 0 members; it needs at least 1")
+    _check_units(phase)
     return protocol
+
+
+def _check_units(phase: Phase) -> None:
+    """Refuse a phase whose units are too many to be kept track of, before there is memory taken for them.
+
+    Raises:
+      InvalidMessage: they are.
+    """
+    if phase.end_units < 0:
+        raise InvalidMessage(f"epoch {phase.epoch} ends with {phase.end_units} units applied; end it with 0 or more")
+    last = max([phase.end_units, *(stop for _, stop in (*phase.applied, *phase.dropped))])
+    if last > MOST_UNITS:
+        raise InvalidMessage(
+            f"epoch {phase.epoch} counts units up to {last}, above the {MOST_UNITS} that a server keeps track of; use "
+            "a larger unit_size"
+        )
 
 
 def check_member(push: Push, phase: Phase) -> None:

@@ -26,7 +26,7 @@ from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.protocols.base import Action, Apply, Arrival, Change, Compensation, Drop, Grant, Release
 from hybridsync.ps.admission import check_current, check_epoch, check_member, check_push, served
 from hybridsync.ps.count import Count
-from hybridsync.ps.tickets import Decided, Ticket, parts_of, stepped_of
+from hybridsync.ps.tickets import Decided, Ticket, parts_of, stepped_of, whole_reply
 
 
 class Sequencer(Count):
@@ -280,7 +280,8 @@ class Sequencer(Count):
 
     def passed(self, push: Push) -> PushReply:
         """Count a push that `passes`, and was carried out; returns its answer."""
-        return PushReply(self._count_one(push.units[0], push.base))
+        _, _, _, (unit,), base, _, _ = push
+        return whole_reply((self._count_one(unit, base), False, "", 0, 0, 0, ()))
 
     @staticmethod
     def is_same(push: Push, ticket: Ticket) -> bool:

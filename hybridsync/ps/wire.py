@@ -28,6 +28,10 @@ class Wire:
       link_bytes_per_sec: of each worker's link, each direction.
       port_bytes_per_sec: of the port, each direction; that of all servers together.
       latency_secs: from the last byte sent to the last one received.
+
+    Attributes:
+      push_ends: (now, bytes, slowness) -> when what a worker begins to send at `now` has arrived; takes the port.
+      pull_ends: the same of what the servers begin to send.
     """
 
     def __init__(
@@ -36,26 +40,28 @@ class Wire:
         port_bytes_per_sec: float = math.inf,
         latency_secs: float = 0.0,
     ) -> None:
-        self._link, self._port, self._latency = link_bytes_per_sec, port_bytes_per_sec, latency_secs
-        self._in_free_at = self._out_free_at = 0.0
+        self.push_ends = _Direction(link_bytes_per_sec, port_bytes_per_sec, latency_secs).ends
+        self.pull_ends = _Direction(link_bytes_per_sec, port_bytes_per_sec, latency_secs).ends
 
-    def push_ends(self, now: float, num_bytes: int, slow: Slowness = AS_FAST) -> float:
-        """Return when what a worker begins to send at `now` has arrived; the port is taken for it."""
+
+class _Direction:
+    """One direction of a wire."""
+
+    __slots__ = ("_free_at", "_latency", "_link", "_port")
+
+    def __init__(self, link: float, port: float, latency: float) -> None:
+        self._link, self._port, self._latency = link, port, latency
+        self._free_at = 0.0
+
+    def ends(self, now: float, num_bytes: int, slow: Slowness = AS_FAST) -> float:
+        """Return when a transfer that begins at `now` has arrived; the port is taken for it."""
         if not num_bytes:
             return now
-        free_at = self._in_free_at
-        shared = self._in_free_at = (now if now > free_at else free_at) + num_bytes / self._port
-        link = self._link
-        own = now + num_bytes / (link if link < slow.bytes_per_sec else slow.bytes_per_sec)
-        return (shared if shared > own else own) + self._latency + slow.rpc_secs
-
-    def pull_ends(self, now: float, num_bytes: int, slow: Slowness = AS_FAST) -> float:
-        """Return when what the servers begin to send at `now` has arrived; the port is taken for it."""
-        if not num_bytes:
-            return now
-        free_at = self._out_free_at
-        shared = self._out_free_at = (now if now > free_at else free_at) + num_bytes / self._port
-        link = self._link
+        free_at, link = self._free_at, self._link
+        self._free_at = shared = (now if now > free_at else free_at) + num_bytes / self._port
+        if slow is AS_FAST:
+            own = now + num_bytes / link
+            return (shared if shared > own else own) + self._latency
         own = now + num_bytes / (link if link < slow.bytes_per_sec else slow.bytes_per_sec)
         return (shared if shared > own else own) + self._latency + slow.rpc_secs
 

@@ -18,6 +18,7 @@ import itertools
 import math
 import sys
 from collections.abc import Callable
+from functools import partial
 from heapq import heappop, heappush
 from types import TracebackType
 from typing import Any
@@ -40,46 +41,49 @@ class Loop:
 
     Attributes:
       now: virtual seconds since the start.
+      turn: () -> the next turn, for a call that is planned as a whole.
+      plan: takes a whole call for a time that is not past, and soon. What is on its way through a network has a heap of
+        its own, which stays small however many devices compute.
+      plan_later: takes a whole call for a time that is not past.
     """
 
     def __init__(self) -> None:
         self.now = 0.0
         self._later: list[Planned] = [NEVER]
         self._soon: list[Planned] = [NEVER]
-        self._turns = itertools.count(1)
+        # `at` and `after` without a call of Python, for what every unit does.
+        self.turn: Callable[[], int] = itertools.count(1).__next__
+        self.plan: Callable[[Planned], None] = partial(heappush, self._soon)
+        self.plan_later: Callable[[Planned], None] = partial(heappush, self._later)
         self._num_looks = 0
         self._limit = FOREVER  # of the wait under way
 
     @property
     def num_calls(self) -> int:
         """Calls that were carried out."""
-        planned = next(self._turns) - 1 - self._num_looks  # whoever looks takes a turn, too
+        planned = self.turn() - 1 - self._num_looks  # whoever looks takes a turn, too
         self._num_looks += 1
         return planned - (len(self._later) + len(self._soon) - 2)
 
     def at(self, time: float, call: Callable[..., object], *args: Any) -> None:
         """Plan a call for `time`, or for now where that is past."""
-        heappush(self._later, (time if time > self.now else self.now, next(self._turns), call, args))
+        heappush(self._later, (time if time > self.now else self.now, self.turn(), call, args))
 
     def after(self, secs: float, call: Callable[..., object], *args: Any) -> None:
         """Plan a call for `secs` from now."""
-        heappush(self._later, (self.now + secs, next(self._turns), call, args))
-
-    def plan(self, time: float, call: Callable[..., object], args: tuple[Any, ...]) -> None:
-        """Plan a call for `time`, which is not past, and soon: as `at`, which would do as well.
-
-        What is on its way through a network has a heap of its own, which stays small however many devices compute.
-        """
-        heappush(self._soon, (time, next(self._turns), call, args))
+        heappush(self._later, (self.now + secs, self.turn(), call, args))
 
     def run(self, limit: float) -> bool:
         """Carry out what is due up to `limit`, or until `stop`; returns whether that was called."""
         later, soon, self._limit = self._later, self._soon, limit
         while True:
             heap = soon if soon[0] < later[0] else later
-            if heap[0][0] > self._limit:
+            planned = heappop(heap)
+            now, _, call, args = planned
+            if now > self._limit:
+                heappush(heap, planned)
                 return self._limit == STOPPED
-            self.now, _, call, args = heappop(heap)
+            self.now = now
             call(*args)
 
     def stop(self) -> None:

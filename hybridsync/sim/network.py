@@ -10,7 +10,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from hybridsync.config import NO_STRAGGLERS, EmulationConfig, Slowness
+from hybridsync.config import AS_FAST, EmulationConfig, Slowness
 from hybridsync.messages import Push
 from hybridsync.ps.pacing import emulated
 from hybridsync.ps.wire import SlowLinks
@@ -29,7 +29,7 @@ class Network:
       random: draws for the chaos.
       num_servers: how many ports the traffic with the servers is spread over.
       emulation: links that are slower than the scenario's, for the traffic with the servers.
-      slowness: (worker, unit) -> how slow the worker is now.
+      slowness: (worker, unit) -> how slow the worker's link is now; None where none ever is.
 
     Attributes:
       num_bytes: moved between workers and servers.
@@ -43,46 +43,54 @@ class Network:
         random: Random,
         num_servers: int,
         emulation: EmulationConfig = NOTHING_EMULATED,
-        slowness: Callable[[int, int], Slowness] = NO_STRAGGLERS.of,
+        slowness: Callable[[int, int], Slowness] | None = None,
     ) -> None:
         self._loop, self._random = loop, random
         self._chaos, self._partitions = scenario.chaos, scenario.partitions
         self.cluster: Cluster = scenario.cluster
         self.reliable = scenario.reliable
         link, port = scenario.cluster.worker_link.bytes_per_sec, scenario.cluster.server_link.bytes_per_sec
-        self._wire = emulated(emulation, num_servers, link_bytes_per_sec=link, port_bytes_per_sec=port)
-        self._slow = SlowLinks(slowness)
+        wire = emulated(emulation, num_servers, link_bytes_per_sec=link, port_bytes_per_sec=port)
+        self._push_ends, self._pull_ends = wire.push_ends, wire.pull_ends
+        self._slow = None if slowness is None else SlowLinks(slowness)
         self._latency = scenario.cluster.worker_link.latency_secs + scenario.cluster.server_link.latency_secs
         late = scenario.cluster.colocated
         self._longer = [late.exchange_secs(worker) for worker in range(len(late.latency_secs))] if late else []
         self._call_secs = scenario.cluster.worker_link.latency_secs + scenario.cluster.costs.call_secs
+        self._is_plain = self.reliable and self._slow is None and not self._longer
         self._node_free_at: dict[int, float] = {}
         self.num_bytes = 0
 
     def to_server(self, push: Push, num_bytes: int, call: Callable[..., object], *args: Any) -> None:
         """Carry a transfer of the worker of `push` to the servers."""
         self.num_bytes += num_bytes
-        at = self._wire.push_ends(self._loop.now, num_bytes, self._slow.of(push))
+        loop = self._loop
+        if self._is_plain:
+            loop.plan((self._push_ends(loop.now, num_bytes) + self._latency, loop.turn(), call, args))
+            return
+        at = self._push_ends(loop.now, num_bytes, self._slow.of(push) if self._slow else AS_FAST)
         if self._longer:
             at += self._longer[push.worker]
-        at += self._latency
-        if self.reliable:
-            self._loop.plan(at, call, args)
-        else:
-            self._deliver(push.worker, at, call, args)
+        self._deliver(push.worker, at + self._latency, call, args)
 
     def from_server(self, push: Push, ready: float, num_bytes: int, call: Callable[..., object], *args: Any) -> None:
         """Carry the answer to `push`, which begins at `ready`, to its worker; one without bytes as a call."""
         self.num_bytes += num_bytes
-        at = self._wire.pull_ends(ready, num_bytes, self._slow.of(push)) + self._latency
-        if self.reliable:
-            self._loop.plan(at, call, args)
-        else:
-            self._deliver(push.worker, at, call, args)
+        if self._is_plain:
+            loop = self._loop
+            loop.plan((self._pull_ends(ready, num_bytes) + self._latency, loop.turn(), call, args))
+            return
+        at = self._pull_ends(ready, num_bytes, self._slow.of(push) if self._slow else AS_FAST)
+        self._deliver(push.worker, at + self._latency, call, args)
 
     def message(self, worker: int, call: Callable[..., object], *args: Any) -> None:
         """Carry a small message between a worker and the chief."""
-        self._deliver(worker, self._loop.now + self._call_secs, call, args)
+        loop = self._loop
+        at = loop.now + self._call_secs
+        if self.reliable:
+            loop.plan((at, loop.turn(), call, args))
+        else:
+            self._deliver(worker, at, call, args)
 
     def averaged_at(self, members: tuple[int, ...], num_bytes: int) -> float:
         """Return when a group that begins now has averaged `num_bytes` of each of its members, by a ring over them.
@@ -107,7 +115,7 @@ class Network:
     def _deliver(self, worker: int, at: float, call: Callable[..., object], args: tuple[Any, ...]) -> None:
         loop = self._loop
         if self.reliable:
-            loop.plan(at, call, args)
+            loop.plan((at, loop.turn(), call, args))
             return
         if self._partitions and self.cut_off(worker):
             return

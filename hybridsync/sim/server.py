@@ -40,6 +40,7 @@ class Server(Process):
         self._first_applied = self._last_applied = 0.0
         self._busy_until = 0.0
         self._change: Change = self.sequencer.change
+        self._is_told = True  # somebody asks for more of an update than that it was made
         self._waiting: list[tuple[Push, Any, Ticket, Reply]] = []
         self._ready: list[tuple[Push, Reply]] = []
         self._versions, self._squares = Versions(), None
@@ -48,6 +49,9 @@ class Server(Process):
         self._deposits: dict[int, Any] = {}
         self._left = False
         self._log = world.apply_log()
+        # What every push needs, at hand.
+        self._loop, self._arithmetic, self._apply_secs = world.loop, world.arithmetic, world.apply_secs
+        self._send, self._pull_bytes = world.network.from_server, world.arithmetic.sizes.parameters
 
     # --- what the chief calls (ServerPort) ---
 
@@ -66,6 +70,7 @@ class Server(Process):
         self._log.clear()
         sequencer.enter(phase)
         self._change = sequencer.change
+        self._is_told = world.is_recorded or sequencer.compensation is not None
         self._first_applied = self._last_applied = 0.0
         self._complete = False
         self._deposits, self._left = {}, False
@@ -219,23 +224,29 @@ class Server(Process):
         """Take a contribution; the answer comes when the rule releases it."""
         if self.dead:
             return
+        sequencer = self.sequencer
+        found = self._arithmetic.non_finite(contribution)
+        if found or self._is_told or not sequencer.passes(push):
+            self._take(push, contribution, found, reply)
+            return
+        self._update((contribution,), 1, sequencer.at_once, sequencer.share)
+        answer = sequencer.passed(push)
+        self._send(push, self._busy_until, self._pull_bytes, reply, answer, self._parameters)
+        if self._waiting or self._ready or sequencer.complete:
+            self._end_turn()
+
+    def _take(self, push: Push, contribution: Any, non_finite: str, reply: Reply) -> None:
+        """Take a push about which the rule has to be asked, or of which somebody is told."""
         sequencer, world = self.sequencer, self.world
         if world.watches:
             world.watch.arrived(self, push)
-        found = world.arithmetic.non_finite(contribution)
-        if not found and sequencer.passes(push):
-            if world.is_recorded or sequencer.compensation is not None:
-                self._carry_out((sequencer.passing(push, contribution),))
-                self._answer(push, sequencer.passed(push), reply)
-            else:  # the same, without what nobody asks for
-                self._update((contribution,), 1, sequencer.at_once, sequencer.share, ())
-                size, answer = world.arithmetic.sizes.parameters, sequencer.passed(push)
-                world.network.from_server(push, self._busy_until, size, reply, answer, self._parameters)
-            if self._waiting or self._ready or sequencer.complete:
-                self._end_turn()
+        if not non_finite and sequencer.passes(push):
+            self._carry_out((sequencer.passing(push, contribution),))
+            self._answer(push, sequencer.passed(push), reply)
+            self._end_turn()
             return
         try:
-            ticket, decisions = sequencer.offer(push, contribution, found, world.loop.now)
+            ticket, decisions = sequencer.offer(push, contribution, non_finite, world.loop.now)
         except HybridSyncError as error:
             world.network.from_server(push, world.loop.now, 0, reply, error, None)
             return
@@ -296,17 +307,17 @@ class Server(Process):
                 self._record(decided, begun)
 
     def _update(
-        self, contributions: Sequence[Any], units: int, rate: float, blend: float, weights: tuple[float, ...]
+        self, contributions: Sequence[Any], units: int, rate: float, blend: float, weights: tuple[float, ...] = ()
     ) -> float:
         """Make one update; returns when it began to be applied."""
-        world, busy_until = self.world, self._busy_until
-        arithmetic, now = world.arithmetic, world.loop.now
+        arithmetic, begun, now = self._arithmetic, self._busy_until, self._loop.now
         self.state = state = arithmetic.update(
             self.state, contributions, units=units, factor=rate, blend=blend, weights=weights, change=self._change
         )
         self._parameters = arithmetic.parameters(state)
-        begun = busy_until if busy_until > now else now
-        self._busy_until = self._last_applied = ends = begun + world.apply_secs
+        if begun < now:
+            begun = now
+        self._busy_until = self._last_applied = ends = begun + self._apply_secs
         if not self._first_applied:
             self._first_applied = ends
         return begun

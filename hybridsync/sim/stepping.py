@@ -236,7 +236,7 @@ class LocalEngine(ServerEngine):
         serve, size, message = getattr(self._server, what), 0, (push,)
         if what == "push":
             size, message = world.arithmetic.sizes.gradient, (push, contribution)
-        self._send(push, size, serve, *message, partial(self._heard, push, then, world.loop.now))
+        self._way.to_server(push, size, serve, *message, partial(self._heard, push, then, world.loop.now))
 
     def _transfer(self, effect: Any, then: Any) -> None:
         if isinstance(effect, Pull) or not effect.gradient.units:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard, get_args
 
 from hybridsync import protocols
 from hybridsync.errors import HybridSyncError, PhaseRevoked, StaleIncarnation
@@ -24,7 +25,8 @@ from hybridsync.paths.measuring import Rhythm
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.protocols.base import Effect
-from hybridsync.sim.network import Insisting
+from hybridsync.ps.tickets import whole_push
+from hybridsync.sim.network import Insisting, Network
 from hybridsync.sim.process import Process
 from hybridsync.sim.replica import Replica
 from hybridsync.sim.server import Server
@@ -52,7 +54,7 @@ class Worker(Process):
         self.recorder = WorkerRecorder(role_id, world.clock, world.keeps_spans, policy.detects)
         self.replica = Replica(world, self)
         self.unit = -1
-        self.seconds = world.network.cluster.device(role_id).seconds(world.normals)
+        self.seconds = world.seconds_of(role_id)
         self._phase: Phase | None = None
         self._waits: PhaseRequest | None = None
         self._rhythm = Rhythm()
@@ -157,17 +159,22 @@ class Engine:
       phase: that it takes part in.
     """
 
+    # Of the class, as what each of many engines has of its own is in no cache when its turn comes.
+    _handlers: ClassVar[dict[type, Callable[[Any, Any], Any]]] = {}
+
     def __init__(self, worker: Worker, phase: Phase) -> None:
         self.worker, self.phase, self.world = worker, phase, worker.world
         self.recorder = worker.recorder
         self.protocol = protocols.parse(phase.spec)
         self.allotment = Allotment()
         self._program = self.protocol.worker_program(len(phase.members))
-        self._handlers = {kind: getattr(self, name) for name, kind in EFFECTS.items() if hasattr(self, name)}
         self._asking = False
         self._wanted = 0
         self._at_once = self.protocol.awaits_workers
         self._over = False
+
+    def __init_subclass__(cls) -> None:
+        cls._handlers = {kind: getattr(cls, name) for name, kind in EFFECTS.items() if hasattr(cls, name)}
 
     def begin(self) -> None:
         """Take part in the phase."""
@@ -177,9 +184,9 @@ class Engine:
         """Go on with the result of the effect that was waited for."""
         send, handlers = self._program.send, self._handlers
         try:
-            while result is not PENDING:
+            effect = send(result)
+            while (result := handlers[type(effect)](self, effect)) is not PENDING:
                 effect = send(result)
-                result = handlers[type(effect)](effect)
         except StopIteration:
             self._end("")
 
@@ -280,63 +287,63 @@ class ServerEngine(Engine):
         super().__init__(worker, phase)
         world, network = self.world, self.world.network
         insisting = Insisting(network, world.loop, world.retry_secs, self._stale)
-        self._send = network.to_server if network.reliable else insisting.to_server
+        self._way: Network | Insisting = network if network.reliable else insisting
         self._sent_at = 0.0
         self._push: Push
-        self._server: Server = self.world.at(phase.servers[0])
-        self._take_push, self._hear, self._end_unit = self._server.push, self._answered, self._computed
+        self._server: Server = world.at(phase.servers[0])
+        self._loop, self._arithmetic, self._is_even = world.loop, world.arithmetic, not world.slow
+        self._epoch, self._push_bytes = phase.epoch, world.arithmetic.sizes.gradient
 
     def tell_idle(self) -> None:
         worker = self.worker
         push = Push(self.phase.epoch, worker.id, worker.incarnation, (), 0)
-        self._send(push, 0, self._server.idle, push, self._noted)
+        self._way.to_server(push, 0, self._server.idle, push, self._noted)
 
     def Lease(self, effect: Any) -> Any:
-        allotment, count = self.allotment, effect.count
-        if allotment.position + count > allotment.calm_until:
-            return self.take(count)
-        return allotment.take(count)
+        return self.allotment.take_calmly(effect.count) or self.take(effect.count)
 
     def Pull(self, effect: Any) -> Any:
         worker = self.worker
-        push = self._push = Push(self.phase.epoch, worker.id, worker.incarnation, (), 0)
-        self._sent_at = self.world.loop.now
-        self._send(push, 0, self._server.pull, push, self._answered)
+        push = Push(self._epoch, worker.id, worker.incarnation, (), 0)
+        self._sent_at = self._loop.now
+        self._way.to_server(push, 0, self._server.pull, push, self._fetched)
         return PENDING
 
     def Compute(self, effect: Any) -> Any:
         units, (base, parameters) = effect.units, effect.parameters
         (unit,) = units
-        world = self.world
-        self.worker.unit, self.recorder.doing = unit, "compute"
-        gradient, loop = (units, base, world.arithmetic.gradient(parameters, unit)), world.loop
-        loop.after(self.compute_secs(unit), self._end_unit, gradient, loop.now)
+        worker, loop = self.worker, self._loop
+        worker.unit, self.recorder.doing = unit, "compute"
+        gradient = units, base, self._arithmetic.gradient(parameters, unit)
+        secs = next(worker.seconds) if self._is_even else worker.unit_secs(unit)
+        now = loop.now
+        loop.plan_later((now + secs, loop.turn(), self._computed, (gradient, now)))
         return PENDING
 
     def _computed(self, gradient: Any, started: float) -> None:
-        worker, world = self.worker, self.world
+        worker, recorder = self.worker, self.recorder
         if self._over or (worker.stopped and worker.halted(self._computed, gradient, started)):
             return
-        worker.unit, self.recorder.doing = -1, ""
-        self.recorder.computed("server", started, world.loop.now, world.arithmetic.loss(gradient[2]))
+        worker.unit, recorder.doing = -1, ""
+        recorder.computed("server", started, self._loop.now, self._arithmetic.loss(gradient[2]))
         self.resume(gradient)
 
     def PushPull(self, effect: Any) -> Any:
         units, base, contribution = effect.gradient
-        worker, world = self.worker, self.world
-        push = self._push = Push(self.phase.epoch, worker.id, worker.incarnation, units, base)
-        self._sent_at = world.loop.now
-        self._send(push, world.arithmetic.sizes.gradient, self._take_push, push, contribution, self._hear)
+        worker = self.worker
+        push = self._push = whole_push((self._epoch, worker.id, worker.incarnation, units, base, "", 0))
+        self._sent_at = self._loop.now
+        self._way.to_server(push, self._push_bytes, self._server.push, push, contribution, self._answered)
         return PENDING
 
     def Ready(self, effect: Any) -> Any:
         units, base, _ = effect.gradient
         worker, self._sent_at = self.worker, self.world.loop.now
         push = Push(self.phase.epoch, worker.id, worker.incarnation, units, base)
-        self._send(push, 0, self._server.ready, push, self._granted)
+        self._way.to_server(push, 0, self._server.ready, push, self._granted)
         return PENDING
 
-    def _is_served(self, answer: PushReply | HybridSyncError) -> bool:
+    def _is_served(self, answer: PushReply | HybridSyncError) -> TypeGuard[PushReply]:
         """Whether a call brought what it was made for; else the engine ends, if it has not."""
         if self._over or isinstance(answer, PushReply):
             return not self._over
@@ -355,16 +362,18 @@ class ServerEngine(Engine):
             self.recorder.waited("ready", "server", self._sent_at, self.world.loop.now)
             self.resume(None)
 
+    def _fetched(self, answer: PushReply | HybridSyncError, parameters: Any) -> None:
+        if self._is_served(answer):
+            self.recorder.waited("pull", "server", self._sent_at, self._loop.now)
+            self.resume((answer.sequence, parameters))
+
     def _answered(self, answer: PushReply | HybridSyncError, parameters: Any) -> None:
         if not isinstance(answer, PushReply) or self._over:
             self._is_served(answer)
             return
-        push, world, recorder = self._push, self.world, self.recorder
-        if push.units:
-            recorder.waited("push_pull", "server", self._sent_at, world.loop.now)
-            recorder.completed = self.allotment.position
-            if world.watches:
-                world.watch.pushed(push, answer)
-        else:
-            recorder.waited("pull", "server", self._sent_at, world.loop.now)
+        recorder = self.recorder
+        recorder.waited("push_pull", "server", self._sent_at, self._loop.now)
+        recorder.completed = self.allotment.position
+        if self.world.watches:
+            self.world.watch.pushed(self._push, answer)
         self.resume((answer.sequence, parameters))

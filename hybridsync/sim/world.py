@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from hybridsync import protocols
 from hybridsync.applylog import ApplyLog, Entry, Left, NullApplyLog
 from hybridsync.chief.chief import Chief
-from hybridsync.config import NO_STRAGGLERS, Slowness, Straggler, Stragglers, together
+from hybridsync.config import Slowness, Straggler, Stragglers, together
 from hybridsync.errors import DamagedState, RoleLost
 from hybridsync.messages import (
     Capture,
@@ -34,7 +34,7 @@ from hybridsync.ports import Epochs
 from hybridsync.protocols.base import Path
 from hybridsync.run import Run
 from hybridsync.sim.arithmetic import Arithmetic
-from hybridsync.sim.cluster import Scenario, Slow, normals
+from hybridsync.sim.cluster import Device, Scenario, Slow, normals
 from hybridsync.sim.desk import Desk
 from hybridsync.sim.group import GroupAverage, GroupEngine
 from hybridsync.sim.home import ChiefKilled, Disk, Hosts, Keeper, MortalReporter, Workdir
@@ -165,14 +165,15 @@ class World:
         scenario.check(config.workers, config.servers)
         self.run_, self.scenario, self.arithmetic, self.loop = run, scenario, arithmetic, loop
         self.clock = VirtualClock(loop)
-        self.normals = normals(Random(seed))
+        self._normals = normals(Random(seed))
+        self._seconds: dict[Device, Iterator[float]] = {}
         self.stragglers = Stragglers(config.emulation.stragglers, config.workload)
         slow = [one.slowness for one in (*scenario.slow, *Straggler.parse(config.emulation.stragglers))]
         self.slow, self.late = bool(slow), any(one.is_late for one in slow)
         self._slow_of: dict[int, list[Slow]] = {}
         for one in scenario.slow:
             self._slow_of.setdefault(one.worker, []).append(one)
-        slowness = self.slowness if self.late else NO_STRAGGLERS.of
+        slowness = self.slowness if self.late else None
         self.network = Network(loop, scenario, Random(seed + 1), config.servers, config.emulation, slowness)
         self.keeps_spans, self.logs_updates = keeps_spans, logs_updates
         self.watch, self.watches = watch or Watch(), watch is not None
@@ -371,6 +372,18 @@ class World:
             self._due = due
             self.loop.at(due, self.desk.stir)
         return reply
+
+    def seconds_of(self, worker: int) -> Iterator[float]:
+        """Return what yields the seconds of the worker's units: one for all alike devices, which draw from one place.
+
+        A trace is of one device alone.
+        """
+        device = self.network.cluster.device(worker)
+        if device.trace:
+            return device.seconds(self._normals)
+        if device not in self._seconds:
+            self._seconds[device] = device.seconds(self._normals)
+        return self._seconds[device]
 
     def slowness(self, worker: int, unit: int) -> Slowness:
         """Return how slow a worker is now, with this unit: by the scenario's time, and by its place in the workload."""

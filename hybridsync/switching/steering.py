@@ -75,8 +75,7 @@ class Steering:
 
     def look(self, phase: Phase) -> tuple[machine.Event, str] | None:
         """Return how the phase is to be left, and why: its members or its protocol are to change; None to stay."""
-        judged = self._board.judged()
-        self._episodes.note(judged.flagged, self._clock.monotonic())
+        self._episodes.note(self._board.stragglers(), self._clock.monotonic())
         if not self._board.stamps()[0] or self._reporter.switch_pending:
             return None
         if self._passes_knee(phase):

@@ -39,6 +39,9 @@ class Board:
     def stamps(self) -> tuple[float, float]:
         return self.first, self.first
 
+    def stragglers(self) -> tuple[int, ...]:
+        return self.flagged
+
     def judged(self) -> Judged:
         rates = {worker: 5.0 if worker in self.flagged else 20.0 for worker in range(4)}
         return Judged(self.flagged, rates, 18.0)
