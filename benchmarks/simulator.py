@@ -6,11 +6,11 @@ Asynchronous, no gradients, no timeline, one core; seconds of this process's CPU
 The bare loop keeps nothing but time: each worker is a generator whose every unit is three calls off a heap (computed,
 pushed, answered) and one lognormal draw. The last line is JSON.
 
-On two cores that others used as well (a load of 9 to 17), with the version before this one in turn: runs of 400,000
-units came to 35,000 and 37,000 units a second, where that came to 29,000 and 31,000, and the bare loop to 256,000 to
-345,000. In the best half second of virtual time, which nobody disturbed, it was 53,000 to 55,000 against 44,000 to
-52,000, in the best quarter of them 41,000 to 44,000 against 33,000 to 39,000. On a nearly quiet machine that version
-did 38,000 to 43,000; this one was not measured there. The goal of 65,000 is not reached.
+On two cores that others used as well (a load of 3 to 7), three runs of a million units each, in turn with the version
+before this one: 43,000 to 46,000 units a second, where that did 35,000 to 37,000, and the bare loop 257,000 to 328,000
+in the same runs. At a load of 9 to 13, with 400,000 units, 35,000 and 37,000 where that did 29,000 and 31,000. On a
+nearly quiet machine that version did 38,000 to 43,000; this one was not measured there. The goal of 65,000 is not
+reached.
 
 Counted on Python 3.11 with 128 workers and 40,000 units, start and end included, a unit takes 1,404 bytecodes in 44
 Python calls, where it took 1,664 in 58: the loop 120, the worker 460, both ways through the network 160, the server 130
