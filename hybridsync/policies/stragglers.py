@@ -107,13 +107,13 @@ class RobustRule:
       consecutive: windows in a row.
       severe: shares of the median below which fewer windows in a row are enough: what costs most is to be told
         soonest. With one unit of a hundred three times as long, one window in 10^4 is below .75 of it by chance, and
-        not one in 10^9 below .45.
+        not one in 10^9 below .45; a single one below .3 takes most of its units so slow.
     """
 
     deviations: float = 2.0
     floor: float = 0.9
     consecutive: int = 4
-    severe: Severe = ((0.75, 3), (0.45, 2))
+    severe: Severe = ((0.75, 3), (0.45, 2), (0.3, 1))
 
     def rate(self, secs: Sequence[float]) -> float:
         ends = len(secs) // 5

@@ -124,12 +124,12 @@ def collect_more(chief: Chief, phase: Phase, worker: int, known: int) -> list[in
 
 def test_what_a_worker_was_in_before_or_has_left_is_not_adopted():
     chief = restarted_chief()
-    phase = phase_of(4, members=(0, 1))
-    chief.register(came_back(0, standing(phase_of(3), (0, 4))))
+    before, phase = (phase_of(epoch, members=(0, 1)) for epoch in (3, 4))
+    chief.register(came_back(0, standing(before, (0, 4))))
     chief.register(came_back(1, standing(phase, inside=False)))
     chief.adopt(phase, Path.SERVER)
     assert chief.ledger.holders() == {} and chief.missing_back() == []
-    assert enter(chief, 0, after=phase_of(3).epoch).phase == phase
+    assert enter(chief, 0, after=before.epoch).phase == phase
 
 
 def test_standings_are_those_of_the_living():
