@@ -1,7 +1,9 @@
 """What the online policies gain and cost: `python -m benchmarks.online_policies [--real=PART,...] [--seeds=3]`.
 
 Eight workers whose units take 50 ms, in virtual time; with `--real` on processes whose accelerators are emulated (the
-gradient is computed, the rest of the 50 ms is slept), on the digits job, with its accuracy:
+gradient is computed, the rest of the 50 ms is slept), on the digits job, with its accuracy. There a push and a pull
+come on top, for which all processes share the machine's processors: `--unit_secs` makes units longer where those are
+few.
 
 - *permanent*: one worker k times slow for the whole run, plan `bsp:6.25%,asp` beside backup-worker BSP. The speed-up is
   over plain BSP with the same straggler, and the ideal one is (7 + 1/k) k / 8: everybody busy all the time. On
@@ -98,32 +100,34 @@ def simulated(case: Case, seed: int) -> Outcome:
     return Outcome(seconds_of(config, Scenario(cluster=Cluster(devices=(Device(UNIT_SECS),), costs=COSTS))))
 
 
-def on_processes(case: Case, seed: int, *, units: int = UNITS, workers: int = WORKERS) -> Outcome:
+def on_processes(
+    case: Case, seed: int, *, units: int = UNITS, workers: int = WORKERS, unit_secs: float = UNIT_SECS
+) -> Outcome:
     """Run a case as a job of its own."""
     with tempfile.TemporaryDirectory() as directory:
         workdir = Path(directory) / "run"
-        summary = train(workdir, *flags(case, seed, units, workers), "--set=telemetry.timeline=false")
+        summary = train(workdir, *flags(case, seed, units, workers, unit_secs), "--set=telemetry.timeline=false")
         changes = [each for each in read_events(workdir, "switch") if each["reason"] == "policy"]
     stalls = tuple(each["stall_secs"] for each in changes if each["from"] == each["to"])
     return Outcome(summary["seconds"], summary["final"]["accuracy"], stalls)
 
 
-def plain_on_processes(entry: str, units: int) -> float:
+def plain_on_processes(entry: str, units: int, unit_secs: float = UNIT_SECS) -> float:
     """Return the seconds of plain BSP by the steady rate of a twentieth of its units, which leaves its start out."""
     with tempfile.TemporaryDirectory() as directory:
         workdir = Path(directory) / "run"
-        train(workdir, *flags(Case("bsp", "baseline", entry), 0, units // 20, WORKERS))
+        train(workdir, *flags(Case("bsp", "baseline", entry), 0, units // 20, WORKERS, unit_secs))
         return units / phase_rates(workdir)[0].steady
 
 
-def flags(case: Case, seed: int, units: int, workers: int) -> list[str]:
+def flags(case: Case, seed: int, units: int, workers: int, unit_secs: float) -> list[str]:
     """Return what `launch.train` is given for a case."""
     return [
         f"--plan={case.plan}",
         f"--policy={case.policy}",
         f"--workers={workers}",
         f"--seed={seed}",
-        f"--compute_secs={UNIT_SECS}",
+        f"--compute_secs={unit_secs}",
         f"--stragglers={case.slow}",
         f"--set=workload={units}",
     ]
@@ -166,9 +170,10 @@ def mean_secs(found: Sequence[Outcome]) -> float:
     return statistics.fmean(each.seconds for each in found)
 
 
-def permanent(table: Table, plain: Callable[[str], float]) -> None:
-    """Show one worker that is slow for the whole run; `plain` tells what plain BSP takes with it."""
-    for times, target in TARGETS.items():
+def permanent(table: Table, plain: Callable[[str], float], factors: Sequence[int] = tuple(TARGETS)) -> None:
+    """Show one worker that is so many times slow for the whole run; `plain` tells what plain BSP takes with it."""
+    for times in factors:
+        target = TARGETS[times]
         where, entry = f"1 of 8, {times}x", slow(WORKERS - 1, times)
         bsp = plain(entry)
         print(f"  {where:<14} {'bsp':<14} {'baseline':<9} {bsp:9.2f} s")
@@ -228,28 +233,31 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--real", nargs="?", const=",".join(PARTS), default="", help=f"of {','.join(PARTS)}")
     parser.add_argument("--seeds", type=int, default=3, help="of each job on processes")
     parser.add_argument("--units", type=int, default=UNITS, help="of each job on processes")
+    parser.add_argument("--unit_secs", type=float, default=UNIT_SECS, help="of computation, on processes")
+    factors = {"type": int, "nargs": "+", "default": list(TARGETS), "choices": list(TARGETS)}
+    parser.add_argument("--factors", **factors, help="how many times slow one worker is for the whole run")
     parser.add_argument("--policies", default=",".join(POLICIES[1:]), help="beside baseline")
     options = parser.parse_args(arguments)
     parts = options.real.split(",") if options.real else PARTS[:-1]
     if unknown := sorted(set(parts) - set(PARTS)):
         parser.error(f"unknown parts {unknown}; choose among {PARTS}")
     policies: list[Online] = ["baseline", *(each for each in POLICIES[1:] if each in options.policies.split(","))]
-    units = options.units
+    units, unit_secs = options.units, options.unit_secs if options.real else UNIT_SECS
 
     def really(case: Case, seed: int) -> Outcome:
-        return on_processes(case, seed, units=units)
+        return on_processes(case, seed, units=units, unit_secs=unit_secs)
 
     def plain(entry: str) -> float:
         if options.real:
-            return plain_on_processes(entry, units)
+            return plain_on_processes(entry, units, unit_secs)
         return simulated(Case("bsp", "baseline", entry), 0).seconds
 
     where = "processes, emulated accelerators" if options.real else "virtual time"
-    print(f"{WORKERS} workers, {1000 * UNIT_SECS:g} ms a unit, {units if options.real else UNITS:,} units, {where}")
+    print(f"{WORKERS} workers, {1000 * unit_secs:g} ms a unit, {units if options.real else UNITS:,} units, {where}")
     carry, seeds = (really, range(options.seeds)) if options.real else (simulated, range(1))
     table = Table(carry, seeds, policies)
     shows = {
-        "permanent": lambda: permanent(table, plain),
+        "permanent": lambda: permanent(table, plain, options.factors),
         "pair": lambda: pair(table),
         "transient": lambda: transient(table),
         "standstill": lambda: standstill(table),
