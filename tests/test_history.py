@@ -120,14 +120,16 @@ def test_several_processes_begin_and_write_at_once_and_nothing_is_lost(path: Pat
 
 def test_what_was_recorded_before_a_kill_is_there_after_it(path: Path) -> None:
     for kills in range(4):
-        process = writer(path, 1000 * kills, 500)
+        first = 1_000_000 * kills
+        process = writer(path, first, 1_000_000)  # more than it ever comes to
         assert process.stdout is not None
         told = [int(process.stdout.readline()) for _ in range(1 + 7 * kills)]
         os.kill(process.pid, signal.SIGKILL)
-        told += [int(line) for line in process.communicate(timeout=60)[0].splitlines()]
-        assert process.returncode == -signal.SIGKILL
+        told += map(int, process.stdout)  # what is in the pipe, and in the reader's buffer
+        process.stdout.close()
+        assert process.wait(timeout=60) == -signal.SIGKILL
         with opened(path) as history:
-            seeds = [run.seed for run in history.runs(JOB, WHERE) if run.seed >= 1000 * kills]
+            seeds = [run.seed for run in history.runs(JOB, WHERE) if run.seed >= first]
         assert seeds[: len(told)] == told
         assert len(seeds) <= len(told) + 1
 
