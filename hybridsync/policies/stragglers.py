@@ -48,6 +48,7 @@ class Rule(Protocol):
     Attributes:
       consecutive: rounds in a row that make a straggler, and that clear it.
       severe: shares of the centre, and how many rounds in a row below one make a straggler sooner.
+      hiccup: seconds that a window must have lost against the centre to count there.
     """
 
     @property
@@ -55,6 +56,9 @@ class Rule(Protocol):
 
     @property
     def severe(self) -> Severe: ...
+
+    @property
+    def hiccup(self) -> float: ...
 
     def rate(self, secs: Sequence[float]) -> float:
         """Return the units a second of a worker whose last units took `secs`, at least one."""
@@ -76,12 +80,13 @@ class PaperRule:
     Args:
       deviations: k.
       consecutive: windows in a row.
-      severe: see `Rule`; the paper has no such thing.
+      severe, hiccup: see `Rule`; the paper has no such thing.
     """
 
     deviations: float = 1.0
     consecutive: int = 4
     severe: Severe = ()
+    hiccup: float = 0.0
 
     def rate(self, secs: Sequence[float]) -> float:
         return len(secs) / math.fsum(secs)
@@ -108,12 +113,15 @@ class RobustRule:
       severe: shares of the median below which fewer windows in a row are enough: what costs most is to be told
         soonest. With one unit of a hundred three times as long, one window in 10^4 is below .75 of it by chance, and
         not one in 10^9 below .45; a single one below .3 takes most of its units so slow.
+      hiccup: seconds that a window must have lost against the median to count there: a machine that is busy for a
+        moment slows a whole window of units of a millisecond, and is no straggler.
     """
 
     deviations: float = 2.0
     floor: float = 0.9
     consecutive: int = 4
     severe: Severe = ((0.75, 3), (0.45, 2), (0.3, 1))
+    hiccup: float = 0.1
 
     def rate(self, secs: Sequence[float]) -> float:
         ends = len(secs) // 5
@@ -285,8 +293,10 @@ class Detector:
         slow = watched.rate < level.threshold
         watched.against = watched.against + 1 if slow != watched.flagged else 0
         rule, before = self.rule, watched.severe or (0,) * len(self.rule.severe)
+        speed = self._speeds.get(worker, 1.0)
+        lasting = WINDOW * (1 / watched.rate - 1 / level.centre) / speed >= rule.hiccup
         watched.severe = tuple(
-            rounds + 1 if watched.rate < share * level.centre else 0
+            rounds + 1 if lasting and watched.rate < share * level.centre else 0
             for rounds, (share, _) in zip(before, rule.severe, strict=True)
         )
         told = any(rounds >= enough for rounds, (_, enough) in zip(watched.severe, rule.severe, strict=True))
@@ -294,7 +304,6 @@ class Detector:
             return None
         rounds, watched.against, watched.flagged = watched.against, 0, slow
         self._flagged = None
-        speed = self._speeds.get(worker, 1.0)
         centre, threshold = level.centre * speed, level.threshold * speed
         return Decision(worker, slow, watched.rate * speed, centre, threshold, rounds, num_workers)
 

@@ -43,6 +43,7 @@ def test_the_numbers_are_those_of_the_code() -> None:
     assert f"below {100 * share:g} % of the median is flagged after {IN_WORDS[rounds]} windows" in text
     others = ", ".join(f"one below {100 * least:g} % after {IN_WORDS[fewest]}" for least, fewest in worse)
     assert f"{others}, any other after {IN_WORDS[rule.consecutive]}" in text
+    assert f"only windows that lost {1e3 * rule.hiccup:g} ms against the median" in text
     assert f"cleared, which takes {IN_WORDS[rule.consecutive]} windows" in text
     assert f"{IN_WORDS[BURST]} in a row" in text and DUTY == 0.25 and "in a quarter of its time" in text
 

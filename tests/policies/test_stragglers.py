@@ -175,6 +175,15 @@ def test_one_window_that_is_less_slow_begins_that_count_anew() -> None:
     assert decision.rounds == 4
 
 
+def test_a_window_slowed_by_a_moments_hiccup_is_not_told_sooner() -> None:
+    usual, hiccup = [0.001] * WINDOW, [0.01] * WINDOW
+    assert not rounds(cluster(), 3, 4, lambda worker: hiccup if worker == 2 else usual)
+    ((at, decision),) = rounds(cluster(), 1, 4, lambda worker: [0.02] * WINDOW if worker == 2 else usual)
+    assert (at, decision.worker, decision.rounds) == (0, 2, 1)
+    twice_as_fast = cluster(speeds={2: 2.0})
+    assert not rounds(twice_as_fast, 3, 4, lambda worker: hiccup if worker == 2 else usual)
+
+
 def test_rates_are_known_of_everybody_who_was_ever_measured_in_any_phase() -> None:
     detector = cluster(speeds={3: 0.5})
     assert detector.rates == {} and detector.threshold is None
