@@ -34,7 +34,8 @@ def test_a_straggler_is_dealt_with_and_no_process_is_restarted(tmp_path: Path, p
     assert entered[:3] == [
         ("bsp", everybody, "start"), (*meanwhile, "policy"), ("bsp", everybody, "policy"),
     ], job.output
-    assert entered[-1] == ("asp", everybody, "planned")
+    # On a busy machine others are slow, too: detours may take all that was planned for asynchrony.
+    assert entered[-1] in [("asp", everybody, "planned"), ("bsp", everybody, "policy")]
     decided = [event["action"] for event in job.events("policy_decided") if event["action"] != "stay"]
     # Injected by unit, the delay may come again: a detour's units are not done in order. So there may be more pairs.
     assert decided[:2] == ["without workers [1]" if policy == "elastic" else "asp instead", "as planned"]
