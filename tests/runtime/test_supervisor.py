@@ -6,11 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 from hybridsync.runtime.child import Child
 from hybridsync.runtime.role_process import CrashLoop, describe_exit
-from tests.runtime.supervised import CHIEF, ROOT, WAIT_SECS, Begin, gone, spare_of
+from tests.runtime.supervised import CHIEF, ROOT, WAIT_SECS, Begin, gone, seed_of
 
 
 def test_every_role_learns_its_place_and_a_completed_run_ends_with_0(begin: Begin) -> None:
@@ -68,49 +67,55 @@ def test_a_worker_that_failed_once_with_a_reason_is_replaced(begin: Begin) -> No
     )
 
 
-def test_a_spare_process_takes_the_place_and_the_log_of_a_killed_worker(begin: Begin) -> None:
-    run = begin(spare_secs=0.1)
+def test_a_killed_worker_is_replaced_by_a_child_of_the_supervisors_that_goes_on_in_its_log(begin: Begin) -> None:
+    run = begin()
     roles = run.started()
     run.spec_of(roles["worker", 1])  # by then it has written to its log
     for life in (1, 2):
-        spare = spare_of(run, roles)
         os.kill(roles["worker", 1], signal.SIGKILL)
         assert run.wait_call(call="role_lost")["pid"] == roles["worker", 1]
         roles["worker", 1] = run.wait_call(call="role_started", role="worker")["pid"]
-        assert roles["worker", 1] == spare, "another process was started, though one was there"
-        spec = run.spec_of(spare)
+        assert {*roles.values(), seed_of(run, roles)} - {run.process.pid} == run.children()
+        spec = run.spec_of(roles["worker", 1])
         assert (spec["role_id"], spec["life"], spec["chief"]) == (1, life, CHIEF)
-    last = spare_of(run, roles)
+    seed = seed_of(run, roles)
     os.kill(roles["chief", 0], signal.SIGUSR2)
     assert run.end() == (0, "")
     log = (run.workdir / "logs" / "worker-1.log").read_text().splitlines()
     assert log == [line for life in range(3) for line in (f"--- worker 1, life {life}", "worker 1 was here")]
-    assert gone(last), "the last spare process outlived the run"
+    assert gone(seed), "the seed outlived the run"
 
 
-def test_a_spare_worker_that_cannot_be_started_ends_no_run(begin: Begin, tmp_path: Path) -> None:
-    (tmp_path / "run" / "logs" / "worker-spare.log").mkdir(parents=True)  # it cannot be opened
-    run = begin(spare_secs=0.05)
+def test_a_seed_that_is_killed_takes_nobody_with_it_and_is_replaced(begin: Begin) -> None:
+    run = begin()
     roles = run.started()
-    os.kill(roles["worker", 1], signal.SIGKILL)
-    assert run.wait_call(call="role_lost")["pid"] == roles["worker", 1]
-    run.spec_of(run.wait_call(call="role_started", role="worker")["pid"])
-    os.kill(roles["chief", 0], signal.SIGUSR2)
-    code, said = run.end()
-    assert code == 0 and said.startswith("no spare worker could be started: "), said
-
-
-def test_a_spare_process_that_ends_is_replaced_and_nobody_is_told(begin: Begin) -> None:
-    run = begin(spare_secs=0.1)
-    roles = run.started()
-    first = spare_of(run, roles)
+    first = seed_of(run, roles)
     os.kill(first, signal.SIGKILL)
-    second = spare_of(run, roles, former=first)
+    assert seed_of(run, roles, former=first)
+    assert set(roles.values()) - {run.process.pid} <= run.children(), "a role died with the seed that it grew from"
     os.kill(roles["worker", 0], signal.SIGKILL)
-    assert run.next_call()["pid"] == roles["worker", 0], "the spare process is no role"
-    assert run.next_call()["pid"] == second
+    assert run.next_call()["pid"] == roles["worker", 0], "the seed is no role"
+    run.spec_of(run.next_call()["pid"])
     os.kill(roles["chief", 0], signal.SIGUSR2)
     assert run.end() == (0, "")
+
+
+def test_roles_of_a_seed_with_threads_of_its_own_are_started_as_programs(begin: Begin) -> None:
+    run = begin({"seed": {"threads": True}})
+    roles = run.started()
+    specs = [run.spec_of(roles[role]) for role in (("chief", 0), ("worker", 0), ("worker", 1))]
+    assert all(spec["is_program"] for spec in specs)
+    os.kill(roles["worker", 0], signal.SIGKILL)
+    assert run.wait_call(call="role_lost")["pid"] == roles["worker", 0]
+    assert run.spec_of(run.wait_call(call="role_started")["pid"])["life"] == 1
+    os.kill(roles["chief", 0], signal.SIGUSR2)
+    assert run.end() == (0, "")
+
+
+def test_a_seed_that_ends_at_once_is_told_with_its_last_words(begin: Begin) -> None:
+    run = begin({"seed": {"exit": "it reads no such file"}})
+    code, said = run.end()
+    assert code != 0 and "RoleLost: the seed of the roles ended, exit 1" in said and "it reads no such file" in said
 
 
 def test_a_killed_server_is_reported_and_reborn(begin: Begin) -> None:
