@@ -82,7 +82,8 @@ def read_run(workdir: Path, name: str) -> Record:
         config, summary = read_config(workdir), read_summary(workdir)
         if config is None and not (workdir / EVENTS_FILE).exists():
             raise WorkdirError(
-                f"{workdir} holds no run: neither {CONFIG_FILE} nor {EVENTS_FILE}; name a run's --workdir{_below(workdir)}"
+                f"{workdir} holds no run: neither {CONFIG_FILE} nor {EVENTS_FILE}; name a run's --workdir"
+                f"{_below(workdir)}"
             )
         events = read_events(workdir)
         metrics = read_lines(workdir / METRICS_FILE)
