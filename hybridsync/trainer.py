@@ -168,7 +168,7 @@ class Trainer:
                 run, resume=self._resume, init_from=self._init_from, convert_units=self._convert_units
             )
         except AlreadyCompleted as done:
-            logging.info("%s; nothing is left to do", done)
+            self._say(f"{done}; nothing is left to do")
             units = Units(**done.summary["units"])
             return FitResult(done.state, Summary(**{**done.summary, "units": units}))
         progress = open_progress(run.config.workload, sys.stderr, clock) if self._progress else None
@@ -188,6 +188,15 @@ class Trainer:
             recorder.close()
             if opening.lock is not None:
                 opening.lock.release()
+
+    def _say(self, text: str) -> None:
+        """Show one line where progress is shown, else log it."""
+        if not self._progress:
+            logging.info("%s", text)
+            return
+        progress = open_progress(self._run.config.workload, sys.stderr, SYSTEM_CLOCK)
+        progress.note(text)
+        progress.close()
 
     def steps(self, *, every: int) -> Iterator[Metrics]:
         """Train while the caller iterates: yields metrics every `every` units; leaving the loop saves and stops.

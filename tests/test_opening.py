@@ -90,6 +90,13 @@ def test_a_completed_run_is_returned_as_it_ended(workdir):
     assert changed <= {"config.json"}
 
 
+def test_a_completed_run_says_so_to_who_follows_its_progress(workdir, capsys):
+    assert tally_trainer("bsp", WORKLOAD, workdir=workdir).fit().completed
+    assert "nothing is left to do" not in capsys.readouterr().err
+    assert tally_trainer("bsp", WORKLOAD, workdir=workdir, progress=True).fit().completed
+    assert f"is complete: {WORKLOAD} of {WORKLOAD} units applied; nothing is left to do" in capsys.readouterr().err
+
+
 def test_a_run_that_died_between_its_last_commit_and_its_summary_is_concluded(workdir):
     ended = tally_trainer("bsp", WORKLOAD, workdir=workdir).fit()
     (workdir / "summary.json").unlink()
