@@ -154,6 +154,7 @@ def open_run(
       WorkdirError: the workdir is in use, not writable, somebody else's, or used and `resume` is "never".
       ResumeError: the run in the workdir contradicts the configuration, or there is no checkpoint and there must be.
       CheckpointError: no checkpoint of the workdir can be used.
+      DataError: the source has no units of the size that is asked for.
     """
     if run.workdir is None:
         if resume == "must":
@@ -311,7 +312,12 @@ def _units(run: Run, before: int, units: int) -> int:
 
 
 def _convert(run: Run, before: int, ledger: Ledger, state: TrainState) -> tuple[Ledger, TrainState]:
-    """Go on with units of another size: the first one is ceil(examples / B), the workload keeps its examples."""
+    """Go on with units of another size: the first one is ceil(examples / B), the workload keeps its examples.
+
+    Raises:
+      DataError: the source has no units of that size.
+    """
+    run.task.source.batch(0, unit_size=run.config.unit_size, seed=run.config.seed)  # before anything is written
     first = _units(run, before, ledger.num_applied)
     counters = {**state.counters, "units": np.int32(first)}
     applied = [(0, first)] if first else []

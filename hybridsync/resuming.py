@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hybridsync.config import RunConfig, check_resumable
+from hybridsync.durable import EPOCH_FILE
 from hybridsync.errors import CheckpointError, ResumeError, WorkdirError
 from hybridsync.telemetry.summary import read_config
 
@@ -37,7 +38,7 @@ def check_workdir(workdir: Path, config: RunConfig, *, resume: Resume, convert_u
       WorkdirError: the workdir is used and `resume` is "never".
       ResumeError: it is fresh and `resume` is "must", or its run contradicts the configuration.
     """
-    saved = read_config(workdir)
+    saved = _begun(workdir)
     if saved is None and resume == "must":
         raise ResumeError(
             f"resume is 'must', but {workdir} holds no checkpoint; check the path, or start with 'auto'"
@@ -64,7 +65,7 @@ def continued(workdir: Path, config: RunConfig) -> RunConfig:
       workdir: may be absent.
       config: as the command line asks for it.
     """
-    saved = read_config(workdir)
+    saved = _begun(workdir)
     if saved is None:
         return config
     before, size = saved["config"]["unit_size"], config.unit_size
@@ -73,6 +74,18 @@ def continued(workdir: Path, config: RunConfig) -> RunConfig:
     if config.workload == saved.get("workload_asked"):
         return dataclasses.replace(config, workload=saved["config"]["workload"])
     return config
+
+
+def _begun(workdir: Path) -> dict[str, Any] | None:
+    """Return what config.json says of the run in `workdir`, None where none has begun.
+
+    One that was refused before its first epoch, by its data or its model, has left a config.json and no work: what was
+    wrong in it is not to be held against the command that sets it right.
+    """
+    saved = read_config(workdir)
+    if (workdir / EPOCH_FILE).exists() or any((workdir / CHECKPOINTS).glob("*")):
+        return saved
+    return None
 
 
 def check_init_from(init_from: Path, workdir: Path | None = None) -> None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import dataclasses
 import queue
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from absl import logging
 
@@ -22,7 +23,7 @@ from hybridsync.autoplan import is_auto, job_of_run, recall
 from hybridsync.chief.chief import Chief
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.config import RunConfig, apply_overrides, load_config
-from hybridsync.errors import HybridSyncError
+from hybridsync.errors import ConfigError, HybridSyncError
 from hybridsync.opening import AlreadyCompleted, Resume, open_run
 from hybridsync.optimizer import Optimizer
 from hybridsync.run import Run
@@ -105,12 +106,15 @@ class Trainer:
         config = RunConfig(**fields) if config is None else dataclasses.replace(config, **fields)
         self._run = _planned(Run(config, task, optimizer, _path(workdir), _path(file)), history)
         self._run.check()
+        if resume not in get_args(Resume):
+            raise ConfigError(f"resume must be one of {', '.join(get_args(Resume))}, got {resume!r}; correct it")
         self._resume: Resume = resume
         self._init_from = _path(init_from)
         self._convert_units, self._progress = convert_units, progress
         self._hooks: list[tuple[Hook, int]] = []
         self._chief: Chief | None = None
         self._preempted = False
+        self._fitting = threading.Lock()  # held by the `fit` under way
         self.result: FitResult | None = None
 
     @classmethod
@@ -125,7 +129,15 @@ class Trainer:
         return cls(loaded.module.task(config), loaded.module.optimizer(config), config, file=path, **options)
 
     def add_hook(self, hook: Hook, *, every: int) -> None:
-        """Call `hook(metrics)` in the chief's thread whenever another `every` units have been applied."""
+        """Call `hook(metrics)` in the chief's thread whenever another `every` units have been applied.
+
+        A `fit` that is under way does not take it up.
+
+        Raises:
+          ConfigError: `every` is below 1.
+        """
+        if every < 1:
+            raise ConfigError(f"a hook is called every 1 or more units, got every={every}; raise it")
         self._hooks.append((hook, every))
 
     def preempt(self) -> None:
@@ -139,12 +151,15 @@ class Trainer:
 
         Raises:
           WorkdirError, ResumeError, CheckpointError, DataError: refused before anything was trained.
-          HybridSyncError: the run could not go on; its last checkpoint is intact.
+          HybridSyncError: the run could not go on; its last checkpoint is intact. Or this trainer fits already.
         """
+        if not self._fitting.acquire(blocking=False):
+            raise HybridSyncError("this trainer's fit is under way already; wait for its end, or make another Trainer")
         try:
             return self._fit()
         finally:
             self._chief, self._preempted = None, False
+            self._fitting.release()
 
     def _fit(self) -> FitResult:
         run, clock = self._run, SYSTEM_CLOCK
@@ -153,7 +168,7 @@ class Trainer:
                 run, resume=self._resume, init_from=self._init_from, convert_units=self._convert_units
             )
         except AlreadyCompleted as done:
-            logging.info("%s; nothing is left to do", done)
+            self._say(f"{done}; nothing is left to do")
             units = Units(**done.summary["units"])
             return FitResult(done.state, Summary(**{**done.summary, "units": units}))
         progress = open_progress(run.config.workload, sys.stderr, clock) if self._progress else None
@@ -163,7 +178,7 @@ class Trainer:
             recorder = Recorder.open(run.workdir, clock, timeline=run.config.telemetry.timeline, progress=progress)
         try:
             opening.announce(recorder, runtime="inprocess")
-            runtime = InProcess(opening, recorder, clock, self._hooks)
+            runtime = InProcess(opening, recorder, clock, list(self._hooks))
             self._chief = runtime.chief
             if self._preempted:  # it was asked while the run was being opened
                 runtime.chief.preempt()
@@ -174,12 +189,22 @@ class Trainer:
             if opening.lock is not None:
                 opening.lock.release()
 
+    def _say(self, text: str) -> None:
+        """Show one line where progress is shown, else log it."""
+        if not self._progress:
+            logging.info("%s", text)
+            return
+        progress = open_progress(self._run.config.workload, sys.stderr, SYSTEM_CLOCK)
+        progress.note(text)
+        progress.close()
+
     def steps(self, *, every: int) -> Iterator[Metrics]:
         """Train while the caller iterates: yields metrics every `every` units; leaving the loop saves and stops.
 
         What `fit` would have returned is in `result` afterwards.
 
         Raises:
+          ConfigError: `every` is below 1.
           HybridSyncError: as `fit`.
         """
         metrics: queue.Queue[Metrics | None] = queue.Queue()
@@ -193,8 +218,9 @@ class Trainer:
             except queue.Empty:
                 raise HybridSyncError(f"no unit was applied for {STEP_SECS:g} s") from None
             finally:
-                self._hooks.pop()
-                self.preempt()
+                self._hooks.remove((metrics.put, every))
+                if not fitted.done():  # one that was refused leaves the `fit` under way alone
+                    self.preempt()
                 self.result = fitted.result()
                 self._preempted = False  # `fit` may have ended before it was asked
 

@@ -19,6 +19,9 @@ from collections.abc import Iterable, Iterator
 Range = tuple[int, int]
 """Units `start <= u < stop`."""
 
+MOST_UNITS = 2**31
+"""A run's workload is below it: a server keeps a byte for each unit, and a state counts them as int32."""
+
 
 class UnitSet:
     """A mutable set of non-negative integers held as sorted, disjoint, non-adjacent ranges.

@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hybridsync import EmulationConfig
 from hybridsync.data.synthetic import SyntheticSource
-from hybridsync.errors import CheckpointError, ResumeError, WorkdirError
+from hybridsync.errors import CheckpointError, DataError, ResumeError, WorkdirError
 from hybridsync.layout import fingerprint
 from hybridsync.models import MLP
 from hybridsync.opening import open_run
 from hybridsync.task import Task
 from hybridsync.trainer import Trainer
-from tests.tasks import adamw, momentum_sgd
+from tests.tasks import adamw, momentum_sgd, plain_sgd, tally_task
 from tests.trainers import LOGGED, NEVER, events_of, is_exact, lines_of, mlp_trainer, tally_trainer
 
 WORKLOAD = 48
@@ -87,6 +88,13 @@ def test_a_completed_run_is_returned_as_it_ended(workdir):
     assert fingerprint(again.state.params) == fingerprint(ended.state.params)
     changed = {name for name, content in tree_of(workdir).items() if before.get(name) != content}
     assert changed <= {"config.json"}
+
+
+def test_a_completed_run_says_so_to_who_follows_its_progress(workdir, capsys):
+    assert tally_trainer("bsp", WORKLOAD, workdir=workdir).fit().completed
+    assert "nothing is left to do" not in capsys.readouterr().err
+    assert tally_trainer("bsp", WORKLOAD, workdir=workdir, progress=True).fit().completed
+    assert f"is complete: {WORKLOAD} of {WORKLOAD} units applied; nothing is left to do" in capsys.readouterr().err
 
 
 def test_a_run_that_died_between_its_last_commit_and_its_summary_is_concluded(workdir):
@@ -222,6 +230,29 @@ def test_another_unit_size_is_refused_and_converted_when_asked_for(mlp_run):
     assert int(result.state.counters["units"]) == 2 * WORKLOAD
     again = mlp_trainer("bsp", WORKLOAD, workdir=mlp_run, unit_size=4, convert_units=True).fit()
     assert again.summary.units == result.summary.units, "the same command still means the same run"
+
+
+def two_a_unit(workdir: Path, **options: Any) -> Trainer:
+    """Return a run of units that the tally does not have."""
+    task = tally_task(WORKLOAD)
+    return Trainer(
+        task, plain_sgd(1.0), workload=WORKLOAD, unit_size=2, workdir=workdir, workers=4, progress=False, **options
+    )
+
+
+def test_units_that_the_source_does_not_have_are_refused_before_the_record_says_them(workdir):
+    before = tree_of(workdir)
+    with pytest.raises(DataError, match="not of 2"):
+        two_a_unit(workdir, plan="bsp", convert_units=True).fit()
+    assert tree_of(workdir) == before
+
+
+def test_what_was_refused_before_the_first_epoch_is_not_held_against_the_command_that_sets_it_right(tmp_path):
+    with pytest.raises(DataError, match="not of 2"):
+        two_a_unit(tmp_path / "run").fit()
+    assert is_exact(tally_trainer("bsp", WORKLOAD, workdir=tmp_path / "run", resume="never").fit().summary.final)
+    with pytest.raises(ResumeError, match=r"unit_size.* 1.* 2"):
+        two_a_unit(tmp_path / "run").fit()
 
 
 # --- damage ---

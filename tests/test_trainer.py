@@ -10,7 +10,7 @@ import pytest
 
 from hybridsync import EmulationConfig, Trainer
 from hybridsync.chief.chief import Chief
-from hybridsync.errors import ConfigError, PlanError, RoleLost
+from hybridsync.errors import ConfigError, HybridSyncError, PlanError, RoleLost
 from hybridsync.layout import fingerprint
 from hybridsync.task import Task
 from tests.tasks import adamw, batchnorm_task, mlp_task, momentum_sgd, plain_sgd, tally_task
@@ -158,6 +158,43 @@ def test_leaving_the_steps_saves_and_stops_and_a_new_run_goes_on(tmp_path):
     assert trainer._hooks == []
 
 
+@pytest.mark.parametrize("every", [0, -1])
+def test_a_hook_for_every_so_many_units_needs_units(every):
+    trainer = tally_trainer("asp", 16)
+    with pytest.raises(ConfigError, match=f"every={every}"):
+        trainer.add_hook(print, every=every)
+    with pytest.raises(ConfigError, match=f"every={every}"):
+        next(trainer.steps(every=every))
+    assert trainer.fit().completed
+
+
+def test_a_hook_that_is_added_while_a_run_is_under_way_is_one_of_the_next():
+    trainer, seen = tally_trainer("asp", 32), []
+
+    def add(metrics) -> None:
+        if len(trainer._hooks) == 1:
+            trainer.add_hook(seen.append, every=8)
+
+    trainer.add_hook(add, every=8)
+    assert trainer.fit().completed and not seen
+    assert trainer.fit().completed and seen
+
+
+def test_a_trainer_fits_once_at_a_time_and_who_is_refused_leaves_the_other_alone():
+    trainer = tally_trainer("asp", 64, emulation=SLOW)
+    refused = []
+
+    def again(metrics) -> None:
+        for start in (trainer.fit, lambda: list(trainer.steps(every=8))):
+            with pytest.raises(HybridSyncError, match="under way already") as refusal:
+                start()
+            refused.append(refusal)
+
+    trainer.add_hook(again, every=32)
+    assert trainer.fit().completed and refused
+    assert trainer._hooks == [(again, 32)]
+
+
 @pytest.mark.parametrize("plan", ["bsp", "asp"])
 def test_an_error_in_a_hook_ends_the_run_at_once_and_is_recorded(plan, tmp_path):
     trainer = tally_trainer(plan, 4000, workdir=tmp_path / "run", emulation=SLOW)
@@ -270,6 +307,7 @@ def test_an_error_in_the_task_ends_the_run_by_name_and_keeps_its_checkpoint(plan
         ({"workload": 0}, ConfigError, "workload"),
         ({"unit_size": 0}, ConfigError, "unit_size"),
         ({"servers": 0}, ConfigError, "servers"),
+        ({"resume": "nver"}, ConfigError, "auto, must, never, got 'nver'"),
         ({"plan": "bps"}, PlanError, "did you mean 'bsp'"),
         ({"plan": "bsp:50%"}, PlanError, "50 %"),
         ({"plan": "bsp:1%,asp", "workload": 4}, PlanError, "'bsp' would get no unit"),

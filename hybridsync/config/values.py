@@ -14,6 +14,7 @@ from hybridsync.config.stragglers import Straggler
 from hybridsync.config.typing import annotations, describe, fits, is_frozen_dataclass
 from hybridsync.errors import ConfigError, PlanError
 from hybridsync.plan import Plan
+from hybridsync.units import MOST_UNITS
 
 
 def _check_types(config: Any, prefix: str) -> None:
@@ -339,7 +340,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         _check_types(self, "")
         _require(self.workload >= 1, "workload", "at least 1 unit", self.workload, "give the run work")
-        _require(self.workload < 2**31, "workload", "below 2**31 units", self.workload, "use a larger unit_size")
+        _require(self.workload < MOST_UNITS, "workload", "below 2**31 units", self.workload, "use a larger unit_size")
         _require(self.unit_size >= 1, "unit_size", "at least 1 example", self.unit_size, "raise it")
         _require(self.workers >= 1, "workers", "at least 1", self.workers, "give the run a worker")
         _require(self.servers >= 1, "servers", "at least 1", self.servers, "give the run a parameter server")

@@ -12,9 +12,7 @@ from hybridsync.errors import InvalidMessage, PlanError, StaleEpoch, StaleIncarn
 from hybridsync.messages import Push
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.protocols.base import Protocol
-
-MOST_UNITS = 2**31
-"""Of a run, as its configuration has it: a server keeps a byte for each (`ps/ends.py`)."""
+from hybridsync.units import MOST_UNITS
 
 
 def served(phase: Phase) -> Protocol:

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from random import Random
-from typing import Literal
+from typing import Literal, get_args
 
 from hybridsync.config.stragglers import Slowness
 from hybridsync.errors import ConfigError
@@ -291,6 +291,8 @@ class Death:
     back_secs: float | None = None
 
     def __post_init__(self) -> None:
+        if self.role not in get_args(Role):
+            raise ConfigError(f"Death.role must be one of {', '.join(get_args(Role))}, got {self.role!r}; correct it")
         _check(self, not_below=("id", "at_secs") if self.back_secs is None else ("id", "at_secs", "back_secs"))
 
 

@@ -30,8 +30,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hybridsync import protocols
 from hybridsync.config.values import RunConfig
 from hybridsync.plan import Plan
+from hybridsync.protocols.base import Path
 from hybridsync.units import Range
 
 DETOUR = "asp"
@@ -186,6 +188,8 @@ def resumed(told: Iterable[Sequence[int]], saved: Mapping[str, Any], config: Run
 
     def stays(start: int, stop: int) -> bool:
         stage = sum(end <= start for _, end in before)
+        if protocols.parse(before[stage][0]).path is not Path.SYNC:
+            stage -= 1  # detours have moved the end of the stage before it up to here
         return start < stop or (config.policy.trigger != "off" and before[: stage + 1] == now[: stage + 1])
 
     return tuple((start, stop) for start, stop in told if stays(start, stop))

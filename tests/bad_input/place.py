@@ -158,8 +158,9 @@ def make_place(folder: Path) -> Place:
 
 
 def flip(step: Path) -> None:
-    """Flip one bit in the middle of a checkpoint's largest file."""
-    path = max((path for path in step.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    """Flip one bit in the middle of the largest file of a checkpoint's state."""
+    # The manifest is the largest of all wherever the state happened to be written in many files.
+    path = max((path for path in (step / "state").rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)

@@ -6,13 +6,14 @@ import dataclasses
 import math
 from itertools import islice
 from random import Random
+from typing import Any
 
 import pytest
 
 from benchmarks.virtual import seconds_of
 from hybridsync.config import EmulationConfig, RunConfig
 from hybridsync.errors import ConfigError
-from hybridsync.sim.cluster import Cluster, Colocated, Costs, Device, Link, Scenario, normals
+from hybridsync.sim.cluster import Cluster, Colocated, Costs, Death, Device, Link, Scenario, normals
 
 LATE = (0.03, 0.03, 0.0, 0.0)
 
@@ -60,6 +61,12 @@ def test_machines_that_the_run_does_not_have_are_refused() -> None:
         Colocated((0.1, -0.1))
     with pytest.raises(ConfigError, match=r"Colocated\.recovery must be 0 or more"):
         Colocated(LATE, recovery=-1.0)
+
+
+def test_a_death_of_no_role_is_refused_and_not_ignored() -> None:
+    nobody: Any = "wroker"
+    with pytest.raises(ConfigError, match=r"Death\.role must be one of worker, server, chief, got 'wroker'"):
+        Death(nobody, 0, at_secs=1.0)
 
 
 @pytest.mark.parametrize(

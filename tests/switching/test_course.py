@@ -127,6 +127,14 @@ def test_an_early_end_stays_while_the_trigger_is_on_and_the_plan_says_the_same_u
     assert resumed(TOLD, BEFORE, config) == (TOLD if stays else TOLD[:1])
 
 
+@pytest.mark.parametrize(("plan", "stays"), [("bsp:40%,ssp:30%,asp", True), ("bsp:50%,asp", False)])
+def test_an_early_end_that_a_detour_has_moved_into_the_next_share_is_still_one_of_lock_step(plan: str, stays: bool):
+    told = ((100, 350), (600, 600))
+    assert PLAN.with_told(told).at(599).stage == 0 and PLAN.with_told(told).at(600).stage == 1
+    config = RunConfig(workload=1000, plan=plan, policy=PolicyConfig(trigger="knee"))
+    assert resumed(told, BEFORE, config) == (told if stays else told[:1])
+
+
 def test_an_early_end_is_told_from_the_plan_in_units_of_its_own_size():
     config = RunConfig(workload=125, unit_size=256, plan="bsp:40%,asp", policy=PolicyConfig(trigger="knee"))
     assert resumed(TOLD, BEFORE, config) == TOLD

@@ -45,6 +45,9 @@ SETTING = {
 }
 """What a search's record, and each of its settings, hold."""
 
+NAMED = 5
+"""How many folders a refusal names."""
+
 BEFORE_WORK = ("run_started", "role_started", "worker_joined", "checkpoint")
 """Kinds of events that a run writes before there is anything to show."""
 
@@ -80,6 +83,7 @@ def read_run(workdir: Path, name: str) -> Record:
         if config is None and not (workdir / EVENTS_FILE).exists():
             raise WorkdirError(
                 f"{workdir} holds no run: neither {CONFIG_FILE} nor {EVENTS_FILE}; name a run's --workdir"
+                f"{_below(workdir)}"
             )
         events = read_events(workdir)
         metrics = read_lines(workdir / METRICS_FILE)
@@ -107,6 +111,14 @@ def read_run(workdir: Path, name: str) -> Record:
         stall_secs={stall.epoch: stall.stall_secs for stall in stalls},
         simulation=simulation,
     )
+
+
+def _below(folder: Path) -> str:
+    """Return a part of a sentence that names what there is in a folder of runs or of searches."""
+    marks = (CONFIG_FILE, SEARCH_FILE)
+    found = sorted({path.parent.name for mark in marks for path in folder.glob(f"*/{mark}")})
+    more = ", ..." if len(found) > NAMED else ""
+    return f"; it has some in {', '.join(found[:NAMED])}{more}" if found else ""
 
 
 def read_search(folder: Path) -> dict[str, Any] | None:

@@ -20,6 +20,16 @@ def test_a_folder_that_is_not_there_or_holds_no_run_is_refused_by_name(tmp_path:
     assert f"{tmp_path} holds no run" in _refusal(tmp_path)
 
 
+def test_a_folder_of_runs_or_searches_is_refused_with_what_there_is_in_it(tmp_path: Path) -> None:
+    (tmp_path / "simulator").mkdir()
+    (tmp_path / "simulator" / "search.json").write_text("{}")
+    completed(tmp_path / "bsp")
+    assert _refusal(tmp_path).endswith("; it has some in bsp, simulator")
+    for number in range(4):
+        completed(tmp_path / f"asp{number}")
+    assert _refusal(tmp_path).endswith("; it has some in asp0, asp1, asp2, asp3, bsp, ...")
+
+
 def test_a_run_that_has_entered_no_phase_has_nothing_to_show_yet(tmp_path: Path) -> None:
     story = Story(tmp_path / "run")
     assert "nothing to show yet" in _refusal(story.workdir)
