@@ -16,6 +16,7 @@ from hybridsync.runtime.seed import ORDER_BYTES, SEED_FD
 
 START_SECS = 120.0
 """A seed imports for so long at most."""
+END_SECS = 5.0
 TAIL_LINES = 20
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -97,8 +98,7 @@ class Nursery:
                 answer = b""
             if answer:
                 break
-            self._process.kill()
-            self._process.wait()
+            self._await_end()
         else:
             raise RoleLost(
                 f"the seed of the roles ended, exit {self._process.returncode}, before it started one; "
@@ -110,6 +110,14 @@ class Nursery:
                 f"no process can be started for a role: {told['error']}; free memory, or raise the limit of processes"
             )
         return told["pid"]
+
+    def _await_end(self) -> None:
+        """Reap a seed that has closed its line."""
+        try:
+            self._process.wait(END_SECS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
     def close(self) -> None:
         """End the seed; what it has started goes on."""
