@@ -1,7 +1,7 @@
 """`launch.train` with a bug planted in all its processes: `python tests/multiprocess/planted.py NAME[+NAME] FLAGS...`.
 
-A fault test that such a job passes proves nothing. The seed of the roles is this program, too: the bug is planted in the
-supervisor and in each role, once that knows which it is.
+A fault test that such a job passes proves nothing. The seed of the roles is this program, too: the bug is planted in
+the supervisor and in each role, once that knows which it is.
 """
 
 from __future__ import annotations
