@@ -2,9 +2,8 @@
 
 A whole `launch.train` job with plan `bsp`, whose workers *emulate* an accelerator (--compute_secs), loses one worker
 after the other, by SIGKILL and by SIGSTOP in turns. From its timeline: how long it took from the signal to the first
-completed step of the others; and from the start of the new process, or from the loss where a spare one took the place,
-until a phase named it, and to the first step it took part in. A stopped worker is noticed by the progress deadline,
-max(2 s, 10 steps); the rest is told apart from it.
+completed step of the others; and from the start of the new process until a phase named it, and to the first step it
+took part in. A stopped worker is noticed by the progress deadline, max(2 s, 10 steps); the rest is told apart from it.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from hybridsync.telemetry.timeline import TIMELINE_FILE
 
 DEADLINE_SECS = 2.0
 GAP_SECS = 2.0
-"""Between a whole mesh and the next fault, by default: the next spare process is not ready by then."""
+"""Between a whole mesh and the next fault, by default."""
 WAIT_SECS = 120.0
 
 
@@ -95,9 +94,7 @@ def hurt(workdir: Path, options: argparse.Namespace) -> list[Fault]:
             at = SYSTEM_CLOCK.wall() - zero
             os.kill(event["pid"], number)
             until(lambda w=worker, e=event: newest(workdir, w)["pid"] != e["pid"], f"worker {worker}", job)
-            lost = [e["t"] for e in read_events(workdir, "role_lost") if e.get("pid") == event["pid"]]
-            reborn = max(started_at(newest(workdir, worker)["pid"], zero), *lost, at)  # a spare process lived before
-            faults.append(Fault(number, worker, at, reborn))
+            faults.append(Fault(number, worker, at, started_at(newest(workdir, worker)["pid"], zero)))
             until(whole, "a phase with everybody", job)
             never.wait(options.gap)
         job.send_signal(signal.SIGTERM)

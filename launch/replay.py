@@ -5,6 +5,8 @@ Exit codes: 0 every bit is as saved, 1 something differs or the run cannot be re
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -15,6 +17,8 @@ from hybridsync.config import load_config, restore_values
 from hybridsync.durable import WorkdirLock
 from hybridsync.errors import EXIT_COMPLETED, EXIT_REFUSED, ConfigError, HybridSyncError, WorkdirError
 from hybridsync.runtime.child import Child
+from hybridsync.runtime.nursery import Nursery
+from hybridsync.runtime.seed import Seed, attach
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("config", None, "the run's configuration file; by default where the run found it")
@@ -49,10 +53,24 @@ def replay_here(workdir: Path) -> int:
         record = read_record(workdir)
         if record.on_cpu_only:
             jax.config.update("jax_platforms", "cpu")
-        member = [sys.executable, "-m", "launch.replay", *sys.argv[1:]]
-        replayed = replay(record, build_run(record), member)
+        run = build_run(record)
+        if any(phase.runtime == "processes" for phase in record.phases):
+            logs = workdir / "logs"
+            logs.mkdir(exist_ok=True)
+            command = [sys.executable, "-m", "launch.replay", *sys.argv[1:]]
+            with contextlib.closing(Nursery(command, logs / "replay-seed.log")) as nursery:
+                replayed = replay(record, run, nursery)
+        else:
+            replayed = replay(record, run)
     print(replayed)
     return EXIT_COMPLETED if replayed.difference is None else EXIT_REFUSED
+
+
+def grow(seed: Seed) -> Child:
+    """Import what members need, and fork them; returns in each member's process, and never in the seed's."""
+    for module in ("hybridsync.run", "hybridsync.replay.members"):
+        importlib.import_module(module)
+    return seed.grow()
 
 
 def be_member(child: Child, workdir: Path) -> int:
@@ -67,11 +85,14 @@ def main(argv: list[str]) -> int:
     """Replay what the command line names, or be a member of a replay."""
     logging.set_verbosity(logging.WARNING)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # read when jaxlib is loaded
-    child = Child.attach()
+    line = attach()
+    child = line if isinstance(line, Child) else None
     try:
         if len(argv) != 2:
             raise ConfigError(f"expected one workdir, got {argv[1:]}; write python -m launch.replay RUN")
         workdir = Path(argv[1])
+        if isinstance(line, Seed):
+            child = grow(line)
         return replay_here(workdir) if child is None else be_member(child, workdir)
     except HybridSyncError as error:
         if child is not None:

@@ -19,7 +19,8 @@ from hybridsync.autoplan import written_out
 from hybridsync.config import apply_overrides, load_config
 from hybridsync.errors import EXIT_COMPLETED, EXIT_PREEMPTED, ConfigError, HybridSyncError
 from hybridsync.runtime.child import Child
-from hybridsync.runtime.processes import Launch, play, supervise
+from hybridsync.runtime.processes import Launch, grow, play, supervise
+from hybridsync.runtime.seed import Seed, attach
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("config", None, "configuration file, for example configs/digits_mlp.py", required=True)
@@ -131,11 +132,14 @@ def train_here(launch: Launch) -> int:
 def main(argv: list[str]) -> int:
     """Run what the flags and the environment ask for."""
     logging.set_verbosity(logging.WARNING)
-    child = Child.attach()
+    line = attach()
+    child = line if isinstance(line, Child) else None
     try:
         if len(argv) > 1:
             raise ConfigError(f"unexpected argument {argv[1]!r}; every option is written --name=value")
         launch = launch_of_flags()
+        if isinstance(line, Seed):
+            child = grow(line)
         if child is not None:
             return play(child, launch)
         return supervise(launch) if FLAGS.runtime == "processes" else train_here(launch)

@@ -15,7 +15,7 @@ import dataclasses
 import json
 import select
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -32,6 +32,7 @@ from hybridsync.run import Run
 from hybridsync.runtime.child import Child, RoleSpec
 from hybridsync.runtime.meshcollective import FlatContributions, MeshCollective
 from hybridsync.runtime.meshmixer import FlatParts, MeshMixer
+from hybridsync.runtime.nursery import Nursery
 from hybridsync.runtime.role_process import RoleProcess, describe_exit
 from hybridsync.runtime.world import World, start_service
 from hybridsync.state import TrainState
@@ -46,15 +47,13 @@ _BEFORE, _AFTER, _JOB = "before", "after", "job.json"
 
 
 def in_members(
-    command: Sequence[str], workdir: Path, layout: Layout, state: TrainState, phase: LoggedPhase, progress: Callable
+    nursery: Nursery, workdir: Path, layout: Layout, state: TrainState, phase: LoggedPhase, progress: Callable
 ) -> TrainState:
     """Return the state after `phase`, as numpy arrays.
 
-    To be called on the main thread, with which the members die.
-
     Args:
-      command: program and arguments that start a member (it comes to `run_member`).
-      workdir: of the run; the members' logs go to `logs/` in it.
+      nursery: starts a member (it comes to `run_member`).
+      workdir: of the run; the members' logs go to `logs/` in it, which exists.
       layout: of the state.
       state: starting state, arrays of any kind.
       phase: of the process runtime.
@@ -67,7 +66,6 @@ def in_members(
     """
     num_members = 1 if phase.path.is_served else len(phase.members)
     logs = workdir / "logs"
-    logs.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="replay-") as folder:
         job = Path(folder)
         layout.pack(state).tofile(job / _BEFORE)
@@ -76,7 +74,7 @@ def in_members(
         members: list[RoleProcess] = []
         try:
             for index in range(num_members):
-                members.append(RoleProcess(command, ROLE, index, 0, logs / f"replay-{index}.log"))
+                members.append(RoleProcess(nursery, ROLE, index, 0, logs / f"replay-{index}.log"))
                 spec = RoleSpec(ROLE, index, 0, "", service.address, str(job), num_members, 0, "127.0.0.1")
                 members[-1].send_spec(spec)
             _await_members(members, phase, progress)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from hybridsync.replay.phases import on_one_device
 from hybridsync.replay.record import LoggedPhase, Record
 from hybridsync.resuming import CHECKPOINTS
 from hybridsync.run import Run
+from hybridsync.runtime.nursery import Nursery
 from hybridsync.state import TrainState
 from hybridsync.step import Programs
 from hybridsync.units import UnitSet
@@ -73,7 +74,7 @@ class Replayed:
 
 
 def replay(
-    record: Record, run: Run, command: Sequence[str], progress: Callable[[int], None] = lambda update: None
+    record: Record, run: Run, nursery: Nursery | None = None, progress: Callable[[int], None] = lambda update: None
 ) -> Replayed:
     """Compute a run again and compare it with its newest good checkpoint.
 
@@ -83,7 +84,7 @@ def replay(
     Args:
       record: what the run left; the caller holds the workdir's lock.
       run: with the configuration of `record`.
-      command: what starts a member process (see `in_members`).
+      nursery: starts member processes (see `in_members`); needed where a phase was computed by processes.
       progress: told of updates now and then.
 
     Raises:
@@ -105,7 +106,7 @@ def replay(
                     "configuration file, the versions in config.json and the code of the run"
                 )
             since = before
-        state = _recompute(programs, record, programs.entered(state), phase, command, progress)
+        state = _recompute(programs, record, programs.entered(state), phase, nursery, progress)
         digest, before = fingerprint(state), phase
     difference = compare(state, saved.state)
     if difference is not None and since is None and digest != saved.run["fingerprint"]:
@@ -166,9 +167,10 @@ def _recompute(
     record: Record,
     state: Any,
     phase: LoggedPhase,
-    command: Sequence[str],
+    nursery: Nursery | None,
     progress: Callable[[int], None],
 ) -> Any:
     if phase.runtime == "processes":
-        return in_members(command, record.workdir, programs.state_layout, state, phase, progress)
+        assert nursery is not None, "a phase of processes is computed by processes"
+        return in_members(nursery, record.workdir, programs.state_layout, state, phase, progress)
     return jax.device_get(on_one_device(programs, jax.device_put(state), phase, progress))

@@ -30,8 +30,6 @@ ROLE_ID = "HYBRIDSYNC_ROLE_ID"
 REPORT_FD = "HYBRIDSYNC_REPORT_FD"
 UNIT_FD = "HYBRIDSYNC_UNIT_FD"
 SUPERVISOR_PID = "HYBRIDSYNC_SUPERVISOR_PID"
-SPARE = -1
-"""The id of a process that has imported everything and waits for somebody's place."""
 _PR_SET_PDEATHSIG = 1
 UNIT_FORMAT = struct.Struct("<q")
 """How the unit that a worker computes, plus one, lies in the memory it shares with its supervisor; 0 for none."""
@@ -52,7 +50,6 @@ class RoleSpec:
       num_servers: of the run.
       host: the address to bind to.
       num_devices: local devices of each worker, among which a mesh of the world chooses.
-      log: where a spare process writes from now on; empty for the others, which do so already.
     """
 
     role: str
@@ -65,7 +62,27 @@ class RoleSpec:
     num_servers: int
     host: str
     num_devices: int = NUM_DEVICES
-    log: str = ""
+
+
+def die_with_parent(parent: int, who: str) -> None:
+    """Let this process be killed when `parent`, its supervisor, ends.
+
+    Raises:
+      RoleLost: it has ended already.
+    """
+    process_control(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the line above
+        raise RoleLost(f"{who} lost its supervisor {parent} at start; run the command again")
+
+
+def process_control(option: int, value: int) -> None:
+    """Call prctl(2).
+
+    Raises:
+      OSError: the kernel refuses.
+    """
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option})")
 
 
 class Child:
@@ -73,7 +90,7 @@ class Child:
 
     Attributes:
       role: "chief", "server" or "worker".
-      role_id: its number among its kind; `SPARE` until it has a place.
+      role_id: its number among its kind.
     """
 
     def __init__(self, role: str, role_id: int, report_fd: int, unit_fd: int) -> None:
@@ -100,16 +117,11 @@ class Child:
             int(os.environ.pop(name)) for name in (ROLE_ID, REPORT_FD, UNIT_FD, SUPERVISOR_PID)
         )
         os.set_inheritable(report_fd, False)
-        if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
-            raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-        if os.getppid() != supervisor:  # it died before the line above
-            raise RoleLost(
-                f"{role} {role_id} lost its supervisor {supervisor} at start; run the command again"
-            )
+        die_with_parent(supervisor, f"{role} {role_id}")
         return cls(role, role_id, report_fd, unit_fd)
 
     def spec(self, timeout_secs: float = 120.0) -> RoleSpec:
-        """Wait for the supervisor's line on stdin; a spare process waits until it is needed, and takes that place.
+        """Wait for the supervisor's line on stdin.
 
         Raises:
           WaitTimeout: no line came in time: the chief does not serve yet.
@@ -118,8 +130,7 @@ class Child:
         deadline = SYSTEM_CLOCK.monotonic() + timeout_secs
         line = b""
         while not line.endswith(b"\n"):
-            remaining = None if self.role_id == SPARE else max(0.0, deadline - SYSTEM_CLOCK.monotonic())
-            if not select.select([0], [], [], remaining)[0]:
+            if not select.select([0], [], [], max(0.0, deadline - SYSTEM_CLOCK.monotonic()))[0]:
                 missing = "the supervisor" if self.role == "chief" else "the chief"
                 raise WaitTimeout(
                     f"{self.role} {self.role_id} waited {timeout_secs:g} s for {missing} to serve"
@@ -130,14 +141,7 @@ class Child:
                     f"{self.role} {self.role_id} lost its supervisor before it was told what to do"
                 )
             line += chunk
-        spec = RoleSpec(**json.loads(line))
-        self.role_id = spec.role_id
-        if spec.log:
-            descriptor = os.open(spec.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-            os.dup2(descriptor, 1)
-            os.dup2(descriptor, 2)
-            os.close(descriptor)
-        return spec
+        return RoleSpec(**json.loads(line))
 
     def report(self, **fields: Any) -> None:
         """Write one line to the supervisor; from one thread at a time."""

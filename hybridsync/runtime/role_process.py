@@ -7,30 +7,25 @@ import json
 import os
 import select
 import signal
-import subprocess
-from collections import deque
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.runtime import child
-
-TAIL_LINES = 20
+from hybridsync.runtime.nursery import Nursery, log_tail
 
 
 class RoleProcess:
     """Start a role and keep hold of its process.
 
     It gets a session of its own, so that Ctrl-C reaches the supervisor alone. The chief keeps stdout (its
-    progress line); all else goes to the log. To be made on the main thread: a child dies with the thread that
-    started it.
+    progress line); all else goes to the log. It dies with this process.
 
     Args:
-      command: program and arguments.
+      nursery: starts it.
       role: "chief", "server" or "worker".
-      role_id: its number among its kind; `child.SPARE` for a process that gets a place later (`take_place`).
+      role_id: its number among its kind.
       life: how many processes had this place before.
       log_path: appended to.
 
@@ -44,82 +39,56 @@ class RoleProcess:
       reports_ended: it has closed its end, so that `report_fd` stays readable.
       error: (message, exit code) that it reported, None if it did not.
       unit: that a worker was computing when it ended; -1 for none, and before it is reaped.
-      other_log: where a former spare process is to write from now on; empty for the others.
+
+    Raises:
+      RoleLost, WaitTimeout: it cannot be started.
+      OSError: its log cannot be opened.
     """
 
-    def __init__(self, command: Sequence[str], role: str, role_id: int, life: int, log_path: Path) -> None:
+    def __init__(self, nursery: Nursery, role: str, role_id: int, life: int, log_path: Path) -> None:
         self.role = role
         self.role_id = role_id
         self.life = life
         self.error: tuple[str, int] | None = None
         self.reports_ended = False
         self._log_path = log_path
-        self.other_log = ""
         self._partial = b""
+        self._reaped = False
         self.unit = -1
         self._unit_fd = os.memfd_create(f"{role}-{role_id}-unit")
         os.truncate(self._unit_fd, child.UNIT_FORMAT.size)
         self.report_fd, report_end = os.pipe()
         os.set_blocking(self.report_fd, False)
-        environment = {
-            **os.environ,
-            "PYTHONUNBUFFERED": "1",
-            child.ROLE: role,
-            child.ROLE_ID: str(role_id),
-            child.REPORT_FD: str(report_end),
-            child.UNIT_FD: str(self._unit_fd),
-            child.SUPERVISOR_PID: str(os.getpid()),
-        }
-        environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        spec_end, self._spec_fd = os.pipe()
+        environment = {child.ROLE: role, child.ROLE_ID: str(role_id)}
         if role != "worker":
             environment["JAX_PLATFORMS"] = "cpu"
-        self._head_log()
         try:
             with open(log_path, "ab") as log:
-                self._process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=None if role == "chief" else log,
-                    stderr=log,
-                    env=environment,
-                    pass_fds=(report_end, self._unit_fd),
-                    start_new_session=True,
+                with contextlib.suppress(OSError):  # a full disk ends no run
+                    os.write(log.fileno(), f"--- {self.name}, life {life}\n".encode())
+                stdout = 1 if role == "chief" else log.fileno()
+                self.pid = nursery.start(
+                    environment, (spec_end, stdout, log.fileno(), report_end, self._unit_fd)
                 )
-        except OSError:
-            os.close(self.report_fd)
-            os.close(self._unit_fd)
+            self.pidfd = os.pidfd_open(self.pid)
+        except BaseException:
+            for descriptor in (self.report_fd, self._unit_fd, self._spec_fd):
+                os.close(descriptor)
             raise
         finally:
             os.close(report_end)
-        self.pid = self._process.pid
-        self.pidfd = os.pidfd_open(self.pid)
+            os.close(spec_end)
 
     @property
     def name(self) -> str:
         """What messages call it."""
-        if self.role_id == child.SPARE:
-            return f"spare {self.role}"
         return self.role if self.role == "chief" else f"{self.role} {self.role_id}"
-
-    def take_place(self, role_id: int, life: int, log_path: Path) -> None:
-        """Give a spare process its place; with its spec it goes on in that place's log."""
-        self.role_id, self.life, self._log_path = role_id, life, log_path
-        self.other_log = str(log_path.absolute())
-        self._head_log()
-
-    def _head_log(self) -> None:
-        with contextlib.suppress(OSError), open(self._log_path, "ab") as log:  # a full disk ends no run
-            log.write(f"--- {self.name}, life {self.life}\n".encode())
 
     def send_spec(self, spec: child.RoleSpec) -> None:
         """Tell the role what to do; if it is dead already, its pidfd says so."""
-        stdin: IO[bytes] | None = self._process.stdin
-        assert stdin is not None
-        try:
-            stdin.write(json.dumps(asdict(spec)).encode() + b"\n")
-            stdin.flush()
-        except BrokenPipeError:
-            return
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._spec_fd, json.dumps(asdict(spec)).encode() + b"\n")
 
     def read_reports(self) -> list[dict[str, Any]]:
         """Return the whole lines that have come since the last call."""
@@ -141,7 +110,7 @@ class RoleProcess:
 
     def kill(self) -> None:
         """Kill the process and whatever it started, now."""
-        if self._process.returncode is None:  # not reaped: the number still is its own
+        if not self._reaped:  # the number still is its own
             try:
                 os.killpg(self.pid, signal.SIGKILL)
             except ProcessLookupError:
@@ -150,20 +119,16 @@ class RoleProcess:
     def reap(self) -> int:
         """Collect an ended process and what it left running; returns its code, negative for a signal."""
         self.kill()
-        code = self._process.wait()
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # a line it did not read
-            self._process.stdin.close()
+        _, status = os.waitpid(self.pid, 0)
+        self._reaped = True
         self.unit = child.UNIT_FORMAT.unpack(os.pread(self._unit_fd, child.UNIT_FORMAT.size, 0))[0] - 1
-        for descriptor in (self.pidfd, self.report_fd, self._unit_fd):
+        for descriptor in (self.pidfd, self.report_fd, self._unit_fd, self._spec_fd):
             os.close(descriptor)
-        return code
+        return os.waitstatus_to_exitcode(status)
 
     def log_tail(self) -> str:
         """Return where the log is and its last lines."""
-        with open(self._log_path, encoding="utf-8", errors="replace") as log:
-            lines = "".join(deque(log, TAIL_LINES))
-        return f"last lines of {self._log_path}:\n{lines.rstrip()}"
+        return log_tail(self._log_path)
 
 
 def describe_exit(code: int) -> str:

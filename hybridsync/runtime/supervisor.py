@@ -1,9 +1,9 @@
 """Parent process of a host's roles: starts, watches, kills and restarts them. Imports neither jax nor orbax.
 
 One loop on the main thread polls the children's pidfds, their report pipes and the signals. All roles start
-at once, so that their imports overlap; each is told what to do when the chief serves. A role that dies is
-reported and replaced; a chief comes back at its former address. What happens while it is away is kept for it.
-One spare process, which has imported everything, waits to take the place of the next worker that dies.
+at once, forked by a seed that has imported what they need (see seed.py); each is told what to do when the chief
+serves. A role that dies is reported and replaced; a chief comes back at its former address. What happens while it is
+away is kept for it.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from hybridsync.errors import (
 )
 from hybridsync.messages import STARTED_FIRST, RoleEvent
 from hybridsync.ports import SupervisorPort
-from hybridsync.runtime.child import SPARE, RoleSpec
+from hybridsync.runtime.child import RoleSpec
+from hybridsync.runtime.nursery import Nursery
 from hybridsync.runtime.role_process import CrashLoop, RoleProcess, describe_exit
 from hybridsync.runtime.world import Service, start_service
 
 _TICK_SECS = 1.0
 _KILL_SECS = 5.0
-_SPARE_RETRY_SECS = 60.0
 _CHIEF_CODES = (EXIT_COMPLETED, EXIT_REFUSED, EXIT_FAILED, EXIT_PREEMPTED)
 _KILLED_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
 _RESUME = "run the same command again: it resumes from the last commit"
@@ -59,7 +59,6 @@ class SupervisorSpec:
       preempt_secs: until the chief must have saved and left, once asked to.
       grace_secs: for the others to leave when the chief has.
       num_devices: local devices of each worker.
-      spare_secs: between the start of a worker and that of the next spare process.
     """
 
     argv: tuple[str, ...]
@@ -72,7 +71,6 @@ class SupervisorSpec:
     preempt_secs: float = 120.0
     grace_secs: float = 5.0
     num_devices: int = NUM_DEVICES
-    spare_secs: float = 5.0
 
 
 def _write_stderr(text: str) -> None:
@@ -100,8 +98,7 @@ class Supervisor:
         self._say = say
         self._roles: dict[tuple[str, int], RoleProcess] = {}
         self._lives: dict[tuple[str, int], int] = {}
-        self._spare: RoleProcess | None = None
-        self._spare_at = 0.0
+        self._nursery: Nursery  # once there is a folder for its log
         self._service: Service | None = None
         self._chief_address = ""
         self._chief_serves = False
@@ -122,7 +119,7 @@ class Supervisor:
 
         Raises:
           WorkdirError: the workdir cannot be written.
-          HybridSyncError: the coordination service cannot start.
+          HybridSyncError: the coordination service, or a role's process, cannot start.
         """
         assert threading.current_thread() is threading.main_thread(), (
             "children die with the thread that starts them"
@@ -130,6 +127,7 @@ class Supervisor:
         logs = self._spec.workdir / "logs"
         try:
             logs.mkdir(parents=True, exist_ok=True)
+            self._nursery = Nursery([*self._spec.command, *self._spec.argv], logs / "seed.log")
         except OSError as error:
             raise WorkdirError(
                 f"cannot write to {logs}: {error.strerror}; name a writable --workdir"
@@ -142,6 +140,7 @@ class Supervisor:
             number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)
         }
         try:
+            self._service = start_service(self._spec.num_workers, self._spec.host)  # while the seed imports
             self._note("role_started", "supervisor", 0, os.getpid(), STARTED_FIRST)
             for role, count in (
                 ("chief", 1),
@@ -150,17 +149,15 @@ class Supervisor:
             ):
                 for role_id in range(count):
                     self._start(role, role_id, 0, STARTED_FIRST)
-            self._service = start_service(self._spec.num_workers, self._spec.host)
             self._roles["chief", 0].send_spec(self._role_spec(self._roles["chief", 0]))
             return self._watch(wake_read)
         finally:
-            everybody = [*self._roles.values(), *([self._spare] if self._spare else [])]
-            for process in everybody:
+            self._nursery.close()
+            for process in self._roles.values():
                 process.kill()
-            for process in everybody:
+            for process in self._roles.values():
                 process.reap()
             self._roles.clear()
-            self._spare = None
             if self._service is not None:
                 self._service.stop()
             for number, handler in former.items():
@@ -195,48 +192,17 @@ class Supervisor:
                 )
             if self._exit_code is None:
                 self._deliver(now)
-                self._keep_spare(now)
+                self._nursery.keep()
         return self._exit_code
 
     def _start(self, role: str, role_id: int, life: int, reason: str) -> None:
-        log_path = self._log_path(role, str(role_id))
-        spare = self._take_spare() if role == "worker" else None
-        if spare is None:
-            process = RoleProcess([*self._spec.command, *self._spec.argv], role, role_id, life, log_path)
-        else:
-            process = spare
-            process.take_place(role_id, life, log_path)
+        log_path = self._spec.workdir / "logs" / f"{role}-{role_id}.log"
+        process = RoleProcess(self._nursery, role, role_id, life, log_path)
         self._roles[role, role_id] = process
         self._lives[role, role_id] = life
         self._note("role_started", role, role_id, process.pid, reason)
         if self._chief_address:
             process.send_spec(self._role_spec(process))
-
-    def _log_path(self, role: str, place: str) -> Path:
-        return self._spec.workdir / "logs" / f"{role}-{place}.log"
-
-    def _keep_spare(self, now: float) -> None:
-        """Have a spare worker ready, but not while others start, who want the cores."""
-        spare = self._spare
-        if spare is not None and spare.wait_ended(0):
-            spare.reap()
-            self._spare, self._spare_at = None, now + self._spec.spare_secs
-        if self._spare is None and now >= self._spare_at and not (self._over or self._num_signals):
-            command = [*self._spec.command, *self._spec.argv]
-            try:
-                self._spare = RoleProcess(command, "worker", SPARE, 0, self._log_path("worker", "spare"))
-            except OSError as error:  # the run needs none
-                self._say(f"no spare worker could be started: {error}; it is tried again")
-                self._spare_at = now + _SPARE_RETRY_SECS
-
-    def _take_spare(self) -> RoleProcess | None:
-        """Return the spare process, unless there is none; the next one is started later."""
-        spare, self._spare = self._spare, None
-        self._spare_at = SYSTEM_CLOCK.monotonic() + self._spec.spare_secs
-        if spare is not None and spare.wait_ended(0):
-            spare.reap()
-            spare = None
-        return spare
 
     def _role_spec(self, process: RoleProcess) -> RoleSpec:
         assert self._service is not None
@@ -251,7 +217,6 @@ class Supervisor:
             num_servers=self._spec.num_servers,
             host=self._spec.host,
             num_devices=self._spec.num_devices,
-            log=process.other_log,
         )
 
     def _heed(self, process: RoleProcess, report: dict[str, Any]) -> None:

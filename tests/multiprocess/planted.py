@@ -1,6 +1,7 @@
 """`launch.train` with a bug planted in all its processes: `python tests/multiprocess/planted.py NAME[+NAME] FLAGS...`.
 
-A fault test that such a job passes proves nothing. The supervisor starts this program again for every role.
+A fault test that such a job passes proves nothing. The seed of the roles is this program, too: the bug is planted in
+the supervisor and in each role, once that knows which it is.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from absl import app
 
-from hybridsync.runtime import child, supervisor
+from hybridsync.runtime import child, processes, seed, supervisor
 from launch import train
 
 HOLD_SECS = 20.0
@@ -27,18 +29,34 @@ HURRY = "hurry"
 SAVE_STAGES = ("SEAL", "SYNC", "NAMED", "DROP")
 
 
+@dataclass
+class Here:
+    """Which role this process plays.
+
+    Args:
+      role: "chief", "server" or "worker"; "supervisor" before it has any.
+      role_id: its number among its kind.
+    """
+
+    role: str = "supervisor"
+    role_id: int = 0
+
+
+here = Here()
+
+
 def server_forgets_what_it_applied() -> None:
     """A unit that is pushed again is applied again."""
     from hybridsync.ps.sequencer import Sequencer
 
     server_reports_late()
-    if os.environ.get(child.ROLE) == "server":
+    if here.role == "server":
         Sequencer._is_settled = lambda self, unit: False
 
 
 def server_reports_late() -> None:
     """No bug: the chief hears late of what was applied, so that units of a lost worker are surely pushed again."""
-    if os.environ.get(child.ROLE) == "server":
+    if here.role == "server":
         from hybridsync.runtime import server_process
 
         server_process.REPORT_SECS = 2.0
@@ -53,7 +71,7 @@ def units_of_the_lost_stay_leased() -> None:
 
 def ledger_outruns_the_state() -> None:
     """A resume takes the state of the checkpoint, but counts as applied what the metrics had seen applied."""
-    if os.environ.get(child.ROLE) != "chief":
+    if here.role != "chief":
         return
     from hybridsync import opening
     from hybridsync.chief.ledger import Ledger
@@ -73,7 +91,7 @@ def ledger_outruns_the_state() -> None:
 
 def preemption_saves_nothing() -> None:
     """A run that is asked to stop does, without a last checkpoint."""
-    if os.environ.get(child.ROLE) != "chief":
+    if here.role != "chief":
         return
     from hybridsync.checkpoint import CheckpointStore, SaveInfo
     from hybridsync.chief.chief import Chief
@@ -138,7 +156,7 @@ def deadlines_by_the_wall_clock() -> None:
 
 def worker_2_dies_while_a_mesh_connects() -> None:
     """No bug: once, when it has met the others in a mesh of three and before it can be connected to."""
-    if (os.environ.get(child.ROLE), os.environ.get(child.ROLE_ID)) != ("worker", "2"):
+    if (here.role, here.role_id) != ("worker", 2):
         return
     from hybridsync.runtime.mesh import MeshMean
 
@@ -160,7 +178,7 @@ def workdir_of_the_run() -> Path:
 
 def units_take_their_time_until_told() -> None:
     """No bug: once HURRY lies in the workdir, no unit is stretched, so that a run lasts as long as its story needs."""
-    if os.environ.get(child.ROLE) != "worker":
+    if here.role != "worker":
         return
     from hybridsync.paths.emulation import Emulation
 
@@ -204,7 +222,7 @@ def stands_at(stage: str, workdir: Path) -> None:
     It leaves the file `at-STAGE` in the workdir, and goes on when that is gone, or after HOLD_SECS. It does so once: in
     no later life of the chief as long as `was-STAGE` lies there.
     """
-    if os.environ.get(child.ROLE) != "chief":
+    if here.role != "chief":
         return
     from hybridsync.checkpoint import CheckpointStore, store
     from hybridsync.switching.manager import Manager
@@ -246,15 +264,28 @@ def stands_at(stage: str, workdir: Path) -> None:
     setattr(owner, name, standing)
 
 
-def main() -> None:
-    """Plant the bug, and be `launch.train` otherwise."""
-    name = sys.argv.pop(1)
+def plant(name: str) -> None:
+    """Plant the bugs of a name here."""
     bug, _, stage = name.partition(":")
     if stage:
         stands_at(stage, workdir_of_the_run())
     else:
         for part in bug.split("+"):
             BUGS[part]()
+
+
+def main() -> None:
+    """Plant the bug, and be `launch.train` otherwise."""
+    name, play = sys.argv.pop(1), train.play
+
+    def play_planted(role: child.Child, launch: processes.Launch) -> int:
+        here.role, here.role_id = role.role, role.role_id
+        plant(name)
+        return play(role, launch)
+
+    train.play = play_planted
+    if seed.SEED_FD not in os.environ:
+        plant(name)
     supervisor.SupervisorSpec = functools.partial(
         supervisor.SupervisorSpec, command=(sys.executable, __file__, name)
     )

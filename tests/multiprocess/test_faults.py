@@ -93,13 +93,13 @@ def test_every_role_at_every_stage_in_both_directions(tmp_path: Path, plan: str,
 def test_a_worker_killed_before_the_run_began_is_replaced_and_the_run_begins(tmp_path: Path, victim: int) -> None:
     with scenarios.tally(tmp_path / "run", plan="bsp:50%,asp", units=40, workers=2) as job:
         children = Path(f"/proc/{job.process.pid}/task/{job.process.pid}/children")
-        pids = job.until(lambda: (found := children.read_text().split())[3:] and found, "every role was started")
-        os.kill(int(pids[2 + victim]), signal.SIGKILL)  # chief, server, worker 0, worker 1
+        pids = job.until(lambda: (found := children.read_text().split())[4:] and found, "every role was started")
+        os.kill(int(pids[3 + victim]), signal.SIGKILL)  # their seed, chief, server, worker 0, worker 1
         assert job.wait() == 0, job.output + job.logs()
         assert_exactly_once(job.summary())
         first, *_ = job.events("phase_entered")
         assert (first["reason"], sorted(first["members"])) == ("start", [0, 1])
-        assert int(pids[2 + victim]) not in job.live_workers().values()
+        assert int(pids[3 + victim]) not in job.live_workers().values()
         assert f"worker {victim}: restart after signal SIGKILL" in job.output
         assert job.tracebacks() == []
 

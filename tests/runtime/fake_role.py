@@ -4,7 +4,8 @@ argv[1] is a JSON object: role name ("worker 1", or "worker 1 life 0") -> what i
 {"exit": code}, {"refuse": message}, {"error": message}, {"silent": true} (a chief that never serves), {"kill":
 events} (a chief that has given roles up; a pid is that of the newest such role, unless the event names one). Else it
 waits: SIGUSR1 ends it with 75, SIGUSR2 with 0; at each SIGHUP a chief names whom it has given up, one with
-{"renew": true} wants a new world, and one with {"late": true} serves from then on.
+{"renew": true} wants a new world, and one with {"late": true} serves from then on. "seed" -> what the seed of the
+roles does before it forks them: {"threads": true} starts one, {"exit": message} ends.
 """
 
 from __future__ import annotations
@@ -14,25 +15,35 @@ import json
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 from hybridsync.errors import ConfigError, RoleLost
-from hybridsync.runtime.child import Child, RoleSpec
+from hybridsync.runtime.child import RoleSpec
+from hybridsync.runtime.seed import Seed, attach
 
 
 def main() -> int:
     awaited = {signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP}
     signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
-    child = Child.attach()
+    line = attach()
+    actions = json.loads(sys.argv[1])
+    seed = actions.get("seed", {})
+    if "threads" in seed:
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+    if "exit" in seed:
+        sys.exit(seed["exit"])
+    child = line.grow() if isinstance(line, Seed) else line
     assert child is not None
     spec = child.spec()
     name = f"{spec.role} {spec.role_id}"
     sys.stderr.write(f"{name} was here\n")
-    record = {"pid": os.getpid(), "platforms": os.environ.get("JAX_PLATFORMS"), **dataclasses.asdict(spec)}
+    is_program = not isinstance(line, Seed)
+    told = {"pid": os.getpid(), "is_program": is_program, "platforms": os.environ.get("JAX_PLATFORMS")}
+    record = {**told, **dataclasses.asdict(spec)}
     with open(Path(spec.workdir) / "specs.jsonl", "a") as specs:
         specs.write(json.dumps(record) + "\n")
-    actions = json.loads(sys.argv[1])
     action = actions.get(f"{name} life {spec.life}", actions.get(name, {}))
     if "refuse" in action:
         return child.report_error(ConfigError(action["refuse"]))

@@ -69,6 +69,12 @@ class Run:
             pids[call["role"], call["id"]] = call["pid"]
         return pids
 
+    def children(self) -> set[int]:
+        """Return the pids of the supervisor's children."""
+        return {
+            int(pid) for pid in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        }
+
     def spec_of(self, pid: int) -> dict[str, Any]:
         """Wait until the role has its spec."""
         return self.wait_spec(pid=pid)
@@ -92,15 +98,14 @@ class Run:
 Begin = Callable[..., Run]
 
 
-def spare_of(run: Run, roles: dict[tuple[str, int], int], former: int = 0) -> int:
+def seed_of(run: Run, roles: dict[tuple[str, int], int], former: int = 0) -> int:
     """Wait for the supervisor's child that is no role; returns its pid."""
-    children = Path(f"/proc/{run.process.pid}/task/{run.process.pid}/children")
     deadline = time.monotonic() + WAIT_SECS
     while time.monotonic() < deadline:
-        if found := {int(pid) for pid in children.read_text().split()} - {*roles.values(), former}:
+        if found := run.children() - {*roles.values(), former}:
             return found.pop()
         select.select([], [], [], 0.01)
-    raise AssertionError("no spare process was ever started")
+    raise AssertionError("no seed was ever started")
 
 
 def gone(pid: int) -> bool:

@@ -1,7 +1,6 @@
 """A supervisor over fake roles: what it tells the chief goes to stdout, a JSON object a line.
 
-argv: workdir, the fake roles' actions, options ("deaf_calls", "deaf_to_preempt", fields of SupervisorSpec,
-here without a spare worker unless they ask for one).
+argv: workdir, the fake roles' actions, options ("deaf_calls", "deaf_to_preempt", fields of SupervisorSpec).
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class Link:
 def main() -> int:
     workdir, actions, options = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
     link = Link(options.pop("deaf_calls", 0), options.pop("deaf_to_preempt", False))
-    spec = SupervisorSpec((actions,), workdir, 2, command=(sys.executable, str(ROLE)), **{"spare_secs": 1e9, **options})
+    spec = SupervisorSpec((actions,), workdir, 2, command=(sys.executable, str(ROLE)), **options)
     code = Supervisor(spec, lambda address: link).run()
     show(call="ended", code=code, heavy=sorted({"jax", "orbax", "flax"} & sys.modules.keys()))
     return code

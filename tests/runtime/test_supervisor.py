@@ -6,11 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 from hybridsync.runtime.child import Child
 from hybridsync.runtime.role_process import CrashLoop, describe_exit
-from tests.runtime.supervised import CHIEF, ROOT, WAIT_SECS, Begin, gone, spare_of
+from tests.runtime.supervised import CHIEF, ROOT, WAIT_SECS, Begin, gone, seed_of
 
 
 def test_every_role_learns_its_place_and_a_completed_run_ends_with_0(begin: Begin) -> None:
@@ -68,49 +67,23 @@ def test_a_worker_that_failed_once_with_a_reason_is_replaced(begin: Begin) -> No
     )
 
 
-def test_a_spare_process_takes_the_place_and_the_log_of_a_killed_worker(begin: Begin) -> None:
-    run = begin(spare_secs=0.1)
+def test_a_killed_worker_is_replaced_by_a_child_of_the_supervisors_that_goes_on_in_its_log(begin: Begin) -> None:
+    run = begin()
     roles = run.started()
     run.spec_of(roles["worker", 1])  # by then it has written to its log
     for life in (1, 2):
-        spare = spare_of(run, roles)
         os.kill(roles["worker", 1], signal.SIGKILL)
         assert run.wait_call(call="role_lost")["pid"] == roles["worker", 1]
         roles["worker", 1] = run.wait_call(call="role_started", role="worker")["pid"]
-        assert roles["worker", 1] == spare, "another process was started, though one was there"
-        spec = run.spec_of(spare)
+        assert {*roles.values(), seed_of(run, roles)} - {run.process.pid} == run.children()
+        spec = run.spec_of(roles["worker", 1])
         assert (spec["role_id"], spec["life"], spec["chief"]) == (1, life, CHIEF)
-    last = spare_of(run, roles)
+    seed = seed_of(run, roles)
     os.kill(roles["chief", 0], signal.SIGUSR2)
     assert run.end() == (0, "")
     log = (run.workdir / "logs" / "worker-1.log").read_text().splitlines()
     assert log == [line for life in range(3) for line in (f"--- worker 1, life {life}", "worker 1 was here")]
-    assert gone(last), "the last spare process outlived the run"
-
-
-def test_a_spare_worker_that_cannot_be_started_ends_no_run(begin: Begin, tmp_path: Path) -> None:
-    (tmp_path / "run" / "logs" / "worker-spare.log").mkdir(parents=True)  # it cannot be opened
-    run = begin(spare_secs=0.05)
-    roles = run.started()
-    os.kill(roles["worker", 1], signal.SIGKILL)
-    assert run.wait_call(call="role_lost")["pid"] == roles["worker", 1]
-    run.spec_of(run.wait_call(call="role_started", role="worker")["pid"])
-    os.kill(roles["chief", 0], signal.SIGUSR2)
-    code, said = run.end()
-    assert code == 0 and said.startswith("no spare worker could be started: "), said
-
-
-def test_a_spare_process_that_ends_is_replaced_and_nobody_is_told(begin: Begin) -> None:
-    run = begin(spare_secs=0.1)
-    roles = run.started()
-    first = spare_of(run, roles)
-    os.kill(first, signal.SIGKILL)
-    second = spare_of(run, roles, former=first)
-    os.kill(roles["worker", 0], signal.SIGKILL)
-    assert run.next_call()["pid"] == roles["worker", 0], "the spare process is no role"
-    assert run.next_call()["pid"] == second
-    os.kill(roles["chief", 0], signal.SIGUSR2)
-    assert run.end() == (0, "")
+    assert gone(seed), "the seed outlived the run"
 
 
 def test_a_killed_server_is_reported_and_reborn(begin: Begin) -> None:

@@ -1,0 +1,133 @@
+"""Where a supervisor has its roles' processes started: by a seed (see seed.py), which is kept alive."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hybridsync.errors import RoleLost, WaitTimeout
+from hybridsync.runtime.child import SUPERVISOR_PID, process_control
+from hybridsync.runtime.seed import ORDER_BYTES, SEED_FD
+
+START_SECS = 120.0
+"""A seed imports for so long at most."""
+END_SECS = 5.0
+TAIL_LINES = 20
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class Nursery:
+    """Start processes for roles, as children of this process. To be made on the main thread, with which they end.
+
+    Args:
+      command: program and arguments; the program takes up its line by `seed.attach`.
+      log_path: what the seed itself says; appended to.
+
+    Raises:
+      OSError: the seed cannot be started.
+    """
+
+    def __init__(self, command: Sequence[str], log_path: Path) -> None:
+        self._command = list(command)
+        self._log_path = log_path
+        process_control(_PR_SET_CHILD_SUBREAPER, 1)
+        self._process, self._line = self._start()
+
+    def _start(self) -> tuple[subprocess.Popen, socket.socket]:
+        line, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        line.settimeout(START_SECS)
+        environment = {
+            **os.environ,
+            "PYTHONUNBUFFERED": "1",
+            SEED_FD: str(other.fileno()),
+            SUPERVISOR_PID: str(os.getpid()),
+        }
+        environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        with other, open(self._log_path, "ab") as log:
+            process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                pass_fds=(other.fileno(),),
+                start_new_session=True,
+            )
+        return process, line
+
+    def keep(self) -> None:
+        """Start another seed where the last one has ended: its roles go on, and the next ones need one.
+
+        Raises:
+          OSError: it cannot be started.
+        """
+        if self._process.poll() is not None:
+            self._line.close()
+            self._process, self._line = self._start()
+
+    def start(self, environment: Mapping[str, str], descriptors: Sequence[int]) -> int:
+        """Start a process in a session of its own; returns its id.
+
+        Waits until the seed has imported what roles need.
+
+        Args:
+          environment: what its environment has besides this process's.
+          descriptors: its stdin, stdout, stderr, the end of its reports, the memory of its unit.
+
+        Raises:
+          RoleLost: the seed ended, and the next one did, too; or there are too many processes, or too little memory.
+          WaitTimeout: the seed does not answer.
+        """
+        order = json.dumps({"environment": dict(environment)}).encode()
+        for _ in range(2):
+            self.keep()
+            try:
+                socket.send_fds(self._line, [order], descriptors)
+                answer = self._line.recv(ORDER_BYTES)
+            except TimeoutError:
+                raise WaitTimeout(
+                    f"the seed of the roles, process {self._process.pid}, has not imported everything after "
+                    f"{START_SECS:g} s; {log_tail(self._log_path)}"
+                ) from None
+            except (BrokenPipeError, ConnectionResetError):
+                answer = b""
+            if answer:
+                break
+            self._await_end()
+        else:
+            raise RoleLost(
+                f"the seed of the roles ended, exit {self._process.returncode}, before it started one; "
+                f"{log_tail(self._log_path)}"
+            )
+        told = json.loads(answer)
+        if "error" in told:
+            raise RoleLost(
+                f"no process can be started for a role: {told['error']}; free memory, or raise the limit of processes"
+            )
+        return told["pid"]
+
+    def _await_end(self) -> None:
+        """Reap a seed that has closed its line."""
+        try:
+            self._process.wait(END_SECS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def close(self) -> None:
+        """End the seed; what it has started goes on."""
+        self._line.close()
+        self._process.kill()
+        self._process.wait()
+
+
+def log_tail(path: Path) -> str:
+    """Return where a log is and its last lines."""
+    with open(path, encoding="utf-8", errors="replace") as log:
+        lines = "".join(deque(log, TAIL_LINES))
+    return f"last lines of {path}:\n{lines.rstrip()}"

@@ -1,0 +1,40 @@
+"""Roles grow from a seed: it may die, have threads of its own, or never come to it."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from tests.runtime.supervised import Begin, seed_of
+
+
+def test_a_seed_that_is_killed_takes_nobody_with_it_and_is_replaced(begin: Begin) -> None:
+    run = begin()
+    roles = run.started()
+    first = seed_of(run, roles)
+    os.kill(first, signal.SIGKILL)
+    assert seed_of(run, roles, former=first)
+    assert set(roles.values()) - {run.process.pid} <= run.children(), "a role died with the seed that it grew from"
+    os.kill(roles["worker", 0], signal.SIGKILL)
+    assert run.next_call()["pid"] == roles["worker", 0], "the seed is no role"
+    run.spec_of(run.next_call()["pid"])
+    os.kill(roles["chief", 0], signal.SIGUSR2)
+    assert run.end() == (0, "")
+
+
+def test_roles_of_a_seed_with_threads_of_its_own_are_started_as_programs(begin: Begin) -> None:
+    run = begin({"seed": {"threads": True}})
+    roles = run.started()
+    specs = [run.spec_of(roles[role]) for role in (("chief", 0), ("worker", 0), ("worker", 1))]
+    assert all(spec["is_program"] for spec in specs)
+    os.kill(roles["worker", 0], signal.SIGKILL)
+    assert run.wait_call(call="role_lost")["pid"] == roles["worker", 0]
+    assert run.spec_of(run.wait_call(call="role_started")["pid"])["life"] == 1
+    os.kill(roles["chief", 0], signal.SIGUSR2)
+    assert run.end() == (0, "")
+
+
+def test_a_seed_that_ends_at_once_is_told_with_its_last_words(begin: Begin) -> None:
+    run = begin({"seed": {"exit": "it reads no such file"}})
+    code, said = run.end()
+    assert code != 0 and "RoleLost: the seed of the roles ended, exit 1" in said and "it reads no such file" in said
