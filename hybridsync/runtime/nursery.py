@@ -124,7 +124,8 @@ class Nursery:
             self._process.wait()
 
     def close(self) -> None:
-        """End the seed; what it has started goes on."""
+        """End the seed, and take in no more orphans; what it has started goes on."""
+        process_control(_PR_SET_CHILD_SUBREAPER, 0)
         self._line.close()
         self._process.kill()
         self._process.wait()
