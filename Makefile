@@ -28,10 +28,11 @@ lint: $(STAMP) types
 types: $(STAMP)
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-# Jobs of several processes start, wait and are hurt: two at a time, but where a test measures times or rests on speeds.
+# Runs wait for disks, deadlines and each other: three at a time on two cores, but where a test measures times or rests on
+# speeds.
 unit: $(STAMP)
-	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --ignore=tests/multiprocess
-	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile -m 'not soak and not alone' tests/multiprocess
+	$(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --ignore=tests/multiprocess
+	$(BIN)/python -m pytest --numprocesses=3 --dist=loadfile -m 'not soak and not alone' tests/multiprocess
 	$(BIN)/python -m pytest -m 'alone and not soak' tests/multiprocess
 
 soak: $(STAMP)

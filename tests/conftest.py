@@ -24,12 +24,17 @@ settings.load_profile("hybridsync")
 
 @pytest.fixture(scope="session", autouse=True)
 def compile_once(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Share compiled programs among the runs of one session: most of them train the same few tasks."""
+    """Share compiled programs among the runs of one session and their processes: most train the same few tasks."""
     base = tmp_path_factory.getbasetemp()
     session = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    jax.config.update("jax_compilation_cache_dir", str(session / "compiled"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    settings = {
+        "jax_compilation_cache_dir": session / "compiled",
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    for name, value in settings.items():
+        os.environ[name.upper()] = str(value)
+        jax.config.update(name, str(value) if isinstance(value, Path) else value)
 
 
 def pytest_configure() -> None:

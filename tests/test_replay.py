@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from hybridsync.replay.record import read_record
 from hybridsync.replay.story import Replayed, compare, replay
 from hybridsync.resuming import CHECKPOINTS
 from hybridsync.run import Run
+from hybridsync.runtime.nursery import Nursery
 from hybridsync.state import TrainState
 from hybridsync.step import Parameters
 from hybridsync.trainer import Trainer
@@ -39,12 +41,12 @@ def trainer(workdir: Path, plan: str, *values: str, **options: Any) -> Trainer:
     return Trainer.from_config(DIGITS, [*VALUES, f"plan={plan}", *values], workdir=workdir, progress=False, **options)
 
 
-def replayed(workdir: Path, command: Sequence[str] = ()) -> Replayed:
+def replayed(workdir: Path, nursery: Nursery | None = None) -> Replayed:
     record = read_record(workdir)
     loaded = load_config(DIGITS)
     config = restore_values(loaded.config, record.config)
     run = Run(config, loaded.module.task(config), loaded.module.optimizer(config), workdir)
-    return replay(record, run, command)
+    return replay(record, run, nursery)
 
 
 @pytest.fixture(scope="module")
@@ -314,11 +316,17 @@ def test_what_cannot_be_replayed_is_refused_by_name(
         replayed(copied)
 
 
+ENDS = "from hybridsync.runtime.seed import attach; attach().grow(); raise SystemExit(print('so long') or 3)"
+
+
 def test_a_member_process_that_ends_early_is_named_with_its_log(copied: Path) -> None:
     events = (copied / "events.jsonl").read_text()
     (copied / "events.jsonl").write_text(events.replace('"runtime":"inprocess"', '"runtime":"processes"', 1))
-    with pytest.raises(RoleLost, match=r"member \d of the replay of epoch 1 .* ended early: exit 3") as lost:
-        replayed(copied, [sys.executable, "-c", "raise SystemExit(print('so long') or 3)"])
+    (copied / "logs").mkdir()
+    nursery = Nursery([sys.executable, "-c", ENDS], copied / "logs" / "seed.log")
+    early = r"member \d of the replay of epoch 1 .* ended early: exit 3"
+    with contextlib.closing(nursery), pytest.raises(RoleLost, match=early) as lost:
+        replayed(copied, nursery)
     assert "so long" in str(lost.value)
 
 

@@ -97,7 +97,13 @@ def hello(spec: RoleSpec, address: str, schema: str, standing: Standing | None =
 
 
 def use_compilation_cache(workdir: Path) -> None:
-    """Keep compiled programs in the workdir, for roles that are started again; readable by its owner only."""
+    """Keep compiled programs in the workdir, for roles that are started again; readable by its owner only.
+
+    Whoever has named a folder for JAX, as by JAX_COMPILATION_CACHE_DIR, has them there, by JAX's own settings: runs of
+    one job find what the last one compiled.
+    """
+    if jax.config.jax_compilation_cache_dir:
+        return
     cache = workdir / COMPILATION_CACHE
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     jax.config.update("jax_compilation_cache_dir", str(cache))

@@ -60,15 +60,19 @@ class Nursery:
             )
         return process, line
 
-    def keep(self) -> None:
+    def keep(self) -> bool:
         """Start another seed where the last one has ended: its roles go on, and the next ones need one.
 
+        Returns whether it had ended.
+
         Raises:
-          OSError: it cannot be started.
+          OSError: another one cannot be started.
         """
-        if self._process.poll() is not None:
+        ended = self._process.poll() is not None
+        if ended:
             self._line.close()
             self._process, self._line = self._start()
+        return ended
 
     def start(self, environment: Mapping[str, str], descriptors: Sequence[int]) -> int:
         """Start a process in a session of its own; returns its id.
@@ -85,8 +89,8 @@ class Nursery:
         """
         order = json.dumps({"environment": dict(environment)}).encode()
         for _ in range(2):
-            self.keep()
             try:
+                self.keep()
                 socket.send_fds(self._line, [order], descriptors)
                 answer = self._line.recv(ORDER_BYTES)
             except TimeoutError:
@@ -96,6 +100,8 @@ class Nursery:
                 ) from None
             except (BrokenPipeError, ConnectionResetError):
                 answer = b""
+            except OSError as error:
+                raise _none_can_be_started(error) from error
             if answer:
                 break
             self._await_end()
@@ -106,9 +112,7 @@ class Nursery:
             )
         told = json.loads(answer)
         if "error" in told:
-            raise RoleLost(
-                f"no process can be started for a role: {told['error']}; free memory, or raise the limit of processes"
-            )
+            raise _none_can_be_started(told["error"])
         return told["pid"]
 
     def _await_end(self) -> None:
@@ -120,10 +124,15 @@ class Nursery:
             self._process.wait()
 
     def close(self) -> None:
-        """End the seed; what it has started goes on."""
+        """End the seed, and take in no more orphans; what it has started goes on."""
+        process_control(_PR_SET_CHILD_SUBREAPER, 0)
         self._line.close()
         self._process.kill()
         self._process.wait()
+
+
+def _none_can_be_started(why: object) -> RoleLost:
+    return RoleLost(f"no process can be started for a role: {why}; free memory, or raise the limit of processes")
 
 
 def log_tail(path: Path) -> str:

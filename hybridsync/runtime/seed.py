@@ -95,6 +95,10 @@ class Seed:
             import jax
 
             jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS"))
+        if "numpy.random" in sys.modules:  # as the fork does with Python's own: else all roles would draw the same
+            import numpy.random
+
+            numpy.random.seed()
         child = Child.attach()
         assert child is not None, "an order's environment names a role"
         return child

@@ -39,6 +39,7 @@ from hybridsync.runtime.world import Service, start_service
 
 _TICK_SECS = 1.0
 _KILL_SECS = 5.0
+_SEED_RETRY_SECS = 30.0
 _CHIEF_CODES = (EXIT_COMPLETED, EXIT_REFUSED, EXIT_FAILED, EXIT_PREEMPTED)
 _KILLED_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
 _RESUME = "run the same command again: it resumes from the last commit"
@@ -99,6 +100,7 @@ class Supervisor:
         self._roles: dict[tuple[str, int], RoleProcess] = {}
         self._lives: dict[tuple[str, int], int] = {}
         self._nursery: Nursery  # once there is a folder for its log
+        self._seed_at = 0.0
         self._service: Service | None = None
         self._chief_address = ""
         self._chief_serves = False
@@ -192,7 +194,7 @@ class Supervisor:
                 )
             if self._exit_code is None:
                 self._deliver(now)
-                self._nursery.keep()
+                self._keep_seed(now)
         return self._exit_code
 
     def _start(self, role: str, role_id: int, life: int, reason: str) -> None:
@@ -203,6 +205,17 @@ class Supervisor:
         self._note("role_started", role, role_id, process.pid, reason)
         if self._chief_address:
             process.send_spec(self._role_spec(process))
+
+    def _keep_seed(self, now: float) -> None:
+        """Have a seed for the next role that is lost; the run needs none as long as nobody is."""
+        if now < self._seed_at:
+            return
+        try:
+            if self._nursery.keep():
+                self._seed_at = now + _SEED_RETRY_SECS
+        except OSError as error:
+            self._say(f"no seed for the next role could be started: {error}; it is tried again")
+            self._seed_at = now + _SEED_RETRY_SECS
 
     def _role_spec(self, process: RoleProcess) -> RoleSpec:
         assert self._service is not None

@@ -59,7 +59,10 @@ METRICS = {
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
-    with Job(tmp_path_factory.mktemp("main") / "run", "configs/digits_mlp.py") as job:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("JAX_COMPILATION_CACHE_DIR")  # it has what it compiles in its own workdir
+        job = Job(tmp_path_factory.mktemp("main") / "run", "configs/digits_mlp.py")
+    with job:
         assert job.wait() == 0, job.output + job.logs()
         yield job
 

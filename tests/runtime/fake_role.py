@@ -13,11 +13,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import random
 import signal
 import sys
 import threading
 from pathlib import Path
 from typing import Any
+
+import numpy.random
 
 from hybridsync.errors import ConfigError, RoleLost
 from hybridsync.runtime.child import RoleSpec
@@ -41,6 +44,7 @@ def main() -> int:
     sys.stderr.write(f"{name} was here\n")
     is_program = not isinstance(line, Seed)
     told = {"pid": os.getpid(), "is_program": is_program, "platforms": os.environ.get("JAX_PLATFORMS")}
+    told["drawn"] = [random.random(), float(numpy.random.random())]
     record = {**told, **dataclasses.asdict(spec)}
     with open(Path(spec.workdir) / "specs.jsonl", "a") as specs:
         specs.write(json.dumps(record) + "\n")

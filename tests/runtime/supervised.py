@@ -89,6 +89,13 @@ class Run:
             select.select([], [], [], 0.01)
         raise AssertionError(f"no role ever had a spec with {fields}")
 
+    def stderr_line(self) -> str:
+        """Wait for the next line that the supervisor says to its user."""
+        assert self.process.stderr is not None
+        ready = select.select([self.process.stderr], [], [], WAIT_SECS)[0]
+        assert ready, "nothing is said"
+        return self.process.stderr.readline().decode()
+
     def end(self) -> tuple[int, str]:
         """Wait for the supervisor's end; returns its code and what it wrote to stderr."""
         _, written = self.process.communicate(timeout=WAIT_SECS)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 
 from hybridsync.errors import HybridSyncError, NotRegistered, RoleLost, StaleIncarnation
@@ -26,7 +28,7 @@ from hybridsync.rpc.channels import make_server
 from hybridsync.rpc.chief import ChiefClient, ChiefServicer
 from hybridsync.runtime import heart as heart_module
 from hybridsync.runtime.child import RoleSpec
-from hybridsync.runtime.heart import Heart, LastingChief
+from hybridsync.runtime.heart import Heart, LastingChief, use_compilation_cache
 from tests.roles import hello, phase_of
 
 SECS = 10.0
@@ -284,3 +286,18 @@ def test_the_heart_beats_on_across_a_restart_of_the_chief(beat):
     while len(beating.heard) < before + 2:
         assert not woken.wait(0.01) and not beating.ended
     assert NO_EPOCH not in [epoch for epoch, _ in beating.heard]
+
+
+def test_compiled_programs_are_kept_in_the_workdir_unless_their_folder_was_named(tmp_path: Path) -> None:
+    named = jax.config.jax_compilation_cache_dir
+    try:
+        jax.config.update("jax_compilation_cache_dir", str(tmp_path / "named"))
+        use_compilation_cache(tmp_path / "run")
+        assert jax.config.jax_compilation_cache_dir == str(tmp_path / "named") and not (tmp_path / "run").exists()
+        jax.config.update("jax_compilation_cache_dir", None)
+        use_compilation_cache(tmp_path / "run")
+        assert jax.config.jax_compilation_cache_dir == str(tmp_path / "run" / "compilation_cache")
+    finally:
+        jax.config.update("jax_compilation_cache_dir", named)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
