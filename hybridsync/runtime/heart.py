@@ -102,7 +102,7 @@ def use_compilation_cache(workdir: Path) -> None:
     Whoever has named a folder for JAX, as by JAX_COMPILATION_CACHE_DIR, has them there, by JAX's own settings: runs of
     one job find what the last one compiled.
     """
-    if jax.config.jax_compilation_cache_dir:
+    if jax.config.values["jax_compilation_cache_dir"]:
         return
     cache = workdir / COMPILATION_CACHE
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
