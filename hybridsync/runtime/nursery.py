@@ -137,6 +137,9 @@ def _none_can_be_started(why: object) -> RoleLost:
 
 def log_tail(path: Path) -> str:
     """Return where a log is and its last lines."""
-    with open(path, encoding="utf-8", errors="replace") as log:
-        lines = "".join(deque(log, TAIL_LINES))
+    try:
+        with open(path, encoding="utf-8", errors="replace") as log:
+            lines = "".join(deque(log, TAIL_LINES))
+    except OSError as error:
+        return f"its log cannot be read: {error}"
     return f"last lines of {path}:\n{lines.rstrip()}"

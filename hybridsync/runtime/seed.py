@@ -13,6 +13,7 @@ JAX, say, a role is not forked but started as a program of its own, with its imp
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import os
@@ -62,27 +63,45 @@ class Seed:
         Raises:
           RoleLost: in a role: the supervisor has died meanwhile.
         """
-        alone = _has_one_thread()
+        own, alone = os.getpid(), _has_one_thread()
         gc.collect()
         gc.freeze()  # what is here is never garbage: no collection of a role's touches, and so copies, its pages
         while True:
             packet, descriptors, _, _ = socket.recv_fds(self._line, ORDER_BYTES, NUM_DESCRIPTORS)
             if not packet:
                 sys.exit()
-            environment = json.loads(packet)["environment"]
-            try:
-                pid = _fork_twice()
-            except OSError as error:
-                self._line.send(json.dumps({"error": str(error)}).encode())
-            else:
-                if pid == 0:
-                    return self._become(environment, descriptors, alone)
-                self._line.send(json.dumps({"pid": pid}).encode())
+            if error := self._fork_twice():
+                self._line.send(json.dumps({"error": os.strerror(error)}).encode())
+            if os.getpid() != own:
+                return self._become(json.loads(packet)["environment"], descriptors, alone)
             for descriptor in descriptors:
                 os.close(descriptor)
 
-    def _become(self, environment: dict[str, str], descriptors: list[int], alone: bool) -> Child:
+    def _fork_twice(self) -> int:
+        """Fork a process, in a session of its own, whose parent is the nearest ancestor that takes in orphans.
+
+        Returns an error's number, 0 for none; in the new process, which has answered the order, too.
+        """
+        try:
+            if first := os.fork():
+                return os.waitstatus_to_exitcode(os.waitpid(first, 0)[1])
+        except OSError as error:
+            return error.errno or errno.EAGAIN
+        between = os.getpid()
+        try:
+            if os.fork():
+                os._exit(0)
+        except OSError as error:
+            os._exit(error.errno or errno.EAGAIN)
+        while os.getppid() == between:
+            os.sched_yield()
+        os.setsid()
+        # Told by the role itself: whatever becomes of the seed, the supervisor hears of just those who are there.
+        self._line.send(json.dumps({"pid": os.getpid()}).encode())
         self._line.close()
+        return 0
+
+    def _become(self, environment: dict[str, str], descriptors: list[int], alone: bool) -> Child:
         stdin, stdout, stderr, report, unit = descriptors
         for descriptor, number in ((stdin, 0), (stdout, 1), (stderr, 2)):
             os.dup2(descriptor, number)
@@ -102,39 +121,6 @@ class Seed:
         child = Child.attach()
         assert child is not None, "an order's environment names a role"
         return child
-
-
-def _fork_twice() -> int:
-    """Fork a process, in a session of its own, whose parent is the nearest ancestor that takes in orphans.
-
-    Returns its id, and in itself 0.
-
-    Raises:
-      OSError: there are too many processes, or too little memory.
-    """
-    receiving, sending = os.pipe()
-    if first := os.fork():
-        os.close(sending)
-        os.waitpid(first, 0)
-        told = os.read(receiving, 64)
-        os.close(receiving)
-        if not told.isdigit():
-            raise OSError(told.decode() or "it ended at once")
-        return int(told)
-    between = os.getpid()
-    try:
-        if os.fork():
-            os._exit(0)
-    except OSError as error:
-        os.write(sending, str(error).encode()[:64])
-        os._exit(1)
-    while os.getppid() == between:
-        os.sched_yield()
-    os.setsid()
-    os.write(sending, str(os.getpid()).encode())  # whoever reads it may kill the session
-    os.close(receiving)
-    os.close(sending)
-    return 0
 
 
 def _be_program(*inherited: int) -> NoReturn:

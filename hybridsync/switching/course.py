@@ -187,7 +187,7 @@ def resumed(told: Iterable[Sequence[int]], saved: Mapping[str, Any], config: Run
     before, now = (_ends(Plan.parse(plan), saved["workload"]) for plan in (saved["plan"], config.plan))
 
     def stays(start: int, stop: int) -> bool:
-        stage = sum(end <= start for _, end in before)
+        stage = min(sum(end <= start for _, end in before), len(before) - 1)
         if protocols.parse(before[stage][0]).path is not Path.SYNC:
             stage -= 1  # detours have moved the end of the stage before it up to here
         return start < stop or (config.policy.trigger != "off" and before[: stage + 1] == now[: stage + 1])

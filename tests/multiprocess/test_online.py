@@ -40,9 +40,8 @@ def test_a_straggler_is_dealt_with_and_no_process_is_restarted(tmp_path: Path, p
     # Injected by unit, the delay may come again: a detour's units are not done in order. So there may be more pairs.
     assert decided[:2] == ["without workers [1]" if policy == "elastic" else "asp instead", "as planned"]
     begins = [event["units"] for event in job.events("phase_entered")]
-    lock_step = sum(
-        stop - start
-        for (protocol, *_), start, stop in zip(entered, begins, [*begins[1:], WORKLOAD], strict=True)
-        if protocol == "bsp"
-    )
-    assert lock_step == WORKLOAD * 6 // 10, "the lock-step share is done, wherever it was"
+    phases = list(zip(entered, begins, [*begins[1:], WORKLOAD], strict=True))
+    lock_step = sum(stop - start for (protocol, *_), start, stop in phases if protocol == "bsp")
+    detours = sum(stop - start for (protocol, _, why), start, stop in phases if (protocol, why) == ("asp", "policy"))
+    left = WORKLOAD - detours  # several detours may take more than was planned for asynchrony
+    assert lock_step == min(WORKLOAD * 6 // 10, left), "the lock-step share is done, wherever it was"

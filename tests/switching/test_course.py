@@ -135,6 +135,11 @@ def test_an_early_end_that_a_detour_has_moved_into_the_next_share_is_still_one_o
     assert resumed(told, BEFORE, config) == (told if stays else told[:1])
 
 
+def test_an_early_end_that_detours_have_moved_to_the_end_of_the_workload_is_still_one_of_lock_step():
+    config = RunConfig(workload=1000, plan=BEFORE["plan"], policy=PolicyConfig(trigger="knee"))
+    assert resumed([(100, 700), (1000, 1000)], BEFORE, config) == ((100, 700), (1000, 1000))
+
+
 def test_an_early_end_is_told_from_the_plan_in_units_of_its_own_size():
     config = RunConfig(workload=125, unit_size=256, plan="bsp:40%,asp", policy=PolicyConfig(trigger="knee"))
     assert resumed(TOLD, BEFORE, config) == TOLD
