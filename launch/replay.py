@@ -6,7 +6,6 @@ Exit codes: 0 every bit is as saved, 1 something differs or the run cannot be re
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import sys
 from pathlib import Path
@@ -66,13 +65,6 @@ def replay_here(workdir: Path) -> int:
     return EXIT_COMPLETED if replayed.difference is None else EXIT_REFUSED
 
 
-def grow(seed: Seed) -> Child:
-    """Import what members need, and fork them; returns in each member's process, and never in the seed's."""
-    for module in ("hybridsync.run", "hybridsync.replay.members"):
-        importlib.import_module(module)
-    return seed.grow()
-
-
 def be_member(child: Child, workdir: Path) -> int:
     """Be one of the processes that compute a phase again; returns the exit code."""
     from hybridsync.replay.members import run_member
@@ -92,7 +84,7 @@ def main(argv: list[str]) -> int:
             raise ConfigError(f"expected one workdir, got {argv[1:]}; write python -m launch.replay RUN")
         workdir = Path(argv[1])
         if isinstance(line, Seed):
-            child = grow(line)
+            child = line.grow("hybridsync.run", "hybridsync.replay.members")
         return replay_here(workdir) if child is None else be_member(child, workdir)
     except HybridSyncError as error:
         if child is not None:

@@ -19,7 +19,7 @@ from hybridsync.autoplan import written_out
 from hybridsync.config import apply_overrides, load_config
 from hybridsync.errors import EXIT_COMPLETED, EXIT_PREEMPTED, ConfigError, HybridSyncError
 from hybridsync.runtime.child import Child
-from hybridsync.runtime.processes import Launch, grow, play, supervise
+from hybridsync.runtime.processes import ROLE_MODULES, Launch, play, supervise
 from hybridsync.runtime.seed import Seed, attach
 
 FLAGS = flags.FLAGS
@@ -139,7 +139,7 @@ def main(argv: list[str]) -> int:
             raise ConfigError(f"unexpected argument {argv[1]!r}; every option is written --name=value")
         launch = launch_of_flags()
         if isinstance(line, Seed):
-            child = grow(line)
+            child = line.grow(*ROLE_MODULES)
         if child is not None:
             return play(child, launch)
         return supervise(launch) if FLAGS.runtime == "processes" else train_here(launch)

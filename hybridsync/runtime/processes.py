@@ -20,12 +20,12 @@ from hybridsync.errors import AddressError, ConfigError, HybridSyncError
 from hybridsync.plan import Plan
 from hybridsync.resuming import Resume, check_init_from, check_workdir, continued
 from hybridsync.runtime.child import Child, RoleSpec
-from hybridsync.runtime.seed import Seed
 
 if TYPE_CHECKING:
     from hybridsync.run import Run
 
-ROLES = ("chief", "server", "worker")
+ROLE_MODULES = tuple(f"hybridsync.runtime.{role}_process" for role in ("chief", "server", "worker"))
+"""What a role's process imports (see `play`)."""
 
 
 @dataclass(frozen=True)
@@ -138,13 +138,6 @@ def check_port(host: str, port: int) -> None:
         raise AddressError(
             f"--port={port} cannot be served on at {host}: {os.strerror(error.errno or 0)}; choose another port, or 0"
         ) from error
-
-
-def grow(seed: Seed) -> Child:
-    """Import what every role needs, and fork them; returns in each role's process, and never in the seed's."""
-    for role in ROLES:
-        importlib.import_module(f"hybridsync.runtime.{role}_process")
-    return seed.grow()
 
 
 def play(child: Child, launch: Launch) -> int:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import importlib
 import json
 import os
 import socket
@@ -55,14 +56,19 @@ class Seed:
         self._line = socket.socket(fileno=descriptor)
         self._supervisor = supervisor
 
-    def grow(self) -> Child:
+    def grow(self, *modules: str) -> Child:
         """Serve orders, and return in each process that becomes a role; the seed itself ends with its supervisor.
 
-        To be called on the main thread, once everything is imported.
+        To be called on the main thread.
+
+        Args:
+          modules: what the roles need, imported before the first of them is forked.
 
         Raises:
           RoleLost: in a role: the supervisor has died meanwhile.
         """
+        for module in modules:
+            importlib.import_module(module)
         own, alone = os.getpid(), _has_one_thread()
         gc.collect()
         gc.freeze()  # what is here is never garbage: no collection of a role's touches, and so copies, its pages

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import sys
+from pathlib import Path
 
-from tests.runtime.supervised import Begin, seed_of
+from hybridsync.runtime.nursery import Nursery
+from hybridsync.runtime.role_process import RoleProcess
+from tests.runtime.supervised import WAIT_SECS, Begin, seed_of
 
 
 def test_a_seed_that_is_killed_takes_nobody_with_it_and_is_replaced(begin: Begin) -> None:
@@ -73,3 +78,18 @@ def test_roles_draw_other_numbers_than_each_other(begin: Begin) -> None:
         assert len(set(of_one_generator)) == len(draws)
     os.kill(roles["chief", 0], signal.SIGUSR2)
     assert run.end() == (0, "")
+
+
+TELLS = "from hybridsync.runtime import seed; seed.attach().grow('jax'); import jax; print(jax.config.jax_platforms)"
+
+
+def test_only_workers_have_the_accelerator_though_jax_was_imported_before_the_fork(tmp_path: Path) -> None:
+    told = {}
+    with contextlib.closing(Nursery([sys.executable, "-c", TELLS], tmp_path / "seed.log")) as nursery:
+        for role in ("server", "worker"):
+            log = tmp_path / f"{role}.log"
+            process = RoleProcess(nursery, role, 0, 0, log)
+            assert process.wait_ended(WAIT_SECS)
+            assert process.reap() == 0
+            told[role] = log.read_text().splitlines()[-1]
+    assert told == {"server": "cpu", "worker": os.environ.get("JAX_PLATFORMS", "None")}
