@@ -11,7 +11,7 @@ import dataclasses
 import queue
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -198,7 +198,7 @@ class Trainer:
         progress.note(text)
         progress.close()
 
-    def steps(self, *, every: int) -> Iterator[Metrics]:
+    def steps(self, *, every: int) -> Generator[Metrics, None, None]:
         """Train while the caller iterates: yields metrics every `every` units; leaving the loop saves and stops.
 
         What `fit` would have returned is in `result` afterwards.

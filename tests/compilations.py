@@ -11,7 +11,7 @@ _EVENT = "/jax/core/compile/backend_compile_duration"
 _listening: list[list[str]] = []
 
 
-def _on_event(event: str, secs: float, **tags: object) -> None:
+def _on_event(event: str, duration_secs: float, **tags: str | int) -> None:
     if event == _EVENT:
         for seen in list(_listening):
             seen.append(str(tags.get("fun_name", event)))

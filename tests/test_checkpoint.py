@@ -1,3 +1,4 @@
+import dataclasses
 import os
 import resource
 import shutil
@@ -48,7 +49,7 @@ def make_state(seed: int = 0, **fields: Any) -> State:
         protocol_state={},
         counters={"units": np.int32(16777217), "updates": np.asarray(3, np.int32)},
     )
-    return state.replace(**fields)
+    return dataclasses.replace(state, **fields)
 
 
 def shapes(state: Any) -> Any:

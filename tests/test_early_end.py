@@ -10,6 +10,7 @@ import pytest
 
 from hybridsync.config import EmulationConfig, PolicyConfig
 from hybridsync.policies.knee import Knee
+from hybridsync.telemetry.metrics import Metrics
 from tests.trainers import events_of, is_exact, tally_trainer
 
 WORKLOAD = 96
@@ -22,7 +23,12 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     workdir = tmp_path_factory.mktemp("stopped") / "run"
     slow = EmulationConfig(compute_secs=0.05)
     trainer = tally_trainer("bsp:75%,asp", WORKLOAD, workdir=workdir, policy=KNEE, emulation=slow)
-    trainer.add_hook(lambda metrics: metrics.protocol == "asp" and trainer.preempt(), every=4)
+
+    def stop_behind_the_knee(metrics: Metrics) -> None:
+        if metrics.protocol == "asp":
+            trainer.preempt()
+
+    trainer.add_hook(stop_behind_the_knee, every=4)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Knee, "observe", lambda self, units, *losses: units >= 8)
         summary = trainer.fit().summary

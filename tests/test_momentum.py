@@ -47,7 +47,7 @@ def trainer(run: Run, workdir: Path, **fields: Any) -> Trainer:
 
 
 def check_replay(run: Run, workdir: Path) -> None:
-    found = replay(read_record(workdir), Run(run.config, run.task, run.optimizer, workdir), ())
+    found = replay(read_record(workdir), Run(run.config, run.task, run.optimizer, workdir))
     assert found.difference is None, str(found)
 
 

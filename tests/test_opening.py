@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -313,7 +314,7 @@ def test_another_runs_state_starts_a_new_run_at_unit_zero(mlp_run, tmp_path):
     result = trainer.fit()
     (entered,) = events_of(workdir, "phase_entered")
     assert (entered["reason"], entered["units"]) == ("init_from", 0)
-    zeroed = trained.state.replace(counters={"units": entered["units"], "updates": 0})
+    zeroed = dataclasses.replace(trained.state, counters={"units": entered["units"], "updates": 0})
     assert int(result.state.counters["units"]) == 8
     assert fingerprint(trained.state.params) == fingerprint(zeroed.params)
     fresh = mlp_trainer("bsp", 8).fit()

@@ -103,7 +103,7 @@ def test_a_run_whose_mesh_dropped_units_replays_bit_for_bit(spoiled: tuple[Path,
     workdir, run = spoiled
     record = read_record(workdir)
     assert any(entry.slots and entry.slots[0] > 0 for entry in record.entries), "whoever is first dropped one"
-    found = replay(record, run, ())
+    found = replay(record, run)
     assert found.difference is None, str(found)
 
 
@@ -149,7 +149,7 @@ def test_other_shares_than_the_runs_are_found(shared: Path, tmp_path: Path) -> N
 def test_a_run_whose_members_dropped_some_of_their_units_replays_bit_for_bit(tmp_path: Path) -> None:
     run = spoiled_run("bsp", "policy.shares=3,0,1,2")
     assert Trainer(run.task, run.optimizer, run.config, workdir=tmp_path, progress=False).fit().summary.units.dropped
-    found = replay(read_record(tmp_path), dataclasses.replace(run, workdir=tmp_path), ())
+    found = replay(read_record(tmp_path), dataclasses.replace(run, workdir=tmp_path))
     assert found.difference is None, str(found)
 
 

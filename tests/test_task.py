@@ -1,3 +1,5 @@
+from typing import Any, cast
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -121,6 +123,7 @@ def test_evaluation_sums_and_uses_the_running_statistics(kind):
     task = make(kind)
     params, state = task.init(KEY)
     batch = first_unit(task.source)
+    assert task.evaluate is not None
     evaluate = jax.jit(task.evaluate)
     whole = evaluate(params, state, batch)
     halves = [
@@ -201,6 +204,7 @@ def test_a_language_model_counts_tokens():
     )
     params, state = task.init(KEY)
     batch = {"tokens": jnp.asarray(tokens)}
+    assert task.evaluate is not None
     sums = jax.jit(task.evaluate)(params, state, batch)
     assert float(sums["count"]) == 48
     assert float(sums["loss"] / 48) == pytest.approx(np.log(11), rel=0.1)
@@ -228,6 +232,10 @@ def test_an_own_objective_may_mask_and_report_more():
     assert {name: float(x) for name, x in metrics.items()} == {"extra": 2.0}
 
 
+NO_FUNCTION, NO_INIT = cast(Any, len), cast(Any, None)
+"""Of types that pyright refuses, as Task does."""
+
+
 class NotASource:
     num_examples = 3
 
@@ -235,12 +243,12 @@ class NotASource:
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: Task.from_nnx(MLP((16, 3), rngs=nnx.Rngs(0)), images()), "from_nnx got a ready MLP"),
-        (lambda: Task.from_nnx(lambda rngs: 3, images()), "returned a int, not an nnx.Module"),
-        (lambda: Task.from_linen(LinenNet, images()), "not a linen module: pass an instance"),
+        (lambda: Task.from_nnx(cast(Any, MLP((16, 3), rngs=nnx.Rngs(0))), images()), "from_nnx got a ready MLP"),
+        (lambda: Task.from_nnx(cast(Any, lambda rngs: 3), images()), "returned a int, not an nnx.Module"),
+        (lambda: Task.from_linen(cast(Any, LinenNet), images()), "not a linen module: pass an instance"),
         (lambda: Task.from_linen(LinenNet(), TallySource(4)), r"fields \['unit'\], neither image nor tokens"),
-        (lambda: Task(None, len, images()), "Task.init must be a function, got NoneType"),
-        (lambda: Task(len, len, NotASource()), "NotASource without describe, batch"),
+        (lambda: Task(NO_INIT, NO_FUNCTION, images()), "Task.init must be a function, got NoneType"),
+        (lambda: Task(NO_FUNCTION, NO_FUNCTION, cast(Any, NotASource())), "NotASource without describe, batch"),
     ],
 )
 def test_what_is_no_task_is_refused_with_what_to_pass(build, message):

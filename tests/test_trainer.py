@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
+from typing import cast
 
 import numpy as np
 import pytest
 
 from hybridsync import EmulationConfig, Trainer
 from hybridsync.chief.chief import Chief
+from hybridsync.data import UnitSource
 from hybridsync.errors import ConfigError, HybridSyncError, PlanError, RoleLost
 from hybridsync.layout import fingerprint
 from hybridsync.task import Task
@@ -287,7 +289,8 @@ class FailingSource:
 @pytest.mark.parametrize("error", [OSError("disk gone"), StopIteration("the iterator ran dry")])
 def test_an_error_in_the_task_ends_the_run_by_name_and_keeps_its_checkpoint(plan, error, tmp_path):
     task = tally_task(64)
-    broken = Task(task.init, task.loss, FailingSource(task.source, error), summarize=task.summarize)
+    source = cast("UnitSource", FailingSource(task.source, error))  # it passes the rest on
+    broken = Task(task.init, task.loss, source, summarize=task.summarize)
     trainer = Trainer(
         broken, plain_sgd(), workload=64, unit_size=1, plan=plan, workdir=tmp_path / "run", progress=False
     )

@@ -132,7 +132,8 @@ def test_a_real_run_of_a_killed_search_goes_on_from_its_checkpoint_and_auto_take
     trained = place.call("train", *job, "--plan=auto", "--runtime=inprocess", f"--workdir={workdir}")
     assert trained.returncode == 0, trained.stderr
     assert "plan bsp:50%,asp: 50% found in 1 runs in one process" in trained.stderr
-    assert read_config(workdir)["config"]["plan"] == "bsp:50%,asp"
+    config = read_config(workdir)
+    assert config is not None and config["config"]["plan"] == "bsp:50%,asp"
     simulated = place.call("simulate", *job, "--compare=bsp; auto")
     assert simulated.returncode == 0, simulated.stderr
     assert "bsp:50%,asp" in simulated.stdout

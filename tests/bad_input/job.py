@@ -192,7 +192,7 @@ def running() -> Iterator[Job]:
         chief.register(Hello(role, role_id, 1, "host", server_at, programs.state_layout.schema_hash, __version__))
     digest, members = start.held.fingerprint, tuple(range(WORKERS))
     phase = Phase(EPOCH, "asp", members, 0, END, (), (), 0, chief_at, start.capture_id, digest, (server_at,), "start")
-    channels = [make_channel(address) for address in (chief_at, server_at, store_at)]
+    channels = to_chief, to_server, to_store = [make_channel(address) for address in (chief_at, server_at, store_at)]
     try:
         primary.enter(phase)
         store.enter(phase)
@@ -200,7 +200,7 @@ def running() -> Iterator[Job]:
         chief.open_leases()
         leased = chief.lease(LeaseRequest(0, 1, EPOCH, 0, 0)).ranges
         assert leased[0][0] == 0 and leased[0][1] >= 1
-        job = Job(chief, primary, store, *channels, server_at, phase)
+        job = Job(chief, primary, store, to_chief, to_server, to_store, server_at, phase)
         job.push(Push(EPOCH, 0, 1, (0,), 0), job.contribution(0))
         yield job
     finally:

@@ -53,7 +53,8 @@ def answer(case: Wire, job: Job) -> tuple[grpc.StatusCode, str, str]:
         return grpc.StatusCode.OK, "", str(case.send(job))
     except grpc.RpcError as error:
         assert isinstance(error, grpc.Call)
-        return error.code(), dict(error.trailing_metadata() or ()).get(NAME_KEY, ""), error.details() or ""
+        trailing: Any = error.trailing_metadata()  # pairs; the stubs know of no way to read one
+        return error.code(), dict(trailing or ()).get(NAME_KEY, ""), error.details() or ""
 
 
 @pytest.mark.parametrize("case", each(WIRE))

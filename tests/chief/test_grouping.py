@@ -121,8 +121,7 @@ def test_nobody_waits_for_a_worker_that_gets_no_unit() -> None:
     phase = begin(chief, end=3)
     for worker in range(3):
         assert lease(chief, phase, worker).ranges
-    for worker in range(3):
-        last = come(chief, phase, worker, 1)
+    *_, last = [come(chief, phase, worker, 1) for worker in range(3)]
     assert last is None, "worker 3 may get a unit yet"
     assert chief.units_for(LeaseRequest(3, 1, phase.epoch, 0, 0)) is None
     reply = come(chief, phase, 2, 1)

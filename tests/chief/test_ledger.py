@@ -29,7 +29,7 @@ class LedgerMachine(RuleBasedStateMachine):
         return sorted(unit for unit, place in self.model.items() if place in places)
 
     @rule(holder=st.sampled_from(HOLDERS), count=st.integers(1, 9), limit=st.integers(0, WORKLOAD))
-    def lease(self, holder, count, limit):
+    def lease(self, holder: str, count: int, limit: int) -> None:
         leased = self.where(*HOLDERS)
         room = max(0, limit - len(self.where("applied")) - len(leased))
         waiting, fresh = self.where(WAITING), len(self.model)

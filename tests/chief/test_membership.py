@@ -21,8 +21,8 @@ def test_a_newer_process_fences_the_older_one_by_name():
     members.beat(2, second.incarnation, 1.5)
     with pytest.raises(StaleIncarnation, match=f"worker 2 .*{first.incarnation}.*{second.incarnation}"):
         members.beat(2, first.incarnation, 2.0)
-    assert members.get(2) is not None
-    assert members.get(2).hello.pid == 11
+    member = members.get(2)
+    assert member is not None and member.hello.pid == 11
 
 
 def test_a_process_that_left_is_refused_and_its_successor_gets_a_new_incarnation():

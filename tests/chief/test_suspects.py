@@ -41,9 +41,9 @@ def test_two_processes_that_end_by_themselves_convict_a_unit_and_three_of_any_ki
     suspects = Suspects()
     found = [suspects.note(end(worker, reason)) for worker, reason in enumerate(reasons)]
     assert [verdict is not None for verdict in found] == [False] * (len(reasons) - 1) + [is_found]
-    if is_found:
-        assert found[-1].workers == tuple(range(len(reasons)))
-        assert all(reason in found[-1].reason for reason in reasons)
+    if (verdict := found[-1]) is not None:
+        assert verdict.workers == tuple(range(len(reasons)))
+        assert all(reason in verdict.reason for reason in reasons)
 
 
 def test_one_process_counts_once_and_only_at_the_unit_that_it_was_at():

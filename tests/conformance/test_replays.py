@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hybridsync.config import load_config, restore_values
 from hybridsync.replay.record import read_record
 from hybridsync.replay.story import replay
 from hybridsync.run import Run
+from hybridsync.runtime.nursery import Nursery
 from tests.conformance.drivers import DRIVERS
 
 CONFIG = Path(__file__).resolve().parents[2] / "configs/digits_mlp.py"
@@ -26,6 +28,8 @@ def test_the_apply_log_replays_bit_for_bit(tmp_path: Path, runtime: str, name: s
     record, loaded = read_record(workdir), load_config(CONFIG)
     config = restore_values(loaded.config, record.config)
     run = Run(config, loaded.module.task(config), loaded.module.optimizer(config), workdir, CONFIG)
-    replayed = replay(record, run, [sys.executable, "-m", "launch.replay", str(workdir)])
+    command = [sys.executable, "-m", "launch.replay", str(workdir)]
+    with contextlib.closing(Nursery(command, workdir / "replay-seed.log")) as nursery:
+        replayed = replay(record, run, nursery)
     assert replayed.difference is None, replayed
     assert "bit for bit" in str(replayed)

@@ -1,4 +1,5 @@
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -26,7 +27,7 @@ def test_without_held_out_examples_there_are_no_test_batches():
 
 
 def test_augmentation_is_the_decoding_unless_overridden():
-    batch = {"image": np.ones(2)}
+    batch = {"image": jnp.ones(2)}
     assert make().augment(batch, jax.random.key(0)) is batch
 
 

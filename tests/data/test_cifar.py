@@ -120,7 +120,7 @@ def test_other_bytes_than_expected_are_refused_with_both_hashes(tmp_path):
 
 if CIFAR10_FOLDER := os.environ.get("HYBRIDSYNC_CIFAR10"):
 
-    def test_the_published_files_are_read_whole():
-        source = CifarSource(CIFAR10_FOLDER)
+    def test_the_published_files_are_read_whole(folder: str = CIFAR10_FOLDER):
+        source = CifarSource(folder)
         labels = np.concatenate([source.batch(u, unit_size=10_000, seed=0)["label"] for u in range(5)])
         assert np.bincount(labels).tolist() == [5000] * 10

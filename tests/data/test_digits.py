@@ -33,9 +33,8 @@ def test_it_is_scikit_learns_own_table(source):
     images = np.concatenate(
         [source.batch(0, unit_size=1437, seed=0)["image"], next(source.test_batches(360))["image"]]
     )
-    assert sorted(map(bytes, images.reshape(-1, 64))) == sorted(
-        map(bytes, load_digits().data.astype(np.uint8))
-    )
+    table, _ = load_digits(return_X_y=True)
+    assert sorted(map(bytes, images.reshape(-1, 64))) == sorted(map(bytes, np.asarray(table).astype(np.uint8)))
 
 
 def test_decoding_scales_to_one(source):

@@ -24,6 +24,7 @@ def numbers(step: int, first: int = 1) -> Iterator[int]:
 @pytest.mark.parametrize("mode", ["ENOSPC", "EIO", "full"])
 def test_a_refusal_at_any_call_of_a_save_is_named_and_costs_no_earlier_step(victim, one_step, tmp_path, mode, step):
     outcomes: Counter[str] = Counter()
+    at, answer = 0, {}
     first = 1 + ["ENOSPC", "EIO", "full"].index(mode)
     for at in numbers(step, first):
         folder = tmp_path / str(at)
@@ -40,7 +41,7 @@ def test_a_refusal_at_any_call_of_a_save_is_named_and_costs_no_earlier_step(vict
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("step", SWEEPS)
 def test_a_kill_at_any_call_of_a_save_leaves_it_or_the_one_before(start_victim, one_step, tmp_path, step):
-    victim, outcomes = start_victim(), Counter()
+    victim, outcomes, at = start_victim(), Counter(), 0
     for at in numbers(step):
         folder = tmp_path / str(at)
         if not victim.ask("killed_save", template=one_step, folder=folder, at=at)["killed"]:
@@ -54,6 +55,7 @@ def test_a_kill_at_any_call_of_a_save_leaves_it_or_the_one_before(start_victim, 
 
 @pytest.mark.parametrize("mode", ["ENOSPC", "EIO", "full"])
 def test_a_refusal_at_any_call_of_a_fallback_is_named_and_loses_nothing(victim, one_step, tmp_path, mode):
+    at = 0
     for at in numbers(1):
         answer = victim.ask("fall_back_with_fault", template=one_step, folder=tmp_path / str(at), mode=mode, at=at)
         if answer["calls"] < at:
@@ -65,6 +67,7 @@ def test_a_refusal_at_any_call_of_a_fallback_is_named_and_loses_nothing(victim, 
 @pytest.mark.parametrize("before", [0, 2])
 @pytest.mark.parametrize("mode", ["ENOSPC", "EIO", "full"])
 def test_a_refusal_at_any_call_of_a_reservation_hands_no_epoch_out(victim, tmp_path, mode, before):
+    at = 0
     for at in numbers(1):
         answer = victim.ask("reserve_with_fault", folder=tmp_path / str(at), mode=mode, at=at, before=before)
         if answer["calls"] < at:
@@ -75,6 +78,7 @@ def test_a_refusal_at_any_call_of_a_reservation_hands_no_epoch_out(victim, tmp_p
 
 @pytest.mark.parametrize("before", [0, 2])
 def test_a_kill_at_any_call_of_a_reservation_hands_no_epoch_out_twice(victim, tmp_path, before):
+    at = 0
     for at in numbers(1):
         folder = tmp_path / str(at)
         if not victim.ask("killed_reserve", folder=folder, at=at, before=before)["killed"]:

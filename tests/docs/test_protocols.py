@@ -61,8 +61,10 @@ def test_a_rows_bound_and_traffic_are_those_of_the_protocol(name: str) -> None:
         assert (stale, cost.staleness) == ("own replicas", None)
     else:
         assert stale.split()[-1] == ("none" if bound is None else str(bound))
-        assert bound is None or cost.staleness <= bound
-    low, high = re.search(r"(?:^|, )([\d.]+)(?: to ([\d.]+))? P(?!\w| /)", moved).groups()
+        assert bound is None or (cost.staleness is not None and cost.staleness <= bound)
+    parameters = re.search(r"(?:^|, )([\d.]+)(?: to ([\d.]+))? P(?!\w| /)", moved)
+    assert parameters is not None, f"{moved!r} names no multiple of P"
+    low, high = parameters.groups()
     computed = 1 - cost.dropped
     assert 0.97 * float(low) <= cost.traffic * computed <= 1.12 * float(high or low)
 
@@ -90,8 +92,9 @@ def test_the_readmes_table_has_every_protocol_and_defaults_of_the_code() -> None
 def test_the_staleness_rules_and_whom_they_compose_with_are_all_there() -> None:
     rules = TEXT[TEXT.index("## Staleness rules") : TEXT.index("## Switching")]
     assert tuple(re.findall(r"^\| `(\w+)` \| (?!`)", rules, re.MULTILINE)) == STALENESS_RULES[1:]
-    named = re.search(r"push gradients \((.*?)\)", rules, re.DOTALL)[1]
-    assert sorted(re.findall(r"`(\w+)`", named)) == [
+    named = re.search(r"push gradients \((.*?)\)", rules, re.DOTALL)
+    assert named is not None
+    assert sorted(re.findall(r"`(\w+)`", named[1])) == [
         name for name in NAMES if issubclass(protocols.REGISTRY[name], ServerProtocol)
     ]
 

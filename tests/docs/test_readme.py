@@ -25,7 +25,9 @@ def test_the_python_blocks_run_in_order_as_one_notebook(tmp_path: Path) -> None:
         [sys.executable, notebook], cwd=ROOT, capture_output=True, text=True, timeout=110, check=False
     )
     assert done.returncode == 0, done.stderr
-    units, accuracy = re.search(r"(\d+) units, accuracy ([\d.]+)", done.stdout).groups()
+    told = re.search(r"(\d+) units, accuracy ([\d.]+)", done.stdout)
+    assert told is not None, done.stdout
+    units, accuracy = told.groups()
     assert int(units) == 2000
     assert float(accuracy) >= 0.9
 

@@ -40,7 +40,9 @@ def test_a_shortcut_takes_every_second_pixel_and_pads_channels_in_the_middle():
     from hybridsync.models.resnet import BasicBlock
 
     block = BasicBlock(2, 4, 2, rngs=nnx.Rngs(0))
-    block.norm2.scale[...] = jnp.zeros(4)
+    scale = block.norm2.scale
+    assert scale is not None
+    scale[...] = jnp.zeros(4)
     x = jnp.arange(1.0, 33.0).reshape(1, 4, 4, 2)
     made = block(x)
     np.testing.assert_array_equal(made[..., 1:3], x[:, ::2, ::2])

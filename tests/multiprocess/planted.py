@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -22,6 +23,10 @@ from absl import app
 
 from hybridsync.runtime import child, processes, seed, supervisor
 from launch import train
+
+if TYPE_CHECKING:
+    from hybridsync.clock import Clock
+    from hybridsync.messages import Capture
 
 HOLD_SECS = 20.0
 HURRY = "hurry"
@@ -122,9 +127,12 @@ def only_the_first_signal_counts() -> None:
 
 def survivors_forget_the_newest_state() -> None:
     """A broken phase goes on from the last commit although its survivors hold what was applied since."""
-    from hybridsync.switching.recovery import Recovery
+    from hybridsync.switching.recovery import Found, Recovery
 
-    Recovery._from_workers = lambda self, *args: None
+    def forget(self: Recovery, floor: int, last: Capture, served: bool) -> Found | None:
+        return None
+
+    Recovery._from_workers = forget
 
 
 def restarted_chief_starts_from_disk() -> None:
@@ -187,9 +195,9 @@ def units_take_their_time_until_told() -> None:
 
     told, finish = workdir_of_the_run() / HURRY, Emulation.finish
 
-    def finish_in_time(self, *arguments) -> None:
+    def finish_in_time(self: Emulation, worker: int, unit: int, started: float, clock: Clock) -> None:
         if not told.exists():
-            finish(self, *arguments)
+            finish(self, worker, unit, started, clock)
 
     Emulation.finish = finish_in_time
 

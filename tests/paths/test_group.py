@@ -34,10 +34,9 @@ def test_one_group_of_all_with_plain_sgd_is_lock_step() -> None:
     steps = [tuple(range(4 * step, 4 * step + 4)) for step in range(6)]
     all_slots = (0, 1, 2, 3)
 
-    def state_of(spec: str, *groups: tuple[int, ...]) -> TrainState:
-        bases = [(step,) * 4 if groups else () for step in range(6)]
+    def state_of(spec: str, group: tuple[int, ...] = ()) -> TrainState:
         entries = tuple(
-            Entry(1, step, units, step - 1, 4.0, 4.0, 1.0, all_slots, (), (), *groups, bases[step - 1])
+            Entry(1, step, units, step - 1, 4.0, 4.0, 1.0, all_slots, group=group, bases=(step - 1,) * len(group))
             for step, units in enumerate(steps, start=1)
         )
         phase = LoggedPhase(1, spec, all_slots, 0, "inprocess", "", entries)

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from typing import Any
 
 import pytest
 
 from hybridsync.errors import StaleEpoch, WaitTimeout
-from hybridsync.messages import LeaseReply, LeaseRequest
+from hybridsync.messages import LeaseReply, LeaseRequest, PhaseReply, PhaseRequest
 from hybridsync.paths import leases as leases_module
 from hybridsync.paths.leases import LeaseStream
+from hybridsync.ports import WorkPort
 from tests.roles import phase_of
 from tests.telemetry.clocks import ManualClock
 
 
-class ScriptedChief:
+class ScriptedChief(WorkPort):
     """Answers from a list; notes what it was asked."""
 
     def __init__(self, *replies) -> None:
         self.replies, self.requests = list(replies), []
+
+    def next_phase(self, request: PhaseRequest) -> PhaseReply:
+        raise AssertionError("a stream of units asks for no phase")
 
     def lease(self, request: LeaseRequest) -> LeaseReply:
         self.requests.append(request)
@@ -32,7 +38,7 @@ class Later(Executor):
     """Runs what is submitted when told to."""
 
     def __init__(self) -> None:
-        self.jobs: list[tuple[Future, object, tuple]] = []
+        self.jobs: list[tuple[Future, Callable[..., Any], tuple[Any, ...]]] = []
 
     def submit(self, fn, /, *args, **kwargs):
         future: Future = Future()

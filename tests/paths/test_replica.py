@@ -95,7 +95,9 @@ def test_another_state_is_taken_over_from_its_holder(start):
     fresh.enter(first)
     second = phase_of(2, "bsp", capture=capture, source="trained")
     fresh.enter(second)
-    assert fresh.held().fingerprint == capture.held.fingerprint == fingerprint(state_in(trained, capture))
+    held = fresh.held()
+    assert held is not None
+    assert held.fingerprint == capture.held.fingerprint == fingerprint(state_in(trained, capture))
 
 
 def test_a_state_that_changed_on_its_way_is_refused_with_both_fingerprints(start):

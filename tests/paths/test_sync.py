@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +15,14 @@ from hybridsync.applylog import FileApplyLog, read
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.config import EmulationConfig
 from hybridsync.dealing import Deal, contribution_of
-from hybridsync.messages import LeaseReply, LeaseRequest
+from hybridsync.messages import LeaseReply, LeaseRequest, PhaseReply, PhaseRequest
 from hybridsync.paths.collective import Rendezvous
 from hybridsync.paths.emulation import Emulation
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.paths.replica import Replica
 from hybridsync.paths.sync import SyncEngine
 from hybridsync.plan import Phase
+from hybridsync.ports import WorkPort
 from hybridsync.protocols.bsp import Bsp
 from hybridsync.state import initial_state
 from hybridsync.step import Parameters, Programs
@@ -30,8 +32,11 @@ from tests.tasks import UNIT_SIZE, mlp_task, plain_sgd, programs_of
 MEMBERS = (2, 0, 1)
 
 
-class Chief:
+class Chief(WorkPort):
     """Hands out units 0 to 7 at once: three steps, the last one of two."""
+
+    def next_phase(self, request: PhaseRequest) -> PhaseReply:
+        raise AssertionError("who runs a phase asks for no other")
 
     def lease(self, request: LeaseRequest) -> LeaseReply:
         return LeaseReply(((0, 8),)[request.known :], final=True)
@@ -57,7 +62,7 @@ class Spoiling:
 
 def run(tmp_path, bad: set[int], shares: tuple[int, ...] = ()):
     """Run one phase of three members in threads; returns its capture, state, entries and the members' recorders."""
-    start, programs = Start(), Spoiling(tally_programs(), bad)
+    start, programs = Start(), cast("Programs", Spoiling(tally_programs(), bad))  # it passes the rest on
     replica = Replica(programs, start.reader_at, SYSTEM_CLOCK, FileApplyLog(tmp_path / "log"))
     phase = phase_of(1, "bsp", members=MEMBERS, end=8, capture=start.capture, shares=shares)
     rendezvous = Rendezvous(MEMBERS, programs.total, deadline_secs=30.0)

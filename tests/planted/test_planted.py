@@ -30,6 +30,7 @@ from hybridsync.ps.primary import Primary
 from hybridsync.ps.sequencer import Sequencer
 from hybridsync.runtime.inprocess import InProcess
 from hybridsync.switching.recovery import Recovery
+from hybridsync.telemetry.metrics import Metrics
 from hybridsync.units import UnitSet
 from tests.roles import Start, counts, gradient_of, phase_of, push_of, tally_programs
 from tests.trainers import is_exact, tally_trainer
@@ -124,7 +125,12 @@ def preempted_and_resumed(tmp_path) -> None:
 def broken_off(tmp_path) -> None:
     """Phases are broken off among their units; the next one begins from the newest state."""
     trainer = tally_trainer("bsp:50%,asp", WORKLOAD, emulation=SLOW)
-    trainer.add_hook(lambda metrics: trainer._chief.break_phase("test"), every=7)
+
+    def break_off(metrics: Metrics) -> None:
+        assert trainer._chief is not None
+        trainer._chief.break_phase("test")
+
+    trainer.add_hook(break_off, every=7)
     check(trainer.fit())
 
 

@@ -32,6 +32,7 @@ def test_units_are_dealt_out_by_speed_while_there_is_a_straggler():
     late = 50 * 4 / 20 * (1 - 65 / 80)
     assert choice.cost_secs == pytest.approx(2 * 0.5 + late), "there, and back when it is well again"
     assert choice.action.name == "a step of 4 for [0, 1, 3], 1 for [2]"
+    assert isinstance(choice.action, Dealt)
     assert choice.action.of((2, 3, 7)) == (1, 4, 1), "who came later takes one"
 
 

@@ -7,6 +7,7 @@ import random
 import statistics
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -240,6 +241,6 @@ def test_the_plan_of_any_share_of_a_search_says_it_exactly(part: int) -> None:
         ({"hint": 0.5}, r"hint must be in \(0, 1\], with a target, got 0.5"),
     ],
 )
-def test_impossible_rules_are_refused(values: dict[str, float], said: str) -> None:
+def test_impossible_rules_are_refused(values: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         Rules(**values)

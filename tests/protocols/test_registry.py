@@ -47,7 +47,7 @@ def test_every_protocol_is_registered_under_its_own_name_and_is_a_frozen_value()
         assert cls.name == name
         assert protocols.parse(name) == cls()
         with pytest.raises(dataclasses.FrozenInstanceError):
-            cls().name = "other"
+            cls().name = "other"  # pyright: ignore[reportAttributeAccessIssue]: the assignment is what is tested
 
 
 def test_arguments_are_typed_by_their_defaults():

@@ -23,6 +23,8 @@ from hybridsync.ps.peers import Peers
 from hybridsync.ps.primary import Primary
 from hybridsync.ps.publisher import SnapshotPool
 from hybridsync.ps.store import Store
+from hybridsync.rpc.parameter_server import ParameterClient
+from hybridsync.rpc.shard import ShardClient
 from hybridsync.state import TrainState, initial_state
 from hybridsync.step import Programs
 from tests.roles import CHIEF, phase_of
@@ -61,7 +63,7 @@ class Block:
 
 
 @dataclass
-class StoreAt:
+class StoreAt(ShardClient):
     """What a worker's client of a store is, without the wire."""
 
     store: Store
@@ -78,7 +80,7 @@ class StoreAt:
 
 
 @dataclass
-class PrimaryAt:
+class PrimaryAt(ParameterClient):
     """What a worker's client of the primary is, without the wire."""
 
     endpoint: Endpoint

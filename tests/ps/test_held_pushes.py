@@ -79,10 +79,10 @@ def rules(monkeypatch: pytest.MonkeyPatch) -> None:
 
         class Holding(Asp):
             name: ClassVar[str] = made.__name__.lower()
-            rule: ClassVar[type[ServerRule]] = made
+            held_by: ClassVar[type[ServerRule]] = made
 
             def server_rule(self, members: tuple[int, ...]) -> ServerRule:
-                return self.rule()
+                return self.held_by()
 
         monkeypatch.setitem(protocols.REGISTRY, Holding.name, Holding)
 

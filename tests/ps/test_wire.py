@@ -37,7 +37,8 @@ def test_latency_comes_on_top_and_takes_no_port() -> None:
 
 def test_a_message_without_bytes_waits_for_no_transfer() -> None:
     wire = Wire(port_bytes_per_sec=1.0, latency_secs=0.5)
-    wire.push_ends(0.0, 1000), wire.pull_ends(0.0, 1000)
+    wire.push_ends(0.0, 1000)
+    wire.pull_ends(0.0, 1000)
     assert [wire.push_ends(1.0, 0), wire.pull_ends(1.0, 0)] == [1.0, 1.0]
 
 

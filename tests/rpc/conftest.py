@@ -31,7 +31,9 @@ from hybridsync.messages import (
     Welcome,
 )
 from hybridsync.plan import Epoch, Phase
+from hybridsync.ports import LenderPort, ParameterPort, ServerPort
 from hybridsync.rpc.channels import make_server
+from hybridsync.rpc.chief import ChiefBackend
 
 EPOCH = Epoch(3, 2**64 - 1)
 HELD = Held(EPOCH, units=7, sequence=5, fingerprint="f00d")
@@ -71,7 +73,7 @@ UPDATE = GroupUpdate(7, (3, 5), (0, 2), (6, 6), (0, 2), True)
 
 
 @dataclass
-class FakeChief:
+class FakeChief(ChiefBackend):
     """Answers with fixed values and records what arrived."""
 
     seen: list[Any] = field(default_factory=list)
@@ -111,7 +113,7 @@ class FakeChief:
 
 
 @dataclass
-class FakeServer:
+class FakeServer(ServerPort, LenderPort, ParameterPort):
     """A parameter server that answers each push with parameters of its own choice."""
 
     parameters: np.ndarray
@@ -145,6 +147,12 @@ class FakeServer:
     def pull(self, push: Push) -> tuple[PushReply, Loan]:
         self.seen.append(push)
         return PushReply(push.base), self._lend()
+
+    def idle(self, push: Push) -> None:
+        self.seen.append(("idle", push))
+
+    def ready(self, push: Push) -> None:
+        self.seen.append(("ready", push))
 
     def push_pull(self, push: Push, contribution: np.ndarray) -> tuple[PushReply, Loan]:
         self.seen.append(push)

@@ -4,6 +4,7 @@ import itertools
 import socket
 import threading
 import time
+from collections.abc import Callable
 
 import grpc
 import pytest
@@ -98,7 +99,20 @@ class Unreachable(grpc.RpcError, grpc.Call):
     def trailing_metadata(self):
         return ()
 
-    initial_metadata = is_active = time_remaining = cancel = add_callback = lambda self, *_: None
+    def initial_metadata(self):
+        return ()
+
+    def is_active(self) -> bool:
+        return False
+
+    def time_remaining(self) -> float:
+        return 0.0
+
+    def cancel(self) -> bool:
+        return False
+
+    def add_callback(self, callback: Callable[[], None]) -> bool:
+        return False
 
 
 def test_attempts_pause_ever_longer_and_share_one_deadline() -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import grpc
 import pytest
@@ -17,7 +17,7 @@ class Echo(grpc.GenericRpcHandler):
     def __init__(self) -> None:
         self.num_streams = 0
         self.ended = threading.Semaphore(0)
-        self.behave = lambda request, context: None
+        self.behave: Callable[[bytes, grpc.ServicerContext], object] = lambda request, context: None
 
     def service(self, handler_call_details):
         return grpc.stream_stream_rpc_method_handler(self.answer)

@@ -12,6 +12,7 @@ import pytest
 
 from hybridsync.applylog import Entry, Left
 from hybridsync.messages import Push, PushReply
+from hybridsync.ports import ParameterPort
 from hybridsync.ps.endpoint import Endpoint
 from hybridsync.ps.publisher import SnapshotPool
 from hybridsync.rpc import channels
@@ -45,7 +46,7 @@ class HeldLog:
         pass
 
 
-class Watched:
+class Watched(ParameterPort):
     """A primary's endpoint; `carried_out` is called between a push and its reply."""
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -56,6 +57,12 @@ class Watched:
 
     def pull(self, push: Push) -> Any:
         return self._endpoint.pull(push)
+
+    def idle(self, push: Push) -> None:
+        self._endpoint.idle(push)
+
+    def ready(self, push: Push) -> None:
+        self._endpoint.ready(push)
 
     def push_pull(self, push: Push, contribution: np.ndarray) -> Any:
         self.arrived.release()

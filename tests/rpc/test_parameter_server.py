@@ -171,7 +171,8 @@ def test_a_push_whose_connection_was_lost_is_sent_whole_again(server: FakeServer
         def _push_pull(self, stream: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
             self.num_calls += 1
             if self.num_calls == 1:
-                next(stream), next(stream)
+                next(stream)
+                next(stream)
                 context.abort(grpc.StatusCode.UNAVAILABLE, "connection reset")
             yield from super()._push_pull(stream, context)
 

@@ -13,6 +13,8 @@ import pytest
 
 from hybridsync.errors import HybridSyncError, NotRegistered, RoleLost, StaleIncarnation
 from hybridsync.messages import (
+    GroupReply,
+    GroupRequest,
     Hello,
     LeaseReply,
     LeaseRequest,
@@ -20,12 +22,13 @@ from hybridsync.messages import (
     PhaseRequest,
     Report,
     ReportReply,
+    RoleEvent,
     Standing,
     Welcome,
 )
 from hybridsync.plan import NO_EPOCH, Epoch
 from hybridsync.rpc.channels import make_server
-from hybridsync.rpc.chief import ChiefClient, ChiefServicer
+from hybridsync.rpc.chief import ChiefBackend, ChiefClient, ChiefServicer
 from hybridsync.runtime import heart as heart_module
 from hybridsync.runtime.child import RoleSpec
 from hybridsync.runtime.heart import Heart, LastingChief, use_compilation_cache
@@ -37,7 +40,7 @@ GO_ON = ReportReply(EPOCH, revoked=False)
 
 
 @dataclass
-class ForgetfulChief:
+class ForgetfulChief(ChiefBackend):
     """A chief of several lives: after each restart it knows nobody."""
 
     known: bool = True
@@ -55,8 +58,20 @@ class ForgetfulChief:
     def lease(self, request: LeaseRequest) -> LeaseReply:
         return self._answer(request, LeaseReply(((0, 4),), final=False))
 
+    def meet(self, request: GroupRequest) -> GroupReply:
+        return self._answer(request, GroupReply((1, 2)))
+
     def report(self, report: Report) -> ReportReply:
         return self._answer(report, GO_ON)
+
+    def role_started(self, event: RoleEvent) -> None:
+        self.seen.append(event)
+
+    def role_lost(self, event: RoleEvent) -> None:
+        self.seen.append(event)
+
+    def preempt(self) -> None:
+        self.seen.append("preempt")
 
     def _answer(self, request: Any, reply: Any) -> Any:
         self.seen.append(request)
@@ -68,10 +83,12 @@ class ForgetfulChief:
 REPORT = Report("worker", 2, 5, EPOCH)
 LEASE = LeaseRequest(2, 5, EPOCH, 0, 0)
 NEXT = PhaseRequest(2, 5, EPOCH, None)
+MEETING = GroupRequest(2, 5, EPOCH, 1, ())
 CALLS: dict[str, tuple[Callable[[LastingChief], Any], Any]] = {
     "report": (lambda chief: chief.report(REPORT), REPORT),
     "lease": (lambda chief: chief.lease(LEASE), LEASE),
     "next_phase": (lambda chief: chief.next_phase(NEXT), NEXT),
+    "meet": (lambda chief: chief.meet(MEETING), MEETING),
 }
 
 
@@ -289,14 +306,15 @@ def test_the_heart_beats_on_across_a_restart_of_the_chief(beat):
 
 
 def test_compiled_programs_are_kept_in_the_workdir_unless_their_folder_was_named(tmp_path: Path) -> None:
-    named = jax.config.jax_compilation_cache_dir
+    named = jax.config.values["jax_compilation_cache_dir"]
     try:
         jax.config.update("jax_compilation_cache_dir", str(tmp_path / "named"))
         use_compilation_cache(tmp_path / "run")
-        assert jax.config.jax_compilation_cache_dir == str(tmp_path / "named") and not (tmp_path / "run").exists()
+        assert jax.config.values["jax_compilation_cache_dir"] == str(tmp_path / "named")
+        assert not (tmp_path / "run").exists()
         jax.config.update("jax_compilation_cache_dir", None)
         use_compilation_cache(tmp_path / "run")
-        assert jax.config.jax_compilation_cache_dir == str(tmp_path / "run" / "compilation_cache")
+        assert jax.config.values["jax_compilation_cache_dir"] == str(tmp_path / "run" / "compilation_cache")
     finally:
         jax.config.update("jax_compilation_cache_dir", named)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

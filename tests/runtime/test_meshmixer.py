@@ -125,6 +125,10 @@ def test_a_broken_average_revokes_the_phase(world: FakeWorld, mixer: MeshMixer) 
 
 def test_an_average_under_way_is_broken_off(world: FakeWorld, mixer: MeshMixer) -> None:
     mesh = world.mesh((0, 1), 3)
-    mesh.warm = lambda *sizes: mixer.break_off("revoked")  # as the control thread does meanwhile
+
+    def break_off(num_floats: int, num_ints: int) -> None:
+        mixer.break_off("revoked")  # as the control thread does meanwhile
+
+    mesh.warm = break_off
     mixer.mean(GroupReply((0, 1)), 0, part_of(STATE, optimizer=False))
     assert world.broken == [((0, 1), "revoked")]

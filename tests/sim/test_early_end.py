@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -45,9 +46,11 @@ def losses(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tally's units have no loss in virtual time: a worker reports one that falls by half every 100 units."""
     from hybridsync.switching.reporter import Reporter
 
+    told: Counter[Reporter] = Counter()
+
     def take_losses(reporter: Reporter) -> tuple[float, int]:
         units = reporter._chief.num_applied
-        news, reporter.told = units - getattr(reporter, "told", 0), units
+        news, told[reporter] = units - told[reporter], units
         return news * 2 ** (-units / 100), news
 
     monkeypatch.setattr(Reporter, "take_losses", take_losses)
@@ -123,7 +126,7 @@ def resumed(plan: str, **policy: Any) -> tuple[int, list[tuple[str, int]]]:
     Returns:
       Where it went on, and the protocols that it entered from there on, with the units applied then.
     """
-    workdir, checks = Workdir(), Checks()
+    workdir, checks, known = Workdir(), Checks(), set[int]()
     before = run_of("bsp:60%,asp", trigger="knee")
     lives = (before, dataclasses.replace(SCENARIO, preempt_secs=5.75)), (run_of(plan, **policy), SCENARIO)
     for run, scenario in lives:

@@ -118,7 +118,7 @@ BUGS = [
 
 @pytest.mark.parametrize(("bug", "finding"), BUGS, ids=lambda part: getattr(part, "__name__", ""))
 def test_a_planted_bug_in_groups_is_found_within_the_budget(bug: Any, finding: str) -> None:
-    found = ""
+    found, seed = "", 0
     for seed in range(BUDGET):
         with pytest.MonkeyPatch.context() as patch:
             bug(patch)

@@ -53,7 +53,7 @@ def world_of(run: Run, scenario: Scenario, arithmetic, seed: int = 0) -> World:
 
 @pytest.mark.parametrize("spec", BOUNDED)
 def test_no_update_is_staler_than_its_protocol_promises_and_who_is_waited_for_is_never_dropped(spec):
-    staleness = set()
+    staleness, bound = set[int](), None
     for seed in range(12):
         workers = 2 + seed % 5
         run, scenario = tally_run(spec, workload=90, workers=workers), drawn(seed, workers)

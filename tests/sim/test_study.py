@@ -32,9 +32,9 @@ def study(*plans: str, seeds: int = 1, scenario: Scenario = UNEVEN) -> Study:
 
 
 def drawn(columns: list[Column]) -> str:
-    console = Console(file=io.StringIO(), width=200)
-    console.print(table(columns))
-    return console.file.getvalue()
+    text = io.StringIO()
+    Console(file=text, width=200).print(table(columns))
+    return text.getvalue()
 
 
 def test_plans_stand_side_by_side_with_ratios_to_the_first() -> None:

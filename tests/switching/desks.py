@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hybridsync import TelemetryConfig
+from hybridsync.chief.board import Board
 from hybridsync.chief.intake import Intake
 from hybridsync.chief.ledger import Counts
 from hybridsync.config import RunConfig
@@ -69,7 +70,7 @@ class Desk:
         self.switches: list[dict[str, Any]] = []
         self.reporter = Reporter(
             run,
-            self.chief,
+            cast("Board", self.chief),  # what a reporter asks of it is all in Told
             self.recorder,
             self.clock,
             seconds=30.0,
@@ -100,6 +101,11 @@ class Desk:
         self.reporter.tick()
 
 
-def capture_of(**stamps: float) -> Capture:
-    holding = Start().holding
-    return holding.seal(phase_of(1).epoch, sequence=13, applied=[(0, 50)], **stamps)
+def capture_of(first_applied: float = 0.0, last_applied: float = 0.0) -> Capture:
+    return Start().holding.seal(
+        phase_of(1).epoch,
+        sequence=13,
+        applied=[(0, 50)],
+        first_applied=first_applied,
+        last_applied=last_applied,
+    )

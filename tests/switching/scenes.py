@@ -11,6 +11,7 @@ from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import StaleEpoch
 from hybridsync.messages import Capture, Held, RoleEvent
 from hybridsync.plan import Epoch, Phase
+from hybridsync.ports import ReaderPort
 from hybridsync.protocols.base import Path
 from hybridsync.switching.recovery import Found, Recovery
 from tests.chief.chiefs import SERVER, WatchedChief, begin, enter, enter_all, make_chief
@@ -36,6 +37,9 @@ class Keeper:
         self.num_offers += 1
         return capture_of(Epoch(1, 0), self.units, capture_id=99)
 
+    def take(self, capture: Capture, source: str, reader: ReaderPort) -> None:
+        raise AssertionError(f"no test has the state of {source} kept")
+
 
 class Scene:
     """A phase that is broken, the roles around it, and who was asked for what."""
@@ -48,7 +52,7 @@ class Scene:
         self.keeper = Keeper(kept)
         self.asked: list[tuple[str, Epoch, bool]] = []
         self.answers: dict[str, Capture | Exception] = {}
-        self.captured = capture_of(Epoch(1, 0), 0), HOME
+        self.captured: tuple[Capture, str] = capture_of(Epoch(1, 0), 0), HOME
         self.committing = 0
         self._recovery: Recovery | None = None
 

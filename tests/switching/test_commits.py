@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hybridsync import evaluation
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import CheckpointError, HybridSyncError, StaleEpoch, WaitTimeout
 from hybridsync.holding import Holding
@@ -52,7 +53,7 @@ class Disk:
         return SimpleNamespace(bytes=123)
 
 
-class Evaluator:
+class Evaluator(evaluation.Evaluator):
     """Knows a state by its first parameter, and remembers which units were said to be in it."""
 
     def __init__(self) -> None:

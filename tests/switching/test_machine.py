@@ -96,7 +96,9 @@ def describe(state: Switching) -> str:
 
 
 def tell(title: str, events: list[Event]) -> str:
-    state, commands = start(events[0].epoch - 1)
+    first = events[0]
+    assert isinstance(first, Reserved)
+    state, commands = start(first.epoch - 1)
     lines = [f"# {title}", f"{'start':24} -> {describe(state)}: {', '.join(c.value for c in commands)}"]
     for event in events:
         state, commands = advance(state, event)
@@ -120,8 +122,8 @@ class Manager(RuleBasedStateMachine):
     @rule()
     def begin_life(self):
         """A run starts, or resumes after its end."""
-        self.state, self.todo = start(3)
-        self.todo = list(self.todo)
+        self.state, commands = start(3)
+        self.todo: list[Command] = list(commands)
         self.reserved = self.announced = 3
         self.active: int | None = None
         self.leasing = self.committing = self.captured = self.finished = False

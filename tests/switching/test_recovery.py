@@ -76,7 +76,12 @@ def test_nor_when_phases_have_gone_by_since():
 def test_everybody_is_waited_for_before_anybody_is_asked():
     scene = lock_step()
     scene.back(0, 8)
-    with meanwhile(lambda: [scene.back(worker, 8 + worker) for worker in (1, 3)]):
+
+    def come_back() -> None:
+        for worker in (1, 3):
+            scene.back(worker, 8 + worker)
+
+    with meanwhile(come_back):
         assert scene.gather(unit_secs=SECS).capture.held.units == 11
     assert scene.chief.live_workers() == (0, 1, 3)
 

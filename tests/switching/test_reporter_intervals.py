@@ -94,8 +94,12 @@ def test_roles_that_came_and_went_are_events(desk: Desk) -> None:
 
 
 def test_the_user_is_shown_which_process_was_started_again(desk: Desk) -> None:
-    shown = []
-    desk.recorder.progress.note = shown.append
+    shown: list[str] = []
+
+    def show(text: str) -> None:
+        shown.append(text)
+
+    desk.recorder.progress.note = show
     desk.after(0.1, intake=Intake(restarted=[RoleEvent("worker", 1, 8, "restart after signal SIGKILL", 5.0)]))
     assert shown == ["worker 1: restart after signal SIGKILL"]
 

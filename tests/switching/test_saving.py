@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from hybridsync.chief.board import Board
 from hybridsync.chief.ledger import Ledger
 from hybridsync.config import CheckpointConfig, RunConfig, TelemetryConfig
 from hybridsync.errors import CheckpointError, WaitTimeout
@@ -15,6 +16,7 @@ from hybridsync.messages import Capture
 from hybridsync.run import Run
 from hybridsync.switching import saving as saving_module
 from hybridsync.switching.commits import Commit
+from hybridsync.switching.reporter import Reporter
 from hybridsync.switching.saving import Saving
 from tests.roles import Start, phase_of
 from tests.tasks import plain_sgd, tally_task
@@ -25,7 +27,7 @@ PHASE = phase_of(1, end=WORKLOAD)
 
 
 @dataclass
-class Told:
+class Chief:
     """What the chief knows, and a wait in which the clock goes on."""
 
     clock: ManualClock
@@ -53,14 +55,16 @@ class Committer:
     durable: bool = True
     submitted: list[dict[str, Any]] = field(default_factory=list)
 
-    def submit(self, capture: Capture, source: str, ledger: Any, record: Any, *, evaluate: bool, after: Any) -> Any:
+    def submit(self, capture: Capture, source: str, ledger: Any, run: Any, *, evaluate: bool, after: Any) -> Any:
         commit, evaluation = Future[Commit](), Future[Any]()
-        given = {"ledger": ledger, "record": record, "evaluate": evaluate, "after": after}
+        given = {"ledger": ledger, "record": run, "evaluate": evaluate, "after": after}
         self.submitted.append({**given, "commit": commit, "evaluation": evaluation})
         return commit, evaluation
 
+    def close(self) -> None: ...
 
-class Reporter:
+
+class Told(Reporter):
     def __init__(self) -> None:
         self.told: list[tuple[int, Any]] = []
 
@@ -83,10 +87,11 @@ class Desk:
             checkpoint=CheckpointConfig(secs=EVERY_SECS),
             telemetry=TelemetryConfig(evaluate_units=EVALUATE_UNITS),
         )
-        self.clock, self.reporter = ManualClock(), Reporter()
-        self.chief, self.committer = Told(self.clock), Committer(durable)
+        self.clock, self.reporter = ManualClock(), Told()
+        self.chief, self.committer = Chief(self.clock), Committer(durable)
         run = Run(config, tally_task(WORKLOAD), plain_sgd(1.0), None)
-        self.saving = Saving(run, self.chief, self.committer, self.reporter, self.clock, None)
+        board = cast("Board", self.chief)  # what saving asks of it is all in Chief
+        self.saving = Saving(run, board, self.committer, self.reporter, self.clock, None)
         self.capture = Start().capture
 
     def submit(self, evaluate: bool = False) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -98,12 +99,13 @@ class Committer:
     durable = True
 
     def __init__(self) -> None:
-        self.fails: list[Exception] = []
+        self.fails: Sequence[Exception] = ()
 
     def submit(self, capture: Any, source: str, ledger: Any, record: Any, *, evaluate: bool, after: Any) -> Any:
         commit, evaluation = Future[Commit](), Future[Any]()
         if self.fails:
-            commit.set_exception(self.fails.pop(0))
+            first, *self.fails = self.fails
+            commit.set_exception(first)
         else:
             commit.set_result(Commit(capture.held.units, 512, 0.5))
         return commit, evaluation

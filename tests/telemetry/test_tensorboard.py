@@ -1,8 +1,9 @@
 import struct
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
-from tensorboardX.proto import event_pb2
+from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]: made at import
 
 from hybridsync.telemetry.metrics import Metrics
 from hybridsync.telemetry.tensorboard import NullBoard, TensorBoard, open_board
@@ -12,13 +13,13 @@ STALENESS = {"mean": 3.0, "p95": 4, "max": 7}
 METRICS = Metrics(100, 3_200, 2, "asp", 0.25, 0.05, 6_400.0, STALENESS, {0: 3_000.0, 3: 3_400.0})
 
 
-def _events(workdir: Path) -> list[event_pb2.Event]:
+def _events(workdir: Path) -> list[Event]:
     """Return the records of the one file there is: a length, its check, the record and its check each."""
     (file,) = (workdir / "tensorboard").iterdir()
     content, events, at = file.read_bytes(), [], 0
     while at < len(content):
         (length,) = struct.unpack_from("<Q", content, at)
-        events.append(event_pb2.Event.FromString(content[at + 12 : at + 12 + length]))
+        events.append(Event.FromString(content[at + 12 : at + 12 + length]))
         at += 16 + length
     return events
 
@@ -80,7 +81,7 @@ def test_a_full_disk_ends_the_file_and_not_the_run(tmp_path: Path, caplog: pytes
     board = TensorBoard(tmp_path, ManualClock())
     board.evaluated(100, {"loss": 0.5})
 
-    def full() -> None:
+    def full() -> NoReturn:
         raise OSError(28, "No space left on device")
 
     flush, board._writer.flush = board._writer.flush, full

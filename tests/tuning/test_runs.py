@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,9 +40,9 @@ def wild(config: RunConfig) -> Run:
     return Run(config, mlp_task(), plain_sgd(1e30), None)
 
 
-def simulated(folder: Path, **values: object) -> SimulatedRuns:
+def simulated(folder: Path, **values: Any) -> SimulatedRuns:
     values = {"run_of": run_of, "config": CONFIG, "scenario": Scenario(), "place": "even", "folder": folder, **values}
-    return SimulatedRuns(**values)  # pyright: ignore[reportArgumentType]
+    return SimulatedRuns(**values)
 
 
 def test_a_simulated_run_is_the_same_every_time_and_leaves_nothing(tmp_path: Path) -> None:
@@ -97,7 +98,7 @@ def test_a_real_run_is_gone_on_with_where_it_was_saved_and_not_made_again_at_its
 def summary(**values: object) -> Summary:
     counts = Units(workload=9, issued=9, applied=9, dropped=0, outstanding=0, rolled_back=0)
     known = {"exit": "completed", "units": counts, "examples": 9, "seconds": 2.0, "plan": "bsp", "switches": []}
-    return Summary(**{**known, "final": {"accuracy": 0.5}, "staleness": {}, **values})  # pyright: ignore[reportArgumentType]
+    return Summary(**{**known, "final": {"accuracy": 0.5}, "staleness": {}, **values})
 
 
 @pytest.mark.parametrize(
@@ -133,7 +134,7 @@ def test_a_task_that_measures_no_accuracy_is_refused() -> None:
 
 def embedded(task: Task, optimizer: Optimizer, tmp_path: Path, **options: object) -> hybridsync.Trainer:
     values = {"config": CONFIG, "plan": "auto", "progress": False, "history": tmp_path / "history.sqlite", **options}
-    return Trainer(task, optimizer, **values)  # pyright: ignore[reportArgumentType]
+    return Trainer(task, optimizer, **values)
 
 
 def test_a_trainer_takes_what_was_found_for_its_job_and_says_how_to_find_what_was_not(tmp_path: Path) -> None:
@@ -166,6 +167,6 @@ def test_threads_search_too_and_a_folder_takes_one_search_at_a_time(tmp_path: Pa
 
     rules = Rules(target=0.01, runs=1, settings=1)
     options = {"rules": rules, "runtime": "inprocess", "history": history, "workdir": folder, "watch": meanwhile}
-    found = hybridsync.tune(mlp_task(), momentum_sgd(0.02), CONFIG, **options)  # pyright: ignore[reportArgumentType]
+    found = hybridsync.tune(mlp_task(), momentum_sgd(0.02), CONFIG, **options)
     assert plan_of(found.share) == "bsp:50%,asp"
     assert (folder / "bsp-50-asp-seed0" / "summary.json").exists()

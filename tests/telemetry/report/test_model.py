@@ -1,4 +1,7 @@
+import dataclasses
 from pathlib import Path
+
+import pytest
 
 from benchmarks.switch_stalls import print_stalls
 from hybridsync.messages import Span
@@ -46,8 +49,8 @@ def test_a_kind_of_event_that_the_page_does_not_know_is_shown_as_it_is(tmp_path:
     story.phase("bsp", 0)
     story.close()
     record = read_run(story.workdir, "run")
-    record.events.append({"t": 99.0, "wall": 0.0, "kind": "unit_quarantined", "epoch": 1, "unit": 7})
-    (incident,) = model(record).incidents
+    event = {"t": 99.0, "wall": 0.0, "kind": "unit_quarantined", "epoch": 1, "unit": 7}
+    (incident,) = model(dataclasses.replace(record, events=[*record.events, event])).incidents
     assert (incident.sort, incident.text) == ("other", "unit quarantined: unit 7")
 
 
@@ -88,8 +91,7 @@ def test_a_phase_change_without_a_switch_event_has_the_timelines_stall(tmp_path:
     (stall,) = _model(story.workdir).stalls
     assert stall.reason == "worker_lost"
     assert stall.stages == {}
-    assert stall.secs == stall.timeline_secs
-    assert abs(stall.secs - 2.0) < 1e-3
+    assert stall.secs == stall.timeline_secs == pytest.approx(2.0, abs=1e-3)
 
 
 def test_a_switch_whose_chief_died_has_the_timelines_stall_and_no_stages(tmp_path: Path) -> None:
@@ -104,7 +106,7 @@ def test_a_switch_whose_chief_died_has_the_timelines_stall_and_no_stages(tmp_pat
     story.finish()
     (stall,) = _model(story.workdir).stalls
     assert (stall.stages, stall.compile_secs, stall.commit_secs) == ({}, None, None)
-    assert stall.secs == stall.timeline_secs and abs(stall.secs - 2.0) < 1e-3
+    assert stall.secs == stall.timeline_secs == pytest.approx(2.0, abs=1e-3)
     assert "What switching cost" in page([read_run(story.workdir, "run")])
     (read,) = read_stalls(story.workdir)
     assert (read.event_stall_secs, read.compile_secs) == (None, None)

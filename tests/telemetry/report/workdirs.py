@@ -1,6 +1,7 @@
 """Workdirs as a run leaves them, written by the writers of a run, without a run."""
 
 from pathlib import Path
+from typing import Any, Literal
 
 from hybridsync.config import RunConfig
 from hybridsync.messages import Span
@@ -9,6 +10,7 @@ from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary, Units, write_config, write_summary
 from tests.telemetry.clocks import ManualClock
 
+Exit = Literal["completed", "preempted", "failed"]
 STAGES = {"drain_secs": 0.01, "capture_secs": 0.02, "reserve_secs": 0.005, "enter_secs": 0.03}
 CONFIG = RunConfig(workload=400, unit_size=8, workers=2, plan="bsp:25%,asp")
 
@@ -23,7 +25,7 @@ class Story:
         self.recorder = Recorder.open(workdir, self.clock)
         self.epoch = 0
 
-    def event(self, kind: str, **fields: object) -> None:
+    def event(self, kind: str, **fields: Any) -> None:
         self.clock.advance(1.0)
         self.recorder.events.write(kind, epoch=self.epoch, **fields)
 
@@ -56,7 +58,7 @@ class Story:
         known = {"compile_secs": compile_secs, "commit_secs": 0.3, "stall_secs": stall_secs, "fingerprint": "f"}
         self.event("switch", **{"from": "bsp", "to": "asp"}, reason="planned", units=units, **STAGES, **known)
 
-    def finish(self, how: str = "completed", error: str | None = None, applied: int = 400) -> None:
+    def finish(self, how: Exit = "completed", error: str | None = None, applied: int = 400) -> None:
         units = Units(400, applied + 3, applied, 1, 2, 7)
         summary = Summary(how, units, applied * 8, 9.0, "bsp:25%,asp", [], {"accuracy": 0.9}, {}, error)
         write_summary(self.workdir, summary)
