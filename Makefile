@@ -9,11 +9,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PROTOS := $(shell find hybridsync -name '*.proto' 2>/dev/null)
 
-.PHONY: setup test lint types unit soak train proto clean
+INTEGRATION := .venv-integration
+
+.PHONY: setup test lint types unit integration soak train proto clean
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml setup.py
 	@test -n "$(PYTHON)" || { echo "HybridSync needs Python 3.11 or newer: make setup PYTHON=/path/to/python"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
@@ -32,14 +34,24 @@ types: $(STAMP)
 # speeds.
 unit: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --ignore=tests/multiprocess
-	$(BIN)/python -m pytest --numprocesses=3 --dist=loadfile -m 'not soak and not alone' tests/multiprocess
+	$(BIN)/python -m pytest --numprocesses=3 --dist=loadfile -m 'not soak and not integration and not alone' tests/multiprocess
 	$(BIN)/python -m pytest -m 'alone and not soak' tests/multiprocess
+
+# What needs a package index or other machines, in an environment of its own.
+integration: $(INTEGRATION)/.installed
+	$(INTEGRATION)/bin/python -m pytest -m integration tests/integration
+
+$(INTEGRATION)/.installed: pyproject.toml setup.py
+	@test -n "$(PYTHON)" || { echo "HybridSync needs Python 3.11 or newer: make integration PYTHON=/path/to/python"; exit 1; }
+	test -x $(INTEGRATION)/bin/python || $(PYTHON) -m venv $(INTEGRATION)
+	$(INTEGRATION)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
 
 soak: $(STAMP)
 	$(BIN)/python -m pytest -m soak --timeout=3600
 
 train: $(STAMP)
-	$(BIN)/python -m launch.train --config=configs/digits_mlp.py --workdir=runs/digits
+	$(BIN)/python -m hybridsync train --config=configs/digits_mlp.py --workdir=runs/digits
 
 proto: $(STAMP)
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. $(PROTOS)

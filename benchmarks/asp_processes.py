@@ -1,6 +1,6 @@
 """ASP with real processes against the ideal of its emulated compute: `python -m benchmarks.asp_processes`.
 
-Whole `launch.train` jobs with plan `asp` on digits, their workers *emulating* an accelerator that is busy a
+Whole `hybridsync train` jobs with plan `asp` on digits, their workers *emulating* an accelerator that is busy a
 fixed time a unit (--compute_secs; the gradient is really computed, the rest is slept). The ideal is workers
 / compute_secs units a second, all that the workers could compute if the server cost nothing. 8 workers of
 50 ms, and 4 workers of 20 ms with units of 32. Targets are for the steady rate; the rate over the whole

@@ -1,6 +1,6 @@
 """Whether a simulator fitted to one real run predicts others: `python -m benchmarks.calibration`.
 
-Three whole `launch.train` jobs of digits with 8 worker processes that *emulate* accelerators (--compute_secs; the
+Three whole `hybridsync train` jobs of digits with 8 worker processes that *emulate* accelerators (--compute_secs; the
 gradient is really computed, the rest is slept). The cluster is fitted to the first; of the two others, with another
 plan and another straggler each, the total time is predicted from their flags alone. The last line is JSON. The
 machine's load goes into every real run: repeat it where nobody else works.
@@ -28,7 +28,7 @@ class Job:
 
     Args:
       name: of its row.
-      plan, stragglers: as the flags of launch.train.
+      plan, stragglers: as the flags of hybridsync train.
     """
 
     name: str

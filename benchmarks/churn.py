@@ -1,6 +1,6 @@
 """Whether membership changes leak: `python -m benchmarks.churn [--kills=50]`.
 
-A `launch.train` job in lock-step loses a worker again and again, and takes its successor in: two membership changes
+A `hybridsync train` job in lock-step loses a worker again and again, and takes its successor in: two membership changes
 each. Resident memory, descriptors and threads of those that stay (supervisor, chief, server, worker 0) are read after
 every pair; the slope by change is told, after a warm-up of a fifth of them.
 """
@@ -42,7 +42,7 @@ def slope(values: list[float], changes_each: int) -> float:
 
 def measure(workdir: Path, kills: int) -> dict[str, list[Sample]]:
     """Run the job; returns the samples of each role that stays."""
-    command = [sys.executable, "-m", "launch.train", f"--config={DIGITS}", f"--workdir={workdir}", "--plan=bsp"]
+    command = [sys.executable, "-m", "hybridsync.cli.train", f"--config={DIGITS}", f"--workdir={workdir}", "--plan=bsp"]
     command += [f"--workers={WORKERS}", "--compute_secs=0.02", "--set", "workload=10000000"]
     job = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     never = threading.Event()

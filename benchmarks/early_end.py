@@ -1,7 +1,7 @@
 """The end of lock-step that a run finds itself, beside the one that a search finds: `python -m benchmarks.early_end`.
 
 Trains a job in virtual time with real gradients, on workers whose units take 50 ms with a spread of a fifth, all plans
-from the same seeds: pure lock-step, pure asynchrony, the search's answer (`launch.tune`), and a plan that lock-step
+from the same seeds: pure lock-step, pure asynchrony, the search's answer (`hybridsync tune`), and a plan that lock-step
 leaves where its loss stops falling steeply (`policy.trigger=knee`). Of the last it tells at which share that was, each
 seed by itself. The last line is JSON.
 

@@ -1,6 +1,6 @@
 """What a fault in lock-step costs: `python -m benchmarks.faults [--workers=4] [--config=...] [--faults=10]`.
 
-A whole `launch.train` job with plan `bsp`, whose workers *emulate* an accelerator (--compute_secs), loses one worker
+A `hybridsync train` job with plan `bsp`, whose workers *emulate* an accelerator (--compute_secs), loses one worker
 after the other, by SIGKILL and by SIGSTOP in turns. From its timeline: how long it took from the signal to the first
 completed step of the others; and from the start of the new process until a phase named it, and to the first step it
 took part in. A stopped worker is noticed by the progress deadline, max(2 s, 10 steps); the rest is told apart from it.
@@ -72,7 +72,7 @@ def started_at(pid: int, zero: float) -> float:
 
 def hurt(workdir: Path, options: argparse.Namespace) -> list[Fault]:
     """Run the job and hurt it; returns the faults."""
-    command = [sys.executable, "-m", "launch.train", f"--config={options.config}", f"--workdir={workdir}"]
+    command = [sys.executable, "-m", "hybridsync.cli.train", f"--config={options.config}", f"--workdir={workdir}"]
     command += [f"--workers={options.workers}", "--plan=bsp", f"--compute_secs={options.compute_secs}"]
     command += ["--set", "workload=10000000", *(part for flag in options.set for part in ("--set", flag))]
     job = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -69,13 +69,13 @@ class Row:
 
 
 def train(workdir: Path, *flags: str, config: str = DIGITS) -> dict[str, Any]:
-    """Run `launch.train` as a job of its own, and return what summary.json holds.
+    """Run `hybridsync train` as a job of its own, and return what summary.json holds.
 
     Raises:
       RuntimeError: the job did not complete; holds the end of what it printed.
       TimeoutExpired: it took longer than JOB_SECS.
     """
-    command = [sys.executable, "-m", "launch.train", f"--config={config}", f"--workdir={workdir}", *flags]
+    command = [sys.executable, "-m", "hybridsync.cli.train", f"--config={config}", f"--workdir={workdir}", *flags]
     job = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=JOB_SECS, check=False)
     summary = read_summary(workdir) if job.returncode == 0 else None
     if summary is None:

@@ -121,7 +121,7 @@ def plain_on_processes(entry: str, units: int, unit_secs: float = UNIT_SECS) -> 
 
 
 def flags(case: Case, seed: int, units: int, workers: int, unit_secs: float) -> list[str]:
-    """Return what `launch.train` is given for a case."""
+    """Return what `hybridsync train` is given for a case."""
     return [
         f"--plan={case.plan}",
         f"--policy={case.policy}",

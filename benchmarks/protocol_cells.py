@@ -1,6 +1,6 @@
 """What protocols gain and lose in real runs, beside the same runs simulated: `python -m benchmarks.protocol_cells`.
 
-Each cell is a whole `launch.train` job of 8 worker processes with emulated accelerators of 200 ms a unit and 2 MB of
+Each cell is a `hybridsync train` job of 8 worker processes with emulated accelerators of 200 ms a unit and 2 MB of
 parameters, so that the processors stay idle and the loopback far from full, on emulated links where the cell says so:
 
     link    a link for each worker, on which a push and a pull together take as long as the computation of a unit

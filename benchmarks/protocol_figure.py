@@ -1,6 +1,6 @@
 """Draws what workers do under a protocol as an SVG, a lane a worker; readable in light and in dark.
 
-The colours are those of `launch.report`'s page.
+The colours are those of `hybridsync report`'s page.
 """
 
 from __future__ import annotations

@@ -24,8 +24,9 @@ rate makes a cliff of it: with 1,000 units a worker, half of them at that rate, 
 
 from __future__ import annotations
 
-from configs import digits_mlp
-from hybridsync.config import OptimizerConfig, RunConfig, ScheduleConfig
+from pathlib import Path
+
+from hybridsync.config import OptimizerConfig, RunConfig, ScheduleConfig, load_config
 
 RATE = 1.16
 """Of a whole lock-step update; a unit's is this over the number of workers."""
@@ -33,6 +34,7 @@ UNITS_PER_WORKER = 200
 CLIP = 0.25
 WORKERS = 8
 
+digits_mlp = load_config(Path(__file__).with_name("digits_mlp.py")).module
 task = digits_mlp.task
 optimizer = digits_mlp.optimizer
 

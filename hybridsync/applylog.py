@@ -1,4 +1,4 @@
-"""The apply log: one JSON line for every update, from which `launch.replay` computes the run again, bit for bit.
+"""The apply log: one JSON line for every update, from which `hybridsync replay` computes the run again, bit for bit.
 
     {"epoch", "sequence", "units", "base", "rate", "weight", "blend"[, "slots"][, "parts"][, "stepped"]}
     {"epoch", "sequence", "units", "base", "rate", "weight", "blend", "slots", "group", "bases", "optimizer"}

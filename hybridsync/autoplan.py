@@ -153,7 +153,7 @@ def _command(config: RunConfig, file: Path | None, history: str | Path | None) -
         for path, _, value in leaf_differences(name, before[name], now[name])
     ]
     place = [f"--history={history}"] if history else []
-    return shlex.join(["python", "-m", "launch.tune", f"--config={file}", *changes, *place])
+    return shlex.join(["hybridsync", "tune", f"--config={file}", *changes, *place])
 
 
 def _text(value: Any) -> str:

@@ -80,7 +80,7 @@ class Trainer:
       convert_units: allow a resume with another unit size.
       progress: show one line of progress on stderr.
       file: the configuration file that the values come from, for the record.
-      history: what `hybridsync.tune` or `launch.tune` wrote, for plan "auto"; None takes the user's.
+      history: what `hybridsync.tune` or `hybridsync tune` wrote, for plan "auto"; None takes the user's.
       **fields: fields of RunConfig: workload, unit_size, workers, plan, seed, ...
 
     Raises:

@@ -1,1 +1,1 @@
-"""Command lines over the framework: flags only."""
+"""`python -m launch.COMMAND`: the subcommands of `hybridsync`, from a checkout."""

@@ -198,7 +198,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Saved:
         "    if phase.spec == 'asp': signal.raise_signal(signal.SIGTERM)\n"
         "Reporter.entered = stop\n"
         "from absl import app\n"
-        "from launch import train\n"
+        "from hybridsync.cli import train\n"
         "app.run(train.main)\n"
     )
     flags = [f"--config={saved.config}", f"--workdir={saved.workdir}", "--runtime=inprocess", "--compute_secs=0.05"]

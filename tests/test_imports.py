@@ -74,7 +74,7 @@ def test_the_whole_pure_layer_and_the_supervisor_load_no_jax() -> None:
 
 @pytest.mark.parametrize("launcher", ["simulate", "train", "tune"])
 def test_a_launcher_loads_no_jax_before_it_has_something_to_compute(launcher: str) -> None:
-    assert _loaded_by(f"import launch.{launcher}") == []
+    assert _loaded_by(f"import hybridsync.cli.{launcher}") == []
 
 
 def test_the_question_would_notice_jax() -> None:

@@ -1,4 +1,4 @@
-"""The page of `benchmarks.protocols`, in the style of `launch.report`: charts and a table for each block. Pure."""
+"""The page of `benchmarks.protocols`, in the style of `hybridsync report`: charts and a table for each block. Pure."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Clusters and what happens to them, for `launch.simulate --scenario`."""
+"""Clusters and what happens to them, for `hybridsync simulate --scenario`."""

@@ -161,7 +161,7 @@ class TelemetryConfig:
 
     Args:
         log_secs: seconds between lines of metrics.jsonl.
-        apply_log: record every update, for `launch.replay`.
+        apply_log: record every update, for `hybridsync replay`.
         timeline: write timeline.json.
         evaluate_units: units between evaluations; 0 evaluates at phase ends and the end only.
 

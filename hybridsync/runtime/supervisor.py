@@ -67,7 +67,7 @@ class SupervisorSpec:
     num_workers: int
     num_servers: int = 1
     host: str = "127.0.0.1"
-    command: tuple[str, ...] = (sys.executable, "-m", "launch.train")
+    command: tuple[str, ...] = (sys.executable, "-m", "hybridsync.cli.train")
     start_secs: float = 120.0
     preempt_secs: float = 120.0
     grace_secs: float = 5.0

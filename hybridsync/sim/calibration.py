@@ -119,7 +119,7 @@ def read_measured(workdir: Path) -> Measured:
     if config is None or summary is None or summary["exit"] != "completed":
         raise WorkdirError(f"{workdir} holds no completed run; calibrate on one that has ended")
     if config["file"] is None:
-        raise WorkdirError(f"the run in {workdir} had no configuration file; calibrate on one of launch.train")
+        raise WorkdirError(f"the run in {workdir} had no configuration file; calibrate on one of hybridsync train")
     try:
         trace = json.loads((workdir / TIMELINE_FILE).read_bytes())["traceEvents"]
         spans = sorted(map(_stretch, (span for span in trace if span["ph"] == "X")), key=lambda span: span.start)

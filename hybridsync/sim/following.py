@@ -82,7 +82,7 @@ def follow(run: Run, phases: Sequence[Logged], arithmetic: Arithmetic) -> State:
         if path is Path.GROUP:
             raise HybridSyncError(
                 f"epoch {logged.epoch} ({logged.spec}) was in groups, whose order a simulation makes itself; replay "
-                "the run with launch.replay"
+                "the run with hybridsync replay"
             )
         if path is Path.SYNC:
             _step(worker, phase, logged)

@@ -1,4 +1,4 @@
-"""Simulate one run: what `launch.simulate` and the benchmarks call.
+"""Simulate one run: what `hybridsync simulate` and the benchmarks call.
 
     result = simulate(run, scenario, seed=1)
     result.seconds, result.units_per_sec, result.summary.staleness

@@ -1,4 +1,4 @@
-"""Makes the runs of a search as processes, supervised by this one, which loads no JAX: what `launch.train` does."""
+"""Makes the runs of a search as processes, supervised by this one, which loads no JAX: what `hybridsync train` does."""
 
 from __future__ import annotations
 

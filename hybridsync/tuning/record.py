@@ -1,4 +1,4 @@
-"""What a search leaves in its folder for `launch.report`: where it has come to, as JSON."""
+"""What a search leaves in its folder for `hybridsync report`: where it has come to, as JSON."""
 
 from __future__ import annotations
 

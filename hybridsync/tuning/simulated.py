@@ -1,4 +1,4 @@
-"""Makes the runs of a search in virtual time, with real gradients: what `launch.simulate` does."""
+"""Makes the runs of a search in virtual time, with real gradients: what `hybridsync simulate` does."""
 
 from __future__ import annotations
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from absl.testing import flagsaver
 
 from hybridsync.checkpoint import CheckpointStore, Restored
+from hybridsync.cli import train
 from hybridsync.config import EmulationConfig, load_config
 from hybridsync.run import Run
 from hybridsync.trainer import Trainer
-from launch import train
 
 CONFIG = """
 from dataclasses import dataclass

@@ -27,9 +27,9 @@ def test_every_policy_has_its_row_and_nothing_else_has() -> None:
 
 
 def test_every_flag_and_file_of_the_guide_is_there() -> None:
-    text = (ROOT / "launch" / "train.py").read_text()
+    text = (ROOT / "hybridsync" / "cli" / "train.py").read_text()
     for flag in sorted(set(re.findall(r"--(\w+)", GUIDE)) - OTHERS):
-        assert f'"{flag}"' in text, f"--{flag} is not a flag of launch.train"
+        assert f'"{flag}"' in text, f"--{flag} is not a flag of hybridsync train"
     for name in set(re.findall(r"configs/[\w/]+\.py", GUIDE)):
         assert (ROOT / name).is_file(), name
 

@@ -15,7 +15,7 @@ from hybridsync.plan import Plan
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-COMMANDS = re.findall(r"^    python -m launch\.train (.*)$", README, re.MULTILINE)
+COMMANDS = re.findall(r"^    hybridsync train (.*)$", README, re.MULTILINE)
 
 
 def test_the_python_blocks_run_in_order_as_one_notebook(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_a_launch_command_names_a_configuration_and_values_that_exist(command: s
 
 def test_every_flag_in_the_commands_is_one_of_the_launchers(tmp_path: Path) -> None:
     told = subprocess.run(
-        [sys.executable, "-m", "launch.train", "--helpfull"],
+        [sys.executable, "-m", "hybridsync", "train", "--help"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -51,4 +51,4 @@ def test_every_flag_in_the_commands_is_one_of_the_launchers(tmp_path: Path) -> N
         check=False,
     ).stdout
     for flag in sorted({flag for command in COMMANDS for flag in re.findall(r"--(\w+)", command)}):
-        assert re.search(rf"--(\[no\])?{flag}:", told), f"--{flag} is not a flag of launch.train"
+        assert re.search(rf"--(\[no\])?{flag}:", told), f"--{flag} is not a flag of hybridsync train"

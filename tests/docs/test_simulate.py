@@ -14,7 +14,7 @@ from hybridsync.sim.scenarios import load_scenario
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (ROOT / "docs" / "simulate.md").read_text()
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
-COMMAND = r"^    python -m launch\.simulate ([^\n]*)\n"
+COMMAND = r"^    hybridsync simulate ([^\n]*)\n"
 TABLE = r"((?:    \d+ workers, [^\n]*\n)(?:    [^\n]*\n)+)"
 SHOWN = re.findall(COMMAND + r"(?:(?!    )[^\n]*\n)+?" + TABLE, GUIDE, re.MULTILINE)
 
@@ -38,7 +38,7 @@ def test_the_guide_shows_what_two_commands_print() -> None:
 def test_a_command_prints_what_the_guide_shows(command: str, block: str) -> None:
     flags = [quoted or plain for quoted, plain in re.findall(r'(--\w+="[^"]*")|(\S+)', command)]
     done = subprocess.run(
-        [sys.executable, "-m", "launch.simulate", *(flag.replace('"', "") for flag in flags)],
+        [sys.executable, "-m", "hybridsync", "simulate", *(flag.replace('"', "") for flag in flags)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -58,9 +58,9 @@ def test_the_guides_scenario_is_one(tmp_path: Path) -> None:
 
 
 def test_every_flag_of_the_guide_is_one_of_the_launchers() -> None:
-    text = (ROOT / "launch" / "simulate.py").read_text()
+    text = (ROOT / "hybridsync" / "cli" / "simulate.py").read_text()
     for flag in sorted(set(re.findall(r"--(\w+)", GUIDE)) - {"set", "compute_secs"}):
-        assert f'"{flag}"' in text, f"--{flag} is not a flag of launch.simulate"
+        assert f'"{flag}"' in text, f"--{flag} is not a flag of hybridsync simulate"
 
 
 def test_every_scenario_file_is_named() -> None:

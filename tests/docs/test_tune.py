@@ -16,10 +16,10 @@ OTHERS = {"calibrate", "plan", "policy", "repeats", "searches", "set", "write_sc
 
 
 def test_every_flag_of_the_guide_is_one_of_the_launchers() -> None:
-    text = (ROOT / "launch" / "tune.py").read_text()
+    text = (ROOT / "hybridsync" / "cli" / "tune.py").read_text()
     for flag in sorted(set(re.findall(r"--(\w+)", GUIDE)) - OTHERS):
-        assert f'"{flag}"' in text, f"--{flag} is not a flag of launch.tune"
-    assert '"history"' in (ROOT / "launch" / "train.py").read_text()
+        assert f'"{flag}"' in text, f"--{flag} is not a flag of hybridsync tune"
+    assert '"history"' in (ROOT / "hybridsync" / "cli" / "train.py").read_text()
 
 
 def test_every_file_of_the_guide_is_there() -> None:

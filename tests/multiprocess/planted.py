@@ -1,4 +1,4 @@
-"""`launch.train` with a bug planted in all its processes: `python tests/multiprocess/planted.py NAME[+NAME] FLAGS...`.
+"""`hybridsync train` with a bug planted in all processes: `python tests/multiprocess/planted.py NAME[+NAME] FLAGS...`.
 
 A fault test that such a job passes proves nothing. The seed of the roles is this program, too: the bug is planted in
 the supervisor and in each role, once that knows which it is.
@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from absl import app
 
+from hybridsync.cli import train
 from hybridsync.runtime import child, processes, seed, supervisor
-from launch import train
 
 if TYPE_CHECKING:
     from hybridsync.clock import Clock
@@ -286,7 +286,7 @@ def plant(name: str) -> None:
 
 
 def main() -> None:
-    """Plant the bug, and be `launch.train` otherwise."""
+    """Plant the bug, and be `hybridsync train` otherwise."""
     name, play = sys.argv.pop(1), train.play
 
     def play_planted(role: child.Child, launch: processes.Launch) -> int:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from hybridsync.cli.report import write_report
 from hybridsync.errors import WorkdirError
 from hybridsync.policies.timing import Outcome, Rules, Search, advance
 from hybridsync.telemetry.report.reading import SEARCH, SEARCH_FILE, SETTING, read_search
 from hybridsync.telemetry.report.search import search_page
 from hybridsync.tuning.record import record_of, write_record
-from launch.report import write_report
 
 
 def searched(num_runs: int, runs: int = 3) -> Search:

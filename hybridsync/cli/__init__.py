@@ -1,0 +1,59 @@
+"""The command line: `hybridsync train|simulate|tune|report|replay`, one module a subcommand."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+
+from hybridsync import __version__
+from hybridsync.errors import EXIT_COMPLETED, EXIT_REFUSED
+
+COMMANDS = {
+    "train": "train a configuration, or resume a run",
+    "simulate": "simulate a configuration in virtual time",
+    "tune": "search for a job's switch point",
+    "report": "write one HTML page about one or several runs",
+    "replay": "recompute a recorded run and compare every bit",
+}
+"""Subcommand -> what it does."""
+
+
+def usage() -> str:
+    """Return the text of `hybridsync --help`."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:{width}}  {text}" for name, text in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: hybridsync COMMAND [--flag=value ...]",
+            "",
+            *lines,
+            "",
+            "`hybridsync COMMAND --help` lists a command's flags; `hybridsync --version` prints the version.",
+        ]
+    )
+
+
+def main() -> None:
+    """Run the subcommand that the process's first argument names, and exit with its code.
+
+    Only that subcommand is imported: two of them define flags of the same name, which absl refuses in one process.
+    """
+    name, rest = (sys.argv[1], sys.argv[2:]) if len(sys.argv) > 1 else ("", [])
+    if name in ("-h", "--help", "help"):
+        print(usage())
+        sys.exit(EXIT_COMPLETED)
+    if name == "--version":
+        print(f"hybridsync {__version__}")
+        sys.exit(EXIT_COMPLETED)
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        known = f"the commands are {', '.join(COMMANDS)}"
+        what = f"there is no command {name!r}" if name else "no command was named"
+        print(f"error: {what}; {f'did you mean {near[0]!r}?' if near else known}", file=sys.stderr)
+        sys.exit(EXIT_REFUSED)
+    from hybridsync.cli import command
+
+    module = importlib.import_module(f"hybridsync.cli.{name}")
+    sys.argv = [f"hybridsync {name}", *rest]
+    command.run(module)

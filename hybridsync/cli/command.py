@@ -1,0 +1,54 @@
+"""Run a subcommand as the program: read its flags with absl, in the forms that users of configurations expect.
+
+`--config.PATH=VALUE` and `--set A=1 B=2` are rewritten to one `--set=PATH=VALUE` each before absl reads them, because
+absl knows no flag with a dot in its name and one value a flag.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import NoReturn
+
+from absl import app, flags
+
+_CONFIG_VALUE = "--config."
+_SET = "--set"
+
+
+def with_single_values(arguments: Sequence[str]) -> list[str]:
+    """Return command-line arguments in which every configuration value is a `--set=PATH=VALUE` of its own.
+
+    >>> with_single_values(["--config=a.py", "--config.optimizer.learning_rate=0.1", "--set", "a=1", "b=2", "--seed=3"])
+    ['--config=a.py', '--set=optimizer.learning_rate=0.1', '--set=a=1', '--set=b=2', '--seed=3']
+    """
+    found: list[str] = []
+    setting = False
+    for argument in arguments:
+        is_flag = argument.startswith("-")
+        if argument.startswith(_CONFIG_VALUE) and "=" in argument:
+            found.append(f"{_SET}={argument.removeprefix(_CONFIG_VALUE)}")
+        elif setting and not is_flag and "=" in argument:
+            found.append(f"{_SET}={argument}")
+        elif argument != _SET:
+            found.append(argument)
+        setting = argument == _SET or argument.startswith(f"{_SET}=") or (setting and not is_flag)
+    return found
+
+
+def run(module: ModuleType) -> NoReturn:
+    """Run `module.main` with the process's arguments and exit with what it returns.
+
+    Args:
+      module: a subcommand: its docstring is the help text, its absl flags are the program's.
+    """
+    for flag in flags.FLAGS.flags_by_module_dict().get(module.__name__, []):
+        flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)  # --help lists the key flags of the program
+    sys.modules["__main__"].__doc__ = module.__doc__
+    app.run(module.main, flags_parser=_parse)
+    raise AssertionError("app.run exits")
+
+
+def _parse(argv: list[str]) -> list[str]:
+    return app.parse_flags_with_usage([argv[0], *with_single_values(argv[1:])])

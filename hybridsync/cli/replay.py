@@ -1,0 +1,100 @@
+"""Replay a run: `hybridsync replay RUN [--config=FILE]` computes its apply log again and compares the bits.
+
+Exit codes: 0 every bit is as saved, 1 something differs or the run cannot be replayed, 70 our fault.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+from absl import flags, logging
+
+from hybridsync.cli.command import run
+from hybridsync.config import load_config, restore_values
+from hybridsync.config.recipes import located
+from hybridsync.durable import WorkdirLock
+from hybridsync.errors import EXIT_COMPLETED, EXIT_REFUSED, ConfigError, HybridSyncError, WorkdirError
+from hybridsync.runtime.child import Child
+from hybridsync.runtime.nursery import Nursery
+from hybridsync.runtime.seed import Seed, attach
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("config", None, "the run's configuration file; by default where the run found it")
+
+
+def build_run(record):
+    """Return the run that left `record`, with the configuration it resolved.
+
+    Raises:
+      ConfigError: the configuration file is absent, or another one.
+    """
+    from hybridsync.run import Run
+
+    named = FLAGS.config or record.file
+    if named is None:
+        raise ConfigError("the run was not started from a configuration file; name one that makes its task: --config")
+    file = located(str(named))
+    loaded = load_config(file)
+    config = restore_values(loaded.config, record.config)
+    return Run(config, loaded.module.task(config), loaded.module.optimizer(config), record.workdir, file)
+
+
+def replay_here(workdir: Path) -> int:
+    """Replay the run in `workdir`; returns the exit code."""
+    import jax
+
+    from hybridsync.replay.record import read_record
+    from hybridsync.replay.story import replay
+
+    if not workdir.is_dir():
+        raise WorkdirError(f"there is no workdir {workdir}; give the --workdir of a run")
+    with WorkdirLock(workdir):
+        record = read_record(workdir)
+        if record.on_cpu_only:
+            jax.config.update("jax_platforms", "cpu")
+        run = build_run(record)
+        if any(phase.runtime == "processes" for phase in record.phases):
+            logs = workdir / "logs"
+            logs.mkdir(exist_ok=True)
+            command = [sys.executable, "-m", "hybridsync.cli.replay", *sys.argv[1:]]
+            with contextlib.closing(Nursery(command, logs / "replay-seed.log")) as nursery:
+                replayed = replay(record, run, nursery)
+        else:
+            replayed = replay(record, run)
+    print(replayed)
+    return EXIT_COMPLETED if replayed.difference is None else EXIT_REFUSED
+
+
+def be_member(child: Child, workdir: Path) -> int:
+    """Be one of the processes that compute a phase again; returns the exit code."""
+    from hybridsync.replay.members import run_member
+    from hybridsync.replay.record import read_record
+
+    return run_member(child, child.spec(), workdir, lambda: build_run(read_record(workdir)))
+
+
+def main(argv: list[str]) -> int:
+    """Replay what the command line names, or be a member of a replay."""
+    logging.set_verbosity(logging.WARNING)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # read when jaxlib is loaded
+    line = attach()
+    child = line if isinstance(line, Child) else None
+    try:
+        if len(argv) != 2:
+            raise ConfigError(f"expected one workdir, got {argv[1:]}; write hybridsync replay RUN")
+        workdir = Path(argv[1])
+        if isinstance(line, Seed):
+            child = line.grow("hybridsync.run", "hybridsync.replay.members")
+        return replay_here(workdir) if child is None else be_member(child, workdir)
+    except HybridSyncError as error:
+        if child is not None:
+            return child.report_error(error)
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    run(sys.modules[__name__])

@@ -1,0 +1,156 @@
+"""Train a configuration: `hybridsync train --config=configs/digits_mlp.py --workdir=runs/digits`.
+
+The same program is every role: started by a person it supervises; started by a supervisor it finds its role in the
+environment. Exit codes: 0 complete, 75 saved (run again), 1 refused input, 70 our fault.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from absl import flags, logging
+
+from hybridsync.autoplan import written_out
+from hybridsync.cli.command import run
+from hybridsync.config import apply_overrides, load_config
+from hybridsync.config.recipes import located
+from hybridsync.errors import EXIT_COMPLETED, EXIT_PREEMPTED, ConfigError, HybridSyncError
+from hybridsync.runtime.child import Child
+from hybridsync.runtime.processes import ROLE_MODULES, Launch, play, supervise
+from hybridsync.runtime.seed import Seed, attach
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("config", None, "configuration file, or recipe:NAME, for example recipe:digits_mlp", required=True)
+flags.DEFINE_string("workdir", None, "where checkpoints, events and the summary go", required=True)
+flags.DEFINE_integer("workers", None, "workers; the configuration's by default")
+flags.DEFINE_integer("servers", None, "parameter servers; the configuration's by default")
+flags.DEFINE_string("plan", None, "name[(key=value,...)][:share%],..., or auto: what hybridsync tune found")
+flags.DEFINE_string("history", None, "hybridsync tune's file, for auto; the user's or $HYBRIDSYNC_HISTORY by default")
+flags.DEFINE_integer("seed", None, "seed; the configuration's by default")
+flags.DEFINE_multi_string("set", [], "path=value of any configuration value; may be repeated")
+flags.DEFINE_enum("resume", "auto", ["auto", "must", "never"], "what to do with a used workdir")
+flags.DEFINE_string("init_from", None, "workdir of a run whose parameters and optimizer state to start from")
+flags.DEFINE_bool("convert_units", False, "allow a resume with another unit size")
+flags.DEFINE_enum("runtime", "processes", ["processes", "inprocess"], "a process for each role, or threads of one")
+flags.DEFINE_float("checkpoint_secs", None, "seconds between saves; the configuration's by default")
+flags.DEFINE_bool("apply_log", None, "record every update, for hybridsync replay")
+flags.DEFINE_float("compute_secs", None, "emulate an accelerator that is busy this long for each unit")
+flags.DEFINE_float("link_bytes_per_sec", None, "emulate a link of this speed between each worker and the servers")
+flags.DEFINE_float("port_bytes_per_sec", None, "emulate a port of this speed at each server, shared by all workers")
+flags.DEFINE_string(
+    "stragglers",
+    None,
+    "worker=3,delay_ms=30,from=10%,to=30%[;...]: injected slowness; also factor, rpc_ms, bytes_per_sec, every and for, "
+    "or a scenario: syncswitch-1, syncswitch-2",
+)
+flags.DEFINE_string("momentum", None, "at a switch to asynchrony: keep, zero, scaled, ramp_linear or ramp_steps")
+flags.DEFINE_string("policy", None, "while there are stragglers in lock-step: baseline, greedy, elastic or rebalance")
+flags.DEFINE_string("rate", None, "how the rate grows with the units of an update: linear or sqrt")
+flags.DEFINE_string("bind", "127.0.0.1", "address to serve on; loopback only until TLS and a token exist")
+flags.DEFINE_integer("port", 0, "port of the chief; 0 takes a free one")
+
+_SHORT = {
+    "workers": "workers",
+    "servers": "servers",
+    "plan": "plan",
+    "seed": "seed",
+    "checkpoint_secs": "checkpoint.secs",
+    "apply_log": "telemetry.apply_log",
+    "compute_secs": "emulation.compute_secs",
+    "link_bytes_per_sec": "emulation.link_bytes_per_sec",
+    "port_bytes_per_sec": "emulation.port_bytes_per_sec",
+    "stragglers": "emulation.stragglers",
+    "momentum": "policy.momentum",
+    "policy": "policy.online",
+    "rate": "policy.rate",
+}
+
+
+def launch_of_flags() -> Launch:
+    """Return what the flags ask for, checked.
+
+    Raises:
+      ConfigError: the file, a value, the plan or the address cannot be used.
+    """
+    for name in ("workdir", "init_from", "history"):
+        if FLAGS[name].value == "":
+            what = "file" if name == "history" else "directory"
+            raise ConfigError(f"--{name} is empty; name a {what}, or leave the flag out")
+    file, workdir = located(FLAGS.config), Path(FLAGS.workdir)
+    loaded = load_config(file)
+    short = [f"{path}={FLAGS[flag].value}" for flag, path in _SHORT.items() if FLAGS[flag].value is not None]
+    config = apply_overrides(loaded.config, FLAGS.set + short)
+    say = functools.partial(print, file=sys.stderr)
+    config = written_out(config, file, say, history=FLAGS.history, workdir=workdir)
+    return Launch(
+        dataclasses.replace(loaded, config=config),
+        file=file,
+        workdir=workdir,
+        resume=FLAGS.resume,
+        init_from=Path(FLAGS.init_from) if FLAGS.init_from else None,
+        convert_units=FLAGS.convert_units,
+        bind=FLAGS.bind,
+        port=FLAGS.port,
+        argv=(*sys.argv[1:], f"--plan={config.plan}"),  # the plan is looked up once for all roles
+    )
+
+
+def train_here(launch: Launch) -> int:
+    """Train in this process; SIGTERM and SIGINT save and stop. Returns the exit code."""
+    trainer: Trainer | None = None
+    asked = threading.Event()
+
+    def save_and_stop(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_DFL)  # a second one does not wait
+        asked.set()
+        if trainer is not None:
+            trainer.preempt()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, save_and_stop)
+    from hybridsync.trainer import Trainer
+
+    run = launch.run()
+    trainer = Trainer(
+        run.task,
+        run.optimizer,
+        run.config,
+        workdir=run.workdir,
+        resume=launch.resume,
+        init_from=launch.init_from,
+        convert_units=launch.convert_units,
+        file=run.file,
+    )
+    if asked.is_set():  # nothing has begun that could be saved
+        return EXIT_PREEMPTED
+    return EXIT_COMPLETED if trainer.fit().completed else EXIT_PREEMPTED
+
+
+def main(argv: list[str]) -> int:
+    """Run what the flags and the environment ask for."""
+    logging.set_verbosity(logging.WARNING)
+    line = attach()
+    child = line if isinstance(line, Child) else None
+    try:
+        if len(argv) > 1:
+            raise ConfigError(f"unexpected argument {argv[1]!r}; every option is written --name=value")
+        launch = launch_of_flags()
+        if isinstance(line, Seed):
+            child = line.grow(*ROLE_MODULES)
+        if child is not None:
+            return play(child, launch)
+        return supervise(launch) if FLAGS.runtime == "processes" else train_here(launch)
+    except HybridSyncError as error:
+        if child is not None:
+            return child.report_error(error)
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    run(sys.modules[__name__])

@@ -1,0 +1,149 @@
+"""Search for a job's switch point: `hybridsync tune --config=configs/digits_async_hurts.py --runtime=simulator`.
+
+Binary search over the share of BSP (the offline policy of Sync-Switch, ICDCS 2021). Every run is recorded; a search
+that was killed goes on when the same command is given again. `--plan=auto` of the other launchers takes the answer.
+Exit codes: 0 found, 75 stopped and saved (run again), 1 refused input, 70 our fault.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from absl import flags, logging
+from rich.console import Console
+
+from hybridsync.autoplan import is_auto, job_of
+from hybridsync.cli.command import run
+from hybridsync.config import LoadedConfig, RunConfig, apply_overrides, load_config
+from hybridsync.config.recipes import located
+from hybridsync.errors import EXIT_COMPLETED, EXIT_PREEMPTED, ConfigError, HybridSyncError
+from hybridsync.policies.timing import Rules, Search, plan_of
+from hybridsync.tuning.search import Runner
+from hybridsync.tuning.session import RUNTIMES, default_folder, search_in
+from hybridsync.tuning.table import next_line, table, verdict_lines
+
+if TYPE_CHECKING:
+    from hybridsync.run import Run
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("config", None, "configuration file, or recipe:NAME, for example recipe:digits_mlp", required=True)
+flags.DEFINE_enum("runtime", "simulator", RUNTIMES, "virtual time with real gradients, threads, or processes")
+flags.DEFINE_integer("runs", 5, "runs of each setting; fewer are made where fewer make it clear")
+flags.DEFINE_float("tolerance", 0.01, "how far below the target's accuracy a setting may be, absolute")
+flags.DEFINE_integer("settings", 4, "shares tried at most")
+flags.DEFINE_float("target", None, "accuracy to reach; by default the mean of as many runs of pure BSP")
+flags.DEFINE_float("doubt", 0.01, "chance at which a setting ends early although all its runs would say otherwise")
+flags.DEFINE_integer("confirm", 0, "search in the simulator, and confirm its answer by so many runs of --runtime")
+flags.DEFINE_string("scenario", None, "simulated cluster, as configs/scenarios/straggler.py; equal workers without")
+flags.DEFINE_string("history", None, "file of the job history; $HYBRIDSYNC_HISTORY or a user-wide one by default")
+flags.DEFINE_string("workdir", None, "folder for the search's runs; below runs/tune by default")
+flags.DEFINE_integer("workers", None, "workers; the configuration's by default")
+flags.DEFINE_integer("servers", None, "parameter servers; the configuration's by default")
+flags.DEFINE_integer("seed", None, "seed of each setting's first run; the configuration's by default")
+flags.DEFINE_multi_string("set", [], "path=value of any configuration value; may be repeated")
+
+
+def overrides() -> list[str]:
+    """Return what the flags change of the configuration.
+
+    Raises:
+      ConfigError: a flag is empty, or goes with another runtime.
+    """
+    for name in ("scenario", "history", "workdir"):
+        if FLAGS[name].value == "":
+            raise ConfigError(f"--{name} is empty; give it a value, or leave the flag out")
+    if FLAGS.scenario and FLAGS.runtime != "simulator" and not FLAGS.confirm:
+        raise ConfigError(f"--scenario is simulated, but --runtime={FLAGS.runtime}; leave one of them out")
+    if FLAGS.confirm < 0 or (FLAGS.confirm and FLAGS.runtime == "simulator"):
+        raise ConfigError(
+            f"--confirm={FLAGS.confirm} with --runtime={FLAGS.runtime}: it counts runs that are not "
+            "simulated; give 1 or more with --runtime=inprocess or processes, or leave it out"
+        )
+    names = ("workers", "servers", "seed")
+    return FLAGS.set + [f"{name}={FLAGS[name].value}" for name in names if FLAGS[name].value is not None]
+
+
+def runner_of(runtime: str, loaded: LoadedConfig, changes: tuple[str, ...], folder: Path) -> Runner:
+    """Return what makes the runs; JAX is loaded when the first of them begins."""
+    file, config = located(FLAGS.config), loaded.config
+
+    def run_of(config: RunConfig) -> Run:
+        from hybridsync.run import Run
+        from hybridsync.runtime.heart import use_compilation_cache
+
+        use_compilation_cache(folder)  # each run is a new one to the compiler
+        return Run(config, loaded.module.task(config), loaded.module.optimizer(config), None, file)
+
+    if runtime == "processes":
+        from hybridsync.tuning.processes import ProcessRuns
+
+        return ProcessRuns(loaded, file, changes, folder)
+    if runtime == "inprocess":
+        from hybridsync.tuning.inprocess import InProcessRuns
+
+        return InProcessRuns(run_of, config, folder)
+    from hybridsync.sim.cluster import Scenario
+    from hybridsync.sim.scenarios import load_scenario
+    from hybridsync.tuning.simulated import SimulatedRuns
+
+    scenario = load_scenario(located(FLAGS.scenario)) if FLAGS.scenario else Scenario()
+    scenario.check(config.workers, config.servers)
+    return SimulatedRuns(run_of, config, scenario, FLAGS.scenario or "equal workers", folder)
+
+
+def search_here(console: Console) -> None:
+    """Search as the flags ask for, and print each step and the answer."""
+    rules = Rules(FLAGS.target, FLAGS.tolerance, FLAGS.settings, FLAGS.runs, FLAGS.doubt)
+    changes, loaded = tuple(overrides()), load_config(located(FLAGS.config))
+    config = apply_overrides(loaded.config, changes)
+    loaded = dataclasses.replace(loaded, config=dataclasses.replace(config, plan="bsp") if is_auto(config) else config)
+    job = job_of(loaded.config, located(FLAGS.config))
+    base = Path(FLAGS.workdir) if FLAGS.workdir else default_folder(job)
+
+    def watch(search: Search) -> None:
+        if search.missing is not None:
+            console.print(next_line(search))
+
+    def search_by(runtime: str, rules: Rules) -> Search:
+        folder = base / runtime
+        runner = runner_of(runtime, loaded, changes, folder)
+        search = search_in(folder, job, loaded.config, rules, runner, history=FLAGS.history, watch=watch)
+        console.print(table(search))
+        for line in verdict_lines(search):
+            console.print(line)
+        return search
+
+    if not FLAGS.confirm:
+        search_by(FLAGS.runtime, rules)
+        return
+    simulated = search_by("simulator", rules)
+    console.print(f"confirming {plan_of(simulated.share)} by runs of {FLAGS.runtime}")
+    confirming = dataclasses.replace(rules, target=simulated.target, hint=simulated.share, runs=FLAGS.confirm)
+    search_by(FLAGS.runtime, confirming)
+
+
+def main(argv: list[str]) -> int:
+    """Search for what the command line names."""
+    logging.set_verbosity(logging.WARNING)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a script's shell has it ignored
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        if len(argv) > 1:
+            raise ConfigError(f"unexpected argument {argv[1]!r}; every option is written --name=value")
+        width = None if sys.stdout.isatty() else 240  # a file is not folded
+        search_here(Console(markup=False, highlight=False, soft_wrap=True, width=width))
+    except HybridSyncError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("stopped: every finished run is recorded; give the command again to go on", file=sys.stderr)
+        return EXIT_PREEMPTED
+    return EXIT_COMPLETED
+
+
+if __name__ == "__main__":
+    run(sys.modules[__name__])

@@ -1,0 +1,10 @@
+"""Package the framework with the files of `configs/` in it as `hybridsync.recipes`; see pyproject.toml for the rest."""
+
+from setuptools import find_packages, setup
+
+RECIPES = ["hybridsync.recipes", "hybridsync.recipes.scenarios"]
+
+setup(
+    packages=[*find_packages(include=["hybridsync", "hybridsync.*"]), *RECIPES],
+    package_dir={"hybridsync.recipes": "configs"},
+)
