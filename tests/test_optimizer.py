@@ -19,10 +19,10 @@ GRADS = {"w": jnp.full((3, 2), 0.5), "b": jnp.ones(2)}
 
 
 def with_extra_argument(learning_rate):
-    def update(updates, state, params=None, **extra):
+    def update(updates, state, params, value):
         return updates, state
 
-    return optax.GradientTransformationExtraArgs(optax.sgd(learning_rate).init, update)
+    return optax.GradientTransformationExtraArgs(optax.sgd(learning_rate).init, cast(Any, update))
 
 
 # What is refused here is what pyright refuses, too: each time the argument is of another type.

@@ -131,6 +131,10 @@ class Job:
         """Let its units take no more time than they need; `units_take_their_time_until_told` is planted in it."""
         (self.workdir / "hurry").touch()
 
+    def call(self) -> None:
+        """Let the processes come that wait for it; `the_reborn_wait_to_be_called` is planted in them."""
+        (self.workdir / "called").touch()
+
     def pause(self, secs: float) -> None:
         """Let the job run on for a while: the gap between two faults."""
         self._never.wait(secs)

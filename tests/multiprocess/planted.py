@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from hybridsync.messages import Capture
 
 HOLD_SECS = 20.0
+CALL_SECS = 60.0
+CALLED = "called"
+"""File in the workdir: see `the_reborn_wait_to_be_called`."""
 HURRY = "hurry"
 """File in the workdir: see `units_take_their_time_until_told`."""
 SAVE_STAGES = ("SEAL", "SYNC", "NAMED", "DROP")
@@ -202,6 +205,19 @@ def units_take_their_time_until_told() -> None:
     Emulation.finish = finish_in_time
 
 
+def the_reborn_wait_to_be_called() -> None:
+    """No bug: a worker that takes another's place comes once CALLED lies in the workdir, and the others go on first."""
+    if here.role != "worker":
+        return
+    first, called = (workdir_of_the_run() / name for name in (f"worker-{here.role_id}-came", CALLED))
+    if not first.exists():
+        first.touch()
+        return
+    deadline = time.monotonic() + CALL_SECS
+    while not called.exists() and time.monotonic() < deadline:
+        threading.Event().wait(0.005)
+
+
 def one_device_each() -> None:
     """No bug: a world of two workers has two meshes."""
     supervisor.SupervisorSpec = functools.partial(supervisor.SupervisorSpec, num_devices=1)
@@ -221,6 +237,7 @@ BUGS: dict[str, Callable[[], None]] = {
         only_the_first_signal_counts,
         deadlines_by_the_wall_clock,
         units_take_their_time_until_told,
+        the_reborn_wait_to_be_called,
         one_device_each,
         worker_2_dies_while_a_mesh_connects,
     )

@@ -33,9 +33,9 @@ def tally(
     return Job(workdir, "configs/tally.py", *flags, planted=planted)
 
 
-def until_told(planted: str = "") -> str:
-    """Plant, beside a bug, that units take their time until `Job.hurry`: the run lasts as long as its story needs."""
-    return "+".join(filter(None, ("units_take_their_time_until_told", planted)))
+def until_told(*planted: str) -> str:
+    """Plant, beside bugs, that units take their time until `Job.hurry`: the run lasts as long as its story needs."""
+    return "+".join(filter(None, ("units_take_their_time_until_told", *planted)))
 
 
 def workers_started(job: Job) -> list[int]:
@@ -185,12 +185,16 @@ def members_are_lost_in_lock_step(
     stuck_secs: float = STUCK_SECS,
 ) -> None:
     """All victims at once: the others step on in a mesh of their own, lose nothing, and take the reborn in."""
-    planted = until_told(planted)
+    planted = until_told("the_reborn_wait_to_be_called", planted)
+    others = [worker for worker in range(workers) if worker not in victims]
     with tally(workdir, plan=plan, units=units, workers=workers, unit_secs=0.02, planted=planted) as job:
 
         def are_together() -> bool:
             entered = job.events("phase_entered")
             return len(entered) > 1 and sorted(entered[-1]["members"]) == list(range(workers))
+
+        def are_alone() -> bool:
+            return sorted(job.events("phase_entered")[-1]["members"]) == others
 
         job.until_phase("bsp")
         pids = job.live_workers()
@@ -198,6 +202,8 @@ def members_are_lost_in_lock_step(
             os.kill(pids[victim], number)
         for victim in victims:
             job.until_lost(pids[victim])
+        job.until(are_alone, "the others stepped on without them")
+        job.call()
         job.until(are_together, "the new processes were in the mesh")
         job.hurry()
         assert job.wait(stuck_secs=stuck_secs) == 0, job.output + job.logs()
@@ -205,7 +211,7 @@ def members_are_lost_in_lock_step(
         assert job.summary()["units"]["rolled_back"] == 0, "a survivor held what was rolled back"
         entered = job.events("phase_entered")
         alone = [event for event in entered if event["reason"] == "death"][-1]
-        assert sorted(alone["members"]) == [worker for worker in range(workers) if worker not in victims]
+        assert sorted(alone["members"]) == others
         assert [event["reason"] for event in entered].count("join") >= 1
         assert sorted(entered[-1]["members"]) == list(range(workers))
         assert workers_started(job) == sorted([*range(workers), *victims]), "another worker was restarted"
@@ -216,7 +222,7 @@ def a_member_of_groups_is_lost(
     workdir: Path, number: signal.Signals = signal.SIGKILL, *, plan: str = "preduce", victim: int = 2, planted: str = ""
 ) -> None:
     """The others go on from their last full synchronisation, whose units alone are kept, and take the reborn in."""
-    save, planted = "--checkpoint_secs=1", until_told(planted)
+    save, planted = "--checkpoint_secs=1", until_told("the_reborn_wait_to_be_called", planted)
     with tally(workdir, save, plan=plan, units=3000, unit_secs=0.02, planted=planted) as job:
         job.until(lambda: len(job.events("checkpoint")) > 1, "a full synchronisation was committed")
         committed = job.events("checkpoint")[-1]["units"]
@@ -224,6 +230,8 @@ def a_member_of_groups_is_lost(
         pid = job.live_workers()[victim]
         os.kill(pid, number)
         job.until_lost(pid)
+        job.until(lambda: len(job.events("phase_entered")[-1]["members"]) == 3, "the others went on without it")
+        job.call()
         job.until(lambda: len(workers_started(job)) > 4, "another process took its place")
         job.hurry()
         assert job.wait() == 0, job.output + job.logs()

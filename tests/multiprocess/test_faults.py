@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.multiprocess import scenarios, stages
+from tests.multiprocess import lives, scenarios, stages
 from tests.multiprocess.job import assert_exactly_once
 
 pytestmark = pytest.mark.timeout(600)
@@ -124,7 +124,8 @@ def test_sigterm_at_any_time_saves_or_has_nothing_to_save(tmp_path: Path) -> Non
     codes = []
     for life in range(12):
         with scenarios.tally(tmp_path / "run", plan="bsp:50%,asp", units=3000, unit_secs=0.02) as job:
-            job.pause(0.5 + 0.75 * life)
+            lives.until_heeded(job)
+            job.pause(0.75 * life)
             job.send(signal.SIGTERM)
             codes.append(job.wait())
     assert set(codes) == {75}
