@@ -24,6 +24,7 @@ from hybridsync.runtime import child, processes, seed, supervisor
 from launch import train
 
 HOLD_SECS = 20.0
+LINK_BYTES_PER_SEC = 80_000
 HURRY = "hurry"
 """File in the workdir: see `units_take_their_time_until_told`."""
 SAVE_STAGES = ("SEAL", "SYNC", "NAMED", "DROP")
@@ -194,6 +195,17 @@ def units_take_their_time_until_told() -> None:
     Emulation.finish = finish_in_time
 
 
+def servers_fetch_over_a_slow_link() -> None:
+    """No bug: a server gets LINK_BYTES_PER_SEC of the state that it takes over."""
+    if here.role != "server":
+        return
+    from hybridsync.rpc.holder import Readers
+    from tests.rpc.relay import Relay
+
+    read_from = Readers.__call__
+    Readers.__call__ = lambda self, address: read_from(self, Relay(address, LINK_BYTES_PER_SEC).address)
+
+
 def one_device_each() -> None:
     """No bug: a world of two workers has two meshes."""
     supervisor.SupervisorSpec = functools.partial(supervisor.SupervisorSpec, num_devices=1)
@@ -213,6 +225,7 @@ BUGS: dict[str, Callable[[], None]] = {
         only_the_first_signal_counts,
         deadlines_by_the_wall_clock,
         units_take_their_time_until_told,
+        servers_fetch_over_a_slow_link,
         one_device_each,
         worker_2_dies_while_a_mesh_connects,
     )
