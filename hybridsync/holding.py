@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import jax
 import numpy as np
 
+from hybridsync.clock import SYSTEM_CLOCK
+from hybridsync.deadlines import transfer_secs
 from hybridsync.errors import DamagedState, StaleEpoch, WaitTimeout
 from hybridsync.layout import Layout, fingerprint
 from hybridsync.messages import Capture, Held
@@ -24,10 +27,6 @@ from hybridsync.units import Range
 
 ReaderAt = Callable[[str], ReaderPort]
 """Address of a role -> the role as one that keeps a captured state."""
-
-
-READ_SECS = 60.0
-"""How long a capture waits for the readers of the one before."""
 
 
 @dataclass(frozen=True)
@@ -41,16 +40,38 @@ class Loan:
 class Holding:
     """Keeps the newest capture of a training state.
 
-    The condition guards the buffer and counts its readers: a capture waits until the last of them is done.
+    The condition guards the buffer and counts its readers: a capture waits until the last of them is done. `room` is
+    that wait alone, for an owner whose own lock must stay free meanwhile.
     """
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
+        self._capturing = threading.Lock()
         self._condition = threading.Condition()
+        self._read_secs = transfer_secs(layout.nbytes)
         self._readers = 0
         self._buffer: np.ndarray | None = None
         self._capture: Capture | None = None
         self._next_id = secrets.randbits(40)  # another process at this address must not have the same
+
+    @contextmanager
+    def room(self) -> Iterator[None]:
+        """Take one capture at a time inside this block, which is entered when nobody reads the last one any more.
+
+        The owner takes its own lock inside, not around it: the readers may be slow.
+
+        Raises:
+          WaitTimeout: somebody still reads the last capture, or takes another one.
+        """
+        deadline = SYSTEM_CLOCK.monotonic() + self._read_secs
+        if not self._capturing.acquire(timeout=self._read_secs):
+            raise WaitTimeout(f"another capture has been under way for more than {self._read_secs:g} s; ask again")
+        try:
+            with self._condition:
+                self._await_readers(deadline - SYSTEM_CLOCK.monotonic())
+            yield
+        finally:
+            self._capturing.release()
 
     def pack(self, state: TrainState) -> None:
         """Copy `state` into the buffer; the caller keeps updates away meanwhile.
@@ -67,15 +88,18 @@ class Holding:
           WaitTimeout: somebody still reads the last capture.
         """
         with self._condition:
-            self._capture = None  # no new reader comes, so that a stream of them cannot keep the next capture away
-            if not self._condition.wait_for(lambda: not self._readers, READ_SECS):
-                raise WaitTimeout(
-                    f"{self._readers} reader(s) of the last capture have not ended within {READ_SECS:g} s; "
-                    "no other capture can be taken"
-                )
+            self._await_readers(self._read_secs)
             if self._buffer is None:
                 self._buffer = self.layout.empty()
             write(self._buffer)
+
+    def _await_readers(self, secs: float) -> None:
+        self._capture = None  # no new reader comes, so that a stream of them cannot keep the next capture away
+        if not self._condition.wait_for(lambda: not self._readers, secs):
+            raise WaitTimeout(
+                f"{self._readers} reader(s) of the last capture have not ended within {self._read_secs:g} s; "
+                "no other capture can be taken"
+            )
 
     def complete(self, write: Callable[[np.ndarray], object]) -> None:
         """Let `write` put in what is missing between `fill` and `seal`; the lock is free, so it may take its time."""

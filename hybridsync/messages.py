@@ -13,6 +13,8 @@ from hybridsync.units import Range
 
 WAITING = "average"
 """What a member of a mesh is `doing` that waits for the others of its step."""
+ENTERING = "enter"
+"""What a server is `doing` while it fetches the state of the next phase."""
 
 SEND = "send"
 """The span of a worker's own part in a collective or an average, before anybody waits for anybody."""
@@ -307,11 +309,10 @@ class Report:
       wait_secs: time waited for others.
       compile_secs: time spent compiling.
       spans: for the timeline.
-      doing: what the worker's training thread is at: "compute", "average" or "".
+      doing: what a worker's training thread is at, "compute" or "average", or a server, "enter"; "" for nothing.
       hold_secs: how long the chief may keep its answer back while it has no news: a long poll.
       exchange: stamps of the last heartbeat that was answered, by which the chief knows this host's clock.
-      unit_secs: of each unit since the last report, what it took the worker itself, without waiting for others; ()
-        where nobody judges it by them.
+      unit_secs: of each unit since the last report, what it took the worker itself; () where nobody judges it by them.
     """
 
     role: str

@@ -300,6 +300,7 @@ class Board(Known):
     def _lose(self, role: str, role_id: int, reason: str) -> None:
         self._offsets.forget(role, role_id)
         if role == "server":
+            self._entering.discard(role_id)
             if self._servers.leave(role_id) is not None and self._leasing.path is Path.SERVER:
                 self._break(f"server {role_id} was lost ({reason})")
         else:

@@ -11,6 +11,7 @@ from hybridsync.chief.grouping import Grouping
 from hybridsync.chief.membership import HEARTBEAT_SECS
 from hybridsync.errors import StaleEpoch
 from hybridsync.messages import (
+    ENTERING,
     STARTED_FIRST,
     GroupReply,
     GroupRequest,
@@ -169,6 +170,8 @@ class Chief(Board):
             members = self._servers if report.role == "server" else self._workers
             now = self._clock.monotonic()
             members.beat(report.id, report.incarnation, now)
+            if report.role == "server":
+                (self._entering.add if report.doing == ENTERING else self._entering.discard)(report.id)
             if now - self._judged >= HEARTBEAT_SECS / 2:  # the manager may be in a call to the very role that is silent
                 self.expire()
             if report.epoch == self._leasing.epoch:

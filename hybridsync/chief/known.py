@@ -93,6 +93,7 @@ class Known(Waiting):
         self._offsets = ClockOffsets()
         self._here = Attendance()
         self._resting: dict[int, Held | None] = {}
+        self._entering: set[int] = set()
         self._announced = self._gathering = self._done = False
         self._judged = clock.monotonic()
         self._told: set[tuple[str, int]] = set()
@@ -240,6 +241,11 @@ class Known(Waiting):
         if member is None:
             raise RoleLost(f"{role} {role_id} is gone; run the same command again to resume from the last checkpoint")
         return member.hello.address
+
+    def entering(self) -> tuple[int, ...]:
+        """Servers that said last that they fetch the state of a phase, ascending."""
+        with self._condition:
+            return tuple(sorted(self._entering))
 
     def num_live_servers(self) -> int:
         """Registered servers."""

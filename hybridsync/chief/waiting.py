@@ -40,6 +40,11 @@ class Waiting:
             self._failure = self._failure or error
             self._condition.notify_all()
 
+    def wake(self) -> None:
+        """Have everybody who waits look again: something ended that the board is not told of."""
+        with self._condition:
+            self._condition.notify_all()
+
     @property
     def failure(self) -> HybridSyncError | None:
         """What ended the run, if anything did."""

@@ -165,24 +165,32 @@ class Replica:
 
         Raises:
           StaleEpoch: the replica is in another epoch.
+          WaitTimeout: somebody still reads the last capture.
         """
         with self._lock:
-            if self._phase is None or self._phase.epoch != epoch or self._state is None:
-                have = self._phase.epoch if self._phase else NO_EPOCH
-                named, held = epoch.beside(have)
-                raise StaleEpoch(f"epoch {named} was named, but this replica is in epoch {held}; ask the chief again")
-            self._holding.pack(self._state)
-            applied, dropped, sequence = self._applied.ranges(), self._dropped.ranges(), self._sequence
-            first, last = self._first_applied, self._last_applied
-            self._apply_log.flush()
-        return self._holding.seal(
-            epoch,
-            sequence=sequence,
-            applied=applied,
-            dropped=dropped,
-            first_applied=first,
-            last_applied=last,
-        )
+            self._expect(epoch)  # a late call must not cost the last capture
+        with self._holding.room():  # before the lock: heartbeats and steps do not wait for the last capture's readers
+            with self._lock:
+                self._holding.pack(self._expect(epoch))
+                applied, dropped, sequence = self._applied.ranges(), self._dropped.ranges(), self._sequence
+                first, last = self._first_applied, self._last_applied
+                self._apply_log.flush()
+            return self._holding.seal(
+                epoch,
+                sequence=sequence,
+                applied=applied,
+                dropped=dropped,
+                first_applied=first,
+                last_applied=last,
+            )
+
+    def _expect(self, epoch: Epoch) -> TrainState:
+        """Return the state, if it is one of `epoch`."""
+        if self._phase is None or self._phase.epoch != epoch or self._state is None:
+            have = self._phase.epoch if self._phase else NO_EPOCH
+            named, held = epoch.beside(have)
+            raise StaleEpoch(f"epoch {named} was named, but this replica is in epoch {held}; ask the chief again")
+        return self._state
 
     def read(self, capture_id: int, into: Any) -> None:
         """Copy a capture (see `Holding.read`)."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from hybridsync.deadlines import transfer_secs
 from hybridsync.errors import HybridSyncError, RoleLost, StaleEpoch, WaitTimeout
 from hybridsync.holding import fetch
 from hybridsync.messages import Capture, Push, Update
@@ -18,14 +19,18 @@ from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.ports import ShardPort
 from hybridsync.ps.partition import Part, place
 
-SNAPSHOT_SECS = 120.0
-"""How long a capture waits for a server: for the updates before it, and for the copy."""
-
+UPDATES_SECS = 90.0
+"""How long a capture waits for the updates before it to be told to a server; that call's own deadline is shorter."""
 
 IDLE_SECS = 60.0
 
 _CHIEFS_AFFAIR = (StaleEpoch, RoleLost, WaitTimeout)
 """How a line ends that says nothing about this server: the chief judges who is gone, and begins another epoch."""
+
+
+def snapshot_secs(state_bytes: int) -> float:
+    """Return how long a capture waits for a server: for the updates before it, and for the copy of its part."""
+    return UPDATES_SECS + transfer_secs(state_bytes)
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,8 @@ class Snapshot:
           HybridSyncError: the server failed.
           WaitTimeout: it did not take its snapshot in time.
         """
-        capture, peer = self.line.wait(self.capture), self.line.peer
+        capture = self.line.wait(self.capture, snapshot_secs(self.part.state.whole.nbytes))
+        peer = self.line.peer
         return fetch(
             self.line.who,
             capture.capture_id,
@@ -183,15 +189,13 @@ class _Line:
         self.put(item)
         return item.result
 
-    def wait(self, result: Future[Capture]) -> Capture:
+    def wait(self, result: Future[Capture], secs: float) -> Capture:
         try:
-            return result.result(timeout=SNAPSHOT_SECS)
+            return result.result(timeout=secs)
         except TimeoutError as error:
             if isinstance(error, HybridSyncError):
                 raise
-            raise WaitTimeout(
-                f"the server at {self.who} has not taken its snapshot within {SNAPSHOT_SECS:g} s"
-            ) from None
+            raise WaitTimeout(f"the server at {self.who} has not taken its snapshot within {secs:g} s") from None
 
     def close(self, why: HybridSyncError | None = None) -> bool:
         """End the line for a reason, by default the epoch's end; returns whether it was open."""

@@ -12,17 +12,20 @@ from absl import logging
 
 from hybridsync.applylog import ApplyLog, Entry, Left, Stepped
 from hybridsync.clock import Clock
+from hybridsync.deadlines import transfer_secs
 from hybridsync.errors import StillHeld
 from hybridsync.holding import Holding, Loan, ReaderAt
 from hybridsync.layout import first_non_finite
 from hybridsync.messages import Capture, Held, Push, PushReply, Span, Standing, Update
 from hybridsync.plan import Epoch, Phase
 from hybridsync.ps.admission import check_epoch
+from hybridsync.ps.entrance import Entrance
 from hybridsync.ps.partition import PRIMARY, partition
 from hybridsync.ps.peers import Peers
 from hybridsync.ps.sequencer import Sequencer
 from hybridsync.ps.shard import Progress, Publisher, Shard
 from hybridsync.ps.tickets import DEPOSIT_SECS, Decided
+from hybridsync.state import TrainState
 from hybridsync.step import Programs
 
 HELD_SECS = 20.0
@@ -38,7 +41,8 @@ class Primary:
     """The server that runs the rule; it keeps the whole state, or its part of it where there are other servers.
 
     The condition guards everything below it; it is notified when a push gets its reply and when the phase ends. The
-    other servers are told of every decision in the order in which it was made under this condition.
+    other servers are told of every decision in the order in which it was made under this condition. Heartbeats need
+    it, so nothing that takes as long as a transfer of the state is waited for under it.
 
     Args:
       programs: the run's compiled programs; of them `update` and `total` are used.
@@ -66,8 +70,8 @@ class Primary:
         self._shard = Shard(self._peers.parts[PRIMARY], publisher, reader_at, device)
         self._clock, self._apply_log, self._completed = clock, apply_log, completed
         self._holding = Holding(programs.state_layout)
-        self._capturing = threading.Lock()
         self._condition = threading.Condition()
+        self._entrance = Entrance(self._condition, transfer_secs(programs.state_layout.nbytes))
         self._sequencer = Sequencer()
         self._fingerprint = ""
         self._entered = ""
@@ -82,42 +86,64 @@ class Primary:
     def enter(self, phase: Phase) -> Held:
         """Take over the phase's starting state and serve it; repeating the call is harmless.
 
+        The phase before takes no more pushes from now on. While the state is fetched it can still be captured.
+
         Raises:
           ConfigError: the protocol is unknown, has no server rule, or cannot work with these members.
           InvalidMessage: the phase has no members.
-          StaleEpoch: a newer phase is already served, or another one of that number.
+          StaleEpoch: a newer phase is served or being entered, or another one of that number.
           DamagedState: what arrived is not the state that was captured.
+          WaitTimeout: the state did not arrive in time.
         """
-        with self._condition:
-            if self._sequencer.check_phase(phase):
-                return self._held()
-            if self._shard.empty or self._fingerprint != phase.fingerprint:
-                self._shard.take_over(phase)
-            self._fingerprint = ""
-            self._apply_log.clear()
-            self._peers.enter(phase)
-            self._sequencer.enter(phase)
-            self._shard.begin(self._sequencer.compensation)
-            self._wanted, self._left, self._came = {}, None, set()
-            self._first_applied = self._last_applied = 0.0
-            self._shard.publish()
-            self._entered = phase.fingerprint
-            return self._held()
+        return self._entrance.enter(
+            phase.epoch,
+            held=lambda: self._held() if self._sequencer.check_phase(phase) else None,
+            leave=self._close,
+            fetch=lambda: self._fetch(phase),
+            swap=lambda state: self._begin(phase, state),
+        )
+
+    def _fetch(self, phase: Phase) -> TrainState | None:
+        """Return the starting state of `phase`; None where it is here: a closed phase changes nothing any more."""
+        kept = not self._shard.empty and self._fingerprint == phase.fingerprint
+        return None if kept else self._shard.fetch(phase)
+
+    def _begin(self, phase: Phase, state: TrainState | None) -> Held:
+        """Serve `phase` from `state`, or from the one that is here; called under the condition."""
+        if state is not None:
+            self._shard.take(state)
+        self._fingerprint = ""
+        self._apply_log.clear()
+        self._peers.enter(phase)
+        self._sequencer.enter(phase)
+        self._shard.begin(self._sequencer.compensation)
+        self._wanted, self._left, self._came = {}, None, set()
+        self._first_applied = self._last_applied = 0.0
+        self._shard.publish()
+        self._entered = phase.fingerprint
+        self._condition.notify_all()
+        return self._held()
+
+    def _close(self) -> None:
+        """Refuse every later push of the phase, also those that wait."""
+        self._sequencer.close()
+        self._condition.notify_all()
 
     def capture(self, epoch: Epoch, final: bool) -> Capture:
         """Copy the whole state between two updates; `final` refuses every later push of the epoch.
 
         Raises:
           StaleEpoch: another epoch is served.
-          WaitTimeout: another server did not hand over its part in time.
+          WaitTimeout: somebody still reads the last capture, or another server did not hand over its part in time.
           HybridSyncError: another server failed.
         """
-        with self._capturing:
+        with self._condition:
+            check_epoch(epoch, self._sequencer.phase)  # a late call must not cost the last capture
+        with self._holding.room():  # before the condition: readers of the last capture may take long, pushes go on
             with self._condition:
                 phase = check_epoch(epoch, self._sequencer.phase)
                 if final:
-                    self._sequencer.close()
-                    self._condition.notify_all()
+                    self._close()
                     self._take_deposits(phase)
                 self._holding.fill(self._shard.pack_inside)
                 sequence = self._sequencer.sequence
@@ -177,6 +203,7 @@ class Primary:
                 self._sequencer.sequence,
                 self._first_applied,
                 self._last_applied,
+                self._entrance.doing,
             )
 
     @property

@@ -20,8 +20,8 @@ from hybridsync.state import TrainState
 from hybridsync.step import Parameters
 from hybridsync.units import Range
 
-RELEASE_SECS = 60.0
-"""How long a server lets a worker wait, for the rule's release or for an update."""
+RELEASE_SECS = 45.0
+"""How long a server lets a worker wait for an update: less than the worker's call, so that it hears who is missing."""
 
 
 class Publisher(Protocol):
@@ -48,6 +48,7 @@ class Progress:
     sequence: int
     first_applied: float
     last_applied: float
+    doing: str = ""
 
 
 class Shard:
@@ -80,8 +81,10 @@ class Shard:
         assert self._state is not None, "no phase was entered yet"
         return self._state
 
-    def take_over(self, phase: Phase) -> None:
-        """Fetch the phase's whole starting state, check it, and keep this part of it.
+    def fetch(self, phase: Phase) -> TrainState:
+        """Fetch the phase's whole starting state, check it, and return this part of it; nothing here changes.
+
+        It may be called while another thread uses the state that is here.
 
         Raises:
           HybridSyncError: what arrived is not the state that was captured.
@@ -91,7 +94,11 @@ class Shard:
         state = cut.take(whole)
         if cut.layout.nbytes < cut.whole.nbytes:  # jax uses aligned memory in place: the rest would stay alive with it
             state = cut.layout.unpack(cut.layout.pack(state))
-        self._state = jax.device_put(state, self._device)
+        return jax.device_put(state, self._device)
+
+    def take(self, state: TrainState) -> None:
+        """Keep a state that was fetched, in place of the one that is here."""
+        self._state = state
 
     def begin(self, how: Compensation | None) -> None:
         """Begin a phase whose protocol compensates staleness in this way, with the state that was taken over."""

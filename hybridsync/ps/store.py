@@ -8,17 +8,20 @@ from typing import Any
 
 from hybridsync import protocols
 from hybridsync.clock import Clock
+from hybridsync.deadlines import transfer_secs
 from hybridsync.errors import HybridSyncError, StaleEpoch, WaitTimeout
 from hybridsync.holding import Holding, Loan, ReaderAt
 from hybridsync.layout import first_non_finite
 from hybridsync.messages import Capture, Held, Push, Span, Standing, Update
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.ports import Served
-from hybridsync.protocols.base import Change
+from hybridsync.protocols.base import Change, Protocol
 from hybridsync.ps.admission import check_current, check_epoch
+from hybridsync.ps.entrance import Entrance
 from hybridsync.ps.partition import Part
 from hybridsync.ps.publisher import Snapshot, SnapshotPool
 from hybridsync.ps.shard import RELEASE_SECS, Progress, Shard
+from hybridsync.state import TrainState
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class Store:
         self._shard = Shard(part, self._pool, reader_at, device)
         self._holding = Holding(part.state.layout)
         self._condition = threading.Condition()
+        self._entrance = Entrance(self._condition, transfer_secs(part.state.whole.nbytes))
         self._phase: Phase | None = None
         self._open = False
         self._sequence = 0
@@ -62,26 +66,50 @@ class Store:
         """Take over this part of the phase's starting state; repeating the call is harmless.
 
         Raises:
-          StaleEpoch: a newer phase is already served.
+          StaleEpoch: a newer phase is served or being entered.
+          WaitTimeout: the state did not arrive in time.
           HybridSyncError: what arrived is not the state that was captured.
         """
         protocol = protocols.parse(phase.spec)
-        with self._condition:
-            if self._phase is None or phase.epoch != self._phase.epoch:
-                if phase.epoch.number <= self.epoch.number:
-                    offered, held = phase.epoch.beside(self.epoch)
-                    raise StaleEpoch(
-                        f"epoch {offered} is not newer than epoch {held}, which is served; reserve another"
-                    )
-                self._shard.take_over(phase)
-                self._change, self._left = protocol.change(len(phase.members)), None
-                self._phase, self._sequence, self._open = phase, phase.sequence, True
-                self._shard.begin(protocol.compensated)
-                self._release([*self._staged], [*self._kept])
-                self._publish()
-                self._condition.notify_all()
+        return self._entrance.enter(
+            phase.epoch,
+            held=lambda: self._held(phase),
+            leave=self._close,
+            fetch=lambda: self._shard.fetch(phase),
+            swap=lambda state: self._begin(phase, protocol, state),
+        )
+
+    def _held(self, phase: Phase) -> Held | None:
+        """Return what is held of `phase`; None where it may be entered.
+
+        Raises:
+          StaleEpoch: a newer phase is served.
+        """
+        if self._phase is not None and phase.epoch == self._phase.epoch:
             units = sum(stop - start for start, stop in phase.applied)
             return Held(phase.epoch, units, self._sequence, phase.fingerprint)
+        if phase.epoch.number <= self.epoch.number:
+            offered, held = phase.epoch.beside(self.epoch)
+            raise StaleEpoch(f"epoch {offered} is not newer than epoch {held}, which is served; reserve another")
+        return None
+
+    def _close(self) -> None:
+        """Take no more blocks of the phase; a restarted chief hears that it does not go on here."""
+        self._open = False
+        self._condition.notify_all()
+
+    def _begin(self, phase: Phase, protocol: Protocol, state: TrainState) -> Held:
+        """Serve `phase` from `state`; called under the condition."""
+        self._shard.take(state)
+        self._change, self._left = protocol.change(len(phase.members)), None
+        self._phase, self._sequence, self._open = phase, phase.sequence, True
+        self._shard.begin(protocol.compensated)
+        self._release([*self._staged], [*self._kept])
+        self._publish()
+        self._condition.notify_all()
+        held = self._held(phase)
+        assert held is not None
+        return held
 
     def fence(self, epoch: Epoch, worker: int, incarnation: int) -> None:
         """Leave it to the primary, which tells when no update of that worker is on its way here (`forget`)."""
@@ -100,7 +128,7 @@ class Store:
         """Return and forget what happened since the last call; units are told of by the primary."""
         with self._condition:
             spans, self._spans = tuple(self._spans), []
-            return Progress(self.epoch, (), (), (), spans, self._sequence, 0.0, 0.0)
+            return Progress(self.epoch, (), (), (), spans, self._sequence, 0.0, 0.0, self._entrance.doing)
 
     # --- what workers call (BlockPort) ---
 
@@ -126,7 +154,7 @@ class Store:
         with self._condition:
             self._admit(push)
             if not self._condition.wait_for(
-                lambda: self._sequence >= push.base or self.epoch != push.epoch, RELEASE_SECS
+                lambda: self._sequence >= push.base or self.epoch != push.epoch or not self._open, RELEASE_SECS
             ):
                 raise WaitTimeout(
                     f"update {push.base} did not come to server {self._part.server} within {RELEASE_SECS:g} s, which "
@@ -187,14 +215,17 @@ class Store:
     def snapshot(self, epoch: Epoch, sequence: int, final: bool, left: tuple[int, ...] = ()) -> Capture:
         """Keep a copy of this part of the state (see `ShardPort.snapshot`)."""
         with self._condition:
-            phase = self._expect(epoch)
-            if self._sequence != sequence:
-                raise self._apart(f"is asked for its state after update {sequence}")
-            if final:
-                self._open = False
-                self._take_deposits(left)
-            self._holding.pack(self._shard.state)
-        return self._holding.seal(phase.epoch, sequence=sequence, applied=phase.applied, dropped=phase.dropped)
+            self._expect(epoch)
+        with self._holding.room():
+            with self._condition:
+                phase = self._expect(epoch)
+                if self._sequence != sequence:
+                    raise self._apart(f"is asked for its state after update {sequence}")
+                if final:
+                    self._open = False
+                    self._take_deposits(left)
+                self._holding.pack(self._shard.state)
+            return self._holding.seal(phase.epoch, sequence=sequence, applied=phase.applied, dropped=phase.dropped)
 
     def read(self, capture_id: int, into: Any) -> None:
         """Copy a snapshot (see `Holding.read`)."""

@@ -23,6 +23,12 @@ MESSAGE_BYTES = 4 << 20
 METADATA_BYTES = 64 << 10
 """Limit of the metadata of one call: an error's text, percent-encoded."""
 
+CALL_SECS = 60.0
+"""The deadline of a call behind which nothing as long as a transfer of the state is waited for."""
+
+ANSWER_SECS = 15.0
+"""Other deadlines are at least this much above what the callee may wait for, so that its named error arrives."""
+
 FIRST_PAUSE_SECS, LAST_PAUSE_SECS = 0.1, 1.0
 """The pause between two attempts doubles from the first to the last."""
 

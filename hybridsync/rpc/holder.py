@@ -9,12 +9,15 @@ from typing import Protocol
 import grpc
 import numpy as np
 
+from hybridsync.deadlines import transfer_secs
 from hybridsync.errors import SchemaMismatch
 from hybridsync.messages import Capture
 from hybridsync.plan import Epoch
 from hybridsync.ports import HolderPort, LenderPort
+from hybridsync.ps.peers import snapshot_secs
+from hybridsync.ps.tickets import DEPOSIT_SECS
 from hybridsync.rpc import hybridsync_pb2 as pb
-from hybridsync.rpc.channels import Servicer, call, make_channel, retrying, stub
+from hybridsync.rpc.channels import ANSWER_SECS, CALL_SECS, Servicer, call, make_channel, retrying, stub
 from hybridsync.rpc.codec import decode, encode, parse
 from hybridsync.rpc.frames import check_size, receive_whole, send
 from hybridsync.rpc.status import Guard
@@ -24,6 +27,15 @@ UNREACHABLE_SECS = 3.0
 
 STATE_BYTES = 1 << 36
 """Limit of a state; a reader who asks for more is refused before anything is allocated."""
+
+
+def capture_secs(state_bytes: int) -> float:
+    """Return the deadline of a capture: above everything that a holder of so large a state may wait for.
+
+    These are the readers of its last capture, what workers leave behind, and the other servers' parts.
+    """
+    readers = fetch = transfer_secs(state_bytes)
+    return readers + DEPOSIT_SECS + snapshot_secs(state_bytes) + fetch + ANSWER_SECS
 
 
 class LendingHolder(HolderPort, LenderPort, Protocol):
@@ -89,17 +101,26 @@ class HolderClient:
 
     Args:
       address: `host:port` of the holder.
-      deadline_secs: for each call, all attempts together.
+      deadline_secs: for each call, all attempts together; None takes each call's own: above what the holder may wait
+        for, and for as many bytes as are transferred.
       who: the role behind the address, for errors, as "worker 3".
+      state_bytes: of the whole state, where the client asks for more than `read`, which knows it.
 
     All methods raise, besides the errors of the port:
       RoleLost: the holder could not be reached.
       WaitTimeout: the holder did not answer in time.
     """
 
-    def __init__(self, address: str, deadline_secs: float = 60.0, who: str = "the state's holder") -> None:
+    def __init__(
+        self,
+        address: str,
+        deadline_secs: float | None = None,
+        who: str = "the state's holder",
+        state_bytes: int = 0,
+    ) -> None:
         self._who = f"{who} at {address}"
-        self._deadline_secs = deadline_secs
+        self._fixed_secs, self._state_bytes = deadline_secs, state_bytes
+        self._deadline_secs = self._within(CALL_SECS)
         self._channel = make_channel(address)
         self._capture = stub(self._channel, "Holder", "Capture")
         self._read = stub(self._channel, "Holder", "Read")
@@ -107,9 +128,8 @@ class HolderClient:
     def capture(self, epoch: Epoch, final: bool) -> Capture:
         """Keep a consistent copy of the state at the holder."""
         request = pb.CaptureRequest(epoch=encode(epoch), final=final)
-        return decode(
-            Capture, call(self._capture, request, self._deadline_secs, self._who, "Capture", UNREACHABLE_SECS)
-        )
+        secs = self._within(capture_secs(self._state_bytes))
+        return decode(Capture, call(self._capture, request, secs, self._who, "Capture", UNREACHABLE_SECS))
 
     def read(self, capture_id: int, into: np.ndarray) -> None:
         """Fill `into` (uint8, C-contiguous) with that capture; after an error its content is undefined.
@@ -122,8 +142,12 @@ class HolderClient:
         def attempt(secs: float) -> None:
             receive_whole(self._read(request, timeout=secs), into)
 
-        retrying(attempt, self._deadline_secs, self._who, "Read", UNREACHABLE_SECS)
+        retrying(attempt, self._within(transfer_secs(into.nbytes)), self._who, "Read", UNREACHABLE_SECS)
 
     def close(self) -> None:
         """Close the channel; calls under way end with `RoleLost`."""
         self._channel.close()
+
+    def _within(self, secs: float) -> float:
+        """Return the deadline of a call that takes `secs` where none was given for all of them."""
+        return secs if self._fixed_secs is None else self._fixed_secs

@@ -8,13 +8,14 @@ from typing import Any
 import grpc
 import numpy as np
 
+from hybridsync.deadlines import transfer_secs
 from hybridsync.messages import Held, Push, PushReply
 from hybridsync.plan import Epoch, Phase
 from hybridsync.ports import ParameterPort, Served, ServerPort
 from hybridsync.ps.pacing import UNPACED, Pacing, last_after
 from hybridsync.rpc import hybridsync_pb2 as pb
 from hybridsync.rpc.buffers import Buffers
-from hybridsync.rpc.channels import Servicer, call, retrying, stub
+from hybridsync.rpc.channels import ANSWER_SECS, Servicer, call, retrying, stub
 from hybridsync.rpc.codec import decode, encode, parse
 from hybridsync.rpc.exchange import Exchange
 from hybridsync.rpc.frames import check_size, receive, receive_header, receive_whole, send
@@ -136,16 +137,23 @@ class ParameterClient(HolderClient):
 
     Args:
       address: `host:port` of the server.
-      deadline_secs: for each call, all attempts together; above the time that a rule may hold a push.
+      deadline_secs: for each call, all attempts together; None takes each call's own (see `HolderClient`).
       who: the role behind the address, for errors.
+      state_bytes: of the whole state, for the chief's calls.
 
     All methods raise, besides the errors of the ports:
       RoleLost: the server could not be reached.
       WaitTimeout: the server did not answer in time.
     """
 
-    def __init__(self, address: str, deadline_secs: float = 60.0, who: str = "the parameter server") -> None:
-        super().__init__(address, deadline_secs, who)
+    def __init__(
+        self,
+        address: str,
+        deadline_secs: float | None = None,
+        who: str = "the parameter server",
+        state_bytes: int = 0,
+    ) -> None:
+        super().__init__(address, deadline_secs, who, state_bytes)
         self._enter = stub(self._channel, "PhaseServer", "Enter")
         self._fence = stub(self._channel, "PhaseServer", "Fence")
         self._pull = stub(self._channel, "ParameterServer", "Pull")
@@ -156,7 +164,8 @@ class ParameterClient(HolderClient):
 
     def enter(self, phase: Phase) -> Held:
         """Make the server take the phase's starting state and serve the phase."""
-        return decode(Held, call(self._enter, encode(phase), self._deadline_secs, self._who, "Enter", UNREACHABLE_SECS))
+        secs = self._within(transfer_secs(self._state_bytes) + ANSWER_SECS)
+        return decode(Held, call(self._enter, encode(phase), secs, self._who, "Enter", UNREACHABLE_SECS))
 
     def fence(self, epoch: Epoch, worker: int, incarnation: int) -> None:
         """Make the server refuse the worker's incarnations up to this one."""

@@ -8,12 +8,13 @@ from typing import Protocol
 import grpc
 import numpy as np
 
+from hybridsync.deadlines import transfer_secs
 from hybridsync.messages import Capture, Push, Update
 from hybridsync.plan import Epoch
 from hybridsync.ports import BlockPort, ShardPort
 from hybridsync.rpc import hybridsync_pb2 as pb
 from hybridsync.rpc.buffers import Buffers
-from hybridsync.rpc.channels import Servicer, call, retrying, stub
+from hybridsync.rpc.channels import ANSWER_SECS, Servicer, call, retrying, stub
 from hybridsync.rpc.codec import decode, encode, parse
 from hybridsync.rpc.frames import check_size, receive, receive_header, receive_whole, send
 from hybridsync.rpc.holder import UNREACHABLE_SECS, HolderClient
@@ -94,16 +95,23 @@ class ShardClient(HolderClient):
 
     Args:
       address: `host:port` of the server.
-      deadline_secs: for each call, all attempts together.
+      deadline_secs: for each call, all attempts together; None takes each call's own (see `HolderClient`).
       who: the role behind the address, for errors.
+      state_bytes: of the whole state, for the primary's calls.
 
     All methods raise, besides the errors of the ports:
       RoleLost: the server could not be reached.
       WaitTimeout: the server did not answer in time.
     """
 
-    def __init__(self, address: str, deadline_secs: float = 60.0, who: str = "the parameter server") -> None:
-        super().__init__(address, deadline_secs, who)
+    def __init__(
+        self,
+        address: str,
+        deadline_secs: float | None = None,
+        who: str = "the parameter server",
+        state_bytes: int = 0,
+    ) -> None:
+        super().__init__(address, deadline_secs, who, state_bytes)
         self._apply = stub(self._channel, "Shard", "Apply")
         self._discard = stub(self._channel, "Shard", "Discard")
         self._forget = stub(self._channel, "Shard", "Forget")
@@ -128,8 +136,8 @@ class ShardClient(HolderClient):
     def snapshot(self, epoch: Epoch, sequence: int, final: bool, left: tuple[int, ...] = ()) -> Capture:
         """Keep a copy of the part at the server (see `ShardPort.snapshot`)."""
         request = pb.SnapshotRequest(epoch=encode(epoch), sequence=sequence, final=final, left=left)
-        answer = call(self._snapshot, request, self._deadline_secs, self._who, "Snapshot", UNREACHABLE_SECS)
-        return decode(Capture, answer)
+        secs = self._within(transfer_secs(self._state_bytes) + ANSWER_SECS)
+        return decode(Capture, call(self._snapshot, request, secs, self._who, "Snapshot", UNREACHABLE_SECS))
 
     def stage(self, push: Push, block: np.ndarray) -> str:
         """Stage a part of a contribution; returns its first entry that is no finite number, or "".

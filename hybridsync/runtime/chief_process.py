@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -143,8 +144,9 @@ def _manage(
         switches=opening.switches,
         told_until=opening.told_until,
     )
-    client_of = Directory(HolderClient, chief.is_live)
-    server_at = Directory(ParameterClient, chief.is_live)
+    state_bytes = programs.state_layout.nbytes
+    client_of = Directory(partial(HolderClient, state_bytes=state_bytes), chief.is_live)
+    server_at = Directory(partial(ParameterClient, state_bytes=state_bytes), chief.is_live)
 
     def holder_at(address: str) -> HolderPort:
         return kept if address == bound else client_of(address)

@@ -261,6 +261,7 @@ class InProcess:
                     first_applied=progress.first_applied,
                     last_applied=progress.last_applied,
                     spans=progress.spans,
+                    doing=progress.doing,
                 )
             )
             for worker, recorder in enumerate(self._recorders):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import jax
 import numpy as np
@@ -69,7 +70,8 @@ def run_server(spec: RoleSpec, run: Run) -> int:
     readers = Readers()
     backend: Primary | Store
     if spec.role_id == PRIMARY:
-        peers = Peers(parts, Directory(ShardClient, lambda address: address in peers.servers), ended)
+        connect = partial(ShardClient, state_bytes=programs.state_layout.nbytes)
+        peers = Peers(parts, Directory(connect, lambda address: address in peers.servers), ended)
         pool = SnapshotPool(own.parameters_layout)
         backend = Primary(programs, pool, readers, clock, apply_log, completed, device, peers)
         endpoint = Endpoint(backend, own.contribution_layout)
@@ -110,12 +112,14 @@ def run_server(spec: RoleSpec, run: Run) -> int:
             first_applied=progress.first_applied,
             last_applied=progress.last_applied,
             spans=progress.spans,
+            doing=progress.doing,
         )
 
     Heart(chief, drain, REPORT_SECS, completed, ended).start()
     if not over.wait(RUN_SECS):
         raise WaitTimeout(f"server {spec.role_id} served for {RUN_SECS:g} s and the chief has not ended the run")
     server.stop(grace=None)
+    readers.close()  # a state that is being fetched is for nobody any more, and the process would wait for it
     if failure:
         raise failure[0]
     return 0

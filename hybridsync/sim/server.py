@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hybridsync.applylog import Entry, Left, Stepped
 from hybridsync.errors import HybridSyncError
-from hybridsync.messages import Capture, Held, Push, PushReply, Report, Span, Standing
+from hybridsync.messages import ENTERING, Capture, Held, Push, PushReply, Report, Span, Standing
 from hybridsync.plan import Epoch, Phase
 from hybridsync.protocols.base import Change, Compensation
 from hybridsync.ps.admission import check_epoch
@@ -46,6 +46,7 @@ class Server(Process):
         self._versions, self._squares = Versions(), None
         self._spans: list[Span] = []
         self._complete = False
+        self._doing = ""
         self._deposits: dict[int, Any] = {}
         self._left = False
         self._log = world.apply_log()
@@ -63,7 +64,11 @@ class Server(Process):
             return self._held()
         if self.state is None or self._fingerprint != phase.fingerprint:
             world.holder(phase.source).await_reached()
+            self._close()
+            self._doing = ENTERING
+            # Servers fetch through the one link of the source: at once takes as long as in turn.
             world.spend(world.network.cluster.server_link.latency_secs + world.transfer_secs)
+            self._doing = ""
             self.reach()
             self.state = world.fetch(phase)
         self._fingerprint = ""
@@ -104,10 +109,15 @@ class Server(Process):
         self._log.flush()
         if final:
             self._fingerprint = capture.held.fingerprint
-            self._release()
-            self._grant()
+            self._close()
         self.world.spend(self.world.network.cluster.costs.capture_secs)
         return capture
+
+    def _close(self) -> None:
+        """Refuse every later push of the phase, also those that wait."""
+        self.sequencer.close()
+        self._release()
+        self._grant()
 
     def fence(self, epoch: Epoch, worker: int, incarnation: int) -> None:
         """Refuse `worker` up to `incarnation` (see `ServerPort.fence`)."""
@@ -371,6 +381,7 @@ class Server(Process):
             first_applied=self._first_applied,
             last_applied=self._last_applied,
             spans=spans,
+            doing=self._doing,
         )
 
     def _held(self) -> Held:

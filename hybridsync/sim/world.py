@@ -46,6 +46,7 @@ from hybridsync.sim.stepping import LocalEngine
 from hybridsync.sim.sync import SyncEngine
 from hybridsync.sim.worker import Engine, ServerEngine, Worker
 from hybridsync.switching.course import resumed
+from hybridsync.switching.entering import in_turn
 from hybridsync.switching.manager import Manager
 from hybridsync.switching.recovery import Start
 from hybridsync.telemetry.recorder import Recorder
@@ -239,6 +240,7 @@ class World:
             restarted=restarted,
             tick_secs=self._tick_secs,
             policy=self._policy,
+            begin=in_turn,
         )
 
     def end_chief(self, back_secs: float | None) -> ChiefKilled:

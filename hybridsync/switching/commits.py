@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from absl import logging
 
 from hybridsync.clock import Clock
+from hybridsync.deadlines import transfer_secs
 from hybridsync.errors import WaitTimeout
 from hybridsync.evaluation import Evaluator
 from hybridsync.holding import ReaderAt, fetch
@@ -22,7 +23,13 @@ from hybridsync.state import TrainState
 from hybridsync.units import UnitSet
 
 COMMIT_DEADLINE_SECS = 600.0
+"""For everything in a commit but its bytes: the wait for others to go first, and a slow disk."""
 YIELD_SECS = 30.0
+
+
+def commit_secs(num_bytes: int) -> float:
+    """Return the deadline of the commit of a state: it is fetched, then written, either as slowly as a transfer."""
+    return COMMIT_DEADLINE_SECS + 2 * (transfer_secs(num_bytes) - transfer_secs(0))
 
 
 class Store(Protocol):
@@ -188,24 +195,25 @@ class Committer:
         return committed, self._queue.submit(measure)
 
     def close(self) -> None:
-        """Wait for the commits under way, for each until COMMIT_DEADLINE_SECS after it was asked for.
+        """Wait for the commits under way, for each until `commit_secs` after it was asked for.
 
         An error of one stays in its future. One that has not ended by then is left behind and named in the log,
         not raised: what ended the run may be on its way to the caller.
         """
         self._queue.close()
         newest = max((started for _, started in self._commits.values()), default=0.0)
-        left = newest + COMMIT_DEADLINE_SECS - self._clock.monotonic()
+        secs = commit_secs(self._layout.nbytes)
+        left = newest + secs - self._clock.monotonic()
         for late in wait(self._commits, timeout=max(0.0, left)).not_done:
             logging.error(
-                "The checkpoint of %d units did not end within %g s and is left behind; is the disk hanging?",
+                "The checkpoint of %d units did not end within %.1f s and is left behind; is the disk hanging?",
                 self._commits[late][0],
-                COMMIT_DEADLINE_SECS,
+                secs,
             )
 
 
-def result_of(commit: Future, what: str, secs: float = COMMIT_DEADLINE_SECS) -> Any:
-    """Return a future's result, waiting for it up to `secs`.
+def result_of(commit: Future, what: str, secs: float = COMMIT_DEADLINE_SECS, waited_secs: float = 0.0) -> Any:
+    """Return a future's result, waiting for it up to `secs`, beside what the caller has waited already.
 
     Raises:
       WaitTimeout: it did not end in time.
@@ -214,4 +222,4 @@ def result_of(commit: Future, what: str, secs: float = COMMIT_DEADLINE_SECS) -> 
     try:
         return commit.result(timeout=secs)
     except TimeoutError:
-        raise WaitTimeout(f"{what} did not end within {COMMIT_DEADLINE_SECS:g} s; is the disk hanging?") from None
+        raise WaitTimeout(f"{what} did not end within {secs + waited_secs:.1f} s; is the disk hanging?") from None

@@ -16,7 +16,7 @@ from hybridsync.messages import Capture
 from hybridsync.plan import Phase
 from hybridsync.run import Run
 from hybridsync.switching.arrivals import TICK_SECS
-from hybridsync.switching.commits import COMMIT_DEADLINE_SECS, Commit, Commits, result_of
+from hybridsync.switching.commits import Commit, Commits, commit_secs, result_of
 from hybridsync.switching.reporter import Reporter
 from hybridsync.units import Range
 
@@ -95,10 +95,10 @@ class Saving:
           CheckpointError, RoleLost, StaleEpoch: what it met; nothing is under way any more.
         """
         assert self._commit is not None
-        self._await_end(self._commit, tick)
+        waited_secs = self._await_end(self._commit, tick)
         pending, self._commit = self._commit, None
         submitted, self.submitted = self.submitted, None
-        commit: Commit = result_of(pending, "the checkpoint", secs=0.0)
+        commit: Commit = result_of(pending, "the checkpoint", 0.0, waited_secs)
         self.submitted = submitted
         self._save_secs = commit.secs
         self._next_save = self._clock.monotonic() + self._run.config.checkpoint.secs
@@ -141,11 +141,14 @@ class Saving:
             units, evaluation = self._evaluations.popleft()
             self._reporter.evaluated(units, result_of(evaluation, f"the evaluation at unit {units}"))
 
-    def _await_end(self, commit: Future[Commit], tick: Callable[[], None]) -> None:
+    def _await_end(self, commit: Future[Commit], tick: Callable[[], None]) -> float:
+        """Wait for a commit until its deadline, which is returned in seconds."""
         self.training.set()
-        deadline = self._clock.monotonic() + COMMIT_DEADLINE_SECS
+        secs = commit_secs(self.submitted.num_bytes if self.submitted is not None else 0)
+        deadline = self._clock.monotonic() + secs
         while not self._board.wait_until(commit.done, TICK_SECS) and self._clock.monotonic() < deadline:
             tick()
+        return secs
 
     def _evaluation_is_due(self) -> bool:
         return self._next_evaluation is not None and self._board.num_applied >= self._next_evaluation

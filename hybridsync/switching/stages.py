@@ -24,6 +24,7 @@ from hybridsync.run import Run
 from hybridsync.switching import machine
 from hybridsync.switching.arrivals import START_DEADLINE_SECS, TICK_SECS, Arrivals
 from hybridsync.switching.commits import Commit, Commits
+from hybridsync.switching.entering import Begin, Entering, side_by_side
 from hybridsync.switching.pace import SILENT_SHARE, Pace
 from hybridsync.switching.recovery import GATHER_SECS, GONE, UNREACHED, Keeper, Reach, Recovery, Start, give_up
 from hybridsync.switching.reporter import Reporter
@@ -60,6 +61,7 @@ class Stages:
       num_devices: local devices of each worker, among which a mesh chooses.
       tick_secs: how often a phase is looked after that nobody tells anything of.
       policy: what is done about stragglers in lock-step; None takes the configuration's.
+      begin: begins the call by which a server enters a phase.
       clock: for stage times and deadlines.
     """
 
@@ -83,12 +85,14 @@ class Stages:
         num_devices: int = NUM_DEVICES,
         tick_secs: float = TICK_SECS,
         policy: Policy | None = None,
+        begin: Begin = side_by_side,
     ) -> None:
         self._run, self._chief, self._start = run, chief, start
         self._servers, self._holder_at, self._epochs = servers, holder_at, epochs
         self._committer, self._reporter, self._clock = committer, reporter, clock
         self._forget, self._restarted, self._tick_secs = forget, restarted, tick_secs
         self._arrivals = Arrivals(chief, run.config, clock, self._tick, reporter.note)
+        self._entering = Entering(chief, clock, self._look_around, reporter.note, begin)
         self._pace = Pace(chief, run.config.drain_secs, clock, reporter.note, threads=threads)
         gather_secs = START_DEADLINE_SECS if threads else GATHER_SECS
         submitted = start.capture if start.committed else None
@@ -278,8 +282,7 @@ class Stages:
         before, self._phase, self._path = self._phase, phase, path
         if path is Path.SERVER:
             with Reach(self._chief, f"a server could not enter epoch {phase.epoch}"):
-                for server in self._servers().values():
-                    server.enter(phase)
+                self._entering.enter(phase, self._servers(), self._capture.num_bytes)
         self._chief.announce(phase, path, self._steering.left_out(phase))
         self._pace.begin()
         self._reporter.entered(phase, units, self._why)
@@ -302,6 +305,11 @@ class Stages:
         return mesh
 
     # --- what a phase needs while it runs ---
+
+    def _look_around(self) -> None:
+        """Judge who is silent and go on with the record; servers hear of lost workers once they have entered."""
+        self._chief.expire()
+        self._reporter.tick()
 
     def _tick(self) -> None:
         self._chief.expire()

@@ -32,6 +32,7 @@ HOLD_SECS = 20.0
 CALL_SECS = 60.0
 CALLED = "called"
 """File in the workdir: see `the_reborn_wait_to_be_called`."""
+LINK_BYTES_PER_SEC = 80_000
 HURRY = "hurry"
 """File in the workdir: see `units_take_their_time_until_told`."""
 SAVE_STAGES = ("SEAL", "SYNC", "NAMED", "DROP")
@@ -218,6 +219,17 @@ def the_reborn_wait_to_be_called() -> None:
         threading.Event().wait(0.005)
 
 
+def servers_fetch_over_a_slow_link() -> None:
+    """No bug: a server gets LINK_BYTES_PER_SEC of the state that it takes over."""
+    if here.role != "server":
+        return
+    from hybridsync.rpc.holder import Readers
+    from tests.rpc.relay import Relay
+
+    read_from = Readers.__call__
+    Readers.__call__ = lambda self, address: read_from(self, Relay(address, LINK_BYTES_PER_SEC).address)
+
+
 def one_device_each() -> None:
     """No bug: a world of two workers has two meshes."""
     supervisor.SupervisorSpec = functools.partial(supervisor.SupervisorSpec, num_devices=1)
@@ -238,6 +250,7 @@ BUGS: dict[str, Callable[[], None]] = {
         deadlines_by_the_wall_clock,
         units_take_their_time_until_told,
         the_reborn_wait_to_be_called,
+        servers_fetch_over_a_slow_link,
         one_device_each,
         worker_2_dies_while_a_mesh_connects,
     )

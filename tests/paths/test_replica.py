@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -12,6 +13,7 @@ from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import HybridSyncError, RoleLost, StaleEpoch
 from hybridsync.layout import fingerprint
 from hybridsync.paths.replica import Replica
+from tests.ps.test_slow_readers import ended, until_waiting
 from tests.roles import Start, counts, gradient_of, phase_of, tally_programs
 
 MEMBERS = (1, 0)
@@ -109,6 +111,23 @@ def test_a_state_that_changed_on_its_way_is_refused_with_both_fingerprints(start
     start.roles["damaged"] = Damaged()
     with pytest.raises(HybridSyncError, match=start.capture.held.fingerprint):
         replica_of(start).enter(phase_of(1, "bsp", capture=start.capture, source="damaged"))
+
+
+def test_a_step_and_the_heartbeats_stamps_do_not_wait_for_whoever_reads_the_last_capture(start):
+    replica = replica_of(start)
+    phase = phase_of(1, "bsp", capture=start.capture)
+    replica.enter(phase)
+    first = replica.capture(phase.epoch, final=False)
+    loan = replica.lend(first.capture_id)
+    with ThreadPoolExecutor(2) as threads:
+        capturing = threads.submit(replica.capture, phase.epoch, False)
+        try:
+            until_waiting(replica, first)
+            threads.submit(step, replica, 0).result(timeout=10)
+            assert threads.submit(replica.stamps).result(timeout=10)[0] > 0
+        finally:
+            capture = ended(capturing, loan)
+    assert capture.held.units == 2
 
 
 def test_another_epoch_cannot_be_captured(start):

@@ -1,12 +1,15 @@
-"""A TCP relay in front of a role, which loses what the role answers."""
+"""A TCP relay in front of a role, which loses or slows down what the role answers."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import struct
 import threading
 from dataclasses import dataclass, field
+
+from hybridsync.clock import SYSTEM_CLOCK
 
 CHUNK_BYTES = 1 << 16
 CONNECT_SECS = 10.0
@@ -21,9 +24,11 @@ class _Pair:
     caller: socket.socket
     role: socket.socket
     silent: threading.Event = field(default_factory=threading.Event)
+    over: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def reset(self) -> None:
+        self.over.set()
         with self.lock:
             for end in (self.caller, self.role):
                 if end.fileno() < 0:
@@ -41,15 +46,16 @@ class Relay:
 
     Args:
       target: `host:port` of the role.
+      bytes_per_sec: of what the role says on each connection.
 
     Attributes:
       address: where callers find it.
       num_callers: connections it has taken so far.
     """
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, bytes_per_sec: float = math.inf) -> None:
         host, _, port = target.rpartition(":")
-        self._target = host, int(port)
+        self._target, self._bytes_per_sec = (host, int(port)), bytes_per_sec
         self._lock = threading.Lock()
         self._pairs: list[_Pair] = []
         self.num_callers = 0
@@ -80,21 +86,33 @@ class Relay:
         while True:
             try:
                 caller, _ = self._listening.accept()
-                pair = _Pair(caller, socket.create_connection(self._target, CONNECT_SECS))
+                pair = _Pair(caller, self._connected())
             except OSError:  # closed here
                 return
             pair.role.settimeout(None)
             with self._lock:
                 self._pairs.append(pair)
                 self.num_callers += 1
-            for source, sink, lossy in ((pair.caller, pair.role, False), (pair.role, pair.caller, True)):
-                arguments = (pair, source, sink, lossy)
+            ways = ((pair.caller, pair.role, False, math.inf), (pair.role, pair.caller, True, self._bytes_per_sec))
+            for source, sink, lossy, bytes_per_sec in ways:
+                arguments = (pair, source, sink, lossy, bytes_per_sec)
                 threading.Thread(target=self._pump, args=arguments, name="relay", daemon=True).start()
 
+    def _connected(self) -> socket.socket:
+        role = socket.create_connection(self._target, CONNECT_SECS)
+        if self._bytes_per_sec < math.inf:  # a role that is slowed down may not say more than a moment's worth ahead
+            role.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, CHUNK_BYTES)
+        return role
+
     @staticmethod
-    def _pump(pair: _Pair, source: socket.socket, sink: socket.socket, lossy: bool) -> None:
+    def _pump(
+        pair: _Pair, source: socket.socket, sink: socket.socket, lossy: bool, bytes_per_sec: float
+    ) -> None:
+        due = 0.0
         try:
             while data := source.recv(CHUNK_BYTES):
+                due = max(due, SYSTEM_CLOCK.monotonic()) + len(data) / bytes_per_sec
+                pair.over.wait(due - SYSTEM_CLOCK.monotonic() if bytes_per_sec < math.inf else 0.0)
                 if not (lossy and pair.silent.is_set()):
                     sink.sendall(data)
         except OSError:  # reset

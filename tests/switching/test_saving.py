@@ -14,7 +14,7 @@ from hybridsync.config import CheckpointConfig, RunConfig, TelemetryConfig
 from hybridsync.errors import CheckpointError, WaitTimeout
 from hybridsync.messages import Capture
 from hybridsync.run import Run
-from hybridsync.switching import saving as saving_module
+from hybridsync.switching import commits as commits_module
 from hybridsync.switching.commits import Commit
 from hybridsync.switching.reporter import Reporter
 from hybridsync.switching.saving import Saving
@@ -147,7 +147,7 @@ def test_a_commit_that_fails_or_does_not_end_is_under_way_no_more(desk, monkeypa
     with pytest.raises(CheckpointError, match="full"):
         desk.saving.wait(lambda: None)
     assert not desk.saving.under_way
-    monkeypatch.setattr(saving_module, "COMMIT_DEADLINE_SECS", 1.0)
+    monkeypatch.setattr(commits_module, "COMMIT_DEADLINE_SECS", 1.0)
     desk.submit()
     with pytest.raises(WaitTimeout, match="the checkpoint"):
         desk.saving.wait(lambda: None)

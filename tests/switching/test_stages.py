@@ -185,6 +185,15 @@ def test_every_server_of_a_phase_hears_once_of_a_worker_that_is_lost():
     assert [server.fences for server in desk.servers.values()] == [[(3, 2, 1), (3, 0, 4)]] * 2
 
 
+def test_a_worker_that_is_lost_while_servers_enter_is_told_of_when_they_have():
+    desk = Desk(phase_of(3))
+    desk.board.fenced = [(2, 1)]
+    desk.stages._entering._tick()
+    assert [server.fences for server in desk.servers.values()] == [[], []]
+    desk.stages._tick()
+    assert [server.fences for server in desk.servers.values()] == [[(3, 2, 1)]] * 2
+
+
 @pytest.mark.parametrize("spoil", ["no phase", "lock-step", "broken"])
 def test_no_server_hears_of_a_loss_that_is_none_of_a_phase_under_way(spoil: str):
     desk = Desk(None if spoil == "no phase" else phase_of(3))
