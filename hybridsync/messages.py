@@ -11,8 +11,8 @@ from typing import NamedTuple
 from hybridsync.plan import Epoch, Phase
 from hybridsync.units import Range
 
-WAITING = "average"
-"""What a member of a mesh is `doing` that waits for the others of its step."""
+COMPUTING, WAITING = "compute", "average"
+"""What a worker is `doing`: it computes a unit, or waits for others (in a step, at a meeting, with a held push)."""
 ENTERING = "enter"
 """What a server is `doing` while it fetches the state of the next phase."""
 
@@ -303,16 +303,16 @@ class Report:
       applied: units applied since the last report (servers, and a mesh's first member); repeating some is harmless.
       dropped: (unit, reason) finally dropped since the last report (likewise).
       staleness: staleness of each update since the last report (servers).
-      num_losses: how many unit losses `loss_sum` sums.
-      loss_sum: sum of unit losses.
-      compute_secs: local compute time in that interval.
-      wait_secs: time waited for others.
-      compile_secs: time spent compiling.
+      num_losses, loss_sum: how many unit losses there were, and their sum.
+      compute_secs, wait_secs, compile_secs: time of local computation, waiting and compiling in that interval.
       spans: for the timeline.
-      doing: what a worker's training thread is at, "compute" or "average", or a server, "enter"; "" for nothing.
+      doing: what a worker's training thread is at, `COMPUTING` or `WAITING`, or a server, `ENTERING`; "" for nothing.
       hold_secs: how long the chief may keep its answer back while it has no news: a long poll.
       exchange: stamps of the last heartbeat that was answered, by which the chief knows this host's clock.
-      unit_secs: of each unit since the last report, what it took the worker itself; () where nobody judges it by them.
+      unit_secs: of each unit since the last report, what it took the worker itself, without waiting for others; ()
+        where nobody judges it by them.
+      doing_secs: for how long the training thread has been at what it is `doing`, by the worker's own clock.
+      usual_secs: what the worker's recent units took it to compute, in this phase; 0 before the first one ended.
     """
 
     role: str
@@ -336,6 +336,8 @@ class Report:
     hold_secs: float = 0.0
     exchange: Exchange | None = None
     unit_secs: tuple[float, ...] = ()
+    doing_secs: float = 0.0
+    usual_secs: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hybridsync.messages import Held, Report
+from hybridsync.plan import NO_EPOCH, Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Doing:
+    """What a worker has said last of its training thread (see `Report`), and in which epoch that is."""
+
+    what: str = ""
+    secs: float = 0.0
+    usual_secs: float = 0.0
+    epoch: Epoch = NO_EPOCH
 
 
 @dataclass
@@ -15,7 +26,7 @@ class Attendance:
       admitted: worker -> incarnation that entered.
       back: worker -> the state it brought back, None if it holds none.
       positions: worker -> units of its stream that are done.
-      doing: worker -> what it said last that it does.
+      doing: worker -> what it said last that it does, also of one that is in an older epoch still.
       stamps: (role, id) -> its first and last update, monotonic seconds of the chief's clock; of those that made any.
       broken: why the phase cannot go on; "" while it can.
     """
@@ -23,7 +34,7 @@ class Attendance:
     admitted: dict[int, int] = field(default_factory=dict)
     back: dict[int, Held | None] = field(default_factory=dict)
     positions: dict[int, int] = field(default_factory=dict)
-    doing: dict[int, str] = field(default_factory=dict)
+    doing: dict[int, Doing] = field(default_factory=dict)
     stamps: dict[tuple[str, int], tuple[float, float]] = field(default_factory=dict)
     broken: str = ""
 
@@ -33,7 +44,10 @@ class Attendance:
             self.stamps[report.role, report.id] = stamps
         if report.role == "worker":
             self.positions[report.id] = report.completed
-            self.doing[report.id] = report.doing
+
+    def hear(self, report: Report) -> None:
+        """Note what a worker does, in whichever epoch it is."""
+        self.doing[report.id] = Doing(report.doing, report.doing_secs, report.usual_secs, report.epoch)
 
     def lose(self, worker: int) -> None:
         """Forget a worker that is gone; what it held is gone with it.

@@ -179,6 +179,8 @@ class Chief(Board):
             if report.exchange is not None:
                 self._offsets.add(report.role, report.id, report.exchange)
             self._intake.take(report, self._offsets.secs(report.role, report.id))
+            if report.role == "worker":
+                self._here.hear(report)
             if report.epoch == self._leasing.epoch and not self._here.broken:
                 self._here.note(report, self.stamps_of(report.role, report.id, report))
                 if report.role == "worker":

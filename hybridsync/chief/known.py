@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from hybridsync.chief.attendance import Attendance
+from hybridsync.chief.attendance import Attendance, Doing
 from hybridsync.chief.divergence import Divergence
 from hybridsync.chief.grouping import Grouping
 from hybridsync.chief.intake import Intake
@@ -142,7 +142,14 @@ class Known(Waiting):
             inside = self._here.missing(self._workers.ids())
             silent = self.silent(silent_secs)
             found = [worker for worker in inside if worker in silent]
-            return found or [worker for worker in inside if self._here.doing.get(worker) != WAITING]
+            doing, epoch = self._here.doing, self._leasing.epoch
+            waiting = {worker for worker in doing if (doing[worker].what, doing[worker].epoch) == (WAITING, epoch)}
+            return found or [worker for worker in inside if worker not in waiting]
+
+    def doing(self) -> dict[int, Doing]:
+        """What the live members of the phase do that have not come back from it."""
+        with self._condition:
+            return {worker: self._here.doing.get(worker, Doing()) for worker in self.missing_drained()}
 
     def silent(self, secs: float) -> set[int]:
         """Live workers that have not been heard of for `secs`."""
@@ -188,7 +195,7 @@ class Known(Waiting):
         return [worker for worker in range(self.num_workers) if self._workers.get(worker) is None]
 
     def missing_drained(self) -> list[int]:
-        """Live members of a lock-step phase that have not come back; who has not entered it is missing too."""
+        """Live members of the phase that have not come back; who has not entered it is missing too."""
         phase = self._leasing.phase
         members = phase.members if phase else ()
         return [worker for worker in self._workers.ids() if worker in members and worker not in self._here.back]

@@ -128,7 +128,7 @@ class _Member:
         jax.block_until_ready(contribution)
         if engine._emulation.active:
             engine._emulation.finish(self.worker, unit, started, self.clock)
-        self.recorder.doing = ""
+        self.recorder.turn_to("")
         unfit = first_non_finite(contribution) or ""
         self.recorder.compute("group", started, self.clock.monotonic(), contribution["floats"]["loss"])
         return Gradient(unit, self.sequence, contribution, unfit)
@@ -158,7 +158,7 @@ class _Member:
             logs=self.engine._logs,
         )
         self.applied, self.dropped = [], []
-        self.recorder.doing = WAITING
+        self.recorder.turn_to(WAITING)
         started = self.clock.monotonic()
         while not (reply := self.engine._chief.meet(request)).members:
             self.engine.revocation.check()
@@ -184,7 +184,7 @@ class _Member:
         if reply.whole:
             self.engine._replica.settle(reply, copied(self.state), self.factor)
         self.recorder.wait("mix", "group", started, self.clock.monotonic())
-        self.recorder.doing = ""
+        self.recorder.turn_to("")
 
     def send(self, reply: GroupReply) -> None:
         """Wait for what this worker's replica takes on its way, where it is emulated to be slow."""

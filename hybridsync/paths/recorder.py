@@ -13,9 +13,12 @@ from typing import Any
 import jax
 
 from hybridsync.clock import Clock
-from hybridsync.messages import BESIDE, SEND, Report, Span
+from hybridsync.messages import BESIDE, COMPUTING, SEND, Report, Span
 from hybridsync.plan import NO_EPOCH, Epoch
 from hybridsync.units import UnitSet
+
+RECENT_SHARE = 0.25
+"""Weight of a worker's newest unit in what its units usually take."""
 
 
 def _nowhere(unit: int) -> None: ...
@@ -43,7 +46,8 @@ class WorkerRecorder:
         self.incarnation = 0
         self.epoch: Epoch = NO_EPOCH
         self.completed = 0
-        self.doing = ""
+        self._at = ("", clock.monotonic())  # one value: the heartbeat never reads half of a change
+        self._usual_secs, self._has_usual = 0.0, False
         self._lock = threading.Lock()
         self._spans: list[tuple[str, str, float, float, int, int]] = []
         self._losses: list[Any] = []
@@ -64,11 +68,17 @@ class WorkerRecorder:
             self._waited, self._stepped, self._counts_transfers = False, False, counts_transfers
             self.stamps = _no_stamps
             self._applied, self._dropped = UnitSet(), ()  # the last phase's capture has told of them
-            self.epoch, self.completed, self.doing = epoch, 0, ""
+            self._usual_secs, self._has_usual = 0.0, False
+            self.epoch, self.completed = epoch, 0
+            self.turn_to("")
+
+    def turn_to(self, doing: str) -> None:
+        """Note what the training thread is at from now on: `COMPUTING`, `WAITING` or ""."""
+        self._at = doing, self.clock.monotonic()
 
     def computing(self, unit: int) -> None:
         """Note that the computation of `unit` begins."""
-        self.doing = "compute"
+        self.turn_to(COMPUTING)
         self.at_unit(unit)
 
     def compute(self, category: str, started: float, ended: float, loss: Any) -> None:
@@ -81,6 +91,10 @@ class WorkerRecorder:
         """Do as `compute`, for a caller beside whom nobody is: a simulated worker."""
         secs = ended - started
         self._compute_secs += secs
+        if self._has_usual:
+            self._usual_secs += RECENT_SHARE * (secs - self._usual_secs)
+        else:  # the second unit takes the first one's place, which may have been compiled
+            self._usual_secs, self._has_usual = secs, self._usual_secs > 0.0
         if self._keep_unit_secs:
             last = self._last_unit_secs
             if self._waited or not self._counts_transfers:  # nothing more comes to those before it
@@ -162,6 +176,7 @@ class WorkerRecorder:
             sums = self._compute_secs, self._wait_secs, self._compile_secs
             self._compute_secs = self._wait_secs = self._compile_secs = 0.0
             epoch, completed, stamps = self.epoch, self.completed, self.stamps
+            usual_secs, (doing, since) = self._usual_secs, self._at
         values = [value for value in map(float, jax.device_get(losses)) if math.isfinite(value)] if losses else []
         first, last = stamps()
         return Report(
@@ -179,7 +194,9 @@ class WorkerRecorder:
             compile_secs=sums[2],
             first_applied=first,
             last_applied=last,
-            doing=self.doing,
+            doing=doing,
             spans=tuple(Span(*span) for span in spans),
             unit_secs=tuple(unit_secs),
+            doing_secs=self.clock.monotonic() - since if doing else 0.0,
+            usual_secs=usual_secs,
         )

@@ -14,7 +14,7 @@ from absl import logging
 from hybridsync import protocols
 from hybridsync.errors import PhaseRevoked, RoleLost, StaleEpoch, StillHeld, WaitTimeout
 from hybridsync.layout import first_non_finite
-from hybridsync.messages import Push, PushReply
+from hybridsync.messages import WAITING, Push, PushReply
 from hybridsync.paths.driver import drive
 from hybridsync.paths.emulation import Emulation
 from hybridsync.paths.leases import LeaseStream
@@ -205,9 +205,9 @@ class _Worker:
         started = self.clock.monotonic()
         contribution = self.engine._programs.gradient(effect.parameters.parameters, unit)
         jax.block_until_ready(contribution)
+        self.recorder.turn_to("")  # an emulated device is slow on purpose, and never hangs
         if self.engine._emulation.active:
             self.engine._emulation.finish(self.engine._worker, unit, started, self.clock)
-        self.recorder.doing = ""
         self.recorder.compute("server", started, self.clock.monotonic(), contribution["floats"]["loss"])
         return Gradient(effect.units, effect.parameters.sequence, contribution)
 
@@ -215,7 +215,7 @@ class _Worker:
         gradient: Gradient = effect.gradient
         started = self.clock.monotonic()
         push = self.push_of(gradient.units, gradient.base)
-        reply, parameters = self.held(lambda: self.link.push_pull(push, gradient.contribution))
+        reply, parameters = self.waiting(lambda: self.held(lambda: self.link.push_pull(push, gradient.contribution)))
         self.recorder.wait("push_pull", "server", started, self.clock.monotonic())
         self.recorder.completed = self.stream.position
         return _version(reply, parameters)
@@ -224,8 +224,15 @@ class _Worker:
         gradient: Gradient = effect.gradient
         started = self.clock.monotonic()
         push = self.push_of(gradient.units, gradient.base)
-        self.held(lambda: self.link.ready(push))
+        self.waiting(lambda: self.held(lambda: self.link.ready(push)))
         self.recorder.wait("ready", "server", started, self.clock.monotonic())
+
+    def waiting(self, call: Callable[[], T]) -> T:
+        """Make a call whose end may be up to other workers."""
+        self.recorder.turn_to(WAITING)
+        result = call()
+        self.recorder.turn_to("")
+        return result
 
     def held(self, call: Callable[[], T]) -> T:
         """Make a call that the rule may hold, again and again until it does not."""
@@ -296,8 +303,10 @@ class _LocalWorker(_Worker):
         return units or None
 
     def idle(self) -> None:
-        if self._in_flight is not None:
-            wait([self._in_flight], HELD_DEADLINE_SECS)  # a push that came behind it would end the idleness
+        in_flight = self._in_flight
+        if in_flight is not None:
+            # First, as a push that came behind it would end the idleness.
+            self.waiting(lambda: wait([in_flight], HELD_DEADLINE_SECS))
         super().idle()
         self._was_idle = True
 
@@ -312,8 +321,9 @@ class _LocalWorker(_Worker):
         return Gradient((), effect.parameters.sequence, None)
 
     def _drop(self, gradient: Gradient) -> None:
-        if self._in_flight is not None:
-            wait([self._in_flight])  # a link has room for one push
+        in_flight = self._in_flight
+        if in_flight is not None:
+            self.waiting(lambda: wait([in_flight]))  # a link has room for one push
         push = self.push_of(gradient.units, gradient.base)
         self.held(lambda: self.link.push_pull(push, gradient.contribution))
         self._settle(gradient.units)
@@ -335,7 +345,7 @@ class _LocalWorker(_Worker):
 
     def push_pull(self, effect: PushPull) -> Version:
         started = self.clock.monotonic()
-        version = self._arrived(effect, *self._transfer(effect))
+        version = self._arrived(effect, *self.waiting(lambda: self._transfer(effect)))
         self.recorder.wait("push_pull", "server", started, self.clock.monotonic())
         return version
 
@@ -354,9 +364,10 @@ class _LocalWorker(_Worker):
         return effect.effect
 
     def wait_for(self, effect: Await) -> Version:
-        assert self._in_flight is not None and self._begun is effect.pending, "a transfer is awaited once"
+        in_flight = self._in_flight
+        assert in_flight is not None and self._begun is effect.pending, "a transfer is awaited once"
         started = self.clock.monotonic()
-        reply, parameters = self._in_flight.result(HELD_DEADLINE_SECS)
+        reply, parameters = self.waiting(lambda: in_flight.result(HELD_DEADLINE_SECS))
         self.recorder.wait("await", "server", started, self.clock.monotonic())
         self._in_flight = None
         return self._arrived(effect.pending, reply, parameters)

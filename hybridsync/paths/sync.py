@@ -133,7 +133,7 @@ class _Member:
 
     def average(self, effect: Average) -> Any:
         self.send()
-        self.recorder.doing = WAITING
+        self.recorder.turn_to(WAITING)
         started = self.clock.monotonic()
         total, self.reasons = self.collective.total(self.index, effect.gradient), ()
         if float(total["floats"]["weight"]) != len(self.units):
@@ -141,7 +141,7 @@ class _Member:
             own += [""] * (self.deal.num_rounds - len(own))
             self.reasons = self.deal.by_place(self.collective.reasons(self.index, tuple(own)))
         self.recorder.wait("average", "sync", started, self.clock.monotonic())
-        self.recorder.doing = ""
+        self.recorder.turn_to("")
         return total
 
     def send(self) -> None:

@@ -310,6 +310,17 @@ class Pause:
 
 
 @dataclass(frozen=True)
+class Hang:
+    """A worker process whose first unit that begins after `at_secs` never ends, though it goes on to report."""
+
+    worker: int
+    at_secs: float
+
+    def __post_init__(self) -> None:
+        _check(self, not_below=("worker", "at_secs"))
+
+
+@dataclass(frozen=True)
 class Join:
     """A worker that comes only at a second of the run: the others begin without it."""
 
@@ -371,7 +382,7 @@ class Scenario:
 
     Args:
       cluster: the machines.
-      slow, deaths, pauses, joins, partitions: what happens when.
+      slow, deaths, pauses, hangs, joins, partitions: what happens when.
       chaos: what happens to messages.
       save_fails: which saves fail, counted from 0.
       preempt_secs: when the run is asked to save its state and stop; infinite for never.
@@ -381,6 +392,7 @@ class Scenario:
     slow: tuple[Slow, ...] = ()
     deaths: tuple[Death, ...] = ()
     pauses: tuple[Pause, ...] = ()
+    hangs: tuple[Hang, ...] = ()
     joins: tuple[Join, ...] = ()
     partitions: tuple[Partition, ...] = ()
     chaos: Chaos = Chaos()
@@ -405,7 +417,7 @@ class Scenario:
                 f"Colocated.latency_secs has {len(colocated.latency_secs)} machines, but the run has {num_workers} "
                 "workers; give each one"
             )
-        named = [each.worker for each in (*self.slow, *self.pauses, *self.joins)]
+        named = [each.worker for each in (*self.slow, *self.pauses, *self.hangs, *self.joins)]
         named += [worker for partition in self.partitions for worker in partition.workers]
         named += [death.id for death in self.deaths if death.role == "worker"]
         for worker in named:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hybridsync.errors import HybridSyncError
-from hybridsync.messages import NON_FINITE, WAITING, AppliedUnit, GroupReply, GroupRequest, LeaseReply
+from hybridsync.messages import COMPUTING, NON_FINITE, WAITING, AppliedUnit, GroupReply, GroupRequest, LeaseReply
 from hybridsync.plan import Phase
 from hybridsync.sim.sync import ReplicaEngine
 from hybridsync.sim.worker import PENDING, Worker
@@ -91,7 +91,8 @@ class GroupEngine(ReplicaEngine):
     def Compute(self, effect: Any) -> Any:
         world = self.world
         (unit,) = effect.units
-        self.worker.unit, self.recorder.doing, self._unit = unit, "compute", unit
+        self.worker.unit = self._unit = unit
+        self.recorder.turn_to(COMPUTING)
         contribution = world.arithmetic.gradient(world.arithmetic.parameters(self._state), unit)
         gradient = Gradient(unit, self._sequence, contribution, world.arithmetic.non_finite(contribution))
         world.loop.after(self.compute_secs(unit), self._computed, gradient, world.loop.now)
@@ -101,7 +102,7 @@ class GroupEngine(ReplicaEngine):
         if self._stale(self._computed, gradient, started):
             return
         world, self.worker.unit = self.world, -1
-        self.recorder.doing = ""
+        self.recorder.turn_to("")
         self.recorder.computed("group", started, world.loop.now, world.arithmetic.loss(gradient.contribution))
         self.resume(gradient)
 
@@ -136,7 +137,7 @@ class GroupEngine(ReplicaEngine):
             logs=world.logs_updates,
         )
         self._applied, self._dropped = [], []
-        self.recorder.doing = WAITING
+        self.recorder.turn_to(WAITING)
         started = world.loop.now
         worker.call("meet", lambda: world.group_for(request), lambda reply: self._met(reply, started))
         return PENDING
@@ -175,7 +176,7 @@ class GroupEngine(ReplicaEngine):
         self.resume(None)
 
     def _mix(self, reply: GroupReply, state: Any) -> None:
-        self.recorder.doing = ""
+        self.recorder.turn_to("")
         self._state, self._sequence = state, reply.sequence
         if reply.whole:
             self.worker.replica.settle(reply, state, self._factor)

@@ -294,6 +294,12 @@ class Hosts:
         else:
             self._end(process, "exit 70", None)
 
+    def hang(self, worker: int) -> None:
+        """Let the newest process of a worker hang; its successor does not."""
+        process = self.newest.get(("worker", worker))
+        if isinstance(process, Worker):
+            process.hang()
+
     def replace(self, worker: int) -> None:
         """Start a successor although the process lives: it becomes a zombie."""
         self.start("worker", worker)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hybridsync.messages import Push
+from hybridsync.messages import COMPUTING, WAITING, Push
 from hybridsync.paths.stepping import Gradient, Local, Stepper
 from hybridsync.plan import Phase
 from hybridsync.protocols.base import Pull, Version
@@ -66,6 +66,7 @@ class LocalEngine(ServerEngine):
         return self._begin_unit(unit, effect.parameters)
 
     def PushPull(self, effect: Any) -> Any:
+        self.recorder.turn_to(WAITING)
         self._transfer(effect, self._pushed)
         return PENDING
 
@@ -78,7 +79,10 @@ class LocalEngine(ServerEngine):
     def Await(self, effect: Any) -> Any:
         assert self._begun is effect.pending, "a transfer is awaited once"
         self._waits, self._waits_since = self._arrival is None, self.world.loop.now
-        return PENDING if self._waits else self._arrived_begun()
+        if not self._waits:
+            return self._arrived_begun()
+        self.recorder.turn_to(WAITING)
+        return PENDING
 
     def Step(self, effect: Any) -> Any:
         return self._own.step(effect)
@@ -138,7 +142,8 @@ class LocalEngine(ServerEngine):
 
     def _begin_unit(self, unit: int, parameters: Any) -> Any:
         world = self.world
-        self.worker.unit, self.recorder.doing = unit, "compute"
+        self.worker.unit = unit
+        self.recorder.turn_to(COMPUTING)
         gradient = Gradient((unit,), parameters.sequence, world.arithmetic.gradient(parameters.parameters, unit))
         world.loop.after(self.compute_secs(unit), self._computed_on, parameters, gradient, world.loop.now)
         return PENDING
@@ -147,7 +152,8 @@ class LocalEngine(ServerEngine):
         if self._stale(self._computed_on, parameters, gradient, started):
             return
         world = self.world
-        self.worker.unit, self.recorder.doing = -1, ""
+        self.worker.unit = -1
+        self.recorder.turn_to("")
         self.recorder.computed("server", started, world.loop.now, world.arithmetic.loss(gradient.contribution))
         if not world.arithmetic.non_finite(gradient.contribution):
             self.resume(gradient)
@@ -217,9 +223,12 @@ class LocalEngine(ServerEngine):
 
     def tell_idle(self) -> None:
         self._was_idle = True
+        if self._sending:
+            self.recorder.turn_to(WAITING)
         self._when_free(self._say_idle)
 
     def _say_idle(self) -> None:
+        self.recorder.turn_to("")
         if not self._over:
             super().tell_idle()
 
@@ -269,6 +278,7 @@ class LocalEngine(ServerEngine):
         self.resume(_version(reply, parameters))
 
     def _pushed(self, push: Push, reply: PushReply, parameters: Any, sent: float) -> None:
+        self.recorder.turn_to("")
         self.recorder.waited("push_pull", "server", sent, self.world.loop.now)
         result = self._arrived(push, reply, parameters)
         if result is not PENDING:
@@ -279,6 +289,7 @@ class LocalEngine(ServerEngine):
         self._arrival = push, reply, parameters
         if self._waits:
             self._waits = False
+            self.recorder.turn_to("")
             self.recorder.waited("await", "server", self._waits_since, self.world.loop.now)
             result = self._arrived_begun()
             if result is not PENDING:

@@ -7,7 +7,7 @@ from typing import Any
 
 from hybridsync.dealing import outcome_of
 from hybridsync.errors import HybridSyncError, RoleLost, WaitTimeout
-from hybridsync.messages import NON_FINITE, SEND, WAITING
+from hybridsync.messages import COMPUTING, NON_FINITE, SEND, WAITING
 from hybridsync.plan import Phase
 from hybridsync.sim.process import TRY_SECS, is_lost
 from hybridsync.sim.worker import PENDING, Engine, Units, Worker
@@ -86,7 +86,8 @@ class SyncEngine(ReplicaEngine):
         if not self._to_compute:
             return world.arithmetic.zero if self._total is None else self._total
         unit = self._to_compute.pop(0)
-        self.worker.unit, self.recorder.doing = unit, "compute"
+        self.worker.unit = unit
+        self.recorder.turn_to(COMPUTING)
         parameters = world.arithmetic.parameters(self.worker.replica.state)
         gradient = world.arithmetic.gradient(parameters, unit)
         world.loop.after(self.compute_secs(unit), self._computed, gradient, world.loop.now)
@@ -114,7 +115,7 @@ class SyncEngine(ReplicaEngine):
         return PENDING
 
     def _deliver(self, gradient: Any) -> None:
-        self.recorder.doing = WAITING
+        self.recorder.turn_to(WAITING)
         started = self.world.loop.now
         reasons = (*self._unfit, *[""] * (self._deal.num_rounds - len(self._unfit)))
         self._meeting.deliver(
@@ -125,7 +126,7 @@ class SyncEngine(ReplicaEngine):
         if self._stale(self._averaged, total, started):
             return
         self.recorder.waited("average", "sync", started, self.world.loop.now)
-        self.recorder.doing = ""
+        self.recorder.turn_to("")
         self.resume(total)
 
     def LocalUpdate(self, effect: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard, get_args
@@ -9,6 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard, get_args
 from hybridsync import protocols
 from hybridsync.errors import HybridSyncError, PhaseRevoked, StaleIncarnation
 from hybridsync.messages import (
+    COMPUTING,
+    WAITING,
     Capture,
     Held,
     LeaseReply,
@@ -45,7 +49,7 @@ class Worker(Process):
 
     Attributes:
       unit: whose computation began last; -1 when it has ended.
-      seconds: what its device takes for one unit after another.
+      seconds: what its device takes for one unit after another; infinite once it hangs.
     """
 
     def __init__(self, world: World, role_id: int, life: int) -> None:
@@ -55,6 +59,7 @@ class Worker(Process):
         self.replica = Replica(world, self)
         self.unit = -1
         self.seconds = world.seconds_of(role_id)
+        self._hangs = False
         self._phase: Phase | None = None
         self._waits: PhaseRequest | None = None
         self._rhythm = Rhythm()
@@ -78,6 +83,15 @@ class Worker(Process):
         super().kill()
         if self._engine is not None:
             self._engine.close()
+
+    def hang(self) -> None:
+        """Never end a unit again from the next one on; the process lives, and goes on to report."""
+        self.seconds, self._hangs = itertools.repeat(math.inf), True
+
+    @property
+    def out_of_reach(self) -> bool:
+        """Whether it is in a unit that never ends: nobody calls it back from its phase."""
+        return self._hangs and self.unit >= 0
 
     def held(self) -> Held | None:
         """Return the state that the process holds; None where it holds none."""
@@ -192,7 +206,7 @@ class Engine:
 
     def revoke(self, reason: str) -> None:
         """Throw the revocation into the program, which does not survive it."""
-        if self._over:
+        if self._over or self.worker.out_of_reach:
             return
         try:
             self._program.throw(PhaseRevoked(reason))
@@ -313,7 +327,8 @@ class ServerEngine(Engine):
         units, (base, parameters) = effect.units, effect.parameters
         (unit,) = units
         worker, loop = self.worker, self._loop
-        worker.unit, self.recorder.doing = unit, "compute"
+        worker.unit = unit
+        self.recorder.turn_to(COMPUTING)
         gradient = units, base, self._arithmetic.gradient(parameters, unit)
         secs = next(worker.seconds) if self._is_even else worker.unit_secs(unit)
         now = loop.now
@@ -324,7 +339,8 @@ class ServerEngine(Engine):
         worker, recorder = self.worker, self.recorder
         if self._over or (worker.stopped and worker.halted(self._computed, gradient, started)):
             return
-        worker.unit, recorder.doing = -1, ""
+        worker.unit = -1
+        recorder.turn_to("")
         recorder.computed("server", started, self._loop.now, self._arithmetic.loss(gradient[2]))
         self.resume(gradient)
 
@@ -333,6 +349,7 @@ class ServerEngine(Engine):
         worker = self.worker
         push = self._push = whole_push((self._epoch, worker.id, worker.incarnation, units, base, "", 0))
         self._sent_at = self._loop.now
+        self.recorder.turn_to(WAITING)
         self._way.to_server(push, self._push_bytes, self._server.push, push, contribution, self._answered)
         return PENDING
 
@@ -340,6 +357,7 @@ class ServerEngine(Engine):
         units, base, _ = effect.gradient
         worker, self._sent_at = self.worker, self.world.loop.now
         push = Push(self.phase.epoch, worker.id, worker.incarnation, units, base)
+        self.recorder.turn_to(WAITING)
         self._way.to_server(push, 0, self._server.ready, push, self._granted)
         return PENDING
 
@@ -359,6 +377,7 @@ class ServerEngine(Engine):
 
     def _granted(self, answer: PushReply | HybridSyncError, parameters: Any) -> None:
         if self._is_served(answer):
+            self.recorder.turn_to("")
             self.recorder.waited("ready", "server", self._sent_at, self.world.loop.now)
             self.resume(None)
 
@@ -372,6 +391,7 @@ class ServerEngine(Engine):
             self._is_served(answer)
             return
         recorder = self.recorder
+        recorder.turn_to("")
         recorder.waited("push_pull", "server", self._sent_at, self._loop.now)
         recorder.completed = self.allotment.position
         if self.world.watches:

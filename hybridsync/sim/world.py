@@ -410,6 +410,8 @@ class World:
             loop.at(scenario.preempt_secs, self._preempt)
         for pause in scenario.pauses:
             loop.at(pause.at_secs, self._pause, pause.worker, pause.secs, pause.replaced)
+        for hang in scenario.hangs:
+            loop.at(hang.at_secs, hosts.hang, hang.worker)
 
     def _pause(self, worker: int, secs: float, replaced: bool) -> None:
         process = self.hosts.newest.get(("worker", worker))

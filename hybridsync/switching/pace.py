@@ -1,9 +1,10 @@
-"""Watches that a phase goes on: for whom lock-step stands still, and whose last units are to go to others."""
+"""Watches that a phase goes on: for whom it stands still, and whose last units are to go to others."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from hybridsync import protocols
 from hybridsync.chief.board import Board
@@ -12,17 +13,18 @@ from hybridsync.errors import WaitTimeout
 from hybridsync.plan import Phase
 from hybridsync.protocols.base import Path
 from hybridsync.switching.arrivals import TICK_SECS
+from hybridsync.switching.hangs import hung
 
 STUCK_SECS = 2.0
-"""The shortest time without a completed lock-step step after which a process is given up."""
+"""The shortest time without a lock-step step, or at one unit, after which a process is given up."""
 THREADS_STUCK_SECS = 60.0
 """The same where workers are threads: they cannot be given up, only named."""
 FIRST_STEP_SECS = 600.0
-"""Before the phase's first step roles may be compiling."""
+"""Before the phase's first step, or a worker's first unit in it, roles may be compiling."""
 SILENT_SHARE = 0.5
 """Of that time without a heartbeat: who is stopped, and not only waiting for others."""
 STEPS = 10
-"""How many times its own recent step a lock-step phase may stand still."""
+"""How many times its own recent step a lock-step phase may stand still, and a worker its own recent unit."""
 
 
 class Pace:
@@ -43,6 +45,7 @@ class Pace:
         self._say, self._threads = say, threads
         self._stuck_secs = THREADS_STUCK_SECS if threads else STUCK_SECS
         self._tail = self._moved = (clock.monotonic(), 0)
+        self._began = clock.monotonic()
 
     def unit_secs(self, phase: Phase) -> float:
         """Return the mean seconds of one worker's unit in the last second; 0 while that is not known.
@@ -79,13 +82,17 @@ class Pace:
         return self.limit_secs(self.unit_secs(phase)) if self._board.stamps()[0] else FIRST_STEP_SECS
 
     def check(self, phase: Phase) -> None:
-        """Give up the members for whom a lock-step phase stands still, by which it breaks.
+        """Give up the members for whom the phase stands still; where no server holds the state, it breaks by that.
 
         Raises:
           WaitTimeout: they are threads, which cannot be given up.
         """
         now, applied = self._clock.monotonic(), self._board.num_applied
-        if protocols.parse(phase.spec).path is Path.GROUP:
+        protocol = protocols.parse(phase.spec)
+        self._check_hung(phase, 0.0 if protocol.awaits_workers or not protocol.path.is_served else self._drain_secs)
+        if protocol.path.is_served:
+            return
+        if protocol.path is Path.GROUP:
             self._check_groups()
         if applied != self._moved[1]:
             self._moved = now, applied
@@ -117,6 +124,22 @@ class Pace:
         if self._board.broken:
             raise self._board.as_broken()
 
+    def _check_hung(self, phase: Phase, floor_secs: float) -> None:
+        """Give up the members that hang at a unit while others wait for them; after `floor_secs` at the earliest."""
+
+        def limit_secs(usual_secs: float) -> float:
+            return max(floor_secs, self.limit_secs(usual_secs)) if usual_secs else FIRST_STEP_SECS
+
+        # A chief that was restarted, or announced the phase just now, has seen nobody wait before.
+        watched = self._clock.monotonic() - self._began
+        doing = {worker: replace(each, secs=min(each.secs, watched)) for worker, each in self._board.doing().items()}
+        late = hung(phase, doing, limit_secs)
+        why = "at one unit for more than {:.3g} s, and others wait for it"
+        if late and self._threads:
+            self.give_up([*late], f"workers {[*late]} have been {why.format(max(late.values()))}")
+        for worker, limit in late.items():
+            self._board.evict(worker, f"worker {worker} has been {why.format(limit)}")
+
     def _check_groups(self) -> None:
         """Give up the members of a group phase for whom others wait much longer than one of their units takes."""
         rates, late = self._board.worker_rates(), {}
@@ -147,8 +170,9 @@ class Pace:
         self._board.break_phase(why)
 
     def begin(self) -> None:
-        """Count from now on: another phase was announced, or a lock-step one is not under way."""
-        self._moved = self._clock.monotonic(), self._board.num_applied
+        """Count from now on: another phase was announced."""
+        self._began = self._clock.monotonic()
+        self._moved = self._began, self._board.num_applied
 
     def reclaim_tail(self, phase: Phase | None, path: Path) -> None:
         """Give the last units of an asynchronous phase to others when nothing was applied for drain_secs."""

@@ -129,8 +129,7 @@ class Stages:
                     return machine.Regroup()
                 self._reason = "planned"
                 return machine.Begin(last=last)
-            if not self._path.is_served:
-                self._pace.check(self._phase)
+            self._pace.check(self._phase)
             if self._chief.stamps()[0]:
                 self._num_broken = 0
             if (leaves := self._steering.look(self._phase)) is not None:

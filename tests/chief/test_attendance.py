@@ -16,6 +16,8 @@ def report(worker: int, completed: int = 0, **fields) -> Report:
 
 def note(here: Attendance, told: Report) -> None:
     here.note(told, (told.first_applied, told.last_applied))
+    if told.role == "worker":
+        here.hear(told)
 
 
 def test_who_entered_is_missing_until_it_is_back_or_gone():

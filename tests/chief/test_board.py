@@ -7,10 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from hybridsync.chief import chief as chief_module
+from hybridsync.chief.attendance import Doing
 from hybridsync.chief.chief import Chief
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import PhaseBroken, RoleLost, StaleIncarnation, WaitTimeout
-from hybridsync.messages import WAITING, Held, Report, RoleEvent
+from hybridsync.messages import COMPUTING, WAITING, Held, Report, RoleEvent
 from hybridsync.plan import Phase
 from tests.chief.chiefs import (
     LONG_SECS,
@@ -296,6 +297,25 @@ def test_who_is_silent_is_stuck_before_those_that_speak(monkeypatch):
     assert chief.stuck(1.0) == [1], "it speaks, but it is not waiting for the others"
     enter(chief, 1, after=phase.epoch)
     assert chief.stuck(1.0) == []
+
+
+def test_what_a_worker_does_is_known_also_while_it_is_in_an_older_epoch_and_until_it_is_back(monkeypatch):
+    monkeypatch.setattr(chief_module, "POLL_SECS", 0.0)
+    chief = make_chief()
+    older = begin(chief, "asp")
+    chief.report(Report("worker", 1, 1, older.epoch, doing=COMPUTING, doing_secs=3.0, usual_secs=0.2))
+    phase = begin(chief, "ssp", number=2)
+    assert chief.doing()[1] == Doing(), "it has said nothing since the phase was announced"
+    enter(chief, 0, after=older.epoch)
+    chief.report(Report("worker", 0, 1, phase.epoch, doing=WAITING, doing_secs=1.0))
+    chief.report(Report("worker", 1, 1, older.epoch, doing=COMPUTING, doing_secs=4.0, usual_secs=0.2))
+    doing = chief.doing()
+    assert doing[0] == Doing(WAITING, 1.0, 0.0, phase.epoch)
+    assert doing[1] == Doing(COMPUTING, 4.0, 0.2, older.epoch)
+    assert doing[2] == Doing()
+    enter(chief, 0, after=phase.epoch)
+    chief.evict(1, "hung")
+    assert not {0, 1} & set(chief.doing())
 
 
 # --- what is counted afterwards ---

@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 
-from hybridsync.messages import SEND
+from hybridsync.messages import COMPUTING, SEND, WAITING
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.plan import Epoch
 from tests.telemetry.clocks import ManualClock
@@ -118,3 +118,35 @@ def test_a_worker_that_pushes_rarely_and_is_held_is_judged_by_each_unit_at_once(
     for _ in range(50):
         recorder.compute("server", 0.0, 0.5, None)
     assert recorder.drain().unit_secs == (0.5,) * 49
+
+
+def test_a_report_says_for_how_long_the_training_thread_has_been_at_what_it_does():
+    clock = ManualClock()
+    recorder = WorkerRecorder(0, clock, keep_spans=False)
+    recorder.enter(Epoch(1, 0))
+    recorder.computing(4)
+    clock.advance(2.5)
+    report = recorder.drain()
+    assert (report.doing, report.doing_secs) == (COMPUTING, 2.5)
+    clock.advance(0.5)
+    assert recorder.drain().doing_secs == 3.0, "a report that is lost takes nothing along"
+    recorder.turn_to(WAITING)
+    clock.advance(1.0)
+    report = recorder.drain()
+    assert (report.doing, report.doing_secs) == (WAITING, 1.0)
+    recorder.enter(Epoch(2, 0))
+    clock.advance(1.0)
+    report = recorder.drain()
+    assert (report.doing, report.doing_secs) == ("", 0.0)
+
+
+def test_what_units_usually_take_follows_the_recent_ones_and_forgets_the_one_that_was_compiled():
+    recorder = WorkerRecorder(0, ManualClock(), keep_spans=False)
+    recorder.enter(Epoch(1, 0))
+    usual = []
+    for secs in (30.0, 1.0, 1.0, 2.0):
+        recorder.compute("server", 0.0, secs, None)
+        usual.append(recorder.drain().usual_secs)
+    assert usual == [30.0, 1.0, 1.0, 1.25]
+    recorder.enter(Epoch(2, 0))
+    assert recorder.drain().usual_secs == 0.0, "its first unit in the next phase may be compiled again"

@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
+from hybridsync.chief.attendance import Doing
 from hybridsync.errors import PhaseBroken, WaitTimeout
-from hybridsync.messages import Held
+from hybridsync.messages import COMPUTING, WAITING, Held
 from hybridsync.protocols.base import Path
 from hybridsync.switching.pace import FIRST_STEP_SECS, STUCK_SECS, Pace
 from tests.roles import phase_of
 from tests.telemetry.clocks import ManualClock
 
-PHASE = phase_of(1)
+PHASE = phase_of(1, "bsp")
 
 
 @dataclass
@@ -26,10 +27,15 @@ class Board:
     first: float = 1.0
     stuck_workers: list[int] = field(default_factory=lambda: [2])
     evicted: list[int] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
     broken: str = ""
     held: dict[str, int] = field(default_factory=dict)
     waited: dict[int, float] = field(default_factory=dict)
     called: bool = False
+    said: dict[int, Doing] = field(default_factory=dict)
+
+    def doing(self) -> dict[int, Doing]:
+        return self.said
 
     def worker_rates(self) -> dict[int, float]:
         return dict.fromkeys(PHASE.members, self.rate / len(PHASE.members))
@@ -46,6 +52,7 @@ class Board:
 
     def evict(self, worker: int, reason: str) -> None:
         self.evicted.append(worker)
+        self.reasons.append(reason)
 
     def break_phase(self, reason: str) -> None:
         self.broken = reason
@@ -191,6 +198,77 @@ def test_a_full_synchronisation_that_somebody_does_not_come_to_breaks_the_phase(
     with pytest.raises(PhaseBroken, match=r"workers \[2\]"):
         pace_of(board, ManualClock()).await_together(GROUPED, lambda: None, final=False)
     assert board.called and board.evicted == [2]
+
+
+SERVED = phase_of(1, "ssp", servers=("server",))
+
+
+def waiting(secs: float, usual_secs: float = 0.05) -> dict[int, Doing]:
+    """Return that worker 2 is at one unit, and worker 0 waits, for so long."""
+    own = Doing(COMPUTING, secs, usual_secs, SERVED.epoch)
+    return {0: Doing(WAITING, secs, 0.05, SERVED.epoch), 2: own, 3: Doing(epoch=SERVED.epoch)}
+
+
+def test_who_hangs_at_a_unit_while_a_rule_waits_is_evicted_by_name_and_the_phase_goes_on():
+    board, clock = Board(said=waiting(STUCK_SECS - 0.1)), ManualClock()
+    pace = pace_of(board, clock)
+    clock.advance(60.0)
+    pace.check(SERVED)
+    assert board.evicted == []
+    board.said = waiting(STUCK_SECS + 0.1)
+    pace.check(SERVED)
+    assert board.evicted == [2] and not board.broken
+    assert board.reasons == ["worker 2 has been at one unit for more than 2 s, and others wait for it"]
+
+
+def test_a_worker_may_take_ten_of_its_own_recent_units_and_its_first_one_may_be_compiled():
+    board, clock = Board(), ManualClock()
+    pace = pace_of(board, clock)
+    clock.advance(2 * FIRST_STEP_SECS)
+    for usual_secs, limit in ((1.0, 10.0), (0.0, FIRST_STEP_SECS)):
+        board.evicted.clear()
+        board.said = waiting(limit - 0.1, usual_secs)
+        pace.check(SERVED)
+        assert board.evicted == []
+        board.said = waiting(limit + 0.1, usual_secs)
+        pace.check(SERVED)
+        assert board.evicted == [2]
+
+
+def test_time_before_the_phase_or_before_this_chief_does_not_count():
+    board, clock = Board(said=waiting(99.0)), ManualClock()
+    pace = pace_of(board, clock)
+    for _ in range(2):
+        clock.advance(STUCK_SECS - 0.1)
+        pace.check(SERVED)
+        assert board.evicted == []
+        pace.begin()
+    clock.advance(STUCK_SECS + 0.1)
+    pace.check(SERVED)
+    assert board.evicted == [2]
+
+
+def test_an_asynchronous_phase_in_which_everybody_hangs_is_given_as_long_as_its_last_units():
+    phase, clock = phase_of(1, "asp", servers=("server",)), ManualClock()
+    board = Board(said={2: Doing(COMPUTING, 99.0, 0.05, phase.epoch)})
+    pace = pace_of(board, clock)
+    clock.advance(4.9)  # drain_secs is 5
+    pace.check(phase)
+    assert board.evicted == []
+    clock.advance(0.2)
+    pace.check(phase)
+    assert board.evicted == [2]
+
+
+def test_threads_that_hang_while_a_rule_waits_are_named_after_a_minute():
+    board, clock = Board(said=waiting(61.0)), ManualClock()
+    pace = pace_of(board, clock, threads=True)
+    clock.advance(59.0)
+    pace.check(SERVED)
+    clock.advance(2.0)
+    with pytest.raises(WaitTimeout, match=r"workers \[2\] have been at one unit for more than 60 s"):
+        pace.check(SERVED)
+    assert board.evicted == []
 
 
 @dataclass
