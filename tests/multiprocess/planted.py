@@ -194,6 +194,23 @@ def units_take_their_time_until_told() -> None:
     Emulation.finish = finish_in_time
 
 
+def unit_17_hangs_once() -> None:
+    """No bug: the worker that computes unit 17 first never ends it; watchdogs give every piece of work 5 s."""
+    from hybridsync.data import TallySource
+    from hybridsync.runtime import watchdog
+
+    watchdog.FLOOR_SECS = 5.0
+    batch, done = TallySource.batch, workdir_of_the_run() / "hung"
+
+    def hang(self, unit, **options):
+        if here.role == "worker" and unit == 17 and not done.exists():
+            done.touch()
+            threading.Event().wait(600.0)
+        return batch(self, unit, **options)
+
+    TallySource.batch = hang
+
+
 def one_device_each() -> None:
     """No bug: a world of two workers has two meshes."""
     supervisor.SupervisorSpec = functools.partial(supervisor.SupervisorSpec, num_devices=1)
@@ -213,6 +230,7 @@ BUGS: dict[str, Callable[[], None]] = {
         only_the_first_signal_counts,
         deadlines_by_the_wall_clock,
         units_take_their_time_until_told,
+        unit_17_hangs_once,
         one_device_each,
         worker_2_dies_while_a_mesh_connects,
     )
