@@ -90,7 +90,7 @@ def make_server(
     """
     host = _loopback_host(address)
     pool = ThreadPoolExecutor(max_workers, thread_name_prefix="rpc")
-    server = grpc.server(pool, handlers=[*handlers], interceptors=interceptors, options=_SERVER_OPTIONS)
+    server = grpc.server(pool, handlers=[*handlers], interceptors=[*interceptors], options=_SERVER_OPTIONS)
     try:
         port = server.add_insecure_port(address)
     except RuntimeError as error:
