@@ -9,6 +9,7 @@ import jax
 from hybridsync.state import TrainState
 from hybridsync.task import Task
 from hybridsync.units import UnitSet
+from hybridsync.watching import UNWATCHED, Watching
 
 BATCH_EXAMPLES = 512
 
@@ -18,10 +19,11 @@ class Evaluator:
 
     Args:
       task: its `summarize` is used where it has one, else `evaluate` summed over the held-out batches.
+      watchdog: of the process; each batch is progress.
     """
 
-    def __init__(self, task: Task) -> None:
-        self._task = task
+    def __init__(self, task: Task, watchdog: Watching = UNWATCHED) -> None:
+        self._task, self._watchdog = task, watchdog
         self._sums = jax.jit(self._evaluate) if task.evaluate is not None else None
 
     def evaluate(self, state: TrainState, applied: UnitSet) -> dict[str, float] | None:
@@ -34,6 +36,7 @@ class Evaluator:
         for batch in self._task.source.test_batches(BATCH_EXAMPLES):
             for name, value in jax.device_get(self._sums(state.params, state.model_state, batch)).items():
                 totals[name] = totals.get(name, 0.0) + float(value)
+            self._watchdog.progress()
         count = totals.get("count", 0.0)
         if not count:
             return None

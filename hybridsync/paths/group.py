@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 
 from hybridsync import protocols
+from hybridsync.deadlines import transfer_secs
 from hybridsync.errors import WaitTimeout
 from hybridsync.layout import first_non_finite
 from hybridsync.messages import NON_FINITE, SEND, WAITING, AppliedUnit, GroupReply, GroupRequest
@@ -23,6 +24,7 @@ from hybridsync.plan import Epoch, Phase
 from hybridsync.ports import GroupPort
 from hybridsync.protocols.base import Compute, Lease, LocalUpdate, Meet, Mix
 from hybridsync.step import Parameters, Programs
+from hybridsync.watching import SLACK_SECS, UNLIMITED
 
 MEET_DEADLINE_SECS = 1200.0
 """How long a worker waits for its group: the chief gives up who is missing much earlier, unless it may be compiling."""
@@ -92,7 +94,13 @@ class _Member:
         self.protocol = protocols.parse(phase.spec)
         # Who asks for units while it has some cannot be told from one that others need not wait for: no renewal ahead.
         self.stream = engine.stream = LeaseStream(
-            engine._chief, self.worker, self.recorder.incarnation, phase, self.clock, ahead=None
+            engine._chief,
+            self.worker,
+            self.recorder.incarnation,
+            phase,
+            self.clock,
+            ahead=None,
+            watchdog=self.recorder.watchdog,
         )
         self.factor = self.protocol.rate(1, len(phase.members))
         self.number, self.sequence = 0, phase.sequence
@@ -101,8 +109,10 @@ class _Member:
         self.dropped: list[tuple[int, str]] = []
 
     def run(self) -> None:
-        replica = self.engine._replica
-        replica.enter(self.phase)
+        replica, num_bytes = self.engine._replica, self.engine._programs.state_layout.nbytes
+        limit_secs = transfer_secs(num_bytes) + SLACK_SECS
+        with self.recorder.watchdog.work(f"the state of epoch {self.phase.epoch}", limit_secs):
+            replica.enter(self.phase)
         self.recorder.stamps = replica.stamps
         self.state = replica.branch()
         self.mixer = self.engine.revocation.attach(self.engine._mixer_of(self.phase))
@@ -161,6 +171,7 @@ class _Member:
         self.recorder.turn_to(WAITING)
         started = self.clock.monotonic()
         while not (reply := self.engine._chief.meet(request)).members:
+            self.recorder.watchdog.progress()
             self.engine.revocation.check()
             if self.clock.monotonic() - started > MEET_DEADLINE_SECS:
                 raise WaitTimeout(
@@ -177,7 +188,8 @@ class _Member:
         if len(reply.members) > 1:
             self.send(reply)
             started = self.clock.monotonic()
-            part = self.mixer.mean(reply, self.worker, part)
+            with self.recorder.watchdog.work("the average of a group", UNLIMITED):  # the chief judges who is late
+                part = self.mixer.mean(reply, self.worker, part)
             if reply.optimizer:  # others have the same, which each one's next update donates
                 part = part._replace(opt_state=copied(part.opt_state))
         self.state, self.sequence = mixed(self.state, part, reply), reply.sequence

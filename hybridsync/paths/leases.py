@@ -12,6 +12,7 @@ from hybridsync.paths.allotment import Allotment
 from hybridsync.plan import Epoch, Phase
 from hybridsync.ports import WorkPort
 from hybridsync.units import Range
+from hybridsync.watching import UNWATCHED, Watching
 
 LEASE_DEADLINE_SECS = 600.0
 """How long a worker waits for units before it gives up: others' last units may take long, the chief may restart."""
@@ -29,6 +30,7 @@ class LeaseStream:
       clock: for the deadline.
       ahead: runs a renewal beside the training; None asks when there is nothing left.
       idle: called when there is nothing to give and nothing left, before the wait for more; None tells nobody.
+      watchdog: of the process; each answer is progress.
     """
 
     def __init__(
@@ -40,7 +42,9 @@ class LeaseStream:
         clock: Clock,
         ahead: Executor | None,
         idle: Callable[[], None] | None = None,
+        watchdog: Watching = UNWATCHED,
     ) -> None:
+        self._watchdog = watchdog
         self._chief, self._worker, self._incarnation, self._phase = chief, worker, incarnation, phase
         self._clock, self._ahead, self._idle = clock, ahead, idle
         self._units = Allotment()
@@ -81,6 +85,7 @@ class LeaseStream:
         self.called = False
         while self._units.lacks(count) and not self.called:
             known = self._units.known
+            self._watchdog.progress()
             if self._renewal is not None:
                 self._extend(self._renewal.result(timeout=LEASE_DEADLINE_SECS))
             else:

@@ -18,6 +18,7 @@ from hybridsync.paths.emulation import Emulation
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.paths.replica import Replica
 from hybridsync.step import Programs
+from hybridsync.watching import COMPILE_SECS
 
 DUTY = 0.25
 """Share of the time of who is left out that measuring takes: others may share its processor."""
@@ -81,10 +82,11 @@ class Measuring:
         clock = self._recorder.clock
         parameters = self._parameters()
         started = clock.monotonic()
-        jax.block_until_ready(self._programs.gradient(parameters, unit))
-        if self._emulation.active:
-            self._emulation.finish(self._worker, unit, started, clock)
-            self._emulation.send(self._worker, unit, self._programs.contribution_layout.nbytes)
+        with self._recorder.watchdog.work(f"the measurement with unit {unit}", COMPILE_SECS):
+            jax.block_until_ready(self._programs.gradient(parameters, unit))
+            if self._emulation.active:
+                self._emulation.finish(self._worker, unit, started, clock)
+                self._emulation.send(self._worker, unit, self._programs.contribution_layout.nbytes)
         ended = clock.monotonic()
         self._recorder.probe(started, ended)
         self._rests_until = ended + self._rhythm.rest_secs(ended - started)

@@ -16,6 +16,7 @@ from hybridsync.clock import Clock
 from hybridsync.messages import BESIDE, COMPUTING, SEND, Report, Span
 from hybridsync.plan import NO_EPOCH, Epoch
 from hybridsync.units import UnitSet
+from hybridsync.watching import UNWATCHED, UnitLimit, Watching
 
 RECENT_SHARE = 0.25
 """Weight of a worker's newest unit in what its units usually take."""
@@ -38,6 +39,9 @@ class WorkerRecorder:
 
     Lists are appended to by the training thread and swapped by the heartbeat's; the lock guards the swap, the sums
     and the phase, so that a report never carries one phase's position under another's epoch.
+
+    Attributes:
+      watchdog: of the worker's process; each unit is a piece of work there.
     """
 
     def __init__(self, worker: int, clock: Clock, keep_spans: bool, keep_unit_secs: bool = False) -> None:
@@ -59,6 +63,8 @@ class WorkerRecorder:
         self._waited = self._stepped = self._counts_transfers = False
         self.stamps: Callable[[], tuple[float, float]] = _no_stamps
         self.at_unit: Callable[[int], None] = _nowhere
+        self.watchdog: Watching = UNWATCHED
+        self._unit_limit, self._piece = UnitLimit(), UNWATCHED.begin("", 0.0)
 
     def enter(self, epoch: Epoch, counts_transfers: bool = False) -> None:
         """Begin to note for another phase; `counts_transfers` where its pushes wait for no other worker."""
@@ -71,6 +77,7 @@ class WorkerRecorder:
             self._usual_secs, self._has_usual = 0.0, False
             self.epoch, self.completed = epoch, 0
             self.turn_to("")
+        self._unit_limit = UnitLimit()  # another path computes with another program, which may have to be compiled
 
     def turn_to(self, doing: str) -> None:
         """Note what the training thread is at from now on: `COMPUTING`, `WAITING` or ""."""
@@ -79,11 +86,14 @@ class WorkerRecorder:
     def computing(self, unit: int) -> None:
         """Note that the computation of `unit` begins."""
         self.turn_to(COMPUTING)
+        self._piece = self.watchdog.begin(f"unit {unit}", self._unit_limit.secs)
         self.at_unit(unit)
 
     def compute(self, category: str, started: float, ended: float, loss: Any) -> None:
         """Note one unit's local computation, which has ended; `loss` is None where none was computed."""
         self.at_unit(-1)
+        self.watchdog.end(self._piece)
+        self._unit_limit.note(ended - started)
         with self._lock:
             self.computed(category, started, ended, loss)
 

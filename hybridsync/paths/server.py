@@ -12,6 +12,7 @@ import numpy as np
 from absl import logging
 
 from hybridsync import protocols
+from hybridsync.deadlines import transfer_secs
 from hybridsync.errors import PhaseRevoked, RoleLost, StaleEpoch, StillHeld, WaitTimeout
 from hybridsync.layout import first_non_finite
 from hybridsync.messages import WAITING, Push, PushReply
@@ -170,9 +171,18 @@ class _Worker:
         self.recorder, self.clock = engine._recorder, engine._recorder.clock
         self.protocol = protocols.parse(phase.spec)
         self.link = link
+        # A push is staged, decided and answered in calls that follow one another, each with a deadline of its own.
+        self.transfers_secs = 4 * transfer_secs(engine._programs.contribution_layout.nbytes)
         idle = self.idle if self.protocol.awaits_workers else None
         self.stream = engine.stream = LeaseStream(
-            engine._chief, engine._worker, self.recorder.incarnation, phase, self.clock, engine._ahead, idle
+            engine._chief,
+            engine._worker,
+            self.recorder.incarnation,
+            phase,
+            self.clock,
+            engine._ahead,
+            idle,
+            watchdog=self.recorder.watchdog,
         )
 
     def run(self) -> None:
@@ -195,7 +205,8 @@ class _Worker:
 
     def pull(self, effect: Pull) -> Version:
         started = self.clock.monotonic()
-        reply, parameters = self.link.pull(self.push_of((), 0))
+        with self.recorder.watchdog.work("a pull", self.transfers_secs):
+            reply, parameters = self.link.pull(self.push_of((), 0))
         self.recorder.wait("pull", "server", started, self.clock.monotonic())
         return _version(reply, parameters)
 
@@ -239,7 +250,8 @@ class _Worker:
         deadline = self.clock.monotonic() + HELD_DEADLINE_SECS
         while True:
             try:
-                return call()
+                with self.recorder.watchdog.work("a push", self.transfers_secs):
+                    return call()
             except StillHeld:
                 if self.clock.monotonic() > deadline:
                     raise

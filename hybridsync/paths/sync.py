@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from hybridsync import protocols
+from hybridsync.deadlines import transfer_secs
 from hybridsync.dealing import outcome_of
 from hybridsync.layout import first_non_finite
 from hybridsync.messages import NON_FINITE, SEND, WAITING
@@ -23,6 +24,7 @@ from hybridsync.plan import Epoch, Phase
 from hybridsync.ports import WorkPort
 from hybridsync.protocols.base import Average, Compute, Lease, LocalUpdate
 from hybridsync.step import Programs
+from hybridsync.watching import COMPILE_SECS, SLACK_SECS, UNLIMITED
 
 
 class SyncEngine:
@@ -81,7 +83,13 @@ class _Member:
         self.places = self.deal.places(self.index)
         self.protocol = protocols.parse(phase.spec)
         self.stream = engine.stream = LeaseStream(
-            engine._chief, engine._worker, self.recorder.incarnation, phase, self.clock, engine._ahead
+            engine._chief,
+            engine._worker,
+            self.recorder.incarnation,
+            phase,
+            self.clock,
+            engine._ahead,
+            watchdog=self.recorder.watchdog,
         )
         self.step = 0
         self.units: tuple[int, ...] = ()
@@ -90,10 +98,13 @@ class _Member:
         self.started = 0.0
 
     def run(self) -> None:
-        self.engine._replica.enter(self.phase)
+        watchdog, num_bytes = self.recorder.watchdog, self.engine._programs.state_layout.nbytes
+        with watchdog.work(f"the state of epoch {self.phase.epoch}", transfer_secs(num_bytes) + SLACK_SECS):
+            self.engine._replica.enter(self.phase)
         self.recorder.stamps = self.engine._replica.stamps
         self.collective = self.engine.revocation.attach(self.engine._collective_of(self.phase))
-        self.collective.enter()
+        with watchdog.work(f"the mesh of epoch {self.phase.epoch}", COMPILE_SECS):
+            self.collective.enter()
         handlers = {
             Lease: self.lease,
             Compute: self.compute,
@@ -135,11 +146,12 @@ class _Member:
         self.send()
         self.recorder.turn_to(WAITING)
         started = self.clock.monotonic()
-        total, self.reasons = self.collective.total(self.index, effect.gradient), ()
-        if float(total["floats"]["weight"]) != len(self.units):
-            own = [f"{NON_FINITE}: {unfit}" if unfit else "" for unfit in self.unfit]
-            own += [""] * (self.deal.num_rounds - len(own))
-            self.reasons = self.deal.by_place(self.collective.reasons(self.index, tuple(own)))
+        with self.recorder.watchdog.work("a lock-step step", UNLIMITED):  # the chief judges for whom it stands still
+            total, self.reasons = self.collective.total(self.index, effect.gradient), ()
+            if float(total["floats"]["weight"]) != len(self.units):
+                own = [f"{NON_FINITE}: {unfit}" if unfit else "" for unfit in self.unfit]
+                own += [""] * (self.deal.num_rounds - len(own))
+                self.reasons = self.deal.by_place(self.collective.reasons(self.index, tuple(own)))
         self.recorder.wait("average", "sync", started, self.clock.monotonic())
         self.recorder.turn_to("")
         return total

@@ -118,6 +118,7 @@ class WorkerLoop:
         while self._clock.monotonic() < deadline:
             who = self._worker, self._recorder.incarnation
             rest_secs = self._measuring.rest_secs
+            self._recorder.watchdog.progress()
             reply = self._chief.next_phase(PhaseRequest(*who, after, held, failure, rest_secs))
             if reply.done:
                 return None

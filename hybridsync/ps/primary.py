@@ -27,6 +27,7 @@ from hybridsync.ps.shard import Progress, Publisher, Shard
 from hybridsync.ps.tickets import DEPOSIT_SECS, Decided
 from hybridsync.state import TrainState
 from hybridsync.step import Programs
+from hybridsync.watching import UNWATCHED, Watching
 
 HELD_SECS = 20.0
 """How long one call waits for the rule's release before the worker is told to ask again; a client waits longer."""
@@ -53,6 +54,7 @@ class Primary:
       completed: set when the phase's units are all applied, so that the chief hears of it at once.
       device: where the state lives; None is jax's default.
       peers: the other servers; None where there are none.
+      watchdog: of the process.
     """
 
     def __init__(
@@ -65,9 +67,10 @@ class Primary:
         completed: threading.Event,
         device: Any = None,
         peers: Peers | None = None,
+        watchdog: Watching = UNWATCHED,
     ) -> None:
         self._peers = peers or Peers.none(partition(programs, 1))
-        self._shard = Shard(self._peers.parts[PRIMARY], publisher, reader_at, device)
+        self._shard = Shard(self._peers.parts[PRIMARY], publisher, reader_at, device, watchdog)
         self._clock, self._apply_log, self._completed = clock, apply_log, completed
         self._holding = Holding(programs.state_layout)
         self._condition = threading.Condition()

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hybridsync.deadlines import transfer_secs
 from hybridsync.holding import ReaderAt, fetch
 from hybridsync.messages import Push, Span
 from hybridsync.plan import Epoch, Phase
@@ -19,6 +20,7 @@ from hybridsync.ps.versions import Versions
 from hybridsync.state import TrainState
 from hybridsync.step import Parameters
 from hybridsync.units import Range
+from hybridsync.watching import SLACK_SECS, UNWATCHED, Watching
 
 RELEASE_SECS = 45.0
 """How long a server lets a worker wait for an update: less than the worker's call, so that it hears who is missing."""
@@ -59,10 +61,19 @@ class Shard:
       publisher: how parameters are lent out.
       reader_at: how to reach the role that holds a phase's starting state.
       device: where the state lives; None is jax's default.
+      watchdog: of the process.
     """
 
-    def __init__(self, part: Part, publisher: Publisher, reader_at: ReaderAt, device: Any = None) -> None:
-        self.part, self.publisher = part, publisher
+    def __init__(
+        self,
+        part: Part,
+        publisher: Publisher,
+        reader_at: ReaderAt,
+        device: Any = None,
+        watchdog: Watching = UNWATCHED,
+    ) -> None:
+        self.part, self.publisher, self._watchdog = part, publisher, watchdog
+        self._limit_secs = transfer_secs(part.state.whole.nbytes) + SLACK_SECS
         self._reader_at, self._device = reader_at, device
         self._state: TrainState | None = None
         self._versions = Versions(publisher.give_back)
@@ -90,7 +101,8 @@ class Shard:
           HybridSyncError: what arrived is not the state that was captured.
         """
         cut = self.part.state
-        whole = fetch(phase.source, phase.capture_id, phase.fingerprint, cut.whole, self._reader_at)
+        with self._watchdog.work(f"the state of epoch {phase.epoch}", self._limit_secs):
+            whole = fetch(phase.source, phase.capture_id, phase.fingerprint, cut.whole, self._reader_at)
         state = cut.take(whole)
         if cut.layout.nbytes < cut.whole.nbytes:  # jax uses aligned memory in place: the rest would stay alive with it
             state = cut.layout.unpack(cut.layout.pack(state))
@@ -130,13 +142,14 @@ class Shard:
     ) -> None:
         """Run one update on the weighted sum of the pushes' contributions, in order, and publish the parameters."""
         programs, num_units = self.part.programs, sum(len(push.units) for push in pushes)
-        if self._how is not None:
-            contributions = [self._compensated(*pair) for pair in zip(pushes, contributions, strict=True)]
-        total = programs.sum(contributions, weights)
-        self._state = programs.update(
-            self.state, total, units=num_units, factor=rate, blend=blend, change=change
-        )
-        self.publish()
+        with self._watchdog.work("an update", self._limit_secs):
+            if self._how is not None:
+                contributions = [self._compensated(*pair) for pair in zip(pushes, contributions, strict=True)]
+            total = programs.sum(contributions, weights)
+            self._state = programs.update(
+                self.state, total, units=num_units, factor=rate, blend=blend, change=change
+            )
+            self.publish()
 
     def _compensated(self, push: Push, contribution: Any) -> Any:
         """Return a push's contribution, made up for what happened since its parameters were handed out."""

@@ -22,6 +22,7 @@ from hybridsync.ps.partition import Part
 from hybridsync.ps.publisher import Snapshot, SnapshotPool
 from hybridsync.ps.shard import RELEASE_SECS, Progress, Shard
 from hybridsync.state import TrainState
+from hybridsync.watching import UNWATCHED, Watching
 
 
 @dataclass(frozen=True)
@@ -41,12 +42,15 @@ class Store:
       reader_at: how to reach the role that holds a phase's starting state.
       clock: for spans.
       device: where the state lives; None is jax's default.
+      watchdog: of the process.
     """
 
-    def __init__(self, part: Part, reader_at: ReaderAt, clock: Clock, device: Any = None) -> None:
+    def __init__(
+        self, part: Part, reader_at: ReaderAt, clock: Clock, device: Any = None, watchdog: Watching = UNWATCHED
+    ) -> None:
         self._part, self._clock = part, clock
         self._pool = SnapshotPool(part.programs.parameters_layout)
-        self._shard = Shard(part, self._pool, reader_at, device)
+        self._shard = Shard(part, self._pool, reader_at, device, watchdog)
         self._holding = Holding(part.state.layout)
         self._condition = threading.Condition()
         self._entrance = Entrance(self._condition, transfer_secs(part.state.whole.nbytes))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -74,7 +74,10 @@ def make_channel(address: str) -> grpc.Channel:
 
 
 def make_server(
-    handlers: Iterable[grpc.GenericRpcHandler], address: str = "127.0.0.1:0", max_workers: int = 32
+    handlers: Iterable[grpc.GenericRpcHandler],
+    address: str = "127.0.0.1:0",
+    max_workers: int = 32,
+    interceptors: Sequence[grpc.ServerInterceptor] = (),
 ) -> tuple[grpc.Server, str]:
     """Bind a server for several services; the caller starts and stops it.
 
@@ -83,6 +86,7 @@ def make_server(
       address: `host:port` on the loopback interface; port 0 takes a free one.
       max_workers: calls served at a time; a long poll or a held push occupies one for as long as it lasts, so
         allow three for each role that calls.
+      interceptors: see each call before its handler.
 
     Returns:
       the server, not yet started, and the `host:port` it is bound to.
@@ -92,7 +96,7 @@ def make_server(
     """
     host = _loopback_host(address)
     pool = ThreadPoolExecutor(max_workers, thread_name_prefix="rpc")
-    server = grpc.server(pool, handlers=[*handlers], options=_SERVER_OPTIONS)
+    server = grpc.server(pool, handlers=[*handlers], interceptors=[*interceptors], options=_SERVER_OPTIONS)
     try:
         port = server.add_insecure_port(address)
     except RuntimeError as error:

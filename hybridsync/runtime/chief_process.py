@@ -25,6 +25,7 @@ from hybridsync.rpc.chief import ChiefServicer
 from hybridsync.rpc.directory import Directory
 from hybridsync.rpc.holder import HolderClient, HolderServicer
 from hybridsync.rpc.parameter_server import ParameterClient
+from hybridsync.rpc.watched import watched_calls
 from hybridsync.run import Run
 from hybridsync.runtime.heart import use_compilation_cache
 from hybridsync.switching.commits import Committer
@@ -34,6 +35,7 @@ from hybridsync.switching.reporter import Reporter
 from hybridsync.telemetry.progress import open_progress
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary
+from hybridsync.watching import LOOP_SECS, Watching
 
 TELL_SECS = 5.0
 """How long the chief waits for roles to hear that the run is over; they report every half second."""
@@ -50,6 +52,7 @@ def run_chief(
     coordinator: str,
     num_devices: int,
     report: Callable[[dict], None],
+    watchdog: Watching,
     screen: TextIO = sys.stderr,
 ) -> int:
     """Open the run, serve its roles, take it to its end, and return the exit code.
@@ -64,6 +67,7 @@ def run_chief(
       coordinator: `host:port` where the supervisor, this process's parent, serves the world.
       num_devices: local devices of each worker, among which a mesh of the world chooses.
       report: tells the supervisor: {"address": ...} once served.
+      watchdog: of this process.
       screen: where progress is shown.
 
     Raises:
@@ -71,7 +75,8 @@ def run_chief(
     """
     clock = SYSTEM_CLOCK
     try:
-        opening = open_run(run, resume=resume, init_from=init_from, convert_units=convert_units, alive=restarted)
+        with watchdog.work("opening the run", LOOP_SECS):
+            opening = open_run(run, resume=resume, init_from=init_from, convert_units=convert_units, alive=restarted)
     except AlreadyCompleted as done:
         print(f"{done}; nothing is left to do", file=screen, flush=True)
         return EXIT_COMPLETED
@@ -86,7 +91,8 @@ def run_chief(
         restarted=restarted,
     )
     try:
-        summary = _manage(opening, recorder, address, restarted, coordinator, num_devices, report)
+        with watchdog.work("the run", LOOP_SECS):
+            summary = _manage(opening, recorder, address, restarted, coordinator, num_devices, report, watchdog)
     finally:
         recorder.close()
         opening.lock.release()
@@ -101,6 +107,7 @@ def _manage(
     coordinator: str,
     num_devices: int,
     report: Callable[[dict], None],
+    watchdog: Watching,
 ) -> Summary:
     run, clock = opening.run, SYSTEM_CLOCK
     assert run.workdir is not None
@@ -126,7 +133,12 @@ def _manage(
     capture = start_capture(opening, holding)
     kept = Kept(holding, capture, opening.state)
     servicers = [ChiefServicer(chief), HolderServicer(kept)]
-    server, bound = make_server(servicers, address, max_workers=4 * run.config.workers + 8)
+    server, bound = make_server(
+        servicers,
+        address,
+        max_workers=4 * run.config.workers + 8,
+        interceptors=[watched_calls(watchdog, programs.state_layout.nbytes)],
+    )
     server.start()
     report({"address": bound})
     here = {"epoch": opening.epoch, "id": 0, "host": socket.gethostname()}
@@ -162,7 +174,15 @@ def _manage(
         servers=servers,
         holder_at=holder_at,
         epochs=opening.epochs,
-        committer=Committer(opening.store, programs.state_layout, holder_at, Evaluator(run.task), clock, kept.keep),
+        committer=Committer(
+            opening.store,
+            programs.state_layout,
+            holder_at,
+            Evaluator(run.task, watchdog),
+            clock,
+            kept.keep,
+            watchdog,
+        ),
         reporter=reporter,
         keeper=kept,
         clock=clock,
@@ -170,6 +190,7 @@ def _manage(
         forget=lambda sequence: applylog.cut(apply_log, sequence),
         restarted=restarted,
         num_devices=num_devices,
+        watchdog=watchdog,
     )
     try:
         return manager.run()

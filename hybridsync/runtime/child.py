@@ -23,7 +23,7 @@ from typing import Any
 
 from hybridsync.chief.meshes import NUM_DEVICES
 from hybridsync.clock import SYSTEM_CLOCK
-from hybridsync.errors import HybridSyncError, RoleLost, WaitTimeout
+from hybridsync.errors import EXIT_FAILED, HybridSyncError, RoleLost, WaitTimeout
 
 ROLE = "HYBRIDSYNC_ROLE"
 ROLE_ID = "HYBRIDSYNC_ROLE_ID"
@@ -146,6 +146,10 @@ class Child:
     def report(self, **fields: Any) -> None:
         """Write one line to the supervisor; from one thread at a time."""
         os.write(self._report_fd, json.dumps(fields).encode() + b"\n")
+
+    def report_overdue(self, told: str) -> None:
+        """Tell the supervisor why the watchdog ends this role; a short line, which no other thread's can part."""
+        self.report(error=told[:1000], exit_code=EXIT_FAILED)
 
     def at_unit(self, unit: int) -> None:
         """Leave behind which unit this process computes, -1 for none: what a crash does not take with it."""

@@ -32,6 +32,7 @@ from hybridsync.messages import (
 from hybridsync.plan import Epoch
 from hybridsync.rpc.chief import ChiefClient
 from hybridsync.runtime.child import RoleSpec
+from hybridsync.watching import Watching
 
 T = TypeVar("T")
 
@@ -112,13 +113,15 @@ def use_compilation_cache(workdir: Path) -> None:
 
 
 class CompileTimer:
-    """Sums what XLA compiles in this process, seconds."""
+    """Sums what XLA compiles in this process, seconds, and tells the watchdog that a thread compiles."""
 
-    def __init__(self, note: Callable[[float], None]) -> None:
-        self._note = note
+    def __init__(self, note: Callable[[float], None], watchdog: Watching) -> None:
+        self._note, self._watchdog = note, watchdog
         jax.monitoring.register_event_duration_secs_listener(self._listen)
 
     def _listen(self, event: str, duration_secs: float, **_: str | int) -> None:
+        if "/compile/" in event:  # also when a function was traced, which its compilation follows
+            self._watchdog.compiles()
         if event.endswith("backend_compile_duration"):
             self._note(duration_secs)
 

@@ -19,7 +19,9 @@ from hybridsync.config import LoadedConfig, RunConfig, explained
 from hybridsync.errors import AddressError, ConfigError, HybridSyncError
 from hybridsync.plan import Plan
 from hybridsync.resuming import Resume, check_init_from, check_workdir, continued
+from hybridsync.runtime import watchdog
 from hybridsync.runtime.child import Child, RoleSpec
+from hybridsync.watching import COMPILE_SECS
 
 if TYPE_CHECKING:
     from hybridsync.run import Run
@@ -148,9 +150,18 @@ def play(child: Child, launch: Launch) -> int:
     """
     module = importlib.import_module(f"hybridsync.runtime.{child.role}_process")
     spec: RoleSpec = child.spec()
+    # A chief that reports an error of its own ends the run; one that hangs is to be replaced like the others.
+    tell = child.report_overdue if child.role != "chief" else lambda text: None
+    dog = watchdog.Watchdog(f"{child.role} {child.role_id}", tell, floor_secs=watchdog.FLOOR_SECS)
+    dog.start()
+
+    def run_of_launch() -> Run:
+        with dog.work("building the task", COMPILE_SECS):
+            return launch.run()
+
     if child.role == "chief":
         return module.run_chief(
-            launch.run(),
+            run_of_launch(),
             resume=launch.resume if spec.life == 0 else "auto",
             init_from=launch.init_from,
             convert_units=launch.convert_units,
@@ -159,8 +170,9 @@ def play(child: Child, launch: Launch) -> int:
             coordinator=spec.coordinator,
             num_devices=spec.num_devices,
             report=lambda fields: child.report(**fields),
+            watchdog=dog,
             screen=sys.stdout,
         )
     if child.role == "server":
-        return module.run_server(spec, launch.run())
-    return module.run_worker(spec, launch.run, child.at_unit)
+        return module.run_server(spec, run_of_launch(), dog)
+    return module.run_worker(spec, run_of_launch, child.at_unit, dog)

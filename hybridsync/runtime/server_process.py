@@ -28,17 +28,24 @@ from hybridsync.rpc.holder import HolderServicer, Readers
 from hybridsync.rpc.optimizer_state import OptimizerServicer
 from hybridsync.rpc.parameter_server import ParameterServicer, PhaseServicer
 from hybridsync.rpc.shard import ShardClient, ShardServicer
+from hybridsync.rpc.watched import watched_calls
 from hybridsync.run import Run
 from hybridsync.runtime.child import RoleSpec
 from hybridsync.runtime.heart import CHIEF_SECS, CompileTimer, Heart, LastingChief, hello, use_compilation_cache
 from hybridsync.step import Programs
+from hybridsync.watching import COMPILE_SECS, Watching
 
 REPORT_SECS = 0.2
 RUN_SECS = 365 * 86400.0
 
 
-def run_server(spec: RoleSpec, run: Run) -> int:
+def run_server(spec: RoleSpec, run: Run, watchdog: Watching) -> int:
     """Serve until the chief says that the run is over, and return the exit code.
+
+    Args:
+      spec: who this is and where the others are.
+      run: what to run.
+      watchdog: of this process.
 
     Raises:
       OptimizerError: the optimizer cannot be divided among the run's servers.
@@ -47,7 +54,7 @@ def run_server(spec: RoleSpec, run: Run) -> int:
     assert run.workdir is not None
     use_compilation_cache(run.workdir)
     compile_secs: list[float] = []
-    CompileTimer(compile_secs.append)
+    CompileTimer(compile_secs.append, watchdog)
     clock, workers = SYSTEM_CLOCK, run.config.workers
     device = jax.local_devices()[0]
     programs = run.programs(donate_parameters=True)
@@ -62,18 +69,19 @@ def run_server(spec: RoleSpec, run: Run) -> int:
         over.set()
 
     num_servers = run.config.servers
-    if spec.role_id == PRIMARY and num_servers > 1:
-        check_divisible(run.optimizer, programs.state.params, num_servers)
-    parts = partition(programs, num_servers)
-    own = parts[spec.role_id].programs
-    warm_up(own, device)
+    with watchdog.work("compiling the programs", COMPILE_SECS):
+        if spec.role_id == PRIMARY and num_servers > 1:
+            check_divisible(run.optimizer, programs.state.params, num_servers)
+        parts = partition(programs, num_servers)
+        own = parts[spec.role_id].programs
+        warm_up(own, device)
     readers = Readers()
     backend: Primary | Store
     if spec.role_id == PRIMARY:
         connect = partial(ShardClient, state_bytes=programs.state_layout.nbytes)
         peers = Peers(parts, Directory(connect, lambda address: address in peers.servers), ended)
         pool = SnapshotPool(own.parameters_layout)
-        backend = Primary(programs, pool, readers, clock, apply_log, completed, device, peers)
+        backend = Primary(programs, pool, readers, clock, apply_log, completed, device, peers, watchdog)
         endpoint = Endpoint(backend, own.contribution_layout)
         sizes = programs.contribution_layout.nbytes, programs.parameters_layout.nbytes
         check_speed(run.config.emulation, workers, num_servers, *sizes)
@@ -81,13 +89,15 @@ def run_server(spec: RoleSpec, run: Run) -> int:
         pacing = Pacing(emulated(run.config.emulation, num_servers), *sizes, clock, stragglers=stragglers)
         serving = ParameterServicer(endpoint, own.contribution_layout.nbytes, workers + 2, pacing)
     else:
-        backend = Store(parts[spec.role_id], readers, clock, device)
+        backend = Store(parts[spec.role_id], readers, clock, device, watchdog)
         early = max(protocol.num_answered_early(workers) for protocol in run.stages)
         serving = ShardServicer(backend, own.contribution_layout.nbytes, num_buffers=2 * workers + 2 + early)
     opt_layout = parts[spec.role_id].opt_state.layout
     stepping = OptimizerServicer(OptimizerEndpoint(backend, opt_layout), opt_layout.nbytes)
     servicers = [PhaseServicer(backend), serving, stepping, HolderServicer(backend)]
-    server, address = make_server(servicers, max_workers=3 * workers + 4)
+    server, address = make_server(
+        servicers, max_workers=3 * workers + 4, interceptors=[watched_calls(watchdog, programs.state_layout.nbytes)]
+    )
     server.start()
     schema = programs.state_layout.schema_hash
     chief = LastingChief(

@@ -291,7 +291,8 @@ class Supervisor:
 
     def _chief_left(self, process: RoleProcess, code: int, reason: str) -> None:
         told = process.error is not None
-        if code not in _CHIEF_CODES or (code == EXIT_REFUSED and not told):  # 1 is also Python's traceback
+        # 1 is also Python's traceback, and 70 what its watchdog ends a chief with that hangs.
+        if code not in _CHIEF_CODES or (code in (EXIT_REFUSED, EXIT_FAILED) and not told):
             self._chief_serves = False
             self._note("role_lost", "chief", 0, process.pid, reason)
             failing = code not in _KILLED_FROM_OUTSIDE and self._crash_loop.add("chief")
@@ -302,8 +303,6 @@ class Supervisor:
             return
         if process.error is not None:
             self._say(f"error: {process.error[0]}")
-        elif code == EXIT_FAILED:
-            self._say(process.log_tail())
         if self._chief_address:  # before that, the others wait to be told what to do
             deadline = SYSTEM_CLOCK.monotonic() + self._spec.grace_secs
             for other in self._roles.values():

@@ -30,6 +30,7 @@ from hybridsync.ps.partition import partition
 from hybridsync.rpc.channels import make_server
 from hybridsync.rpc.chief import ChiefClient
 from hybridsync.rpc.holder import HolderServicer, Readers
+from hybridsync.rpc.watched import watched_calls
 from hybridsync.run import Run
 from hybridsync.runtime.child import RoleSpec
 from hybridsync.runtime.heart import (
@@ -45,53 +46,63 @@ from hybridsync.runtime.meshmixer import FlatParts, MeshMixer, compile_groups
 from hybridsync.runtime.world import World
 from hybridsync.state import TrainState
 from hybridsync.step import Parameters, Programs
+from hybridsync.watching import COMPILE_SECS, LOOP_SECS, SLACK_SECS, Watching
 
 JOIN_SECS = 300.0
 REPORT_SECS = 0.5
 """Between two heartbeats; the chief answers earlier when it has news."""
 
 
-def run_worker(spec: RoleSpec, make_run: Callable[[], Run], at_unit: Callable[[int], None]) -> int:
+def run_worker(
+    spec: RoleSpec, make_run: Callable[[], Run], at_unit: Callable[[int], None], watchdog: Watching
+) -> int:
     """Join the world, train until the chief says that the run is over, and return the exit code.
 
     Args:
       spec: who this is and where the others are.
       make_run: builds task and optimizer; called behind the join, because it may touch JAX.
       at_unit: leaves behind which unit is computed, should this process end on it.
+      watchdog: of this process.
 
     Raises:
       HybridSyncError: refused input, or the run could not go on.
     """
     loop: WorkerLoop | None = None
     num_workers = spec.num_workers
-    world = World.join(
-        spec.coordinator,
-        spec.role_id,
-        num_workers,
-        num_devices=spec.num_devices,
-        timeout_secs=JOIN_SECS,
-        reborn=spec.life > 0,
-    )
+    with watchdog.work("joining the world", 2 * JOIN_SECS + SLACK_SECS):  # to find its service, then for the others
+        world = World.join(
+            spec.coordinator,
+            spec.role_id,
+            num_workers,
+            num_devices=spec.num_devices,
+            timeout_secs=JOIN_SECS,
+            reborn=spec.life > 0,
+        )
     run = make_run()
     assert run.workdir is not None
     use_compilation_cache(run.workdir)
     clock = SYSTEM_CLOCK
     recorder = WorkerRecorder(spec.role_id, clock, run.config.telemetry.timeline, run.config.policy.detects)
-    recorder.at_unit = at_unit
-    CompileTimer(recorder.compiled)
+    recorder.at_unit, recorder.watchdog = at_unit, watchdog
+    CompileTimer(recorder.compiled, watchdog)
     programs = run.programs(donate_parameters=True)
     flat = FlatContributions(programs.contribution_layout)
     flats = FlatParts(programs.state)
-    warm_up(programs, several=run.config.policy.deals_several)
-    if spec.life == 0:  # its members meet when a phase names it: nobody waits here for one that has died
-        world.mesh(range(num_workers), 0).compile(flat.num_floats, flat.num_ints)
-        if any(stage.path is Path.GROUP for stage in run.stages):
-            compile_groups(world, flats, programs.state)
+    with watchdog.work("compiling the programs", COMPILE_SECS):
+        warm_up(programs, several=run.config.policy.deals_several)
+        if spec.life == 0:  # its members meet when a phase names it: nobody waits here for one that has died
+            world.mesh(range(num_workers), 0).compile(flat.num_floats, flat.num_ints)
+            if any(stage.path is Path.GROUP for stage in run.stages):
+                compile_groups(world, flats, programs.state)
 
     apply_log = FileApplyLog(run.workdir / APPLY_LOG) if run.config.telemetry.apply_log else NullApplyLog()
     readers = Readers()
     replica = Replica(programs, readers, clock, apply_log)
-    server, address = make_server([HolderServicer(replica)], max_workers=4)
+    server, address = make_server(
+        [HolderServicer(replica)],
+        max_workers=4,
+        interceptors=[watched_calls(watchdog, programs.state_layout.nbytes)],
+    )
     server.start()
 
     def hello_now() -> Hello:
@@ -137,7 +148,8 @@ def run_worker(spec: RoleSpec, make_run: Callable[[], Run], at_unit: Callable[[i
 
         heart = Heart(chief, recorder.drain, 0.0, threading.Event(), ended, hold_secs=REPORT_SECS, heard=heard)
         heart.start()
-        loop.run()
+        with watchdog.work("the loop over phases", LOOP_SECS):
+            loop.run()
     heart.stop()
     server.stop(grace=None)
     return 0

@@ -21,6 +21,7 @@ from hybridsync.layout import Layout
 from hybridsync.messages import Capture
 from hybridsync.state import TrainState
 from hybridsync.units import UnitSet
+from hybridsync.watching import COMPILE_SECS, UNWATCHED, Watching
 
 COMMIT_DEADLINE_SECS = 600.0
 """For everything in a commit but its bytes: the wait for others to go first, and a slow disk."""
@@ -128,6 +129,7 @@ class Committer:
       evaluator: evaluates a state.
       clock: for `Commit.secs`.
       keep: called with each state that is durable.
+      watchdog: of the process.
     """
 
     def __init__(
@@ -138,7 +140,9 @@ class Committer:
         evaluator: Evaluator,
         clock: Clock,
         keep: Callable[[Capture, TrainState], None],
+        watchdog: Watching = UNWATCHED,
     ) -> None:
+        self._watchdog, self._commit_secs = watchdog, COMMIT_DEADLINE_SECS + transfer_secs(layout.nbytes)
         self._store, self._layout, self._reader_at = store, layout, reader_at
         self._evaluator, self._clock, self._keep = evaluator, clock, keep
         self._queue = _Queue()
@@ -190,9 +194,17 @@ class Committer:
             return self._evaluator.evaluate(fetched.result(), UnitSet(capture.applied))
 
         self._commits = {earlier: told for earlier, told in self._commits.items() if not earlier.done()}
-        committed = self._queue.submit(commit)
-        self._commits[committed] = capture.held.units, started
-        return committed, self._queue.submit(measure)
+        units = capture.held.units
+        committed = self._queue.submit(self._watched(commit, f"the commit of {units} units", self._commit_secs))
+        self._commits[committed] = units, started
+        return committed, self._queue.submit(self._watched(measure, f"the evaluation of {units} units", COMPILE_SECS))
+
+    def _watched(self, job: Callable[[], Any], name: str, limit_secs: float) -> Callable[[], Any]:
+        def watched() -> Any:
+            with self._watchdog.work(name, limit_secs):
+                return job()
+
+        return watched
 
     def close(self) -> None:
         """Wait for the commits under way, for each until `commit_secs` after it was asked for.

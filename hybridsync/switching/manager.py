@@ -69,8 +69,10 @@ class Manager(Stages):
             state, commands = machine.start(self._start.epoch)
         queue = deque(commands)
         while queue or state.step is not Step.DONE:
+            doing = queue[0].name if queue else Step.RUN.name
             try:
-                event = self._execute(queue.popleft()) if queue else self._watch()
+                with self._watchdog.work(f"the stage {doing}", self._stage_secs):
+                    event = self._execute(queue.popleft()) if queue else self._watch()
             except PhaseBroken as broken:
                 self._why = str(broken)
                 queue.clear()

@@ -15,6 +15,7 @@ from hybridsync.plan import Phase
 from hybridsync.ports import HolderPort, ReaderPort
 from hybridsync.protocols.base import Path
 from hybridsync.units import Range
+from hybridsync.watching import UNWATCHED, Watching
 
 GATHER_SECS = 2.0
 """The shortest time that a worker's process has to come back from a broken phase, once it was told."""
@@ -82,6 +83,7 @@ class Recovery:
       clock: for deadlines.
       await_newer: lets a commit under way end whose state has more than so many units; tells whether there was one.
       gather_secs: the shortest time that a worker has to come back; threads, which cannot be given up, may compile.
+      watchdog: of the process.
     """
 
     def __init__(
@@ -93,7 +95,9 @@ class Recovery:
         clock: Clock,
         await_newer: Callable[[int], bool],
         gather_secs: float = GATHER_SECS,
+        watchdog: Watching = UNWATCHED,
     ) -> None:
+        self._watchdog = watchdog
         self._board, self._holder_at, self._keeper, self._home = board, holder_at, keeper, home
         self._clock, self._await_newer, self._gather_secs = clock, await_newer, gather_secs
         self._cuts: list[tuple[int, int]] = []
@@ -164,6 +168,7 @@ class Recovery:
                 for worker in missing:
                     self._board.evict(worker, f"did not come back from a broken phase within {secs:g} s")
                 return
+            self._watchdog.progress()
             self._board.expire()
             self._board.wait_until(lambda: not self._board.missing_back(), min(left, EXPIRE_SECS))
 

@@ -14,6 +14,7 @@ from hybridsync import protocols
 from hybridsync.chief.board import Board
 from hybridsync.chief.meshes import NUM_DEVICES, Mesh
 from hybridsync.clock import Clock
+from hybridsync.deadlines import transfer_secs
 from hybridsync.errors import CheckpointError
 from hybridsync.messages import Capture
 from hybridsync.plan import Epoch, Phase
@@ -32,6 +33,7 @@ from hybridsync.switching.saving import Saving
 from hybridsync.switching.steering import Steering
 from hybridsync.switching.switches import SWITCHED, StageTimes, commits_switch
 from hybridsync.switching.worlds import Worlds, check_replicas
+from hybridsync.watching import SLACK_SECS, UNWATCHED, Watching
 
 LONG_UNIT_SECS = 6.0
 """What a restarted chief takes a unit for, until it has seen one."""
@@ -63,6 +65,7 @@ class Stages:
       policy: what is done about stragglers in lock-step; None takes the configuration's.
       begin: begins the call by which a server enters a phase.
       clock: for stage times and deadlines.
+      watchdog: of the process.
     """
 
     def __init__(
@@ -86,7 +89,11 @@ class Stages:
         tick_secs: float = TICK_SECS,
         policy: Policy | None = None,
         begin: Begin = side_by_side,
+        watchdog: Watching = UNWATCHED,
     ) -> None:
+        self._watchdog = watchdog
+        num_roles = run.config.workers + run.config.servers
+        self._stage_secs = SLACK_SECS + (num_roles + 2) * transfer_secs(start.capture.num_bytes)
         self._run, self._chief, self._start = run, chief, start
         self._servers, self._holder_at, self._epochs = servers, holder_at, epochs
         self._committer, self._reporter, self._clock = committer, reporter, clock
@@ -100,7 +107,7 @@ class Stages:
         self._steering = steering = Steering(run, chief, reporter, policy, clock, start.detours)
         self._saving = Saving(run, chief, committer, reporter, clock, submitted, steering.told)
         await_newer = partial(self._saving.await_newer, tick=self._tick)
-        self._recovery = Recovery(chief, holder_at, keeper, start.source, clock, await_newer, gather_secs)
+        self._recovery = Recovery(chief, holder_at, keeper, start.source, clock, await_newer, gather_secs, watchdog)
         self._worlds = Worlds(chief, keeper, start.source, holder_at, renew, reporter.renewed, num_devices)
         self._capture, self._source = start.capture, start.source
         self._phase: Phase | None = None
@@ -311,6 +318,7 @@ class Stages:
         self._reporter.tick()
 
     def _tick(self) -> None:
+        self._watchdog.progress()
         self._chief.expire()
         self._pace.reclaim_tail(self._phase, self._path)
         if self._chief.stamps()[0]:

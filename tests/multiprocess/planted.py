@@ -230,6 +230,23 @@ def servers_fetch_over_a_slow_link() -> None:
     Readers.__call__ = lambda self, address: read_from(self, Relay(address, LINK_BYTES_PER_SEC).address)
 
 
+def unit_17_hangs_once() -> None:
+    """No bug: the worker that computes unit 17 first never ends it; watchdogs give every piece of work 5 s."""
+    from hybridsync.data import TallySource
+    from hybridsync.runtime import watchdog
+
+    watchdog.FLOOR_SECS = 5.0
+    batch, done = TallySource.batch, workdir_of_the_run() / "hung"
+
+    def hang(self, unit, **options):
+        if here.role == "worker" and unit == 17 and not done.exists():
+            done.touch()
+            threading.Event().wait(600.0)
+        return batch(self, unit, **options)
+
+    TallySource.batch = hang
+
+
 def one_device_each() -> None:
     """No bug: a world of two workers has two meshes."""
     supervisor.SupervisorSpec = functools.partial(supervisor.SupervisorSpec, num_devices=1)
@@ -251,6 +268,7 @@ BUGS: dict[str, Callable[[], None]] = {
         units_take_their_time_until_told,
         the_reborn_wait_to_be_called,
         servers_fetch_over_a_slow_link,
+        unit_17_hangs_once,
         one_device_each,
         worker_2_dies_while_a_mesh_connects,
     )

@@ -4,7 +4,8 @@ argv[1] is a JSON object: role name ("worker 1", or "worker 1 life 0") -> what i
 {"exit": code}, {"refuse": message}, {"error": message}, {"silent": true} (a chief that never serves), {"kill":
 events} (a chief that has given roles up; a pid is that of the newest such role, unless the event names one). Else it
 waits: SIGUSR1 ends it with 75, SIGUSR2 with 0; at each SIGHUP a chief names whom it has given up, one with
-{"renew": true} wants a new world, and one with {"late": true} serves from then on. "seed" -> what the seed of the
+{"renew": true} wants a new world, and one with {"late": true} serves from then on. {"hangs": true}: SIGUSR1 and SIGUSR2
+end it as its watchdog would. "seed" -> what the seed of the
 roles does before it forks them: {"threads": true} starts one, {"exit": message} ends.
 """
 
@@ -22,7 +23,7 @@ from typing import Any
 
 import numpy.random
 
-from hybridsync.errors import ConfigError, RoleLost
+from hybridsync.errors import EXIT_FAILED, ConfigError, RoleLost
 from hybridsync.runtime.child import RoleSpec
 from hybridsync.runtime.seed import Seed, attach
 
@@ -67,6 +68,8 @@ def main() -> int:
             child.report(renew=True)
         for event in action.get("kill", ()):
             child.report(kill={"pid": newest(spec, event), **event})
+    if "hangs" in action:
+        os._exit(EXIT_FAILED)
     return 75 if number == signal.SIGUSR1 else 0
 
 

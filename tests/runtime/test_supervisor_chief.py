@@ -116,6 +116,15 @@ def test_a_chief_that_fails_by_itself_again_and_again_ends_the_run(begin: Begin)
     assert all(gone(pid) for pid in pids.values())
 
 
+def test_a_chief_that_its_watchdog_ends_is_replaced(begin: Begin) -> None:
+    run = begin({"chief 0 life 0": {"hangs": True}})
+    os.kill(run.started()["chief", 0], signal.SIGUSR1)
+    assert run.wait_call(call="role_lost", role="chief")["reason"] == "exit 70"
+    assert run.wait_call(call="role_started", role="chief")["reason"] == "restart after exit 70"
+    os.kill(run.wait_spec(role="chief", life=1)["pid"], signal.SIGUSR2)
+    assert run.end() == (0, "")
+
+
 def test_a_chief_that_is_lost_before_it_ever_served_ends_the_run(begin: Begin) -> None:
     run = begin({"chief 0": {"silent": True}})
     os.kill(run.wait_spec(role="chief")["pid"], signal.SIGKILL)

@@ -1,0 +1,142 @@
+"""Ends a role's process when a piece of its work is overdue, so that its supervisor replaces it.
+
+`watching.py` decides what is overdue; here are the thread that looks, and what it does then. It looks on while other
+threads hang in compiled code, which releases the interpreter's lock. A process that hangs with that lock held sends no
+heartbeats either, and the chief gives it up when its lease ends.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from threading import get_ident
+from types import TracebackType
+
+from hybridsync.clock import SYSTEM_CLOCK, Clock
+from hybridsync.errors import EXIT_FAILED
+from hybridsync.watching import COMPILE_SECS, Judge, Overdue, Piece
+
+FLOOR_SECS = 30.0
+"""No piece of work is overdue earlier, whatever its limit."""
+LOOKS = 8
+"""Looks within the shortest limit."""
+LONGEST_TICK_SECS = 1.0
+
+
+class _Work(Piece):
+    """A piece that is its own context: one object fewer for each push."""
+
+    __slots__ = ("_watchdog",)
+
+    def __init__(self, watchdog: Watchdog, name: str, limit_secs: float) -> None:
+        self._watchdog, self.name, self.limit_secs = watchdog, name, limit_secs
+
+    def __enter__(self) -> None:
+        self._watchdog.push(self)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._watchdog.end(self)
+
+
+class Watchdog:
+    """Watches the threads of a role's process (see `hybridsync.watching.Watching`).
+
+    There is no lock: each thread changes its own stack of pieces only, and the watchdog's thread reads the tops.
+
+    Args:
+      who: the role, for the log.
+      tell: called with what is overdue before the process ends.
+      floor_secs: no limit is shorter.
+      clock: for the limits.
+      leave: ends the process.
+    """
+
+    def __init__(
+        self,
+        who: str,
+        tell: Callable[[str], object] = lambda text: None,
+        *,
+        floor_secs: float = FLOOR_SECS,
+        clock: Clock = SYSTEM_CLOCK,
+        leave: Callable[[int], object] = os._exit,
+    ) -> None:
+        self._who, self._tell, self._leave = who, tell, leave
+        self._now = clock.monotonic
+        self._tick_secs = min(LONGEST_TICK_SECS, floor_secs / LOOKS)
+        self._judge = Judge(floor_secs, self._tick_secs, self._now())
+        self._stacks: dict[int, list[Piece]] = {}
+        self._stop = threading.Event()
+
+    def start(self) -> None:
+        """Begin to watch."""
+        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+
+    def stop(self) -> None:
+        """Watch no longer."""
+        self._stop.set()
+
+    def begin(self, name: str, limit_secs: float) -> Piece:
+        """See `Watching.begin`."""
+        piece = Piece(name, limit_secs, 0.0)
+        self.push(piece)
+        return piece
+
+    def push(self, piece: Piece) -> None:
+        """Begin this piece."""
+        piece.started = self._now()
+        stack = self._stacks.get(get_ident())
+        if stack is None:
+            stack = self._stacks[get_ident()] = []
+        stack.append(piece)
+
+    def end(self, piece: Piece) -> None:
+        """See `Watching.end`."""
+        stack = self._stacks[get_ident()]
+        while stack.pop() is not piece:
+            continue
+        if stack:
+            stack[-1].started = self._now()
+
+    def work(self, name: str, limit_secs: float) -> AbstractContextManager[object]:
+        """See `Watching.work`."""
+        return _Work(self, name, limit_secs)
+
+    def progress(self) -> None:
+        """See `Watching.progress`."""
+        for piece in self._stacks.get(get_ident(), [])[-1:]:
+            piece.started = self._now()
+
+    def compiles(self) -> None:
+        """See `Watching.compiles`."""
+        for piece in self._stacks.get(get_ident(), [])[-1:]:
+            piece.limit_secs = max(piece.limit_secs, COMPILE_SECS)
+            piece.started = self._now()
+
+    def look(self) -> list[Overdue]:
+        """Return what is overdue now."""
+        now, stacks = self._now(), list(self._stacks.items())
+        # A slice, because the stack may be emptied between a test and an index.
+        return self._judge.overdue(now, ((thread, piece) for thread, stack in stacks for piece in stack[-1:]))
+
+    def _watch(self) -> None:
+        while not self._stop.wait(self._tick_secs):
+            if overdue := self.look():
+                self.end_process(overdue)
+                return
+
+    def end_process(self, overdue: list[Overdue]) -> None:
+        """Leave the stacks of all threads in the log, say what is overdue, and end this process."""
+        told = f"the watchdog ends {self._who}: {'; '.join(map(str, overdue))}"
+        where = ", ".join(f"0x{each.thread:016x}" for each in overdue)
+        try:
+            # Not through `logging`: the thread that hangs may hold its lock.
+            os.write(2, f"{told}. Stacks of all threads follow; what is overdue runs in {where}:\n".encode())
+            faulthandler.dump_traceback(file=2, all_threads=True)
+            self._tell(told)
+        finally:
+            self._leave(EXIT_FAILED)

@@ -1,0 +1,168 @@
+"""Pieces of work with a limit each, and the decision which of them is overdue. Pure; `runtime/watchdog.py` acts on it.
+
+A thread declares what it does as pieces that nest. Only a thread's innermost piece is judged: the clock of the outer
+ones stands still meanwhile, and starts anew when the inner one ends, because that end is progress. A wait for others
+is a piece as well. Its limit is the wait's own deadline and SLACK_SECS, so that its own error comes first, or
+`UNLIMITED` where somebody else judges the wait: the chief watches over lock-step steps.
+
+    >>> judge = Judge(floor_secs=30.0, tick_secs=1.0, now=0.0)
+    >>> unit = Piece("unit 17", limit_secs=2.0, started=0.0)
+    >>> for now in range(1, 30):
+    ...     assert not judge.overdue(now, [(1, unit)])
+    >>> judge.overdue(31.0, [(1, unit)])
+    [Overdue(thread=1, name='unit 17', secs=31.0, limit_secs=30.0)]
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple, Protocol
+
+COMPILE_SECS = 600.0
+"""Limit of what may compile, and of a worker's first unit in a phase."""
+TIMES = 10.0
+"""How many times as long as the slowest of its recent units a worker's next unit may take."""
+RECENT = 8
+"""How many units are recent."""
+SLACK_SECS = 60.0
+"""How much later than its own deadline a wait is overdue."""
+LOOP_SECS = 1200.0
+"""Limit of what a main thread does between two declared pieces: twice the longest deadline of a wait there."""
+UNLIMITED = math.inf
+LATE_TICKS = 3.0
+"""A watchdog that looks again only after so many ticks was stopped, and its process with it."""
+
+
+class Piece:
+    """One piece of work of one thread.
+
+    Attributes:
+      name: what the log calls it.
+      limit_secs: how long it may go without progress.
+      started: monotonic seconds of its start, or of its last progress.
+    """
+
+    __slots__ = ("limit_secs", "name", "started")
+
+    def __init__(self, name: str, limit_secs: float, started: float) -> None:
+        self.name, self.limit_secs, self.started = name, limit_secs, started
+
+
+class Overdue(NamedTuple):
+    """A piece that is past its limit, and the identifier of its thread."""
+
+    thread: int
+    name: str
+    secs: float
+    limit_secs: float
+
+    def __str__(self) -> str:
+        return f"{self.name} has made no progress for {self.secs:.1f} s, and its limit is {self.limit_secs:g} s"
+
+
+class Judge:
+    """Decides what is overdue, each time the watchdog looks.
+
+    A process that was stopped (SIGSTOP, a suspended laptop) did nothing meanwhile. The watchdog was stopped with it,
+    and looks too late: all pieces are counted anew from then on.
+
+    Args:
+      floor_secs: no limit is shorter.
+      tick_secs: between two looks.
+      now: monotonic seconds.
+    """
+
+    def __init__(self, floor_secs: float, tick_secs: float, now: float) -> None:
+        self._floor_secs, self._late_secs = floor_secs, LATE_TICKS * tick_secs
+        self._looked = self._since = now
+
+    def overdue(self, now: float, pieces: Iterable[tuple[int, Piece]]) -> list[Overdue]:
+        """Return the pieces that are past their limits.
+
+        Args:
+          now: monotonic seconds.
+          pieces: the innermost piece of each thread, with the thread's identifier.
+        """
+        if now - self._looked > self._late_secs:
+            self._since = now
+        self._looked = now
+        found = []
+        for thread, piece in pieces:
+            secs, limit = now - max(piece.started, self._since), max(self._floor_secs, piece.limit_secs)
+            if secs > limit:
+                found.append(Overdue(thread, piece.name, secs, limit))
+        return found
+
+
+class UnitLimit:
+    """How long a worker's next unit may take, by its own recent ones.
+
+    >>> limit = UnitLimit()
+    >>> limit.secs
+    600.0
+    >>> limit.note(0.5); limit.note(7.0); limit.note(6.0); limit.secs
+    70.0
+    """
+
+    def __init__(self) -> None:
+        self._recent: deque[float] = deque(maxlen=RECENT)
+        self.secs = COMPILE_SECS
+
+    def note(self, secs: float) -> None:
+        """Take in what a unit took."""
+        self._recent.append(secs)
+        self.secs = TIMES * max(self._recent)
+
+
+class Watching(Protocol):
+    """Where the threads of a process declare what they do."""
+
+    def begin(self, name: str, limit_secs: float) -> Piece:
+        """Begin a piece, inside those that this thread has begun; to be ended by the same thread."""
+        ...
+
+    def end(self, piece: Piece) -> None:
+        """End a piece, and what an error left open inside it."""
+        ...
+
+    def work(self, name: str, limit_secs: float) -> AbstractContextManager[object]:
+        """Return a context that is a piece."""
+        ...
+
+    def progress(self) -> None:
+        """Count this thread's innermost piece anew."""
+        ...
+
+    def compiles(self) -> None:
+        """Do as `progress`, and let the piece take as long as compiling may."""
+        ...
+
+
+class Unwatched:
+    """Nobody watches: the process is the user's own, or a test's."""
+
+    _PIECE = Piece("", UNLIMITED, 0.0)
+    _CONTEXT = nullcontext()
+
+    def begin(self, name: str, limit_secs: float) -> Piece:
+        """See `Watching.begin`."""
+        return self._PIECE
+
+    def end(self, piece: Piece) -> None:
+        """See `Watching.end`."""
+
+    def work(self, name: str, limit_secs: float) -> AbstractContextManager[object]:
+        """See `Watching.work`."""
+        return self._CONTEXT
+
+    def progress(self) -> None:
+        """See `Watching.progress`."""
+
+    def compiles(self) -> None:
+        """See `Watching.compiles`."""
+
+
+UNWATCHED = Unwatched()

@@ -1,0 +1,139 @@
+"""A process that works under a watchdog: `python tests/runtime/watched_process.py STORY FLOOR_SECS [BUG]`.
+
+It prints a line before its last piece, and ends with 0 where the watchdog lets it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from hybridsync import watching
+from hybridsync.clock import SYSTEM_CLOCK
+from hybridsync.runtime.watchdog import Watchdog
+
+HANG_SECS = 10.0
+"""When a piece that nobody ends goes on: then the test fails, and nothing is left running."""
+UNIT_SECS = 0.4
+
+
+def wait(secs: float) -> None:
+    threading.Event().wait(secs)
+
+
+def the_users_own_code_hangs() -> None:
+    print("hangs", flush=True)
+    wait(HANG_SECS)
+
+
+class Worker:
+    """Computes units as an engine does.
+
+    Args:
+      watchdog: of this process.
+    """
+
+    def __init__(self, watchdog: Watchdog) -> None:
+        from hybridsync.paths.recorder import WorkerRecorder
+
+        self._recorder = WorkerRecorder(3, SYSTEM_CLOCK, keep_spans=False)
+        self._recorder.watchdog = watchdog
+
+    def compute(self, unit: int, code: Callable[[], None]) -> None:
+        started = SYSTEM_CLOCK.monotonic()
+        self._recorder.computing(unit)
+        code()
+        self._recorder.compute("server", started, SYSTEM_CLOCK.monotonic(), None)
+
+
+def unit(watchdog: Watchdog) -> None:
+    """Unit 17 hangs in the user's code."""
+    worker = Worker(watchdog)
+    with watchdog.work("the loop over phases", 1000.0):
+        for number in (15, 16):
+            worker.compute(number, lambda: wait(0.01))
+        worker.compute(17, the_users_own_code_hangs)
+
+
+def compiling(watchdog: Watchdog) -> None:
+    """The user's code hangs while it is compiled."""
+    import jax
+
+    from hybridsync.runtime.heart import CompileTimer
+
+    CompileTimer(lambda secs: None, watchdog)
+
+    def loss(value: jax.Array) -> jax.Array:
+        the_users_own_code_hangs()
+        return value
+
+    with watchdog.work("compiling the programs", 0.1):
+        jax.jit(loss)(1.0)
+
+
+def slow(watchdog: Watchdog) -> None:
+    """The first unit takes long, and a later one takes five times as long as the others."""
+    watching.RECENT = 2
+    worker = Worker(watchdog)
+    worker.compute(0, lambda: wait(5 * UNIT_SECS))
+    for number in range(1, watching.RECENT + 1):
+        worker.compute(number, lambda: wait(UNIT_SECS))
+    worker.compute(99, lambda: wait(5 * UNIT_SECS))
+
+
+def waits(watchdog: Watchdog) -> None:
+    """Others are waited for, inside a piece whose own limit is short, and progress is made inside another."""
+    with watchdog.work("a step", 0.0), watchdog.work("the others", watching.UNLIMITED):
+        wait(5 * UNIT_SECS)
+    with watchdog.work("a long call", 0.0):
+        for _ in range(5):
+            wait(UNIT_SECS)
+            watchdog.progress()
+
+
+def stopped(watchdog: Watchdog) -> None:
+    """A piece lasts until stdin is closed."""
+    with watchdog.work("a piece", 0.0):
+        print("works", flush=True)
+        select.select([0], [], [], HANG_SECS)
+
+
+STORIES: dict[str, Callable[[Watchdog], None]] = {
+    story.__name__: story for story in (unit, compiling, slow, waits, stopped)
+}
+
+
+def plant(bug: str) -> None:
+    if bug == "nobody_looks":
+        watching.Judge.overdue = lambda self, now, pieces: []
+    elif bug == "a_unit_may_take_as_long_as_the_last":
+        watching.TIMES = 1.5
+    elif bug == "a_stop_counts":
+        watching.LATE_TICKS = math.inf
+    elif bug == "the_first_unit_is_like_any_other":
+        watching.COMPILE_SECS = 0.1
+    elif bug == "an_outer_piece_goes_on":
+        watching.UNLIMITED = 0.0
+    else:
+        assert not bug, bug
+
+
+def main(story: str, floor_secs: str, bug: str = "") -> int:
+    plant(bug)
+    watchdog = Watchdog("worker 3", lambda text: print(text, flush=True), floor_secs=float(floor_secs))
+    watchdog.start()
+    STORIES[story](watchdog)
+    return 0
+
+
+if __name__ == "__main__":
+    code = main(*sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(code)
