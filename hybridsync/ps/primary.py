@@ -17,7 +17,7 @@ from hybridsync.holding import Holding, Loan, ReaderAt
 from hybridsync.layout import first_non_finite
 from hybridsync.messages import Capture, Held, Push, PushReply, Span, Standing, Update
 from hybridsync.plan import Epoch, Phase
-from hybridsync.ps.admission import check_epoch
+from hybridsync.ps.admission import check_epoch, check_place
 from hybridsync.ps.partition import PRIMARY, partition
 from hybridsync.ps.peers import Peers
 from hybridsync.ps.sequencer import Sequencer
@@ -68,7 +68,7 @@ class Primary:
         self._holding = Holding(programs.state_layout)
         self._capturing = threading.Lock()
         self._condition = threading.Condition()
-        self._sequencer = Sequencer()
+        self._sequencer = Sequencer(programs.workload)
         self._fingerprint = ""
         self._entered = ""
         self._wanted: dict[int, set[int]] = {}
@@ -91,6 +91,7 @@ class Primary:
         with self._condition:
             if self._sequencer.check_phase(phase):
                 return self._held()
+            self._peers.check(phase)
             if self._shard.empty or self._fingerprint != phase.fingerprint:
                 self._shard.take_over(phase)
             self._fingerprint = ""
@@ -147,7 +148,12 @@ class Primary:
         return self._holding.lend(capture_id)
 
     def fence(self, epoch: Epoch, worker: int, incarnation: int) -> None:
-        """Refuse `worker` up to `incarnation`: its process is gone, and so is what it pushed and nobody applied."""
+        """Refuse `worker` up to `incarnation`: its process is gone, and so is what it pushed and nobody applied.
+
+        Raises:
+          UnknownRole: no run has a worker of that number.
+        """
+        check_place(worker)
         with self._condition:
             if self._sequencer.epoch != epoch:
                 return
@@ -244,6 +250,8 @@ class Primary:
         push = push._replace(non_finite="")
         sequencer = self._sequencer
         with self._condition:
+            if not found and not sequencer.is_known(push):
+                self._shard.check_base(push)
             if not found and sequencer.passes(push):
                 self._wanted.pop(push.worker, None)  # it has read what it computed this on
                 self._apply(sequencer.passing(push, contribution))
