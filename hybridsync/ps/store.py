@@ -198,14 +198,14 @@ class Store:
     def snapshot(self, epoch: Epoch, sequence: int, final: bool, left: tuple[int, ...] = ()) -> Capture:
         """Keep a copy of this part of the state (see `ShardPort.snapshot`)."""
         if len(set(left)) < len(left):
-            raise InvalidMessage(f"{len(left)} workers left states, but {len(set(left))} different ones; name each once")
+            raise InvalidMessage(f"{len(left)} workers left states, {len(set(left))} of them different; name each once")
         with self._condition:
             phase = self._expect(epoch)
             if self._sequence != sequence:
                 raise self._apart(f"is asked for its state after update {sequence}")
             if final:
-                self._open = False
                 self._take_deposits(left)
+                self._open = False
             self._holding.pack(self._shard.state)
         return self._holding.seal(phase.epoch, sequence=sequence, applied=phase.applied, dropped=phase.dropped)
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_ty
 
 from google.protobuf.message import DecodeError, Message
 
-from hybridsync.errors import InvalidMessage, SchemaMismatch, printable
+from hybridsync.errors import InvalidMessage, SchemaMismatch
 from hybridsync.messages import MOST_CHARS, MOST_ENTRIES, MOST_REASON_CHARS, Capture, GroupReply
 from hybridsync.plan import Phase
 from hybridsync.rpc import hybridsync_pb2 as pb
@@ -80,7 +80,7 @@ def _check_text(what: str, text: str, most: int) -> None:
     if len(text) > most:
         raise InvalidMessage(f"{what} has {len(text)} characters, above the {most} of a message; shorten it")
     if not text.isprintable():
-        raise InvalidMessage(f"{what} is {printable(text)[:MOST_CHARS]!r}; send a text without control characters")
+        raise InvalidMessage(f"{what} is {text[:MOST_CHARS]!r}; send a text without control characters")
 
 
 def _check_finite(what: str, number: float) -> None:
