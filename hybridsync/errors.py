@@ -13,6 +13,20 @@ EXIT_PREEMPTED = 75
 EXIT_INTERRUPTED = 130
 
 
+def printable(text: str) -> str:
+    r"""Return a text without control characters: a peer's words must not drive the terminal that shows them.
+
+    >>> printable("worker 0\x1b[31m")
+    'worker 0\\x1b[31m'
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape", "replace").decode()
+        for char in text
+    )
+
+
 class HybridSyncError(Exception):
     """Base of all errors raised by HybridSync; `exit_code` is what a process that dies of it returns."""
 
@@ -91,6 +105,12 @@ class UnknownRole(RefusedInput):
 
 class DamagedState(HybridSyncError):
     """A state that arrived with other bits than it was captured with."""
+
+
+class ServersApart(HybridSyncError):
+    """The parameter servers disagree about the updates between them; the run cannot go on from what they hold."""
+
+
 class Diverged(RefusedInput):
     """A training whose contributions are no longer finite numbers."""
 

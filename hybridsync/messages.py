@@ -5,11 +5,18 @@ Every mutating message carries the epoch and the incarnation of who speaks; the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 from hybridsync.plan import Epoch, Phase
 from hybridsync.units import Range
+
+MOST_ENTRIES = 10_000
+"""Entries that one list of a message may have; the account of a whole state may have more (`rpc/codec.py`)."""
+
+MOST_CHARS, MOST_REASON_CHARS = 256, 4000
+"""Characters that a name in a message may have, and those of a text that says why."""
 
 COMPUTING, WAITING = "compute", "average"
 """What a worker is `doing`: it computes a unit, or waits for others (in a step, at a meeting, with a held push)."""
@@ -338,6 +345,22 @@ class Report:
     unit_secs: tuple[float, ...] = ()
     doing_secs: float = 0.0
     usual_secs: float = 0.0
+
+    def pieces(self, most: int = MOST_ENTRIES) -> Iterator[Report]:
+        """Yield the report as several with at most `most` entries in each list; after an outage it may be long.
+
+        The sums go with the first piece, and only the last one waits for news.
+
+        >>> report = Report("worker", 0, 1, Epoch(1, 7), staleness=(1, 2, 3), loss_sum=0.5)
+        >>> [(piece.staleness, piece.loss_sum) for piece in report.pieces(most=2)]
+        [((1, 2), 0.5), ((3,), 0.0)]
+        """
+        lists = {each.name: getattr(self, each.name) for each in fields(self) if each.default == ()}
+        piece, starts = self, range(0, max(1, *map(len, lists.values())), most)
+        for start in starts:
+            cut = {name: entries[start : start + most] for name, entries in lists.items()}
+            yield replace(piece, **cut, hold_secs=self.hold_secs if start == starts[-1] else 0.0)
+            piece = replace(piece, num_losses=0, loss_sum=0.0, compute_secs=0.0, wait_secs=0.0, compile_secs=0.0)
 
 
 @dataclass(frozen=True)

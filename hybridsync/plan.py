@@ -16,8 +16,8 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from hybridsync.dealing import Deal
-from hybridsync.errors import PlanError
-from hybridsync.units import Range
+from hybridsync.errors import InvalidMessage, PlanError
+from hybridsync.units import MOST_UNITS, Range, UnitSet, num_units
 
 
 class Epoch(NamedTuple):
@@ -41,6 +41,21 @@ class Epoch(NamedTuple):
         if self.number != other.number:
             return str(self), str(other)
         return f"{self} (nonce {self.nonce:016x})", f"{other} (nonce {other.nonce:016x})"
+
+
+MOST_UPDATES = 2**62
+"""Above every epoch's number and every update's, so that one may be added to either."""
+
+
+def most_issued(workload: int) -> int:
+    """Return how many units a run issues at most, which bounds the memory that a peer can ask for.
+
+    A dropped unit is issued anew; a run that drops fifteen of sixteen gets nowhere.
+
+    >>> most_issued(1000)
+    17024
+    """
+    return min(16 * workload + 1024, MOST_UNITS)
 
 
 NO_EPOCH = Epoch(0, 0)
@@ -68,7 +83,11 @@ class Stage:
         return f"{self.protocol}({inside})" if inside else self.protocol
 
 
-_STAGE = re.compile(r"\s*([a-z][a-z0-9_]*)\s*(?:\(([^()]*)\))?\s*(?::\s*([0-9]{1,9}(?:\.[0-9]{1,18})?)\s*%)?\s*")
+PLAN_CHARS, STAGE_CHARS, SPEC_CHARS = 4096, 224, 256
+"""Longest plan, longest stage of it, and longest stage that travels: the run may add an argument to what was given."""
+
+# No two repeats of white space stand side by side: on a text that does not match they would be tried in every split.
+_STAGE = re.compile(r"([a-z][a-z0-9_]*)\s*(?:\(([^()]*)\)\s*)?(?::\s*([0-9]{1,9}(?:\.[0-9]{1,18})?)\s*%)?")
 _ARGUMENT = re.compile(r"\s*([a-z][a-z0-9_]*)\s*=\s*([A-Za-z0-9_.+-]+)\s*")
 GRAMMAR = "name[(key=value,...)][:share%], separated by commas; for example bsp:12.5%,asp"
 
@@ -80,17 +99,28 @@ class Plan:
     stages: tuple[Stage, ...]
 
     @classmethod
-    def parse(cls, text: str) -> Plan:
-        """Parse `name[(key=value,...)][:share%]` entries separated by commas.
+    def parse(cls, text: str, stage_chars: int = STAGE_CHARS) -> Plan:
+        """Parse `name[(key=value,...)][:share%]` entries separated by commas, each of up to `stage_chars` characters.
 
         At most one stage may leave its share out and takes the rest; otherwise the shares sum to 100 %.
 
         Raises:
-          PlanError: the text does not follow the grammar, or the shares do not make up 100 %.
+          PlanError: the text does not follow the grammar, is too long, or the shares do not make up 100 %.
         """
+        if len(text) > PLAN_CHARS:
+            raise PlanError(
+                f"the plan {text[:40]!r}... has {len(text)} characters, above the {PLAN_CHARS} that are read; shorten "
+                "it"
+            )
         if not text.strip():
             raise PlanError(f"the plan is empty; write {GRAMMAR}")
-        stages = tuple(_parse_stage(part, text) for part in _split(text))
+        parts = _split(text)
+        if (longest := max(map(len, parts))) > stage_chars:
+            raise PlanError(
+                f"the plan {text[:40]!r}... has a stage of {longest} characters, above the {stage_chars} that are "
+                "read; shorten it"
+            )
+        stages = tuple(_parse_stage(part, text) for part in parts)
         open_stages = [stage for stage in stages if stage.share is None]
         total = sum((stage.share for stage in stages if stage.share is not None), Fraction(0))
         if len(open_stages) > 1:
@@ -126,18 +156,17 @@ class Plan:
 
 def _split(text: str) -> list[str]:
     """Split at the commas that are outside parentheses."""
-    parts, depth = [""], 0
-    for char in text:
+    parts, depth, start = [], 0, 0
+    for at, char in enumerate(text):
         depth += (char == "(") - (char == ")")
         if char == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += char
-    return parts
+            parts.append(text[start:at])
+            start = at + 1
+    return [*parts, text[start:]]
 
 
 def _parse_stage(part: str, text: str) -> Stage:
-    match = _STAGE.fullmatch(part)
+    match = _STAGE.fullmatch(part.strip())
     if match is None:
         raise PlanError(f"plan {text!r}: cannot read {part.strip()!r}; write {GRAMMAR}")
     name, inside, share_text = match.groups()
@@ -195,6 +224,38 @@ class Phase:
     def deal(self) -> Deal:
         """Whose each unit of a lock-step step is; computed once, because it is asked for with every report."""
         return Deal(self.shares or (1,) * len(self.members))
+
+    def check(self, workload: int) -> None:
+        """Refuse numbers that no phase of a run with that workload has.
+
+        Raises:
+          InvalidMessage: a member is negative or there twice, a number is out of its range, a unit is applied and
+            dropped or beyond all that are issued, or more units are applied at the end than the run has.
+        """
+        if len(set(self.members)) < len(self.members) or min(self.members, default=0) < 0:
+            raise InvalidMessage(f"epoch {self.epoch} has the members {self.members[:9]}; name each once, from 0")
+        if not (0 <= self.epoch.number < MOST_UPDATES and 0 <= self.sequence < MOST_UPDATES):
+            raise InvalidMessage(
+                f"epoch {self.epoch} begins behind update {self.sequence}; both are numbers from 0 to "
+                f"{MOST_UPDATES - 1}"
+            )
+        if not 0 <= self.end_units <= workload:
+            raise InvalidMessage(
+                f"epoch {self.epoch} ends with {self.end_units} units applied, but this run has {workload}; end it "
+                f"with 0 to {workload}"
+            )
+        settled = (*self.applied, *self.dropped)
+        last, limit = max((stop for _, stop in settled), default=0), most_issued(workload)
+        if last > limit:
+            raise InvalidMessage(
+                f"epoch {self.epoch} counts units up to {last}, above the {limit} that a run of {workload} units "
+                "issues at most; it is of another run"
+            )
+        if num_units(settled) > len(UnitSet(settled)):
+            raise InvalidMessage(
+                f"epoch {self.epoch} has {num_units(settled)} units applied or dropped, of which only "
+                f"{len(UnitSet(settled))} differ; name each unit once"
+            )
 
     @property
     def num_places(self) -> int:

@@ -75,6 +75,7 @@ class Programs:
         self.task, self.optimizer = task, optimizer
         self._handling = handling
         self.unit_size, self.seed = unit_size, seed
+        self.workload = workload
         self._wide = 2 * workload * unit_size > MAX_INT32
         key = jax.random.key(seed)
         self._key = key

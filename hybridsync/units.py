@@ -14,10 +14,13 @@ A unit is one micro-batch of fixed size, numbered from 0; a run of millions of u
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 Range = tuple[int, int]
 """Units `start <= u < stop`."""
+
+MANY = 64
+"""Ranges from which on they are added in one pass."""
 
 MOST_UNITS = 2**31
 """A run's workload is below it: a server keeps a byte for each unit, and a state counts them as int32."""
@@ -64,8 +67,12 @@ class UnitSet:
         Raises:
           ValueError: a range is empty, reversed or negative.
         """
+        ranges = other.ranges() if isinstance(other, UnitSet) else tuple(other)
+        if len(ranges) > MANY:
+            self._merge(ranges)
+            return
         starts, stops = self._starts, self._stops
-        for start, stop in other.ranges() if isinstance(other, UnitSet) else other:
+        for start, stop in ranges:
             at = bisect_left(stops, start)  # the first range that touches or follows `start`
             if at < len(stops) and stops[at] == start < stop and (at + 1 == len(starts) or stop < starts[at + 1]):
                 stops[at] = stop  # the next ones of a range: most work goes in order
@@ -85,6 +92,20 @@ class UnitSet:
         starts[first:last] = [start]
         stops[first:last] = [stop]
         self._count += stop - start
+
+    def _merge(self, ranges: Sequence[Range]) -> None:
+        """Add many ranges in one pass: one by one, each would move all that lie behind it."""
+        if wrong := next(((start, stop) for start, stop in ranges if not 0 <= start < stop), None):
+            raise ValueError(f"a range of units needs 0 <= start < stop, got {wrong}")
+        starts: list[int] = []
+        stops: list[int] = []
+        for start, stop in sorted((*self.ranges(), *ranges)):
+            if not stops or start > stops[-1]:
+                starts.append(start)
+                stops.append(stop)
+            elif stop > stops[-1]:
+                stops[-1] = stop
+        self._starts, self._stops, self._count = starts, stops, sum(stops) - sum(starts)
 
     def discard_range(self, start: int, stop: int) -> None:
         """Remove the units `start <= u < stop`; those that are not in the set are ignored."""
@@ -120,14 +141,26 @@ class UnitSet:
 
     def difference(self, other: UnitSet) -> UnitSet:
         """Return the units that are in this set and not in `other`."""
-        result = self.copy()
-        for start, stop in other.ranges():
-            result.discard_range(start, stop)
+        result, index = UnitSet(), 0
+        lows, highs = other._starts, other._stops
+        for start, stop in self.ranges():
+            index = bisect_right(highs, start, index)
+            while start < stop:
+                low, high = (lows[index], highs[index]) if index < len(lows) else (stop, stop)
+                if start < low:
+                    result._append(start, min(low, stop))
+                start, index = high, index + (high < stop)
         return result
+
+    def _append(self, start: int, stop: int) -> None:
+        """Add a range that lies behind all others."""
+        self._starts.append(start)
+        self._stops.append(stop)
+        self._count += stop - start
 
     def intersection(self, other: UnitSet) -> UnitSet:
         """Return the units that are in both sets."""
-        return self.difference(self.difference(other))
+        return self.difference(self.difference(other)) if other else UnitSet()
 
     def copy(self) -> UnitSet:
         """Return an independent copy."""

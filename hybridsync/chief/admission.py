@@ -13,10 +13,13 @@ import math
 
 from hybridsync import protocols
 from hybridsync.errors import InvalidMessage, SchemaMismatch, UnknownRole
-from hybridsync.messages import GroupRequest, Hello, LeaseRequest, PhaseRequest, Report, Standing
-from hybridsync.plan import Phase
+from hybridsync.messages import GroupRequest, Hello, LeaseRequest, PhaseRequest, Report, RoleEvent, Standing
+from hybridsync.plan import MOST_UPDATES, Phase, most_issued
 from hybridsync.protocols.base import Path
 from hybridsync.versions import check_version
+
+MOST_HOLD_SECS = 10.0
+"""How long a heartbeat may let its answer wait: each occupies a thread of the chief."""
 
 
 def check_role(role: str, role_id: int, num_workers: int, num_servers: int) -> None:
@@ -35,13 +38,14 @@ def check_role(role: str, role_id: int, num_workers: int, num_servers: int) -> N
         )
 
 
-def check_hello(hello: Hello, num_workers: int, num_servers: int, schema: str) -> None:
+def check_hello(hello: Hello, num_workers: int, num_servers: int, schema: str, workload: int) -> None:
     """Refuse a process that cannot take part.
 
     Raises:
       UnknownRole: the run has no place for it.
       VersionMismatch: its package is of another minor series.
       SchemaMismatch: it was built for another training state.
+      InvalidMessage: its life is no number of one.
       PlanError, InvalidMessage: it stands in a phase that no run like this one has (see `check_standing`).
     """
     check_role(hello.role, hello.id, num_workers, num_servers)
@@ -51,17 +55,19 @@ def check_hello(hello: Hello, num_workers: int, num_servers: int, schema: str) -
             f"{hello.role} {hello.id} was built for the state schema {hello.schema}, the chief for {schema}; start "
             "every role with the same configuration and version"
         )
+    if not 0 <= hello.life < MOST_UPDATES:
+        raise InvalidMessage(f"{hello.role} {hello.id} is in its life {hello.life}; count lives from 0")
     if hello.standing is not None:
-        check_standing(f"{hello.role} {hello.id}", hello.standing, num_workers)
+        check_standing(f"{hello.role} {hello.id}", hello.standing, num_workers, workload)
 
 
-def check_standing(who: str, standing: Standing, num_workers: int) -> None:
+def check_standing(who: str, standing: Standing, num_workers: int, workload: int) -> None:
     """Refuse a place in a run that this run does not have: a restarted chief goes on from what it is told here.
 
     Raises:
       PlanError: the phase's protocol is unknown.
-      InvalidMessage: its members are not workers of the run, each once, its shares do not fit them, or more units are
-        done than were leased.
+      InvalidMessage: its members are not workers of the run, each once, its shares do not fit them, more units are
+        done than were leased, or no phase of the run has its units (see `Phase.check`).
     """
     phase = standing.phase
     protocols.parse(phase.spec)
@@ -75,6 +81,13 @@ def check_standing(who: str, standing: Standing, num_workers: int) -> None:
         raise InvalidMessage(
             f"{who} stands in epoch {phase.epoch} with the shares {shares} for the members {members}; give each of "
             "them its units of a step, 0 or more and not all 0, or no shares at all"
+        )
+    phase.check(workload)
+    last, limit = max((stop for _, stop in standing.stream), default=0), most_issued(workload)
+    if last > limit:
+        raise InvalidMessage(
+            f"{who} says that unit {last - 1} was leased to it, but this run's units are below {limit}; it serves "
+            "another run: stop it"
         )
     leased = sum(stop - start for start, stop in standing.stream)
     if not 0 <= standing.completed <= leased:
@@ -98,6 +111,22 @@ def check_lease(request: LeaseRequest) -> None:
     if request.wanted < 1:
         raise InvalidMessage(
             f"worker {request.worker} takes {request.wanted} units at a time in epoch {request.epoch}; take 1 or more"
+        )
+
+
+def check_event(event: RoleEvent, num_workers: int, num_servers: int, workload: int) -> None:
+    """Refuse a process that no supervisor of this run starts.
+
+    Raises:
+      UnknownRole: the run has no place for it.
+      InvalidMessage: it ended on a unit that the run does not have.
+    """
+    if event.role != "chief":
+        check_role(event.role, event.id, num_workers, num_servers)
+    if event.unit >= most_issued(workload):
+        raise InvalidMessage(
+            f"{event.role} {event.id} ended on unit {event.unit}, but this run's units are below "
+            f"{most_issued(workload)}; it serves another run: stop it"
         )
 
 
@@ -140,15 +169,40 @@ def check_group(request: GroupRequest, phase: Phase, path: Path, limit: int) -> 
             )
 
 
+def check_heartbeat(report: Report) -> None:
+    """Refuse a heartbeat with numbers that no role has, whatever epoch it is of.
+
+    Raises:
+      InvalidMessage: it waits for longer than a heartbeat, or a number is negative.
+    """
+    who = f"{report.role} {report.id}"
+    if not 0 <= report.hold_secs <= MOST_HOLD_SECS:
+        raise InvalidMessage(
+            f"{who} lets the answer wait for {report.hold_secs:g} s, but an answer waits for {MOST_HOLD_SECS:g} s at "
+            "most; ask again instead"
+        )
+    if report.completed < 0:
+        raise InvalidMessage(f"{who} says that {report.completed} units of its stream are done; count from 0")
+    numbers = report.sequence, report.num_losses, min(report.staleness, default=0)
+    if min(numbers) < 0:
+        raise InvalidMessage(
+            f"{who} reports update {numbers[0]}, {numbers[1]} losses and staleness from {numbers[2]} on; count all of "
+            "them from 0"
+        )
+
+
 def check_report(report: Report, limit: int) -> None:
     """Refuse a heartbeat about units that the run does not have.
 
     Raises:
-      InvalidMessage: a unit is at or above `limit`, or a number is negative.
+      InvalidMessage: a unit is at or above `limit`.
     """
     who = f"{report.role} {report.id}"
-    if report.completed < 0:
-        raise InvalidMessage(f"{who} says that {report.completed} units of its stream are done; count from 0")
+    if report.completed > limit:
+        raise InvalidMessage(
+            f"{who} says that {report.completed} units of its stream are done, but this run's units are below {limit}; "
+            "it serves another run: stop it"
+        )
     ends = [("applied", stop - 1) for _, stop in report.applied] + [("dropped", unit) for unit, _ in report.dropped]
     for end, unit in ends:
         if not 0 <= unit < limit:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from hybridsync.chief.admission import check_group, check_hello, check_lease, check_report, check_rest, check_role
+from hybridsync.chief.admission import (
+    check_event,
+    check_group,
+    check_heartbeat,
+    check_hello,
+    check_lease,
+    check_report,
+    check_rest,
+    check_role,
+)
 from hybridsync.chief.board import Board
 from hybridsync.chief.grouping import Grouping
 from hybridsync.chief.membership import HEARTBEAT_SECS
@@ -40,7 +49,7 @@ class Chief(Board):
 
     def register(self, hello: Hello) -> Welcome:
         """Take a process in (see `ChiefPort.register`)."""
-        check_hello(hello, self.num_workers, self.num_servers, self._schema)
+        check_hello(hello, self.num_workers, self.num_servers, self._schema, self.ledger.workload)
         with self._condition:
             members = self._servers if hello.role == "server" else self._workers
             known = members.get(hello.id)
@@ -166,6 +175,7 @@ class Chief(Board):
           StaleIncarnation, NotRegistered, InvalidMessage: see `ChiefPort.report`.
         """
         check_role(report.role, report.id, self.num_workers, self.num_servers)
+        check_heartbeat(report)
         with self._condition:
             members = self._servers if report.role == "server" else self._workers
             now = self._clock.monotonic()
@@ -215,15 +225,23 @@ class Chief(Board):
     # --- what supervisors call (SupervisorPort) ---
 
     def role_started(self, event: RoleEvent) -> None:
-        """Note a started process, which registers by itself: one that takes another's place is news."""
+        """Note a started process, which registers by itself: one that takes another's place is news.
+
+        Raises:
+          UnknownRole, InvalidMessage: it is none of this run.
+        """
+        check_event(event, self.num_workers, self.num_servers, self.ledger.workload)
         if event.reason != STARTED_FIRST:
             with self._condition:
                 self._intake.restarted.append(event)
 
     def role_lost(self, event: RoleEvent) -> None:
-        """Note a process that ended: its units go to others, or the run cannot go on."""
-        if event.role == "worker":
-            check_role(event.role, event.id, self.num_workers, self.num_servers)
+        """Note a process that ended: its units go to others, or the run cannot go on.
+
+        Raises:
+          UnknownRole, InvalidMessage: it is none of this run.
+        """
+        check_event(event, self.num_workers, self.num_servers, self.ledger.workload)
         with self._condition:
             if self._done:
                 return

@@ -143,11 +143,11 @@ class Ledger:
         if not self._dropped:
             self._applied.update(ranges)
             return
-        for start, stop in ranges:
-            if known := UnitSet([(start, stop)]).intersection(self._quarantined):  # by a process that had it too
-                self._quarantined = self._quarantined.difference(known)
-                self._dropped = self._dropped.difference(known)
-            self._applied.update(UnitSet([(start, stop)]).difference(self._dropped))
+        units = UnitSet(ranges)
+        if known := units.intersection(self._quarantined):  # by a process that had it too
+            self._quarantined = self._quarantined.difference(known)
+            self._dropped = self._dropped.difference(known)
+        self._applied.update(units.difference(self._dropped))
 
     def record_dropped(self, unit: int) -> bool:
         """Note a unit as finally dropped; returns whether that is news.

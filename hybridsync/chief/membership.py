@@ -58,7 +58,7 @@ class Membership:
           StaleIncarnation: that process has left or been replaced.
           NotRegistered: neither it nor a later one has registered: an earlier chief may have let it in.
         """
-        if incarnation > self._incarnations.get(role_id, 0):
+        if role_id not in self._incarnations or incarnation > self._incarnations[role_id]:
             raise NotRegistered(f"{self.role} {role_id} has not registered with this chief; register and call again")
         member = self._members.get(role_id)
         if member is None or member.incarnation != incarnation:

@@ -44,7 +44,8 @@ class Suspects:
         if event.unit < 0:
             return None
         ended = self._ended.setdefault(event.unit, {})
-        ended[event.pid] = event
+        if len(ended) < OF_ANY_KIND:  # so many quarantine it, whatever ended them
+            ended[event.pid] = event
         events = list(ended.values())
         by_itself = [each for each in events if not each.reason.startswith(_FROM_OUTSIDE)]
         if len(by_itself) < BY_ITSELF and len(events) < OF_ANY_KIND:

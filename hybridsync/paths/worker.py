@@ -8,8 +8,8 @@ from typing import Protocol
 
 from hybridsync import protocols
 from hybridsync.clock import Clock
-from hybridsync.errors import PhaseRevoked, RoleLost, StaleEpoch, WaitTimeout
-from hybridsync.messages import PhaseRequest, Standing
+from hybridsync.errors import PhaseRevoked, RoleLost, StaleEpoch, WaitTimeout, printable
+from hybridsync.messages import MOST_REASON_CHARS, PhaseRequest, Standing
 from hybridsync.paths.leases import LeaseStream
 from hybridsync.paths.measuring import Measuring
 from hybridsync.paths.recorder import WorkerRecorder
@@ -109,7 +109,7 @@ class WorkerLoop:
         try:
             self._engines[protocols.parse(phase.spec).path].run(phase)
         except (PhaseRevoked, RoleLost, StaleEpoch, WaitTimeout) as failure:
-            return f"{type(failure).__name__}: {failure}"
+            return printable(f"{type(failure).__name__}: {failure}")[:MOST_REASON_CHARS]
         return ""
 
     def _next_phase(self, after: Epoch, failure: str) -> Phase | None:

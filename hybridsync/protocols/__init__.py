@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from hybridsync.config.typing import read_text
 from hybridsync.errors import ConfigError, PlanError
-from hybridsync.plan import Plan, Stage
+from hybridsync.plan import SPEC_CHARS, Plan, Stage
 from hybridsync.protocols.adpsgd import AdPsgd
 from hybridsync.protocols.asp import Asp
 from hybridsync.protocols.backup import Backup
@@ -68,7 +68,7 @@ def parse(spec: str) -> Protocol:
     Raises:
       PlanError: as `resolve`, or the text is not one stage.
     """
-    return resolve(Plan.parse(spec).stages[0])
+    return resolve(Plan.parse(spec, SPEC_CHARS).stages[0])
 
 
 def with_scaling(plan: Plan, scaling: str, num_workers: int) -> Plan:

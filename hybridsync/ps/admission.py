@@ -7,20 +7,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hybridsync import protocols
 from hybridsync.errors import InvalidMessage, PlanError, StaleEpoch, StaleIncarnation, UnknownRole
-from hybridsync.messages import Push
+from hybridsync.messages import MOST_ENTRIES, Push, Update
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.protocols.base import Protocol
 from hybridsync.units import MOST_UNITS
 
+MOST_FACTOR = 1e30
+"""Above every rate and weight: in single precision a product of two gradients with it is still finite."""
 
-def served(phase: Phase) -> Protocol:
-    """Return the protocol of a phase that a server can serve.
+
+def served(phase: Phase, workload: int = MOST_UNITS) -> Protocol:
+    """Return the protocol of a phase that a server of a run with this workload can serve.
 
     Raises:
       PlanError: its protocol is unknown or has no server rule.
-      InvalidMessage: it has no members, or units that no server can count.
+      InvalidMessage: it has no members, or no phase of such a run can be so (see `Phase.check`).
     """
     protocol = protocols.parse(phase.spec)
     if protocol.path is not protocol.path.SERVER:
@@ -30,24 +35,63 @@ def served(phase: Phase) -> Protocol:
         )
     if not phase.members:
         raise InvalidMessage(f"epoch {phase.epoch} runs {phase.spec!r} with 0 members; it needs at least 1")
-    _check_units(phase)
+    phase.check(workload)
     return protocol
 
 
-def _check_units(phase: Phase) -> None:
-    """Refuse a phase whose units are too many to be kept track of, before there is memory taken for them.
+def check_block(push: Push, phase: Phase, limit: int) -> None:
+    """Refuse a part of a contribution that no worker of the phase can stage at a server that is not the primary.
+
+    Args:
+      push: to which it belongs.
+      phase: that is served.
+      limit: above every unit that the run may issue; only the primary knows more.
 
     Raises:
-      InvalidMessage: they are.
+      UnknownRole: the worker takes no part in the phase.
+      InvalidMessage: the push names no unit, one twice, or one that the run does not have.
     """
-    if phase.end_units < 0:
-        raise InvalidMessage(f"epoch {phase.epoch} ends with {phase.end_units} units applied; end it with 0 or more")
-    last = max([phase.end_units, *(stop for _, stop in (*phase.applied, *phase.dropped))])
-    if last > MOST_UNITS:
+    check_member(push, phase)
+    if not push.units or len(set(push.units)) < len(push.units) or not 0 <= min(push.units) <= max(push.units) < limit:
         raise InvalidMessage(
-            f"epoch {phase.epoch} counts units up to {last}, above the {MOST_UNITS} that a server keeps track of; use "
-            "a larger unit_size"
+            f"worker {push.worker} stages a part of a push with {len(push.units)} units {push.units[:9]}; push at "
+            f"least 1, each once, from 0 to {limit - 1}"
         )
+
+
+def check_updates(updates: Sequence[Update], sequence: int) -> tuple[Update, ...]:
+    """Return the updates that a server at `sequence` has not applied yet; all of them can be.
+
+    Raises:
+      InvalidMessage: one has no push, the same push as another, a rate or weights that are none.
+    """
+    news = tuple(update for update in updates if update.sequence > sequence)
+    pushes = [push for update in news for push in update.pushes]
+    if len(set(pushes)) < len(pushes):
+        raise InvalidMessage(f"{len(pushes)} pushes are to be applied, {len(pushes) - len(set(pushes))} of them twice")
+    for update in news:
+        if not update.pushes or len(update.weights) not in (0, len(update.pushes)):
+            raise InvalidMessage(
+                f"update {update.sequence} has {len(update.pushes)} pushes and {len(update.weights)} weights; give at "
+                "least 1 push, and a weight for each or none"
+            )
+        numbers = (update.rate, *update.weights)
+        if not all(0 <= number <= MOST_FACTOR for number in numbers) or (update.weights and not sum(update.weights)):
+            raise InvalidMessage(
+                f"update {update.sequence} has the rate {update.rate:g} and the weights {update.weights[:9]}; give "
+                f"numbers from 0 to {MOST_FACTOR:g}, and not all weights 0"
+            )
+    return news
+
+
+def check_place(worker: int) -> None:
+    """Refuse a worker's number that no run has: what is kept of workers is kept by number.
+
+    Raises:
+      UnknownRole: it is none.
+    """
+    if not 0 <= worker < MOST_ENTRIES:
+        raise UnknownRole(f"there is no worker {worker}: workers are numbered from 0 to {MOST_ENTRIES - 1}")
 
 
 def check_member(push: Push, phase: Phase) -> None:

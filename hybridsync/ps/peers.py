@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from hybridsync.deadlines import transfer_secs
-from hybridsync.errors import HybridSyncError, RoleLost, StaleEpoch, WaitTimeout
+from hybridsync.errors import HybridSyncError, InvalidMessage, RoleLost, StaleEpoch, WaitTimeout
 from hybridsync.holding import fetch
-from hybridsync.messages import Capture, Push, Update
+from hybridsync.messages import MOST_ENTRIES, Capture, Push, Update
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.ports import ShardPort
 from hybridsync.ps.partition import Part, place
@@ -104,6 +104,17 @@ class Peers:
 
     def __bool__(self) -> bool:
         return len(self.parts) > 1
+
+    def check(self, phase: Phase) -> None:
+        """Refuse a phase of a run with another number of servers.
+
+        Raises:
+          InvalidMessage: it is one.
+        """
+        if self and len(phase.servers) != len(self.parts):
+            raise InvalidMessage(
+                f"epoch {phase.epoch} names {len(phase.servers)} servers, but this run has {len(self.parts)}; name each"
+            )
 
     def enter(self, phase: Phase) -> None:
         """Drop what was still to be said, and begin the lines of `phase`."""
@@ -240,7 +251,7 @@ class _Line:
                 self._under_way = first
                 return first
             updates = [first]
-            while self._queue and isinstance(following := self._queue[0], Update):
+            while len(updates) < MOST_ENTRIES and self._queue and isinstance(following := self._queue[0], Update):
                 updates.append(following)
                 self._queue.popleft()
             return tuple(updates)

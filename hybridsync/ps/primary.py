@@ -18,7 +18,7 @@ from hybridsync.holding import Holding, Loan, ReaderAt
 from hybridsync.layout import first_non_finite
 from hybridsync.messages import Capture, Held, Push, PushReply, Span, Standing, Update
 from hybridsync.plan import Epoch, Phase
-from hybridsync.ps.admission import check_epoch
+from hybridsync.ps.admission import check_epoch, check_place
 from hybridsync.ps.entrance import Entrance
 from hybridsync.ps.partition import PRIMARY, partition
 from hybridsync.ps.peers import Peers
@@ -75,7 +75,7 @@ class Primary:
         self._holding = Holding(programs.state_layout)
         self._condition = threading.Condition()
         self._entrance = Entrance(self._condition, transfer_secs(programs.state_layout.nbytes))
-        self._sequencer = Sequencer()
+        self._sequencer = Sequencer(programs.workload)
         self._fingerprint = ""
         self._entered = ""
         self._wanted: dict[int, set[int]] = {}
@@ -100,11 +100,18 @@ class Primary:
         """
         return self._entrance.enter(
             phase.epoch,
-            held=lambda: self._held() if self._sequencer.check_phase(phase) else None,
+            held=lambda: self._held_of(phase),
             leave=self._close,
             fetch=lambda: self._fetch(phase),
             swap=lambda state: self._begin(phase, state),
         )
+
+    def _held_of(self, phase: Phase) -> Held | None:
+        """Return what is held of `phase`; None where it may be entered."""
+        if self._sequencer.check_phase(phase):
+            return self._held()
+        self._peers.check(phase)
+        return None
 
     def _fetch(self, phase: Phase) -> TrainState | None:
         """Return the starting state of `phase`; None where it is here: a closed phase changes nothing any more."""
@@ -176,7 +183,12 @@ class Primary:
         return self._holding.lend(capture_id)
 
     def fence(self, epoch: Epoch, worker: int, incarnation: int) -> None:
-        """Refuse `worker` up to `incarnation`: its process is gone, and so is what it pushed and nobody applied."""
+        """Refuse `worker` up to `incarnation`: its process is gone, and so is what it pushed and nobody applied.
+
+        Raises:
+          UnknownRole: no run has a worker of that number.
+        """
+        check_place(worker)
         with self._condition:
             if self._sequencer.epoch != epoch:
                 return
@@ -274,6 +286,8 @@ class Primary:
         push = push._replace(non_finite="")
         sequencer = self._sequencer
         with self._condition:
+            if not found and not sequencer.is_known(push):
+                self._shard.check_base(push)
             if not found and sequencer.passes(push):
                 self._wanted.pop(push.worker, None)  # it has read what it computed this on
                 self._apply(sequencer.passing(push, contribution))

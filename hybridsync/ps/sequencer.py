@@ -27,10 +27,14 @@ from hybridsync.protocols.base import Action, Apply, Arrival, Change, Compensati
 from hybridsync.ps.admission import check_current, check_epoch, check_member, check_push, served
 from hybridsync.ps.count import Count
 from hybridsync.ps.tickets import Decided, Ticket, parts_of, stepped_of, whole_reply
+from hybridsync.units import MOST_UNITS
 
 
 class Sequencer(Count):
     """Decides about the pushes of one phase after another; its owner lets one caller at a time in.
+
+    Args:
+      workload: units of the run.
 
     Attributes:
       phase: that is served; None before the first.
@@ -42,8 +46,9 @@ class Sequencer(Count):
       local: whether workers step by themselves in this phase.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, workload: int = MOST_UNITS) -> None:
         super().__init__()
+        self._workload = workload
         self.phase: Phase | None = None
         self.open = False
         self._members: frozenset[int] = frozenset()
@@ -96,7 +101,7 @@ class Sequencer(Count):
           ConfigError: the protocol cannot work with these members.
           StaleEpoch: a newer phase is already served, or another one of that number.
         """
-        served(phase).server_rule(phase.members)
+        served(phase, self._workload).server_rule(phase.members)
         if self.phase is None or phase.epoch.number > self.phase.epoch.number:
             return False
         if phase.epoch == self.phase.epoch:
@@ -111,7 +116,7 @@ class Sequencer(Count):
           PlanError, InvalidMessage: it cannot be served.
           ConfigError: the protocol cannot work with these members.
         """
-        protocol = served(phase)
+        protocol = served(phase, self._workload)
         self._rule, self._protocol = protocol.server_rule(phase.members), protocol
         self.phase, self.open = phase, True
         self._begin(phase)
@@ -218,6 +223,10 @@ class Sequencer(Count):
         if any(ticket.push.worker == worker and ticket.reply is None for ticket in self._tickets.values()):
             return iter(())
         return self._idle(push)
+
+    def is_known(self, push: Push) -> bool:
+        """Whether a push is of another epoch, or with a unit that was offered before: nothing new is made of it."""
+        return push.epoch != self.epoch or any(unit in self._by_unit or self._is_settled(unit) for unit in push.units)
 
     def holds(self, unit: int) -> bool:
         """Whether a push with `unit` is here whose end is open."""

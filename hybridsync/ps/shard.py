@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hybridsync.deadlines import transfer_secs
+from hybridsync.errors import InvalidMessage
 from hybridsync.holding import ReaderAt, fetch
 from hybridsync.messages import Push, Span
 from hybridsync.plan import Epoch, Phase
@@ -126,6 +127,18 @@ class Shard:
         """Note that `push` is answered with the parameters of `sequence`; `lend` lends them once more."""
         if self._how is not None:
             self._versions.hand(push, sequence, lend)
+
+    def check_base(self, push: Push) -> None:
+        """Refuse a push for which compensation lacks what it was computed on.
+
+        Raises:
+          InvalidMessage: its worker was not handed these parameters.
+        """
+        if self._how is not None and not self._versions.has_base(push):
+            raise InvalidMessage(
+                f"worker {push.worker} pushes a gradient on sequence {push.base}, which incarnation {push.incarnation} "
+                "of it was not handed in this phase; pull first"
+            )
 
     def forget(self, worker: int, incarnation: int) -> None:
         """Forget what a worker's processes up to this one were handed, which are gone."""

@@ -6,17 +6,24 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from hybridsync import protocols
 from hybridsync.clock import Clock
 from hybridsync.deadlines import transfer_secs
-from hybridsync.errors import HybridSyncError, StaleEpoch, WaitTimeout
+from hybridsync.errors import InvalidMessage, ServersApart, StaleEpoch, WaitTimeout
 from hybridsync.holding import Holding, Loan, ReaderAt
 from hybridsync.layout import first_non_finite
 from hybridsync.messages import Capture, Held, Push, Span, Standing, Update
-from hybridsync.plan import NO_EPOCH, Epoch, Phase
+from hybridsync.plan import NO_EPOCH, Epoch, Phase, most_issued
 from hybridsync.ports import Served
 from hybridsync.protocols.base import Change, Protocol
-from hybridsync.ps.admission import check_current, check_epoch
+from hybridsync.ps.admission import (
+    check_block,
+    check_current,
+    check_epoch,
+    check_member,
+    check_place,
+    check_updates,
+    served,
+)
 from hybridsync.ps.entrance import Entrance
 from hybridsync.ps.partition import Part
 from hybridsync.ps.publisher import Snapshot, SnapshotPool
@@ -70,11 +77,12 @@ class Store:
         """Take over this part of the phase's starting state; repeating the call is harmless.
 
         Raises:
+          PlanError, InvalidMessage: no server can serve it (see `ps.admission.served`).
           StaleEpoch: a newer phase is served or being entered.
           WaitTimeout: the state did not arrive in time.
           HybridSyncError: what arrived is not the state that was captured.
         """
-        protocol = protocols.parse(phase.spec)
+        protocol = served(phase, self._part.programs.workload)
         return self._entrance.enter(
             phase.epoch,
             held=lambda: self._held(phase),
@@ -144,7 +152,8 @@ class Store:
             if found := first_non_finite(contribution):
                 return found
             with self._condition:
-                self._admit(push)
+                check_block(push, self._admit(push), most_issued(self._part.programs.workload))
+                self._shard.check_base(push)
                 if push not in self._staged:
                     self._staged[push] = _Block(contribution, block)
                     kept = True
@@ -156,7 +165,7 @@ class Store:
     def pull_at(self, push: Push) -> Served:
         """Lend the parameters after update `push.base` (see `BlockPort.pull_at`)."""
         with self._condition:
-            self._admit(push)
+            check_member(push, self._admit(push))
             if not self._condition.wait_for(
                 lambda: self._sequence >= push.base or self.epoch != push.epoch or not self._open, RELEASE_SECS
             ):
@@ -187,7 +196,7 @@ class Store:
           StaleEpoch: another epoch is served.
         """
         with self._condition:
-            self._expect(push.epoch)
+            check_member(push, self._expect(push.epoch))
             self._shard.deposit(push.worker, opt_state)
 
     # --- what the primary calls (ShardPort) ---
@@ -196,10 +205,11 @@ class Store:
         """Apply staged contributions in the primary's order (see `ShardPort.apply`)."""
         with self._condition:
             self._expect(epoch)
-            for update in updates:
-                if update.sequence > self._sequence:
-                    self._apply(update)
-                    self._condition.notify_all()
+            news = check_updates(updates, self._sequence)
+            self._check_order(news)  # all of them before the first: a refused message changes nothing
+            for update in news:
+                self._apply(update)
+                self._condition.notify_all()
 
     def discard(self, push: Push) -> None:
         """Drop what was staged for a push (see `ShardPort.discard`)."""
@@ -209,6 +219,7 @@ class Store:
 
     def forget(self, epoch: Epoch, worker: int, incarnation: int) -> None:
         """Drop and refuse a worker's blocks (see `ShardPort.forget`)."""
+        check_place(worker)
         with self._condition:
             self._expect(epoch)
             self._incarnations[worker] = max(self._incarnations.get(worker, 0), incarnation + 1)
@@ -218,6 +229,8 @@ class Store:
 
     def snapshot(self, epoch: Epoch, sequence: int, final: bool, left: tuple[int, ...] = ()) -> Capture:
         """Keep a copy of this part of the state (see `ShardPort.snapshot`)."""
+        if len(set(left)) < len(left):
+            raise InvalidMessage(f"{len(left)} workers left states, {len(set(left))} of them different; name each once")
         with self._condition:
             self._expect(epoch)
         with self._holding.room():
@@ -226,8 +239,8 @@ class Store:
                 if self._sequence != sequence:
                     raise self._apart(f"is asked for its state after update {sequence}")
                 if final:
-                    self._open = False
                     self._take_deposits(left)
+                    self._open = False
                 self._holding.pack(self._shard.state)
             return self._holding.seal(phase.epoch, sequence=sequence, applied=phase.applied, dropped=phase.dropped)
 
@@ -258,11 +271,14 @@ class Store:
             self._shard.take_deposits(left)
             self._left = left
 
+    def _check_order(self, updates: tuple[Update, ...]) -> None:
+        for expected, update in enumerate(updates, self._sequence + 1):
+            missing = [push for push in update.pushes if push not in self._staged]
+            if missing or update.sequence != expected:
+                what = f"the contribution of worker {missing[0].worker} to it" if missing else "an update before it"
+                raise self._apart(f"is to apply update {update.sequence}, but {what} never came")
+
     def _apply(self, update: Update) -> None:
-        missing = [push for push in update.pushes if push not in self._staged]
-        if missing or update.sequence != self._sequence + 1:
-            what = f"the contribution of worker {missing[0].worker} to it" if missing else "an update before it"
-            raise self._apart(f"is to apply update {update.sequence}, but {what} never came")
         assert self._phase is not None
         started = self._clock.monotonic()
         num_units = sum(len(push.units) for push in update.pushes)
@@ -291,12 +307,13 @@ class Store:
     def _expect(self, epoch: Epoch) -> Phase:
         return check_epoch(epoch, self._phase)
 
-    def _admit(self, push: Push) -> None:
-        self._expect(push.epoch)
+    def _admit(self, push: Push) -> Phase:
+        phase = self._expect(push.epoch)
         check_current(push, self._open, self._incarnations.get(push.worker, 0))
+        return phase
 
-    def _apart(self, what: str) -> HybridSyncError:
-        return HybridSyncError(
+    def _apart(self, what: str) -> ServersApart:
+        return ServersApart(
             f"server {self._part.server} is at update {self._sequence} of epoch {self.epoch} and {what}: the servers "
             "have come apart; run the same command again to resume from the last checkpoint"
         )

@@ -34,6 +34,8 @@ class Versions:
 
     def hand(self, push: Push, sequence: int, lend: Callable[[], Any]) -> None:
         """Keep what answers `push`; of answers that were repeated, any may be the one that the worker goes on from."""
+        for who in [who for who in self._handed if who[0] == push.worker and who[1] < push.incarnation]:
+            self.forget(*who)  # a later process has the place, and its pushes are refused
         handed = self._handed.setdefault((push.worker, push.incarnation), {})
         if sequence not in handed:
             handed[sequence] = lend()
@@ -43,6 +45,10 @@ class Versions:
         handed = self._handed.get((push.worker, push.incarnation), {})
         for sequence in [sequence for sequence in handed if sequence < push.base]:
             self._give_back(handed.pop(sequence))
+
+    def has_base(self, push: Push) -> bool:
+        """Whether what `push` was computed on is kept."""
+        return push.base in self._handed.get((push.worker, push.incarnation), {})
 
     def base_of(self, push: Push) -> Any:
         """Return what `push` was computed on.

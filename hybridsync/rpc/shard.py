@@ -15,7 +15,7 @@ from hybridsync.ports import BlockPort, ShardPort
 from hybridsync.rpc import hybridsync_pb2 as pb
 from hybridsync.rpc.buffers import Buffers
 from hybridsync.rpc.channels import ANSWER_SECS, Servicer, call, retrying, stub
-from hybridsync.rpc.codec import decode, encode, parse
+from hybridsync.rpc.codec import check_length, decode, encode, parse
 from hybridsync.rpc.frames import check_size, receive, receive_header, receive_whole, send
 from hybridsync.rpc.holder import UNREACHABLE_SECS, HolderClient
 from hybridsync.rpc.parameter_server import BUFFER_SECS
@@ -52,6 +52,7 @@ class ShardServicer(Servicer):
         )
 
     def _apply(self, request: pb.Updates) -> pb.Empty:
+        check_length("updates of Updates", request.updates)
         updates = tuple(decode(Update, update) for update in request.updates)
         self._backend.apply(decode(Epoch, request.epoch), updates)
         return pb.Empty()
@@ -65,6 +66,7 @@ class ShardServicer(Servicer):
         return pb.Empty()
 
     def _snapshot(self, request: pb.SnapshotRequest) -> pb.Capture:
+        check_length("left of SnapshotRequest", request.left)
         epoch = decode(Epoch, request.epoch)
         return encode(self._backend.snapshot(epoch, request.sequence, request.final, tuple(request.left)))
 

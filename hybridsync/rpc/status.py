@@ -30,6 +30,7 @@ from hybridsync.errors import (
     ResumeError,
     RoleLost,
     SchemaMismatch,
+    ServersApart,
     StaleEpoch,
     StaleIncarnation,
     StillHeld,
@@ -38,6 +39,7 @@ from hybridsync.errors import (
     VersionMismatch,
     WaitTimeout,
     WorkdirError,
+    printable,
 )
 
 NAME_KEY = "hybridsync-error"
@@ -74,6 +76,7 @@ CODES: dict[type[HybridSyncError], grpc.StatusCode] = {
     WaitTimeout: grpc.StatusCode.DEADLINE_EXCEEDED,
     StillHeld: grpc.StatusCode.DEADLINE_EXCEEDED,
     RoleLost: grpc.StatusCode.ABORTED,
+    ServersApart: grpc.StatusCode.ABORTED,
     Preempted: grpc.StatusCode.ABORTED,
     HybridSyncError: grpc.StatusCode.INTERNAL,
 }
@@ -109,7 +112,7 @@ class Guard:
 
 def _abort(context: grpc.ServicerContext, error: HybridSyncError) -> NoReturn:
     known = next(kind for kind in type(error).__mro__ if kind in CODES)
-    text = str(error)
+    text = printable(str(error))
     if len(text) > MAX_TEXT:
         text = text[: MAX_TEXT - 6] + " [cut]"
     context.set_trailing_metadata(((NAME_KEY, known.__name__),))
@@ -125,7 +128,7 @@ def to_error(error: grpc.RpcError, who: str, what: str) -> HybridSyncError | Non
       what: the call, for the text.
     """
     assert isinstance(error, grpc.Call)
-    code, text = error.code(), error.details() or ""
+    code, text = error.code(), printable(error.details() or "")
     trailing: Any = error.trailing_metadata() or ()
     kind = _CLASSES.get(dict(trailing).get(NAME_KEY, ""))
     if kind is HybridSyncError:

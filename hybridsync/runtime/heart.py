@@ -168,6 +168,13 @@ class Heart:
         self._wake.set()
         self._thread.join(STOP_SECS)
 
+    def _report(self, report: Report) -> tuple[float, ReportReply]:
+        """Send a report in as many messages as it needs; returns when the last one left, and its answer."""
+        *first, last = report.pieces()
+        for piece in first:
+            self._chief.report(piece)
+        return self._clock.monotonic(), self._chief.report(last)
+
     def _beat(self) -> None:
         exchange: Exchange | None = None
         while True:
@@ -175,9 +182,8 @@ class Heart:
             self._wake.clear()
             last = self._stopping
             report = replace(self._drain(), hold_secs=0.0 if last else self._hold_secs, exchange=exchange)
-            sent = self._clock.monotonic()
             try:
-                reply = self._chief.report(report)
+                sent, reply = self._report(report)
             except HybridSyncError as error:
                 if not last:
                     self._ended(error)

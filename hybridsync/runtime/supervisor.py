@@ -29,8 +29,9 @@ from hybridsync.errors import (
     EXIT_REFUSED,
     HybridSyncError,
     WorkdirError,
+    printable,
 )
-from hybridsync.messages import STARTED_FIRST, RoleEvent
+from hybridsync.messages import MOST_REASON_CHARS, STARTED_FIRST, RoleEvent
 from hybridsync.ports import SupervisorPort
 from hybridsync.runtime.child import RoleSpec
 from hybridsync.runtime.nursery import Nursery
@@ -347,7 +348,8 @@ class Supervisor:
             )
 
     def _note(self, kind: str, role: str, role_id: int, pid: int, reason: str, unit: int = -1) -> None:
-        event = RoleEvent(role=role, id=role_id, pid=pid, reason=reason, wall=SYSTEM_CLOCK.wall(), unit=unit)
+        why = printable(reason)[:MOST_REASON_CHARS]
+        event = RoleEvent(role=role, id=role_id, pid=pid, reason=why, wall=SYSTEM_CLOCK.wall(), unit=unit)
         self._outbox.append((kind, event))
         if unit >= 0:
             self._ended_on_units.append(event)

@@ -73,6 +73,10 @@ class Job:
             return channel.unary_unary(f"/hybridsync.{service}/{method}")(request, timeout=SECS)
         return stub(channel, service, method)(request, timeout=SECS)
 
+    def unary_at_store(self, service: str, method: str, request: Any) -> Any:
+        """Call a method that every server has at the one that is not the primary."""
+        return stub(self.to_store, service, method)(request, timeout=SECS)
+
     def push(self, push: Push, contribution: np.ndarray | None = None) -> pb.PushReply:
         """Push in one message; one unit's own contribution by default."""
         data = self.contribution() if contribution is None else contribution

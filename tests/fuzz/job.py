@@ -1,0 +1,334 @@
+"""A job under way without sockets or waits: every servicer of its roles, and what a refused message may not change."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import pkgutil
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from google.protobuf.message import Message
+
+import hybridsync.rpc
+from hybridsync import __version__, holding
+from hybridsync.applylog import NullApplyLog
+from hybridsync.chief import chief as chief_module
+from hybridsync.chief.chief import Chief
+from hybridsync.chief.ledger import Ledger
+from hybridsync.chief.waiting import Waiting
+from hybridsync.errors import RoleLost
+from hybridsync.holding import Holding, Kept
+from hybridsync.messages import (
+    AppliedUnit,
+    Exchange,
+    GroupRequest,
+    Held,
+    Hello,
+    LeaseRequest,
+    PhaseRequest,
+    Push,
+    Report,
+    RoleEvent,
+    Span,
+    Standing,
+    Update,
+)
+from hybridsync.paths.replica import Replica
+from hybridsync.plan import NO_EPOCH, Epoch, Phase
+from hybridsync.protocols.base import Path
+from hybridsync.ps import primary as primary_module
+from hybridsync.ps import store as store_module
+from hybridsync.ps.endpoint import Endpoint, OptimizerEndpoint
+from hybridsync.ps.partition import partition
+from hybridsync.ps.primary import Primary
+from hybridsync.ps.publisher import SnapshotPool
+from hybridsync.ps.store import Store
+from hybridsync.rpc import hybridsync_pb2 as pb
+from hybridsync.rpc import parameter_server, shard
+from hybridsync.rpc.channels import Servicer
+from hybridsync.rpc.chief import ChiefServicer
+from hybridsync.rpc.codec import encode
+from hybridsync.rpc.holder import HolderServicer
+from hybridsync.rpc.optimizer_state import OptimizerServicer
+from hybridsync.rpc.parameter_server import ParameterServicer, PhaseServicer
+from hybridsync.rpc.shard import ShardServicer
+from tests.roles import tally_programs, tally_state
+from tests.telemetry.clocks import ManualClock
+
+EPOCH = Epoch(5, 0xABCD)
+WORKERS, END = 4, 40
+SPECS = {Path.SERVER: ("asp", "ssp(staleness=3)", "gba", "bsp_server", "asp(staleness_rule=dc)", "localsgd(steps=2)")}
+SPECS |= {Path.SYNC: ("bsp",), Path.GROUP: ("preduce", "adpsgd")}
+
+longest_wait = 0.0
+"""Seconds that a handler wanted to wait at the chief; nobody does here."""
+
+
+@contextlib.contextmanager
+def without_waits() -> Iterator[None]:
+    """Let every wait of a handler end at once."""
+
+    def wait(self: Waiting, deadline: float) -> bool:
+        global longest_wait
+        longest_wait = max(longest_wait, deadline - self._clock.monotonic())
+        return False
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chief_module, "POLL_SECS", 0.0)
+        patch.setattr(primary_module, "HELD_SECS", 0.0)
+        patch.setattr(primary_module, "DEPOSIT_SECS", 0.0)
+        patch.setattr(store_module, "RELEASE_SECS", 0.0)
+        patch.setattr(holding, "READ_SECS", 0.0)
+        patch.setattr(parameter_server, "BUFFER_SECS", 0.0)
+        patch.setattr(shard, "BUFFER_SECS", 0.0)
+        patch.setattr(Waiting, "_wait", wait)
+        yield
+
+
+class TimedLock:
+    """A re-entrant lock that knows for how many seconds it was held at most, waits left out; for `Condition`."""
+
+    def __init__(self) -> None:
+        self._lock: Any = threading.RLock()
+        self._depth, self._since = 0, 0.0
+        self.longest_secs = 0.0
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        got = self._lock.acquire(blocking, timeout)
+        if got:
+            self._depth += 1
+            if self._depth == 1:
+                self._since = time.perf_counter()
+        return got
+
+    def release(self) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self.longest_secs = max(self.longest_secs, time.perf_counter() - self._since)
+        self._lock.release()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+    def _release_save(self) -> Any:
+        depth, self._depth = self._depth, 0
+        self.longest_secs = max(self.longest_secs, time.perf_counter() - self._since)
+        return depth, self._lock._release_save()
+
+    def _acquire_restore(self, saved: Any) -> None:
+        self._depth, state = saved
+        self._lock._acquire_restore(state)
+        self._since = time.perf_counter()
+
+    def _is_owned(self) -> bool:
+        return self._lock._is_owned()
+
+
+def servicers() -> set[type[Servicer]]:
+    """Return every servicer of the package, whether a role here has it or not."""
+    for module in pkgutil.iter_modules(hybridsync.rpc.__path__):
+        importlib.import_module(f"hybridsync.rpc.{module.name}")
+    return set(Servicer.__subclasses__())
+
+
+@dataclass(frozen=True)
+class Good:
+    """A message that a role of the job could send.
+
+    Args:
+      message: of the method's input type; for a stream of frames, what its header pushes.
+      num_bytes: of the buffer behind the header, in such a stream.
+    """
+
+    message: Message
+    num_bytes: int = 0
+
+
+class Job:
+    """A chief with four workers, a primary, another server, and a worker in lock-step, each in epoch 5 up to unit 40.
+
+    Args:
+      path: of the chief's phase.
+      spec: protocol of the chief's phase, and of the servers' where they can serve it.
+    """
+
+    def __init__(self, path: Path = Path.SERVER, spec: str = "asp") -> None:
+        programs, self.clock = tally_programs(), ManualClock()
+        self.chief = Chief(Ledger(END), WORKERS, programs.state_layout.schema_hash, self.clock, lease_secs=600.0)
+        kept_at = Holding(programs.state_layout)
+        kept_at.pack(tally_state())
+        self.start = kept_at.seal(Epoch(4, 1), sequence=0, applied=())
+        kept = Kept(kept_at, self.start, tally_state())
+
+        def reader_at(address: str) -> Kept:
+            if address != "chief":
+                raise RoleLost(f"nobody is at {address}")
+            return kept
+
+        part, *_ = partition(programs, 1)
+        pool = SnapshotPool(programs.parameters_layout)
+        self.primary = Primary(programs, pool, reader_at, self.clock, NullApplyLog(), threading.Event())
+        self.store = Store(part, reader_at, self.clock)
+        self.replica = Replica(programs, reader_at, self.clock, NullApplyLog())
+        self.locks = {"chief": TimedLock(), "primary": TimedLock(), "store": TimedLock()}
+        self.chief._condition = threading.Condition(self.locks["chief"])  # pyright: ignore[reportArgumentType]
+        self.primary._condition = threading.Condition(self.locks["primary"])  # pyright: ignore[reportArgumentType]
+        self.store._condition = threading.Condition(self.locks["store"])  # pyright: ignore[reportArgumentType]
+        num_bytes, opt = programs.contribution_layout.nbytes, part.opt_state.layout
+        endpoint = Endpoint(self.primary, programs.contribution_layout)
+        self.roles: dict[str, list[Servicer]] = {
+            "chief": [ChiefServicer(self.chief), HolderServicer(kept)],
+            "primary": [
+                PhaseServicer(self.primary),
+                ParameterServicer(endpoint, num_bytes, WORKERS + 2),
+                OptimizerServicer(OptimizerEndpoint(self.primary, opt), opt.nbytes),
+                HolderServicer(self.primary),
+            ],
+            "store": [
+                PhaseServicer(self.store),
+                ShardServicer(self.store, num_bytes, 2 * WORKERS + 2),
+                OptimizerServicer(OptimizerEndpoint(self.store, opt), opt.nbytes),
+                HolderServicer(self.store),
+            ],
+            "worker": [HolderServicer(self.replica)],
+        }
+        self.handlers: dict[tuple[str, str], Any] = {
+            (role, method): handler
+            for role, served in self.roles.items()
+            for servicer in served
+            for method, handler in servicer._handlers.items()
+        }
+        self._begin(path, spec)
+
+    def _begin(self, path: Path, spec: str) -> None:
+        schema, members = tally_programs().state_layout.schema_hash, tuple(range(WORKERS))
+        for role, role_id in (("server", 0), *(("worker", worker) for worker in members)):
+            self.chief.register(Hello(role, role_id, 1, "host", "server", schema, __version__))
+        digest, number = self.start.held.fingerprint, self.start.capture_id
+        served = spec if path is Path.SERVER else "asp"
+        self.phase = Phase(
+            EPOCH, served, members, 0, END, (), (), 0, "chief", number, digest, ("server",), "start"
+        )
+        for holder in (self.primary, self.store, self.replica):
+            holder.enter(self.phase)
+        self.chief.announce(dataclasses.replace(self.phase, spec=spec), path)
+        self.chief.open_leases()
+        self.chief.lease(LeaseRequest(0, 1, EPOCH, 0, 0))
+        self.chief.take_intake()
+
+    def accounts(self) -> tuple[Any, ...]:
+        """Return everything that a refused message must leave as it is."""
+        ledger, sequencer, store = self.chief.ledger, self.primary._sequencer, self.store
+        return (
+            ledger.counts(),
+            ledger._applied.ranges(),
+            ledger._dropped.ranges(),
+            ledger.holders(),
+            self.chief.failure,
+            sequencer.sequence,
+            sequencer.phase,
+            sequencer.open,
+            sequencer._ends.marks,
+            sequencer.num_held,
+            id(self.primary._shard._state),
+            store._sequence,
+            store._phase,
+            store._open,
+            set(store._staged),
+            id(store._shard._state),
+            self.replica._phase,
+        )
+
+    def read_board(self) -> None:
+        """Read what the chief's manager reads again and again; no message may make that fail."""
+        chief = self.chief
+        chief.take_intake()
+        chief.take_fenced()
+        for read in (chief.counts, chief.behind, chief.judged, chief.worker_rates, chief.stamps, chief.standings):
+            read()
+        chief.waited_for()
+        chief.stuck(1.0)
+        self.primary.drain()
+        self.store.drain()
+
+    @property
+    def is_spoiled(self) -> bool:
+        """Whether messages were accepted after which most others are refused."""
+        primary, store = self.primary, self.store
+        over = self.chief.failure is not None or bool(self.chief.broken)
+        return over or {primary.epoch, store.epoch} != {EPOCH} or not (primary._sequencer.open and store._open)
+
+    def good(self) -> dict[str, list[Good]]:
+        """Return what roles of this job could send, by method; any other method gets its empty message."""
+        programs, phase, start = tally_programs(), self.phase, self.start
+        schema = programs.state_layout.schema_hash
+        push, none = Push(EPOCH, 0, 1, (1,), 0), Push(EPOCH, 1, 1, (), 0)
+        contribution, opt = programs.contribution_layout.empty(), programs.opt_state_layout.nbytes
+        hello = Hello("worker", 1, 1, "host", "a:1", schema, __version__)
+        stands = Standing(phase, True, ((0, 4),), 1)
+        later = dataclasses.replace(phase, epoch=Epoch(6, 1))
+        report = Report("worker", 0, 1, EPOCH)
+        span = Span("apply", "server", 1.0, 0.1, 5, 1)
+        made: dict[str, list[Any]] = {
+            "Register": [hello, dataclasses.replace(hello, id=2, standing=stands),
+                Hello("server", 0, 1, "host", "a:1", schema, __version__)],
+            "NextPhase": [PhaseRequest(0, 1, NO_EPOCH, None),
+                PhaseRequest(1, 1, EPOCH, Held(EPOCH, 3, 2, "ff"), "why", 0.5)],
+            "Lease": [LeaseRequest(1, 1, EPOCH, 0, 0), LeaseRequest(0, 1, EPOCH, 1, 1, True, 5)],
+            "Meet": [GroupRequest(0, 1, EPOCH, 1, (AppliedUnit(0, 0),), ((3, "non_finite: x"),), False, True)],
+            "Report": [
+                dataclasses.replace(report, completed=1, spans=(span,), unit_secs=(0.1,), doing="compute"),
+                dataclasses.replace(report, exchange=Exchange(1, 2, 3, 4), hold_secs=0.5),
+                Report("server", 0, 1, EPOCH, 0, 3, ((0, 2),), ((3, "stale"),), (1, 2)),
+            ],
+            "RoleStarted": [RoleEvent("worker", 0, 1, "restart", 1.0)],
+            "RoleLost": [RoleEvent("worker", 3, 99, "exit 1", 1.0, 4), RoleEvent("server", 0, 99, "x", 1.0)],
+            "Capture": [pb.CaptureRequest(epoch=encode(EPOCH))],
+            "Read": [pb.ReadRequest(capture_id=start.capture_id, num_bytes=start.num_bytes)],
+            "Enter": [phase, later, dataclasses.replace(later, applied=((0, 3),), dropped=((5, 6),))],
+            "Fence": [pb.FenceRequest(epoch=encode(EPOCH), worker=3, incarnation=1)],
+            "Forget": [pb.FenceRequest(epoch=encode(EPOCH), worker=3, incarnation=1)],
+            "Apply": [pb.Updates(epoch=encode(EPOCH), updates=[encode(Update(1, (push,), 1.0, ()))])],
+            "Snapshot": [pb.SnapshotRequest(epoch=encode(EPOCH), sequence=0)],
+            "PushPullSmall": [pb.SmallPush(push=encode(push), contribution=contribution.tobytes())],
+            **{method: [push] for method in ("Ready", "Discard")},
+            **{method: [none] for method in ("Idle", "Pull", "PullAt", "Take")},
+        }
+        streams = {"PushPull": contribution.nbytes, "Stage": contribution.nbytes, "Leave": opt}
+        found = {method: [Good(encode(push), num_bytes)] for method, num_bytes in streams.items()}
+        for method, messages in made.items():
+            found[method] = [Good(each if isinstance(each, Message) else encode(each)) for each in messages]
+        return found
+
+
+def count_items(root: Any, most: int = 10_000_000) -> int:
+    """Return how many values are kept behind an object, in containers and in objects of the package."""
+    seen: set[int] = set()
+    waiting, found = [root], 0
+    while waiting and found < most:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        found += 1
+        if isinstance(value, dict):
+            found += len(value)
+            waiting += [*value.keys(), *value.values()]
+        elif isinstance(value, (list, tuple, set, frozenset)) or type(value).__name__ == "deque":
+            found += len(value)
+            waiting += value
+        elif isinstance(value, (str, bytes)):
+            found += len(value) // 100
+        elif type(value).__module__.startswith("hybridsync."):
+            waiting += getattr(value, "__dict__", {}).values()
+            waiting += [getattr(value, slot, None) for slot in getattr(type(value), "__slots__", ())]
+    return found

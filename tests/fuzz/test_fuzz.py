@@ -1,0 +1,131 @@
+"""Hostile messages at every handler: a named refusal or an answer, the accounts kept, in no time and no memory."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hybridsync.chief import chief as chief_module
+from hybridsync.chief.suspects import Suspects
+from hybridsync.errors import InvalidMessage
+from hybridsync.plan import Phase
+from hybridsync.ps import store as store_module
+from hybridsync.ps.primary import Primary
+from hybridsync.rpc import codec
+from hybridsync.rpc import hybridsync_pb2 as pb
+from tests.fuzz.fuzzer import MOST_SECS, Found, Fuzzer
+from tests.fuzz.job import Job, servicers
+
+MESSAGES, SEED = 6000, 1
+GROWTH = 64 << 20
+"""Bytes by which the process may grow: by compiled programs, and by what allocators keep."""
+
+
+@functools.cache
+def fuzzed() -> Found:
+    return Fuzzer(SEED).run(messages=MESSAGES)
+
+
+@pytest.mark.timeout(600)
+def test_hostile_messages_are_answered_by_name_at_once_and_change_no_accounts() -> None:
+    found = fuzzed()
+    assert found.messages == MESSAGES
+    assert not found.faults, found.report()
+    assert found.slowest_handler[1] < MOST_SECS and max(found.longest_held.values()) < MOST_SECS, found.report()
+
+
+@pytest.mark.timeout(600)
+def test_hostile_messages_leave_memory_flat() -> None:
+    found = fuzzed()
+    assert found.rss_before and found.rss_after - found.rss_before < GROWTH, found.report()
+
+
+def test_every_servicer_of_the_package_is_fuzzed() -> None:
+    job = Job()
+    present = {type(servicer) for served in job.roles.values() for servicer in served}
+    assert present == servicers(), "a servicer is missing in tests/fuzz/job.py"
+    methods = {f"/{s.full_name}/{m.name}" for s in pb.DESCRIPTOR.services_by_name.values() for m in s.methods}
+    assert {path for _, path in job.handlers} == methods
+
+
+@pytest.mark.timeout(600)
+def test_every_handler_has_accepted_a_message_and_refused_another() -> None:
+    answers = fuzzed().answers
+    for role, path in Job().handlers:
+        codes = {code for who, at, code in answers if (who, at) == (role, path)}
+        only_refuses = (role, path) in {
+            ("chief", "/hybridsync.Holder/Capture"),  # takes part in no epoch
+            ("chief", "/hybridsync.Holder/Read"),
+            ("store", "/hybridsync.Holder/Capture"),  # the primary captures the whole
+            ("primary", "/hybridsync.Holder/Read"),
+            ("store", "/hybridsync.Holder/Read"),
+            ("worker", "/hybridsync.Holder/Read"),
+        }
+        assert codes - {"OK"}, f"{role} {path} refused nothing"
+        assert "OK" in codes or only_refuses, f"{role} {path} accepted nothing of what it was sent: {codes}"
+
+
+def without(*_: Any, **__: Any) -> None:
+    """Take the place of a check."""
+
+
+def unchecked_phase(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Phase, "check", without)
+
+
+def unchecked_updates(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(store_module, "check_updates", lambda updates, sequence: tuple(
+        update for update in updates if update.sequence > sequence
+    ))
+
+
+def unchecked_heartbeat(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(chief_module, "check_heartbeat", without)
+    patch.setattr(codec, "_check_finite", without)
+
+
+def kept_suspects(patch: pytest.MonkeyPatch) -> None:
+    kept: list[Any] = []
+
+    def note(self: Suspects, event: Any) -> None:
+        vars(self).setdefault("_events", kept).extend([event] * 2000)
+
+    patch.setattr(Suspects, "note", note)
+
+
+def refused_too_late(patch: pytest.MonkeyPatch) -> None:
+    pull = Primary.pull
+
+    def pull_late(self: Primary, push: Any) -> Any:
+        self._sequencer.sequence += 1
+        if push.base:
+            raise InvalidMessage("too late")
+        return pull(self, push)
+
+    patch.setattr(Primary, "pull", pull_late)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("plant", "told"),
+    [
+        (unchecked_phase, "INTERNAL"),
+        (unchecked_updates, "INTERNAL"),
+        (unchecked_heartbeat, "waits for over"),
+        (kept_suspects, "its roles keep"),
+        (refused_too_late, "but has changed the accounts"),
+    ],
+)
+def test_the_fuzzer_finds_a_planted_bug(
+    plant: Callable[[pytest.MonkeyPatch], None], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    fuzzer = Fuzzer(SEED)
+    for _ in range(20):
+        fuzzer.run(messages=fuzzer.found.messages + 1000)
+        if any(told in fault for fault in fuzzer.found.faults):
+            return
+    raise AssertionError(f"nobody noticed: {fuzzer.found.report()}")
