@@ -20,6 +20,7 @@ from hybridsync.autoplan import is_auto, job_of
 from hybridsync.config import LoadedConfig, RunConfig, apply_overrides, load_config
 from hybridsync.errors import EXIT_COMPLETED, EXIT_PREEMPTED, ConfigError, HybridSyncError
 from hybridsync.policies.timing import Rules, Search, plan_of
+from hybridsync.streams import outlast
 from hybridsync.tuning.search import Runner
 from hybridsync.tuning.session import RUNTIMES, default_folder, search_in
 from hybridsync.tuning.table import next_line, table, verdict_lines
@@ -126,6 +127,7 @@ def search_here(console: Console) -> None:
 
 def main(argv: list[str]) -> int:
     """Search for what the command line names."""
+    outlast()  # the answer is in the history
     logging.set_verbosity(logging.WARNING)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a script's shell has it ignored
     signal.signal(signal.SIGTERM, signal.default_int_handler)
