@@ -11,6 +11,7 @@ from typing import TextIO
 
 from hybridsync import applylog
 from hybridsync.chief.chief import Chief
+from hybridsync.chief.unfit import Unfit
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import EXIT_COMPLETED, EXIT_PREEMPTED
 from hybridsync.evaluation import Evaluator
@@ -50,6 +51,7 @@ def run_chief(
     num_devices: int,
     report: Callable[[dict], None],
     screen: TextIO = sys.stderr,
+    lock_fd: int | None = None,
 ) -> int:
     """Open the run, serve its roles, take it to its end, and return the exit code.
 
@@ -64,13 +66,21 @@ def run_chief(
       num_devices: local devices of each worker, among which a mesh of the world chooses.
       report: tells the supervisor: {"address": ...} once served.
       screen: where progress is shown.
+      lock_fd: by which the supervisor has locked the workdir; None where it has not.
 
     Raises:
       HybridSyncError: refused input, or the run could not go on.
     """
     clock = SYSTEM_CLOCK
     try:
-        opening = open_run(run, resume=resume, init_from=init_from, convert_units=convert_units, alive=restarted)
+        opening = open_run(
+            run,
+            resume=resume,
+            init_from=init_from,
+            convert_units=convert_units,
+            alive=restarted,
+            lock_fd=lock_fd,
+        )
     except AlreadyCompleted as done:
         print(f"{done}; nothing is left to do", file=screen, flush=True)
         return EXIT_COMPLETED
@@ -108,7 +118,8 @@ def _manage(
     schema = programs.state_layout.schema_hash
     workers, servers_wanted = run.config.workers, run.config.servers
     def evict(event: RoleEvent) -> None:
-        report({"kill": {"role": event.role, "id": event.id, "pid": event.pid}})
+        quarantine = event.reason if event.quarantined else ""
+        report({"kill": {"role": event.role, "id": event.id, "pid": event.pid, "quarantine": quarantine}})
 
     chief = Chief(
         opening.ledger,
@@ -120,6 +131,7 @@ def _manage(
         known=opening.known,
         evict=evict,
         detector=detector_of(run.config.policy),
+        unfit=Unfit(),
     )
     holding = Holding(programs.state_layout)
     capture = start_capture(opening, holding)

@@ -30,6 +30,7 @@ from hybridsync.rpc.shard import ShardClient, ShardServicer
 from hybridsync.run import Run
 from hybridsync.runtime.child import RoleSpec
 from hybridsync.runtime.heart import CHIEF_SECS, CompileTimer, Heart, LastingChief, hello, use_compilation_cache
+from hybridsync.runtime.sockets import at_port
 from hybridsync.step import Programs
 
 REPORT_SECS = 0.2
@@ -85,7 +86,7 @@ def run_server(spec: RoleSpec, run: Run) -> int:
     opt_layout = parts[spec.role_id].opt_state.layout
     stepping = OptimizerServicer(OptimizerEndpoint(backend, opt_layout), opt_layout.nbytes)
     servicers = [PhaseServicer(backend), serving, stepping, HolderServicer(backend)]
-    server, address = make_server(servicers, max_workers=3 * workers + 4)
+    server, address = make_server(servicers, at_port(spec.host), max_workers=3 * workers + 4)
     server.start()
     schema = programs.state_layout.schema_hash
     chief = LastingChief(
