@@ -94,7 +94,7 @@ def _replace(name: str, kind: type[io.FileIO]) -> None:
     else:
         unbuffered = isinstance(stream.buffer, io.RawIOBase)
         made = io.TextIOWrapper(
-            raw if unbuffered else io.BufferedWriter(raw),  # pyright: ignore[reportArgumentType]  # as Python does
+            raw if unbuffered else io.BufferedWriter(raw),  # as Python does
             encoding=stream.encoding,
             errors=stream.errors,
             line_buffering=stream.line_buffering,
