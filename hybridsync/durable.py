@@ -15,12 +15,15 @@ from types import TracebackType
 
 import xxhash
 
+from hybridsync.clock import SYSTEM_CLOCK, pause
 from hybridsync.errors import WorkdirError
 from hybridsync.plan import Epoch
 
 EPOCH_FILE = "epoch"
 LOCK_FILE = "lock"
 _NONCE_BYTES = 8
+HEIRS_SECS = 5.0
+"""How long the roles of a killed supervisor may take to end with it."""
 
 
 def sync_directory(path: str | os.PathLike[str]) -> None:
@@ -174,33 +177,47 @@ class WorkdirLock:
 
     Args:
       workdir: existing directory.
+      held: descriptor by which another process has locked the workdir for this one as well; None to lock it here. The
+        lock lasts until both have closed it.
     """
 
-    def __init__(self, workdir: str | os.PathLike[str]) -> None:
+    def __init__(self, workdir: str | os.PathLike[str], held: int | None = None) -> None:
         self._workdir = Path(workdir)
+        self._held = held
         self._descriptor: int | None = None
 
+    @property
+    def descriptor(self) -> int:
+        """The locked file's, for a process that is to hold the lock as well."""
+        assert self._descriptor is not None, "the lock is not held"
+        return self._descriptor
+
     def acquire(self) -> None:
-        """Take the lock, or say at once who has it.
+        """Take the lock, or say who has it: at once, unless that process has ended and only its roles still have to.
 
         Raises:
           WorkdirError: another process (or object of this one) holds it, or the directory is absent.
         """
         assert self._descriptor is None, "the lock is already held by this object"
         path = self._workdir / LOCK_FILE
+        if self._held is not None:
+            self._descriptor = self._held
+            return
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         except OSError as error:
             raise WorkdirError(f"cannot open {path}: {error.strerror}; name a writable workdir") from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            holder = _holder(os.pread(descriptor, 4096, 0))
+        deadline = SYSTEM_CLOCK.monotonic() + HEIRS_SECS
+        while not _flock(descriptor):
+            content = os.pread(descriptor, 4096, 0)
+            if _has_ended(content) and SYSTEM_CLOCK.monotonic() < deadline:
+                pause(HEIRS_SECS / 100)
+                continue
             os.close(descriptor)
             raise WorkdirError(
-                f"workdir {self._workdir} is in use by {holder}; this is process {os.getpid()} on "
+                f"workdir {self._workdir} is in use by {_holder(content)}; this is process {os.getpid()} on "
                 f"{socket.gethostname()}: wait for that run to end, stop it, or name another workdir"
-            ) from error
+            )
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
         self._descriptor = descriptor
@@ -208,7 +225,8 @@ class WorkdirLock:
     def release(self) -> None:
         """Give the lock back; nothing happens when it is not held."""
         if self._descriptor is not None:
-            os.ftruncate(self._descriptor, 0)
+            if self._held is None:
+                os.ftruncate(self._descriptor, 0)
             os.close(self._descriptor)
             self._descriptor = None
 
@@ -220,6 +238,27 @@ class WorkdirLock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
+
+
+def _flock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _has_ended(content: bytes) -> bool:
+    """Tell whether the process that took the lock has ended, on this host: those that it had share it are killed."""
+    try:
+        record = json.loads(content)
+        if record["host"] == socket.gethostname():
+            os.kill(int(record["pid"]), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, ValueError, TypeError, KeyError):
+        return False
+    return False
 
 
 def _holder(content: bytes) -> str:

@@ -465,6 +465,7 @@ class RoleEvent:
 
     Args:
       unit: that a lost worker was computing; -1 for none.
+      quarantined: nobody takes the place of this worker in this life of the run.
     """
 
     role: str
@@ -473,3 +474,4 @@ class RoleEvent:
     reason: str
     wall: float
     unit: int = -1
+    quarantined: bool = False

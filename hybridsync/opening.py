@@ -139,6 +139,7 @@ def open_run(
     init_from: Path | None = None,
     convert_units: bool = False,
     alive: bool = False,
+    lock_fd: int | None = None,
 ) -> Opening:
     """Lock the workdir, and find where the run begins.
 
@@ -147,6 +148,7 @@ def open_run(
       resume: "auto" starts fresh or resumes, "must" refuses without a checkpoint, "never" refuses a used workdir.
       init_from: workdir of another run whose newest parameters, optax and model state to start from, at unit 0.
       convert_units: whether a checkpoint with another unit size may be resumed.
+      lock_fd: by which a supervisor has locked the workdir; None where nobody has.
       alive: only the chief was lost: what was applied after the last commit may still be held, and is not cut off.
 
     Raises:
@@ -169,7 +171,7 @@ def open_run(
         raise WorkdirError(
             f"the workdir {run.workdir} cannot be made: {error.strerror}; name a writable directory"
         ) from None
-    lock = WorkdirLock(workdir)
+    lock = WorkdirLock(workdir, lock_fd)
     lock.acquire()
     try:
         return _open_locked(run, workdir, lock, resume, init_from, convert_units, alive)

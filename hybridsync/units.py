@@ -252,14 +252,25 @@ class UnitMap:
 
     def release(self, owner: str) -> tuple[Range, ...]:
         """Take everything from `owner`; returns what that was."""
-        found = tuple(
-            (start, stop)
-            for start, stop, who in zip(self._starts, self._stops, self._owners, strict=True)
-            if who == owner
-        )
+        found = self.of(owner)
         for start, stop in found:
             self.discard_range(start, stop)
         return found
+
+    def owners(self, start: int, stop: int) -> dict[str, int]:
+        """Return who has how many of the units `start <= u < stop`."""
+        found: dict[str, int] = {}
+        index = bisect_right(self._stops, start)
+        while index < len(self._starts) and self._starts[index] < stop:
+            count = min(self._stops[index], stop) - max(self._starts[index], start)
+            found[self._owners[index]] = found.get(self._owners[index], 0) + count
+            index += 1
+        return found
+
+    def of(self, owner: str) -> tuple[Range, ...]:
+        """Return what an owner has."""
+        whose = zip(self._starts, self._stops, self._owners, strict=True)
+        return tuple((start, stop) for start, stop, who in whose if who == owner)
 
     def counts(self) -> dict[str, int]:
         """Return how many units each owner has, of those who have any."""
@@ -350,6 +361,13 @@ class UnitStream:
             position += last - first
             index += 1
         return tuple(found)
+
+    def position(self, unit: int) -> int:
+        """Return the position at which `unit` came last; -1 where it did not."""
+        for (start, stop), end in zip(reversed(self._ranges), reversed(self._ends), strict=True):
+            if start <= unit < stop:
+                return end - (stop - unit)
+        return -1
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0

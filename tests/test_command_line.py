@@ -263,7 +263,9 @@ def test_data_that_changed_since_are_refused_with_both_hashes(saved: Saved) -> N
 
 def test_a_workdir_in_use_is_refused_with_the_process_that_has_it(saved: Saved) -> None:
     with WorkdirLock(saved.workdir):
-        saved.assert_refused(f"is in use by process {os.getpid()} on {socket.gethostname()}")
+        ended = saved.assert_refused(f"is in use by process {os.getpid()} on {socket.gethostname()}")
+    assert not (saved.workdir / "logs").exists(), "a role was started"
+    assert ended.cpu_secs < CPU_SECS
 
 
 def test_a_workdir_whose_every_checkpoint_is_damaged_is_refused(saved: Saved) -> None:

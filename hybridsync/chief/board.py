@@ -288,11 +288,21 @@ class Board(Known):
         if self._here.broken and not self._gathering:
             raise self.as_broken()
 
-    def _evict(self, members: Membership, role_id: int, reason: str) -> None:
+    def _judge(self, applied: Sequence[Range], dropped: Sequence[tuple[int, str]]) -> None:
+        """Give up workers of which unit after unit is not finite; to be called before the units have their end."""
+        if self._unfit is None or not (dropped or self._unfit.watches):
+            return
+        whose = [(worker, why) for unit, why in dropped for worker in self._leasing.owners([(unit, unit + 1)])]
+        for found in self._unfit.note(self._leasing.owners(applied), whose):
+            self._leasing.doubt(found.worker)
+            what = "a new process did it again: " if found.again else "it is started again: "
+            self._evict(self._workers, found.worker, what + found.reason, quarantined=found.again)
+
+    def _evict(self, members: Membership, role_id: int, reason: str, *, quarantined: bool = False) -> None:
         member = members.get(role_id)
         if member is None:
             return
-        event = RoleEvent(members.role, role_id, member.hello.pid, reason, self._clock.wall())
+        event = RoleEvent(members.role, role_id, member.hello.pid, reason, self._clock.wall(), quarantined=quarantined)
         self._intake.lost.append(event)
         self._end_process(event)
         self._lose(members.role, role_id, reason)

@@ -18,7 +18,7 @@ from hybridsync.chief.admission import (
 from hybridsync.chief.board import Board
 from hybridsync.chief.grouping import Grouping
 from hybridsync.chief.membership import HEARTBEAT_SECS
-from hybridsync.errors import StaleEpoch
+from hybridsync.errors import RoleLost, StaleEpoch
 from hybridsync.messages import (
     ENTERING,
     STARTED_FIRST,
@@ -154,6 +154,7 @@ class Chief(Board):
             if self._here.broken or self._grouping is None:
                 raise StaleEpoch(f"epoch {request.epoch} cannot go on: {self._here.broken or 'its groups are lost'}")
             before, applied = self.ledger.num_applied, [(unit, unit + 1) for unit, _ in request.applied]
+            self._judge(applied, request.dropped)
             self.ledger.record_applied(applied)
             self._note_dropped(applied, request.dropped)
             if self._grouping.meet(request, now) or self.ledger.num_applied != before:
@@ -197,6 +198,7 @@ class Chief(Board):
                     key = self._leasing.key_of(report.id)
                     self._leasing.note_progress(key, report.completed, self._clock.monotonic())
                     self._observe(report)
+                self._judge(report.applied, report.dropped)
                 self.ledger.record_applied(report.applied)
                 self._note_dropped(report.applied, report.dropped)
                 self._condition.notify_all()
@@ -249,11 +251,23 @@ class Chief(Board):
             if found is not None and self.ledger.quarantine(found.unit):
                 self._intake.quarantined.append(found)
                 self._break(f"unit {found.unit} is quarantined")  # the next phase tells who holds the state
+                if self._suspects.is_hopeless(self.ledger.num_applied):
+                    self.fail(
+                        RoleLost(
+                            "unit after unit ends the processes that compute it, and none was applied between them; "
+                            f"the last was unit {found.unit}: {found.reason}. See their logs, then run the same "
+                            "command again: it resumes from the last commit"
+                        )
+                    )
             members = {"worker": self._workers, "server": self._servers}.get(event.role)
             member = members.get(event.id) if members else None
             self._intake.lost.append(event)  # also of one that only an earlier chief knew, or that was given up
             if member is not None and member.hello.pid == event.pid:
                 self._lose(event.role, event.id, event.reason)
+            if event.quarantined and event.id not in self._out:
+                self._out[event.id] = event.reason
+                self._intake.unfit.append(event)
+                self._preempted = self._preempted or self.nobody_left is not None  # what is held is saved
             self._condition.notify_all()
 
     def preempt(self) -> None:

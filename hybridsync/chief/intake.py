@@ -24,6 +24,7 @@ class Intake:
       restarted: processes that were started in the place of others.
       lost: roles that are gone.
       quarantined: units that are left out from now on.
+      unfit: workers whose place stays empty from now on.
       decisions: who is a straggler from now on, and who no longer.
     """
 
@@ -38,6 +39,7 @@ class Intake:
     restarted: list[RoleEvent] = field(default_factory=list)
     lost: list[RoleEvent] = field(default_factory=list)
     quarantined: list[Quarantined] = field(default_factory=list)
+    unfit: list[RoleEvent] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
 
     def take(self, report: Report, offset: float) -> None:

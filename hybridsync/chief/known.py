@@ -14,6 +14,7 @@ from hybridsync.chief.leasing import Leasing
 from hybridsync.chief.ledger import Counts, Ledger
 from hybridsync.chief.membership import LEASE_SECS, Membership
 from hybridsync.chief.suspects import Suspects
+from hybridsync.chief.unfit import Unfit
 from hybridsync.chief.waiting import Waiting
 from hybridsync.clock import Clock
 from hybridsync.errors import RoleLost
@@ -61,6 +62,7 @@ class Known(Waiting):
         that process is to get an answer.
       late: workers that come only later: nobody waits for their first words.
       detector: judges workers by what they report; None judges nobody.
+      unfit: finds workers whose units are not finite; None where no process can be started in their place.
     """
 
     def __init__(
@@ -76,7 +78,10 @@ class Known(Waiting):
         evict: Callable[[RoleEvent], None] = lambda event: None,
         late: Iterable[int] = (),
         detector: Detector | None = None,
+        unfit: Unfit | None = None,
     ) -> None:
+        self._unfit = unfit
+        self._out: dict[int, str] = {}
         self._detector = detector or NullDetector()
         self._restarted = restarted
         self._known, self._end_process = known, evict
@@ -188,7 +193,23 @@ class Known(Waiting):
 
     def num_awaited(self) -> int:
         """Workers that the run waits for before it begins."""
-        return self.num_workers - len(self._late)
+        return self.num_workers - len(self._late | self._out.keys())
+
+    @property
+    def quarantined(self) -> dict[int, str]:
+        """Workers that take no part in this life of the run any more, and why."""
+        return dict(self._out)
+
+    @property
+    def nobody_left(self) -> RoleLost | None:
+        """What the run ends with when every worker is quarantined."""
+        if len(self._out) < self.num_workers:
+            return None
+        told = "; ".join(f"worker {worker}: {reason}" for worker, reason in sorted(self._out.items()))
+        return RoleLost(
+            f"no worker is left, every one is quarantined ({told}); correct that, then run the same command again: it "
+            "resumes from what was saved"
+        )
 
     def missing_workers(self) -> list[int]:
         """Slots without a live worker."""

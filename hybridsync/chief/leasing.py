@@ -6,13 +6,15 @@ answer that was lost is given again by asking again.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from hybridsync.chief.grants import MESH_SECS, WORKER_SECS, Rate, mesh_grant, worker_grant
 from hybridsync.chief.ledger import Ledger
 from hybridsync.errors import NotRegistered, StaleEpoch
 from hybridsync.messages import LeaseReply, LeaseRequest
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.protocols.base import Path
-from hybridsync.units import Range, UnitStream
+from hybridsync.units import Range, UnitSet, UnitStream
 
 MESH = "mesh"
 
@@ -34,6 +36,7 @@ class Leasing:
         self._rates: dict[str, Rate] = {}
         self._all_per_sec = 0.0
         self._completed = 0
+        self._doubted: dict[str, UnitSet] = {}
 
     @property
     def epoch(self) -> Epoch:
@@ -44,7 +47,7 @@ class Leasing:
         """Make `phase` the active one; nothing goes out before `open`."""
         self.phase, self.path = phase, path
         self._open = self._ended = False
-        self._streams, self._rates, self._completed = {}, {}, 0
+        self._streams, self._rates, self._doubted, self._completed = {}, {}, {}, 0
         self._all_per_sec = 0.0
 
     def adopt(self, worker: int, ranges: tuple[Range, ...], completed: int) -> None:
@@ -132,10 +135,34 @@ class Leasing:
     def lose(self, worker: int) -> None:
         """Take back what an asynchronous worker had: others get it."""
         key = f"worker {worker}"
+        self._doubted = {key: self._doubted[key]} if key in self._doubted else {}  # else nobody might be left for them
         self.ledger.release(key)
         self._streams.pop(key, None)
         lost = self._rates.pop(key, None)
         self._all_per_sec -= lost.per_sec if lost else 0.0
+
+    def doubt(self, worker: int) -> None:
+        """Give what an asynchronous worker has to others only: whether it or its units are at fault is to be seen."""
+        key = f"worker {worker}"
+        self._doubted.setdefault(key, UnitSet()).update(self.ledger.leased(key))
+
+    def owners(self, ranges: Iterable[Range]) -> dict[int, int]:
+        """Return whose the units under way are: worker -> how many of `ranges`."""
+        found: dict[int, int] = {}
+        for start, stop in ranges:
+            for worker, count in self._owners(start, stop):
+                found[worker] = found.get(worker, 0) + count
+        return found
+
+    def _owners(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        if self.path is not Path.SYNC:
+            for key, count in self.ledger.owners(start, stop).items():
+                yield int(key.removeprefix("worker ")), count
+        elif self.phase is not None and MESH in self._streams:
+            turns, stream = self.phase.deal.turns, self._streams[MESH]
+            for unit in range(start, stop):
+                if (position := stream.position(unit)) >= 0:
+                    yield self.phase.members[turns[position % len(turns)]], 1
 
     def key_of(self, worker: int) -> str:
         """Return whose stream `worker` takes units from."""
@@ -166,6 +193,8 @@ class Leasing:
             room = self.ledger.room(phase.end_units)
             count = worker_grant(rate, room, len(phase.members), wanted, in_hand, secs, self._all_per_sec)
         had = stream.ranges(0, len(stream)) if self.ledger.num_waiting else ()
+        if key in self._doubted:
+            had = (*had, *self._doubted[key].ranges())
         ranges = self.ledger.lease(key, count, phase.end_units, had)
         if ranges and not self.first_leased:
             self.first_leased = now

@@ -207,6 +207,14 @@ class Ledger:
             self._waiting.discard_range(start, stop)
             self._leased.assign(start, stop, holder)
 
+    def owners(self, start: int, stop: int) -> dict[str, int]:
+        """Return who has how many of the units `start <= u < stop` leased."""
+        return self._leased.owners(start, stop)
+
+    def leased(self, holder: str) -> tuple[Range, ...]:
+        """Return what `holder` has leased."""
+        return self._leased.of(holder)
+
     def holders(self) -> dict[str, int]:
         """Return who has how many units leased."""
         return self._leased.counts()

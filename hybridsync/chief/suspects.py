@@ -20,6 +20,8 @@ from hybridsync.messages import RoleEvent
 
 BY_ITSELF = 2
 OF_ANY_KIND = 3
+MAX_IN_A_ROW = 10
+"""How many units may be quarantined without one that is applied: then it is not the units."""
 _FROM_OUTSIDE = ("signal SIGKILL", "signal SIGTERM", "exit 70")
 """How the reason begins for which a process ended that others may have ended."""
 
@@ -38,6 +40,18 @@ class Suspects:
 
     def __init__(self) -> None:
         self._ended: dict[int, dict[int, RoleEvent]] = {}
+        self._in_a_row = self._applied = 0
+
+    def is_hopeless(self, applied: int) -> bool:
+        """Note that another unit is quarantined when `applied` units are; tells if too many were with none applied.
+
+        >>> suspects = Suspects()
+        >>> [suspects.is_hopeless(5) for _ in range(11)].count(True), suspects.is_hopeless(6)
+        (1, False)
+        """
+        self._in_a_row = self._in_a_row + 1 if applied == self._applied else 1
+        self._applied = applied
+        return self._in_a_row > MAX_IN_A_ROW
 
     def note(self, event: RoleEvent) -> Quarantined | None:
         """Take in a worker's end, once for each process; returns the unit it was at where that is one too many."""

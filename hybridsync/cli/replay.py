@@ -20,6 +20,7 @@ from hybridsync.errors import EXIT_COMPLETED, EXIT_REFUSED, ConfigError, HybridS
 from hybridsync.runtime.child import Child
 from hybridsync.runtime.nursery import Nursery
 from hybridsync.runtime.seed import Seed, attach
+from hybridsync.streams import ends_with_its_reader
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("config", None, "the run's configuration file; by default where the run found it")
@@ -76,6 +77,7 @@ def be_member(child: Child, workdir: Path) -> int:
     return run_member(child, child.spec(), workdir, lambda: build_run(read_record(workdir)))
 
 
+@ends_with_its_reader
 def main(argv: list[str]) -> int:
     """Replay what the command line names, or be a member of a replay."""
     logging.set_verbosity(logging.WARNING)

@@ -13,6 +13,7 @@ from absl import flags
 
 from hybridsync.cli.command import run
 from hybridsync.errors import EXIT_COMPLETED, ConfigError, HybridSyncError, WorkdirError
+from hybridsync.streams import ends_with_its_reader
 from hybridsync.telemetry.report.page import page
 from hybridsync.telemetry.report.reading import read_runs, read_search
 from hybridsync.telemetry.report.search import search_page
@@ -39,6 +40,7 @@ def write_report(workdirs: list[str], out: str | None) -> Path:
     return path
 
 
+@ends_with_its_reader
 def main(argv: list[str]) -> int:
     """Write the page of the runs that the command line names."""
     try:

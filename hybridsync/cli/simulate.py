@@ -24,6 +24,7 @@ from hybridsync.sim.cluster import Scenario
 from hybridsync.sim.scenarios import load_scenario, write_scenario
 from hybridsync.sim.study import Study
 from hybridsync.sim.table import fitted_table, table
+from hybridsync.streams import ends_with_its_reader
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("config", None, "configuration file, or recipe:NAME; that of the calibrating run by default")
@@ -107,6 +108,7 @@ def simulate_here(console: Console) -> None:
         console.print(f"everything is in {workdir}")
 
 
+@ends_with_its_reader
 def main(argv: list[str]) -> int:
     """Simulate what the command line asks for."""
     logging.set_verbosity(logging.WARNING)

@@ -23,6 +23,7 @@ from hybridsync.errors import EXIT_COMPLETED, EXIT_PREEMPTED, ConfigError, Hybri
 from hybridsync.runtime.child import Child
 from hybridsync.runtime.processes import ROLE_MODULES, Launch, play, supervise
 from hybridsync.runtime.seed import Seed, attach
+from hybridsync.streams import outlast
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("config", None, "configuration file, or recipe:NAME, for example recipe:digits_mlp", required=True)
@@ -133,6 +134,7 @@ def train_here(launch: Launch) -> int:
 
 def main(argv: list[str]) -> int:
     """Run what the flags and the environment ask for."""
+    outlast()
     logging.set_verbosity(logging.WARNING)
     line = attach()
     child = line if isinstance(line, Child) else None

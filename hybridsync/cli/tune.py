@@ -22,6 +22,7 @@ from hybridsync.config import LoadedConfig, RunConfig, apply_overrides, load_con
 from hybridsync.config.recipes import located
 from hybridsync.errors import EXIT_COMPLETED, EXIT_PREEMPTED, ConfigError, HybridSyncError
 from hybridsync.policies.timing import Rules, Search, plan_of
+from hybridsync.streams import outlast
 from hybridsync.tuning.search import Runner
 from hybridsync.tuning.session import RUNTIMES, default_folder, search_in
 from hybridsync.tuning.table import next_line, table, verdict_lines
@@ -128,6 +129,7 @@ def search_here(console: Console) -> None:
 
 def main(argv: list[str]) -> int:
     """Search for what the command line names."""
+    outlast()  # the answer is in the history
     logging.set_verbosity(logging.WARNING)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a script's shell has it ignored
     signal.signal(signal.SIGTERM, signal.default_int_handler)

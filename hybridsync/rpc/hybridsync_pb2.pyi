@@ -489,17 +489,19 @@ class PushReply(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., duplicate: _Optional[bool] = ..., dropped: _Optional[str] = ..., units: _Optional[int] = ..., own: _Optional[int] = ..., fastest: _Optional[int] = ..., settled: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RoleEvent(_message.Message):
-    __slots__ = ("role", "id", "pid", "reason", "wall", "unit")
+    __slots__ = ("role", "id", "pid", "reason", "wall", "unit", "quarantined")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     WALL_FIELD_NUMBER: _ClassVar[int]
     UNIT_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_FIELD_NUMBER: _ClassVar[int]
     role: str
     id: int
     pid: int
     reason: str
     wall: float
     unit: int
-    def __init__(self, role: _Optional[str] = ..., id: _Optional[int] = ..., pid: _Optional[int] = ..., reason: _Optional[str] = ..., wall: _Optional[float] = ..., unit: _Optional[int] = ...) -> None: ...
+    quarantined: bool
+    def __init__(self, role: _Optional[str] = ..., id: _Optional[int] = ..., pid: _Optional[int] = ..., reason: _Optional[str] = ..., wall: _Optional[float] = ..., unit: _Optional[int] = ..., quarantined: _Optional[bool] = ...) -> None: ...

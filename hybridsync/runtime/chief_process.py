@@ -12,6 +12,7 @@ from typing import TextIO
 
 from hybridsync import applylog
 from hybridsync.chief.chief import Chief
+from hybridsync.chief.unfit import Unfit
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import EXIT_COMPLETED, EXIT_PREEMPTED
 from hybridsync.evaluation import Evaluator
@@ -54,6 +55,7 @@ def run_chief(
     report: Callable[[dict], None],
     watchdog: Watching,
     screen: TextIO = sys.stderr,
+    lock_fd: int | None = None,
 ) -> int:
     """Open the run, serve its roles, take it to its end, and return the exit code.
 
@@ -69,6 +71,7 @@ def run_chief(
       report: tells the supervisor: {"address": ...} once served.
       watchdog: of this process.
       screen: where progress is shown.
+      lock_fd: by which the supervisor has locked the workdir; None where it has not.
 
     Raises:
       HybridSyncError: refused input, or the run could not go on.
@@ -76,7 +79,14 @@ def run_chief(
     clock = SYSTEM_CLOCK
     try:
         with watchdog.work("opening the run", LOOP_SECS):
-            opening = open_run(run, resume=resume, init_from=init_from, convert_units=convert_units, alive=restarted)
+            opening = open_run(
+                run,
+                resume=resume,
+                init_from=init_from,
+                convert_units=convert_units,
+                alive=restarted,
+                lock_fd=lock_fd,
+            )
     except AlreadyCompleted as done:
         print(f"{done}; nothing is left to do", file=screen, flush=True)
         return EXIT_COMPLETED
@@ -116,7 +126,8 @@ def _manage(
     schema = programs.state_layout.schema_hash
     workers, servers_wanted = run.config.workers, run.config.servers
     def evict(event: RoleEvent) -> None:
-        report({"kill": {"role": event.role, "id": event.id, "pid": event.pid}})
+        quarantine = event.reason if event.quarantined else ""
+        report({"kill": {"role": event.role, "id": event.id, "pid": event.pid, "quarantine": quarantine}})
 
     chief = Chief(
         opening.ledger,
@@ -128,6 +139,7 @@ def _manage(
         known=opening.known,
         evict=evict,
         detector=detector_of(run.config.policy),
+        unfit=Unfit(),
     )
     holding = Holding(programs.state_layout)
     capture = start_capture(opening, holding)

@@ -5,6 +5,7 @@ serves, and reports JSON lines on an inherited pipe:
 
     {"address": "127.0.0.1:4711"}           the chief serves there
     {"renew": true}                         the chief wants every worker to start again, in a new world
+    {"joined": "127.0.0.1:4712"}            this worker, and so every worker, has been in the world that is served there
     {"over": true}                          the chief says that workers which end now are not to be replaced
     {"error": "...", "exit_code": 1}        why this role is about to exit; the supervisor prints it, once
 """
@@ -29,6 +30,7 @@ ROLE = "HYBRIDSYNC_ROLE"
 ROLE_ID = "HYBRIDSYNC_ROLE_ID"
 REPORT_FD = "HYBRIDSYNC_REPORT_FD"
 UNIT_FD = "HYBRIDSYNC_UNIT_FD"
+LOCK_FD = "HYBRIDSYNC_LOCK_FD"
 SUPERVISOR_PID = "HYBRIDSYNC_SUPERVISOR_PID"
 _PR_SET_PDEATHSIG = 1
 UNIT_FORMAT = struct.Struct("<q")
@@ -50,6 +52,7 @@ class RoleSpec:
       num_servers: of the run.
       host: the address to bind to.
       num_devices: local devices of each worker, among which a mesh of the world chooses.
+      slots: workers that the world has a place for, ascending; () for all.
     """
 
     role: str
@@ -62,6 +65,7 @@ class RoleSpec:
     num_servers: int
     host: str
     num_devices: int = NUM_DEVICES
+    slots: tuple[int, ...] = ()
 
 
 def die_with_parent(parent: int, who: str) -> None:
@@ -91,11 +95,13 @@ class Child:
     Attributes:
       role: "chief", "server" or "worker".
       role_id: its number among its kind.
+      lock_fd: of the workdir's lock, which the supervisor holds; None where it does not.
     """
 
-    def __init__(self, role: str, role_id: int, report_fd: int, unit_fd: int) -> None:
+    def __init__(self, role: str, role_id: int, report_fd: int, unit_fd: int, lock_fd: int | None = None) -> None:
         self.role = role
         self.role_id = role_id
+        self.lock_fd = lock_fd
         self._report_fd = report_fd
         self._unit = mmap.mmap(unit_fd, UNIT_FORMAT.size)
         os.close(unit_fd)
@@ -116,9 +122,12 @@ class Child:
         role_id, report_fd, unit_fd, supervisor = (
             int(os.environ.pop(name)) for name in (ROLE_ID, REPORT_FD, UNIT_FD, SUPERVISOR_PID)
         )
-        os.set_inheritable(report_fd, False)
+        lock = os.environ.pop(LOCK_FD, None)
+        lock_fd = None if lock is None else int(lock)
+        for descriptor in (report_fd, *(() if lock_fd is None else (lock_fd,))):
+            os.set_inheritable(descriptor, False)
         die_with_parent(supervisor, f"{role} {role_id}")
-        return cls(role, role_id, report_fd, unit_fd)
+        return cls(role, role_id, report_fd, unit_fd, lock_fd)
 
     def spec(self, timeout_secs: float = 120.0) -> RoleSpec:
         """Wait for the supervisor's line on stdin.
@@ -141,7 +150,8 @@ class Child:
                     f"{self.role} {self.role_id} lost its supervisor before it was told what to do"
                 )
             line += chunk
-        return RoleSpec(**json.loads(line))
+        told = json.loads(line)
+        return RoleSpec(**{**told, "slots": tuple(told["slots"])})
 
     def report(self, **fields: Any) -> None:
         """Write one line to the supervisor; from one thread at a time."""

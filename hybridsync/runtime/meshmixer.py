@@ -82,7 +82,7 @@ def compile_groups(world: World, flats: FlatParts, state: TrainState) -> None:
     zeros = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), state)
     for optimizer in (False, True):
         flats[optimizer].join(*flats[optimizer].split(part_of(zeros, optimizer=optimizer)))
-    others = [worker for worker in range(world.num_workers) if worker != world.process_index]
+    others = [worker for worker in world.slots if worker != world.process_index]
     if 2 ** len(others) > MAX_AHEAD:
         return
     for size in range(1, len(others) + 1):

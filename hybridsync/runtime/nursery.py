@@ -7,8 +7,9 @@ import os
 import socket
 import subprocess
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from hybridsync.errors import RoleLost, WaitTimeout
 from hybridsync.runtime.child import SUPERVISOR_PID, process_control
@@ -21,20 +22,32 @@ TAIL_LINES = 20
 _PR_SET_CHILD_SUBREAPER = 36
 
 
+class CannotStart(RoleLost):
+    """There are too many processes, or there is too little memory, for another one; later there may be less of them."""
+
+
+def open_at_end(path: Path) -> BinaryIO:
+    """Open a log to append to it."""
+    return open(path, "ab")
+
+
 class Nursery:
     """Start processes for roles, as children of this process. To be made on the main thread, with which they end.
 
     Args:
       command: program and arguments; the program takes up its line by `seed.attach`.
       log_path: what the seed itself says; appended to.
+      open_log: opens a log at its end.
 
     Raises:
       OSError: the seed cannot be started.
     """
 
-    def __init__(self, command: Sequence[str], log_path: Path) -> None:
+    def __init__(
+        self, command: Sequence[str], log_path: Path, open_log: Callable[[Path], BinaryIO] = open_at_end
+    ) -> None:
         self._command = list(command)
-        self._log_path = log_path
+        self._log_path, self._open_log = log_path, open_log
         process_control(_PR_SET_CHILD_SUBREAPER, 1)
         self._process, self._line = self._start()
 
@@ -48,7 +61,7 @@ class Nursery:
             SUPERVISOR_PID: str(os.getpid()),
         }
         environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-        with other, open(self._log_path, "ab") as log:
+        with other, self._open_log(self._log_path) as log:
             process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.DEVNULL,
@@ -59,6 +72,11 @@ class Nursery:
                 start_new_session=True,
             )
         return process, line
+
+    @property
+    def pid(self) -> int:
+        """The seed's process id."""
+        return self._process.pid
 
     def keep(self) -> bool:
         """Start another seed where the last one has ended: its roles go on, and the next ones need one.
@@ -84,7 +102,8 @@ class Nursery:
           descriptors: its stdin, stdout, stderr, the end of its reports, the memory of its unit.
 
         Raises:
-          RoleLost: the seed ended, and the next one did, too; or there are too many processes, or too little memory.
+          CannotStart: there are too many processes, or there is too little memory.
+          RoleLost: the seed ended, and the next one did, too.
           WaitTimeout: the seed does not answer.
         """
         order = json.dumps({"environment": dict(environment)}).encode()
@@ -131,8 +150,8 @@ class Nursery:
         self._process.wait()
 
 
-def _none_can_be_started(why: object) -> RoleLost:
-    return RoleLost(f"no process can be started for a role: {why}; free memory, or raise the limit of processes")
+def _none_can_be_started(why: object) -> CannotStart:
+    return CannotStart(f"no process can be started for a role: {why}; free memory, or raise the limit of processes")
 
 
 def log_tail(path: Path) -> str:

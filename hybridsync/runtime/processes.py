@@ -5,6 +5,7 @@ Importing this file loads no JAX; a role's own module does, in the seed of the r
 
 from __future__ import annotations
 
+import functools
 import importlib
 import ipaddress
 import os
@@ -16,11 +17,13 @@ from typing import TYPE_CHECKING
 
 from hybridsync import protocols
 from hybridsync.config import LoadedConfig, RunConfig, explained
-from hybridsync.errors import AddressError, ConfigError, HybridSyncError
+from hybridsync.durable import WorkdirLock, make_directory
+from hybridsync.errors import AddressError, ConfigError, HybridSyncError, WorkdirError
 from hybridsync.plan import Plan
 from hybridsync.resuming import Resume, check_init_from, check_workdir, continued
 from hybridsync.runtime import watchdog
 from hybridsync.runtime.child import Child, RoleSpec
+from hybridsync.runtime.sockets import at_port
 from hybridsync.watching import COMPILE_SECS
 
 if TYPE_CHECKING:
@@ -111,19 +114,32 @@ def supervise(launch: Launch) -> int:
     Raises:
       HybridSyncError: refused before any role was started.
     """
-    from hybridsync.rpc.chief import ChiefClient
-    from hybridsync.runtime.supervisor import Supervisor, SupervisorSpec
-
     config = launch.config
     used = check_workdir(launch.workdir, config, resume=launch.resume, convert_units=launch.convert_units)
     if launch.init_from is not None and used is None:
         check_init_from(launch.init_from, launch.workdir)
     check_port(launch.bind, launch.port)
+    try:
+        workdir = make_directory(launch.workdir)
+    except OSError as error:
+        raise WorkdirError(
+            f"cannot write to {launch.workdir}: {error.strerror}; name a writable --workdir"
+        ) from error
+    with WorkdirLock(workdir) as lock:  # until the last chief has gone: no other launch comes in between two of them
+        return _supervise_locked(launch, lock)
+
+
+def _supervise_locked(launch: Launch, lock: WorkdirLock) -> int:
+    from hybridsync.rpc.chief import ChiefClient
+    from hybridsync.runtime.supervisor import Supervisor, SupervisorSpec
+
+    config = launch.config
     sys.stderr.write(
         f"starting 1 chief, {config.servers} server, {config.workers} worker(s); logs in {launch.workdir / 'logs'}\n"
     )
     spec = SupervisorSpec(launch.argv, launch.workdir, config.workers, config.servers, launch.bind)
-    return Supervisor(spec, lambda address: ChiefClient(address, deadline_secs=5.0)).run()
+    connect = functools.partial(ChiefClient, deadline_secs=5.0)
+    return Supervisor(spec, connect, lock_fd=lock.descriptor).run()
 
 
 def check_port(host: str, port: int) -> None:
@@ -165,14 +181,15 @@ def play(child: Child, launch: Launch) -> int:
             resume=launch.resume if spec.life == 0 else "auto",
             init_from=launch.init_from,
             convert_units=launch.convert_units,
-            address=spec.chief or f"{spec.host}:{launch.port}",
+            address=spec.chief or at_port(spec.host, launch.port),
             restarted=spec.life > 0,
             coordinator=spec.coordinator,
             num_devices=spec.num_devices,
             report=lambda fields: child.report(**fields),
             watchdog=dog,
             screen=sys.stdout,
+            lock_fd=child.lock_fd,
         )
     if child.role == "server":
         return module.run_server(spec, run_of_launch(), dog)
-    return module.run_worker(spec, run_of_launch, child.at_unit, dog)
+    return module.run_worker(spec, run_of_launch, child.at_unit, lambda fields: child.report(**fields), dog)

@@ -7,13 +7,14 @@ import json
 import os
 import select
 import signal
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.runtime import child
-from hybridsync.runtime.nursery import Nursery, log_tail
+from hybridsync.runtime.nursery import Nursery, log_tail, open_at_end
 
 
 class RoleProcess:
@@ -28,15 +29,19 @@ class RoleProcess:
       role_id: its number among its kind.
       life: how many processes had this place before.
       log_path: appended to.
+      open_log: opens a log at its end.
+      lock_fd: of the workdir's lock, which this role holds, too.
 
     Attributes:
       role: as given.
       role_id: as given.
       life: as given.
+      started: when, monotonic seconds.
       pid: process id.
       pidfd: readable once the process has ended.
       report_fd: readable when it has reported.
       reports_ended: it has closed its end, so that `report_fd` stays readable.
+      quarantine: why nobody takes its place when it has ended; "" where somebody does.
       error: (message, exit code) that it reported, None if it did not.
       unit: that a worker was computing when it ended; -1 for none, and before it is reaped.
 
@@ -45,12 +50,23 @@ class RoleProcess:
       OSError: its log cannot be opened.
     """
 
-    def __init__(self, nursery: Nursery, role: str, role_id: int, life: int, log_path: Path) -> None:
+    def __init__(
+        self,
+        nursery: Nursery,
+        role: str,
+        role_id: int,
+        life: int,
+        log_path: Path,
+        open_log: Callable[[Path], BinaryIO] = open_at_end,
+        lock_fd: int | None = None,
+    ) -> None:
         self.role = role
         self.role_id = role_id
         self.life = life
+        self.started = SYSTEM_CLOCK.monotonic()
         self.error: tuple[str, int] | None = None
         self.reports_ended = False
+        self.quarantine = ""
         self._log_path = log_path
         self._partial = b""
         self._reaped = False
@@ -64,13 +80,12 @@ class RoleProcess:
         if role != "worker":
             environment["JAX_PLATFORMS"] = "cpu"
         try:
-            with open(log_path, "ab") as log:
+            with open_log(log_path) as log:
                 with contextlib.suppress(OSError):  # a full disk ends no run
                     os.write(log.fileno(), f"--- {self.name}, life {life}\n".encode())
                 stdout = 1 if role == "chief" else log.fileno()
-                self.pid = nursery.start(
-                    environment, (spec_end, stdout, log.fileno(), report_end, self._unit_fd)
-                )
+                given = (spec_end, stdout, log.fileno(), report_end, self._unit_fd)
+                self.pid = nursery.start(environment, given if lock_fd is None else (*given, lock_fd))
             self.pidfd = os.pidfd_open(self.pid)
         except BaseException:
             for descriptor in (self.report_fd, self._unit_fd, self._spec_fd):
@@ -142,26 +157,44 @@ def describe_exit(code: int) -> str:
     return f"exit {code}"
 
 
+MAX_FAILURES = 4
+"""How often a role fails in a row, by itself, until it is given up."""
+
+
 class CrashLoop:
-    """Tell a role that fails again and again by itself from one that is killed from outside.
+    """Tells a role that fails again and again by itself from one that is killed from outside.
+
+    Failures count while they follow each other: a process that lives for longer than the window begins anew. So the
+    count does not depend on how long a role takes to start. Processes that ended on one unit count once: two of them
+    make the unit a suspect, not the role (see `chief.suspects`).
 
     >>> loop = CrashLoop(limit=1, window_secs=30.0)
-    >>> loop.add("worker 3", now=0.0), loop.add("worker 3", now=40.0), loop.add("worker 3", now=41.0)
-    (False, False, True)
+    >>> loop.add("worker 3", lived_secs=40.0), loop.add("worker 3", lived_secs=29.0)
+    (False, True)
+    >>> loop.add("worker 1", lived_secs=1.0, unit=7), loop.add("worker 1", lived_secs=1.0, unit=7)
+    (False, False)
 
     Args:
-      limit: failures of one role that are borne within the window.
-      window_secs: length of the window.
+      limit: failures of one role that are borne.
+      window_secs: the life after which a process counts as a good one.
     """
 
-    def __init__(self, limit: int = 3, window_secs: float = 30.0) -> None:
+    def __init__(self, limit: int = MAX_FAILURES - 1, window_secs: float = 30.0) -> None:
         self._limit = limit
         self._window_secs = window_secs
-        self._failures: dict[str, list[float]] = {}
+        self._failures: dict[str, list[int]] = {}
 
-    def add(self, name: str, now: float | None = None) -> bool:
-        """Count a failure, and return whether that was one too many."""
-        now = SYSTEM_CLOCK.monotonic() if now is None else now
-        recent = [then for then in self._failures.get(name, []) if now - then < self._window_secs]
-        self._failures[name] = [*recent, now]
-        return len(recent) >= self._limit
+    def add(self, name: str, lived_secs: float, unit: int = -1, *, by_itself: bool = True) -> bool:
+        """Note the end of a process that lived for so long; returns whether that was one failure too many."""
+        if lived_secs > self._window_secs:
+            self._failures.pop(name, None)
+        if not by_itself:
+            return False
+        before = self._failures.get(name, [])
+        ended_on = {name: units for name, units in self._failures.items() if unit >= 0 and unit in units}
+        if ended_on.keys() - {name}:  # it ends whoever computes it
+            for other, units in ended_on.items():
+                self._failures[other] = [each for each in units if each != unit]
+            return False
+        self._failures[name] = before if name in ended_on else [*before, unit]
+        return len(self._failures[name]) > self._limit

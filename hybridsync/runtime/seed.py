@@ -4,8 +4,8 @@ Importing is most of what a new process costs (2 s of a processor for each role)
 memory. A role is forked twice, so that the process between them ends and the role becomes a child of the supervisor,
 which has said that it takes in such orphans (`nursery.Nursery`): the seed may die, and none of its roles does.
 
-The order is a packet on a socket, {"environment": {...}}, with five descriptors: stdin, stdout, stderr, the report's
-end of a pipe, the memory of the unit. The answer is {"pid": n} or {"error": text}.
+The order is a packet on a socket, {"environment": {...}}, with its descriptors: stdin, stdout, stderr, the report's
+end of a pipe, the memory of the unit, and for a chief the workdir's lock. The answer is {"pid": n} or {"error": text}.
 
 Nobody else's thread survives a fork. Where a configuration file has started some while it was read, by computing with
 JAX, say, a role is not forked but started as a program of its own, with its imports before it.
@@ -22,11 +22,11 @@ import socket
 import sys
 from typing import NoReturn
 
-from hybridsync.runtime.child import REPORT_FD, SUPERVISOR_PID, UNIT_FD, Child, die_with_parent
+from hybridsync.runtime.child import LOCK_FD, REPORT_FD, SUPERVISOR_PID, UNIT_FD, Child, die_with_parent
 
 SEED_FD = "HYBRIDSYNC_SEED_FD"
 ORDER_BYTES = 1 << 16
-NUM_DESCRIPTORS = 5
+NUM_DESCRIPTORS = 6
 
 
 def attach() -> Child | Seed | None:
@@ -108,14 +108,16 @@ class Seed:
         return 0
 
     def _become(self, environment: dict[str, str], descriptors: list[int], alone: bool) -> Child:
-        stdin, stdout, stderr, report, unit = descriptors
+        stdin, stdout, stderr, report, unit, *lock = descriptors
         for descriptor, number in ((stdin, 0), (stdout, 1), (stderr, 2)):
             os.dup2(descriptor, number)
             os.close(descriptor)
         os.environ.update(environment)
         os.environ.update({REPORT_FD: str(report), UNIT_FD: str(unit), SUPERVISOR_PID: str(self._supervisor)})
+        for descriptor in lock:
+            os.environ[LOCK_FD] = str(descriptor)
         if not alone:
-            _be_program(report, unit)
+            _be_program(report, unit, *lock)
         if "jax" in sys.modules:  # it has read the seed's environment, not this role's
             import jax
 

@@ -32,6 +32,7 @@ from hybridsync.rpc.watched import watched_calls
 from hybridsync.run import Run
 from hybridsync.runtime.child import RoleSpec
 from hybridsync.runtime.heart import CHIEF_SECS, CompileTimer, Heart, LastingChief, hello, use_compilation_cache
+from hybridsync.runtime.sockets import at_port
 from hybridsync.step import Programs
 from hybridsync.watching import COMPILE_SECS, Watching
 
@@ -95,8 +96,9 @@ def run_server(spec: RoleSpec, run: Run, watchdog: Watching) -> int:
     opt_layout = parts[spec.role_id].opt_state.layout
     stepping = OptimizerServicer(OptimizerEndpoint(backend, opt_layout), opt_layout.nbytes)
     servicers = [PhaseServicer(backend), serving, stepping, HolderServicer(backend)]
+    watched = watched_calls(watchdog, programs.state_layout.nbytes)
     server, address = make_server(
-        servicers, max_workers=3 * workers + 4, interceptors=[watched_calls(watchdog, programs.state_layout.nbytes)]
+        servicers, at_port(spec.host), max_workers=3 * workers + 4, interceptors=[watched]
     )
     server.start()
     schema = programs.state_layout.schema_hash

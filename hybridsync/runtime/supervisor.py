@@ -3,7 +3,7 @@
 One loop on the main thread polls the children's pidfds, their report pipes and the signals. All roles start
 at once, forked by a seed that has imported what they need (see seed.py); each is told what to do when the chief
 serves. A role that dies is reported and replaced; a chief comes back at its former address. What happens while it is
-away is kept for it.
+away is kept for it. A worker that fails again and again by itself is quarantined: the others go on without it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import select
 import signal
 import sys
 import threading
-from collections import deque
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,14 +33,17 @@ from hybridsync.errors import (
 )
 from hybridsync.messages import MOST_REASON_CHARS, STARTED_FIRST, RoleEvent
 from hybridsync.ports import SupervisorPort
+from hybridsync.runtime.adopted import reap_adopted
 from hybridsync.runtime.child import RoleSpec
-from hybridsync.runtime.nursery import Nursery
-from hybridsync.runtime.role_process import CrashLoop, RoleProcess, describe_exit
+from hybridsync.runtime.logs import Logs
+from hybridsync.runtime.nursery import log_tail
+from hybridsync.runtime.outbox import Outbox
+from hybridsync.runtime.role_process import MAX_FAILURES, CrashLoop, RoleProcess, describe_exit
+from hybridsync.runtime.starts import NotStarted, Starts
 from hybridsync.runtime.world import Service, start_service
 
 _TICK_SECS = 1.0
 _KILL_SECS = 5.0
-_SEED_RETRY_SECS = 30.0
 _CHIEF_CODES = (EXIT_COMPLETED, EXIT_REFUSED, EXIT_FAILED, EXIT_PREEMPTED)
 _KILLED_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
 _RESUME = "run the same command again: it resumes from the last commit"
@@ -60,6 +63,7 @@ class SupervisorSpec:
       start_secs: until the chief must serve.
       preempt_secs: until the chief must have saved and left, once asked to.
       grace_secs: for the others to leave when the chief has.
+      start_again_secs: how long it is tried to start a role for which there is no process or memory.
       num_devices: local devices of each worker.
     """
 
@@ -72,6 +76,7 @@ class SupervisorSpec:
     start_secs: float = 120.0
     preempt_secs: float = 120.0
     grace_secs: float = 5.0
+    start_again_secs: float = 300.0
     num_devices: int = NUM_DEVICES
 
 
@@ -87,6 +92,7 @@ class Supervisor:
       spec: what to supervise.
       connect: makes the way to the chief from its address; every call on it has a deadline.
       say: shows a line to the user.
+      lock_fd: of the workdir's lock, which each chief holds as well; None where nobody has locked it.
     """
 
     def __init__(
@@ -94,23 +100,23 @@ class Supervisor:
         spec: SupervisorSpec,
         connect: Callable[[str], SupervisorPort],
         say: Callable[[str], None] = _write_stderr,
+        lock_fd: int | None = None,
     ) -> None:
         self._spec = spec
-        self._connect = connect
         self._say = say
+        self._lock_fd = lock_fd
+        self._starts: Starts  # once there is a folder for its log
+        self._logs = Logs(spec.workdir / "logs", say)
+        self._outbox = Outbox(connect)
+        self._slots = tuple(range(spec.num_workers))
+        self._world_met = False
         self._roles: dict[tuple[str, int], RoleProcess] = {}
         self._lives: dict[tuple[str, int], int] = {}
-        self._nursery: Nursery  # once there is a folder for its log
-        self._seed_at = 0.0
         self._service: Service | None = None
         self._chief_address = ""
         self._chief_serves = False
-        self._chief: SupervisorPort | None = None
-        self._outbox: deque[tuple[str, RoleEvent | None]] = deque()
-        self._ended_on_units: list[RoleEvent] = []
-        self._retry_at = 0.0
         self._crash_loop = CrashLoop()
-        self._over = False
+        self._over = self._asked = False
         self._num_signals = 0
         self._preempt_deadline: float | None = None
         self._exit_code: int | None = None
@@ -118,19 +124,30 @@ class Supervisor:
     def run(self) -> int:
         """Start every role and watch until the run ends; returns the exit code for this process.
 
-        Signals: SIGTERM or SIGINT asks the chief to save and leave; a second one kills everything at once.
+        Signals: SIGTERM or SIGINT asks the chief to save and leave; a second one kills everything at once. SIGHUP asks
+        as well, unless it is ignored, as by nohup: a closing terminal may send several, and a SIGTERM behind them.
 
         Raises:
           WorkdirError: the workdir cannot be written.
           HybridSyncError: the coordination service, or a role's process, cannot start.
         """
+        try:
+            return self._run()
+        except HybridSyncError:
+            raise
+        except Exception:  # noqa: BLE001  # Python would leave with 1, which says that the input was refused
+            self._say(f"error: the supervisor failed; {_RESUME}\n{traceback.format_exc()}")
+            return EXIT_FAILED
+
+    def _run(self) -> int:
         assert threading.current_thread() is threading.main_thread(), (
             "children die with the thread that starts them"
         )
         logs = self._spec.workdir / "logs"
         try:
             logs.mkdir(parents=True, exist_ok=True)
-            self._nursery = Nursery([*self._spec.command, *self._spec.argv], logs / "seed.log")
+            command = [*self._spec.command, *self._spec.argv]
+            self._starts = Starts(command, self._logs, self._say, self._spec.start_again_secs, self._lock_fd)
         except OSError as error:
             raise WorkdirError(
                 f"cannot write to {logs}: {error.strerror}; name a writable --workdir"
@@ -139,9 +156,10 @@ class Supervisor:
         os.set_blocking(wake_read, False)
         os.set_blocking(wake_write, False)
         former_wake = signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        former = {
-            number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)
-        }
+        numbers = [signal.SIGTERM, signal.SIGINT]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            numbers.append(signal.SIGHUP)
+        former = {number: signal.signal(number, self._on_signal) for number in numbers}
         try:
             self._service = start_service(self._spec.num_workers, self._spec.host)  # while the seed imports
             self._note("role_started", "supervisor", 0, os.getpid(), STARTED_FIRST)
@@ -152,15 +170,15 @@ class Supervisor:
             ):
                 for role_id in range(count):
                     self._start(role, role_id, 0, STARTED_FIRST)
-            self._roles["chief", 0].send_spec(self._role_spec(self._roles["chief", 0]))
             return self._watch(wake_read)
         finally:
-            self._nursery.close()
+            self._starts.close()
             for process in self._roles.values():
                 process.kill()
             for process in self._roles.values():
                 process.reap()
             self._roles.clear()
+            reap_adopted(())
             if self._service is not None:
                 self._service.stop()
             for number, handler in former.items():
@@ -187,36 +205,36 @@ class Supervisor:
                 if ended and self._exit_code is None:
                     self._lost(process)
             now = SYSTEM_CLOCK.monotonic()
-            if self._exit_code is None and self._num_signals:
+            if self._exit_code is None and (self._asked or not self._slots):
                 self._preempt(now)
             if self._exit_code is None and not self._chief_address and now >= start_deadline:
-                self._fail(
-                    f"the chief does not serve after {self._spec.start_secs:g} s", self._roles["chief", 0]
-                )
+                self._fail(f"the chief does not serve after {self._spec.start_secs:g} s", "chief-0")
             if self._exit_code is None:
-                self._deliver(now)
-                self._keep_seed(now)
+                if self._chief_serves:
+                    self._outbox.deliver(self._chief_address)
+                self._starts.keep_seed()
+                self._take_started()
+                reap_adopted({self._starts.seed_pid, *(process.pid for process in self._roles.values())})
         return self._exit_code
 
     def _start(self, role: str, role_id: int, life: int, reason: str) -> None:
-        log_path = self._spec.workdir / "logs" / f"{role}-{role_id}.log"
-        process = RoleProcess(self._nursery, role, role_id, life, log_path)
-        self._roles[role, role_id] = process
         self._lives[role, role_id] = life
-        self._note("role_started", role, role_id, process.pid, reason)
-        if self._chief_address:
-            process.send_spec(self._role_spec(process))
+        self._starts.ask(role, role_id, life, reason)
+        self._take_started()
 
-    def _keep_seed(self, now: float) -> None:
-        """Have a seed for the next role that is lost; the run needs none as long as nobody is."""
-        if now < self._seed_at:
-            return
+    def _take_started(self) -> None:
+        """Take hold of the roles that could be started; one that cannot be is given up in the end."""
         try:
-            if self._nursery.keep():
-                self._seed_at = now + _SEED_RETRY_SECS
-        except OSError as error:
-            self._say(f"no seed for the next role could be started: {error}; it is tried again")
-            self._seed_at = now + _SEED_RETRY_SECS
+            for process, reason in self._starts.take():
+                self._roles[process.role, process.role_id] = process
+                self._note("role_started", process.role, process.role_id, process.pid, reason)
+                if self._chief_address or process.role == "chief":
+                    process.send_spec(self._role_spec(process))
+        except NotStarted as error:
+            role, role_id = error.key
+            if role != "worker":
+                raise
+            self._quarantine(RoleEvent(role, role_id, 0, str(error), SYSTEM_CLOCK.wall(), quarantined=True))
 
     def _role_spec(self, process: RoleProcess) -> RoleSpec:
         assert self._service is not None
@@ -231,11 +249,15 @@ class Supervisor:
             num_servers=self._spec.num_servers,
             host=self._spec.host,
             num_devices=self._spec.num_devices,
+            slots=self._slots,
         )
 
     def _heed(self, process: RoleProcess, report: dict[str, Any]) -> None:
+        assert self._service is not None
         if "error" in report:
             process.error = report["error"], report["exit_code"]
+        if report.get("joined") == self._service.address:
+            self._world_met = True
         if process.role == "chief":
             self._over = self._over or report.get("over", False)
             if "renew" in report:
@@ -249,15 +271,17 @@ class Supervisor:
                     if first and other is not process:
                         other.send_spec(self._role_spec(other))
 
-    def _end(self, role: str, id: int, pid: int) -> None:
+    def _end(self, role: str, id: int, pid: int, quarantine: str = "") -> None:
         """Kill a process that the chief has given up, unless another one has its place already."""
         process = self._roles.get((role, id))
         if process is not None and process.pid == pid:
+            process.quarantine = quarantine
             process.kill()
 
     def _renew_world(self) -> None:
         """Serve a new world and end every worker: its successor joins that one."""
-        former, self._service = self._service, start_service(self._spec.num_workers, self._spec.host)
+        former, self._service = self._service, start_service(len(self._slots), self._spec.host)
+        self._world_met = False
         workers = [process for (role, _), process in self._roles.items() if role == "worker"]
         for process in workers:
             process.kill()
@@ -282,13 +306,40 @@ class Supervisor:
         elif self._over or (code in (EXIT_COMPLETED, EXIT_PREEMPTED) and self._chief_serves):
             return
         else:
-            self._note("role_lost", process.role, process.role_id, process.pid, reason, process.unit)
-            if code not in _KILLED_FROM_OUTSIDE and self._crash_loop.add(process.name):
-                self._fail(
-                    f"{process.name} fails again and again ({reason}); correct that, then {_RESUME}", process
-                )
-            elif not self._num_signals:
+            failing, log = self._is_failing(process, code), self._logs.path(f"{process.role}-{process.role_id}")
+            if process.role == "worker" and failing:
+                why = f"it failed {MAX_FAILURES} times in a row by itself, the last time with {reason}; see {log}"
+                process.quarantine = process.quarantine or why
+            event = RoleEvent(
+                *(process.role, process.role_id, process.pid, _told(process.quarantine or reason), SYSTEM_CLOCK.wall()),
+                unit=process.unit,
+                quarantined=bool(process.quarantine),
+            )
+            if event.quarantined:
+                self._quarantine(event)
+                return
+            self._outbox.lost(event)
+            if failing:
+                name = f"{process.role}-{process.role_id}"
+                self._fail(f"{process.name} fails again and again ({reason}); correct that, then {_RESUME}", name)
+            elif not self._asked:
                 self._start(process.role, process.role_id, process.life + 1, f"restart after {reason}")
+
+    def _is_failing(self, process: RoleProcess, code: int) -> bool:
+        lived = SYSTEM_CLOCK.monotonic() - process.started
+        by_itself = code not in _KILLED_FROM_OUTSIDE
+        return self._crash_loop.add(process.name, lived, process.unit, by_itself=by_itself)
+
+    def _quarantine(self, event: RoleEvent) -> None:
+        """Start no other process in a worker's place: the others go on without it, or the chief ends the run.
+
+        A world is met when every slot of it has joined once. Until then the others would wait for this one in vain:
+        they begin anew, in a world without it.
+        """
+        self._slots = tuple(slot for slot in self._slots if slot != event.id)
+        self._outbox.lost(event)
+        if self._slots and not self._world_met:
+            self._renew_world()
 
     def _chief_left(self, process: RoleProcess, code: int, reason: str) -> None:
         told = process.error is not None
@@ -296,9 +347,9 @@ class Supervisor:
         if code not in _CHIEF_CODES or (code in (EXIT_REFUSED, EXIT_FAILED) and not told):
             self._chief_serves = False
             self._note("role_lost", "chief", 0, process.pid, reason)
-            failing = code not in _KILLED_FROM_OUTSIDE and self._crash_loop.add("chief")
+            failing = self._is_failing(process, code)
             if not self._chief_address or failing:
-                self._fail(f"the chief was lost ({reason}); {_RESUME}", process, code)
+                self._fail(f"the chief was lost ({reason}); {_RESUME}", "chief-0", code)
             else:
                 self._restart_chief(process, f"restart after {reason}")
             return
@@ -312,24 +363,27 @@ class Supervisor:
 
     def _restart_chief(self, process: RoleProcess, reason: str) -> None:
         """Start the next chief; what only the memory of the last one held is told, or done, again."""
-        self._outbox.extend(("role_lost", event) for event in self._ended_on_units)
+        self._outbox.repeat()
         self._start("chief", 0, process.life + 1, reason)
-        if self._preempt_deadline is not None and ("preempt", None) not in self._outbox:
-            self._outbox.append(("preempt", None))
+        self._outbox.repeat_preemption()
         self._over = False
-        if not self._num_signals:  # it may have ended the run, but not itself: whoever heard of that has left
-            for role, role_id in sorted(self._lives.keys() - self._roles.keys()):
+        if self._asked:
+            return
+        left = self._lives.keys() - self._roles.keys() - {*self._starts.waiting}
+        for role, role_id in sorted(left):  # because the run was over, which it is not
+            if role != "worker" or role_id in self._slots:
                 self._start(role, role_id, self._lives[role, role_id] + 1, reason)
 
-    def _fail(self, message: str, process: RoleProcess, code: int = EXIT_FAILED) -> None:
+    def _fail(self, message: str, name: str, code: int = EXIT_FAILED) -> None:
         """End the run as our fault; the log says nothing about a process that was killed from outside."""
         self._say(f"error: {message}")
         if code not in _KILLED_FROM_OUTSIDE:
-            self._say(process.log_tail())
+            self._say(log_tail(self._logs.path(name)))
         self._exit_code = EXIT_FAILED
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._num_signals += 1
+        self._asked = True
+        self._num_signals += number != signal.SIGHUP
         if self._num_signals > 1:  # here and not in the loop, which may be in a call to the chief
             for process in list(self._roles.values()):
                 process.kill()
@@ -337,41 +391,24 @@ class Supervisor:
 
     def _preempt(self, now: float) -> None:
         if not self._chief_address:  # nothing has begun that could be saved
-            self._exit_code = EXIT_PREEMPTED
+            self._exit_code = EXIT_PREEMPTED if self._asked else None
         elif self._preempt_deadline is None:
             self._preempt_deadline = now + self._spec.preempt_secs
-            self._outbox.appendleft(("preempt", None))
+            if self._asked:
+                self._outbox.preempt()
         elif now >= self._preempt_deadline:
-            chief = self._roles["chief", 0]
             self._fail(
-                f"the chief has not saved and left within {self._spec.preempt_secs:g} s; {_RESUME}", chief
+                f"the chief has not saved and left within {self._spec.preempt_secs:g} s; {_RESUME}", "chief-0"
             )
 
-    def _note(self, kind: str, role: str, role_id: int, pid: int, reason: str, unit: int = -1) -> None:
-        why = printable(reason)[:MOST_REASON_CHARS]
-        event = RoleEvent(role=role, id=role_id, pid=pid, reason=why, wall=SYSTEM_CLOCK.wall(), unit=unit)
-        self._outbox.append((kind, event))
-        if unit >= 0:
-            self._ended_on_units.append(event)
+    def _note(self, kind: str, role: str, role_id: int, pid: int, reason: str) -> None:
+        event = RoleEvent(role, role_id, pid, _told(reason), SYSTEM_CLOCK.wall())
+        (self._outbox.started if kind == "role_started" else self._outbox.lost)(event)
 
-    def _deliver(self, now: float) -> None:
-        """Hand the chief what it has not heard, in order; what it does not take is tried again."""
-        if not self._chief_serves or now < self._retry_at:
-            return
-        try:
-            if self._chief is None:
-                self._chief = self._connect(self._chief_address)
-            while self._outbox:
-                kind, event = self._outbox[0]
-                if event is None:
-                    self._chief.preempt()
-                elif kind == "role_lost":
-                    self._chief.role_lost(event)
-                else:
-                    self._chief.role_started(event)
-                self._outbox.popleft()
-        except HybridSyncError:  # the chief is slow, or its end is the next thing to be seen
-            self._retry_at = SYSTEM_CLOCK.monotonic() + _TICK_SECS
+
+def _told(reason: str) -> str:
+    """Return a reason as the chief takes it: a role's last words may be of any length, with control characters."""
+    return printable(reason)[:MOST_REASON_CHARS]
 
 
 def _drain(fd: int) -> None:

@@ -43,6 +43,7 @@ from hybridsync.runtime.heart import (
 )
 from hybridsync.runtime.meshcollective import FlatContributions, MeshCollective
 from hybridsync.runtime.meshmixer import FlatParts, MeshMixer, compile_groups
+from hybridsync.runtime.sockets import at_port
 from hybridsync.runtime.world import World
 from hybridsync.state import TrainState
 from hybridsync.step import Parameters, Programs
@@ -54,7 +55,11 @@ REPORT_SECS = 0.5
 
 
 def run_worker(
-    spec: RoleSpec, make_run: Callable[[], Run], at_unit: Callable[[int], None], watchdog: Watching
+    spec: RoleSpec,
+    make_run: Callable[[], Run],
+    at_unit: Callable[[int], None],
+    report: Callable[[dict], None],
+    watchdog: Watching,
 ) -> int:
     """Join the world, train until the chief says that the run is over, and return the exit code.
 
@@ -62,22 +67,25 @@ def run_worker(
       spec: who this is and where the others are.
       make_run: builds task and optimizer; called behind the join, because it may touch JAX.
       at_unit: leaves behind which unit is computed, should this process end on it.
+      report: tells the supervisor: {"joined": ...} once every worker has been in the world.
       watchdog: of this process.
 
     Raises:
       HybridSyncError: refused input, or the run could not go on.
     """
     loop: WorkerLoop | None = None
-    num_workers = spec.num_workers
     with watchdog.work("joining the world", 2 * JOIN_SECS + SLACK_SECS):  # to find its service, then for the others
         world = World.join(
             spec.coordinator,
             spec.role_id,
-            num_workers,
+            spec.num_workers,
             num_devices=spec.num_devices,
             timeout_secs=JOIN_SECS,
             reborn=spec.life > 0,
+            host=spec.host,
+            slots=spec.slots,
         )
+    report({"joined": spec.coordinator})
     run = make_run()
     assert run.workdir is not None
     use_compilation_cache(run.workdir)
@@ -91,7 +99,7 @@ def run_worker(
     with watchdog.work("compiling the programs", COMPILE_SECS):
         warm_up(programs, several=run.config.policy.deals_several)
         if spec.life == 0:  # its members meet when a phase names it: nobody waits here for one that has died
-            world.mesh(range(num_workers), 0).compile(flat.num_floats, flat.num_ints)
+            world.mesh(world.slots, 0).compile(flat.num_floats, flat.num_ints)
             if any(stage.path is Path.GROUP for stage in run.stages):
                 compile_groups(world, flats, programs.state)
 
@@ -100,6 +108,7 @@ def run_worker(
     replica = Replica(programs, readers, clock, apply_log)
     server, address = make_server(
         [HolderServicer(replica)],
+        at_port(spec.host),
         max_workers=4,
         interceptors=[watched_calls(watchdog, programs.state_layout.nbytes)],
     )

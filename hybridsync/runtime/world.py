@@ -26,7 +26,7 @@ from hybridsync.chief.meshes import NUM_DEVICES, devices_of
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import ConfigError, HybridSyncError, WaitTimeout
 from hybridsync.runtime import gloo
-from hybridsync.runtime.sockets import Endpoint, listening, shut_down_connected
+from hybridsync.runtime.sockets import Endpoint, at_port, listening, shut_down_connected
 
 if TYPE_CHECKING:
     from hybridsync.runtime.mesh import MeshMean
@@ -77,18 +77,18 @@ def start_service(num_workers: int, host: str = "127.0.0.1") -> Service:
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # read when jaxlib is loaded
     (make,) = _private("jaxlib._jax", "get_distributed_runtime_service")
-    with socket.socket() as probe:
-        try:
-            probe.bind((host, 0))
-        except OSError as error:
-            raise HybridSyncError(
-                f"cannot listen on {host}: {error.strerror}; name an IPv4 address of this machine"
-            ) from error
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        socket.create_server((host, 0), family=family).close()
+    except OSError as error:
+        raise HybridSyncError(
+            f"cannot listen on {host}: {error.strerror}; name an address of this machine"
+        ) from error
     before = listening()
     runtime = _construct(
         "the coordination service",
         make,
-        f"{host}:0",
+        at_port(host),
         num_workers,
         heartbeat_timeout=_HEARTBEAT_SECS,
         shutdown_timeout=_SHUTDOWN_SECS,
@@ -98,7 +98,7 @@ def start_service(num_workers: int, host: str = "127.0.0.1") -> Service:
     if len(opened) != 1:
         raise _unsuited("the coordination service", f"it opened {sorted(opened)}, not one port")
     host, port = opened.pop()
-    return Service(f"{host}:{port}", runtime)
+    return Service(at_port(host, port), runtime)
 
 
 class World:
@@ -109,26 +109,26 @@ class World:
 
     Attributes:
       process_index: this worker's slot.
-      num_workers: slots of the world.
+      slots: numbers of the workers that have a place in the world, ascending.
       num_devices: local devices of each worker: another choice among them is a fresh communicator of the same members.
       compute_device: where all of this worker's computation lives, so that another lane recompiles nothing
         but the collective.
     """
 
     def __init__(
-        self, client: Any, process_index: int, num_workers: int, num_devices: int, listener: Endpoint
+        self, client: Any, process_index: int, slots: tuple[int, ...], num_devices: int, listener: Endpoint
     ) -> None:
         import jax
 
         self.process_index = process_index
-        self.num_workers = num_workers
+        self.slots = slots
         self.num_devices = num_devices
         self.compute_device = jax.local_devices()[0]
         self._client = client
         self._listener = listener
-        self._devices: dict[int, list[Any]] = {index: [] for index in range(num_workers)}
+        self._devices: dict[int, list[Any]] = {slot: [] for slot in slots}
         for device in sorted(jax.devices(), key=lambda device: device.id):
-            self._devices[device.process_index].append(device)
+            self._devices[slots[device.process_index]].append(device)
         self._lock = threading.Lock()
         self._meshes: dict[tuple[tuple[int, ...], int], MeshMean] = {}
         self._peers: set[Endpoint] = set()
@@ -144,6 +144,7 @@ class World:
         timeout_secs: float = 60.0,
         reborn: bool = False,
         host: str = "127.0.0.1",
+        slots: tuple[int, ...] = (),
     ) -> World:
         """Enter the world before any other JAX call of this process; returns when all slots have joined once.
 
@@ -155,6 +156,7 @@ class World:
           timeout_secs: how long to wait for the service and for the other workers.
           reborn: an earlier process had this slot.
           host: address that carries the collectives, in plain text: loopback or a private interface.
+          slots: numbers of the workers that have a place in the world, ascending; () for 0 to `num_workers` - 1.
 
         Raises:
           WaitTimeout: the service does not answer, or not all workers came.
@@ -163,6 +165,8 @@ class World:
         import jax
 
         deadline = SYSTEM_CLOCK.monotonic() + timeout_secs
+        slots = slots or tuple(range(num_workers))
+        place = slots.index(process_index)
         (state,) = _private("jax._src.distributed", "global_state")
         bridge = "jax._src.xla_bridge"
         has_backends, register, make_cpu = _private(
@@ -176,13 +180,12 @@ class World:
             )
         jax.config.update("jax_enable_recoverability", True)
         jax.config.update("jax_num_cpu_devices", num_devices)
-        client = _connect(address, process_index, num_workers, timeout_secs)
+        client = _connect(address, process_index, place, slots, timeout_secs)
         state.coordinator_address, state.client = address, client
-        state.process_id, state.num_processes = process_index, num_workers
-        if reborn and process_index == 0:  # slot 0 publishes the topology; a second life finds the key taken
+        state.process_id, state.num_processes = place, len(slots)
+        if reborn and place == 0:  # the first slot publishes the topology; a second life finds the key taken
             client.key_value_delete(_TOPOLOGY_KEY)
         _publish(client, f"hybridsync/joined/{process_index}", host)
-        slots = range(num_workers)
         _collect(client, "hybridsync/joined", slots, deadline, f"worker {process_index}, joining the world,")
         before = listening()
         made = _construct("the gloo collectives", make_collectives, distributed_client=client, hostname=host)
@@ -199,7 +202,7 @@ class World:
         # Read from here on only to let process 0 alone write the persistent compilation cache. Each worker
         # compiles for its own device, under its own key: without this all but one compile anew in each life.
         state.process_id = 0
-        return cls(client, process_index, num_workers, num_devices, opened.pop())
+        return cls(client, process_index, slots, num_devices, opened.pop())
 
     def mesh(self, members: Sequence[int], lane: int) -> MeshMean:
         """Return the collective over `members`, in this order, on `lane`; the same object each time.
@@ -211,7 +214,7 @@ class World:
 
         key = members, lane = tuple(members), lane
         assert len(set(members)) == len(members) and self.process_index in members, f"members {members}"
-        assert all(0 <= member < self.num_workers for member in members), f"members {members}"
+        assert set(members) <= set(self.slots), f"members {members} of {self.slots}"
         chosen = devices_of(lane, len(members), self.num_devices)
         with self._lock:
             if key not in self._meshes or (len(members) == 1 and self._meshes[key].dead):
@@ -306,12 +309,14 @@ class World:
                 self._peers.add((host, int(port)))
 
 
-def _connect(address: str, process_index: int, num_workers: int, timeout_secs: float) -> Any:
+def _connect(
+    address: str, process_index: int, place: int, slots: Sequence[int], timeout_secs: float
+) -> Any:
     """Connect to the service; returns when every slot has connected once."""
     (make,) = _private("jaxlib._jax", "get_distributed_runtime_client")
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), timeout=timeout_secs).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_secs).close()
     except OSError as error:
         raise WaitTimeout(
             f"worker {process_index} finds no coordination service at {address} within {timeout_secs:g} s "
@@ -321,7 +326,7 @@ def _connect(address: str, process_index: int, num_workers: int, timeout_secs: f
         "the coordination client",
         make,
         address,
-        process_index,
+        place,
         init_timeout=max(1, math.ceil(timeout_secs) - _CONNECT_EXTRA_SECS),
         use_compression=True,
         heartbeat_timeout=_HEARTBEAT_SECS,
@@ -331,8 +336,8 @@ def _connect(address: str, process_index: int, num_workers: int, timeout_secs: f
         client.connect()
     except RuntimeError as error:
         raise WaitTimeout(
-            f"worker {process_index} waited {timeout_secs:g} s at {address} for workers 0 to "
-            f"{num_workers - 1}, and not all of them connected ({error}); see their logs"
+            f"worker {process_index} waited {timeout_secs:g} s at {address} for workers "
+            f"{list(slots)}, and not all of them connected ({error}); see their logs"
         ) from error
     return client
 

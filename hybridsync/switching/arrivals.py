@@ -45,7 +45,7 @@ class Arrivals:
           PhaseBroken: the phase under way lost somebody.
           WaitTimeout: a role did not come.
         """
-        self._await(self._board.num_awaited(), self._config.servers)
+        self._await(self._board.num_awaited, self._config.servers)
 
     def await_needed(self, path: Path) -> None:
         """Wait until a phase can begin: with the workers that are left, and with every server where it is served.
@@ -53,7 +53,7 @@ class Arrivals:
         Raises:
           Preempted, PhaseBroken, WaitTimeout: see `await_all`.
         """
-        self._await(1, self._config.servers if path is Path.SERVER else 0)
+        self._await(lambda: 1, self._config.servers if path is Path.SERVER else 0)
 
     def await_settled(self, present: Mapping[tuple[str, int], int]) -> None:
         """Wait until every role has been heard of, or none has come for SETTLE_SECS; give up who has not.
@@ -76,9 +76,9 @@ class Arrivals:
                 reason = f"no sign of life for {SETTLE_SECS:g} s since the chief was restarted"
                 self._board.miss(RoleEvent(role, role_id, pid, reason, self._clock.wall()))
 
-    def _await(self, num_workers: int, num_servers: int) -> None:
+    def _await(self, num_workers: Callable[[], int], num_servers: int) -> None:
         def here() -> bool:
-            return len(self._board.live_workers()) >= num_workers and self._board.num_live_servers() >= num_servers
+            return len(self._board.live_workers()) >= num_workers() and self._board.num_live_servers() >= num_servers
 
         now = self._clock.monotonic()
         deadline, say_at = now + START_DEADLINE_SECS, now + SAY_SECS

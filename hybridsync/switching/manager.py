@@ -50,6 +50,8 @@ class Manager(Stages):
                     self._gather()
         self._saving.collect(all_of_them=True)
         completed = self._chief.num_applied >= self._run.config.workload
+        if not completed and (failure := self._chief.nobody_left) is not None:
+            raise failure
         return self._reporter.finish("completed" if completed else "preempted", None)
 
     def _train(self) -> None:

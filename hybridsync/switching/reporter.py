@@ -259,6 +259,9 @@ class Reporter:
         for found in intake.quarantined:
             self.event("unit_quarantined", unit=found.unit, workers=list(found.workers), reason=found.reason)
             self.note(f"unit {found.unit:,} is left out from now on: {found.reason}; see their logs")
+        for event in intake.unfit:
+            self.event("worker_quarantined", worker=event.id, reason=event.reason)
+            self.note(f"worker {event.id} is quarantined, the others go on without it: {event.reason}")
         for decision in intake.decisions:
             self._judged(decision)
         self._loss = self._loss[0] + intake.loss_sum, self._loss[1] + intake.num_losses
@@ -345,6 +348,7 @@ class Reporter:
             final=self._final,
             staleness=self._whole.summary(),
             error=error,
+            quarantined_workers={str(worker): why for worker, why in sorted(self._chief.quarantined.items())},
         )
         self.event("run_finished", exit=how, units=counts.applied, error=error)
         self._recorder.progress.close()

@@ -39,6 +39,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "checkpoint": ("units", "bytes", "secs"),
     "save_failed": ("units", "error"),
     "unit_quarantined": ("unit", "workers", "reason"),
+    "worker_quarantined": ("worker", "reason"),
     "run_finished": (),
 }  # fmt: skip
 """The fields that a line of each kind holds besides `t`, `wall`, `kind` and `epoch`."""

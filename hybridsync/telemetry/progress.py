@@ -1,6 +1,6 @@
 """How far a run is: two lines drawn in place on a terminal, else one line printed every few seconds."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TextIO
 
 from rich.console import Console, RenderableType
@@ -41,6 +41,13 @@ class _TwoLines(Progress):
             yield Text(task.fields["now"], no_wrap=True, overflow="ellipsis")
 
 
+class _Terminal(Console):
+    """A terminal whose end is an error like any other; rich would end the program."""
+
+    def on_broken_pipe(self) -> None:
+        raise  # rich calls this where it has caught the error
+
+
 class RichProgress:
     """Draws two lines in place; they are drawn by `update` alone, no thread runs behind them.
 
@@ -57,7 +64,7 @@ class RichProgress:
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             TextColumn("left"),
-            console=Console(file=stream),
+            console=_Terminal(file=stream),
             auto_refresh=False,
         )
         self._task = self._progress.add_task("starting", total=workload, examples=0, now="")
@@ -129,9 +136,36 @@ class NullProgress:
         pass
 
 
-def open_progress(workload: int, stream: TextIO, clock: Clock) -> ProgressSink:
+class LastingProgress:
+    """Shows what `sink` shows until that fails, and nothing afterwards: no run ends because nobody can look at it.
+
+    Args:
+        sink: draws or prints.
+    """
+
+    def __init__(self, sink: ProgressSink) -> None:
+        self.sink = sink
+
+    def update(self, metrics: Metrics, stragglers: Sequence[int] = ()) -> None:
+        self._try(lambda: self.sink.update(metrics, stragglers))
+
+    def note(self, text: str) -> None:
+        self._try(lambda: self.sink.note(text))
+
+    def close(self) -> None:
+        self._try(self.sink.close)
+
+    def _try(self, show: Callable[[], None]) -> None:
+        try:
+            show()
+        except (OSError, ValueError):  # full, without a reader, or closed, which Python calls a wrong value
+            self.sink = NullProgress()
+
+
+def open_progress(workload: int, stream: TextIO, clock: Clock) -> LastingProgress:
     """Return the line that suits `stream`: drawn when it is a terminal, printed otherwise."""
-    return RichProgress(workload, stream) if stream.isatty() else PlainProgress(workload, stream, clock)
+    drawn = not stream.closed and stream.isatty()
+    return LastingProgress(RichProgress(workload, stream) if drawn else PlainProgress(workload, stream, clock))
 
 
 def _now(metrics: Metrics, stragglers: Sequence[int]) -> list[str]:

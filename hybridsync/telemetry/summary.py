@@ -5,7 +5,7 @@ import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,6 +55,7 @@ class Summary:
         final: `{"accuracy", "loss"}`, or what the task's `summarize` returned; empty without an evaluation.
         staleness: mean, p95 and max over the run.
         error: one line that says why it did not complete, else None.
+        quarantined_workers: number of each worker that was given up in this life, and why.
     """
 
     exit: Literal["completed", "preempted", "failed"]
@@ -66,6 +67,7 @@ class Summary:
     final: Mapping[str, Any]
     staleness: Mapping[str, float]
     error: str | None = None
+    quarantined_workers: Mapping[str, str] = field(default_factory=dict)
 
 
 def write_summary(workdir: str | os.PathLike[str], summary: Summary) -> None:

@@ -252,6 +252,69 @@ def one_device_each() -> None:
     supervisor.SupervisorSpec = functools.partial(supervisor.SupervisorSpec, num_devices=1)
 
 
+def _worker_1() -> bool:
+    return (here.role, here.role_id) == ("worker", 1)
+
+
+def worker_1_fails_at_each_unit() -> None:
+    """Whatever unit worker 1 begins, it ends with an exception."""
+    from hybridsync.paths.recorder import WorkerRecorder
+
+    computing = WorkerRecorder.computing
+
+    def fail(self, unit):
+        computing(self, unit)
+        raise RuntimeError(f"worker 1 cannot compute unit {unit}")
+
+    if _worker_1():
+        WorkerRecorder.computing = fail
+
+
+def worker_1_fails_before_its_world() -> None:
+    """Worker 1 ends with an exception before it has met the others."""
+    from hybridsync.runtime.world import World
+
+    def fail(*args, **options):
+        raise RuntimeError("worker 1 has no device")
+
+    if _worker_1():
+        World.join = fail
+
+
+def every_worker_fails_at_each_unit() -> None:
+    """Nobody can compute anything after the first 50 units."""
+    from hybridsync.paths.recorder import WorkerRecorder
+
+    computing = WorkerRecorder.computing
+
+    def fail(self, unit):
+        if unit < 50:
+            computing(self, unit)
+        else:
+            raise RuntimeError("the driver is gone")
+
+    if here.role == "worker":
+        WorkerRecorder.computing = fail
+
+
+def worker_1_has_a_broken_device() -> None:
+    """No gradient of worker 1 is finite."""
+    if not _worker_1():
+        return
+    import jax
+    import numpy as np
+
+    from hybridsync.step import Programs
+
+    gradient = Programs.gradient
+
+    def broken(self, parameters, unit):
+        made = gradient(self, parameters, unit)
+        return {**made, "floats": jax.tree.map(lambda leaf: leaf * np.float32("nan"), made["floats"])}
+
+    Programs.gradient = broken
+
+
 BUGS: dict[str, Callable[[], None]] = {
     bug.__name__: bug
     for bug in (
@@ -271,6 +334,10 @@ BUGS: dict[str, Callable[[], None]] = {
         unit_17_hangs_once,
         one_device_each,
         worker_2_dies_while_a_mesh_connects,
+        worker_1_fails_at_each_unit,
+        worker_1_fails_before_its_world,
+        worker_1_has_a_broken_device,
+        every_worker_fails_at_each_unit,
     )
 }
 

@@ -4,8 +4,9 @@ argv[1] is a JSON object: role name ("worker 1", or "worker 1 life 0") -> what i
 {"exit": code}, {"refuse": message}, {"error": message}, {"silent": true} (a chief that never serves), {"kill":
 events} (a chief that has given roles up; a pid is that of the newest such role, unless the event names one). Else it
 waits: SIGUSR1 ends it with 75, SIGUSR2 with 0; at each SIGHUP a chief names whom it has given up, one with
-{"renew": true} wants a new world, and one with {"late": true} serves from then on. {"hangs": true}: SIGUSR1 and SIGUSR2
-end it as its watchdog would. "seed" -> what the seed of the
+{"renew": true} wants a new world, one with {"late": true} serves from then on, and one with {"children": n} begins
+with so many processes that wait. A worker with {"apart": true} has not joined its world. {"hangs": true}: SIGUSR1 and
+SIGUSR2 end it as its watchdog would. "seed" -> what the seed of the
 roles does before it forks them: {"threads": true} starts one, {"exit": message} ends.
 """
 
@@ -16,6 +17,7 @@ import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -50,6 +52,11 @@ def main() -> int:
     with open(Path(spec.workdir) / "specs.jsonl", "a") as specs:
         specs.write(json.dumps(record) + "\n")
     action = actions.get(f"{name} life {spec.life}", actions.get(name, {}))
+    if "children" in action:
+        for _ in range(action["children"]):
+            subprocess.Popen(["sleep", "600"], start_new_session=action.get("sessions", False))
+    if spec.role == "worker" and "apart" not in action:
+        child.report(joined=spec.coordinator)
     if "refuse" in action:
         return child.report_error(ConfigError(action["refuse"]))
     if "unit" in action:

@@ -1,10 +1,12 @@
 """A supervisor over fake roles: what it tells the chief goes to stdout, a JSON object a line.
 
-argv: workdir, the fake roles' actions, options ("deaf_calls", "deaf_to_preempt", fields of SupervisorSpec).
+argv: workdir, the fake roles' actions, options ("deaf_calls", "deaf_to_preempt", "hangups_ignored",
+"fault", "program", "locks", fields of SupervisorSpec).
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -12,6 +14,7 @@ import signal
 import sys
 from pathlib import Path
 
+from hybridsync.durable import WorkdirLock
 from hybridsync.errors import WaitTimeout
 from hybridsync.messages import RoleEvent
 from hybridsync.runtime.supervisor import Supervisor, SupervisorSpec
@@ -54,11 +57,22 @@ class Link:
             raise WaitTimeout("the chief does not answer")
 
 
+def fail(event: RoleEvent) -> None:
+    raise RuntimeError(f"planted, when {event.role} {event.id} was lost")
+
+
 def main() -> int:
     workdir, actions, options = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
     link = Link(options.pop("deaf_calls", 0), options.pop("deaf_to_preempt", False))
-    spec = SupervisorSpec((actions,), workdir, 2, command=(sys.executable, str(ROLE)), **options)
-    code = Supervisor(spec, lambda address: link).run()
+    if options.pop("hangups_ignored", False):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    if options.pop("fault", False):
+        link.role_lost = fail
+    locks = options.pop("locks", False)
+    command = (options.pop("program", sys.executable), str(ROLE))
+    spec = SupervisorSpec((actions,), workdir, 2, command=command, **options)
+    with WorkdirLock(workdir) if locks else contextlib.nullcontext() as lock:
+        code = Supervisor(spec, lambda address: link, lock_fd=lock.descriptor if lock else None).run()
     show(call="ended", code=code, heavy=sorted({"jax", "orbax", "flax"} & sys.modules.keys()))
     return code
 

@@ -45,31 +45,6 @@ def test_a_seed_that_ends_at_once_is_told_with_its_last_words(begin: Begin) -> N
     assert code != 0 and "RoleLost: the seed of the roles ended, exit 1" in said and "it reads no such file" in said
 
 
-def test_a_seed_that_cannot_be_replaced_ends_no_run(begin: Begin) -> None:
-    run = begin()
-    roles = run.started()
-    log = run.workdir / "logs" / "seed.log"
-    log.unlink()
-    log.mkdir()  # it cannot be opened
-    os.kill(seed_of(run, roles), signal.SIGKILL)
-    assert run.stderr_line().startswith("no seed for the next role could be started: ")
-    os.kill(roles["chief", 0], signal.SIGUSR2)
-    assert run.end() == (0, "")
-
-
-def test_a_role_that_cannot_be_started_ends_the_run_with_the_reason(begin: Begin) -> None:
-    run = begin()
-    roles = run.started()
-    log = run.workdir / "logs" / "seed.log"
-    log.unlink()
-    log.mkdir()
-    os.kill(seed_of(run, roles), signal.SIGKILL)
-    run.stderr_line()
-    os.kill(roles["worker", 0], signal.SIGKILL)
-    code, said = run.end()
-    assert code != 0 and "RoleLost: no process can be started for a role: " in said, said
-
-
 def test_roles_draw_other_numbers_than_each_other(begin: Begin) -> None:
     run = begin()
     roles = run.started()

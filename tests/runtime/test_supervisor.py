@@ -51,12 +51,12 @@ def test_a_worker_that_ends_as_told_is_not_replaced(begin: Begin) -> None:
     assert run.next_call()["id"] == 1  # nothing was told about worker 0 before it
 
 
-def test_a_worker_that_fails_again_and_again_ends_the_run_with_its_name_and_log(begin: Begin) -> None:
-    run = begin({"worker 1": {"exit": 3}})
+def test_a_server_that_fails_again_and_again_ends_the_run_with_its_name_and_log(begin: Begin) -> None:
+    run = begin({"server 0": {"exit": 3}})
     code, written = run.end()
     assert code == 70
-    assert "error: worker 1 fails again and again (exit 3)" in written
-    assert "worker-1.log" in written and "worker 1 was here" in written
+    assert "error: server 0 fails again and again (exit 3)" in written
+    assert "server-0.log" in written and "server 0 was here" in written
 
 
 def test_a_worker_that_failed_once_with_a_reason_is_replaced(begin: Begin) -> None:
@@ -160,12 +160,24 @@ def test_exits_are_put_into_words() -> None:
     assert [describe_exit(code) for code in (0, 3, -11)] == ["exit 0", "exit 3", "signal SIGSEGV"]
 
 
-def test_failures_of_different_roles_or_long_ago_are_no_crash_loop() -> None:
+def test_failures_of_different_roles_or_after_a_long_life_are_no_crash_loop() -> None:
     loop = CrashLoop(limit=1, window_secs=10.0)
-    assert not loop.add("worker 0", now=0.0)
-    assert not loop.add("chief", now=1.0)
-    assert not loop.add("worker 0", now=11.0)
-    assert loop.add("worker 0", now=12.0)
+    assert not loop.add("worker 0", 1.0)
+    assert not loop.add("chief", 1.0)
+    assert not loop.add("worker 0", 11.0)
+    assert not loop.add("worker 0", 1.0, by_itself=False)
+    assert loop.add("worker 0", 1.0)
+    assert not loop.add("chief", 11.0, by_itself=False), "it lived long enough to be forgiven"
+    assert not loop.add("chief", 1.0)
+
+
+def test_units_that_end_whoever_computes_them_are_no_fault_of_the_workers() -> None:
+    loop = CrashLoop(limit=1)
+    for unit in range(20):
+        assert not loop.add("worker 0", 1.0, unit), f"unit {unit} ends worker 1, too"
+        assert not loop.add("worker 1", 1.0, unit)
+    assert not loop.add("worker 0", 1.0, 100) and not loop.add("worker 0", 1.0, 100), "one unit counts once"
+    assert loop.add("worker 0", 1.0, 101), "others live through unit 100"
 
 
 def test_the_supervisor_imports_neither_jax_nor_orbax() -> None:

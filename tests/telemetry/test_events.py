@@ -29,6 +29,7 @@ PROMISED = {
     "checkpoint": "units bytes secs",
     "save_failed": "units error",
     "unit_quarantined": "unit workers reason",
+    "worker_quarantined": "worker reason",
     "world_renewed": "why",
     "run_finished": "",
 }

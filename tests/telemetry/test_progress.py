@@ -20,7 +20,7 @@ class Terminal(io.StringIO):
 def _drawn(metrics: Metrics, stragglers: Sequence[int] = ()) -> str:
     stream = Terminal()
     progress = open_progress(4_000, stream, ManualClock())
-    assert isinstance(progress, RichProgress)
+    assert isinstance(progress.sink, RichProgress)
     progress.update(metrics, stragglers)
     progress.note("switch [bsp] -> asp")
     progress.close()
@@ -30,7 +30,7 @@ def _drawn(metrics: Metrics, stragglers: Sequence[int] = ()) -> str:
 def test_a_pipe_gets_a_plain_line_every_few_seconds_and_the_last_one_at_the_end() -> None:
     clock, stream = ManualClock(), io.StringIO()
     progress = open_progress(4_000, stream, clock)
-    assert isinstance(progress, PlainProgress)
+    assert isinstance(progress.sink, PlainProgress)
     progress.update(METRICS)
     clock.advance(PLAIN_SECS / 2)
     progress.update(replace(METRICS, units=2_000))
@@ -83,3 +83,41 @@ def test_a_long_note_is_not_broken_so_that_its_path_can_be_copied(monkeypatch: p
     progress.note("everything is in /a/long/way/down/to/the/place/where/the/run/is")
     progress.close()
     assert "everything is in /a/long/way/down/to/the/place/where/the/run/is" in stream.getvalue()
+
+
+class Refusing(io.StringIO):
+    """A stream that takes `room` writes, and refuses the others."""
+
+    def __init__(self, room: int, error: Exception, terminal: bool) -> None:
+        super().__init__()
+        self.room, self.error, self.terminal = room, error, terminal
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+    def write(self, text: str) -> int:
+        self.room -= 1
+        if self.room < 0:
+            raise self.error
+        return super().write(text)
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), BrokenPipeError(32, "Broken pipe")])
+def test_a_stream_that_fails_is_not_written_to_again_and_ends_nothing(error: OSError, terminal: bool) -> None:
+    stream = Refusing(2, error, terminal)
+    progress = open_progress(4_000, stream, ManualClock())
+    for _ in range(3):
+        progress.update(METRICS)
+        progress.note("a switch")
+    progress.close()
+    assert stream.room == -1, "one write was refused, and no other was tried"
+
+
+def test_a_stream_that_was_closed_ends_nothing() -> None:
+    stream = io.StringIO()
+    progress = open_progress(4_000, stream, ManualClock())
+    stream.close()
+    progress.update(METRICS)
+    progress.close()
+    open_progress(4_000, stream, ManualClock()).note("done")

@@ -1,0 +1,69 @@
+"""A run on the address that it was given, with all that listens, and a second launch on its workdir."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.multiprocess.job import ROOT, Job, assert_exactly_once, users_environment
+
+CONFIG = "configs/tally.py"
+LISTENS = "0A"
+
+
+def _hosts(pid: int) -> set[str]:
+    """Return the addresses, in hexadecimal, that a process listens on."""
+    inodes = set()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            inodes.add(os.readlink(descriptor).removeprefix("socket:[").removesuffix("]"))
+        except OSError:
+            continue
+    lines = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()]
+    return {line[1].partition(":")[0] for line in lines if line[3] == LISTENS and line[9] in inodes}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("bind", "host"),
+    [
+        ("::1", "00000000000000000000000001000000"),
+        pytest.param("127.0.0.5", "0500007F", marks=pytest.mark.soak),
+    ],
+)
+def test_every_role_listens_where_it_is_told_and_the_workdir_is_taken(tmp_path: Path, bind: str, host: str) -> None:
+    flags = [f"--bind={bind}", "--workers=2", "--servers=2", "--compute_secs=0.02"]
+    planned = ["--plan=bsp:30%,adpsgd:30%,asp", "--set=workload=600"]
+    with Job(tmp_path / "run", CONFIG, *flags, *planned, planted="units_take_their_time_until_told") as job:
+        job.until_phase("bsp")
+        pids = {(event["role"], event["id"]): event["pid"] for event in job.events("role_started")}
+        assert len(pids) == 6
+        assert {role: _hosts(pid) for role, pid in pids.items()} == {role: {host} for role in pids}
+        before = job.logs(), job.events("role_started")
+        second = subprocess.run(
+            [sys.executable, "-m", "launch.train", f"--config={CONFIG}", f"--workdir={tmp_path / 'run'}", *flags],
+            cwd=ROOT,
+            env=users_environment(),
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        assert second.returncode == 1 and f"is in use by process {job.process.pid} " in second.stderr
+        assert "starting" not in second.stderr and job.events("role_started") == before[1]
+        job.hurry()
+        assert job.wait() == 0, job.output + job.logs()
+        assert job.summary()["exit"] == "completed"
+
+
+@pytest.mark.timeout(300)
+def test_a_lock_step_worker_that_dies_on_ipv6_is_followed_by_another(tmp_path: Path) -> None:
+    with Job(tmp_path / "run", CONFIG, "--bind=::1", "--workers=3", "--plan=bsp", "--set=workload=400",
+             "--compute_secs=0.02") as job:  # fmt: skip
+        job.until_units(30)
+        job.until_lost(job.kill_worker(1))
+        assert job.wait() == 0, job.output + job.logs()
+        assert_exactly_once(job.summary())
