@@ -43,14 +43,14 @@ def processes_of(job: Job) -> list[int]:
 
 
 def everything_is_killed_again_and_again(
-    workdir: Path, points: Sequence[str], *, seed: int, units: int, workers: int = 3
+    workdir: Path, points: Sequence[str], *, seed: int, units: int, workers: int = 3, plan: str = PLAN
 ) -> dict[str, int]:
     """Kill the whole tree of processes at each point; the last life completes, exact. Returns the run's accounting."""
     rng = random.Random(seed)
 
     def start(planted: str, unit_secs: float) -> Job:
         more = "--checkpoint_secs=1"
-        return tally(workdir, more, plan=PLAN, units=units, workers=workers, unit_secs=unit_secs, planted=planted)
+        return tally(workdir, more, plan=plan, units=units, workers=workers, unit_secs=unit_secs, planted=planted)
 
     for life, point in enumerate(points):
         with start("" if point == ANYWHERE else f"stands_at:{point}", 0.01) as job:

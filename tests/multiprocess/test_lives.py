@@ -23,6 +23,12 @@ def test_everything_killed_twenty_times_in_switches_in_saves_and_anywhere(tmp_pa
     assert counts["applied"] == 12000
 
 
+def test_everything_killed_in_a_switch_and_in_a_save_goes_on(tmp_path: Path) -> None:
+    """Two of the twenty kills."""
+    points, plan = ["ENTER", "SYNC"], lives.switching(3)
+    lives.everything_is_killed_again_and_again(tmp_path / "run", points, seed=2, units=400, plan=plan)
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_a_run_asked_to_stop_fifty_times_loses_nothing(tmp_path: Path) -> None:

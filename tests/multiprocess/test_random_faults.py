@@ -1,4 +1,4 @@
-"""Forty faults on every role, each plan once."""
+"""Forty faults on every role, each plan once; and four, which is what every run of the tests can wait for."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.multiprocess.random_faults import everybody_is_hurt_at_random
+
+
+@pytest.mark.timeout(600)
+def test_four_faults_leave_every_unit_applied_once(tmp_path: Path) -> None:
+    everybody_is_hurt_at_random(tmp_path / "run", plan="asp", faults=4, seed=4, units=1200)
 
 
 @pytest.mark.soak
