@@ -24,7 +24,7 @@ from hybridsync.runtime import child, processes, seed, supervisor
 from launch import train
 
 HOLD_SECS = 20.0
-LINK_BYTES_PER_SEC = 80_000
+LINK_BYTES_PER_SEC = 800_000
 HURRY = "hurry"
 """File in the workdir: see `units_take_their_time_until_told`."""
 SAVE_STAGES = ("SEAL", "SYNC", "NAMED", "DROP")
