@@ -305,9 +305,7 @@ class Report:
       staleness: staleness of each update since the last report (servers).
       num_losses: how many unit losses `loss_sum` sums.
       loss_sum: sum of unit losses.
-      compute_secs: local compute time in that interval.
-      wait_secs: time waited for others.
-      compile_secs: time spent compiling.
+      compute_secs, wait_secs, compile_secs: spent in that interval on computing, waiting for others, and compiling.
       spans: for the timeline.
       doing: what a worker's training thread is at, "compute" or "average", or a server, "enter"; "" for nothing.
       hold_secs: how long the chief may keep its answer back while it has no news: a long poll.
