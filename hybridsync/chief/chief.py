@@ -182,7 +182,8 @@ class Chief(Board):
             now = self._clock.monotonic()
             members.beat(report.id, report.incarnation, now)
             if report.role == "server":
-                (self._entering.add if report.doing == ENTERING else self._entering.discard)(report.id)
+                self._entering.discard(report.id)
+                self._entering.update([report.id] if report.doing == ENTERING else [])
             if now - self._judged >= HEARTBEAT_SECS / 2:  # the manager may be in a call to the very role that is silent
                 self.expire()
             if report.epoch == self._leasing.epoch:

@@ -32,7 +32,7 @@ HOLD_SECS = 20.0
 CALL_SECS = 60.0
 CALLED = "called"
 """File in the workdir: see `the_reborn_wait_to_be_called`."""
-LINK_BYTES_PER_SEC = 80_000
+LINK_BYTES_PER_SEC = 800_000
 HURRY = "hurry"
 """File in the workdir: see `units_take_their_time_until_told`."""
 SAVE_STAGES = ("SEAL", "SYNC", "NAMED", "DROP")

@@ -10,7 +10,7 @@ import pytest
 from tests.multiprocess.planted import LINK_BYTES_PER_SEC
 from tests.multiprocess.scenarios import tally
 
-UNITS, COPIES = 100_000, 2
+UNITS, COPIES = 1_000_000, 2
 STATE_BYTES = COPIES * 2 * UNITS * 4
 LEASE_SECS = 15.0
 
@@ -19,11 +19,11 @@ LEASE_SECS = 15.0
 @pytest.mark.timeout(400)
 def test_two_servers_take_over_a_state_for_twenty_seconds_side_by_side_and_none_is_lost(tmp_path: Path) -> None:
     flags = (f"--set=model.copies={COPIES}", "--servers=2")
+    planted = "servers_fetch_over_a_slow_link"
     secs = STATE_BYTES / LINK_BYTES_PER_SEC
     assert secs > LEASE_SECS
-    with tally(
-        tmp_path / "run", *flags, plan="bsp:0.1%,asp", units=UNITS, workers=2, planted="servers_fetch_over_a_slow_link"
-    ) as job:
+    with tally(tmp_path / "run", *flags, plan="bsp:0.001%,asp", units=UNITS, workers=2, planted=planted) as job:
+        job.until(lambda: len(job.events("phase_entered")) > 1, "the servers had their state", secs=240.0)
         job.until_phase("asp")
         job.send(signal.SIGTERM)
         assert job.wait() == 75, job.output + job.logs()
