@@ -12,7 +12,7 @@ from tests.multiprocess.job import Job, assert_exactly_once
 pytestmark = pytest.mark.timeout(300)
 CONFIG = "tests/multiprocess/hanging.py"
 LATE_SECS = 20.0
-"""How much longer than its limit a worker may live: words are a second old, and the machine may be five times slower."""
+"""How much longer than its limit a worker may live: reports are a second old, and the machine may be slow."""
 
 
 def soak(*plans: str) -> list[Any]:
