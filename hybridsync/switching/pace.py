@@ -166,7 +166,7 @@ class Pace:
                 "from the last checkpoint"
             )
         for worker in workers:
-            self._board.evict(worker, f"{why}, and it was not waiting for the others")
+            self._board.evict(worker, f"{why}, and worker {worker} was not waiting for the others")
         self._board.break_phase(why)
 
     def begin(self) -> None:

@@ -70,7 +70,7 @@ def test_a_worker_that_hangs_while_others_wait_is_given_up_by_name_within_its_li
     ((at, event), *more) = lost
     assert (event["role"], event["id"], more) == ("worker", 1, [])
     assert HANG_SECS + STUCK_SECS < at < waits_from(plan) + STUCK_SECS + 2.0, "its word and theirs are a second old"
-    assert f"{STUCK_SECS:g} s" in event["reason"]
+    assert f"{STUCK_SECS:g} s" in event["reason"] and "worker 1 " in event["reason"]
     assert outcome.rolled_back == 0 or REGISTRY[plan.partition("(")[0]].path.value == "group"
 
 
@@ -100,26 +100,26 @@ def test_where_everybody_hangs_everybody_is_given_up(plan: str, workers: int) ->
     assert max(at for at, _ in lost) < 6.0 and outcome.rolled_back == 0
 
 
-@pytest.mark.parametrize("plan", [*WAITED, *ASYNCHRONOUS])
+@pytest.mark.parametrize(
+    "plan", ["bsp", "bsp_server", "backup", "ssp", "hsp", "psplus", "localsgd(steps=5)", "preduce", "asp"]
+)
 @pytest.mark.parametrize(
     "slow",
     [
         (Slow(1, factor=5.0, start_secs=1.0),),
-        (Slow(1, factor=5.0),),
         tuple(Slow(1, factor=2.0, start_secs=1.0 + 4.0 * i) for i in range(3)),  # eight times slower, by and by
         (Slow(1, delay_secs=STUCK_SECS - 0.2, start_secs=1.0, stop_secs=1.5),),
     ],
-    ids=["suddenly", "always", "gradually", "once"],
+    ids=["suddenly", "gradually", "once"],
 )
 def test_a_slow_worker_is_never_given_up(plan: str, slow: tuple[Slow, ...]) -> None:
     slow_unit = Scenario(cluster=Cluster(devices=(Device(0.3),)), slow=slow)
-    _, lost = tried(plan, slow_unit, units=120)
+    _, lost = tried(plan, slow_unit, units=80)
     assert lost == []
 
 
 @pytest.mark.parametrize("plan", ["ssp", "bsp_server", "hsp"])
-def test_a_restarted_chief_gives_nobody_up_for_time_that_it_has_not_watched(plan: str) -> None:
-    """The worker hangs before the chief is lost, and its limit is long over when the next one comes."""
+def test_a_worker_that_hung_before_the_chief_was_lost_is_given_up_once_by_the_next_one(plan: str) -> None:
     killed, back = 2.0, 6.0
     _, lost = tried(plan, hanging(1, deaths=(Death("chief", 0, killed, back),)))
     ours = [at for at, event in lost if "at one unit" in event["reason"]]

@@ -1,0 +1,64 @@
+"""The tally with a data source that hangs once, or makes one worker slow: a configuration file for jobs."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from configs import tally
+from hybridsync.config import RunConfig
+
+if TYPE_CHECKING:
+    from hybridsync.optimizer import Optimizer
+    from hybridsync.task import Task
+
+
+@dataclass(frozen=True)
+class Hanging(tally.TallyModel):
+    """When a worker's data source hangs.
+
+    Args:
+      flag: path of a file that the first process makes that comes to a unit from `unit` on; it alone is affected.
+      unit: see `flag`.
+      secs: how long each of its units takes from then on; 0 is for ever.
+    """
+
+    flag: str = ""
+    unit: int = 200
+    secs: float = 0.0
+
+
+def config() -> RunConfig:
+    """Return the tally's run, of three workers."""
+    return replace(tally.config(), workers=3, workload=600, model=Hanging())
+
+
+def task(config: RunConfig) -> Task:
+    """Return the tally's task, whose data hang."""
+    from hybridsync.data import TallySource
+
+    whole, model = tally.task(config), config.model
+    assert isinstance(model, Hanging) and model.flag
+
+    class Source(TallySource):
+        mine = False
+
+        def batch(self, unit: int, **options: Any) -> Any:
+            if unit >= model.unit and not self.mine:
+                try:
+                    os.close(os.open(model.flag, os.O_CREAT | os.O_EXCL))
+                    self.mine = True
+                except FileExistsError:
+                    pass
+            if self.mine:
+                threading.Event().wait(model.secs or None)
+            return super().batch(unit, **options)
+
+    return replace(whole, source=Source(2 * config.workload))
+
+
+def optimizer(config: RunConfig) -> Optimizer:
+    """Return the tally's optimizer."""
+    return tally.optimizer(config)

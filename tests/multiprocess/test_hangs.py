@@ -1,0 +1,70 @@
+"""A worker whose own code never returns, in processes: its heartbeat goes on, and the run does too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.multiprocess.job import Job, assert_exactly_once
+
+pytestmark = pytest.mark.timeout(300)
+CONFIG = "tests/multiprocess/hanging.py"
+LATE_SECS = 20.0
+"""How much longer than its limit a worker may live: reports are a second old, and the machine may be slow."""
+
+
+def soak(*plans: str) -> list[Any]:
+    return [pytest.param(plan, marks=pytest.mark.soak) for plan in plans]
+
+
+WAITING = (
+    *("bsp", "bsp_server", "backup", "dssp(lower=1,range=2)", "hsp", "psplus(staleness=1)"),
+    *("localsgd(steps=5)", "diloco(steps=5)", "preduce", "preduce(groups=arrival)", "adpsgd"),
+)
+
+
+def job_of(tmp_path: Path, plan: str, *more: str) -> Job:
+    flags = [f"--plan={plan}", "--compute_secs=0.01", f"--set=model.flag={tmp_path / 'flag'}", *more]
+    return Job(tmp_path / "run", CONFIG, *flags)
+
+
+@pytest.mark.parametrize("plan", ["ssp(staleness=2)", *soak(*WAITING)])
+def test_a_worker_that_hangs_while_others_wait_is_named_ended_and_replaced(tmp_path: Path, plan: str) -> None:
+    with job_of(tmp_path, plan) as job:
+        assert job.wait() == 0, job.output + job.logs()
+        assert_exactly_once(job.summary())
+        given_up = [event for event in job.events("role_lost") if "for more than" in event["reason"]]
+        assert len(given_up) == 1 and given_up[0]["role"] == "worker"
+        assert f"worker {given_up[0]['id']} " in given_up[0]["reason"]
+        lived = given_up[0]["wall"] - (tmp_path / "flag").stat().st_mtime
+        print(f"{plan}: given up {lived:.2f} s after it hung: {given_up[0]['reason']}")
+        assert 2.0 < lived < 2.0 + LATE_SECS
+        assert job.tracebacks() == []
+
+
+@pytest.mark.parametrize("plan", soak("asp", "gba", "backup(m=1)"))
+def test_a_worker_that_nobody_waits_for_is_left_alone_and_its_units_go_to_others(tmp_path: Path, plan: str) -> None:
+    with job_of(tmp_path, plan, "--set=drain_secs=3") as job:
+        assert job.wait() == 0, job.output + job.logs()
+        assert_exactly_once(job.summary())
+        assert not any("for more than" in event["reason"] for event in job.events("role_lost"))
+        assert "are given to others too" in job.output
+
+
+@pytest.mark.soak
+def test_lock_step_does_not_wait_for_a_worker_that_hangs_in_the_phase_before(tmp_path: Path) -> None:
+    with job_of(tmp_path, "asp:60%,bsp", "--set=drain_secs=3") as job:
+        assert job.wait() == 0, job.output + job.logs()
+        assert_exactly_once(job.summary())
+        (event,) = [event for event in job.events("role_lost") if "for more than" in event["reason"]]
+        assert f"worker {event['id']} has been at one unit" in event["reason"]
+
+
+@pytest.mark.parametrize("plan", soak("ssp(staleness=2)", *WAITING))
+def test_a_worker_that_becomes_thirty_times_slower_is_kept(tmp_path: Path, plan: str) -> None:
+    with job_of(tmp_path, plan, "--set=model.secs=0.3", "--set=workload=400") as job:
+        assert job.wait() == 0, job.output + job.logs()
+        assert_exactly_once(job.summary())
+        assert (tmp_path / "flag").exists() and not job.events("role_lost")
