@@ -24,7 +24,7 @@ from hybridsync.plan import Epoch, Phase
 from hybridsync.ports import GroupPort
 from hybridsync.protocols.base import Compute, Lease, LocalUpdate, Meet, Mix
 from hybridsync.step import Parameters, Programs
-from hybridsync.watching import SLACK_SECS, UNLIMITED
+from hybridsync.watching import UNLIMITED
 
 MEET_DEADLINE_SECS = 1200.0
 """How long a worker waits for its group: the chief gives up who is missing much earlier, unless it may be compiling."""
@@ -110,8 +110,7 @@ class _Member:
 
     def run(self) -> None:
         replica, num_bytes = self.engine._replica, self.engine._programs.state_layout.nbytes
-        limit_secs = transfer_secs(num_bytes) + SLACK_SECS
-        with self.recorder.watchdog.work(f"the state of epoch {self.phase.epoch}", limit_secs):
+        with self.recorder.watchdog.work(f"the state of epoch {self.phase.epoch}", 2 * transfer_secs(num_bytes)):
             replica.enter(self.phase)
         self.recorder.stamps = replica.stamps
         self.state = replica.branch()

@@ -24,7 +24,7 @@ from hybridsync.plan import Epoch, Phase
 from hybridsync.ports import WorkPort
 from hybridsync.protocols.base import Average, Compute, Lease, LocalUpdate
 from hybridsync.step import Programs
-from hybridsync.watching import COMPILE_SECS, SLACK_SECS, UNLIMITED
+from hybridsync.watching import COMPILE_SECS, UNLIMITED
 
 
 class SyncEngine:
@@ -99,7 +99,7 @@ class _Member:
 
     def run(self) -> None:
         watchdog, num_bytes = self.recorder.watchdog, self.engine._programs.state_layout.nbytes
-        with watchdog.work(f"the state of epoch {self.phase.epoch}", transfer_secs(num_bytes) + SLACK_SECS):
+        with watchdog.work(f"the state of epoch {self.phase.epoch}", 2 * transfer_secs(num_bytes)):
             self.engine._replica.enter(self.phase)
         self.recorder.stamps = self.engine._replica.stamps
         self.collective = self.engine.revocation.attach(self.engine._collective_of(self.phase))

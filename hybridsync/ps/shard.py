@@ -21,7 +21,7 @@ from hybridsync.ps.versions import Versions
 from hybridsync.state import TrainState
 from hybridsync.step import Parameters
 from hybridsync.units import Range
-from hybridsync.watching import SLACK_SECS, UNWATCHED, Watching
+from hybridsync.watching import UNWATCHED, Watching
 
 RELEASE_SECS = 45.0
 """How long a server lets a worker wait for an update: less than the worker's call, so that it hears who is missing."""
@@ -74,7 +74,7 @@ class Shard:
         watchdog: Watching = UNWATCHED,
     ) -> None:
         self.part, self.publisher, self._watchdog = part, publisher, watchdog
-        self._limit_secs = transfer_secs(part.state.whole.nbytes) + SLACK_SECS
+        self._limit_secs = 2 * transfer_secs(part.state.whole.nbytes)  # above the deadline of the transfer itself
         self._reader_at, self._device = reader_at, device
         self._state: TrainState | None = None
         self._versions = Versions(publisher.give_back)

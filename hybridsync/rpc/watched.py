@@ -48,5 +48,5 @@ class WatchedCalls(grpc.ServerInterceptor):
 
 
 def watched_calls(watchdog: Watching, state_bytes: int) -> WatchedCalls:
-    """Return the interceptor of a role of a run whose state has so many bytes: a call takes it over, and packs it."""
-    return WatchedCalls(watchdog, CALL_SECS + 2 * transfer_secs(state_bytes))
+    """Return the interceptor of a role. A call may wait for readers of the state, take it over and pack it."""
+    return WatchedCalls(watchdog, CALL_SECS + 4 * transfer_secs(state_bytes))

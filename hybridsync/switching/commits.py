@@ -142,7 +142,7 @@ class Committer:
         keep: Callable[[Capture, TrainState], None],
         watchdog: Watching = UNWATCHED,
     ) -> None:
-        self._watchdog, self._commit_secs = watchdog, COMMIT_DEADLINE_SECS + transfer_secs(layout.nbytes)
+        self._watchdog, self._commit_secs = watchdog, COMMIT_DEADLINE_SECS + 2 * transfer_secs(layout.nbytes)
         self._store, self._layout, self._reader_at = store, layout, reader_at
         self._evaluator, self._clock, self._keep = evaluator, clock, keep
         self._queue = _Queue()

@@ -93,7 +93,7 @@ class Stages:
     ) -> None:
         self._watchdog = watchdog
         num_roles = run.config.workers + run.config.servers
-        self._stage_secs = SLACK_SECS + (num_roles + 2) * transfer_secs(start.capture.num_bytes)
+        self._stage_secs = SLACK_SECS + (num_roles + 4) * transfer_secs(start.capture.num_bytes)
         self._run, self._chief, self._start = run, chief, start
         self._servers, self._holder_at, self._epochs = servers, holder_at, epochs
         self._committer, self._reporter, self._clock = committer, reporter, clock

@@ -17,7 +17,7 @@ from tests.rpc.conftest import FakeChief
 from tests.telemetry.clocks import ManualClock
 
 STATE_BYTES = 400_000_000
-LIMIT_SECS = CALL_SECS + 2 * transfer_secs(STATE_BYTES)
+LIMIT_SECS = CALL_SECS + 4 * transfer_secs(STATE_BYTES)
 END_SECS = 60.0
 
 

@@ -11,7 +11,7 @@ import pytest
 from hybridsync.deadlines import transfer_secs
 from hybridsync.runtime.watchdog import Watchdog
 from hybridsync.switching.commits import COMMIT_DEADLINE_SECS
-from hybridsync.watching import COMPILE_SECS, SLACK_SECS, TIMES, UNLIMITED, Piece, Unwatched
+from hybridsync.watching import COMPILE_SECS, TIMES, UNLIMITED, Piece, Unwatched
 from tests.trainers import is_exact, tally_trainer
 
 WORKLOAD = 60
@@ -52,14 +52,14 @@ def test_every_role_declares_its_work_and_no_watchdog_looks_at_threads_of_the_us
     assert is_exact(tally_trainer("bsp:30%,asp:30%,adpsgd", WORKLOAD).fit().summary.final)
     short = {name: limits for name, limits in declared.items() if name and not name.startswith(("unit", "the stage"))}
     assert {name: {round(limit) for limit in limits if limit < UNLIMITED} for name, limits in short.items()} == {
-        "the state of epoch N": {SMALL_SECS + SLACK_SECS},
+        "the state of epoch N": {2 * SMALL_SECS},
         "the mesh of epoch N": {COMPILE_SECS},
         "a lock-step step": set(),
         "the average of a group": set(),
         "a pull": {4 * SMALL_SECS},
         "a push": {4 * SMALL_SECS},
-        "an update": {SMALL_SECS + SLACK_SECS},
-        "the commit of N units": {COMMIT_DEADLINE_SECS + SMALL_SECS},
+        "an update": {2 * SMALL_SECS},
+        "the commit of N units": {COMMIT_DEADLINE_SECS + 2 * SMALL_SECS},
         "the evaluation of N units": {COMPILE_SECS},
     }
     assert COMPILE_SECS in declared["unit N"], "the first unit of a phase may compile"
