@@ -487,10 +487,10 @@ CHIEF = [
         lambda job: job.unary("Chief", "Report", report(hold_secs=math.nan)), INVALID, "InvalidMessage",
         "hold_secs of Report is nan; send a finite number"),
     Wire("an answer that waits for a day", lambda job: job.unary("Chief", "Report", report(hold_secs=86_400.0)),
-        INVALID, "InvalidMessage", "server 0 lets the answer wait for 86400 s, but an answer waits for 10 s at most; "
+        INVALID, "InvalidMessage", "server 0 lets the answer wait for 86400 s, but an answer waits for 60 s at most; "
         "ask again instead"),
     Wire("an answer that waited already", lambda job: job.unary("Chief", "Report", report(hold_secs=-1.0)), INVALID,
-        "InvalidMessage", "server 0 lets the answer wait for -1 s, but an answer waits for 10 s at most; .*"),
+        "InvalidMessage", "server 0 lets the answer wait for -1 s, but an answer waits for 60 s at most; .*"),
     Wire("a heartbeat of more ranges than a message has",
         lambda job: job.unary("Chief", "Report", report(applied=((0, 1),) * 80_000)), INVALID, "InvalidMessage",
         "applied of Report has 80000 entries, above the 10000 of a message; send several messages"),
