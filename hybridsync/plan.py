@@ -251,10 +251,10 @@ class Phase:
                 f"epoch {self.epoch} counts units up to {last}, above the {limit} that a run of {workload} units "
                 "issues at most; it is of another run"
             )
-        if num_units(settled) > len(UnitSet(settled)):
+        if num_units(settled) > (different := len(UnitSet(settled))):
             raise InvalidMessage(
-                f"epoch {self.epoch} has {num_units(settled)} units applied or dropped, of which only "
-                f"{len(UnitSet(settled))} differ; name each unit once"
+                f"epoch {self.epoch} has {num_units(settled)} units applied or dropped, of which only {different} "
+                "differ; name each unit once"
             )
 
     @property

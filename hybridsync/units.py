@@ -42,8 +42,7 @@ class UnitSet:
         self._starts: list[int] = []
         self._stops: list[int] = []
         self._count = 0
-        for start, stop in ranges:
-            self.add_range(start, stop)
+        self.update(ranges)
 
     def add(self, unit: int) -> None:
         """Add one unit.

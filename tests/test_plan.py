@@ -80,3 +80,15 @@ def test_a_newer_epoch_is_the_larger_one_whatever_its_nonce():
     assert max(Epoch(2, 5), Epoch(1, 2**63)) == Epoch(2, 5)
     assert Epoch(1, 0) > NO_EPOCH
     assert Epoch(2, 5) != Epoch(2, 6)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("asp," * 2000, "has 8000 characters, above the 4096 that are read; shorten it"),
+        ("asp(" + "a" * 300 + "=1)", "has a stage of 307 characters, above the 224 that are read; shorten it"),
+    ],
+)
+def test_a_plan_that_is_too_long_is_refused_before_it_is_read(text, told):
+    with pytest.raises(PlanError, match=told):
+        Plan.parse(text)

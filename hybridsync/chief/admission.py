@@ -18,7 +18,7 @@ from hybridsync.plan import MOST_UPDATES, Phase, most_issued
 from hybridsync.protocols.base import Path
 from hybridsync.versions import check_version
 
-MOST_HOLD_SECS = 10.0
+MOST_HOLD_SECS = 60.0
 """How long a heartbeat may let its answer wait: each occupies a thread of the chief."""
 
 

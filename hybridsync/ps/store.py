@@ -275,7 +275,8 @@ class Store:
         for expected, update in enumerate(updates, self._sequence + 1):
             missing = [push for push in update.pushes if push not in self._staged]
             if missing or update.sequence != expected:
-                what = f"the contribution of worker {missing[0].worker} to it" if missing else "an update before it"
+                before = update.sequence != expected
+                what = "an update before it" if before else f"the contribution of worker {missing[0].worker} to it"
                 raise self._apart(f"is to apply update {update.sequence}, but {what} never came")
 
     def _apply(self, update: Update) -> None:

@@ -29,7 +29,7 @@ M = TypeVar("M", bound=Message)
 
 _SCALARS = (int, float, str, bool)
 
-MOST_STATE_ENTRIES = 200_000
+MOST_STATE_ENTRIES = 100_000
 """Ranges in the account of a whole state: of applied units, or of dropped ones; also its meetings."""
 
 _OF_STATES = {(kind, name) for kind in (Phase, Capture, GroupReply) for name in ("applied", "dropped", "updates")}

@@ -323,7 +323,7 @@ def test_a_store_that_misses_something_says_that_the_servers_have_come_apart():
     with pytest.raises(HybridSyncError, match=r"server 1 is at update 0 .* contribution of worker 0 to it never came"):
         store.apply(phase.epoch, (Update(1, (push_of(phase, 1),), 1.0, ()),))
     with pytest.raises(HybridSyncError, match="is to apply update 2, but an update before it never came"):
-        store.apply(phase.epoch, (Update(2, (), 1.0, ()),))
+        store.apply(phase.epoch, (Update(2, (push_of(phase, 1),), 1.0, ()),))
     with pytest.raises(HybridSyncError, match="is asked for its state after update 5"):
         store.snapshot(phase.epoch, 5, final=False)
     with pytest.raises(StaleEpoch, match="the primary, server 0, captures"):
