@@ -322,7 +322,7 @@ def test_an_absent_service_is_an_error_not_an_abort() -> None:
         closed.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{closed.getsockname()[1]}"
     with pytest.raises(WaitTimeout, match=f"worker 3 finds no coordination service at {address}"):
-        world_module._connect(address, 3, 4, 1.0)
+        world_module._connect(address, 3, 3, range(4), 1.0)
 
 
 def test_a_jaxlib_without_what_is_needed_is_refused_by_name() -> None:
