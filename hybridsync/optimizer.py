@@ -163,11 +163,13 @@ class Optimizer:
         """
         state = state._replace(hyperparams={**state.hyperparams, "learning_rate": rate})
         if share is None:
-            return self.transformation.update(grads, state, params)
+            updates, after = self.transformation.update(grads, state, params)
+            return updates, _in_types_of(state, after)
         own = state.hyperparams["momentum"]
-        state = state._replace(hyperparams={**state.hyperparams, "momentum": own * share})
-        updates, state = self.transformation.update(grads, state, params)
-        return updates, state._replace(hyperparams={**state.hyperparams, "momentum": own})
+        scaled = state._replace(hyperparams={**state.hyperparams, "momentum": own * share})
+        updates, after = self.transformation.update(grads, scaled, params)
+        after = after._replace(hyperparams={**after.hyperparams, "momentum": own})
+        return updates, _in_types_of(state, after)
 
     def check_rate(self, params: Any) -> None:
         """Check that the updates depend on the learning rate, which the run scales and reports.
@@ -219,6 +221,15 @@ class Optimizer:
                 f"{name} changes the coefficient, but the factory names {sorted(state.hyperparams)} and no momentum "
                 f"that is a number; {_HOW}"
             )
+
+
+def _in_types_of(before: Any, after: Any) -> Any:
+    """Return the state `after` with the dtypes of `before`.
+
+    Hyperparameters are float32 arrays, so a bfloat16 momentum times its coefficient is float32. A state whose types
+    changed with its first update would fit no checkpoint and no other role's.
+    """
+    return jax.tree.map(lambda old, new: new if new.dtype == old.dtype else new.astype(old.dtype), before, after)
 
 
 def momentum_slots(state: Any) -> list[Any]:

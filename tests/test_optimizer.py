@@ -155,6 +155,18 @@ def test_updates_equal_those_of_the_plain_transformation_at_any_rate(name):
     assert float(state.hyperparams["learning_rate"]) == np.float32(0.07)
 
 
+@pytest.mark.parametrize("name", [*FACTORIES, "adam_itself"])
+def test_the_state_of_bfloat16_parameters_keeps_its_types(name):
+    factory, hyperparameters = {**FACTORIES, "adam_itself": (optax.adam, {})}[name]
+    optimizer = Optimizer(factory, learning_rate=0.3, **hyperparameters)
+    params, grads = (jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), tree) for tree in (PARAMS, GRADS))
+    before = optimizer.init(params)
+    shares = [None, jnp.float32(0.5)] if "momentum" in hyperparameters else [None]
+    for share in shares:
+        _, after = jax.eval_shape(optimizer.update, grads, before, params, jnp.float32(0.1), share)
+        assert jax.tree.map(lambda leaf: leaf.dtype, after) == jax.tree.map(lambda leaf: leaf.dtype, before)
+
+
 SCHEDULES = [
     # schedule, share of the workload, factor
     (ScheduleConfig(), 0.9, 1.0),

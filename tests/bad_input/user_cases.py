@@ -98,6 +98,12 @@ CONFIG = [
         r"optimizer\.momentum must be in \[0, 1\), got 1\.0; correct it"),
     Given("an optimizer that is not known", (*HERE, *values("optimizer.name=sdg"), *FRESH),
         r".*'sdg'.*sgd.*"),
+    Given("parameters of too few bits", (*HERE, *FRESH),
+        r"parameter w is float16, whose gradients overflow .*; use bfloat16 or float32 \(in Flax, .*\)",
+        swap('"w": jnp.zeros(config.model.width)', '"w": jnp.zeros(config.model.width, jnp.float16)')),
+    Given("a value that a configuration does not have", (),
+        r"FOLDER/small\.py: .*RunConfig has no argument 'batch_size'; did you mean 'unit_size'\?",
+        swap("unit_size=8", "batch_size=8")),
     Given("an optimizer that ignores its rate", (*HERE, *FRESH),
         r"the optimizer's factory takes learning_rate and does not use it: .* Hand the argument on, as in lambda "
         r"learning_rate: optax\.sgd\(learning_rate\); a schedule goes into Optimizer\(\.\.\., learning_rate=schedule\)",
