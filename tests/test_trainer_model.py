@@ -17,9 +17,12 @@ from hybridsync import CheckpointConfig, EmulationConfig, FitResult, RunConfig, 
 from hybridsync.data.synthetic import SyntheticSource
 from hybridsync.errors import ConfigError, TaskError
 from hybridsync.layout import fingerprint
+from hybridsync.replay.record import read_record
+from hybridsync.replay.story import replay
+from hybridsync.run import Run
 from hybridsync.task import Task
 from tests.tasks import mlp_task, momentum_sgd, plain_sgd, tally_task
-from tests.trainers import NEVER, events_of, mlp_trainer, tally_trainer
+from tests.trainers import LOGGED, NEVER, events_of, mlp_trainer, tally_trainer
 
 
 class Layered(nnx.Module):
@@ -132,6 +135,14 @@ def test_bfloat16_parameters_resume_from_their_checkpoint_to_the_state_of_an_unb
     assert trainer.fit().summary.exit == "preempted"
     resumed = fit(task_of(jnp.bfloat16), workdir=tmp_path / "run", plan="bsp", workload=64)
     assert fingerprint(resumed.state) == fingerprint(fit(task_of(jnp.bfloat16), plan="bsp", workload=64).state)
+
+
+def test_a_run_of_bfloat16_parameters_replays_bit_for_bit(tmp_path):
+    config = RunConfig(32, unit_size=8, workers=2, plan="bsp:50%,asp", telemetry=LOGGED)
+    task, optimizer = task_of(jnp.bfloat16), momentum_sgd()
+    assert Trainer(task, optimizer, config, workdir=tmp_path, progress=False).fit().completed
+    found = replay(read_record(tmp_path), Run(config, task, optimizer, tmp_path))
+    assert found.difference is None, str(found)
 
 
 @pytest.mark.parametrize(
