@@ -163,10 +163,11 @@ class Optimizer:
         """
         state = state._replace(hyperparams={**state.hyperparams, "learning_rate": rate})
         if share is None:
-            updates, after = self.transformation.update(grads, state, params)
-            return updates, _in_types_of(state, after)
+            updates, newer = self.transformation.update(grads, state, params)
+            return updates, _in_types_of(state, newer)
         own = state.hyperparams["momentum"]
         scaled = state._replace(hyperparams={**state.hyperparams, "momentum": own * share})
+        after: Any
         updates, after = self.transformation.update(grads, scaled, params)
         after = after._replace(hyperparams={**after.hyperparams, "momentum": own})
         return updates, _in_types_of(state, after)
@@ -185,7 +186,7 @@ class Optimizer:
         if not jax.tree.leaves(params):
             return
         state = jax.eval_shape(self.init, params)
-        program = jax.make_jaxpr(lambda rate, *rest: self.update(*rest, rate)[0])
+        program = jax.make_jaxpr(lambda rate, grads, state, params: self.update(grads, state, params, rate)[0])
         jaxpr = program(jax.ShapeDtypeStruct((), jnp.float32), params, state, params).jaxpr
         reached = {jaxpr.invars[0]}
         for equation in jaxpr.eqns:

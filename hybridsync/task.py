@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import linen, nnx
+from jax.core import Tracer
 
 from hybridsync.data.source import DeviceBatch, UnitSource
 from hybridsync.errors import TaskError
@@ -379,7 +380,7 @@ def _inputs(loss: Objective, source: UnitSource) -> tuple[tuple[Any, ...], dict[
     try:
         loss(call, batch)
     except _Called as called:
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((called.inputs, called.named))):
+        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((called.inputs, called.named))):
             raise TaskError(f"the loss calls the model inside a JAX transformation: {advice}") from None
         return called.inputs, called.named
     except TaskError:
