@@ -122,7 +122,7 @@ def test_a_factory_whose_updates_follow_the_rate_somewhere_is_accepted(factory):
     [
         lambda learning_rate: optax.sgd(float(learning_rate)),
         lambda learning_rate: optax.sgd(learning_rate if learning_rate > 0 else 0.1),
-        lambda learning_rate: optax.sgd(np.asarray(learning_rate)),
+        lambda learning_rate: optax.sgd(np.asarray(learning_rate).item()),
     ],
 )
 def test_a_factory_that_needs_the_rates_value_in_python_is_told_so(factory):
