@@ -1,5 +1,5 @@
-# Plain Orbax, no HybridSync: `python docs/read_checkpoint.py RUN/checkpoints` prints the newest leaves
-# The state is {params, opt_state, model_state, protocol_state, counters}; state["params"] fits your model.
+# Plain Orbax, no HybridSync: `python docs/read_checkpoint.py RUN/checkpoints` prints the newest leaves.
+# The state is {params, opt_state, model_state, protocol_state, counters}; docs/read_checkpoint.md makes a model of it.
 import os
 import sys
 

@@ -125,8 +125,8 @@ def job_of_run(run: Run) -> Job:
 
     state, optimizer = run.abstract_state(), run.optimizer
     leaves = {jax.tree_util.keystr(path): str(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
-    examples = run.config.workload * run.config.unit_size
-    points = (jnp.int32(min(at * examples // _RATE_POINTS, 2**31 - 1)) for at in range(_RATE_POINTS))
+    total = run.config.workload * (1 if optimizer.per == "units" else run.config.unit_size)
+    points = (jnp.int32(min(at * total // _RATE_POINTS, 2**31 - 1)) for at in range(_RATE_POINTS))
     known = {
         "hyperparameters": {name: repr(value) for name, value in optimizer.hyperparameters.items()},
         "clip": optimizer.clip,

@@ -19,6 +19,7 @@ from hybridsync.errors import ResumeError, WorkdirError
 from hybridsync.holding import Holding
 from hybridsync.messages import Capture
 from hybridsync.plan import Epoch
+from hybridsync.ps.probe import check_divisible
 from hybridsync.resuming import CHECKPOINTS, Resume, check_init_from, check_record, check_workdir
 from hybridsync.run import Run
 from hybridsync.state import TrainState
@@ -155,9 +156,12 @@ def open_run(
       AlreadyCompleted: nothing is left to do.
       WorkdirError: the workdir is in use, not writable, somebody else's, or used and `resume` is "never".
       ResumeError: the run in the workdir contradicts the configuration, or there is no checkpoint and there must be.
+      OptimizerError: no run can train with this optimizer (see `check_optimizer`).
       CheckpointError: no checkpoint of the workdir can be used.
       DataError: the source has no units of the size that is asked for.
     """
+    if not alive:  # before anything is written or any role is told to begin; a run under way has passed it
+        check_optimizer(run)
     if run.workdir is None:
         if resume == "must":
             raise ResumeError("resume is 'must', but the run has no workdir to resume from; name one")
@@ -178,6 +182,20 @@ def open_run(
     except BaseException:
         lock.release()
         raise
+
+
+def check_optimizer(run: Run) -> None:
+    """Check what only a traced or a computed update shows of the optimizer.
+
+    Whoever opens the run asks once for all roles: `Run.check` is for every role's process, and has to be cheap.
+
+    Raises:
+      OptimizerError: the updates ignore the learning rate, or cannot be divided among the run's servers.
+    """
+    params = run.abstract_state().params
+    run.optimizer.check_rate(params)
+    if run.config.servers > 1:
+        check_divisible(run.optimizer, params, run.config.servers)
 
 
 def _open_locked(

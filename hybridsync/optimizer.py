@@ -4,27 +4,37 @@
     >>> optimizer = Optimizer(lambda learning_rate, momentum: optax.sgd(learning_rate, momentum),
     ...                       learning_rate=0.05, momentum=0.9)
 
-The rate of an update is `learning_rate(examples applied so far) x the protocol's factor`, set in the optax state inside
-the jitted step; everything else in the optax state means what it means in a plain optax loop.
+The rate of an update is `learning_rate x the protocol's factor`, set in the optax state inside the jitted step;
+everything else in the optax state means what it means in a plain optax loop. A rate that changes is a function of the
+examples applied so far, or of the units with `per="units"`:
+
+    >>> decaying = Optimizer(lambda learning_rate: optax.sgd(learning_rate),
+    ...                      learning_rate=optax.cosine_decay_schedule(0.05, decay_steps=2000), per="units")
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.extend.core import Literal as Constant
 
 from hybridsync.config import OptimizerConfig, ScheduleConfig
 from hybridsync.errors import OptimizerError
 from hybridsync.policies.configuration import MomentumHandling
 
 Rate = Callable[[jax.Array], Any]
-"""Examples applied so far (int32, or float32 where the workload exceeds 2**31 examples) -> learning rate."""
+"""Progress -> learning rate. Progress is examples applied so far (int32, or float32 where twice the workload exceeds
+2**31 examples); with `per="units"` it is units applied so far (int32)."""
+
+Per = Literal["examples", "units"]
+
+MAX_INT32 = 2**31 - 1
 
 SLOTS = ("trace", "mu")
 """Fields of optax states that hold a momentum."""
@@ -39,6 +49,13 @@ _REFUSED_STATES = {
     "LookaheadState": "its parameters are not those to evaluate",
 }
 
+_NEEDS_VALUES = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+"""What JAX raises where Python asks for the value of a traced array."""
+
 
 class Optimizer:
     """An optax transformation to be built from named hyperparameters.
@@ -46,13 +63,16 @@ class Optimizer:
     Args:
       factory: returns an `optax.GradientTransformation`; its parameters are the hyperparameters' names and include
         `learning_rate`.
-      learning_rate: eta of one worker: a float, or a function of the examples applied so far.
+      learning_rate: eta for one worker's unit: a float, or a function of progress (see `per`).
+      per: what a `learning_rate` function is given: the "examples" applied so far, or the "units". A resume that
+        converts units to another size changes what a unit is, but not an example.
       clip: global norm to which each unit's gradient is clipped on its worker; None leaves it.
       **hyperparameters: the factory's other arguments.
 
     Raises:
       OptimizerError: a ready transformation was passed, `learning_rate` is not a parameter of the factory, a
-        hyperparameter is unknown to it, or the transformation is one that cannot be trained with here.
+        hyperparameter is unknown to it, `per` is neither, or the transformation is one that cannot be trained with
+        here.
     """
 
     def __init__(
@@ -60,6 +80,7 @@ class Optimizer:
         factory: Callable[..., optax.GradientTransformation],
         *,
         learning_rate: float | Rate,
+        per: Per = "examples",
         clip: float | None = None,
         **hyperparameters: Any,
     ) -> None:
@@ -73,18 +94,34 @@ class Optimizer:
             raise OptimizerError(f"the factory has no parameter {unknown[0]!r}, only {sorted(names)}; {_HOW}")
         if clip is not None and not clip > 0:
             raise OptimizerError(f"clip is {clip}; it must be above 0, or None for no clipping")
+        if per not in get_args(Per):
+            raise OptimizerError(f"per is {per!r}; a rate counts per {' or '.join(map(repr, get_args(Per)))}")
         self.factory = factory
         self.learning_rate = learning_rate
+        self.per: Per = per
         self.clip = clip
         self.hyperparameters = hyperparameters
         injected = optax.inject_hyperparams(factory, hyperparam_dtype=jnp.dtype(jnp.float32))
         first = learning_rate(jnp.int32(0)) if callable(learning_rate) else learning_rate
         self.transformation = injected(learning_rate=jnp.float32(first), **hyperparameters)
 
-    def rate(self, examples: jax.Array) -> jax.Array:
-        """Return eta at `examples` applied, float32 scalar."""
-        value = self.learning_rate(examples) if callable(self.learning_rate) else self.learning_rate
+    def rate(self, progress: jax.Array) -> jax.Array:
+        """Return eta at `progress`, which counts what `per` says, float32 scalar."""
+        value = self.learning_rate(progress) if callable(self.learning_rate) else self.learning_rate
         return jnp.asarray(value, jnp.float32)
+
+    def rate_after(self, units: jax.Array, unit_size: int, workload: int) -> jax.Array:
+        """Return eta after `units` (int32) applied units; traceable.
+
+        Args:
+          units: applied so far.
+          unit_size: examples of a unit.
+          workload: units of the whole run; examples are counted in float32 where int32 could overflow.
+        """
+        if self.per == "units":
+            return self.rate(units)
+        wide = 2 * workload * unit_size > MAX_INT32
+        return self.rate((units.astype(jnp.float32) if wide else units) * unit_size)
 
     def init(self, params: Any) -> Any:
         """Return the optax state for `params`.
@@ -98,6 +135,13 @@ class Optimizer:
                 raise OptimizerError(f"the optimizer keeps a {kind}: {why}; use the transformation inside it")
         try:
             jax.eval_shape(self.transformation.update, params, state, params)
+        except _NEEDS_VALUES as error:
+            line, *_ = str(error).splitlines()
+            raise OptimizerError(
+                f"the optimizer's factory needs the value of a hyperparameter in Python ({line}), but hyperparameters "
+                "are traced, because the rate changes while the run goes on: leave out float(), int() and `if` on "
+                "them, and write a schedule as learning_rate=schedule of the Optimizer, not inside the factory"
+            ) from None
         except TypeError as error:
             raise OptimizerError(
                 f"the optimizer needs more than gradients, state and parameters ({error}); transformations with extra "
@@ -119,11 +163,42 @@ class Optimizer:
         """
         state = state._replace(hyperparams={**state.hyperparams, "learning_rate": rate})
         if share is None:
-            return self.transformation.update(grads, state, params)
+            updates, newer = self.transformation.update(grads, state, params)
+            return updates, _in_types_of(state, newer)
         own = state.hyperparams["momentum"]
-        state = state._replace(hyperparams={**state.hyperparams, "momentum": own * share})
-        updates, state = self.transformation.update(grads, state, params)
-        return updates, state._replace(hyperparams={**state.hyperparams, "momentum": own})
+        scaled = state._replace(hyperparams={**state.hyperparams, "momentum": own * share})
+        after: Any
+        updates, after = self.transformation.update(grads, scaled, params)
+        after = after._replace(hyperparams={**after.hyperparams, "momentum": own})
+        return updates, _in_types_of(state, after)
+
+    def check_rate(self, params: Any) -> None:
+        """Check that the updates depend on the learning rate, which the run scales and reports.
+
+        The check is on the traced program, not on numbers: it needs no memory, and knows no gradient by chance.
+
+        Args:
+          params: the model's parameters, or their shapes.
+
+        Raises:
+          OptimizerError: no update depends on it, for example in `lambda learning_rate: optax.sgd(0.1)`.
+        """
+        if not jax.tree.leaves(params):
+            return
+        state = jax.eval_shape(self.init, params)
+        program = jax.make_jaxpr(lambda rate, grads, state, params: self.update(grads, state, params, rate)[0])
+        jaxpr = program(jax.ShapeDtypeStruct((), jnp.float32), params, state, params).jaxpr
+        reached = {jaxpr.invars[0]}
+        for equation in jaxpr.eqns:
+            if any(not isinstance(variable, Constant) and variable in reached for variable in equation.invars):
+                reached.update(equation.outvars)
+        if not any(not isinstance(variable, Constant) and variable in reached for variable in jaxpr.outvars):
+            raise OptimizerError(
+                "the optimizer's factory takes learning_rate and does not use it: its updates are the same at every "
+                "rate, so neither the rate that the run reports nor a protocol's scaling would have any effect. Hand "
+                "the argument on, as in lambda learning_rate: optax.sgd(learning_rate); a schedule goes into "
+                "Optimizer(..., learning_rate=schedule)"
+            )
 
     def check_momentum(self, handling: MomentumHandling, state: Any) -> None:
         """Check that the momentum can be handled so.
@@ -147,6 +222,15 @@ class Optimizer:
                 f"{name} changes the coefficient, but the factory names {sorted(state.hyperparams)} and no momentum "
                 f"that is a number; {_HOW}"
             )
+
+
+def _in_types_of(before: Any, after: Any) -> Any:
+    """Return the state `after` with the dtypes of `before`.
+
+    Hyperparameters are float32 arrays, so a bfloat16 momentum times its coefficient is float32. A state whose types
+    changed with its first update would fit no checkpoint and no other role's.
+    """
+    return jax.tree.map(lambda old, new: new if new.dtype == old.dtype else new.astype(old.dtype), before, after)
 
 
 def momentum_slots(state: Any) -> list[Any]:

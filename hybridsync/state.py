@@ -42,7 +42,7 @@ def initial_state(task: Task, optimizer: Optimizer, seed: int, kept: tuple[str, 
       kept: names of the protocols that keep an outer momentum; it is 0 at the start.
 
     Raises:
-      TaskError: the task's init raises, or does not return (params, model_state).
+      TaskError: the task's init raises, or does not return (params, model_state), or a parameter cannot be trained.
       OptimizerError: the optimizer is one that cannot be trained with.
     """
     try:
@@ -55,9 +55,27 @@ def initial_state(task: Task, optimizer: Optimizer, seed: int, kept: tuple[str, 
     if not isinstance(made, tuple) or len(made) != 2:
         raise TaskError(f"task.init returned a {type(made).__name__}; it must return (params, model_state)")
     params, model_state = made
+    _check_parameters(params)
     counters = {"units": jnp.int32(0), "updates": jnp.int32(0)}
     momenta = {name: jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params) for name in kept}
     return TrainState(params, optimizer.init(params), model_state, momenta, counters)
+
+
+def _check_parameters(params: Any) -> None:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        dtype = jnp.result_type(leaf)
+        if dtype in (jnp.float32, jnp.bfloat16, jnp.float64):
+            continue
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        if dtype == jnp.float16:
+            raise TaskError(
+                f"parameter {name} is float16, whose gradients overflow above 65,504 and vanish below 6e-8, and losses "
+                "are not scaled here; use bfloat16 or float32 (in Flax, param_dtype=jnp.bfloat16)"
+            )
+        raise TaskError(
+            f"parameter {name} is {dtype}, which cannot be trained; use float32 or bfloat16, and put what is not "
+            "learned into the model state"
+        )
 
 
 def abstract_state(task: Task, optimizer: Optimizer, kept: tuple[str, ...] = ()) -> TrainState:

@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import linen, nnx
+from jax.core import Tracer
 
 from hybridsync.data.source import DeviceBatch, UnitSource
 from hybridsync.errors import TaskError
@@ -37,11 +38,11 @@ Tree = Any
 Sums = dict[str, jax.Array]
 """Sums over a batch: `count` (what the mean divides by), `loss`, and `correct` or others."""
 
-Objective = Callable[[Callable[[jax.Array], jax.Array], DeviceBatch], Sums]
-"""(predict, batch) -> sums; `predict` applies the model to its input."""
+Objective = Callable[[Callable[..., jax.Array], DeviceBatch], Sums]
+"""(predict, batch) -> sums; `predict` applies the model to its inputs."""
 
 
-def cross_entropy(predict: Callable[[jax.Array], jax.Array], batch: DeviceBatch) -> Sums:
+def cross_entropy(predict: Callable[..., jax.Array], batch: DeviceBatch) -> Sums:
     """Sum the cross-entropy of class scores; the default objective.
 
     Args:
@@ -54,7 +55,7 @@ def cross_entropy(predict: Callable[[jax.Array], jax.Array], batch: DeviceBatch)
     return _classify(predict(_field(batch, "image")), _field(batch, "label"))
 
 
-def language_model(predict: Callable[[jax.Array], jax.Array], batch: DeviceBatch) -> Sums:
+def language_model(predict: Callable[..., jax.Array], batch: DeviceBatch) -> Sums:
     """Sum the cross-entropy of each next token given those before it; `count` is in tokens.
 
     Args:
@@ -107,6 +108,9 @@ class Task:
         `batch` has been through `source.prepare`. None: the run reports no evaluation.
       summarize: (params, model_state, units applied) -> what the summary reports at the end instead of an
         evaluation; None: the evaluation.
+      model: (params, model_state) -> the model with these values, ready to evaluate: what `FitResult.model()`
+        returns. From `from_nnx` a module of the model's class; from `from_linen` the variables for `module.apply`.
+        None: the parameters as they are.
 
     Raises:
       TaskError: a part is not callable, or the source lacks a method.
@@ -117,11 +121,12 @@ class Task:
     source: UnitSource
     evaluate: Callable[[Tree, Tree, DeviceBatch], Sums] | None = None
     summarize: Callable[[Tree, Tree, UnitSet], dict[str, Any]] | None = None
+    model: Callable[[Tree, Tree], Any] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("init", "loss", "evaluate", "summarize"):
+        for name in ("init", "loss", "evaluate", "summarize", "model"):
             part = getattr(self, name)
-            if not callable(part) and not (part is None and name in ("evaluate", "summarize")):
+            if not callable(part) and not (part is None and name in ("evaluate", "summarize", "model")):
                 raise TaskError(f"Task.{name} must be a function, got {type(part).__name__}: pass one.")
         wanted = ("num_examples", "describe", "batch", "augment", "prepare", "test_batches")
         missing = [name for name in wanted if not hasattr(self.source, name)]
@@ -156,14 +161,14 @@ class Task:
                 f"from_nnx got a ready {name}: pass a function, lambda rngs: {name}(..., rngs=rngs)."
             )
         adapter = _NnxModel(model)
-        return _from_apply(adapter.init, adapter.apply, source, loss)
+        return _from_apply(adapter, source, loss)
 
     @staticmethod
     def from_linen(
         module: linen.Module,
         source: UnitSource,
         loss: Objective = cross_entropy,
-        example: jax.Array | None = None,
+        example: jax.Array | tuple[jax.Array, ...] | None = None,
     ) -> Task:
         """Return the task of training a Flax linen module.
 
@@ -175,27 +180,26 @@ class Task:
           module: the module, not its class.
           source: where units come from.
           loss: the objective.
-          example: an input to initialize with; None takes the one in the source's first unit: its `image`, or
-            its `tokens` but the last.
+          example: an input to initialize with, or a tuple of several; None takes what the loss passes to the model
+            for the source's first example.
 
         Raises:
-          TaskError: `module` is no linen module, or `example` is needed and absent.
+          TaskError: `module` is no linen module, the loss raises on the first example, or `example` is needed.
         """
         if not isinstance(module, linen.Module):
             raise TaskError(
                 f"from_linen got {module!r}, not a linen module: pass an instance, such as Net()."
             )
-        adapter = _LinenModel(module, _example_input(source) if example is None else example)
-        return _from_apply(adapter.init, adapter.apply, source, loss)
+        if example is None:
+            inputs, named = _inputs(loss, source)
+        else:
+            inputs, named = (example if isinstance(example, tuple) else (example,)), {}
+        return _from_apply(_LinenModel(module, inputs, named), source, loss)
 
 
-_Apply = Callable[..., tuple[Callable[[jax.Array], jax.Array], Callable[[], Tree]]]
-"""(params, model_state, key or None) -> (predict, a function that returns the model state after it)."""
+def _from_apply(adapter: _NnxModel | _LinenModel, source: UnitSource, objective: Objective) -> Task:
+    apply = adapter.apply
 
-
-def _from_apply(
-    init: Callable[[jax.Array], tuple[Tree, Tree]], apply: _Apply, source: UnitSource, objective: Objective
-) -> Task:
     def loss(params: Tree, model_state: Tree, batch: DeviceBatch, key: jax.Array) -> tuple[jax.Array, Any]:
         predict, state_after = apply(params, model_state, key)
         sums = _checked(objective(predict, batch))
@@ -208,7 +212,7 @@ def _from_apply(
         predict, _ = apply(params, model_state, None)
         return _checked(objective(predict, batch))
 
-    return Task(init, loss, source, evaluate)
+    return Task(adapter.init, loss, source, evaluate, model=adapter.model)
 
 
 _MEAN_NAMES = {"correct": "accuracy"}
@@ -240,13 +244,22 @@ class _NnxModel:
         _, _, params, rest = nnx.split(self._build(key), *_NNX_FILTERS)
         return _to_tree(params), _to_tree(rest)
 
-    def apply(self, params: Tree, model_state: Tree, key: jax.Array | None):
+    def apply(
+        self, params: Tree, model_state: Tree, key: jax.Array | None
+    ) -> tuple[Callable[..., jax.Array], Callable[[], Tree]]:
+        """Return what predicts, and a function that returns the model state after it; `key` None: evaluation."""
         graph = self._eval_graph if key is None else self._train_graph
         rngs = self._fill_rngs(jax.random.key(0) if key is None else key)
         module = nnx.merge(
             graph, rngs, _fill(self._params, params), _fill(self._rest, model_state), copy=True
         )
         return module, lambda: _to_tree(nnx.state(module, *_NNX_FILTERS)[2])
+
+    def model(self, params: Tree, model_state: Tree) -> nnx.Module:
+        """Return the module with these values, under `eval()`; its Rng variables begin anew."""
+        params, model_state = jax.tree.map(jnp.asarray, (params, model_state))
+        predict, _ = self.apply(params, model_state, None)
+        return cast(nnx.Module, predict)
 
     def _build(self, key: jax.Array) -> nnx.Module:
         module = self._model(nnx.Rngs(key))
@@ -308,48 +321,73 @@ class _LinenModel:
     _TRAINING_FLAGS = ("train", "training", "is_training")
     _INFERENCE_FLAGS = ("deterministic", "use_running_average")
 
-    def __init__(self, module: linen.Module, example: jax.Array) -> None:
+    def __init__(self, module: linen.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
         self._module = module
-        self._example = example
+        self._inputs, self._named = inputs, named
         names = inspect.signature(type(module).__call__).parameters
         self._flags = {name: True for name in self._TRAINING_FLAGS if name in names}
         self._flags |= {name: False for name in self._INFERENCE_FLAGS if name in names}
 
     def init(self, key: jax.Array) -> tuple[Tree, Tree]:
         flags = self._flags_for(training=False)
-        variables = linen.meta.unbox(self._module.init(key, self._example, **flags))
+        variables = linen.meta.unbox(self._module.init(key, *self._inputs, **{**flags, **self._named}))
         return variables.get("params", {}), {
             name: tree for name, tree in variables.items() if name != "params"
         }
 
-    def apply(self, params: Tree, model_state: Tree, key: jax.Array | None):
+    def apply(
+        self, params: Tree, model_state: Tree, key: jax.Array | None
+    ) -> tuple[Callable[..., jax.Array], Callable[[], Tree]]:
+        """Return what predicts, and a function that returns the model state after it; `key` None: evaluation."""
         flags = self._flags_for(training=key is not None)
         after = dict(model_state)
 
-        def predict(x: jax.Array) -> jax.Array:
-            variables = {"params": params, **after}
+        def predict(*inputs: Any, **named: Any) -> jax.Array:
+            variables, named = {"params": params, **after}, {**flags, **named}
             if key is None:
-                return cast(jax.Array, self._module.apply(variables, x, **flags))
+                return cast(jax.Array, self._module.apply(variables, *inputs, **named))
             # A stream that is not given (dropout) falls back to `params`.
             rngs = {"params": key}
-            outputs, changed = self._module.apply(variables, x, rngs=rngs, mutable=list(after), **flags)
+            outputs, changed = self._module.apply(variables, *inputs, rngs=rngs, mutable=list(after), **named)
             after.update(changed)
             return outputs
 
         return predict, lambda: after
 
+    def model(self, params: Tree, model_state: Tree) -> dict[str, Tree]:
+        """Return the variables for `module.apply`."""
+        return jax.tree.map(jnp.asarray, {"params": params, **model_state})
+
     def _flags_for(self, *, training: bool) -> dict[str, Any]:
         return {name: value if training else not value for name, value in self._flags.items()}
 
 
-def _example_input(source: UnitSource) -> jax.Array:
-    """Return the decoded input of one example."""
+class _Called(BaseException):
+    """Ends a loss at the point where it calls the model. No `except Exception` of the loss's own may catch it."""
+
+    def __init__(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        self.inputs, self.named = inputs, named
+
+
+def _inputs(loss: Objective, source: UnitSource) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return what `loss` passes to the model for the source's first example."""
     batch = source.prepare({name: jnp.asarray(x) for name, x in source.batch(0, unit_size=1, seed=0).items()})
-    if "image" in batch:
-        return batch["image"]
-    if "tokens" in batch:
-        return batch["tokens"][:, :-1]
-    raise TaskError(
-        f"the source's batches have the fields {sorted(batch)}, neither image nor tokens: "
-        "pass from_linen(example=...)."
-    )
+
+    def call(*inputs: Any, **named: Any) -> Any:
+        raise _Called(inputs, named)
+
+    advice = "pass from_linen(example=...), an input of the model or a tuple of several."
+    try:
+        loss(call, batch)
+    except _Called as called:
+        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((called.inputs, called.named))):
+            raise TaskError(f"the loss calls the model inside a JAX transformation: {advice}") from None
+        return called.inputs, called.named
+    except TaskError:
+        raise
+    except Exception as error:  # the loss is its author's: whatever it raises becomes one clear message
+        raise TaskError(
+            f"the loss raised {type(error).__name__}: {error} on the source's first example, a batch of "
+            f"{sorted(batch)}; correct it"
+        ) from error
+    raise TaskError(f"the loss does not call the model: {advice}")

@@ -2,7 +2,7 @@
 
     trainer = Trainer(task, optimizer, workload=4000, unit_size=32, workers=4, plan="bsp:12.5%,asp")
     result = trainer.fit()
-    result.accuracy, result.state.params
+    result.accuracy, result.model()
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from hybridsync.autoplan import is_auto, job_of_run, recall
 from hybridsync.chief.chief import Chief
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.config import RunConfig, apply_overrides, load_config
+from hybridsync.config.keywords import check_known
+from hybridsync.config.typing import annotations
 from hybridsync.errors import ConfigError, HybridSyncError
 from hybridsync.opening import AlreadyCompleted, Resume, open_run
 from hybridsync.optimizer import Optimizer
@@ -37,6 +39,8 @@ from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary, Units
 
 STEP_SECS = 3600.0
+_OPTIONS = ("workdir", "resume", "init_from", "convert_units", "progress", "file", "history")
+"""Of the trainer itself, beside the fields of its RunConfig."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +50,23 @@ class FitResult:
     Args:
       state: final TrainState, numpy leaves.
       summary: what summary.json holds.
+      task: what was trained.
     """
 
     state: TrainState
     summary: Summary
+    task: Task
+
+    def model(self) -> Any:
+        """Return the trained model, ready to evaluate.
+
+        Of `Task.from_nnx` it is a module of the user's class under `eval()`, with parameters and model state (BatchNorm
+        statistics) in place; of `Task.from_linen` the variables for `module.apply`. Of a task of plain functions
+        without `Task.model` it is the parameters; their model state is `state.model_state`.
+        """
+        if self.task.model is None:
+            return self.state.params
+        return self.task.model(self.state.params, self.state.model_state)
 
     @property
     def completed(self) -> bool:
@@ -84,7 +101,8 @@ class Trainer:
       **fields: fields of RunConfig: workload, unit_size, workers, plan, seed, ...
 
     Raises:
-      ConfigError: a value is impossible; PlanError, OptimizerError and TaskError are its kinds.
+      ConfigError: an argument is unknown, or a value is impossible; PlanError, OptimizerError and TaskError are its
+        kinds.
       NoAnswer: the plan is "auto", and nobody has searched for this job's switch point.
     """
 
@@ -103,6 +121,7 @@ class Trainer:
         history: str | Path | None = None,
         **fields: Any,
     ) -> None:
+        check_known("Trainer", fields, [*annotations(RunConfig), *_OPTIONS])
         config = RunConfig(**fields) if config is None else dataclasses.replace(config, **fields)
         self._run = _planned(Run(config, task, optimizer, _path(workdir), _path(file)), history)
         self._run.check()
@@ -170,7 +189,7 @@ class Trainer:
         except AlreadyCompleted as done:
             self._say(f"{done}; nothing is left to do")
             units = Units(**done.summary["units"])
-            return FitResult(done.state, Summary(**{**done.summary, "units": units}))
+            return FitResult(done.state, Summary(**{**done.summary, "units": units}), run.task)
         progress = open_progress(run.config.workload, sys.stderr, clock) if self._progress else None
         if run.workdir is None:
             recorder = Recorder.null(clock, progress)
@@ -183,7 +202,7 @@ class Trainer:
             if self._preempted:  # it was asked while the run was being opened
                 runtime.chief.preempt()
             summary = runtime.run()
-            return FitResult(runtime.state, summary)
+            return FitResult(runtime.state, summary, run.task)
         finally:
             recorder.close()
             if opening.lock is not None:

@@ -8,14 +8,16 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import optax
 import pytest
 
 from hybridsync import EmulationConfig
 from hybridsync.data.synthetic import SyntheticSource
-from hybridsync.errors import CheckpointError, DataError, ResumeError, WorkdirError
+from hybridsync.errors import CheckpointError, DataError, OptimizerError, ResumeError, WorkdirError
 from hybridsync.layout import fingerprint
 from hybridsync.models import MLP
 from hybridsync.opening import open_run
+from hybridsync.optimizer import Optimizer
 from hybridsync.task import Task
 from hybridsync.trainer import Trainer
 from tests.tasks import adamw, momentum_sgd, plain_sgd, tally_task
@@ -78,6 +80,31 @@ def test_never_refuses_a_used_workdir_and_leaves_it_as_it_was(workdir):
     with pytest.raises(WorkdirError, match="'never'"):
         tally_trainer("bsp", WORKLOAD, workdir=workdir, resume="never").fit()
     assert tree_of(workdir) == before
+
+
+def clipped(learning_rate):
+    return optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(learning_rate))
+
+
+@pytest.mark.parametrize(
+    ("factory", "servers", "named"),
+    [
+        (clipped, 2, "cannot be divided among 2 servers"),
+        (lambda learning_rate: optax.sgd(1e-9), 1, "takes learning_rate and does not use it"),
+    ],
+)
+def test_an_optimizer_that_no_run_can_train_with_is_refused_before_the_workdir_is_made(
+    factory, servers, named, tmp_path
+):
+    for workdir in (None, tmp_path / "run"):
+        trainer = mlp_trainer("asp", 16, Optimizer(factory, learning_rate=0.1), workdir=workdir, servers=servers)
+        with pytest.raises(OptimizerError, match=named):
+            trainer.fit()
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_optimizer_that_looks_at_several_leaves_trains_with_one_server():
+    assert mlp_trainer("asp", 16, Optimizer(clipped, learning_rate=0.1)).fit().completed
 
 
 def test_a_completed_run_is_returned_as_it_ended(workdir):

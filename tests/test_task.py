@@ -3,6 +3,7 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import linen, nnx
 
@@ -232,6 +233,63 @@ def test_an_own_objective_may_mask_and_report_more():
     assert {name: float(x) for name, x in metrics.items()} == {"extra": 2.0}
 
 
+class TwoInputs(linen.Module):
+    """Takes an image and a weight for each example."""
+
+    @linen.compact
+    def __call__(self, image, weight, *, offset=None):
+        scores = linen.Dense(3)(image.reshape(image.shape[0], -1)) * weight[:, None]
+        return scores if offset is None else scores + offset
+
+
+class TwoInputsNnx(nnx.Module):
+    def __init__(self, rngs):
+        self.scores = nnx.Linear(16, 3, rngs=rngs)
+
+    def __call__(self, image, weight, *, offset=None):
+        scores = self.scores(image.reshape(image.shape[0], -1)) * weight[:, None]
+        return scores if offset is None else scores + offset
+
+
+def weighted(predict, batch):
+    weight = jnp.ones(len(batch["label"]))
+    scores = predict(batch["image"], weight, offset=jnp.float32(0.5))
+    losses = optax.softmax_cross_entropy_with_integer_labels(scores, batch["label"])
+    return {"count": losses.size, "loss": losses.sum()}
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        Task.from_linen(TwoInputs(), images(), weighted),
+        Task.from_linen(TwoInputs(), images(), weighted, example=(jnp.ones((1, 4, 4, 1)), jnp.ones(1))),
+        Task.from_nnx(TwoInputsNnx, images(), weighted),
+    ],
+    ids=["linen", "linen with examples", "nnx"],
+)
+def test_a_model_may_take_several_inputs(task):
+    params, state = task.init(KEY)
+    (value, _), grads = jax.value_and_grad(task.loss, has_aux=True)(params, state, first_unit(task.source), KEY)
+    assert all_finite((value, grads))
+    assert float(task.evaluate(params, state, first_unit(task.source))["count"]) == 8
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (lambda predict, batch: {"count": 1, "loss": predict(batch["imag"])}, "the loss raised KeyError: 'imag'"),
+        (lambda predict, batch: {"count": 1, "loss": jnp.zeros(())}, "does not call the model: pass .*example="),
+        (
+            lambda predict, batch: {"count": 1, "loss": jax.vmap(predict)(batch["image"]).sum()},
+            "inside a JAX transformation: pass .*example=",
+        ),
+    ],
+)
+def test_a_loss_that_does_not_show_the_models_input_is_refused_with_what_to_pass(loss, message):
+    with pytest.raises(TaskError, match=message):
+        Task.from_linen(LinenNet(), images(), loss)
+
+
 NO_FUNCTION, NO_INIT = cast(Any, len), cast(Any, None)
 """Of types that pyright refuses, as Task does."""
 
@@ -246,7 +304,7 @@ class NotASource:
         (lambda: Task.from_nnx(cast(Any, MLP((16, 3), rngs=nnx.Rngs(0))), images()), "from_nnx got a ready MLP"),
         (lambda: Task.from_nnx(cast(Any, lambda rngs: 3), images()), "returned a int, not an nnx.Module"),
         (lambda: Task.from_linen(cast(Any, LinenNet), images()), "not a linen module: pass an instance"),
-        (lambda: Task.from_linen(LinenNet(), TallySource(4)), r"fields \['unit'\], neither image nor tokens"),
+        (lambda: Task.from_linen(LinenNet(), TallySource(4)), r"'image', the source's batches have \['unit'\]"),
         (lambda: Task(NO_INIT, NO_FUNCTION, images()), "Task.init must be a function, got NoneType"),
         (lambda: Task(NO_FUNCTION, NO_FUNCTION, cast(Any, NotASource())), "NotASource without describe, batch"),
     ],

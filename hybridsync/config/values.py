@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from hybridsync.config.keywords import checked
 from hybridsync.config.stragglers import Straggler
 from hybridsync.config.typing import annotations, describe, fits, is_frozen_dataclass
 from hybridsync.errors import ConfigError, PlanError
@@ -45,6 +46,7 @@ class Empty:
     """A model or data group without settings of its own."""
 
 
+@checked
 @dataclass(frozen=True)
 class ScheduleConfig:
     """How the learning rate moves with progress; positions are shares of the workload.
@@ -95,6 +97,7 @@ class ScheduleConfig:
         _require(min(self.factors) > 0, f"{name}factors", "above 0", self.factors, "correct them")
 
 
+@checked
 @dataclass(frozen=True)
 class OptimizerConfig:
     """What a configuration file's `optimizer(config)` builds the optimizer from.
@@ -132,6 +135,7 @@ class OptimizerConfig:
             )
 
 
+@checked
 @dataclass(frozen=True)
 class CheckpointConfig:
     """When the state is saved and how many saves are kept.
@@ -155,6 +159,7 @@ class CheckpointConfig:
         )
 
 
+@checked
 @dataclass(frozen=True)
 class TelemetryConfig:
     """What a run writes beside its checkpoints.
@@ -186,6 +191,7 @@ class TelemetryConfig:
         )
 
 
+@checked
 @dataclass(frozen=True)
 class EmulationConfig:
     """Slowness that is put in on purpose, so that few cores can show what a protocol does.
@@ -225,6 +231,7 @@ class EmulationConfig:
 MomentumVariant = Literal["keep", "zero", "scaled", "ramp_linear", "ramp_steps"]
 
 
+@checked
 @dataclass(frozen=True)
 class PolicyConfig:
     """When and how a run reacts to what happens to it.
@@ -297,6 +304,7 @@ class PolicyConfig:
         return self.online == "rebalance" or any(units > 1 for units in self.shares)
 
 
+@checked
 @dataclass(frozen=True)
 class RunConfig:
     """Everything a run is asked to do.

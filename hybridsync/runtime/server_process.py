@@ -18,7 +18,6 @@ from hybridsync.ps.pacing import Pacing, check_speed, emulated
 from hybridsync.ps.partition import PRIMARY, partition
 from hybridsync.ps.peers import Peers
 from hybridsync.ps.primary import Primary
-from hybridsync.ps.probe import check_divisible
 from hybridsync.ps.publisher import SnapshotPool
 from hybridsync.ps.store import Store
 from hybridsync.rpc.channels import make_server
@@ -49,7 +48,6 @@ def run_server(spec: RoleSpec, run: Run, watchdog: Watching) -> int:
       watchdog: of this process.
 
     Raises:
-      OptimizerError: the optimizer cannot be divided among the run's servers.
       HybridSyncError: the chief refused this process or is gone, or the servers cannot go on together.
     """
     assert run.workdir is not None
@@ -71,8 +69,6 @@ def run_server(spec: RoleSpec, run: Run, watchdog: Watching) -> int:
 
     num_servers = run.config.servers
     with watchdog.work("compiling the programs", COMPILE_SECS):
-        if spec.role_id == PRIMARY and num_servers > 1:
-            check_divisible(run.optimizer, programs.state.params, num_servers)
         parts = partition(programs, num_servers)
         own = parts[spec.role_id].programs
         warm_up(own, device)

@@ -366,4 +366,5 @@ class Reporter:
         protocol = protocols.parse(self._phase.spec)
         workers = len(self._phase.members)
         factor = protocol.rate(sum(self._phase.shares) or protocol.units_per_update(workers), workers)
-        return float(self._run.optimizer.rate(jnp.int32(units) * self._run.config.unit_size)) * factor
+        config = self._run.config
+        return float(self._run.optimizer.rate_after(jnp.int32(units), config.unit_size, config.workload)) * factor

@@ -21,6 +21,23 @@ from tests.bad_input.data_cases import DATA
 from tests.bad_input.given import FRESH, GRAMMAR, HERE, OTHER, Given, swap, values, write_config
 from tests.bad_input.place import PID, Place, flip
 
+
+def own_optimizer(transformation: str, leaves: int = 1) -> Callable[[Place], Any]:
+    """Return the change to a file with this transformation, for as many parameters."""
+
+    def write(place: Place) -> None:
+        place.change_config(
+            "    return from_config(config.optimizer, config.workload, config.unit_size)",
+            "    import optax\n    from hybridsync.optimizer import Optimizer\n"
+            f"    return Optimizer(lambda learning_rate: {transformation}, learning_rate=0.1)",
+        )
+        names = [f"w{number}" for number in range(1, leaves)]
+        more = "".join(f', "{name}": jnp.zeros(3)' for name in names)
+        place.change_config('"w": jnp.zeros(config.model.width)', '"w": jnp.zeros(config.model.width)' + more)
+
+    return write
+
+
 CONFIG = [
     Given("a file that is not there", ("--config=FOLDER/smal.py",),
         r"there is no configuration file 'FOLDER/smal\.py'; did you mean 'FOLDER/small\.py'\?"),
@@ -81,6 +98,20 @@ CONFIG = [
         r"optimizer\.momentum must be in \[0, 1\), got 1\.0; correct it"),
     Given("an optimizer that is not known", (*HERE, *values("optimizer.name=sdg"), *FRESH),
         r".*'sdg'.*sgd.*"),
+    Given("parameters of too few bits", (*HERE, *FRESH),
+        r"parameter w is float16, whose gradients overflow .*; use bfloat16 or float32 \(in Flax, .*\)",
+        swap('"w": jnp.zeros(config.model.width)', '"w": jnp.zeros(config.model.width, jnp.float16)')),
+    Given("a value that a configuration does not have", (),
+        r"FOLDER/small\.py: .*RunConfig has no argument 'batch_size'; did you mean 'unit_size'\?",
+        swap("unit_size=8", "batch_size=8")),
+    Given("an optimizer that ignores its rate", (*HERE, *FRESH),
+        r"the optimizer's factory takes learning_rate and does not use it: .* Hand the argument on, as in lambda "
+        r"learning_rate: optax\.sgd\(learning_rate\); a schedule goes into Optimizer\(\.\.\., learning_rate=schedule\)",
+        own_optimizer("optax.sgd(1e-9)")),
+    Given("an optimizer that cannot be divided among the servers", ("--servers=2", *HERE, *FRESH),
+        r"the optimizer cannot be divided among 2 servers: .* on the whole tree and .* on a part of it .*; use one "
+        r"server, or, where it limits a global norm, the optimizer's clip= instead",
+        own_optimizer("optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(learning_rate))", leaves=4)),
     Given("no workload", values("workload=0"), "workload must be at least 1 unit, got 0; give the run work"),
     Given("a workload that no counter holds", values(f"workload={2**31}"),
         r"workload must be below 2\*\*31 units, got 2147483648; use a larger unit_size"),

@@ -1,12 +1,30 @@
+"""A checkpoint is read as the page says, by plain Orbax and Flax."""
+
+from __future__ import annotations
+
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import pytest
+from flax import nnx
 
 from hybridsync.checkpoint import CheckpointStore
+from hybridsync.data import ArraySource
+from hybridsync.models import DecoderLM
+from hybridsync.task import Task, language_model
+from hybridsync.trainer import Trainer
+from tests.tasks import Normalized, batchnorm_task, plain_sgd
+from tests.trainers import NEVER
 
-SCRIPT = Path(__file__).parents[2] / "docs" / "read_checkpoint.py"
+DOCS = Path(__file__).parents[2] / "docs"
+SCRIPT = DOCS / "read_checkpoint.py"
+BLOCKS = re.findall(r"```python\n(.*?)```", (DOCS / "read_checkpoint.md").read_text(), re.DOTALL)
 
 
 def test_a_plain_program_reads_the_newest_state(tmp_path):
@@ -24,3 +42,36 @@ def test_the_script_is_plain_and_short():
     code = [line for line in text.splitlines() if line and not line.startswith("#")]
     assert not any("hybridsync" in line for line in code)
     assert len(code) <= 10
+
+
+def decoder(rngs: nnx.Rngs) -> DecoderLM:
+    return DecoderLM(11, dim=8, num_layers=1, num_heads=2, max_length=8, rngs=rngs)
+
+
+def decoder_task() -> Task:
+    tokens = np.random.RandomState(0).randint(0, 11, (32, 9)).astype(np.int32)
+    return Task.from_nnx(decoder, ArraySource("tokens", {"tokens": tokens}), language_model)
+
+
+CASES = {
+    "DecoderLM": (decoder_task, decoder, jnp.arange(16).reshape(2, 8) % 11),
+    "BatchNorm": (batchnorm_task, Normalized, jnp.linspace(-1.0, 1.0, 32).reshape(2, 4, 4, 1)),
+}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", CASES)
+def test_the_page_makes_the_trained_model_of_a_checkpoint_with_and_without_the_task(name, tmp_path):
+    make, build, example = CASES[name]
+    task = make()
+    options = {"workload": 2, "unit_size": 4, "workers": 1, "plan": "asp", "checkpoint": NEVER, "progress": False}
+    expected = Trainer(task, plain_sgd(0.1), workdir=tmp_path / "RUN", **options).fit().model()
+    names: dict[str, Any] = {"task": task, "Net": lambda rngs: build(rngs)}
+    page = "\n".join(BLOCKS).replace("RUN/", f"{tmp_path}/RUN/")
+    exec(page, names)  # noqa: S102
+    for model in (names["model"], names["plain"]):
+        assert type(model) is type(expected)
+        np.testing.assert_allclose(model(example), expected(example), rtol=1e-6)
+        ours, theirs = (jax.tree.leaves(nnx.state(each, nnx.Not(nnx.RngState))) for each in (model, expected))
+        for read, trained in zip(ours, theirs, strict=True):
+            np.testing.assert_array_equal(read, trained)

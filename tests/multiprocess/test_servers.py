@@ -38,7 +38,7 @@ def test_every_unit_is_applied_once_on_each_server_in_lives_that_have_one_two_an
 
 
 @pytest.mark.timeout(300)
-def test_an_optimizer_that_cannot_be_divided_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
+def test_an_optimizer_that_cannot_be_divided_is_refused_before_a_role_is_told_to_begin(tmp_path: Path) -> None:
     config = tmp_path / "clipped.py"
     config.write_text(
         "import configs.digits_mlp as base\n"
@@ -54,7 +54,10 @@ def test_an_optimizer_that_cannot_be_divided_is_refused_before_anything_is_train
     assert done.returncode == 1, done.stdout + done.stderr
     errors = [line for line in done.stderr.splitlines() if line.startswith("error:")]
     assert len(errors) == 1 and "cannot be divided among 2 servers" in errors[0] and "use one server" in errors[0]
-    assert "phase_entered" not in (tmp_path / "run" / "events.jsonl").read_text()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["logs"]  # refused before the run was opened
+    for role in ("server-0", "server-1", "worker-0"):
+        log = (tmp_path / "run" / "logs" / f"{role}.log").read_text()
+        assert "Traceback" not in log and "error" not in log, log
 
 
 @pytest.mark.timeout(620)
