@@ -254,7 +254,7 @@ def _resumed(
     lost = max(0, applied_before - restored.units) if before == run.config.unit_size else 0
     if not alive:
         ledger.rolled_back += lost
-        applylog.cut(workdir / applylog.APPLY_LOG, record["sequence"])
+        applylog.forget(workdir / applylog.APPLY_LOG, record["sequence"])
     return Opening(
         run=run,
         state=state,

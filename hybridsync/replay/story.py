@@ -141,7 +141,9 @@ def _newest(record: Record, run: Run) -> Restored:
     updates, saved = len(record.entries), restored.run["sequence"]
     if updates < saved:
         raise WorkdirError(
-            f"the apply log of {record.workdir} is cut: it holds {updates} updates, checkpoint {restored.step} {saved}"
+            f"the apply log of {record.workdir} is incomplete from update {updates + 1} on: it holds {updates} "
+            f"updates, checkpoint {restored.step} {saved}; the disk refused lines, or they were cut: the run cannot be "
+            "replayed"
         )
     if updates > saved:
         raise WorkdirError(
