@@ -123,10 +123,13 @@ def job_of_run(run: Run) -> Job:
     import jax
     import jax.numpy as jnp
 
+    from hybridsync.optimizer import reads_floats
+
     state, optimizer = run.abstract_state(), run.optimizer
     leaves = {jax.tree_util.keystr(path): str(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
     examples = run.config.workload * run.config.unit_size
-    points = (jnp.int32(min(at * examples // _RATE_POINTS, 2**31 - 1)) for at in range(_RATE_POINTS))
+    number = jnp.float32 if reads_floats(examples) else jnp.int32
+    points = (number(at * examples // _RATE_POINTS) for at in range(_RATE_POINTS))
     known = {
         "hyperparameters": {name: repr(value) for name, value in optimizer.hyperparameters.items()},
         "clip": optimizer.clip,

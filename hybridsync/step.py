@@ -27,13 +27,11 @@ import numpy as np
 import optax
 
 from hybridsync.layout import Layout
-from hybridsync.optimizer import Optimizer, without_momentum
+from hybridsync.optimizer import Optimizer, examples_at, without_momentum
 from hybridsync.policies.configuration import KEEP, MomentumHandling
 from hybridsync.protocols.base import Change, Compensation
 from hybridsync.state import TrainState, abstract_state
 from hybridsync.task import Task
-
-MAX_INT32 = 2**31 - 1
 
 
 class Parameters(NamedTuple):
@@ -49,7 +47,7 @@ class Programs:
     Args:
       task, optimizer: what to train, and how.
       unit_size: examples a unit, B.
-      workload: units W; the schedule sees examples as int32 while 2WB fits, else as float32.
+      workload: units W.
       seed: of the run.
       donate_parameters: whether `update` may reuse the parameters' memory. False where others read them while it
         runs (threads sharing one state).
@@ -74,8 +72,7 @@ class Programs:
     ) -> None:
         self.task, self.optimizer = task, optimizer
         self._handling = handling
-        self.unit_size, self.seed = unit_size, seed
-        self._wide = 2 * workload * unit_size > MAX_INT32
+        self.unit_size, self.workload, self.seed = unit_size, workload, seed
         key = jax.random.key(seed)
         self._key = key
         self.unit_gradient = jax.jit(functools.partial(_unit_gradient, task, optimizer.clip))
@@ -285,7 +282,7 @@ class Programs:
 
     def _local_program(self, parameters, opt_state, moved, gradient, at, factor, *, replaces: bool):
         params, model_state = parameters
-        rate = self.optimizer.rate((at.astype(jnp.float32) if self._wide else at) * self.unit_size) * factor
+        rate = self.optimizer.rate(examples_at(at, self.unit_size, self.workload)) * factor
         weight = gradient["floats"]["weight"]
         grads = jax.tree.map(lambda g, p: (g / weight).astype(p.dtype), gradient["floats"]["grads"], params)
         updates, opt_state = self.optimizer.update(grads, opt_state, params, rate, self._momentum_share(at))
@@ -301,8 +298,7 @@ class Programs:
     def _update_program(self, parameters, opt_state, counters, total, units, factor, blend):
         params, model_state = parameters
         applied = counters["units"]
-        examples = (applied.astype(jnp.float32) if self._wide else applied) * self.unit_size
-        rate = self.optimizer.rate(examples) * factor
+        rate = self.optimizer.rate(examples_at(applied, self.unit_size, self.workload)) * factor
         weight = total["floats"]["weight"]
         grads = jax.tree.map(lambda g, p: (g / weight).astype(p.dtype), total["floats"]["grads"], params)
         updates, opt_state = self.optimizer.update(grads, opt_state, params, rate, self._momentum_share(applied))

@@ -22,6 +22,7 @@ from hybridsync.sim.cluster import Scenario
 from hybridsync.sim.scenarios import load_scenario, write_scenario
 from hybridsync.sim.study import Study
 from hybridsync.sim.table import fitted_table, table
+from hybridsync.telemetry.summary import counted
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("config", None, "configuration file; that of the calibrating run by default")
@@ -99,7 +100,8 @@ def simulate_here(console: Console) -> None:
             write_scenario(FLAGS.write_scenario, fitted.onto(Scenario()), f"The cluster of the run {FLAGS.calibrate}.")
     workdir, events = (Path(path) if path else None for path in (FLAGS.workdir, FLAGS.events))
     columns = carry_out(study, run_of, workdir=workdir, events=events, terminal=sys.stderr)
-    console.print(f"{config.workers} workers, {config.servers} server(s), {config.workload:,} units; {about}")
+    roles = f"{counted(config.workers, 'worker')}, {counted(config.servers, 'server')}"
+    console.print(f"{roles}, {config.workload:,} units; {about}")
     console.print(table(columns))
     if workdir:
         console.print(f"everything is in {workdir}")

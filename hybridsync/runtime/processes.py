@@ -20,6 +20,7 @@ from hybridsync.errors import AddressError, ConfigError, HybridSyncError
 from hybridsync.plan import Plan
 from hybridsync.resuming import Resume, check_init_from, check_workdir, continued
 from hybridsync.runtime.child import Child, RoleSpec
+from hybridsync.telemetry.summary import counted
 
 if TYPE_CHECKING:
     from hybridsync.run import Run
@@ -118,7 +119,8 @@ def supervise(launch: Launch) -> int:
         check_init_from(launch.init_from, launch.workdir)
     check_port(launch.bind, launch.port)
     sys.stderr.write(
-        f"starting 1 chief, {config.servers} server, {config.workers} worker(s); logs in {launch.workdir / 'logs'}\n"
+        f"starting 1 chief, {counted(config.servers, 'server')}, {counted(config.workers, 'worker')}; "
+        f"logs in {launch.workdir / 'logs'}\n"
     )
     spec = SupervisorSpec(launch.argv, launch.workdir, config.workers, config.servers, launch.bind)
     return Supervisor(spec, lambda address: ChiefClient(address, deadline_secs=5.0)).run()

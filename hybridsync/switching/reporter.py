@@ -8,12 +8,14 @@ from dataclasses import asdict
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from hybridsync import protocols
 from hybridsync.chief.board import Board
 from hybridsync.chief.intake import Intake
 from hybridsync.clock import Clock
 from hybridsync.messages import Capture, RoleEvent, Span
+from hybridsync.optimizer import examples_at
 from hybridsync.plan import Phase
 from hybridsync.policies.stragglers import Decision
 from hybridsync.run import Run
@@ -23,7 +25,7 @@ from hybridsync.telemetry.events import read_events
 from hybridsync.telemetry.metrics import Metrics, Staleness
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.roster import Roster
-from hybridsync.telemetry.summary import Summary, Units, write_summary
+from hybridsync.telemetry.summary import Summary, Units, counted, write_summary
 
 Hook = Callable[[Metrics], None]
 
@@ -350,7 +352,7 @@ class Reporter:
         self._recorder.progress.close()
         self.note(
             f"{how}: {counts.applied:,} of {counts.workload:,} units in {summary.seconds:.1f} s, "
-            f"{len(self._switches.told)} switch(es)"
+            f"{counted(len(self._switches.told), 'switch', 'switches')}"
             + (f"; everything is in {self._run.workdir}" if self._run.workdir is not None else "")
         )
         if self._run.workdir is not None:
@@ -362,4 +364,6 @@ class Reporter:
         protocol = protocols.parse(self._phase.spec)
         workers = len(self._phase.members)
         factor = protocol.rate(sum(self._phase.shares) or protocol.units_per_update(workers), workers)
-        return float(self._run.optimizer.rate(jnp.int32(units) * self._run.config.unit_size)) * factor
+        config = self._run.config
+        examples = examples_at(jnp.int32(units), config.unit_size, config.workload)
+        return float(self._run.optimizer.rate(examples) * np.float32(factor))
