@@ -40,7 +40,7 @@ from typing import NamedTuple, Protocol
 
 from absl import logging
 
-from hybridsync.durable import sync_directory
+from hybridsync.durable import FILE_MODE, sync_directory
 from hybridsync.messages import GroupUpdate, Part
 
 APPLY_LOG = "apply_log"
@@ -226,7 +226,7 @@ def _append(path: Path, entries: list[Entry | Left]) -> None:
             end, last = _tail(path)
     held = (0, False) if last is None else _place(last)
     content = "".join(_line(entry) for entry in entries if _place(entry) > held).encode()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, FILE_MODE)
     try:
         if os.fstat(descriptor).st_size > end:
             os.ftruncate(descriptor, end)

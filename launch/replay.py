@@ -13,7 +13,7 @@ from pathlib import Path
 from absl import app, flags, logging
 
 from hybridsync.config import load_config, restore_values
-from hybridsync.durable import WorkdirLock
+from hybridsync.durable import WorkdirLock, local_path, make_directory
 from hybridsync.errors import EXIT_COMPLETED, EXIT_REFUSED, ConfigError, HybridSyncError, WorkdirError
 from hybridsync.runtime.child import Child
 from hybridsync.runtime.nursery import Nursery
@@ -55,7 +55,7 @@ def replay_here(workdir: Path) -> int:
         run = build_run(record)
         if any(phase.runtime == "processes" for phase in record.phases):
             logs = workdir / "logs"
-            logs.mkdir(exist_ok=True)
+            make_directory(logs)
             command = [sys.executable, "-m", "launch.replay", *sys.argv[1:]]
             with contextlib.closing(Nursery(command, logs / "replay-seed.log")) as nursery:
                 replayed = replay(record, run, nursery)
@@ -82,7 +82,7 @@ def main(argv: list[str]) -> int:
     try:
         if len(argv) != 2:
             raise ConfigError(f"expected one workdir, got {argv[1:]}; write python -m launch.replay RUN")
-        workdir = Path(argv[1])
+        workdir = local_path(argv[1])
         if isinstance(line, Seed):
             child = line.grow("hybridsync.run", "hybridsync.replay.members")
         return replay_here(workdir) if child is None else be_member(child, workdir)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from absl import app, flags
 
+from hybridsync.durable import local_path, private
 from hybridsync.errors import EXIT_COMPLETED, ConfigError, HybridSyncError, WorkdirError
 from hybridsync.telemetry.report.page import page
 from hybridsync.telemetry.report.reading import read_runs, read_search
@@ -28,11 +29,14 @@ def write_report(workdirs: list[str], out: str | None) -> Path:
     Raises:
       WorkdirError: a folder holds no run, one without anything to show, or a damaged file; or the disk refuses.
     """
+    for folder in (*workdirs, out or ""):
+        local_path(folder)
     path = Path(out) if out else Path(workdirs[0]) / REPORT_FILE
     found = read_search(Path(workdirs[0])) if len(workdirs) == 1 else None
     text = page(read_runs(workdirs)) if found is None else search_page(Path(workdirs[0]).resolve().name, found)
     try:
-        path.write_text(text, encoding="utf-8")
+        with open(path, "w", encoding="utf-8", opener=None if out else private) as file:
+            file.write(text)
     except OSError as error:
         raise WorkdirError(f"cannot write {path}: {error.strerror}; name another file with --out") from None
     return path

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from hybridsync.autoplan import AUTO, SIMULATED, written_out
 from hybridsync.config import RunConfig, apply_overrides, load_config, restore_values
+from hybridsync.durable import local_path
 from hybridsync.errors import EXIT_COMPLETED, EXIT_INTERRUPTED, ConfigError, HybridSyncError
 from hybridsync.sim.calibration import fit, read_measured
 from hybridsync.sim.cluster import Scenario
@@ -58,6 +59,8 @@ def check() -> None:
     for name in ("scenario", "calibrate", "workdir", "events", "write_scenario", "compare", "history"):
         if FLAGS[name].value == "":
             raise ConfigError(f"--{name} is empty; give it a value, or leave the flag out")
+    for name in ("calibrate", "workdir"):
+        local_path(FLAGS[name].value or "")
     if not FLAGS.config and not FLAGS.calibrate:
         raise ConfigError("nothing was named to simulate; give --config=FILE or --calibrate=RUN")
     if FLAGS.write_scenario and not FLAGS.calibrate:

@@ -17,6 +17,7 @@ from absl import app, flags, logging
 
 from hybridsync.autoplan import written_out
 from hybridsync.config import apply_overrides, load_config
+from hybridsync.durable import local_path
 from hybridsync.errors import EXIT_COMPLETED, EXIT_PREEMPTED, ConfigError, HybridSyncError
 from hybridsync.runtime.child import Child
 from hybridsync.runtime.processes import ROLE_MODULES, Launch, play, supervise
@@ -74,6 +75,7 @@ def launch_of_flags() -> Launch:
 
     Raises:
       ConfigError: the file, a value, the plan or the address cannot be used.
+      WorkdirError: a workdir is in an object store.
     """
     for name in ("workdir", "init_from", "history"):
         if FLAGS[name].value == "":
@@ -82,7 +84,7 @@ def launch_of_flags() -> Launch:
     loaded = load_config(FLAGS.config)
     short = [f"{path}={FLAGS[flag].value}" for flag, path in _SHORT.items() if FLAGS[flag].value is not None]
     config = apply_overrides(loaded.config, FLAGS.set + short)
-    file, workdir = Path(FLAGS.config), Path(FLAGS.workdir)
+    file, workdir = Path(FLAGS.config), local_path(FLAGS.workdir)
     say = functools.partial(print, file=sys.stderr)
     config = written_out(config, file, say, history=FLAGS.history, workdir=workdir)
     return Launch(
@@ -90,7 +92,7 @@ def launch_of_flags() -> Launch:
         file=file,
         workdir=workdir,
         resume=FLAGS.resume,
-        init_from=Path(FLAGS.init_from) if FLAGS.init_from else None,
+        init_from=local_path(FLAGS.init_from) if FLAGS.init_from else None,
         convert_units=FLAGS.convert_units,
         bind=FLAGS.bind,
         port=FLAGS.port,

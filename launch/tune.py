@@ -18,6 +18,7 @@ from rich.console import Console
 
 from hybridsync.autoplan import is_auto, job_of
 from hybridsync.config import LoadedConfig, RunConfig, apply_overrides, load_config
+from hybridsync.durable import local_path
 from hybridsync.errors import EXIT_COMPLETED, EXIT_PREEMPTED, ConfigError, HybridSyncError
 from hybridsync.policies.timing import Rules, Search, plan_of
 from hybridsync.tuning.search import Runner
@@ -100,7 +101,7 @@ def search_here(console: Console) -> None:
     config = apply_overrides(loaded.config, changes)
     loaded = dataclasses.replace(loaded, config=dataclasses.replace(config, plan="bsp") if is_auto(config) else config)
     job = job_of(loaded.config, Path(FLAGS.config))
-    base = Path(FLAGS.workdir) if FLAGS.workdir else default_folder(job)
+    base = local_path(FLAGS.workdir) if FLAGS.workdir else default_folder(job)
 
     def watch(search: Search) -> None:
         if search.missing is not None:

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from hybridsync.durable import private
 from hybridsync.errors import RoleLost, WaitTimeout
 from hybridsync.runtime.child import SUPERVISOR_PID, process_control
 from hybridsync.runtime.seed import ORDER_BYTES, SEED_FD
@@ -48,7 +49,7 @@ class Nursery:
             SUPERVISOR_PID: str(os.getpid()),
         }
         environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-        with other, open(self._log_path, "ab") as log:
+        with other, open(self._log_path, "ab", opener=private) as log:
             process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.DEVNULL,

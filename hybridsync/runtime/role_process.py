@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridsync.clock import SYSTEM_CLOCK
+from hybridsync.durable import private
 from hybridsync.runtime import child
 from hybridsync.runtime.nursery import Nursery, log_tail
 
@@ -64,7 +65,7 @@ class RoleProcess:
         if role != "worker":
             environment["JAX_PLATFORMS"] = "cpu"
         try:
-            with open(log_path, "ab") as log:
+            with open(log_path, "ab", opener=private) as log:
                 with contextlib.suppress(OSError):  # a full disk ends no run
                     os.write(log.fileno(), f"--- {self.name}, life {life}\n".encode())
                 stdout = 1 if role == "chief" else log.fileno()

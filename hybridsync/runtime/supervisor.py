@@ -22,6 +22,7 @@ from typing import Any
 
 from hybridsync.chief.meshes import NUM_DEVICES
 from hybridsync.clock import SYSTEM_CLOCK
+from hybridsync.durable import make_directory
 from hybridsync.errors import (
     EXIT_COMPLETED,
     EXIT_FAILED,
@@ -128,7 +129,7 @@ class Supervisor:
         )
         logs = self._spec.workdir / "logs"
         try:
-            logs.mkdir(parents=True, exist_ok=True)
+            make_directory(logs)
             self._nursery = Nursery([*self._spec.command, *self._spec.argv], logs / "seed.log")
         except OSError as error:
             raise WorkdirError(

@@ -187,7 +187,7 @@ def test_the_summary_says_what_was_told(desk: Desk) -> None:
 
 @pytest.mark.parametrize("kind", ["constant", "piecewise", "cosine"])
 def test_the_rate_that_is_logged_is_the_one_applied_where_int32_cannot_hold_the_examples(
-    tmp_path: Path, kind: Any
+    tmp_path: Path, make_desk: Callable[..., Desk], kind: Any
 ) -> None:
     """70,000,000 units of 32 examples: -2,054,967,296 in int32."""
     units, workload, unit_size = 70_000_000, 100_000_000, 32
@@ -203,6 +203,6 @@ def test_the_rate_that_is_logged_is_the_one_applied_where_int32_cannot_hold_the_
     expected = {"constant": 2.0, "piecewise": 0.2, "cosine": 1.0 + math.cos(0.7 * math.pi)}
     assert applied == pytest.approx(expected[kind])
     config = RunConfig(workload=workload, unit_size=unit_size, workers=4, plan="bsp")
-    Desk(tmp_path, applied=units, run=Run(config, task, optimizer, tmp_path))
+    make_desk(applied=units, run=Run(config, task, optimizer, tmp_path))
     (entered,) = events_of(tmp_path, "phase_entered")
     assert entered["learning_rate"] == pytest.approx(applied, rel=1e-6)
