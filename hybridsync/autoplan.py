@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hybridsync.clock import SYSTEM_CLOCK
-from hybridsync.config import RunConfig, load_config, to_json
+from hybridsync.config import RunConfig, load_values, to_json
 from hybridsync.config.record import leaf_differences
 from hybridsync.errors import NoAnswer
 from hybridsync.history import AnswerRecord, History, Where, default_place
@@ -149,7 +149,7 @@ def _command(config: RunConfig, file: Path | None, history: str | Path | None) -
     """Return what to run for an answer: the command line that makes this configuration of its file."""
     if file is None:
         return EMBEDDED
-    before, now = to_json(load_config(file).config), to_json(config)
+    before, now = to_json(load_values(file).config), to_json(config)
     changes = [
         f"--set={path}={_text(value)}"
         for name in _SIGNED

@@ -33,7 +33,11 @@ def write_report(workdirs: list[str], out: str | None) -> Path:
         local_path(folder)
     path = Path(out) if out else Path(workdirs[0]) / REPORT_FILE
     found = read_search(Path(workdirs[0])) if len(workdirs) == 1 else None
-    text = page(read_runs(workdirs)) if found is None else search_page(Path(workdirs[0]).resolve().name, found)
+    try:
+        text = page(read_runs(workdirs)) if found is None else search_page(Path(workdirs[0]).resolve().name, found)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        named = ", ".join(workdirs)
+        raise WorkdirError(f"what {named} holds cannot be drawn ({error!r:.120}); restore the damaged file") from error
     try:
         with open(path, "w", encoding="utf-8", opener=None if out else private) as file:
             file.write(text)

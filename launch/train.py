@@ -16,7 +16,7 @@ from pathlib import Path
 from absl import app, flags, logging
 
 from hybridsync.autoplan import written_out
-from hybridsync.config import apply_overrides, load_config
+from hybridsync.config import load_config, load_values
 from hybridsync.durable import local_path
 from hybridsync.errors import EXIT_COMPLETED, EXIT_PREEMPTED, ConfigError, HybridSyncError
 from hybridsync.runtime.child import Child
@@ -70,8 +70,11 @@ _SHORT = {
 }
 
 
-def launch_of_flags() -> Launch:
+def launch_of_flags(supervises: bool = False) -> Launch:
     """Return what the flags ask for, checked.
+
+    Args:
+      supervises: whether this process is to start roles, and so must not load JAX: the file's values are read alone.
 
     Raises:
       ConfigError: the file, a value, the plan or the address cannot be used.
@@ -81,12 +84,12 @@ def launch_of_flags() -> Launch:
         if FLAGS[name].value == "":
             what = "file" if name == "history" else "directory"
             raise ConfigError(f"--{name} is empty; name a {what}, or leave the flag out")
-    loaded = load_config(FLAGS.config)
     short = [f"{path}={FLAGS[flag].value}" for flag, path in _SHORT.items() if FLAGS[flag].value is not None]
-    config = apply_overrides(loaded.config, FLAGS.set + short)
+    overrides = FLAGS.set + short
+    loaded = (load_values if supervises else load_config)(FLAGS.config, overrides)
     file, workdir = Path(FLAGS.config), local_path(FLAGS.workdir)
     say = functools.partial(print, file=sys.stderr)
-    config = written_out(config, file, say, history=FLAGS.history, workdir=workdir)
+    config = written_out(loaded.config, file, say, history=FLAGS.history, workdir=workdir)
     return Launch(
         dataclasses.replace(loaded, config=config),
         file=file,
@@ -139,7 +142,7 @@ def main(argv: list[str]) -> int:
     try:
         if len(argv) > 1:
             raise ConfigError(f"unexpected argument {argv[1]!r}; every option is written --name=value")
-        launch = launch_of_flags()
+        launch = launch_of_flags(supervises=line is None and FLAGS.runtime == "processes")
         if isinstance(line, Seed):
             child = line.grow(*ROLE_MODULES)
         if child is not None:
