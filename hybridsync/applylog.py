@@ -23,6 +23,9 @@ averaged their parameters, in this order, and their optimizer's state where `opt
 
 Every member of a mesh notes every update; whoever is captured writes down what the file does not hold yet, so that a
 member's death loses none.
+
+A disk that refuses does not end the run: the lines wait in memory and go out with the next capture of the same role.
+Where another role has written by then, or the role is gone, they are missing, and the sequences show from where on.
 """
 
 from __future__ import annotations
@@ -35,6 +38,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from absl import logging
+
+from hybridsync.durable import FILE_MODE, sync_directory
 from hybridsync.messages import GroupUpdate, Part
 
 APPLY_LOG = "apply_log"
@@ -42,6 +48,9 @@ APPLY_LOG = "apply_log"
 
 _TAIL_BYTES = 1 << 20
 """More than the longest line, and less than is noticed."""
+
+_MOST_WAITING = 100_000
+"""Lines, some 50 MB of them, that wait in memory for a disk that refuses."""
 
 
 class Stepped(NamedTuple):
@@ -129,15 +138,11 @@ class ApplyLog(Protocol):
         ...
 
     def flush(self) -> None:
-        """Write down what was noted, durably.
-
-        Raises:
-          OSError: the disk refuses.
-        """
+        """Write down what was noted, durably, or keep it for the next call where the disk refuses."""
         ...
 
     def clear(self) -> None:
-        """Forget what was noted and not written down: it is not, or no longer, part of the run."""
+        """Forget what was noted since the last flush: it is not, or no longer, part of the run."""
         ...
 
 
@@ -159,6 +164,7 @@ class FileApplyLog:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._entries: list[Entry | Left] = []
+        self._owed: list[Entry | Left] = []
 
     def write(self, entry: Entry) -> None:
         self._entries.append(entry)
@@ -168,24 +174,91 @@ class FileApplyLog:
 
     def flush(self) -> None:
         entries, self._entries = self._entries, []
-        if not entries:
+        waiting, self._owed = [*_before(entries, self._owed), *entries], []
+        if not waiting:
             return
-        end, last = _tail(self._path)
-        lines = [_line(entry) for entry in entries if _place(entry) > last]
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
-            os.ftruncate(descriptor, end)
-            content = "".join(lines).encode()
-            written = os.pwrite(descriptor, content, end)
-            if written < len(content):
-                os.ftruncate(descriptor, end)
-                raise OSError(f"the disk took {written} of {len(content)} bytes of the apply log; make room on it")
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+            _append(self._path, waiting)
+        except OSError as error:
+            self._keep(waiting, error)
 
     def clear(self) -> None:
         self._entries = []
+
+    def _keep(self, waiting: list[Entry | Left], error: OSError) -> None:
+        """Let the lines wait for the next flush, so that none before them is taken for the last."""
+        if isinstance(waiting[0], Left):
+            waiting = [*_take_back(self._path, waiting[0]), *waiting]
+        if len(waiting) > _MOST_WAITING:
+            logging.error(
+                "%s: %s; the log is incomplete from update %d on: %d lines were waiting, more than memory is kept for",
+                *(self._path, error, waiting[0].sequence, len(waiting)),
+            )
+            return
+        logging.error(
+            "%s: %s; the lines of updates %d to %d wait in memory until there is room",
+            *(self._path, error, waiting[0].sequence, waiting[-1].sequence),
+        )
+        self._owed = waiting
+
+
+def _before(entries: list[Entry | Left], owed: list[Entry | Left]) -> list[Entry | Left]:
+    """Return what of `owed` comes right before `entries`: nothing where the run went on from another state."""
+    if not entries or not owed:
+        return owed
+    begin = entries[0].sequence - isinstance(entries[0], Entry)
+    kept = [entry for entry in owed if entry.sequence <= begin]
+    if kept and kept[-1].sequence == begin:
+        return kept
+    numbers = owed[0].sequence, owed[-1].sequence, begin
+    logging.error("the waiting lines of updates %d to %d are dropped: the run went on from update %d", *numbers)
+    return []
+
+
+def _append(path: Path, entries: list[Entry | Left]) -> None:
+    """Write what the file does not hold yet behind its last whole line, durably: all of it or nothing."""
+    is_new = not path.exists()
+    end, last = _tail(path)
+    if last is not None:
+        newer = next((entry for entry in entries if entry.epoch > last.epoch), None)
+        if newer is not None and _place(newer) <= _place(last):  # a `cut` was refused
+            cut(path, newer.sequence - 1)
+            end, last = _tail(path)
+    held = (0, False) if last is None else _place(last)
+    content = "".join(_line(entry) for entry in entries if _place(entry) > held).encode()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, FILE_MODE)
+    try:
+        if os.fstat(descriptor).st_size > end:
+            os.ftruncate(descriptor, end)
+        try:
+            written = os.pwrite(descriptor, content, end)
+            if written < len(content):
+                raise OSError(f"the disk took {written} of {len(content)} bytes of the apply log; make room on it")
+            os.fsync(descriptor)
+        except OSError:
+            os.ftruncate(descriptor, end)  # also what a failed fsync may or may not have left
+            raise
+    finally:
+        os.close(descriptor)
+    if is_new:
+        sync_directory(path.parent)
+
+
+def _take_back(path: Path, left: Left) -> list[Entry]:
+    """Remove the update before the end of a phase that could not be written, and return it.
+
+    Without that line a phase of which all updates are there would be taken for one that left nothing behind, and
+    computed wrongly. Without its last update it is incomplete.
+    """
+    try:
+        _, last = _tail(path)
+        if not isinstance(last, Entry) or last.sequence != left.sequence:
+            return []
+        cut(path, last.sequence - 1)
+    except OSError as error:
+        logging.error("%s: %s; it lacks what epoch %d left behind", path, error, left.epoch)
+        return []
+    return [last]
 
 
 def _line(entry: Entry | Left) -> str:
@@ -214,10 +287,10 @@ def _parse(line: str | bytes) -> Entry | Left:
     return Entry(**{**fields, **lists})
 
 
-def _tail(path: Path) -> tuple[int, tuple[int, bool]]:
-    """Return where the last whole line ends, and its place; a writer that was killed may leave a torn one."""
+def _tail(path: Path) -> tuple[int, Entry | Left | None]:
+    """Return where the last whole line ends, and what it says; a writer that was killed may leave a torn one."""
     if not path.exists():
-        return 0, (0, False)
+        return 0, None
     with open(path, "rb") as log:
         size = log.seek(0, os.SEEK_END)
         start = max(0, size - _TAIL_BYTES)
@@ -225,8 +298,8 @@ def _tail(path: Path) -> tuple[int, tuple[int, bool]]:
         tail = log.read()
     end = tail.rfind(b"\n") + 1
     if not end:
-        return 0, (0, False)
-    return start + end, _place(_parse(tail[:end].splitlines()[-1]))
+        return 0, None
+    return start + end, _parse(tail[:end].splitlines()[-1])
 
 
 def read(path: Path) -> Iterator[Entry]:
@@ -265,15 +338,25 @@ def cut(path: Path, sequence: int) -> int:
     if not path.exists():
         return 0
     end, last = _tail(path)
-    if last[0] <= sequence and end == path.stat().st_size:
-        return 0
-    kept, removed = [], 0
-    for entry in records(path):
-        if entry.sequence <= sequence:
-            kept.append(_line(entry))
-        else:
-            removed += 1
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text("".join(kept))
-    os.replace(temporary, path)
+    removed = 0
+    if last is not None and last.sequence > sequence:
+        end = 0
+        with open(path, "rb") as lines:
+            for line in lines:
+                if removed or (line.endswith(b"\n") and _parse(line).sequence > sequence):
+                    removed += line.endswith(b"\n")
+                else:
+                    end += len(line)
+    if end < path.stat().st_size:
+        with open(path, "r+b") as log:  # needs no room, and a crash leaves the log as it was or as it will be
+            os.ftruncate(log.fileno(), end)
+            os.fsync(log.fileno())
     return removed
+
+
+def forget(path: Path, sequence: int) -> None:
+    """Cut the log behind `sequence` (see `cut`); where the disk refuses, the next lines that it takes do so first."""
+    try:
+        cut(path, sequence)
+    except OSError as error:
+        logging.error("%s: %s; what it holds behind update %d is not part of the run", path, error, sequence)

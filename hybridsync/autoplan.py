@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hybridsync.clock import SYSTEM_CLOCK
-from hybridsync.config import RunConfig, load_config, to_json
+from hybridsync.config import RunConfig, load_values, to_json
 from hybridsync.config.record import leaf_differences
 from hybridsync.errors import NoAnswer
 from hybridsync.history import AnswerRecord, History, Where, default_place
@@ -123,10 +123,13 @@ def job_of_run(run: Run) -> Job:
     import jax
     import jax.numpy as jnp
 
+    from hybridsync.optimizer import reads_floats
+
     state, optimizer = run.abstract_state(), run.optimizer
     leaves = {jax.tree_util.keystr(path): str(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
     total = run.config.workload * (1 if optimizer.per == "units" else run.config.unit_size)
-    points = (jnp.int32(min(at * total // _RATE_POINTS, 2**31 - 1)) for at in range(_RATE_POINTS))
+    number = jnp.float32 if optimizer.per == "examples" and reads_floats(total) else jnp.int32
+    points = (number(at * total // _RATE_POINTS) for at in range(_RATE_POINTS))
     known = {
         "hyperparameters": {name: repr(value) for name, value in optimizer.hyperparameters.items()},
         "clip": optimizer.clip,
@@ -146,7 +149,7 @@ def _command(config: RunConfig, file: Path | None, history: str | Path | None) -
     """Return what to run for an answer: the command line that makes this configuration of its file."""
     if file is None:
         return EMBEDDED
-    before, now = to_json(load_config(file).config), to_json(config)
+    before, now = to_json(load_values(file).config), to_json(config)
     changes = [
         f"--set={path}={_text(value)}"
         for name in _SIGNED

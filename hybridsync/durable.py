@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import socket
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +22,10 @@ from hybridsync.plan import Epoch
 
 EPOCH_FILE = "epoch"
 LOCK_FILE = "lock"
+FOLDER_MODE, FILE_MODE = 0o700, 0o600
+"""Of everything that a run makes: what it has learnt and from what is its user's alone."""
 _NONCE_BYTES = 8
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")  # pathlib makes one slash of two
 HEIRS_SECS = 5.0
 """How long the roles of a killed supervisor may take to end with it."""
 
@@ -61,8 +65,26 @@ def sync_tree(path: str | os.PathLike[str]) -> int:
     return num_bytes
 
 
+def local_path(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a workdir, which must be one of the file system.
+
+    >>> local_path("runs/digits").name
+    'digits'
+
+    Raises:
+      WorkdirError: it names an object store.
+    """
+    text = os.fspath(path)
+    if scheme := _SCHEME.match(text):
+        raise WorkdirError(
+            f"the workdir {text} names an object store ({scheme[1]}): object stores are not supported yet; write to a "
+            "local or shared path"
+        )
+    return Path(path)
+
+
 def make_directory(path: str | os.PathLike[str]) -> Path:
-    """Create a directory and its missing parents, each made durable in its own parent.
+    """Create a directory and its missing parents for this user alone, each made durable in its own parent.
 
     Returns:
       The absolute path.
@@ -73,9 +95,26 @@ def make_directory(path: str | os.PathLike[str]) -> Path:
     target = Path(path).absolute()
     missing = [part for part in (target, *target.parents) if not part.is_dir()]
     for part in reversed(missing):
-        part.mkdir(exist_ok=True)
+        part.mkdir(mode=FOLDER_MODE, exist_ok=True)
         sync_directory(part.parent)
     return target
+
+
+def private(path: str, flags: int) -> int:
+    """Open a file of a run; one that is made is for this user alone. The `opener` of `open`."""
+    return os.open(path, flags, FILE_MODE)
+
+
+def keep_private(path: str | os.PathLike[str]) -> None:
+    """Leave a folder that a library has written, and all in it, to this user alone.
+
+    Raises:
+      OSError: the disk refuses.
+    """
+    for folder, _, names in os.walk(path):
+        os.chmod(folder, FOLDER_MODE)
+        for name in names:
+            os.chmod(os.path.join(folder, name), FILE_MODE)
 
 
 def write_durable(path: str | os.PathLike[str], text: str) -> None:
@@ -88,7 +127,7 @@ def write_durable(path: str | os.PathLike[str], text: str) -> None:
     """
     target = Path(path)
     temporary = target.with_name(f".{target.name}.tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
+    with open(temporary, "w", encoding="utf-8", opener=private) as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
@@ -204,7 +243,7 @@ class WorkdirLock:
             self._descriptor = self._held
             return
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, FILE_MODE)
         except OSError as error:
             raise WorkdirError(f"cannot open {path}: {error.strerror}; name a writable workdir") from error
         deadline = SYSTEM_CLOCK.monotonic() + HEIRS_SECS

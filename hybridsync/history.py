@@ -24,7 +24,7 @@ from typing import Any
 import xxhash
 
 from hybridsync.clock import Clock
-from hybridsync.durable import make_directory, sync_directory
+from hybridsync.durable import FILE_MODE, make_directory, sync_directory
 from hybridsync.errors import HistoryError
 from hybridsync.policies.job import Job
 from hybridsync.policies.timing import Outcome
@@ -318,6 +318,7 @@ def _make(path: Path) -> None:
     folder = make_directory(path.parent)
     temporary = folder / f".{path.name}.{os.getpid()}"
     temporary.unlink(missing_ok=True)
+    temporary.touch(FILE_MODE)  # the files that SQLite puts beside it get the same rights
     with contextlib.closing(sqlite3.connect(temporary, isolation_level=None)) as made:
         made.execute("PRAGMA journal_mode = WAL")
         marks = f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {FORMAT};"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 from hybridsync import applylog
 from hybridsync.checkpoint import CheckpointStore, Restored
 from hybridsync.chief.ledger import Ledger
-from hybridsync.durable import EpochFile, WorkdirLock, make_directory
+from hybridsync.durable import EpochFile, WorkdirLock, local_path, make_directory
 from hybridsync.errors import ResumeError, WorkdirError
 from hybridsync.holding import Holding
 from hybridsync.messages import Capture
@@ -28,7 +29,7 @@ from hybridsync.telemetry.events import read_events
 from hybridsync.telemetry.lines import read_lines
 from hybridsync.telemetry.metrics import METRICS_FILE
 from hybridsync.telemetry.recorder import Recorder
-from hybridsync.telemetry.summary import read_summary, write_config
+from hybridsync.telemetry.summary import read_identity, read_summary, write_config
 from hybridsync.units import Range
 
 
@@ -170,7 +171,7 @@ def open_run(
     if init_from is not None and used is None:  # before the workdir is made, so that a refusal leaves no trace
         check_init_from(init_from, run.workdir)
     try:
-        workdir = make_directory(run.workdir)
+        workdir = make_directory(local_path(run.workdir))
     except OSError as error:
         raise WorkdirError(
             f"the workdir {run.workdir} cannot be made: {error.strerror}; name a writable directory"
@@ -211,7 +212,8 @@ def _open_locked(
     used = check_workdir(workdir, run.config, resume=resume, convert_units=convert_units)
     run = dataclasses.replace(run, config=used or run.config)
     EpochFile(workdir).read()  # a damaged one is refused before anything is written
-    store = CheckpointStore(workdir / CHECKPOINTS, keep=run.config.checkpoint.keep)
+    identity = read_identity(workdir) or secrets.token_hex(8)
+    store = CheckpointStore(workdir / CHECKPOINTS, keep=run.config.checkpoint.keep, run=identity)
     restored = store.newest(run.abstract_state()) if used else None
     if restored is None and resume == "must":
         raise ResumeError(
@@ -222,7 +224,7 @@ def _open_locked(
         (workdir / applylog.APPLY_LOG).unlink(missing_ok=True)
     else:
         opening = _resumed(run, workdir, store, lock, restored, alive)
-    write_config(workdir, opening.run.config, opening.run.file, workload_asked)
+    write_config(workdir, opening.run.config, opening.run.file, workload_asked, identity)
     return opening
 
 
@@ -239,7 +241,7 @@ def _adopt(init_from: Path, state: TrainState) -> TrainState:
     """Return `state` with the parameters, optax and model state of another run."""
     check_init_from(init_from)
     with WorkdirLock(init_from):  # a run that is still writing there is left alone
-        restored = CheckpointStore(init_from / CHECKPOINTS).newest(state)
+        restored = CheckpointStore(init_from / CHECKPOINTS, run=read_identity(init_from)).newest(state)
     if restored is None:
         raise ResumeError(f"init_from names {init_from}, which holds no checkpoint; name a run that has saved one")
     found = restored.state
@@ -274,7 +276,7 @@ def _resumed(
     lost = max(0, applied_before - restored.units) if before == run.config.unit_size else 0
     if not alive:
         ledger.rolled_back += lost
-        applylog.cut(workdir / applylog.APPLY_LOG, record["sequence"])
+        applylog.forget(workdir / applylog.APPLY_LOG, record["sequence"])
     return Opening(
         run=run,
         state=state,

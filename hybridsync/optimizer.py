@@ -29,8 +29,8 @@ from hybridsync.errors import OptimizerError
 from hybridsync.policies.configuration import MomentumHandling
 
 Rate = Callable[[jax.Array], Any]
-"""Progress -> learning rate. Progress is examples applied so far (int32, or float32 where twice the workload exceeds
-2**31 examples); with `per="units"` it is units applied so far (int32)."""
+"""Progress -> learning rate. Progress is examples applied so far (see `examples_at`); with `per="units"` it is units
+applied so far (int32)."""
 
 Per = Literal["examples", "units"]
 
@@ -116,12 +116,11 @@ class Optimizer:
         Args:
           units: applied so far.
           unit_size: examples of a unit.
-          workload: units of the whole run; examples are counted in float32 where int32 could overflow.
+          workload: units of the whole run.
         """
         if self.per == "units":
             return self.rate(units)
-        wide = 2 * workload * unit_size > MAX_INT32
-        return self.rate((units.astype(jnp.float32) if wide else units) * unit_size)
+        return self.rate(examples_at(units, unit_size, workload))
 
     def init(self, params: Any) -> Any:
         """Return the optax state for `params`.
@@ -272,6 +271,22 @@ def _contains(tree: Any, kind: str) -> bool:
     return any(_contains(child, kind) for child in children)
 
 
+def examples_at(units: jax.Array, unit_size: int, workload: int) -> jax.Array:
+    """Return the examples in `units` units, as every schedule of a run reads them; traceable.
+
+    Args:
+      units: int32 scalar.
+      unit_size: examples a unit.
+      workload: units of the run.
+    """
+    return (units.astype(jnp.float32) if reads_floats(workload * unit_size) else units) * unit_size
+
+
+def reads_floats(total_examples: int) -> bool:
+    """Return whether a run's schedules read float32: twice its examples do not fit into int32."""
+    return 2 * total_examples > MAX_INT32
+
+
 def schedule(config: ScheduleConfig, learning_rate: float, total_examples: int) -> float | Rate:
     """Return the learning rate that a configuration describes, as a function of examples (Sync-Switch, ICDCS 2021).
 
@@ -284,11 +299,12 @@ def schedule(config: ScheduleConfig, learning_rate: float, total_examples: int) 
         return learning_rate
 
     def rate(examples: jax.Array) -> jax.Array:
-        share = examples.astype(jnp.float32) / total_examples
+        share = examples.astype(jnp.float32) / float(total_examples)
         factor = jnp.float32(1.0)
         if config.kind == "piecewise":
             for boundary, value in zip(config.boundaries, config.factors, strict=True):
-                factor = jnp.where(examples >= round(boundary * total_examples), jnp.float32(value), factor)
+                begin = jnp.asarray(round(boundary * total_examples), examples.dtype)
+                factor = jnp.where(examples >= begin, jnp.float32(value), factor)
         elif config.kind == "cosine":
             factor = 0.5 * (1.0 + jnp.cos(jnp.pi * jnp.clip(share, 0.0, 1.0)))
         if config.warmup:

@@ -72,8 +72,7 @@ class Programs:
     ) -> None:
         self.task, self.optimizer = task, optimizer
         self._handling = handling
-        self.unit_size, self.seed = unit_size, seed
-        self.workload = workload
+        self.unit_size, self.workload, self.seed = unit_size, workload, seed
         key = jax.random.key(seed)
         self._key = key
         self.unit_gradient = jax.jit(functools.partial(_unit_gradient, task, optimizer.clip))

@@ -25,6 +25,7 @@ from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.config import RunConfig, apply_overrides, load_config
 from hybridsync.config.keywords import check_known
 from hybridsync.config.typing import annotations
+from hybridsync.durable import local_path
 from hybridsync.errors import ConfigError, HybridSyncError
 from hybridsync.opening import AlreadyCompleted, Resume, open_run
 from hybridsync.optimizer import Optimizer
@@ -123,12 +124,12 @@ class Trainer:
     ) -> None:
         check_known("Trainer", fields, [*annotations(RunConfig), *_OPTIONS])
         config = RunConfig(**fields) if config is None else dataclasses.replace(config, **fields)
-        self._run = _planned(Run(config, task, optimizer, _path(workdir), _path(file)), history)
+        self._run = _planned(Run(config, task, optimizer, _workdir(workdir), _path(file)), history)
         self._run.check()
         if resume not in get_args(Resume):
             raise ConfigError(f"resume must be one of {', '.join(get_args(Resume))}, got {resume!r}; correct it")
         self._resume: Resume = resume
-        self._init_from = _path(init_from)
+        self._init_from = _workdir(init_from)
         self._convert_units, self._progress = convert_units, progress
         self._hooks: list[tuple[Hook, int]] = []
         self._chief: Chief | None = None
@@ -253,6 +254,10 @@ def _planned(run: Run, history: str | Path | None) -> Run:
     recalled = recall(run.config, job_of_run(lock_step), history=history, workdir=run.workdir, file=run.file)
     logging.info("%s", recalled.about)
     return dataclasses.replace(run, config=recalled.config)
+
+
+def _workdir(path: str | Path | None) -> Path | None:
+    return None if path is None else local_path(path)
 
 
 def _path(path: str | Path | None) -> Path | None:

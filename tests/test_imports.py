@@ -93,6 +93,81 @@ def test_a_configuration_file_loads_without_jax(file: Path) -> None:
     )
 
 
+IMPORTS_JAX = """
+import dataclasses
+import flax.linen
+import my_model
+from hybridsync import RunConfig
+@dataclasses.dataclass(frozen=True)
+class Model:
+    hidden: tuple[int, ...] = (3, 2)
+def config(): return RunConfig(workload=my_model.WORKLOAD, model=Model())
+def task(config): ...
+def optimizer(config): ...
+"""
+
+
+@pytest.fixture
+def imports_jax(tmp_path: Path) -> Path:
+    """Write a configuration file that imports flax and a module beside it, which imports jax."""
+    (tmp_path / "my_model.py").write_text("import jax\nWORKLOAD = 7\n")
+    (tmp_path / "user.py").write_text(IMPORTS_JAX)
+    return tmp_path / "user.py"
+
+
+def test_a_supervisor_reads_the_values_of_a_file_that_imports_jax_and_loads_none(imports_jax: Path) -> None:
+    read = (
+        f"from hybridsync.config import load_values, to_json\n"
+        f"config = load_values({str(imports_jax)!r}, ['model.hidden=5,4', 'workers=2']).config\n"
+        "assert (config.workload, config.workers, config.model.hidden) == (7, 2, (5, 4)), config\n"
+        "assert to_json(config)['model'] == {'hidden': [5, 4]}"
+    )
+    assert _loaded_by(read) == []
+
+
+def test_the_values_read_elsewhere_are_those_read_here(imports_jax: Path) -> None:
+    both = (
+        "from hybridsync.config import load_config, load_values, to_json\n"
+        f"there = load_values({str(imports_jax)!r}).config\n"
+        "import sys\nassert 'jax' not in sys.modules\n"
+        f"here = load_config({str(imports_jax)!r}).config\n"
+        "assert to_json(here) == to_json(there), (here, there)"
+    )
+    assert "flax" in _loaded_by(both)
+
+
+@pytest.mark.parametrize(
+    ("beside", "said"),
+    [
+        ("import jax\nWORKLOAD = 1 / 0\n", "my_model.py, line 2: ZeroDivisionError: division by zero"),
+        ("import jax\nWORKLOAD = = 1\n", "my_model.py, line 2: invalid syntax; correct the file"),
+        ("import jax\nWORKLOAD = -1\n", "user.py, line 9: workload must be at least 1 unit, got -1"),
+        ("import jax\nprint('hello')\nimport absent\n", "my_model.py, line 3: ModuleNotFoundError: No module named"),
+    ],
+)
+def test_what_is_wrong_in_a_file_that_imports_jax_is_named_with_its_line(
+    imports_jax: Path, beside: str, said: str
+) -> None:
+    (imports_jax.parent / "my_model.py").write_text(beside)
+    read = (
+        f"from hybridsync.config import load_values\nfrom hybridsync.errors import ConfigError\n"
+        f"try: load_values({str(imports_jax)!r})\n"
+        f"except ConfigError as error: assert {said!r} in str(error), error\n"
+        f"else: raise AssertionError('taken')"
+    )
+    assert _loaded_by(read) == []
+
+
+def test_a_refused_override_is_named_where_the_file_imports_jax(imports_jax: Path) -> None:
+    read = (
+        f"from hybridsync.config import load_values\nfrom hybridsync.errors import ConfigError\n"
+        f"try: load_values({str(imports_jax)!r}, ['model.hiden=3'])\n"
+        f"except ConfigError as error: assert 'did you mean \\'model.hidden\\'?' in str(error), error\n"
+        f"else: raise AssertionError('taken')"
+    )
+    assert _loaded_by(read) == []
+
+
 @pytest.mark.parametrize("name", hybridsync.__all__)
 def test_every_public_name_can_be_reached(name: str) -> None:
     assert getattr(hybridsync, name).__module__.startswith("hybridsync.")

@@ -30,14 +30,14 @@ def test_a_workdir_gets_a_record_that_can_be_reported_and_calibrated_on(tmp_path
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    assert "4 workers, 1 server(s), 300 units; configs/scenarios/straggler.py" in done.stdout
+    assert "4 workers, 1 server, 300 units; configs/scenarios/straggler.py" in done.stdout
     (plan,) = json.loads((workdir / "simulation.json").read_text())["plans"]
     assert [run["seed"] for run in plan["runs"]] == [3]
     assert json.loads(events.read_text().splitlines()[-1])["kind"] == "run_finished"
     again = simulate(f"--calibrate={workdir}", f"--write_scenario={fitted}", "--plan=asp", "--workers=6")
     assert again.returncode == 0, again.stderr
     assert "devices, secs of a unit" in again.stdout
-    assert "6 workers, 1 server(s), 300 units; equal workers, fitted to" in again.stdout
+    assert "6 workers, 1 server, 300 units; equal workers, fitted to" in again.stdout
     (device,) = load_scenario(fitted).cluster.devices
     assert device.secs == pytest.approx(0.05, rel=0.05)
 

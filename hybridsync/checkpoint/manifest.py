@@ -8,7 +8,12 @@ are of what was handed in, before Orbax wrote it: they find what went wrong on t
     leaves   path -> [type, digest]
     items    name -> digest of the canonical JSON
     files    path below the step -> [bytes, digest]
+    step     number of the step, which is its folder's name
+    run      identity of the run that saved it
+    parent   [step, digest of its manifest] of the step before it
     digest   of all the above, as canonical JSON
+
+Steps of older versions lack `step`, `run` and `parent`: they are taken as they are named.
 
     >>> manifest = Manifest(7, {"w": ("float32[2]", "1a")}, {"run": "2b"}, {"state/_METADATA": (3, "4c")})
     >>> Manifest.parse(manifest.text().encode(), "step 1") == manifest
@@ -56,12 +61,18 @@ class Manifest:
       leaves: each leaf's type, as `float32[2,3]`, and the digest of its bytes, by path.
       items: the digest of each JSON object, by name.
       files: each file's size in bytes and digest, by its path below the step; the manifest itself is not in it.
+      step: its number; None where an older version did not say, as for the two below.
+      run: identity of the run that saved it.
+      parent: number of the step before it, and the digest of that one's manifest.
     """
 
     units: int
     leaves: Mapping[str, tuple[str, str]]
     items: Mapping[str, str]
     files: Mapping[str, tuple[int, str]]
+    step: int | None = None
+    run: str | None = None
+    parent: tuple[int, str] | None = None
 
     def text(self) -> str:
         """Return the content of `manifest.json`: one text for one manifest, so that any changed byte shows."""
@@ -71,6 +82,9 @@ class Manifest:
             "leaves": self.leaves,
             "items": self.items,
             "files": self.files,
+            "step": self.step,
+            "run": self.run,
+            "parent": self.parent,
         }
         return _sealed(json.loads(json.dumps(record)))
 
@@ -106,15 +120,51 @@ class Manifest:
             {path: (kind, seal) for path, (kind, seal) in record["leaves"].items()},
             record["items"],
             {path: (size, seal) for path, (size, seal) in record["files"].items()},
+            record.get("step"),
+            record.get("run"),
+            tuple(record["parent"]) if record.get("parent") else None,
         )
+
+    def check_place(self, folder: Path, run: str | None) -> None:
+        """Compare where a step stands with what it says of itself.
+
+        Args:
+          folder: of the step, among the others of its run.
+          run: identity of the run that they are of; None where nobody knows.
+
+        Raises:
+          Damaged: it has another step's name, is of another run, or does not follow the step before it.
+          OSError: the step before it cannot be read at present.
+        """
+        if self.step is not None and str(self.step) != folder.name:
+            raise Damaged(f"its folder is named {folder.name}, its manifest says step {self.step}: it was renamed")
+        if run is not None and self.run is not None and self.run != run:
+            raise Damaged(f"its manifest says run {self.run}, this is run {run}: it was brought from another workdir")
+        if self.parent is None:
+            return
+        number, expected = self.parent
+        try:
+            before = folder.parent / str(number)
+            read_manifest(before)
+            found = manifest_digest(before)
+        except (Damaged, CheckpointError):
+            return  # deleted since, or damaged itself, which must not cost this step
+        if found != expected:
+            raise Damaged(
+                f"it was saved behind a step {number} whose manifest has digest {expected}, step {number} here has "
+                f"{found}: one of the two was brought from another workdir"
+            )
 
     def check_files(self, folder: Path) -> None:
         """Compare every file with what was written.
 
         Raises:
-          Damaged: the first one that is missing, of another size, or holds another byte.
+          Damaged: the first one that is missing, of another size, holds another byte, or is a symbolic link.
           OSError: a file cannot be read at present.
         """
+        for parent, folders, names in os.walk(folder):
+            for name in (*folders, *names):
+                _refuse_link(folder, os.path.relpath(os.path.join(parent, name), folder))
         for path, (size, expected) in self.files.items():
             found_size, found = _file_seal(folder, path)
             if found_size != size:
@@ -150,11 +200,23 @@ def read_manifest(folder: Path) -> Manifest:
     """Return a step's manifest.
 
     Raises:
-      Damaged: it is missing, or not what was written.
+      Damaged: it is missing, or not what was written, or the step is a symbolic link.
       CheckpointError: it is of another format.
       OSError: it cannot be read at present.
     """
+    if folder.is_symlink():
+        raise Damaged(f"it is a symbolic link to {os.readlink(folder)}; links are not followed")
     return Manifest.parse(_content(folder, MANIFEST_FILE), f"checkpoint {folder.name} in {folder.parent}")
+
+
+def manifest_digest(folder: Path) -> str:
+    """Return what tells a step's manifest from every other.
+
+    Raises:
+      Damaged: it is missing.
+      OSError: it cannot be read at present.
+    """
+    return digest(_content(folder, MANIFEST_FILE))
 
 
 def files_of(folder: Path) -> dict[str, tuple[int, str]]:
@@ -201,6 +263,11 @@ def _content(folder: Path, path: str) -> bytes:
             return file.readall()
     except OSError as error:
         raise _damage(path, error) from error
+
+
+def _refuse_link(folder: Path, path: str) -> None:
+    if (folder / path).is_symlink():
+        raise Damaged(f"{path} is a symbolic link to {os.readlink(folder / path)}; links are not followed")
 
 
 def _damage(path: str, error: OSError) -> Exception:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import json
@@ -22,9 +23,25 @@ import numpy as np
 from absl import logging
 
 from hybridsync.checkpoint.arrays import FAILURES, StepFiles, by_path, stored_paths
-from hybridsync.checkpoint.manifest import MANIFEST_FILE, Damaged, Manifest, files_of, json_digest, read_manifest
+from hybridsync.checkpoint.manifest import (
+    MANIFEST_FILE,
+    Damaged,
+    Manifest,
+    files_of,
+    json_digest,
+    manifest_digest,
+    read_manifest,
+)
 from hybridsync.clock import SYSTEM_CLOCK, Clock
-from hybridsync.durable import make_directory, sync_directory, sync_tree, write_durable
+from hybridsync.durable import (
+    FOLDER_MODE,
+    keep_private,
+    make_directory,
+    private,
+    sync_directory,
+    sync_tree,
+    write_durable,
+)
 from hybridsync.errors import CheckpointError
 from hybridsync.layout import Layout, digest, first_difference, leaf_bytes
 
@@ -85,6 +102,7 @@ class CheckpointStore:
     Args:
       directory: created with its parents where absent.
       keep: how many of the newest steps stay.
+      run: identity of the run, which its steps carry: those of another are set aside. None takes and says none.
       clock: source of `SaveInfo.secs`.
 
     Raises:
@@ -92,11 +110,16 @@ class CheckpointStore:
     """
 
     def __init__(
-        self, directory: str | os.PathLike[str], *, keep: int = 3, clock: Clock = SYSTEM_CLOCK
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        keep: int = 3,
+        run: str | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         if keep < 1:
             raise CheckpointError(f"keep is {keep}; set it to 1 or more: the newest always stays")
-        self._keep = keep
+        self._keep, self._run = keep, run
         self._clock = clock
         self._files = StepFiles(_ITEMS)
         self._attempts = 0
@@ -127,11 +150,14 @@ class CheckpointStore:
         step = self._next_step()
         unnamed, named = self._unnamed(step), self._directory / str(step)
         try:
-            unnamed.parent.mkdir(exist_ok=True)
+            unnamed.parent.mkdir(mode=FOLDER_MODE, exist_ok=True)
             self._files.write(unnamed, state, items)
+            keep_private(unnamed)
             seals = {name: json_digest(item) for name, item in items.items()}
-            manifest = Manifest(int(units), leaves, seals, files_of(unnamed))
-            (unnamed / MANIFEST_FILE).write_text(manifest.text(), encoding="utf-8")
+            parent = self._parent()
+            manifest = Manifest(int(units), leaves, seals, files_of(unnamed), step, self._run, parent)
+            with open(unnamed / MANIFEST_FILE, "w", encoding="utf-8", opener=private) as file:
+                file.write(manifest.text())
             num_bytes = sync_tree(unnamed)
             os.rename(unnamed, named)
             sync_directory(self._directory)
@@ -196,6 +222,13 @@ class CheckpointStore:
         """Return a number above every step there is or was set aside, so that no name is used twice."""
         return max((0, *self.steps(), *_numbers(self._directory / QUARANTINE))) + 1
 
+    def _parent(self) -> tuple[int, str] | None:
+        """Return the newest step and the digest of its manifest, None where there is none that can be read."""
+        for step in self.steps()[-1:]:
+            with contextlib.suppress(OSError, Damaged):
+                return step, manifest_digest(self._directory / str(step))
+        return None
+
     def _drop_old(self) -> None:
         """Delete what exceeds `keep`; the new step is durable, so a failure here costs space only.
 
@@ -204,7 +237,7 @@ class CheckpointStore:
         old = self.steps()[: -self._keep]
         try:
             if old:
-                (self._directory / PARTIAL).mkdir(exist_ok=True)
+                (self._directory / PARTIAL).mkdir(mode=FOLDER_MODE, exist_ok=True)
             for step in old:
                 os.rename(self._directory / str(step), self._unnamed(step))
             if old:
@@ -237,9 +270,13 @@ class CheckpointStore:
         """Move a damaged step away; its reason is there before it moves."""
         source, folder = self._directory / str(step), self._directory / QUARANTINE
         try:
-            make_directory(folder)
-            write_durable(source / REASON_FILE, reason + "\n")
-            os.rename(source, folder / source.name)
+            place = make_directory(folder) / source.name
+            if source.is_symlink():  # what it points to is somebody else's
+                write_durable(make_directory(place) / REASON_FILE, reason + "\n")
+                os.rename(source, place / "link")
+            else:
+                write_durable(source / REASON_FILE, reason + "\n")
+                os.rename(source, place)
             sync_directory(folder)
             sync_directory(self._directory)
         except OSError as error:
@@ -259,6 +296,7 @@ class CheckpointStore:
         folder = self._directory / str(step)
         try:
             manifest = read_manifest(folder)
+            manifest.check_place(folder, self._run)
             types = {path: kind for path, (kind, _) in manifest.leaves.items()}
             wanted = _without_absent_protocol_state(abstract_state, types)
             if wanted is not None:
@@ -341,7 +379,7 @@ def _json_object(name: str, item: dict[str, Any]) -> dict[str, Any]:
 
 def _numbers(directory: Path) -> tuple[int, ...]:
     try:
-        names = [entry.name for entry in os.scandir(directory) if entry.is_dir()]
+        names = [entry.name for entry in os.scandir(directory) if entry.is_dir() or entry.is_symlink()]
     except FileNotFoundError:
         return ()
     except OSError as error:

@@ -15,7 +15,7 @@ from absl import flags, logging
 from hybridsync.cli.command import run
 from hybridsync.config import load_config, restore_values
 from hybridsync.config.recipes import located
-from hybridsync.durable import WorkdirLock
+from hybridsync.durable import WorkdirLock, local_path, make_directory
 from hybridsync.errors import EXIT_COMPLETED, EXIT_REFUSED, ConfigError, HybridSyncError, WorkdirError
 from hybridsync.runtime.child import Child
 from hybridsync.runtime.nursery import Nursery
@@ -59,7 +59,7 @@ def replay_here(workdir: Path) -> int:
         run = build_run(record)
         if any(phase.runtime == "processes" for phase in record.phases):
             logs = workdir / "logs"
-            logs.mkdir(exist_ok=True)
+            make_directory(logs)
             command = [sys.executable, "-m", "hybridsync.cli.replay", *sys.argv[1:]]
             with contextlib.closing(Nursery(command, logs / "replay-seed.log")) as nursery:
                 replayed = replay(record, run, nursery)
@@ -87,7 +87,7 @@ def main(argv: list[str]) -> int:
     try:
         if len(argv) != 2:
             raise ConfigError(f"expected one workdir, got {argv[1:]}; write hybridsync replay RUN")
-        workdir = Path(argv[1])
+        workdir = local_path(argv[1])
         if isinstance(line, Seed):
             child = line.grow("hybridsync.run", "hybridsync.replay.members")
         return replay_here(workdir) if child is None else be_member(child, workdir)

@@ -12,6 +12,7 @@ from pathlib import Path
 from absl import flags
 
 from hybridsync.cli.command import run
+from hybridsync.durable import local_path, private
 from hybridsync.errors import EXIT_COMPLETED, ConfigError, HybridSyncError, WorkdirError
 from hybridsync.streams import ends_with_its_reader
 from hybridsync.telemetry.report.page import page
@@ -30,11 +31,18 @@ def write_report(workdirs: list[str], out: str | None) -> Path:
     Raises:
       WorkdirError: a folder holds no run, one without anything to show, or a damaged file; or the disk refuses.
     """
+    for folder in (*workdirs, out or ""):
+        local_path(folder)
     path = Path(out) if out else Path(workdirs[0]) / REPORT_FILE
     found = read_search(Path(workdirs[0])) if len(workdirs) == 1 else None
-    text = page(read_runs(workdirs)) if found is None else search_page(Path(workdirs[0]).resolve().name, found)
     try:
-        path.write_text(text, encoding="utf-8")
+        text = page(read_runs(workdirs)) if found is None else search_page(Path(workdirs[0]).resolve().name, found)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        named = ", ".join(workdirs)
+        raise WorkdirError(f"what {named} holds cannot be drawn ({error!r:.120}); restore the damaged file") from error
+    try:
+        with open(path, "w", encoding="utf-8", opener=None if out else private) as file:
+            file.write(text)
     except OSError as error:
         raise WorkdirError(f"cannot write {path}: {error.strerror}; name another file with --out") from None
     return path

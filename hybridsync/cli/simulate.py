@@ -18,6 +18,7 @@ from hybridsync.autoplan import AUTO, SIMULATED, written_out
 from hybridsync.cli.command import run
 from hybridsync.config import RunConfig, apply_overrides, load_config, restore_values
 from hybridsync.config.recipes import located
+from hybridsync.durable import local_path
 from hybridsync.errors import EXIT_COMPLETED, EXIT_INTERRUPTED, ConfigError, HybridSyncError
 from hybridsync.sim.calibration import fit, read_measured
 from hybridsync.sim.cluster import Scenario
@@ -25,6 +26,7 @@ from hybridsync.sim.scenarios import load_scenario, write_scenario
 from hybridsync.sim.study import Study
 from hybridsync.sim.table import fitted_table, table
 from hybridsync.streams import ends_with_its_reader
+from hybridsync.telemetry.summary import counted
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("config", None, "configuration file, or recipe:NAME; that of the calibrating run by default")
@@ -60,6 +62,8 @@ def check() -> None:
     for name in ("scenario", "calibrate", "workdir", "events", "write_scenario", "compare", "history"):
         if FLAGS[name].value == "":
             raise ConfigError(f"--{name} is empty; give it a value, or leave the flag out")
+    for name in ("calibrate", "workdir"):
+        local_path(FLAGS[name].value or "")
     if not FLAGS.config and not FLAGS.calibrate:
         raise ConfigError("nothing was named to simulate; give --config=FILE or --calibrate=RUN")
     if FLAGS.write_scenario and not FLAGS.calibrate:
@@ -102,7 +106,8 @@ def simulate_here(console: Console) -> None:
             write_scenario(FLAGS.write_scenario, fitted.onto(Scenario()), f"The cluster of the run {FLAGS.calibrate}.")
     workdir, events = (Path(path) if path else None for path in (FLAGS.workdir, FLAGS.events))
     columns = carry_out(study, run_of, workdir=workdir, events=events, terminal=sys.stderr)
-    console.print(f"{config.workers} workers, {config.servers} server(s), {config.workload:,} units; {about}")
+    roles = f"{counted(config.workers, 'worker')}, {counted(config.servers, 'server')}"
+    console.print(f"{roles}, {config.workload:,} units; {about}")
     console.print(table(columns))
     if workdir:
         console.print(f"everything is in {workdir}")

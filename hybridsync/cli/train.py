@@ -11,14 +11,14 @@ import functools
 import signal
 import sys
 import threading
-from pathlib import Path
 
 from absl import flags, logging
 
 from hybridsync.autoplan import written_out
 from hybridsync.cli.command import run
-from hybridsync.config import apply_overrides, load_config
+from hybridsync.config import load_config, load_values
 from hybridsync.config.recipes import located
+from hybridsync.durable import local_path
 from hybridsync.errors import EXIT_COMPLETED, EXIT_PREEMPTED, ConfigError, HybridSyncError
 from hybridsync.runtime.child import Child
 from hybridsync.runtime.processes import ROLE_MODULES, Launch, play, supervise
@@ -72,28 +72,32 @@ _SHORT = {
 }
 
 
-def launch_of_flags() -> Launch:
+def launch_of_flags(supervises: bool = False) -> Launch:
     """Return what the flags ask for, checked.
+
+    Args:
+      supervises: whether this process is to start roles, and so must not load JAX: the file's values are read alone.
 
     Raises:
       ConfigError: the file, a value, the plan or the address cannot be used.
+      WorkdirError: a workdir is in an object store.
     """
     for name in ("workdir", "init_from", "history"):
         if FLAGS[name].value == "":
             what = "file" if name == "history" else "directory"
             raise ConfigError(f"--{name} is empty; name a {what}, or leave the flag out")
-    file, workdir = located(FLAGS.config), Path(FLAGS.workdir)
-    loaded = load_config(file)
     short = [f"{path}={FLAGS[flag].value}" for flag, path in _SHORT.items() if FLAGS[flag].value is not None]
-    config = apply_overrides(loaded.config, FLAGS.set + short)
+    overrides = FLAGS.set + short
+    file, workdir = located(FLAGS.config), local_path(FLAGS.workdir)
+    loaded = (load_values if supervises else load_config)(file, overrides)
     say = functools.partial(print, file=sys.stderr)
-    config = written_out(config, file, say, history=FLAGS.history, workdir=workdir)
+    config = written_out(loaded.config, file, say, history=FLAGS.history, workdir=workdir)
     return Launch(
         dataclasses.replace(loaded, config=config),
         file=file,
         workdir=workdir,
         resume=FLAGS.resume,
-        init_from=Path(FLAGS.init_from) if FLAGS.init_from else None,
+        init_from=local_path(FLAGS.init_from) if FLAGS.init_from else None,
         convert_units=FLAGS.convert_units,
         bind=FLAGS.bind,
         port=FLAGS.port,
@@ -141,7 +145,7 @@ def main(argv: list[str]) -> int:
     try:
         if len(argv) > 1:
             raise ConfigError(f"unexpected argument {argv[1]!r}; every option is written --name=value")
-        launch = launch_of_flags()
+        launch = launch_of_flags(supervises=line is None and FLAGS.runtime == "processes")
         if isinstance(line, Seed):
             child = line.grow(*ROLE_MODULES)
         if child is not None:

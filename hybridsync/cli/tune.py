@@ -18,8 +18,9 @@ from rich.console import Console
 
 from hybridsync.autoplan import is_auto, job_of
 from hybridsync.cli.command import run
-from hybridsync.config import LoadedConfig, RunConfig, apply_overrides, load_config
+from hybridsync.config import LoadedConfig, RunConfig, load_config, load_values
 from hybridsync.config.recipes import located
+from hybridsync.durable import local_path
 from hybridsync.errors import EXIT_COMPLETED, EXIT_PREEMPTED, ConfigError, HybridSyncError
 from hybridsync.policies.timing import Rules, Search, plan_of
 from hybridsync.streams import outlast
@@ -99,11 +100,13 @@ def runner_of(runtime: str, loaded: LoadedConfig, changes: tuple[str, ...], fold
 def search_here(console: Console) -> None:
     """Search as the flags ask for, and print each step and the answer."""
     rules = Rules(FLAGS.target, FLAGS.tolerance, FLAGS.settings, FLAGS.runs, FLAGS.doubt)
-    changes, loaded = tuple(overrides()), load_config(located(FLAGS.config))
-    config = apply_overrides(loaded.config, changes)
+    changes = tuple(overrides())
+    supervises = FLAGS.runtime == "processes" and not FLAGS.confirm
+    loaded = (load_values if supervises else load_config)(located(FLAGS.config), changes)
+    config = loaded.config
     loaded = dataclasses.replace(loaded, config=dataclasses.replace(config, plan="bsp") if is_auto(config) else config)
     job = job_of(loaded.config, located(FLAGS.config))
-    base = Path(FLAGS.workdir) if FLAGS.workdir else default_folder(job)
+    base = local_path(FLAGS.workdir) if FLAGS.workdir else default_folder(job)
 
     def watch(search: Search) -> None:
         if search.missing is not None:

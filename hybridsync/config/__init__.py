@@ -19,6 +19,7 @@ from hybridsync.config.values import (
     ScheduleConfig,
     TelemetryConfig,
 )
+from hybridsync.config.values_alone import load_values
 
 __all__ = [
     "AS_FAST",
@@ -40,6 +41,7 @@ __all__ = [
     "check_resumable",
     "explained",
     "load_config",
+    "load_values",
     "restore_values",
     "run_file",
     "to_json",

@@ -5,16 +5,16 @@ import importlib.util
 import sys
 import traceback
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from hybridsync.config.overrides import apply_overrides
 from hybridsync.config.values import RunConfig
 from hybridsync.errors import ConfigError
 
 FUNCTIONS = ("config", "task", "optimizer")
-HEAVY = ("jax", "flax", "optax")
-"""What a configuration file may import inside its functions only: the supervisor runs it and stays without JAX."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class LoadedConfig:
     """A configuration file that has been run.
 
     Args:
-        module: the file; its `task(config)` and `optimizer(config)` import JAX when called.
+        module: the file, for its `task(config)` and `optimizer(config)`; empty where only the values were read.
         config: what its `config()` returned.
     """
 
@@ -30,22 +30,26 @@ class LoadedConfig:
     config: RunConfig
 
 
-def load_config(path: str | Path) -> LoadedConfig:
-    """Run the configuration file at `path` and return what it asks for.
+def load_config(path: str | Path, overrides: Iterable[str] = ()) -> LoadedConfig:
+    """Run the configuration file at `path` and return what it asks for; the file may import JAX.
+
+    The file's folder comes first on `sys.path`, as that of a program does, so that it finds the modules beside it.
+
+    Args:
+        path: of the file.
+        overrides: changes from the command line (see `apply_overrides`).
 
     Raises:
-        ConfigError: the file is absent, raises, loads JAX, lacks one of its functions, or returns something else.
+        ConfigError: the file is absent, raises, lacks one of its functions, or returns something else, or an override
+            does not fit.
     """
     file = Path(path)
     if not file.is_file():
         raise ConfigError(f"there is no configuration file {str(path)!r}; {advice(file, '--config')}")
-    loaded_before = {name for name in HEAVY if name in sys.modules}
+    folder = str(file.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     module = run_file(file, "--config")
-    if loaded := [name for name in HEAVY if name in sys.modules and name not in loaded_before]:
-        raise ConfigError(
-            f"{path} loads {', '.join(loaded)} when it is read, which a supervisor must not; move the imports into "
-            "task(config) and optimizer(config)"
-        )
     for name in FUNCTIONS:
         if not callable(getattr(module, name, None)):
             arguments = "" if name == "config" else "config"
@@ -61,7 +65,7 @@ def load_config(path: str | Path) -> LoadedConfig:
         raise ConfigError(
             f"{path}: config() returned {type(config).__name__}, not RunConfig; return a RunConfig"
         )
-    return LoadedConfig(module, config)
+    return LoadedConfig(module, apply_overrides(config, overrides))
 
 
 def advice(file: Path, flag: str) -> str:
@@ -106,10 +110,13 @@ def explained(file: Path, error: Exception | SystemExit) -> ConfigError:
     """
     if isinstance(error, SyntaxError):
         return ConfigError(f"{error.filename or file}, line {error.lineno}: {error.msg}; correct the file")
-    lines = [
-        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == file
+    folder = file.resolve().parent
+    own = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if Path(frame.filename) == file or folder in Path(frame.filename).parents
     ]
-    where = f"{file}, line {lines[-1]}" if lines else str(file)
+    where = f"{own[-1].filename}, line {own[-1].lineno}" if own else str(file)
     if isinstance(error, ConfigError):
         return type(error)(f"{where}: {error}")
     return ConfigError(f"{where}: {type(error).__name__}: {error}; correct the file")

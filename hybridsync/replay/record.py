@@ -156,8 +156,9 @@ def _read_entries(path: Path) -> tuple[tuple[Entry, ...], dict[int, Left]]:
             expected = len(entries)
             if entry.sequence != expected:
                 raise WorkdirError(
-                    f"the apply log {path} is cut: update {entry.sequence} stands where {expected} should; all lives "
-                    "of a run need --apply_log"
+                    f"the apply log {path} is incomplete from update {expected} on: update {entry.sequence} stands "
+                    "there; the disk refused lines, or a life of the run was without --apply_log: the run cannot be "
+                    "replayed"
                 )
             for base in entry.versions:
                 if not 0 <= base < entry.sequence:

@@ -22,6 +22,7 @@ from hybridsync.run import Run
 from hybridsync.runtime.nursery import Nursery
 from hybridsync.state import TrainState
 from hybridsync.step import Programs
+from hybridsync.telemetry.summary import read_identity
 from hybridsync.units import UnitSet
 
 
@@ -134,14 +135,18 @@ def _newest(record: Record, run: Run) -> Restored:
     """Return the newest good checkpoint, which must be the state after the log's last update."""
     directory = record.workdir / CHECKPOINTS
     restored = (
-        CheckpointStore(directory).newest(run.abstract_state()) if directory.is_dir() else None
+        CheckpointStore(directory, run=read_identity(record.workdir)).newest(run.abstract_state())
+        if directory.is_dir()
+        else None
     )
     if restored is None:
         raise WorkdirError(f"{record.workdir} holds no checkpoint to compare with")
     updates, saved = len(record.entries), restored.run["sequence"]
     if updates < saved:
         raise WorkdirError(
-            f"the apply log of {record.workdir} is cut: it holds {updates} updates, checkpoint {restored.step} {saved}"
+            f"the apply log of {record.workdir} is incomplete from update {updates + 1} on: it holds {updates} "
+            f"updates, checkpoint {restored.step} {saved}; the disk refused lines, or they were cut: the run cannot be "
+            "replayed"
         )
     if updates > saved:
         raise WorkdirError(

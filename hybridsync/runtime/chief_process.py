@@ -199,7 +199,7 @@ def _manage(
         keeper=kept,
         clock=clock,
         renew=lambda: report({"renew": True}),
-        forget=lambda sequence: applylog.cut(apply_log, sequence),
+        forget=lambda sequence: applylog.forget(apply_log, sequence),
         restarted=restarted,
         num_devices=num_devices,
         watchdog=watchdog,

@@ -274,7 +274,7 @@ class InProcess:
     def _forget(self, sequence: int) -> None:
         workdir = self._opening.run.workdir
         if workdir is not None:
-            applylog.cut(workdir / APPLY_LOG, sequence)
+            applylog.forget(workdir / APPLY_LOG, sequence)
 
     # --- how roles find each other ---
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
+from hybridsync.durable import make_directory, private
+
 
 class Logs:
     """Opens log files; says once that they cannot be written.
@@ -30,8 +32,8 @@ class Logs:
           OSError: this process cannot open any file.
         """
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)  # somebody may have removed it
-            return open(path, "ab")
+            make_directory(path.parent)  # somebody may have removed it
+            return open(path, "ab", opener=private)
         except OSError as error:
             if not self._said:
                 self._said = True

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from hybridsync.durable import private
 from hybridsync.errors import RoleLost, WaitTimeout
 from hybridsync.runtime.child import SUPERVISOR_PID, process_control
 from hybridsync.runtime.seed import ORDER_BYTES, SEED_FD
@@ -28,7 +29,7 @@ class CannotStart(RoleLost):
 
 def open_at_end(path: Path) -> BinaryIO:
     """Open a log to append to it."""
-    return open(path, "ab")
+    return open(path, "ab", opener=private)
 
 
 class Nursery:

@@ -24,6 +24,7 @@ from hybridsync.resuming import Resume, check_init_from, check_workdir, continue
 from hybridsync.runtime import watchdog
 from hybridsync.runtime.child import Child, RoleSpec
 from hybridsync.runtime.sockets import at_port
+from hybridsync.telemetry.summary import counted
 from hybridsync.watching import COMPILE_SECS
 
 if TYPE_CHECKING:
@@ -135,7 +136,8 @@ def _supervise_locked(launch: Launch, lock: WorkdirLock) -> int:
 
     config = launch.config
     sys.stderr.write(
-        f"starting 1 chief, {config.servers} server, {config.workers} worker(s); logs in {launch.workdir / 'logs'}\n"
+        f"starting 1 chief, {counted(config.servers, 'server')}, {counted(config.workers, 'worker')}; "
+        f"logs in {launch.workdir / 'logs'}\n"
     )
     spec = SupervisorSpec(launch.argv, launch.workdir, config.workers, config.servers, launch.bind)
     connect = functools.partial(ChiefClient, deadline_secs=5.0)

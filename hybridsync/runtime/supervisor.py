@@ -22,6 +22,7 @@ from typing import Any
 
 from hybridsync.chief.meshes import NUM_DEVICES
 from hybridsync.clock import SYSTEM_CLOCK
+from hybridsync.durable import make_directory
 from hybridsync.errors import (
     EXIT_COMPLETED,
     EXIT_FAILED,
@@ -145,7 +146,7 @@ class Supervisor:
         )
         logs = self._spec.workdir / "logs"
         try:
-            logs.mkdir(parents=True, exist_ok=True)
+            make_directory(logs)
             command = [*self._spec.command, *self._spec.argv]
             self._starts = Starts(command, self._logs, self._say, self._spec.start_again_secs, self._lock_fd)
         except OSError as error:

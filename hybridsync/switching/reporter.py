@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from hybridsync import protocols
 from hybridsync.chief.board import Board
@@ -23,7 +24,7 @@ from hybridsync.telemetry.events import read_events
 from hybridsync.telemetry.metrics import Metrics, Staleness
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.roster import Roster
-from hybridsync.telemetry.summary import Summary, Units, write_summary
+from hybridsync.telemetry.summary import Summary, Units, counted, write_summary
 
 Hook = Callable[[Metrics], None]
 
@@ -354,7 +355,7 @@ class Reporter:
         self._recorder.progress.close()
         self.note(
             f"{how}: {counts.applied:,} of {counts.workload:,} units in {summary.seconds:.1f} s, "
-            f"{len(self._switches.told)} switch(es)"
+            f"{counted(len(self._switches.told), 'switch', 'switches')}"
             + (f"; everything is in {self._run.workdir}" if self._run.workdir is not None else "")
         )
         if self._run.workdir is not None:
@@ -367,4 +368,5 @@ class Reporter:
         workers = len(self._phase.members)
         factor = protocol.rate(sum(self._phase.shares) or protocol.units_per_update(workers), workers)
         config = self._run.config
-        return float(self._run.optimizer.rate_after(jnp.int32(units), config.unit_size, config.workload)) * factor
+        rate = self._run.optimizer.rate_after(jnp.int32(units), config.unit_size, config.workload)
+        return float(rate * np.float32(factor))

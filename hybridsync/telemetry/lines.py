@@ -15,6 +15,7 @@ from typing import Any
 
 from absl import logging
 
+from hybridsync.durable import FILE_MODE
 from hybridsync.errors import WorkdirError
 
 _WAITING_BYTES = 16 << 20
@@ -94,7 +95,7 @@ class LineFile:
         self._lock = threading.Lock()
         self._path = Path(path)
         self._waiting = b""
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, FILE_MODE)
         content = self._path.read_bytes()
         whole = _whole(content)
         if whole < len(content):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from absl import logging
 
+from hybridsync.durable import private
 from hybridsync.telemetry.lines import LineFile, encode
 
 PART_FILE = "timeline.part"
@@ -80,7 +81,8 @@ class Part:
         other = self._path.with_name(self._path.name + ".tmp")
         try:
             self._close()
-            other.write_text("\n".join([_header(after, left_out), *lines, ""]), encoding="utf-8")
+            with open(other, "w", encoding="utf-8", opener=private) as file:
+                file.write("\n".join([_header(after, left_out), *lines, ""]))
             other.replace(self._path)
             self.num_lines = 1 + len(lines)
         except OSError as error:

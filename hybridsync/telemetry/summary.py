@@ -93,14 +93,16 @@ def write_config(
     config: RunConfig,
     file: str | os.PathLike[str] | None = None,
     workload_asked: int | None = None,
+    run: str | None = None,
 ) -> None:
-    """Write config.json: `{"config": the resolved values, "file", "workload_asked", "versions": {package: version}}`.
+    """Write config.json: `{"config": the resolved values, "file", "workload_asked", "run", "versions": {...}}`.
 
     Args:
         workdir: existing directory.
         config: resolved.
         file: the configuration file as it was given; None for a run that had none.
         workload_asked: what the command said, when `config` counts in converted units; None for the same.
+        run: identity of the run, which its checkpoints carry too; None for one without any.
 
     Raises:
         OSError: the disk refuses; an earlier file is intact.
@@ -110,6 +112,7 @@ def write_config(
         "config": to_json(config),
         "file": None if file is None else str(file),
         "workload_asked": workload_asked or config.workload,
+        "run": run,
         "versions": versions,
     }
     _write(Path(workdir) / CONFIG_FILE, record)
@@ -122,6 +125,15 @@ def read_config(workdir: str | os.PathLike[str]) -> dict[str, Any] | None:
         WorkdirError: the file cannot be read, is damaged, or somebody else's.
     """
     return _read(Path(workdir) / CONFIG_FILE)
+
+
+def read_identity(workdir: str | os.PathLike[str]) -> str | None:
+    """Return the identity of the run in `workdir`, None where there is no run or an older version did not name it.
+
+    Raises:
+        WorkdirError: as `read_config`.
+    """
+    return (read_config(workdir) or {}).get("run")
 
 
 def _write(path: Path, value: Mapping[str, Any]) -> None:
@@ -151,3 +163,12 @@ def _version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun.
+
+    >>> counted(1, "server"), counted(2, "server"), counted(0, "switch", "switches")
+    ('1 server', '2 servers', '0 switches')
+    """
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from absl import logging
 
 from hybridsync.clock import Clock
+from hybridsync.durable import FILE_MODE, FOLDER_MODE
 from hybridsync.telemetry.metrics import Metrics
 
 TENSORBOARD_FOLDER = "tensorboard"
@@ -58,9 +59,11 @@ class TensorBoard:
         from tensorboardX.proto import event_pb2
 
         folder = Path(workdir) / TENSORBOARD_FOLDER
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
         self._summary, self._event_pb2, self._clock = summary, event_pb2, clock
         self._writer = EventsWriter(str(folder / "events"), f".{os.getpid()}")
+        for file in folder.glob(f"*.{os.getpid()}"):
+            file.chmod(FILE_MODE)
         self._refused = False
 
     def metrics(self, metrics: Metrics) -> None:

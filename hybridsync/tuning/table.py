@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 
 from hybridsync.policies.timing import LOCK_STEP, Search, Setting, percent, plan_of
+from hybridsync.telemetry.summary import counted
 
 
 def table(search: Search) -> Table:
@@ -49,7 +50,8 @@ def verdict_lines(search: Search) -> list[str]:
     lines.append(f"cost: {runs} runs, {cost.seconds:,.0f} s, {price}")
     if cost.break_even is not None and cost.bsp_secs is not None and cost.answer_secs is not None:
         lines.append(
-            f"break-even: after {cost.break_even} more run(s) of this job, each {cost.bsp_secs / cost.answer_secs:.2f} "
+            f"break-even: after {counted(cost.break_even, 'more run')} of this job, "
+            f"each {cost.bsp_secs / cost.answer_secs:.2f} "
             "times as fast as pure BSP"
         )
     elif cost.bsp_secs is None or cost.answer_secs is None:

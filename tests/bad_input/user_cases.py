@@ -426,12 +426,6 @@ CHECKPOINT = [
 USER = {"config": CONFIG, "plan": PLAN, "auto": AUTO, "command": COMMAND, "data": DATA, "checkpoint": CHECKPOINT}
 
 
-def import_jax(place: Place) -> None:
-    """Import JAX at the top, a JAX that is quick to import."""
-    place.change_config("from pathlib import Path", "from pathlib import Path\nimport jax")
-    (place.folder / "jax.py").write_text("")
-
-
 USAGE = r"Pass --helpshort or --helpfull to see help on flags\."
 
 PROCESS = {
@@ -443,11 +437,5 @@ PROCESS = {
             rf"'four'\n{USAGE}"),
         Given("a choice that is none", ("--resume=maybe",),
             rf"FATAL Flags parsing error: flag --resume=maybe: value should be one of <auto\|must\|never>\n{USAGE}"),
-    ],
-    "config": [
-        Given("a file that loads JAX when it is read", (),
-            r"error: FOLDER/small\.py loads jax when it is read, which a supervisor must not; move the imports into "
-            r"task\(config\) and optimizer\(config\)",
-            import_jax),
     ],
 }

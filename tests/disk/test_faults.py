@@ -85,3 +85,11 @@ def test_a_kill_at_any_call_of_a_reservation_hands_no_epoch_out_twice(victim, tm
             break
         oracle.check_epochs(folder, list(range(1, before + 1)))
     assert at == 6
+
+
+@pytest.mark.parametrize("mode", ["ENOSPC", "EIO", "full"])
+def test_a_refusal_at_any_call_of_the_apply_log_loses_no_update(victim, tmp_path, mode):
+    for at in numbers(1):
+        if victim.ask("log_with_fault", folder=tmp_path / str(at), mode=mode, at=at)["calls"] < at:
+            break
+    assert at == 12, "open, write and fsync of each of three flushes; truncate and fsync of the cut"

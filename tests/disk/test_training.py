@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hybridsync.applylog import APPLY_LOG, read
 from hybridsync.checkpoint import CheckpointStore
 from tests.disk.oracle import check_nothing_left
 from tests.trainers import events_of, is_exact
@@ -28,4 +29,6 @@ def test_training_goes_on_while_the_disk_is_full_and_is_saved_when_there_is_spac
     restored = CheckpointStore(workdir / "checkpoints").newest()
     assert restored is not None
     assert restored.units == WORKLOAD
+    logged = [entry.sequence for entry in read(workdir / APPLY_LOG)]
+    assert logged == list(range(1, WORKLOAD + 1)), "the apply log lost updates, or has them in another order"
     check_nothing_left(workdir / "checkpoints", keep=3)

@@ -15,14 +15,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hybridsync import CheckpointConfig, EmulationConfig
+from hybridsync import CheckpointConfig, EmulationConfig, applylog
+from hybridsync.applylog import Entry, FileApplyLog
 from hybridsync.checkpoint import CheckpointStore
 from hybridsync.durable import EpochFile
 from hybridsync.errors import CheckpointError, HybridSyncError, WorkdirError
 from hybridsync.telemetry.metrics import Metrics
 from tests.disk import bugs, oracle
 from tests.disk.faultfs import FaultyDisk
-from tests.trainers import tally_trainer
+from tests.trainers import LOGGED, tally_trainer
 
 KEEP = 1
 REASONS = {"ENOSPC": "No space left on device", "full": "No space left on device", "EIO": "Input/output error"}
@@ -66,6 +67,35 @@ def reserve_with_fault(disk: FaultyDisk, folder: str, mode: str, at: int, before
     calls = disk.disarm()
     oracle.check_epochs(path, promised)
     return {"calls": calls, "error": error}
+
+
+def log_with_fault(disk: FaultyDisk, folder: str, mode: str, at: int) -> dict[str, Any]:
+    """Log an update after three others, cut it off, and log others in its place, with a fault at one call."""
+    path = Path(folder)
+    path.mkdir()
+    file = path / applylog.APPLY_LOG
+    updates = [Entry(1, number, (number,), number - 1, 1.0, 1.0, 1.0) for number in range(1, 5)]
+    again = [Entry(2, number, (number,), number - 1, 1.0, 1.0, 1.0) for number in (4, 5, 6)]
+    log = FileApplyLog(file)
+    _log(log, updates[:3])
+    disk.arm(path, mode, at)
+    _log(log, updates[3:])
+    applylog.forget(file, 3)
+    log.clear()
+    _log(log, again[:1])
+    _log(log, again[1:2])
+    calls = disk.disarm()
+    _log(log, again[2:])
+    found = list(applylog.read(file))
+    assert found == [*updates[:3], *again], f"{found} were logged"
+    shutil.rmtree(path)
+    return {"calls": calls}
+
+
+def _log(log: FileApplyLog, updates: list[Entry]) -> None:
+    for update in updates:
+        log.write(update)
+    log.flush()
 
 
 def killed_save(disk: FaultyDisk, template: str, folder: str, at: int) -> dict[str, Any]:
@@ -179,6 +209,7 @@ def train_on_full_disk(disk: FaultyDisk, workdir: str, workload: int) -> dict[st
         workdir=workdir,
         checkpoint=CheckpointConfig(secs=0.02),
         emulation=EmulationConfig(compute_secs=0.02),
+        telemetry=LOGGED,
     )
     def change(metrics: Metrics) -> None:
         if metrics.units >= workload * 3 // 4:
@@ -194,7 +225,7 @@ def train_on_full_disk(disk: FaultyDisk, workdir: str, workload: int) -> dict[st
 ACTIONS: dict[str, Callable[..., dict[str, Any]]] = {
     action.__name__: action
     for action in (
-        *(save_with_fault, reserve_with_fault, killed_save, killed_reserve),
+        *(save_with_fault, reserve_with_fault, log_with_fault, killed_save, killed_reserve),
         *(journal_saves, journal_epochs, journal_fallback, fall_back_with_fault, train_on_full_disk),
     )
 }

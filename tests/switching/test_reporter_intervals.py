@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
+import optax
 import pytest
 
 from hybridsync.chief.intake import Intake
+from hybridsync.config import RunConfig, ScheduleConfig
 from hybridsync.messages import RoleEvent, Span
+from hybridsync.optimizer import Optimizer, schedule
+from hybridsync.run import Run
+from hybridsync.state import initial_state
+from hybridsync.step import Parameters
 from tests.roles import hello
 from tests.switching.desks import RATE, UNIT_SIZE, Desk
+from tests.tasks import mlp_task, programs_of
 from tests.trainers import events_of
 
 # --- metrics ---
@@ -174,3 +184,29 @@ def test_the_summary_says_what_was_told(desk: Desk) -> None:
     assert events_of(desk.workdir)[-1]["kind"] == "run_finished"
     assert [event["examples"] for event in events_of(desk.workdir, "evaluation")] == [60 * UNIT_SIZE]
     assert json.loads((desk.workdir / "summary.json").read_text())["seconds"] == 31.0
+
+
+# --- the learning rate ---
+
+
+@pytest.mark.parametrize("kind", ["constant", "piecewise", "cosine"])
+def test_the_rate_that_is_logged_is_the_one_applied_where_int32_cannot_hold_the_examples(
+    tmp_path: Path, make_desk: Callable[..., Desk], kind: Any
+) -> None:
+    """70,000,000 units of 32 examples: -2,054,967,296 in int32."""
+    units, workload, unit_size = 70_000_000, 100_000_000, 32
+    steps = ((0.5,), (0.1,)) if kind == "piecewise" else ()
+    rate = schedule(ScheduleConfig(kind, *steps), 0.5, workload * unit_size)
+    optimizer, task = Optimizer(lambda learning_rate: optax.sgd(learning_rate), learning_rate=rate), mlp_task()
+    programs = programs_of(task, optimizer, workload=workload, unit_size=unit_size)
+    state = initial_state(task, optimizer, 0)
+    gradient = programs.gradient(Parameters(state.params, state.model_state), 0)
+    state = replace(state, counters={**state.counters, "units": jnp.int32(units)})
+    state = programs.update(state, gradient, units=1, factor=4.0, blend=1.0)
+    applied = float(state.opt_state.hyperparams["learning_rate"])
+    expected = {"constant": 2.0, "piecewise": 0.2, "cosine": 1.0 + math.cos(0.7 * math.pi)}
+    assert applied == pytest.approx(expected[kind])
+    config = RunConfig(workload=workload, unit_size=unit_size, workers=4, plan="bsp")
+    make_desk(applied=units, run=Run(config, task, optimizer, tmp_path))
+    (entered,) = events_of(tmp_path, "phase_entered")
+    assert entered["learning_rate"] == pytest.approx(applied, rel=1e-6)

@@ -27,6 +27,7 @@ class Record:
         trace: Chrome trace events of timeline.json; empty without one.
         stall_secs: epoch to the stall at its beginning, by the timeline.
         simulation: what simulation.json says; None of a real run.
+        num_unreadable: lines that were left out, because they hold a text for a number, say.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Record:
     trace: Sequence[Mapping[str, Any]]
     stall_secs: Mapping[int, float]
     simulation: Mapping[str, Any] | None = None
+    num_unreadable: int = 0
 
 
 @dataclass(frozen=True)

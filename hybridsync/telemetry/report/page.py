@@ -1,5 +1,7 @@
 """Puts the page together: one HTML file that needs nothing else and opens without a network."""
 
+import base64
+import hashlib
 import importlib.resources
 from collections.abc import Sequence
 from html import escape
@@ -54,10 +56,18 @@ def document(title: str, header: str, content: str, names: Sequence[str]) -> str
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)} - HybridSync</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_policy(_asset("page.js"))}">'
         f"<style>{_asset('page.css')}{_hiding(len(names))}</style></head><body>"
         f'{header}<main>{content}</main><div id="tip" role="status"></div>'
         f"<script>{_asset('page.js')}</script></body></html>\n"
     )
+
+
+def _policy(script: str) -> str:
+    """Return what a browser may load and run: the page's own script, by its hash, and styles; nothing else."""
+    seal = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    sources = f"default-src 'none'; script-src 'sha256-{seal}'; style-src 'unsafe-inline'"
+    return f"{sources}; base-uri 'none'; form-action 'none'"
 
 
 def _header(runs: Sequence[RunModel], title: str) -> str:

@@ -13,7 +13,7 @@ from hybridsync.telemetry.lines import read_lines
 from hybridsync.telemetry.metrics import METRICS_FILE
 from hybridsync.telemetry.report.model import Record
 from hybridsync.telemetry.stalls import switch_stalls
-from hybridsync.telemetry.summary import CONFIG_FILE, read_config, read_summary
+from hybridsync.telemetry.summary import CONFIG_FILE, SUMMARY_FILE, read_config, read_summary
 from hybridsync.telemetry.timeline import TIMELINE_FILE
 
 SIMULATION_FILE = "simulation.json"
@@ -44,6 +44,26 @@ SETTING = {
     "verdict": "a text",
 }
 """What a search's record, and each of its settings, hold."""
+
+LINES = {
+    **dict.fromkeys(("t", "wall", "units", "examples", "ts", "dur", "pid", "tid"), "a number"),
+    **dict.fromkeys(("to_units", "rolled_back", "units_left", "bytes", "secs"), "a number"),
+    **dict.fromkeys(("learning_rate", "units_per_update", "loss", "accuracy", "examples_per_sec"), "a number or null"),
+    **dict.fromkeys(("rate", "threshold", "worker"), "a number or null"),
+    **dict.fromkeys(("kind", "protocol", "role", "ph", "cat", "from", "to"), "a text"),
+    **dict.fromkeys(("reason", "exit", "error", "why", "policy", "action"), "a text or null"),
+    "epoch": "a count",
+    "id": "a count",
+    "members": "counts",
+    "workers": "counts, or numbers by count",
+    **dict.fromkeys(("staleness", "compute_secs", "wait_secs"), "numbers by name"),
+}
+"""What lines of events, metrics and the timeline hold under a name. One of another kind is left out, and counted."""
+
+FIGURES = {"workload", "unit_size", "workers", "servers", "examples", "seconds"} | {
+    *("issued", "applied", "dropped", "outstanding", "rolled_back"),
+}
+"""Numbers that a page shows of a configuration and a summary."""
 
 NAMED = 5
 """How many folders a refusal names."""
@@ -91,6 +111,10 @@ def read_run(workdir: Path, name: str) -> Record:
         simulation = _read_object(workdir / SIMULATION_FILE)
     except OSError as error:
         raise WorkdirError(f"cannot read {error.filename}: {error.strerror}; give yourself access to it") from None
+    num_lines = len(events) + len(metrics) + len(trace)
+    events, metrics, trace = ([line for line in lines if _is_sound(line)] for lines in (events, metrics, trace))
+    _check_figures(workdir / CONFIG_FILE, (config or {}).get("config") or {})
+    _check_figures(workdir / SUMMARY_FILE, {**(summary or {}), **((summary or {}).get("units") or {}), "units": 0})
     for event in events:
         _check(workdir / EVENTS_FILE, event, (*_EVENT, *FIELDS.get(event.get("kind", ""), ())))
     for line in metrics:
@@ -110,7 +134,26 @@ def read_run(workdir: Path, name: str) -> Record:
         trace=trace,
         stall_secs={stall.epoch: stall.stall_secs for stall in stalls},
         simulation=simulation,
+        num_unreadable=num_lines - len(events) - len(metrics) - len(trace),
     )
+
+
+def _is_sound(line: Any) -> bool:
+    """Return whether a line holds numbers where numbers are drawn, and texts where texts are."""
+    return isinstance(line, dict) and all(
+        _KINDS[kind](value) for name, value in line.items() if (kind := _kind_of(name)) is not None
+    )
+
+
+def _kind_of(name: str) -> str | None:
+    return LINES.get(name, "a number or null" if name.endswith("_secs") else None)
+
+
+def _check_figures(path: Path, values: Mapping[str, Any]) -> None:
+    """Check the numbers that a page shows of a configuration or a summary."""
+    for name in FIGURES & values.keys():
+        if not _is_number(values[name]):
+            raise WorkdirError(f"{path} is damaged: {name} is {_said(values[name])}, not a number; restore it")
 
 
 def _below(folder: Path) -> str:
@@ -187,6 +230,14 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_by_name(value: Any) -> bool:
+    return isinstance(value, dict) and all(each is None or _is_number(each) for each in value.values())
+
+
 def _is_list(value: Any, holds: Callable[[Any], bool]) -> bool:
     return isinstance(value, list) and all(map(holds, value))
 
@@ -195,11 +246,16 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
     "a text": _is_text,
     "a text or null": lambda value: value is None or _is_text(value),
     "texts": lambda value: _is_list(value, _is_text),
-    "a count": lambda value: type(value) is int and value >= 0,
+    "a count": lambda value: _is_count(value),
     "a number": _is_number,
     "a number above 0": lambda value: _is_number(value) and value > 0,
     "a number or null": lambda value: value is None or _is_number(value),
     "numbers or nulls": lambda value: _is_list(value, lambda each: each is None or _is_number(each)),
     "true, false or null": lambda value: value is None or isinstance(value, bool),
     "a list": lambda value: isinstance(value, list),
+    "counts": lambda value: _is_list(value, _is_count),
+    "counts, or numbers by count": lambda value: (
+        _is_list(value, _is_count) or (_is_by_name(value) and all(map(str.isdecimal, value)))
+    ),
+    "numbers by name": lambda value: _is_by_name(value),
 }

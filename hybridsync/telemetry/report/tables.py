@@ -92,6 +92,8 @@ def _facts(run: RunModel) -> dict[str, str]:
     saved = [event for event in record.events if event["kind"] == "checkpoint"]
     if saved:
         found["checkpoints"] = f"{len(saved)}, the newest at unit {saved[-1]['units']:,}"
+    if record.num_unreadable:
+        found["left out"] = f"{record.num_unreadable:,} lines that hold something else than this run writes"
     versions = (record.config or {}).get("versions", {})
     shown = [f"{name} {versions[name]}" for name in ("hybridsync", "jax", "flax", "python") if versions.get(name)]
     if shown:

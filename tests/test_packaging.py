@@ -1,0 +1,44 @@
+"""What a wheel and a source distribution hold, built by setuptools itself in a copy, without a network."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = "import sys; from setuptools import build_meta as b; print(getattr(b, f'build_{sys.argv[1]}')(sys.argv[2]))"
+MARKERS = {"hybridsync/py.typed", "hybridsync/telemetry/report/page.css", "hybridsync/telemetry/report/page.js"}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Copy what a build reads, so that it leaves nothing here."""
+    folder = tmp_path_factory.mktemp("source")
+    for name in ("hybridsync", "launch", "configs", "benchmarks"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    return folder
+
+
+def build(source: Path, kind: str, out: Path) -> Path:
+    command = [sys.executable, "-c", BUILD, kind, str(out)]
+    done = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    return out / done.stdout.splitlines()[-1]
+
+
+def test_a_wheel_says_that_the_package_is_typed_and_has_the_pages_files(source: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(build(source, "wheel", tmp_path)) as wheel:
+        assert set(wheel.namelist()) >= MARKERS
+
+
+def test_a_source_distribution_says_so_too(source: Path, tmp_path: Path) -> None:
+    with tarfile.open(build(source, "sdist", tmp_path)) as archive:
+        assert {name.split("/", 1)[-1] for name in archive.getnames()} >= MARKERS
