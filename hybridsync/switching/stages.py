@@ -314,6 +314,7 @@ class Stages:
 
     def _look_around(self) -> None:
         """Judge who is silent and go on with the record; servers hear of lost workers once they have entered."""
+        self._watchdog.progress()
         self._chief.expire()
         self._reporter.tick()
 
