@@ -110,9 +110,14 @@ class Guard:
         _abort(self._context, error)
 
 
+def _plain(text: str) -> str:
+    """Return an error's text without control characters but its line breaks."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
 def _abort(context: grpc.ServicerContext, error: HybridSyncError) -> NoReturn:
     known = next(kind for kind in type(error).__mro__ if kind in CODES)
-    text = printable(str(error))
+    text = _plain(str(error))
     if len(text) > MAX_TEXT:
         text = text[: MAX_TEXT - 6] + " [cut]"
     context.set_trailing_metadata(((NAME_KEY, known.__name__),))
@@ -128,7 +133,7 @@ def to_error(error: grpc.RpcError, who: str, what: str) -> HybridSyncError | Non
       what: the call, for the text.
     """
     assert isinstance(error, grpc.Call)
-    code, text = error.code(), printable(error.details() or "")
+    code, text = error.code(), _plain(error.details() or "")
     trailing: Any = error.trailing_metadata() or ()
     kind = _CLASSES.get(dict(trailing).get(NAME_KEY, ""))
     if kind is HybridSyncError:

@@ -198,7 +198,8 @@ class Fuzzer:
         if context.code in DEFECTS:
             return f"answers {context.code.name}: {self._where(context.text)}"
         if context.code is not grpc.StatusCode.OK:
-            if context.name not in NAMES or not context.text.isprintable() or len(context.text) > MAX_TEXT:
+            plain = context.text.replace("\n", "").isprintable()
+            if context.name not in NAMES or not plain or len(context.text) > MAX_TEXT:
                 return f"answers {context.code.name} with a text or a name that is none: {context.name!r}"
             if context.name not in HELD_ON and (job.accounts(), bytes(job.primary._sequencer._ends.marks)) != (
                 before,
