@@ -20,9 +20,15 @@ def soak(*plans: str) -> list[Any]:
 
 
 WAITING = (
-    *("bsp", "bsp_server", "backup", "dssp(lower=1,range=2)", "hsp", "psplus(staleness=1)"),
-    *("localsgd(steps=5)", "diloco(steps=5)", "preduce", "preduce(groups=arrival)", "adpsgd"),
+    *("bsp", "bsp_server", "backup(m=3)", "dssp(lower=1,range=2)", "hsp", "psplus(staleness=1)", "localsgd(steps=5)"),
+    "diloco(steps=5,outer_rate=1.0,outer_momentum=0.0,scale=3.0)",  # as it has to be for the tally to count
+    *("preduce", "preduce(groups=arrival)", "adpsgd"),
 )
+
+
+def given_up(job: Job) -> list[dict[str, Any]]:
+    """Return the workers that the chief has given up; what their supervisors say of them is another event."""
+    return [event for event in job.events("role_lost") if not event["reason"].startswith(("signal", "exit"))]
 
 
 def job_of(tmp_path: Path, plan: str, *more: str) -> Job:
@@ -35,21 +41,20 @@ def test_a_worker_that_hangs_while_others_wait_is_named_ended_and_replaced(tmp_p
     with job_of(tmp_path, plan) as job:
         assert job.wait() == 0, job.output + job.logs()
         assert_exactly_once(job.summary())
-        given_up = [event for event in job.events("role_lost") if "for more than" in event["reason"]]
-        assert len(given_up) == 1 and given_up[0]["role"] == "worker"
-        assert f"worker {given_up[0]['id']} " in given_up[0]["reason"]
-        lived = given_up[0]["wall"] - (tmp_path / "flag").stat().st_mtime
-        print(f"{plan}: given up {lived:.2f} s after it hung: {given_up[0]['reason']}")
+        (event,) = given_up(job)
+        assert event["role"] == "worker" and f"worker {event['id']} " in event["reason"] and "2 s" in event["reason"]
+        lived = event["wall"] - (tmp_path / "flag").stat().st_mtime
+        print(f"{plan}: given up {lived:.2f} s after it hung: {event['reason']}")
         assert 2.0 < lived < 2.0 + LATE_SECS
         assert job.tracebacks() == []
 
 
-@pytest.mark.parametrize("plan", soak("asp", "gba", "backup(m=1)"))
+@pytest.mark.parametrize("plan", soak("asp", "gba", "backup(m=2)"))
 def test_a_worker_that_nobody_waits_for_is_left_alone_and_its_units_go_to_others(tmp_path: Path, plan: str) -> None:
     with job_of(tmp_path, plan, "--set=drain_secs=3") as job:
         assert job.wait() == 0, job.output + job.logs()
         assert_exactly_once(job.summary())
-        assert not any("for more than" in event["reason"] for event in job.events("role_lost"))
+        assert given_up(job) == []
         assert "are given to others too" in job.output
 
 
@@ -58,7 +63,7 @@ def test_lock_step_does_not_wait_for_a_worker_that_hangs_in_the_phase_before(tmp
     with job_of(tmp_path, "asp:60%,bsp", "--set=drain_secs=3") as job:
         assert job.wait() == 0, job.output + job.logs()
         assert_exactly_once(job.summary())
-        (event,) = [event for event in job.events("role_lost") if "for more than" in event["reason"]]
+        (event,) = given_up(job)
         assert f"worker {event['id']} has been at one unit" in event["reason"]
 
 
