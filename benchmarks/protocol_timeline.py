@@ -15,9 +15,10 @@ from benchmarks.virtual import quiet
 from configs import tally
 from hybridsync import protocols
 from hybridsync.config import RunConfig
-from hybridsync.messages import Push, PushReply, Report, Span
+from hybridsync.messages import Push, PushReply
 from hybridsync.plan import Phase
 from hybridsync.protocols.base import Path
+from hybridsync.reports import Report, Span
 from hybridsync.run import Run
 from hybridsync.sim.arithmetic import Sizes, Weightless
 from hybridsync.sim.cluster import Cluster, Device, Link, Scenario

@@ -23,13 +23,12 @@ from hybridsync.messages import (
     PhaseRequest,
     Push,
     PushReply,
-    Report,
-    ReportReply,
     RoleEvent,
     Update,
     Welcome,
 )
 from hybridsync.plan import Epoch, Phase
+from hybridsync.reports import Report, ReportReply
 
 
 class WorkPort(Protocol):

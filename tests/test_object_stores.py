@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -34,7 +35,7 @@ def test_paths_of_the_file_system_are_taken(path: str) -> None:
 def test_a_trainer_refuses_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(WorkdirError, match=REFUSED):
-        tally_trainer(**{option: "gs://bucket/run"})
+        tally_trainer(**cast("dict[str, Any]", {option: "gs://bucket/run"}))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -52,7 +53,7 @@ COMMANDS = {
 def test_a_command_refuses_one_in_one_line(tmp_path: Path, name: str) -> None:
     flags = [flag.format(root=ROOT) for flag in COMMANDS[name]]
     done = subprocess.run(
-        [sys.executable, "-m", f"launch.{name.split()[0]}", *flags],
+        [sys.executable, "-m", f"hybridsync.cli.{name.split()[0]}", *flags],
         cwd=tmp_path,
         env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
         capture_output=True,

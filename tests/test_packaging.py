@@ -22,7 +22,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("source")
     for name in ("hybridsync", "launch", "configs", "benchmarks"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
     return folder
 
@@ -34,9 +34,17 @@ def build(source: Path, kind: str, out: Path) -> Path:
     return out / done.stdout.splitlines()[-1]
 
 
-def test_a_wheel_says_that_the_package_is_typed_and_has_the_pages_files(source: Path, tmp_path: Path) -> None:
+def test_a_wheel_holds_the_package_alone_with_its_types_its_recipes_and_the_pages_files(
+    source: Path, tmp_path: Path
+) -> None:
     with zipfile.ZipFile(build(source, "wheel", tmp_path)) as wheel:
-        assert set(wheel.namelist()) >= MARKERS
+        names = set(wheel.namelist())
+    tops = {name.split("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"hybridsync"}
+    assert names >= MARKERS
+    recipes = {path.relative_to(ROOT / "configs").as_posix() for path in (ROOT / "configs").rglob("*.py")}
+    assert names >= {f"hybridsync/recipes/{name}" for name in recipes}
+    assert names >= {path.relative_to(ROOT).as_posix() for path in (ROOT / "hybridsync").rglob("*.py")}
 
 
 def test_a_source_distribution_says_so_too(source: Path, tmp_path: Path) -> None:

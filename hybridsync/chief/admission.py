@@ -13,9 +13,10 @@ import math
 
 from hybridsync import protocols
 from hybridsync.errors import InvalidMessage, SchemaMismatch, UnknownRole
-from hybridsync.messages import GroupRequest, Hello, LeaseRequest, PhaseRequest, Report, RoleEvent, Standing
+from hybridsync.messages import GroupRequest, Hello, LeaseRequest, PhaseRequest, RoleEvent, Standing
 from hybridsync.plan import MOST_UPDATES, Phase, most_issued
 from hybridsync.protocols.base import Path
+from hybridsync.reports import Report
 from hybridsync.versions import check_version
 
 MOST_HOLD_SECS = 60.0

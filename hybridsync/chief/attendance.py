@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hybridsync.messages import Held, Report
+from hybridsync.messages import Held
 from hybridsync.plan import NO_EPOCH, Epoch
+from hybridsync.reports import Report
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,6 @@ from hybridsync.chief.grouping import Grouping
 from hybridsync.chief.membership import HEARTBEAT_SECS
 from hybridsync.errors import RoleLost, StaleEpoch
 from hybridsync.messages import (
-    ENTERING,
     STARTED_FIRST,
     GroupReply,
     GroupRequest,
@@ -29,12 +28,11 @@ from hybridsync.messages import (
     LeaseRequest,
     PhaseReply,
     PhaseRequest,
-    Report,
-    ReportReply,
     RoleEvent,
     Welcome,
 )
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
+from hybridsync.reports import ENTERING, Report, ReportReply
 
 T = TypeVar("T")
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hybridsync.chief.suspects import Quarantined
-from hybridsync.messages import Hello, Report, RoleEvent, Span
+from hybridsync.messages import Hello, RoleEvent
 from hybridsync.policies.stragglers import Decision
+from hybridsync.reports import Report, Span
 
 
 @dataclass

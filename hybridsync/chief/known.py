@@ -18,9 +18,10 @@ from hybridsync.chief.unfit import Unfit
 from hybridsync.chief.waiting import Waiting
 from hybridsync.clock import Clock
 from hybridsync.errors import RoleLost
-from hybridsync.messages import WAITING, Capture, Held, Report, RoleEvent, Standing
+from hybridsync.messages import Capture, Held, RoleEvent, Standing
 from hybridsync.plan import Epoch, Phase
 from hybridsync.policies.stragglers import Detector, NullDetector
+from hybridsync.reports import WAITING, Report
 from hybridsync.telemetry.offsets import ClockOffsets
 
 SERVER_LEASE_SECS = 15.0

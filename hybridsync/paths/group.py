@@ -11,7 +11,7 @@ from hybridsync import protocols
 from hybridsync.deadlines import transfer_secs
 from hybridsync.errors import WaitTimeout
 from hybridsync.layout import first_non_finite
-from hybridsync.messages import NON_FINITE, SEND, WAITING, AppliedUnit, GroupReply, GroupRequest
+from hybridsync.messages import NON_FINITE, AppliedUnit, GroupReply, GroupRequest
 from hybridsync.mixing import copied, mixed, part_of
 from hybridsync.paths.driver import drive
 from hybridsync.paths.emulation import Emulation
@@ -23,6 +23,7 @@ from hybridsync.paths.revocation import Revocation
 from hybridsync.plan import Epoch, Phase
 from hybridsync.ports import GroupPort
 from hybridsync.protocols.base import Compute, Lease, LocalUpdate, Meet, Mix
+from hybridsync.reports import SEND, WAITING
 from hybridsync.step import Parameters, Programs
 from hybridsync.watching import UNLIMITED
 

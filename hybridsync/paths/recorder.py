@@ -13,8 +13,8 @@ from typing import Any
 import jax
 
 from hybridsync.clock import Clock
-from hybridsync.messages import BESIDE, COMPUTING, SEND, Report, Span
 from hybridsync.plan import NO_EPOCH, Epoch
+from hybridsync.reports import BESIDE, COMPUTING, SEND, Report, Span
 from hybridsync.units import UnitSet
 from hybridsync.watching import UNWATCHED, UnitLimit, Watching
 

@@ -15,7 +15,7 @@ from hybridsync import protocols
 from hybridsync.deadlines import transfer_secs
 from hybridsync.errors import PhaseRevoked, RoleLost, StaleEpoch, StillHeld, WaitTimeout
 from hybridsync.layout import first_non_finite
-from hybridsync.messages import WAITING, Push, PushReply
+from hybridsync.messages import Push, PushReply
 from hybridsync.paths.driver import drive
 from hybridsync.paths.emulation import Emulation
 from hybridsync.paths.leases import LeaseStream
@@ -36,6 +36,7 @@ from hybridsync.protocols.base import (
     Step,
     Version,
 )
+from hybridsync.reports import WAITING
 from hybridsync.step import Parameters, Programs
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from hybridsync import protocols
 from hybridsync.deadlines import transfer_secs
 from hybridsync.dealing import outcome_of
 from hybridsync.layout import first_non_finite
-from hybridsync.messages import NON_FINITE, SEND, WAITING
+from hybridsync.messages import NON_FINITE
 from hybridsync.paths.collective import Collective
 from hybridsync.paths.driver import drive
 from hybridsync.paths.emulation import Emulation
@@ -23,6 +23,7 @@ from hybridsync.paths.revocation import Revocation
 from hybridsync.plan import Epoch, Phase
 from hybridsync.ports import WorkPort
 from hybridsync.protocols.base import Average, Compute, Lease, LocalUpdate
+from hybridsync.reports import SEND, WAITING
 from hybridsync.step import Programs
 from hybridsync.watching import COMPILE_SECS, UNLIMITED
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from hybridsync.errors import HybridSyncError, StaleEpoch, WaitTimeout
-from hybridsync.messages import ENTERING, Held
+from hybridsync.messages import Held
 from hybridsync.plan import Epoch
+from hybridsync.reports import ENTERING
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from hybridsync.deadlines import transfer_secs
 from hybridsync.errors import StillHeld
 from hybridsync.holding import Holding, Loan, ReaderAt
 from hybridsync.layout import first_non_finite
-from hybridsync.messages import Capture, Held, Push, PushReply, Span, Standing, Update
+from hybridsync.messages import Capture, Held, Push, PushReply, Standing, Update
 from hybridsync.plan import Epoch, Phase
 from hybridsync.ps.admission import check_epoch, check_place
 from hybridsync.ps.entrance import Entrance
@@ -25,6 +25,7 @@ from hybridsync.ps.peers import Peers
 from hybridsync.ps.sequencer import Sequencer
 from hybridsync.ps.shard import Progress, Publisher, Shard
 from hybridsync.ps.tickets import DEPOSIT_SECS, Decided
+from hybridsync.reports import Span
 from hybridsync.state import TrainState
 from hybridsync.step import Programs
 from hybridsync.watching import UNWATCHED, Watching

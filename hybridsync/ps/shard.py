@@ -13,11 +13,12 @@ import numpy as np
 from hybridsync.deadlines import transfer_secs
 from hybridsync.errors import InvalidMessage
 from hybridsync.holding import ReaderAt, fetch
-from hybridsync.messages import Push, Span
+from hybridsync.messages import Push
 from hybridsync.plan import Epoch, Phase
 from hybridsync.protocols.base import Change, Compensation
 from hybridsync.ps.partition import Part
 from hybridsync.ps.versions import Versions
+from hybridsync.reports import Span
 from hybridsync.state import TrainState
 from hybridsync.step import Parameters
 from hybridsync.units import Range

@@ -11,7 +11,7 @@ from hybridsync.deadlines import transfer_secs
 from hybridsync.errors import InvalidMessage, ServersApart, StaleEpoch, WaitTimeout
 from hybridsync.holding import Holding, Loan, ReaderAt
 from hybridsync.layout import first_non_finite
-from hybridsync.messages import Capture, Held, Push, Span, Standing, Update
+from hybridsync.messages import Capture, Held, Push, Standing, Update
 from hybridsync.plan import NO_EPOCH, Epoch, Phase, most_issued
 from hybridsync.ports import Served
 from hybridsync.protocols.base import Change, Protocol
@@ -28,6 +28,7 @@ from hybridsync.ps.entrance import Entrance
 from hybridsync.ps.partition import Part
 from hybridsync.ps.publisher import Snapshot, SnapshotPool
 from hybridsync.ps.shard import RELEASE_SECS, Progress, Shard
+from hybridsync.reports import Span
 from hybridsync.state import TrainState
 from hybridsync.watching import UNWATCHED, Watching
 

@@ -12,12 +12,11 @@ from hybridsync.messages import (
     LeaseRequest,
     PhaseReply,
     PhaseRequest,
-    Report,
-    ReportReply,
     RoleEvent,
     Welcome,
 )
 from hybridsync.ports import ChiefPort, GroupPort, SupervisorPort
+from hybridsync.reports import Report, ReportReply
 from hybridsync.rpc import hybridsync_pb2 as pb
 from hybridsync.rpc.channels import Servicer, call, make_channel, stub
 from hybridsync.rpc.codec import decode, encode

@@ -16,7 +16,6 @@ from hybridsync import __version__
 from hybridsync.clock import SYSTEM_CLOCK, Clock, pause
 from hybridsync.errors import HybridSyncError, NotRegistered
 from hybridsync.messages import (
-    Exchange,
     GroupReply,
     GroupRequest,
     Hello,
@@ -24,12 +23,11 @@ from hybridsync.messages import (
     LeaseRequest,
     PhaseReply,
     PhaseRequest,
-    Report,
-    ReportReply,
     Standing,
     Welcome,
 )
 from hybridsync.plan import Epoch
+from hybridsync.reports import Exchange, Report, ReportReply
 from hybridsync.rpc.chief import ChiefClient
 from hybridsync.runtime.child import RoleSpec
 from hybridsync.watching import Watching

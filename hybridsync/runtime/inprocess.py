@@ -22,7 +22,7 @@ from hybridsync.config import Stragglers
 from hybridsync.errors import HybridSyncError, RoleLost
 from hybridsync.evaluation import Evaluator
 from hybridsync.holding import Holding, Kept
-from hybridsync.messages import Hello, Push, PushReply, Report
+from hybridsync.messages import Hello, Push, PushReply
 from hybridsync.opening import Opening, start_capture
 from hybridsync.paths.collective import Collective, Rendezvous
 from hybridsync.paths.emulation import Emulation
@@ -40,6 +40,7 @@ from hybridsync.protocols.base import Path
 from hybridsync.ps.pacing import Pacing, check_speed, emulated
 from hybridsync.ps.primary import Primary
 from hybridsync.ps.publisher import DevicePublisher
+from hybridsync.reports import Report
 from hybridsync.state import TrainState
 from hybridsync.switching.commits import Committer
 from hybridsync.switching.manager import Manager

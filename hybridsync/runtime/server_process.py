@@ -12,7 +12,6 @@ from hybridsync.applylog import APPLY_LOG, FileApplyLog, NullApplyLog
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.config import Stragglers
 from hybridsync.errors import HybridSyncError, WaitTimeout
-from hybridsync.messages import Report
 from hybridsync.ps.endpoint import Endpoint, OptimizerEndpoint
 from hybridsync.ps.pacing import Pacing, check_speed, emulated
 from hybridsync.ps.partition import PRIMARY, partition
@@ -20,6 +19,7 @@ from hybridsync.ps.peers import Peers
 from hybridsync.ps.primary import Primary
 from hybridsync.ps.publisher import SnapshotPool
 from hybridsync.ps.store import Store
+from hybridsync.reports import Report
 from hybridsync.rpc.channels import make_server
 from hybridsync.rpc.chief import ChiefClient
 from hybridsync.rpc.directory import Directory

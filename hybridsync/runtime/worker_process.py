@@ -14,7 +14,7 @@ from absl import logging
 from hybridsync.applylog import APPLY_LOG, FileApplyLog, NullApplyLog
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import EXIT_FAILED, HybridSyncError
-from hybridsync.messages import Hello, ReportReply
+from hybridsync.messages import Hello
 from hybridsync.paths.emulation import Emulation
 from hybridsync.paths.group import GroupEngine
 from hybridsync.paths.measuring import Measuring
@@ -27,6 +27,7 @@ from hybridsync.paths.worker import WorkerLoop
 from hybridsync.plan import Epoch, Phase
 from hybridsync.protocols.base import Path
 from hybridsync.ps.partition import partition
+from hybridsync.reports import ReportReply
 from hybridsync.rpc.channels import make_server
 from hybridsync.rpc.chief import ChiefClient
 from hybridsync.rpc.holder import HolderServicer, Readers

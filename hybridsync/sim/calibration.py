@@ -19,7 +19,7 @@ from typing import Any
 
 from hybridsync.config import Straggler
 from hybridsync.errors import WorkdirError
-from hybridsync.messages import SEND
+from hybridsync.reports import SEND
 from hybridsync.sim.arithmetic import Sizes
 from hybridsync.sim.cluster import Cluster, Costs, Device, Link, Scenario
 from hybridsync.telemetry.events import read_events

@@ -16,11 +16,12 @@ from hybridsync.applylog import Entry, Left
 from hybridsync.chief.leasing import MESH
 from hybridsync.dealing import contribution_of
 from hybridsync.meetings import Meetings
-from hybridsync.messages import GroupReply, LeaseReply, LeaseRequest, PhaseRequest, Push, PushReply, Report
+from hybridsync.messages import GroupReply, LeaseReply, LeaseRequest, PhaseRequest, Push, PushReply
 from hybridsync.paths.retracing import Retracer
 from hybridsync.plan import Phase
 from hybridsync.protocols.base import Change, Compensation, Path
 from hybridsync.protocols.staleness import TOO_STALE
+from hybridsync.reports import Report
 from hybridsync.sim.arithmetic import Counting, Counts, Sizes
 from hybridsync.sim.process import Process
 from hybridsync.sim.server import Server

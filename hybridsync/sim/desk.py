@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hybridsync.chief.chief import Chief
 from hybridsync.errors import HybridSyncError
-from hybridsync.messages import Report
+from hybridsync.reports import Report
 from hybridsync.sim.loop import Loop
 from hybridsync.sim.network import Network
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hybridsync.errors import HybridSyncError
-from hybridsync.messages import COMPUTING, NON_FINITE, WAITING, AppliedUnit, GroupReply, GroupRequest, LeaseReply
+from hybridsync.messages import NON_FINITE, AppliedUnit, GroupReply, GroupRequest, LeaseReply
 from hybridsync.plan import Phase
+from hybridsync.reports import COMPUTING, WAITING
 from hybridsync.sim.sync import ReplicaEngine
 from hybridsync.sim.worker import PENDING, Worker
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hybridsync import __version__
 from hybridsync.errors import HybridSyncError, NotRegistered, RoleLost, StaleEpoch, StaleIncarnation, WaitTimeout
-from hybridsync.messages import Capture, Held, Hello, Report, ReportReply, Standing, Welcome
+from hybridsync.messages import Capture, Held, Hello, Standing, Welcome
 from hybridsync.plan import Epoch
+from hybridsync.reports import Report, ReportReply
 from hybridsync.units import Range
 
 if TYPE_CHECKING:

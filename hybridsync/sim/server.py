@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from hybridsync.applylog import Entry, Left, Stepped
 from hybridsync.errors import HybridSyncError
-from hybridsync.messages import ENTERING, Capture, Held, Push, PushReply, Report, Span, Standing
+from hybridsync.messages import Capture, Held, Push, PushReply, Standing
 from hybridsync.plan import Epoch, Phase
 from hybridsync.protocols.base import Change, Compensation
 from hybridsync.ps.admission import check_epoch
 from hybridsync.ps.sequencer import Sequencer
 from hybridsync.ps.tickets import DEPOSIT_SECS, Decided, Ticket
 from hybridsync.ps.versions import Versions
+from hybridsync.reports import ENTERING, Report, Span
 from hybridsync.sim.process import Process
 
 if TYPE_CHECKING:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hybridsync.messages import COMPUTING, WAITING, Push
+from hybridsync.messages import Push
 from hybridsync.paths.stepping import Gradient, Local, Stepper
 from hybridsync.plan import Phase
 from hybridsync.protocols.base import Pull, Version
+from hybridsync.reports import COMPUTING, WAITING
 from hybridsync.sim.worker import PENDING, ServerEngine
 
 if TYPE_CHECKING:

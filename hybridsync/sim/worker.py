@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard, get_args
 from hybridsync import protocols
 from hybridsync.errors import HybridSyncError, PhaseRevoked, StaleIncarnation
 from hybridsync.messages import (
-    COMPUTING,
-    WAITING,
     Capture,
     Held,
     LeaseReply,
@@ -21,7 +19,6 @@ from hybridsync.messages import (
     PhaseRequest,
     Push,
     PushReply,
-    Report,
     Standing,
 )
 from hybridsync.paths.allotment import Allotment
@@ -30,6 +27,7 @@ from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.protocols.base import Effect
 from hybridsync.ps.tickets import whole_push
+from hybridsync.reports import COMPUTING, WAITING, Report
 from hybridsync.sim.network import Insisting, Network
 from hybridsync.sim.process import Process
 from hybridsync.sim.replica import Replica

@@ -25,13 +25,13 @@ from hybridsync.messages import (
     PhaseRequest,
     Push,
     PushReply,
-    Report,
 )
 from hybridsync.plan import Epoch, Phase
 from hybridsync.policies.online import Policy
 from hybridsync.policies.stragglers import detector_of
 from hybridsync.ports import Epochs
 from hybridsync.protocols.base import Path
+from hybridsync.reports import Report
 from hybridsync.run import Run
 from hybridsync.sim.arithmetic import Arithmetic
 from hybridsync.sim.cluster import Device, Scenario, Slow, normals

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 
 from hybridsync import protocols
 from hybridsync.chief.attendance import Doing
-from hybridsync.messages import COMPUTING, WAITING
 from hybridsync.plan import Phase
+from hybridsync.reports import COMPUTING, WAITING
 
 
 def hung(phase: Phase, doing: Mapping[int, Doing], limit_secs: Callable[[float], float]) -> dict[int, float]:

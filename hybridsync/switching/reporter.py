@@ -14,9 +14,10 @@ from hybridsync import protocols
 from hybridsync.chief.board import Board
 from hybridsync.chief.intake import Intake
 from hybridsync.clock import Clock
-from hybridsync.messages import Capture, RoleEvent, Span
+from hybridsync.messages import Capture, RoleEvent
 from hybridsync.plan import Phase
 from hybridsync.policies.stragglers import Decision
+from hybridsync.reports import Span
 from hybridsync.run import Run
 from hybridsync.switching.commits import Commit
 from hybridsync.switching.switches import StageTimes, Switches

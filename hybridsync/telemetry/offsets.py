@@ -8,7 +8,7 @@
 
 from collections import deque
 
-from hybridsync.messages import Exchange
+from hybridsync.reports import Exchange
 
 WINDOW = 64
 """Heartbeats that are remembered of each role: about a minute, in which clocks drift by microseconds."""

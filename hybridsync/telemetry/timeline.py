@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from absl import logging
 
 from hybridsync.durable import write_durable
-from hybridsync.messages import Span
+from hybridsync.reports import Span
 from hybridsync.telemetry.events import Elapsed
 from hybridsync.telemetry.lines import encode
 from hybridsync.telemetry.part import PART_FILE, Part

@@ -18,7 +18,7 @@ from hybridsync.chief.ledger import Ledger
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.holding import Holding, Kept
 from hybridsync.layout import fingerprint
-from hybridsync.messages import Hello, LeaseRequest, Push, Report
+from hybridsync.messages import Hello, LeaseRequest, Push
 from hybridsync.plan import Epoch, Phase
 from hybridsync.protocols.base import Path
 from hybridsync.ps.endpoint import Endpoint
@@ -26,6 +26,7 @@ from hybridsync.ps.partition import partition
 from hybridsync.ps.primary import Primary
 from hybridsync.ps.publisher import SnapshotPool
 from hybridsync.ps.store import Store
+from hybridsync.reports import Report
 from hybridsync.rpc import hybridsync_pb2 as pb
 from hybridsync.rpc.channels import make_channel, make_server, stub
 from hybridsync.rpc.chief import ChiefServicer

@@ -18,18 +18,9 @@ import numpy as np
 from grpc import StatusCode
 
 from hybridsync import __version__
-from hybridsync.messages import (
-    GroupRequest,
-    Hello,
-    LeaseRequest,
-    PhaseRequest,
-    Push,
-    Report,
-    RoleEvent,
-    Standing,
-    Update,
-)
+from hybridsync.messages import GroupRequest, Hello, LeaseRequest, PhaseRequest, Push, RoleEvent, Standing, Update
 from hybridsync.plan import NO_EPOCH, Epoch
+from hybridsync.reports import Report
 from hybridsync.rpc import hybridsync_pb2 as pb
 from hybridsync.rpc.channels import MESSAGE_BYTES
 from hybridsync.rpc.codec import encode

@@ -9,19 +9,10 @@ from typing import Any
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.clock import SYSTEM_CLOCK, Clock
-from hybridsync.messages import (
-    Capture,
-    Held,
-    LeaseReply,
-    LeaseRequest,
-    PhaseReply,
-    PhaseRequest,
-    Report,
-    ReportReply,
-    RoleEvent,
-)
+from hybridsync.messages import Capture, Held, LeaseReply, LeaseRequest, PhaseReply, PhaseRequest, RoleEvent
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.protocols.base import Path
+from hybridsync.reports import Report, ReportReply
 from tests.roles import hello, phase_of
 
 WORKLOAD = 20

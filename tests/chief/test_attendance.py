@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from hybridsync.chief.attendance import Attendance
-from hybridsync.messages import Held, Report
+from hybridsync.messages import Held
+from hybridsync.reports import Report
 from tests.roles import phase_of
 
 EPOCH = phase_of(1).epoch

@@ -11,8 +11,9 @@ from hybridsync.chief.attendance import Doing
 from hybridsync.chief.chief import Chief
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import PhaseBroken, RoleLost, StaleIncarnation, WaitTimeout
-from hybridsync.messages import COMPUTING, WAITING, Held, Report, RoleEvent
+from hybridsync.messages import Held, RoleEvent
 from hybridsync.plan import Phase
+from hybridsync.reports import COMPUTING, WAITING, Report
 from tests.chief.chiefs import (
     LONG_SECS,
     SERVER,

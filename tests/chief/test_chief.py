@@ -13,17 +13,9 @@ from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import StaleEpoch
-from hybridsync.messages import (
-    Capture,
-    Exchange,
-    Held,
-    LeaseRequest,
-    Report,
-    RoleEvent,
-    Span,
-    Standing,
-)
+from hybridsync.messages import Capture, Held, LeaseRequest, RoleEvent, Standing
 from hybridsync.protocols.base import Path
+from hybridsync.reports import Exchange, Report, Span
 from tests.chief.chiefs import WORKLOAD, begin, collect, enter, lease, make_chief, served, units_of
 from tests.roles import hello, phase_of
 from tests.telemetry.clocks import ManualClock

@@ -10,12 +10,9 @@ from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import NotRegistered, SchemaMismatch, StaleIncarnation
-from hybridsync.messages import (
-    STARTED_FIRST,
-    Report,
-    RoleEvent,
-)
+from hybridsync.messages import STARTED_FIRST, RoleEvent
 from hybridsync.protocols.base import Path
+from hybridsync.reports import Report
 from tests.chief.chiefs import WORKLOAD, begin, collect, enter, lease, make_chief, served, units_of
 from tests.roles import hello, phase_of
 from tests.telemetry.clocks import ManualClock

@@ -15,8 +15,9 @@ from hybridsync.chief.divergence import MAX_IN_A_ROW, Divergence
 from hybridsync.chief.ledger import Ledger
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import EXIT_REFUSED, Diverged
-from hybridsync.messages import NON_FINITE, LeaseRequest, Report
+from hybridsync.messages import NON_FINITE, LeaseRequest
 from hybridsync.protocols.base import Path
+from hybridsync.reports import Report
 from tests.roles import hello, phase_of
 from tests.tasks import plain_sgd, tally_task
 from tests.trainers import NEVER, events_of, is_exact

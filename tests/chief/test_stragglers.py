@@ -9,10 +9,11 @@ import pytest
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.clock import SYSTEM_CLOCK
-from hybridsync.messages import PhaseReply, PhaseRequest, Report
+from hybridsync.messages import PhaseReply, PhaseRequest
 from hybridsync.plan import NO_EPOCH, Phase
 from hybridsync.policies.stragglers import WINDOW, Decision, Detector
 from hybridsync.protocols.base import Path
+from hybridsync.reports import Report
 from tests.chief.chiefs import WORKLOAD, begin
 from tests.roles import hello, phase_of
 

@@ -11,7 +11,8 @@ from hybridsync.chief.suspects import MAX_IN_A_ROW as MAX_UNITS
 from hybridsync.chief.unfit import MAX_IN_A_ROW, Unfit
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import RoleLost
-from hybridsync.messages import NON_FINITE, Report, RoleEvent
+from hybridsync.messages import NON_FINITE, RoleEvent
+from hybridsync.reports import Report
 from tests.chief.chiefs import WORKLOAD, WatchedChief, begin, enter, lease, served, units_of
 from tests.roles import hello
 

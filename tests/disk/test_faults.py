@@ -89,6 +89,7 @@ def test_a_kill_at_any_call_of_a_reservation_hands_no_epoch_out_twice(victim, tm
 
 @pytest.mark.parametrize("mode", ["ENOSPC", "EIO", "full"])
 def test_a_refusal_at_any_call_of_the_apply_log_loses_no_update(victim, tmp_path, mode):
+    at = 0
     for at in numbers(1):
         if victim.ask("log_with_fault", folder=tmp_path / str(at), mode=mode, at=at)["calls"] < at:
             break

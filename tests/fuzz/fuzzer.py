@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import grpc
 import numpy as np
@@ -239,13 +239,13 @@ class Fuzzer:
         if rng.random() < 0.7:
             mutator.change(message)
         if kind is pb.Frame:
-            return message, self._frames(message, seed.num_bytes)
+            return message, self._frames(cast(pb.Push, message), seed.num_bytes)
         data = message.SerializeToString()
         if rng.random() < 0.25:
             data = mutator.flip(data)
         return message, iter([data]) if described.client_streaming else data
 
-    def _frames(self, push: Message, num_bytes: int) -> Iterator[bytes]:
+    def _frames(self, push: pb.Push, num_bytes: int) -> Iterator[bytes]:
         rng = self._rng
         frames = [*send(pb.Header(push=push), np.zeros(num_bytes, np.uint8), rng.choice((64, 200, 4096)))]
         for _ in range(rng.choice((0, 0, 1, 2))):

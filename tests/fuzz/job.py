@@ -26,16 +26,13 @@ from hybridsync.errors import RoleLost
 from hybridsync.holding import Holding, Kept
 from hybridsync.messages import (
     AppliedUnit,
-    Exchange,
     GroupRequest,
     Held,
     Hello,
     LeaseRequest,
     PhaseRequest,
     Push,
-    Report,
     RoleEvent,
-    Span,
     Standing,
     Update,
 )
@@ -49,6 +46,7 @@ from hybridsync.ps.partition import partition
 from hybridsync.ps.primary import Primary
 from hybridsync.ps.publisher import SnapshotPool
 from hybridsync.ps.store import Store
+from hybridsync.reports import Exchange, Report, Span
 from hybridsync.rpc import hybridsync_pb2 as pb
 from hybridsync.rpc import parameter_server, shard
 from hybridsync.rpc.channels import Servicer

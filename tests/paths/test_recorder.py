@@ -6,9 +6,9 @@ import threading
 
 import numpy as np
 
-from hybridsync.messages import COMPUTING, SEND, WAITING
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.plan import Epoch
+from hybridsync.reports import COMPUTING, SEND, WAITING
 from tests.telemetry.clocks import ManualClock
 
 

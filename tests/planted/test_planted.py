@@ -18,7 +18,7 @@ from hybridsync.chief.leasing import Leasing
 from hybridsync.chief.ledger import Ledger
 from hybridsync.errors import HybridSyncError, StaleEpoch, StaleIncarnation
 from hybridsync.holding import Holding, fetch
-from hybridsync.messages import ReportReply, RoleEvent
+from hybridsync.messages import RoleEvent
 from hybridsync.opening import Opening
 from hybridsync.paths.collective import Rendezvous
 from hybridsync.paths.replica import Replica
@@ -28,6 +28,7 @@ from hybridsync.ps import primary as primary_module
 from hybridsync.ps import sequencer as sequencer_module
 from hybridsync.ps.primary import Primary
 from hybridsync.ps.sequencer import Sequencer
+from hybridsync.reports import ReportReply
 from hybridsync.runtime.inprocess import InProcess
 from hybridsync.switching.recovery import Recovery
 from hybridsync.telemetry.metrics import Metrics

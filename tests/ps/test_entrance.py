@@ -16,11 +16,12 @@ from hybridsync.chief.ledger import Ledger
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import HybridSyncError, RoleLost, StaleEpoch, WaitTimeout
 from hybridsync.layout import fingerprint
-from hybridsync.messages import ENTERING, Held, Report
+from hybridsync.messages import Held
 from hybridsync.plan import Epoch, Phase
 from hybridsync.ps.entrance import Entrance
 from hybridsync.ps.primary import Primary
 from hybridsync.ps.store import Store
+from hybridsync.reports import ENTERING, Report
 from tests.ps.cluster import Cluster
 from tests.ps.test_servers import gradient_of, programs, pushed
 from tests.roles import CHIEF, hello, push_of

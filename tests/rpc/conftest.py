@@ -25,13 +25,12 @@ from hybridsync.messages import (
     PhaseRequest,
     Push,
     PushReply,
-    Report,
-    ReportReply,
     RoleEvent,
     Welcome,
 )
 from hybridsync.plan import Epoch, Phase
 from hybridsync.ports import LenderPort, ParameterPort, ServerPort
+from hybridsync.reports import Report, ReportReply
 from hybridsync.rpc.channels import make_server
 from hybridsync.rpc.chief import ChiefBackend
 

@@ -15,13 +15,11 @@ from hybridsync.messages import (
     LeaseRequest,
     PhaseReply,
     PhaseRequest,
-    Report,
-    ReportReply,
     RoleEvent,
-    Span,
     Welcome,
 )
 from hybridsync.plan import NO_EPOCH
+from hybridsync.reports import Report, ReportReply, Span
 from hybridsync.rpc.chief import ChiefClient, ChiefServicer
 from tests.rpc.conftest import EPOCH, HELD, PHASE, UPDATE, FakeChief
 

@@ -13,19 +13,12 @@ from hybridsync.chief.chief import POLL_SECS
 from hybridsync.deadlines import transfer_secs
 from hybridsync.holding import Holding
 from hybridsync.layout import Layout
-from hybridsync.messages import (
-    GroupRequest,
-    Hello,
-    LeaseRequest,
-    PhaseRequest,
-    Push,
-    Report,
-    RoleEvent,
-)
+from hybridsync.messages import GroupRequest, Hello, LeaseRequest, PhaseRequest, Push, RoleEvent
 from hybridsync.ps.peers import UPDATES_SECS, snapshot_secs
 from hybridsync.ps.primary import HELD_SECS
 from hybridsync.ps.shard import RELEASE_SECS
 from hybridsync.ps.tickets import DEPOSIT_SECS
+from hybridsync.reports import Report
 from hybridsync.rpc import channels, chief, holder, optimizer_state, parameter_server, shard
 from hybridsync.rpc import hybridsync_pb2 as pb
 from hybridsync.rpc.channels import CALL_SECS

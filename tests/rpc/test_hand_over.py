@@ -17,10 +17,11 @@ from hybridsync.chief.ledger import Ledger
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import RoleLost
 from hybridsync.holding import Holding
-from hybridsync.messages import Hello, Report
+from hybridsync.messages import Hello
 from hybridsync.plan import NO_EPOCH
 from hybridsync.ps.primary import Primary
 from hybridsync.ps.publisher import SnapshotPool
+from hybridsync.reports import Report
 from hybridsync.rpc.holder import HolderServicer, Readers
 from hybridsync.rpc.parameter_server import ParameterClient, PhaseServicer
 from hybridsync.state import initial_state

@@ -20,13 +20,12 @@ from hybridsync.messages import (
     LeaseRequest,
     PhaseReply,
     PhaseRequest,
-    Report,
-    ReportReply,
     RoleEvent,
     Standing,
     Welcome,
 )
 from hybridsync.plan import NO_EPOCH, Epoch
+from hybridsync.reports import Report, ReportReply
 from hybridsync.rpc.channels import make_server
 from hybridsync.rpc.chief import ChiefBackend, ChiefClient, ChiefServicer
 from hybridsync.runtime import heart as heart_module

@@ -10,8 +10,8 @@ from typing import cast
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.clock import SYSTEM_CLOCK, SystemClock
-from hybridsync.messages import Report, ReportReply, Span
 from hybridsync.plan import NO_EPOCH, Epoch
+from hybridsync.reports import Report, ReportReply, Span
 from hybridsync.runtime.heart import Heart, LastingChief
 from tests.roles import hello
 

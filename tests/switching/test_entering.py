@@ -14,9 +14,10 @@ from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import HybridSyncError, PhaseBroken, Preempted, RoleLost, StaleEpoch, WaitTimeout
-from hybridsync.messages import ENTERING, Capture, Held, Report, RoleEvent
+from hybridsync.messages import Capture, Held, RoleEvent
 from hybridsync.plan import Epoch, Phase
 from hybridsync.protocols.base import Path
+from hybridsync.reports import ENTERING, Report
 from hybridsync.switching import entering as entering_module
 from hybridsync.switching.entering import Entering, in_turn
 from tests.roles import hello, phase_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hybridsync.chief.attendance import Doing
-from hybridsync.messages import COMPUTING, WAITING
 from hybridsync.protocols import REGISTRY
 from hybridsync.protocols.base import Path
+from hybridsync.reports import COMPUTING, WAITING
 from hybridsync.switching.hangs import hung
 from tests.roles import phase_of
 

@@ -9,8 +9,9 @@ import pytest
 
 from hybridsync.chief.attendance import Doing
 from hybridsync.errors import PhaseBroken, WaitTimeout
-from hybridsync.messages import COMPUTING, WAITING, Held
+from hybridsync.messages import Held
 from hybridsync.protocols.base import Path
+from hybridsync.reports import COMPUTING, WAITING
 from hybridsync.switching.pace import FIRST_STEP_SECS, STUCK_SECS, Pace
 from tests.roles import phase_of
 from tests.telemetry.clocks import ManualClock

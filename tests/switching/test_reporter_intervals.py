@@ -15,8 +15,9 @@ import pytest
 
 from hybridsync.chief.intake import Intake
 from hybridsync.config import RunConfig, ScheduleConfig
-from hybridsync.messages import RoleEvent, Span
+from hybridsync.messages import RoleEvent
 from hybridsync.optimizer import Optimizer, schedule
+from hybridsync.reports import Span
 from hybridsync.run import Run
 from hybridsync.state import initial_state
 from hybridsync.step import Parameters
@@ -195,8 +196,8 @@ def test_the_rate_that_is_logged_is_the_one_applied_where_int32_cannot_hold_the_
 ) -> None:
     """70,000,000 units of 32 examples: -2,054,967,296 in int32."""
     units, workload, unit_size = 70_000_000, 100_000_000, 32
-    steps = ((0.5,), (0.1,)) if kind == "piecewise" else ()
-    rate = schedule(ScheduleConfig(kind, *steps), 0.5, workload * unit_size)
+    boundaries, factors = ((0.5,), (0.1,)) if kind == "piecewise" else ((), ())
+    rate = schedule(ScheduleConfig(kind, boundaries, factors), 0.5, workload * unit_size)
     optimizer, task = Optimizer(lambda learning_rate: optax.sgd(learning_rate), learning_rate=rate), mlp_task()
     programs = programs_of(task, optimizer, workload=workload, unit_size=unit_size)
     state = initial_state(task, optimizer, 0)

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybridsync.messages import Exchange
+from hybridsync.reports import Exchange
 from hybridsync.telemetry.offsets import WINDOW, ClockOffsets
 
 SECS = st.floats(0.0, 2.0)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hybridsync.messages import BESIDE
+from hybridsync.reports import BESIDE
 from hybridsync.telemetry.report.incidents import Incident, incidents
 from hybridsync.telemetry.report.scales import Point
 

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hybridsync.cli.report import write_report
 from hybridsync.errors import HybridSyncError
 from hybridsync.telemetry.report.reading import read_run
-from launch.report import write_report
 from tests.telemetry.report.workdirs import completed
 from tests.trainers import tally_trainer
 

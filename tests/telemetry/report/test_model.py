@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.switch_stalls import print_stalls
-from hybridsync.messages import Span
+from hybridsync.reports import Span
 from hybridsync.telemetry.report.model import RunModel, model
 from hybridsync.telemetry.report.page import page
 from hybridsync.telemetry.report.reading import read_run

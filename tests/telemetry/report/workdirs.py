@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hybridsync.config import RunConfig
-from hybridsync.messages import Span
+from hybridsync.reports import Span
 from hybridsync.telemetry.metrics import Metrics
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary, Units, write_config, write_summary
