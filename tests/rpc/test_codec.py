@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hybridsync import messages
+from hybridsync import messages, reports
 from hybridsync.errors import SchemaMismatch
 from hybridsync.plan import Epoch, Phase
 from hybridsync.rpc import hybridsync_pb2 as pb
@@ -18,6 +18,7 @@ from hybridsync.rpc.codec import decode, encode, parse
 MESSAGES = [
     Phase,
     *(kind for _, kind in inspect.getmembers(messages, dataclasses.is_dataclass) if kind is not Phase),
+    *(kind for _, kind in inspect.getmembers(reports, dataclasses.is_dataclass)),
     messages.Push,
     messages.PushReply,
     messages.AppliedUnit,
@@ -30,11 +31,11 @@ def values(annotation: Any, name: str = "") -> st.SearchStrategy:
     if annotation is int:
         return st.integers(0, 2**64 - 1) if name in UNSIGNED else st.integers(-(2**63), 2**63 - 1)
     if annotation is float:
-        return st.floats(allow_nan=False)
+        return st.floats(allow_nan=False, allow_infinity=False)
     if annotation is bool:
         return st.booleans()
     if annotation is str:
-        return st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+        return st.text(st.characters().filter(str.isprintable), max_size=20)
     if annotation == tuple[int, int]:
         return st.tuples(st.integers(0, 2**62), st.integers(1, 2**62 - 1)).map(lambda pair: (pair[0], sum(pair)))
     if isinstance(annotation, types.UnionType):
