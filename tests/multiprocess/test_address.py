@@ -37,8 +37,8 @@ def _hosts(pid: int) -> set[str]:
 )
 def test_every_role_listens_where_it_is_told_and_the_workdir_is_taken(tmp_path: Path, bind: str, host: str) -> None:
     flags = [f"--bind={bind}", "--workers=2", "--servers=2", "--compute_secs=0.02"]
-    planned = ["--plan=bsp:30%,adpsgd:30%,asp", "--set=workload=600"]
-    with Job(tmp_path / "run", CONFIG, *flags, *planned, planted="units_take_their_time_until_told") as job:
+    flags += ["--plan=bsp:30%,adpsgd:30%,asp", "--set=workload=600"]
+    with Job(tmp_path / "run", CONFIG, *flags, planted="units_take_their_time_until_told") as job:
         job.until_phase("bsp")
         pids = {(event["role"], event["id"]): event["pid"] for event in job.events("role_started")}
         assert len(pids) == 6
