@@ -83,6 +83,29 @@ def test_a_run_goes_on_without_its_display(tmp_path: Path, redirections: str) ->
     assert '"exit": "completed"' in (tmp_path / "run" / "summary.json").read_text()
 
 
+HANGS_UP = """
+import signal, sys
+from hybridsync.switching.reporter import Reporter
+entered = Reporter.entered
+def hang_up(self, phase, units, why=""):
+    entered(self, phase, units, why)
+    signal.raise_signal(signal.SIGHUP)
+    signal.raise_signal(signal.SIGHUP)
+Reporter.entered = hang_up
+"""
+
+
+@pytest.mark.parametrize(("before", "code"), [("", 75), ("signal.signal(signal.SIGHUP, signal.SIG_IGN); ", 0)])
+def test_a_closed_terminal_makes_a_run_of_threads_save_and_leave_but_not_under_nohup(
+    tmp_path: Path, before: str, code: int
+) -> None:
+    flags = ["--config=configs/tally.py", f"--workdir={tmp_path / 'run'}", "--runtime=inprocess", "--workers=2"]
+    program = HANGS_UP + before + TRAIN
+    done = _run(program, "", *flags, "--set=workload=200", "--plan=asp", "--compute_secs=0.01")
+    assert done.returncode == code, done.stderr
+    assert (tmp_path / "run" / "summary.json").exists()
+
+
 @pytest.mark.parametrize("command", ["report", "replay", "simulate"])
 def test_a_command_without_a_reader_ends_quietly(command: str, tmp_path: Path) -> None:
     flags = ["--config=configs/tally.py"]

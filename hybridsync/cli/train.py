@@ -106,18 +106,21 @@ def launch_of_flags(supervises: bool = False) -> Launch:
 
 
 def train_here(launch: Launch) -> int:
-    """Train in this process; SIGTERM and SIGINT save and stop. Returns the exit code."""
+    """Train in this process; SIGTERM, SIGINT and a closed terminal save and stop. Returns the exit code."""
     trainer: Trainer | None = None
     asked = threading.Event()
 
     def save_and_stop(number: int, _: object) -> None:
-        signal.signal(number, signal.SIG_DFL)  # a second one does not wait
+        if number != signal.SIGHUP:  # a closing terminal may send several
+            signal.signal(number, signal.SIG_DFL)  # a second one does not wait
         asked.set()
         if trainer is not None:
             trainer.preempt()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, save_and_stop)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+        signal.signal(signal.SIGHUP, save_and_stop)
     from hybridsync.trainer import Trainer
 
     run = launch.run()

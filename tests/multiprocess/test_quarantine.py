@@ -45,8 +45,8 @@ def test_a_worker_that_is_of_no_use_is_quarantined_and_the_others_finish(
         assert f"worker 1 is quarantined, the others go on without it: {found['reason']}" in job.output
         later = [event for event in job.events("role_started") if event["t"] > found["t"]]
         assert not later, "it was started again, or others were lost"
-        if bug == BROKEN:
-            assert 8 <= summary["units"]["dropped"] <= 16
+        if bug == BROKEN:  # what a broken group phase has dropped is rolled back with it
+            assert (0 if plan == "adpsgd" else 8) <= summary["units"]["dropped"] <= 16
         entered = [event for event in job.events("phase_entered") if event["t"] > found["t"]]
         assert all(event["members"] == [0, 2] for event in entered if plan in ("bsp", "adpsgd"))
 
