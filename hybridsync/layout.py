@@ -22,7 +22,7 @@ import jax
 import numpy as np
 import xxhash
 
-from hybridsync.errors import SchemaMismatch, TaskError
+from hybridsync.errors import SchemaMismatch, TaskError, printable
 
 ALIGNMENT = 64
 _SUMMED = (np.dtype(np.float32), np.dtype(np.float64))
@@ -205,7 +205,7 @@ def first_non_finite(tree: Any) -> str | None:
             finite = np.isfinite(flat[start : start + BLOCK])
             if not finite.all():
                 index = np.unravel_index(start + int(np.argmin(finite)), leaf.shape)
-                return f"leaf {Layout.of(tree).leaves[number].path}, first index {[int(i) for i in index]}"
+                return f"leaf {printable(Layout.of(tree).leaves[number].path)}, first index {[int(i) for i in index]}"
     return None
 
 

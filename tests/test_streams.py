@@ -33,7 +33,7 @@ def main(argv):
 
 sys.exit(main([]))
 """
-TRAIN = "import sys; from absl import app; from launch import train; sys.argv[0] = 'train'; app.run(train.main)"
+TRAIN = "import sys; from absl import app; from hybridsync.cli import train; sys.argv[0] = 'train'; app.run(train.main)"
 
 
 def _run(program: str, redirections: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -117,7 +117,7 @@ def test_a_command_without_a_reader_ends_quietly(command: str, tmp_path: Path) -
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
-        [sys.executable, "-m", f"launch.{command}", *flags],
+        [sys.executable, "-m", f"hybridsync.cli.{command}", *flags],
         cwd=ROOT,
         env=users_environment(),
         stdout=writer,

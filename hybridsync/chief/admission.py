@@ -122,7 +122,7 @@ def check_event(event: RoleEvent, num_workers: int, num_servers: int, workload: 
       UnknownRole: the run has no place for it.
       InvalidMessage: it ended on a unit that the run does not have.
     """
-    if event.role != "chief":
+    if event.role not in ("chief", "supervisor"):  # neither is a place of the run
         check_role(event.role, event.id, num_workers, num_servers)
     if event.unit >= most_issued(workload):
         raise InvalidMessage(

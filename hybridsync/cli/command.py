@@ -6,6 +6,7 @@ absl knows no flag with a dot in its name and one value a flag.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -25,13 +26,13 @@ def with_single_values(arguments: Sequence[str]) -> list[str]:
     """
     found: list[str] = []
     setting = False
-    for argument in arguments:
+    for argument, following in itertools.zip_longest(arguments, arguments[1:], fillvalue="-"):
         is_flag = argument.startswith("-")
         if argument.startswith(_CONFIG_VALUE) and "=" in argument:
             found.append(f"{_SET}={argument.removeprefix(_CONFIG_VALUE)}")
         elif setting and not is_flag and "=" in argument:
             found.append(f"{_SET}={argument}")
-        elif argument != _SET:
+        elif argument != _SET or following.startswith("-"):  # absl says that a value is missing
             found.append(argument)
         setting = argument == _SET or argument.startswith(f"{_SET}=") or (setting and not is_flag)
     return found

@@ -114,9 +114,17 @@ def explained(file: Path, error: Exception | SystemExit) -> ConfigError:
     own = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if Path(frame.filename) == file or folder in Path(frame.filename).parents
+        if Path(frame.filename) == file or _is_own(Path(frame.filename), folder)
     ]
     where = f"{own[-1].filename}, line {own[-1].lineno}" if own else str(file)
     if isinstance(error, ConfigError):
         return type(error)(f"{where}: {error}")
     return ConfigError(f"{where}: {type(error).__name__}: {error}; correct the file")
+
+
+def _is_own(path: Path, folder: Path) -> bool:
+    """Return whether a file below the configuration file's folder is the user's: not one of an environment there."""
+    if folder not in path.parents:
+        return False
+    parts = path.relative_to(folder).parts
+    return "site-packages" not in parts and not any(part.startswith(".") for part in parts)

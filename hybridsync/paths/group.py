@@ -137,6 +137,7 @@ class _Member:
         contribution = engine._programs.gradient(Parameters(self.state.params, self.state.model_state), unit)
         jax.block_until_ready(contribution)
         if engine._emulation.active:
+            self.recorder.emulating()
             engine._emulation.finish(self.worker, unit, started, self.clock)
         self.recorder.turn_to("")
         unfit = first_non_finite(contribution) or ""

@@ -16,7 +16,7 @@ from hybridsync.clock import Clock
 from hybridsync.plan import NO_EPOCH, Epoch
 from hybridsync.reports import BESIDE, COMPUTING, SEND, Report, Span
 from hybridsync.units import UnitSet
-from hybridsync.watching import UNWATCHED, UnitLimit, Watching
+from hybridsync.watching import UNLIMITED, UNWATCHED, UnitLimit, Watching
 
 RECENT_SHARE = 0.25
 """Weight of a worker's newest unit in what its units usually take."""
@@ -88,6 +88,12 @@ class WorkerRecorder:
         self.turn_to(COMPUTING)
         self._piece = self.watchdog.begin(f"unit {unit}", self._unit_limit.secs)
         self.at_unit(unit)
+
+    def emulating(self) -> None:
+        """Note that the computation has ended. Its emulated device goes on: it is slow on purpose and never hangs."""
+        self.turn_to("")
+        self.watchdog.end(self._piece)
+        self._piece = self.watchdog.begin("an emulated device", UNLIMITED)
 
     def compute(self, category: str, started: float, ended: float, loss: Any) -> None:
         """Note one unit's local computation, which has ended; `loss` is None where none was computed."""

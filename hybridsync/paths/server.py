@@ -217,9 +217,10 @@ class _Worker:
         started = self.clock.monotonic()
         contribution = self.engine._programs.gradient(effect.parameters.parameters, unit)
         jax.block_until_ready(contribution)
-        self.recorder.turn_to("")  # an emulated device is slow on purpose, and never hangs
         if self.engine._emulation.active:
+            self.recorder.emulating()
             self.engine._emulation.finish(self.engine._worker, unit, started, self.clock)
+        self.recorder.turn_to("")
         self.recorder.compute("server", started, self.clock.monotonic(), contribution["floats"]["loss"])
         return Gradient(effect.units, effect.parameters.sequence, contribution)
 

@@ -137,6 +137,7 @@ class _Member:
         contribution = programs.gradient(self.engine._replica.parameters, unit)
         jax.block_until_ready(contribution)
         if self.engine._emulation.active:
+            self.recorder.emulating()
             self.engine._emulation.finish(self.engine._worker, unit, started, self.clock)
         # The check comes before the collective: one entry that is no number would spoil everybody's total.
         unfit = first_non_finite(contribution) or ""

@@ -96,8 +96,10 @@ class WorkerLoop:
             phase, inside = self._phase, self._inside
         if phase is None:
             return None
-        stream = self._engines[protocols.parse(phase.spec).path].stream
-        if not inside or stream is None or stream.epoch != phase.epoch:  # the engine has not begun with it
+        path = protocols.parse(phase.spec).path
+        stream = self._engines[path].stream
+        # A chief takes up what was leased against servers alone; elsewhere it begins another phase.
+        if not (inside and path.is_served) or stream is None or stream.epoch != phase.epoch:  # or has not begun with it
             return Standing(phase, inside)
         return Standing(phase, inside, stream.ranges, self._recorder.completed)
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hybridsync.errors import ConfigError
+from hybridsync.messages import MOST_ENTRIES
 from hybridsync.protocols.base import (
     Action,
     Apply,
@@ -94,6 +95,11 @@ class LocalRounds(Protocol):
     def server_rule(self, members: tuple[int, ...]) -> ServerRule:
         if self.steps < 1:
             raise ConfigError(f"{self.name}(steps={self.steps}) would never push; give 1 step or more")
+        if self.steps > MOST_ENTRIES:
+            raise ConfigError(
+                f"{self.name}(steps={self.steps}) pushes more units at a time than the {MOST_ENTRIES} of a message; "
+                "give fewer steps"
+            )
         if not 0 <= self.scale < math.inf:
             raise ConfigError(f"{self.name}(scale={self.scale:g}) does not descend; give a finite factor, 0 for n")
         return Bounded(Rounds(members), 0)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_ty
 from google.protobuf.message import DecodeError, Message
 
 from hybridsync.errors import InvalidMessage, SchemaMismatch
-from hybridsync.messages import MOST_CHARS, MOST_ENTRIES, MOST_REASON_CHARS, Capture, GroupReply
+from hybridsync.messages import MOST_CHARS, MOST_ENTRIES, MOST_REASON_CHARS, Capture, GroupReply, Standing
 from hybridsync.plan import Phase
 from hybridsync.rpc import hybridsync_pb2 as pb
 
@@ -33,6 +33,7 @@ MOST_STATE_ENTRIES = 100_000
 """Ranges in the account of a whole state: of applied units, or of dropped ones; also its meetings."""
 
 _OF_STATES = {(kind, name) for kind in (Phase, Capture, GroupReply) for name in ("applied", "dropped", "updates")}
+_OF_STATES.add((Standing, "stream"))  # all that a worker was leased in the phase
 _REASONS = {"reason", "failure", "non_finite", "dropped"}
 """Texts that say why; all others are names."""
 

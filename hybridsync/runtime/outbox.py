@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from hybridsync.clock import SYSTEM_CLOCK
-from hybridsync.errors import HybridSyncError
-from hybridsync.messages import RoleEvent
+from hybridsync.errors import HybridSyncError, InvalidMessage, UnknownRole, printable
+from hybridsync.messages import MOST_REASON_CHARS, RoleEvent
 from hybridsync.ports import SupervisorPort
 
 RETRY_SECS = 1.0
@@ -18,10 +19,11 @@ class Outbox:
 
     Args:
       connect: makes the way to the chief from its address; every call on it has a deadline.
+      say: shows a line to the user.
     """
 
-    def __init__(self, connect: Callable[[str], SupervisorPort]) -> None:
-        self._connect = connect
+    def __init__(self, connect: Callable[[str], SupervisorPort], say: Callable[[str], None]) -> None:
+        self._connect, self._say = connect, say
         self._chief: SupervisorPort | None = None
         self._waiting: deque[tuple[str, RoleEvent | None]] = deque()
         self._lasting: list[RoleEvent] = []
@@ -30,10 +32,11 @@ class Outbox:
 
     def started(self, event: RoleEvent) -> None:
         """Tell of a process that was started."""
-        self._waiting.append(("role_started", event))
+        self._waiting.append(("role_started", _told(event)))
 
     def lost(self, event: RoleEvent) -> None:
         """Tell of a process that ended, and tell each later chief what it cannot find on disk: its unit, its end."""
+        event = _told(event)
         self._waiting.append(("role_lost", event))
         if event.unit >= 0 or event.quarantined:
             self._lasting.append(event)
@@ -60,13 +63,23 @@ class Outbox:
             if self._chief is None:
                 self._chief = self._connect(address)
             while self._waiting:
-                kind, event = self._waiting[0]
-                if event is None:
-                    self._chief.preempt()
-                elif kind == "role_lost":
-                    self._chief.role_lost(event)
-                else:
-                    self._chief.role_started(event)
+                try:
+                    self._hand_over(self._chief, *self._waiting[0])
+                except (InvalidMessage, UnknownRole) as error:  # it never becomes right, and others wait behind it
+                    self._say(f"the chief does not take what became of a process: {error}")
                 self._waiting.popleft()
         except HybridSyncError:  # the chief is slow, or its end is the next thing to be seen
             self._retry_at = SYSTEM_CLOCK.monotonic() + RETRY_SECS
+
+    def _hand_over(self, chief: SupervisorPort, kind: str, event: RoleEvent | None) -> None:
+        if event is None:
+            chief.preempt()
+        elif kind == "role_lost":
+            chief.role_lost(event)
+        else:
+            chief.role_started(event)
+
+
+def _told(event: RoleEvent) -> RoleEvent:
+    """Return an event as the chief takes it: a role's last words may be long, and hold line breaks."""
+    return replace(event, reason=printable(event.reason)[:MOST_REASON_CHARS])

@@ -30,9 +30,8 @@ from hybridsync.errors import (
     EXIT_REFUSED,
     HybridSyncError,
     WorkdirError,
-    printable,
 )
-from hybridsync.messages import MOST_REASON_CHARS, STARTED_FIRST, RoleEvent
+from hybridsync.messages import STARTED_FIRST, RoleEvent
 from hybridsync.ports import SupervisorPort
 from hybridsync.runtime.adopted import reap_adopted
 from hybridsync.runtime.child import RoleSpec
@@ -108,7 +107,7 @@ class Supervisor:
         self._lock_fd = lock_fd
         self._starts: Starts  # once there is a folder for its log
         self._logs = Logs(spec.workdir / "logs", say)
-        self._outbox = Outbox(connect)
+        self._outbox = Outbox(connect, say)
         self._slots = tuple(range(spec.num_workers))
         self._world_met = False
         self._roles: dict[tuple[str, int], RoleProcess] = {}
@@ -312,7 +311,7 @@ class Supervisor:
                 why = f"it failed {MAX_FAILURES} times in a row by itself, the last time with {reason}; see {log}"
                 process.quarantine = process.quarantine or why
             event = RoleEvent(
-                *(process.role, process.role_id, process.pid, _told(process.quarantine or reason), SYSTEM_CLOCK.wall()),
+                *(process.role, process.role_id, process.pid, process.quarantine or reason, SYSTEM_CLOCK.wall()),
                 unit=process.unit,
                 quarantined=bool(process.quarantine),
             )
@@ -403,13 +402,9 @@ class Supervisor:
             )
 
     def _note(self, kind: str, role: str, role_id: int, pid: int, reason: str) -> None:
-        event = RoleEvent(role, role_id, pid, _told(reason), SYSTEM_CLOCK.wall())
+        event = RoleEvent(role, role_id, pid, reason, SYSTEM_CLOCK.wall())
         (self._outbox.started if kind == "role_started" else self._outbox.lost)(event)
 
-
-def _told(reason: str) -> str:
-    """Return a reason as the chief takes it: a role's last words may be of any length, with control characters."""
-    return printable(reason)[:MOST_REASON_CHARS]
 
 
 def _drain(fd: int) -> None:

@@ -21,7 +21,7 @@ from hybridsync.layout import Layout
 from hybridsync.messages import Capture
 from hybridsync.state import TrainState
 from hybridsync.units import UnitSet
-from hybridsync.watching import COMPILE_SECS, UNWATCHED, Watching
+from hybridsync.watching import COMPILE_SECS, SLACK_SECS, UNWATCHED, Watching
 
 COMMIT_DEADLINE_SECS = 600.0
 """For everything in a commit but its bytes: the wait for others to go first, and a slow disk."""
@@ -216,7 +216,9 @@ class Committer:
         newest = max((started for _, started in self._commits.values()), default=0.0)
         secs = commit_secs(self._layout.nbytes)
         left = newest + secs - self._clock.monotonic()
-        for late in wait(self._commits, timeout=max(0.0, left)).not_done:
+        with self._watchdog.work("the last commits", secs + SLACK_SECS):
+            late_ones = wait(self._commits, timeout=max(0.0, left)).not_done
+        for late in late_ones:
             logging.error(
                 "The checkpoint of %d units did not end within %.1f s and is left behind; is the disk hanging?",
                 self._commits[late][0],

@@ -155,6 +155,7 @@ class Recovery:
         """Capture the state of a phase whose servers all live: it refuses every later push."""
         source = phase.servers[0]
         try:
+            self._watchdog.progress()
             return Found(self._holder_at(source).capture(phase.epoch, True), source, rolled_back=False)
         except UNREACHED:  # not entered, or gone this moment: others may hold a state
             return None
@@ -184,6 +185,7 @@ class Recovery:
         try:
             source = self._board.address_of("worker", alive[0])
             holder = self._holder_at(source)
+            self._watchdog.progress()
             capture = holder.capture(phase.epoch, True)
             resting = max((held.units for held in self._board.resting().values()), default=0)
             if capture.held.units > max(resting, self._keeper.units):
@@ -199,6 +201,7 @@ class Recovery:
                 return None
             try:
                 source = self._board.address_of("worker", worker)
+                self._watchdog.progress()
                 capture = self._holder_at(source).capture(held[worker].epoch, True)
                 return Found(capture, source, rolled_back=served or capture.held.units < last.held.units)
             except StaleEpoch:  # threads share a replica, which has gone on since this one spoke: others name its epoch

@@ -16,9 +16,10 @@ from hybridsync.messages import Capture
 from hybridsync.plan import Phase
 from hybridsync.run import Run
 from hybridsync.switching.arrivals import TICK_SECS
-from hybridsync.switching.commits import Commit, Commits, commit_secs, result_of
+from hybridsync.switching.commits import COMMIT_DEADLINE_SECS, Commit, Commits, commit_secs, result_of
 from hybridsync.switching.reporter import Reporter
 from hybridsync.units import Range
+from hybridsync.watching import SLACK_SECS, UNWATCHED, Watching
 
 
 class Saving:
@@ -32,6 +33,7 @@ class Saving:
       clock: for deadlines.
       submitted: a capture that is durable already, None if none is.
       detours: units applied -> the detours from the plan up to there, which are stored.
+      watchdog: of the process.
 
     Attributes:
       submitted: the capture that was handed to the committer last; None if that came to nothing.
@@ -47,10 +49,11 @@ class Saving:
         clock: Clock,
         submitted: Capture | None,
         detours: Callable[[int], Iterable[Range]] = lambda units: (),
+        watchdog: Watching = UNWATCHED,
     ) -> None:
         self._run, self._board, self._committer = run, board, committer
         self._reporter, self._clock, self.submitted = reporter, clock, submitted
-        self._detours = detours
+        self._detours, self._watchdog = detours, watchdog
         self.training = threading.Event()
         self.training.set()
         self._commit: Future[Commit] | None = None
@@ -139,7 +142,10 @@ class Saving:
         """
         while self._evaluations and (all_of_them or self._evaluations[0][1].done()):
             units, evaluation = self._evaluations.popleft()
-            self._reporter.evaluated(units, result_of(evaluation, f"the evaluation at unit {units}"))
+            what = f"the evaluation at unit {units}"
+            with self._watchdog.work(what, COMMIT_DEADLINE_SECS + SLACK_SECS):
+                accuracy = result_of(evaluation, what)
+            self._reporter.evaluated(units, accuracy)
 
     def _await_end(self, commit: Future[Commit], tick: Callable[[], None]) -> float:
         """Wait for a commit until its deadline, which is returned in seconds."""

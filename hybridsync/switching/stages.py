@@ -105,7 +105,7 @@ class Stages:
         submitted = start.capture if start.committed else None
         policy = policy or policy_of(run.config.policy)
         self._steering = steering = Steering(run, chief, reporter, policy, clock, start.detours)
-        self._saving = Saving(run, chief, committer, reporter, clock, submitted, steering.told)
+        self._saving = Saving(run, chief, committer, reporter, clock, submitted, steering.told, watchdog)
         await_newer = partial(self._saving.await_newer, tick=self._tick)
         self._recovery = Recovery(chief, holder_at, keeper, start.source, clock, await_newer, gather_secs, watchdog)
         self._worlds = Worlds(chief, keeper, start.source, holder_at, renew, reporter.renewed, num_devices)

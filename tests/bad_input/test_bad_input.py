@@ -141,7 +141,8 @@ def test_a_bad_command_is_refused_with_one_line_and_changes_nothing(case: Given,
 def test_a_command_that_cannot_be_read_is_refused_by_its_process(case: Given, place: Place) -> None:
     case.change(place)
     before = place.digest()
-    command = [sys.executable, "-m", "launch.train", f"--config={place.config}", f"--workdir={place.run}", *case.flags]
+    flags = (f"--config={place.config}", f"--workdir={place.run}", *case.flags)
+    command = [sys.executable, "-m", "hybridsync.cli.train", *flags]
     environment = {**os.environ, "PYTHONPATH": str(place.folder)}
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False

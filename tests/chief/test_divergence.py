@@ -58,7 +58,7 @@ def test_a_lock_step_stage_goes_on_with_fresh_units_until_its_share_is_applied(t
 @pytest.mark.parametrize("bad_from", [0, 20, 62])
 def test_lock_step_training_that_has_diverged_ends_the_run(bad_from):
     with pytest.raises(Diverged, match="units in a row"):
-        spoiled(lambda unit: unit >= bad_from, plan="bsp").fit()
+        spoiled(lambda unit: unit >= bad_from, entries=20_000, plan="bsp").fit()  # until the chief hears of it
 
 
 def test_a_run_that_has_diverged_ends_with_the_leaf_and_a_summary(tmp_path):

@@ -45,7 +45,7 @@ def came_back(worker: int, told: Standing, role: str = "worker") -> Hello:
 
 def test_a_restarted_chief_gives_no_units_before_it_knows_what_is_going_on(monkeypatch):
     chief = restarted_chief()
-    phase = phase_of(4, members=(0, 1))
+    phase = phase_of(4, members=(0, 1), end=WORKLOAD)
     chief.register(came_back(0, standing(phase, (0, 4))))
     assert lease(chief, phase, 0) == LeaseReply((), False), "no refusal: it is to go on with what it has"
     assert enter(chief, 0).phase is None
@@ -124,7 +124,7 @@ def collect_more(chief: Chief, phase: Phase, worker: int, known: int) -> list[in
 
 def test_what_a_worker_was_in_before_or_has_left_is_not_adopted():
     chief = restarted_chief()
-    before, phase = (phase_of(epoch, members=(0, 1)) for epoch in (3, 4))
+    before, phase = (phase_of(epoch, members=(0, 1), end=WORKLOAD) for epoch in (3, 4))
     chief.register(came_back(0, standing(before, (0, 4))))
     chief.register(came_back(1, standing(phase, inside=False)))
     chief.adopt(phase, Path.SERVER)
@@ -134,7 +134,7 @@ def test_what_a_worker_was_in_before_or_has_left_is_not_adopted():
 
 def test_standings_are_those_of_the_living():
     chief = restarted_chief()
-    phase = phase_of(4, members=(0, 1))
+    phase = phase_of(4, members=(0, 1), end=WORKLOAD)
     told = standing(phase, (0, 4))
     chief.register(came_back(0, told))
     chief.register(came_back(1, told))
@@ -145,7 +145,7 @@ def test_standings_are_those_of_the_living():
 
 def test_who_was_replaced_while_the_chief_was_away_leaves_no_standing_to_its_successor():
     chief = restarted_chief()
-    phase = phase_of(4, members=(0, 1))
+    phase = phase_of(4, members=(0, 1), end=WORKLOAD)
     chief.register(came_back(1, standing(phase, (0, 4))))
     chief.register(came_back(0, standing(phase), role="server"))
     chief.register(hello(1, pid=500, life=1))

@@ -76,7 +76,7 @@ def test_a_configuration_value_reaches_the_run_in_each_form(tmp_path: Path) -> N
     flags = ["--config=configs/tally.py", f"--workdir={tmp_path / 'run'}", "--set", "workload=40", "workers=2"]
     done = hybridsync("simulate", *flags, "--config.plan=asp")
     assert done.returncode == 0, done.stderr
-    assert "2 workers, 1 server(s), 40 units" in done.stdout and "asp" in done.stdout
+    assert "2 workers, 1 server, 40 units" in done.stdout and "asp" in done.stdout
 
 
 def test_an_unknown_configuration_value_is_refused_by_name() -> None:

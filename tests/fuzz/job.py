@@ -82,7 +82,7 @@ def without_waits() -> Iterator[None]:
         patch.setattr(primary_module, "HELD_SECS", 0.0)
         patch.setattr(primary_module, "DEPOSIT_SECS", 0.0)
         patch.setattr(store_module, "RELEASE_SECS", 0.0)
-        patch.setattr(holding, "READ_SECS", 0.0)
+        patch.setattr(holding, "transfer_secs", lambda num_bytes: 0.0)
         patch.setattr(parameter_server, "BUFFER_SECS", 0.0)
         patch.setattr(shard, "BUFFER_SECS", 0.0)
         patch.setattr(Waiting, "_wait", wait)
@@ -179,8 +179,10 @@ class Job:
         self.replica = Replica(programs, reader_at, self.clock, NullApplyLog())
         self.locks = {"chief": TimedLock(), "primary": TimedLock(), "store": TimedLock()}
         self.chief._condition = threading.Condition(self.locks["chief"])  # pyright: ignore[reportArgumentType]
-        self.primary._condition = threading.Condition(self.locks["primary"])  # pyright: ignore[reportArgumentType]
-        self.store._condition = threading.Condition(self.locks["store"])  # pyright: ignore[reportArgumentType]
+        condition = threading.Condition(self.locks["primary"])  # pyright: ignore[reportArgumentType]
+        self.primary._condition = self.primary._entrance._condition = condition
+        condition = threading.Condition(self.locks["store"])  # pyright: ignore[reportArgumentType]
+        self.store._condition = self.store._entrance._condition = condition
         num_bytes, opt = programs.contribution_layout.nbytes, part.opt_state.layout
         endpoint = Endpoint(self.primary, programs.contribution_layout)
         self.roles: dict[str, list[Servicer]] = {
@@ -223,10 +225,16 @@ class Job:
         self.chief.lease(LeaseRequest(0, 1, EPOCH, 0, 0))
         self.chief.take_intake()
 
-    def accounts(self) -> tuple[Any, ...]:
-        """Return everything that a refused message must leave as it is."""
+    def accounts(self, *, entering: bool = False) -> tuple[Any, ...]:
+        """Return everything that a refused message must leave as it is.
+
+        An Enter closes the phase before it starts to fetch the next state, so that one whose fetch fails leaves that
+        phase closed, and lets go of what it held: with `entering` these are left out.
+        """
         ledger, sequencer, store = self.chief.ledger, self.primary._sequencer, self.store
+        calls = () if entering else (sequencer.open, sequencer.num_held, store._open)
         return (
+            sequencer._ends.marks,
             ledger.counts(),
             ledger._applied.ranges(),
             ledger._dropped.ranges(),
@@ -234,16 +242,13 @@ class Job:
             self.chief.failure,
             sequencer.sequence,
             sequencer.phase,
-            sequencer.open,
-            sequencer._ends.marks,
-            sequencer.num_held,
             id(self.primary._shard._state),
             store._sequence,
             store._phase,
-            store._open,
             set(store._staged),
             id(store._shard._state),
             self.replica._phase,
+            *calls,
         )
 
     def read_board(self) -> None:

@@ -34,6 +34,7 @@ class Told:
     intake: Intake = field(default_factory=Intake)
     first_and_last: tuple[float, float] = (0.0, 0.0)
     rates: dict[int, float] = field(default_factory=dict)
+    quarantined: dict[int, str] = field(default_factory=dict)
 
     def take_intake(self) -> Intake:
         taken, self.intake = self.intake, Intake()
