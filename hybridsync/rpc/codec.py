@@ -32,8 +32,10 @@ _SCALARS = (int, float, str, bool)
 MOST_STATE_ENTRIES = 100_000
 """Ranges in the account of a whole state: of applied units, or of dropped ones; also its meetings."""
 
-_OF_STATES = {(kind, name) for kind in (Phase, Capture, GroupReply) for name in ("applied", "dropped", "updates")}
-_OF_STATES.add((Standing, "stream"))  # all that a worker was leased in the phase
+_OF_STATES: set[tuple[type, str]] = {
+    *((kind, name) for kind in (Phase, Capture, GroupReply) for name in ("applied", "dropped", "updates")),
+    (Standing, "stream"),  # all that a worker was leased in the phase
+}
 _REASONS = {"reason", "failure", "non_finite", "dropped"}
 """Texts that say why; all others are names."""
 

@@ -27,8 +27,8 @@ def over_the_wire(event: RoleEvent) -> RoleEvent:
     return decode(RoleEvent, parse(pb.RoleEvent, encode(event).SerializeToString()))
 
 
-def event_of(role: str, role_id: int, reason: str = STARTED_FIRST, **fields: int) -> RoleEvent:
-    return RoleEvent(role, role_id, 17, reason, 1.0, **fields)
+def event_of(role: str, role_id: int, reason: str = STARTED_FIRST, unit: int = -1) -> RoleEvent:
+    return RoleEvent(role, role_id, 17, reason, 1.0, unit)
 
 
 def delivered(*lost: RoleEvent) -> tuple[Chief, list[str]]:
