@@ -148,11 +148,13 @@ def main(argv: list[str]) -> int:
     try:
         if len(argv) > 1:
             raise ConfigError(f"unexpected argument {argv[1]!r}; every option is written --name=value")
-        launch = launch_of_flags(supervises=line is None and FLAGS.runtime == "processes")
+        load = functools.cache(functools.partial(launch_of_flags, line is None and FLAGS.runtime == "processes"))
         if isinstance(line, Seed):
+            load()  # what it imports is there for every role
             child = line.grow(*ROLE_MODULES)
         if child is not None:
-            return play(child, launch)
+            return play(child, load)
+        launch = load()
         return supervise(launch) if FLAGS.runtime == "processes" else train_here(launch)
     except HybridSyncError as error:
         if child is not None:

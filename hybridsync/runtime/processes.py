@@ -11,6 +11,7 @@ import ipaddress
 import os
 import socket
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -160,8 +161,13 @@ def check_port(host: str, port: int) -> None:
         ) from error
 
 
-def play(child: Child, launch: Launch) -> int:
+def play(child: Child, load: Callable[[], Launch]) -> int:
     """Be the role that the supervisor gave this process; returns the exit code.
+
+    Args:
+      child: the line to the supervisor.
+      load: returns what is launched. A worker calls it once it has joined its world, because a configuration file may
+        compute with JAX while it is read, and a process that has its devices can join none.
 
     Raises:
       HybridSyncError: refused input, or the run could not go on.
@@ -175,9 +181,10 @@ def play(child: Child, launch: Launch) -> int:
 
     def run_of_launch() -> Run:
         with dog.work("building the task", COMPILE_SECS):
-            return launch.run()
+            return load().run()
 
     if child.role == "chief":
+        launch = load()
         return module.run_chief(
             run_of_launch(),
             resume=launch.resume if spec.life == 0 else "auto",

@@ -404,10 +404,10 @@ def main() -> None:
     """Plant the bug, and be `hybridsync train` otherwise."""
     name, play = sys.argv.pop(1), train.play
 
-    def play_planted(role: child.Child, launch: processes.Launch) -> int:
+    def play_planted(role: child.Child, load: Callable[[], processes.Launch]) -> int:
         here.role, here.role_id = role.role, role.role_id
         plant(name)
-        return play(role, launch)
+        return play(role, load)
 
     train.play = play_planted
     if seed.SEED_FD not in os.environ:
