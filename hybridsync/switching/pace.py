@@ -23,8 +23,6 @@ FIRST_STEP_SECS = 600.0
 """Before the phase's first step, or a worker's first unit in it, roles may be compiling."""
 SILENT_SHARE = 0.5
 """Of that time without a heartbeat: who is stopped, and not only waiting for others."""
-PAUSED_SECS = 5.0
-"""Between two looks at a phase, which are at most TICK_SECS and a call apart: after it all counts begin anew."""
 STEPS = 10
 """How many times its own recent step a lock-step phase may stand still, and a worker its own recent unit."""
 
@@ -47,7 +45,7 @@ class Pace:
         self._say, self._threads = say, threads
         self._stuck_secs = THREADS_STUCK_SECS if threads else STUCK_SECS
         self._tail = self._moved = (clock.monotonic(), 0)
-        self._began = self._looked = clock.monotonic()
+        self._began = clock.monotonic()
 
     def unit_secs(self, phase: Phase) -> float:
         """Return the mean seconds of one worker's unit in the last second; 0 while that is not known.
@@ -90,9 +88,6 @@ class Pace:
           WaitTimeout: they are threads, which cannot be given up.
         """
         now, applied = self._clock.monotonic(), self._board.num_applied
-        if now - self._looked > PAUSED_SECS:  # this machine stood still, and so did everybody on it
-            self._began, self._moved = now, (now, applied)
-        self._looked = now
         protocol = protocols.parse(phase.spec)
         self._check_hung(phase, 0.0 if protocol.awaits_workers or not protocol.path.is_served else self._drain_secs)
         if protocol.path.is_served:
