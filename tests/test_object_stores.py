@@ -14,7 +14,7 @@ from hybridsync.errors import WorkdirError
 from tests.trainers import tally_trainer
 
 ROOT = Path(__file__).resolve().parents[1]
-STORES = ["gs://bucket/run", "s3://bucket/run", "abfss://container/run", "hdfs://host/run", "file:///tmp/run"]
+STORES = ["gs://bucket/run", "s3://bucket/run", "abfss://container/run", "hdfs://host/run", "file:///data/run"]
 REFUSED = "object stores are not supported yet; write to a local or shared path"
 
 
@@ -26,7 +26,7 @@ def test_every_scheme_is_refused_also_as_a_path(store: str) -> None:
         assert str(refused.value).startswith(f"the workdir {named} names an object store ({store.split(':')[0]})")
 
 
-@pytest.mark.parametrize("path", ["runs/a", "/tmp/a:b/c", "./gs:/a", "a", "a:b", "", "~/runs"])
+@pytest.mark.parametrize("path", ["runs/a", "/data/a:b/c", "./gs:/a", "a", "a:b", "", "~/runs"])
 def test_paths_of_the_file_system_are_taken(path: str) -> None:
     assert local_path(path) == Path(path)
 

@@ -164,9 +164,9 @@ MAX_FAILURES = 4
 class CrashLoop:
     """Tells a role that fails again and again by itself from one that is killed from outside.
 
-    Failures count while they follow each other: a process that lives for longer than the window begins anew. So the
-    count does not depend on how long a role takes to start. Processes that ended on one unit count once: two of them
-    make the unit a suspect, not the role (see `chief.suspects`).
+    Failures count while they follow each other: a process that lives for longer than the window, its start included,
+    begins anew. So a role that needs longer than that to start is never given up. Processes that ended on one unit
+    count once: two of them make the unit a suspect, not the role (see `chief.suspects`).
 
     >>> loop = CrashLoop(limit=1, window_secs=30.0)
     >>> loop.add("worker 3", lived_secs=40.0), loop.add("worker 3", lived_secs=29.0)
