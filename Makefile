@@ -25,6 +25,7 @@ test: lint unit
 
 lint: $(STAMP) types
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache
 
 types: $(STAMP)

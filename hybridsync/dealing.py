@@ -40,9 +40,7 @@ class Deal:
         if min(self.shares, default=0) < 0 or not sum(self.shares):
             raise ValueError(f"shares of a step are 0 or more, and not all of them 0; got {list(self.shares)}")
         due = sorted(
-            (Fraction(unit, share), member)
-            for member, share in enumerate(self.shares)
-            for unit in range(1, share + 1)
+            (Fraction(unit, share), member) for member, share in enumerate(self.shares) for unit in range(1, share + 1)
         )
         object.__setattr__(self, "turns", tuple(member for _, member in due))
 

@@ -206,9 +206,7 @@ class Kept:
         capture, state = self._kept
         self._holding.pack(state)
         held = capture.held
-        return self._holding.seal(
-            held.epoch, sequence=held.sequence, applied=capture.applied, dropped=capture.dropped
-        )
+        return self._holding.seal(held.epoch, sequence=held.sequence, applied=capture.applied, dropped=capture.dropped)
 
     def capture(self, epoch: Epoch, final: bool) -> Capture:
         """Refuse: the chief takes part in no epoch.

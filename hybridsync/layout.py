@@ -245,9 +245,7 @@ def _checked_dtype(path: str, leaf: Any) -> np.dtype[Any]:
     """Return the leaf's numpy dtype, or refuse it by name."""
     dtype = getattr(leaf, "dtype", None)
     if dtype is None or not hasattr(leaf, "shape"):
-        raise TaskError(
-            f"leaf {path} is a {type(leaf).__name__}, not an array; wrap it: np.asarray(value, dtype)"
-        )
+        raise TaskError(f"leaf {path} is a {type(leaf).__name__}, not an array; wrap it: np.asarray(value, dtype)")
     if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
         raise TaskError(
             f"leaf {path} is a PRNG key array ({dtype}), not numbers; keep jax.random.key_data(key) (uint32) "

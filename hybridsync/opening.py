@@ -93,9 +93,7 @@ class Opening:
     def announce(self, recorder: Recorder, **fields: Any) -> None:
         """Write down that the run starts, with `fields`, what was lost before, and what was found damaged."""
         quarantined = [list(step) for step in self.quarantined]
-        recorder.events.write(
-            "run_started", epoch=self.epoch, reason=self.reason, quarantined=quarantined, **fields
-        )
+        recorder.events.write("run_started", epoch=self.epoch, reason=self.reason, quarantined=quarantined, **fields)
         if self.rolled_back:
             units = self.ledger.num_applied
             recorder.events.write("rollback", epoch=self.epoch, to_units=units, rolled_back=self.rolled_back)
@@ -245,9 +243,7 @@ def _adopt(init_from: Path, state: TrainState) -> TrainState:
     if restored is None:
         raise ResumeError(f"init_from names {init_from}, which holds no checkpoint; name a run that has saved one")
     found = restored.state
-    return dataclasses.replace(
-        state, params=found.params, opt_state=found.opt_state, model_state=found.model_state
-    )
+    return dataclasses.replace(state, params=found.params, opt_state=found.opt_state, model_state=found.model_state)
 
 
 def _resumed(

@@ -1,10 +1,10 @@
 """What a run will do: a plan of stages, and the phases it becomes once an epoch number is reserved.
 
-    >>> plan = Plan.parse("bsp:12.5%,asp")
-    >>> plan.ends(4000)
-    (500, 4000)
-    >>> Plan.parse("ssp(staleness=3):30%,bsp").stages[0]
-    Stage(protocol='ssp', arguments=(('staleness', '3'),), share=Fraction(3, 10))
+>>> plan = Plan.parse("bsp:12.5%,asp")
+>>> plan.ends(4000)
+(500, 4000)
+>>> Plan.parse("ssp(staleness=3):30%,bsp").stages[0]
+Stage(protocol='ssp', arguments=(('staleness', '3'),), share=Fraction(3, 10))
 """
 
 from __future__ import annotations

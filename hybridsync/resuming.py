@@ -40,9 +40,7 @@ def check_workdir(workdir: Path, config: RunConfig, *, resume: Resume, convert_u
     """
     saved = _begun(workdir)
     if saved is None and resume == "must":
-        raise ResumeError(
-            f"resume is 'must', but {workdir} holds no checkpoint; check the path, or start with 'auto'"
-        )
+        raise ResumeError(f"resume is 'must', but {workdir} holds no checkpoint; check the path, or start with 'auto'")
     if saved is None:
         return None
     if resume == "never":

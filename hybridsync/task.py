@@ -137,9 +137,7 @@ class Task:
             )
 
     @staticmethod
-    def from_nnx(
-        model: Callable[[nnx.Rngs], nnx.Module], source: UnitSource, loss: Objective = cross_entropy
-    ) -> Task:
+    def from_nnx(model: Callable[[nnx.Rngs], nnx.Module], source: UnitSource, loss: Objective = cross_entropy) -> Task:
         """Return the task of training a Flax nnx model.
 
         Float `nnx.Param`s are the parameters; every other variable (BatchNorm statistics, counters) is model
@@ -157,9 +155,7 @@ class Task:
         """
         if isinstance(model, nnx.Module):
             name = type(model).__name__
-            raise TaskError(
-                f"from_nnx got a ready {name}: pass a function, lambda rngs: {name}(..., rngs=rngs)."
-            )
+            raise TaskError(f"from_nnx got a ready {name}: pass a function, lambda rngs: {name}(..., rngs=rngs).")
         adapter = _NnxModel(model)
         return _from_apply(adapter, source, loss)
 
@@ -187,9 +183,7 @@ class Task:
           TaskError: `module` is no linen module, the loss raises on the first example, or `example` is needed.
         """
         if not isinstance(module, linen.Module):
-            raise TaskError(
-                f"from_linen got {module!r}, not a linen module: pass an instance, such as Net()."
-            )
+            raise TaskError(f"from_linen got {module!r}, not a linen module: pass an instance, such as Net().")
         if example is None:
             inputs, named = _inputs(loss, source)
         else:
@@ -203,9 +197,7 @@ def _from_apply(adapter: _NnxModel | _LinenModel, source: UnitSource, objective:
     def loss(params: Tree, model_state: Tree, batch: DeviceBatch, key: jax.Array) -> tuple[jax.Array, Any]:
         predict, state_after = apply(params, model_state, key)
         sums = _checked(objective(predict, batch))
-        metrics = {
-            _MEAN_NAMES.get(name, name): sums[name] / sums["count"] for name in sums if name != "count"
-        }
+        metrics = {_MEAN_NAMES.get(name, name): sums[name] / sums["count"] for name in sums if name != "count"}
         return metrics.pop("loss"), (metrics, state_after())
 
     def evaluate(params: Tree, model_state: Tree, batch: DeviceBatch) -> Sums:
@@ -250,9 +242,7 @@ class _NnxModel:
         """Return what predicts, and a function that returns the model state after it; `key` None: evaluation."""
         graph = self._eval_graph if key is None else self._train_graph
         rngs = self._fill_rngs(jax.random.key(0) if key is None else key)
-        module = nnx.merge(
-            graph, rngs, _fill(self._params, params), _fill(self._rest, model_state), copy=True
-        )
+        module = nnx.merge(graph, rngs, _fill(self._params, params), _fill(self._rest, model_state), copy=True)
         return module, lambda: _to_tree(nnx.state(module, *_NNX_FILTERS)[2])
 
     def model(self, params: Tree, model_state: Tree) -> nnx.Module:
@@ -331,9 +321,7 @@ class _LinenModel:
     def init(self, key: jax.Array) -> tuple[Tree, Tree]:
         flags = self._flags_for(training=False)
         variables = linen.meta.unbox(self._module.init(key, *self._inputs, **{**flags, **self._named}))
-        return variables.get("params", {}), {
-            name: tree for name, tree in variables.items() if name != "params"
-        }
+        return variables.get("params", {}), {name: tree for name, tree in variables.items() if name != "params"}
 
     def apply(
         self, params: Tree, model_state: Tree, key: jax.Array | None

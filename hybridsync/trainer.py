@@ -1,8 +1,8 @@
 """The story of a run: `Trainer(task, optimizer, ...).fit()`.
 
-    trainer = Trainer(task, optimizer, workload=4000, unit_size=32, workers=4, plan="bsp:12.5%,asp")
-    result = trainer.fit()
-    result.accuracy, result.model()
+trainer = Trainer(task, optimizer, workload=4000, unit_size=32, workers=4, plan="bsp:12.5%,asp")
+result = trainer.fit()
+result.accuracy, result.model()
 """
 
 from __future__ import annotations
@@ -184,9 +184,7 @@ class Trainer:
     def _fit(self) -> FitResult:
         run, clock = self._run, SYSTEM_CLOCK
         try:
-            opening = open_run(
-                run, resume=self._resume, init_from=self._init_from, convert_units=self._convert_units
-            )
+            opening = open_run(run, resume=self._resume, init_from=self._init_from, convert_units=self._convert_units)
         except AlreadyCompleted as done:
             self._say(f"{done}; nothing is left to do")
             units = Units(**done.summary["units"])

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parent.parent
 CPU_SECS = 1.0
 """What an answer may cost that needs no role; JAX alone would take longer to import."""
 
-SMALL_CONFIG = '''
+SMALL_CONFIG = """
 from pathlib import Path
 
 from hybridsync.config import OptimizerConfig, RunConfig
@@ -60,7 +60,7 @@ def optimizer(config):
     from hybridsync.optimizer import from_config
 
     return from_config(config.optimizer, config.workload, config.unit_size)
-'''
+"""
 
 
 @dataclass(frozen=True)

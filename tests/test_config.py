@@ -99,9 +99,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
 
 
 @pytest.mark.parametrize(("make", "message"), REFUSED, ids=[message for _, message in REFUSED])
-def test_a_value_out_of_range_is_refused_with_its_name_and_value(
-    make: Callable[[], Any], message: str
-) -> None:
+def test_a_value_out_of_range_is_refused_with_its_name_and_value(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         make()
     assert message in str(caught.value)
@@ -311,9 +309,7 @@ def test_two_files_of_one_name_stay_apart(tmp_path: Path) -> None:
     for workload in (3, 4):
         file = tmp_path / str(workload) / "same.py"
         file.parent.mkdir()
-        file.write_text(
-            HEADER + f"def config():\n    return RunConfig(workload={workload}, unit_size=1, plan='bsp')\n"
-        )
+        file.write_text(HEADER + f"def config():\n    return RunConfig(workload={workload}, unit_size=1, plan='bsp')\n")
         loaded.append(load_config(file))
     assert [one.module.config().workload for one in loaded] == [3, 4]
 
@@ -334,9 +330,7 @@ def test_two_files_of_one_name_stay_apart(tmp_path: Path) -> None:
         (HEADER + "config = RunConfig(workload=9, unit_size=1)\n", "has no function config()"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_refused_with_one_clear_line(
-    tmp_path: Path, text: str, message: str
-) -> None:
+def test_a_file_that_cannot_be_used_is_refused_with_one_clear_line(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "bad.py"
     file.write_text(text)
     with pytest.raises(ConfigError) as caught:
@@ -347,9 +341,7 @@ def test_a_file_that_cannot_be_used_is_refused_with_one_clear_line(
 
 def test_an_absent_file_is_refused_and_the_nearest_one_named(tmp_path: Path) -> None:
     (tmp_path / "digits_mlp.py").write_text("")
-    with pytest.raises(
-        ConfigError, match=r"there is no configuration file .*digit_mlp\.py.*did you mean .*digits_mlp"
-    ):
+    with pytest.raises(ConfigError, match=r"there is no configuration file .*digit_mlp\.py.*did you mean .*digits_mlp"):
         load_config(tmp_path / "digit_mlp.py")
 
 
@@ -407,9 +399,7 @@ def test_another_model_class_is_refused_by_the_fields_that_only_one_has() -> Non
     class Resnet:
         depth: int = 8
 
-    with pytest.raises(
-        ResumeError, match=r"model\.depth: it was started with nothing, the configuration says 8"
-    ):
+    with pytest.raises(ResumeError, match=r"model\.depth: it was started with nothing, the configuration says 8"):
         check_resumable(to_json(CONFIG), replace(CONFIG, model=Resnet()))
 
 

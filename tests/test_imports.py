@@ -87,10 +87,7 @@ def test_the_question_would_notice_jax() -> None:
     ids=lambda file: file.stem,
 )
 def test_a_configuration_file_loads_without_jax(file: Path) -> None:
-    assert (
-        _loaded_by(f"from hybridsync.config import load_config\nload_config({str(file.relative_to(ROOT))!r})")
-        == []
-    )
+    assert _loaded_by(f"from hybridsync.config import load_config\nload_config({str(file.relative_to(ROOT))!r})") == []
 
 
 IMPORTS_JAX = """

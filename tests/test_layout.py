@@ -127,9 +127,7 @@ def test_a_tree_of_another_schema_is_refused_by_leaf_and_both_types(tree, messag
         Layout.of({"w": np.zeros(2, np.float32)}).pack(tree)
 
 
-@pytest.mark.parametrize(
-    "buffer", [np.zeros(63, np.uint8), np.zeros(16, np.float32), np.zeros(128, np.uint8)[::2]]
-)
+@pytest.mark.parametrize("buffer", [np.zeros(63, np.uint8), np.zeros(16, np.float32), np.zeros(128, np.uint8)[::2]])
 def test_a_buffer_of_another_size_or_kind_is_refused(buffer):
     with pytest.raises(SchemaMismatch, match=r"contiguous uint8\[64\]"):
         Layout.of({"w": np.zeros(2, np.float32)}).unpack(buffer)

@@ -63,8 +63,11 @@ def simulated(run: Run) -> Any:
 
 
 def test_a_share_of_the_coefficient_is_that_coefficient_and_the_state_keeps_its_own() -> None:
-    whole, half = momentum_sgd(), Optimizer(
-        lambda learning_rate, momentum: optax.sgd(learning_rate, momentum), learning_rate=0.05, momentum=0.45
+    whole, half = (
+        momentum_sgd(),
+        Optimizer(
+            lambda learning_rate, momentum: optax.sgd(learning_rate, momentum), learning_rate=0.05, momentum=0.45
+        ),
     )
     states = [whole.init(PARAMS), half.init(PARAMS)]
     for _ in range(3):
@@ -81,9 +84,7 @@ def test_zeroing_takes_the_momentum_and_leaves_parameters_of_that_name_and_every
     (path,) = momentum_slots(state)
     name = path[-1].name
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(optax.tree.get(after, name, filtering=named_field)))
-    put_back = optax.tree.set(
-        after, named_field, **{name: optax.tree.get(state, name, filtering=named_field)}
-    )
+    put_back = optax.tree.set(after, named_field, **{name: optax.tree.get(state, name, filtering=named_field)})
     assert fingerprint(put_back) == fingerprint(state) != fingerprint(after)
 
 

@@ -18,9 +18,7 @@ KEY = jax.random.key(0)
 def images(shape=(4, 4, 1), num_examples=16, num_classes=3):
     rng = np.random.RandomState(0)
     image = rng.randn(num_examples, *shape).astype(np.float32)
-    return ArraySource(
-        "images", {"image": image, "label": np.arange(num_examples, dtype=np.int32) % num_classes}
-    )
+    return ArraySource("images", {"image": image, "label": np.arange(num_examples, dtype=np.int32) % num_classes})
 
 
 def first_unit(source, unit_size=8):
@@ -127,9 +125,7 @@ def test_evaluation_sums_and_uses_the_running_statistics(kind):
     assert task.evaluate is not None
     evaluate = jax.jit(task.evaluate)
     whole = evaluate(params, state, batch)
-    halves = [
-        evaluate(params, state, {n: x[part] for n, x in batch.items()}) for part in (slice(5), slice(5, 8))
-    ]
+    halves = [evaluate(params, state, {n: x[part] for n, x in batch.items()}) for part in (slice(5), slice(5, 8))]
     assert float(whole["count"]) == 8
     for name in whole:
         assert float(whole[name]) == pytest.approx(sum(float(half[name]) for half in halves), rel=1e-5)
@@ -149,9 +145,7 @@ def test_init_is_a_function_of_the_key_and_can_be_traced(kind):
 def test_trees_are_dictionaries_with_text_keys(kind):
     for tree in make(kind).init(KEY):
         for path, leaf in jax.tree.leaves_with_path(tree):
-            assert all(
-                isinstance(entry, jax.tree_util.DictKey) and isinstance(entry.key, str) for entry in path
-            )
+            assert all(isinstance(entry, jax.tree_util.DictKey) and isinstance(entry.key, str) for entry in path)
             assert isinstance(leaf, jax.Array)
 
 

@@ -45,8 +45,6 @@ def test_a_small_classifier_learns(plan):
 @pytest.mark.parametrize(
     "plan", ["bsp", "asp", "bsp:12.5%,asp", "asp:50%,bsp", "bsp:25%,asp:25%,bsp:25%,asp", "bsp:10%,bsp:10%,asp"]
 )
-
-
 @pytest.mark.parametrize("workers", [1, 4, 7])
 def test_every_unit_is_applied_once_whatever_the_plan_and_the_workers(plan, workers):
     result = tally_trainer(plan, 100, workers=workers).fit()
@@ -317,8 +315,6 @@ def test_an_error_in_the_task_ends_the_run_by_name_and_keeps_its_checkpoint(plan
         ({"emulation": EmulationConfig(stragglers="worker=4,delay_ms=1")}, ConfigError, "workers 0 to 3"),
     ],
 )
-
-
 def test_what_cannot_work_is_refused_before_anything_starts(fields, error, named):
     with pytest.raises(error) as refusal:
         Trainer(mlp_task(), momentum_sgd(), **{"workload": 8, "unit_size": 8, "workers": 4, **fields})

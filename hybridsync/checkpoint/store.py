@@ -1,8 +1,8 @@
 """Which checkpoints a run has, in which order they become durable, and which one is restored.
 
-    checkpoints/N/            a whole step: it took this name after every byte of it was durable
-    checkpoints/partial/      being written or deleted; what a crash leaves there is removed by the next save
-    checkpoints/quarantine/N  a step that did not hold what was saved, with its `reason.txt`
+checkpoints/N/            a whole step: it took this name after every byte of it was durable
+checkpoints/partial/      being written or deleted; what a crash leaves there is removed by the next save
+checkpoints/quarantine/N  a step that did not hold what was saved, with its `reason.txt`
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """How many units to hand out ahead: enough that nobody waits for the chief, few enough that a stop is near.
 
-    >>> mesh_grant(num_places=4, units_per_sec=400.0)
-    100
-    >>> worker_grant(units_per_sec=50.0, room=4000, num_workers=4), worker_grant(50.0, room=5, num_workers=4)
-    (500, 1)
+>>> mesh_grant(num_places=4, units_per_sec=400.0)
+100
+>>> worker_grant(units_per_sec=50.0, room=4000, num_workers=4), worker_grant(50.0, room=5, num_workers=4)
+(500, 1)
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Which meshes of the world can still be used: one whose connections broke is dead for good. Pure.
 
-    >>> meshes = Meshes(num_devices=2)
-    >>> meshes.next((0, 1, 2))
-    ((0, 1, 2), 0)
-    >>> meshes.lose()
-    >>> meshes.next((0, 2)), meshes.next((0, 1, 2))
-    (((0, 2), 1), ((0, 1, 2), 1))
+>>> meshes = Meshes(num_devices=2)
+>>> meshes.next((0, 1, 2))
+((0, 1, 2), 0)
+>>> meshes.lose()
+>>> meshes.next((0, 2)), meshes.next((0, 1, 2))
+(((0, 2), 1), ((0, 1, 2), 1))
 """
 
 from __future__ import annotations

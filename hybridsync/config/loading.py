@@ -62,9 +62,7 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> LoadedConfig
     except (Exception, SystemExit) as error:  # the file is its author's: whatever it raises becomes one clear message
         raise explained(file, error) from error
     if not isinstance(config, RunConfig):
-        raise ConfigError(
-            f"{path}: config() returned {type(config).__name__}, not RunConfig; return a RunConfig"
-        )
+        raise ConfigError(f"{path}: config() returned {type(config).__name__}, not RunConfig; return a RunConfig")
     return LoadedConfig(module, apply_overrides(config, overrides))
 
 

@@ -31,9 +31,7 @@ def apply_overrides(config: RunConfig, overrides: Iterable[str]) -> RunConfig:
     for override in overrides:
         path, equals, text = override.partition("=")
         if not equals or not path.strip():
-            raise ConfigError(
-                f"cannot read the override {override!r}; write path=value, as in optimizer.momentum=0.8"
-            )
+            raise ConfigError(f"cannot read the override {override!r}; write path=value, as in optimizer.momentum=0.8")
         _place(changes, config, path.strip(), text.strip())
     return _replace(config, changes)
 
@@ -46,17 +44,13 @@ def _place(changes: dict[str, Any], group: Any, path: str, text: str) -> None:
         group = getattr(group, name)
         if not is_frozen_dataclass(group):
             here = ".".join(parents[: depth + 1])
-            raise ConfigError(
-                f"{here!r} is a value and has no key {path.split('.')[depth + 1]!r}; set {here}=..."
-            )
+            raise ConfigError(f"{here!r} is a value and has no key {path.split('.')[depth + 1]!r}; set {here}=...")
         changes = changes.setdefault(name, {})
     _check_known(group, leaf, ".".join(parents))
     current = getattr(group, leaf)
     if is_frozen_dataclass(current):
         keys = ", ".join(f"{path}.{field.name}" for field in dataclasses.fields(current))
-        raise ConfigError(
-            f"{path!r} is a group, got {text!r} for it; set one of {keys or 'no keys: it is empty'}"
-        )
+        raise ConfigError(f"{path!r} is a group, got {text!r} for it; set one of {keys or 'no keys: it is empty'}")
     annotation = annotations(type(group))[leaf]
     try:
         changes[leaf] = read_text(text, annotation)
@@ -72,9 +66,7 @@ def _check_known(group: Any, name: str, parent: str) -> None:
         return
     dot = f"{parent}." if parent else ""
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    advice = (
-        f"did you mean {dot + near[0]!r}?" if near else f"known here: {', '.join(dot + key for key in known)}"
-    )
+    advice = f"did you mean {dot + near[0]!r}?" if near else f"known here: {', '.join(dot + key for key in known)}"
     raise ConfigError(f"unknown configuration key {dot + name!r}; {advice}")
 
 

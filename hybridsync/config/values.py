@@ -70,9 +70,7 @@ class ScheduleConfig:
     def __post_init__(self) -> None:
         name = "optimizer.schedule."
         _check_types(self, name)
-        _require(
-            0 <= self.warmup < 1, f"{name}warmup", "in [0, 1)", self.warmup, "give a share of the workload"
-        )
+        _require(0 <= self.warmup < 1, f"{name}warmup", "in [0, 1)", self.warmup, "give a share of the workload")
         if self.kind != "piecewise":
             given = self.boundaries or self.factors
             _require(
@@ -88,12 +86,8 @@ class ScheduleConfig:
                 f"{name}boundaries has {len(self.boundaries)} values and {name}factors {len(self.factors)}; "
                 "a piecewise schedule needs one factor for each of one or more boundaries"
             )
-        ascending = all(
-            low < high for low, high in zip((0.0, *self.boundaries), (*self.boundaries, 1.0), strict=True)
-        )
-        _require(
-            ascending, f"{name}boundaries", "ascending shares in (0, 1)", self.boundaries, "correct them"
-        )
+        ascending = all(low < high for low, high in zip((0.0, *self.boundaries), (*self.boundaries, 1.0), strict=True))
+        _require(ascending, f"{name}boundaries", "ascending shares in (0, 1)", self.boundaries, "correct them")
         _require(min(self.factors) > 0, f"{name}factors", "above 0", self.factors, "correct them")
 
 
@@ -126,13 +120,9 @@ class OptimizerConfig:
         _require(bool(self.name), "optimizer.name", "a name", self.name, "for example sgd")
         _require(self.learning_rate > 0, "optimizer.learning_rate", "above 0", self.learning_rate, "raise it")
         _require(0 <= self.momentum < 1, "optimizer.momentum", "in [0, 1)", self.momentum, "correct it")
-        _require(
-            self.weight_decay >= 0, "optimizer.weight_decay", "0 or more", self.weight_decay, "correct it"
-        )
+        _require(self.weight_decay >= 0, "optimizer.weight_decay", "0 or more", self.weight_decay, "correct it")
         if self.clip is not None:
-            _require(
-                self.clip > 0, "optimizer.clip", "above 0 or none", self.clip, "use none for no clipping"
-            )
+            _require(self.clip > 0, "optimizer.clip", "above 0 or none", self.clip, "use none for no clipping")
 
 
 @checked
@@ -154,9 +144,7 @@ class CheckpointConfig:
     def __post_init__(self) -> None:
         _check_types(self, "checkpoint.")
         _require(self.secs > 0, "checkpoint.secs", "above 0", self.secs, "raise it to save less often")
-        _require(
-            self.keep >= 1, "checkpoint.keep", "at least 1", self.keep, "a run needs its newest checkpoint"
-        )
+        _require(self.keep >= 1, "checkpoint.keep", "at least 1", self.keep, "a run needs its newest checkpoint")
 
 
 @checked
@@ -217,9 +205,7 @@ class EmulationConfig:
 
     def __post_init__(self) -> None:
         _check_types(self, "emulation.")
-        _require(
-            self.compute_secs >= 0, "emulation.compute_secs", "0 or more", self.compute_secs, "correct it"
-        )
+        _require(self.compute_secs >= 0, "emulation.compute_secs", "0 or more", self.compute_secs, "correct it")
         Straggler.parse(self.stragglers)
         for name in ("link_bytes_per_sec", "port_bytes_per_sec"):
             rate = getattr(self, name)

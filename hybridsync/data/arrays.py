@@ -80,11 +80,7 @@ class ArraySource:
 def _common_length(name: str, split: str, arrays: Mapping[str, np.ndarray]) -> int:
     lengths = {field: len(array) for field, array in arrays.items()}
     if not lengths or min(lengths.values()) == 0:
-        raise DataError(
-            f"{name}: the {split} split holds no examples (fields: {lengths}). Give at least one."
-        )
+        raise DataError(f"{name}: the {split} split holds no examples (fields: {lengths}). Give at least one.")
     if len(set(lengths.values())) > 1:
-        raise DataError(
-            f"{name}: the {split} fields have different lengths, {lengths}. Give one row an example."
-        )
+        raise DataError(f"{name}: the {split} fields have different lengths, {lengths}. Give one row an example.")
     return next(iter(lengths.values()))

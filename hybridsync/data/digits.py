@@ -74,9 +74,7 @@ def _load(path: pathlib.Path) -> np.ndarray:
     except FileNotFoundError:
         raise DataError(f"{path} does not exist: the digits' table is missing. {remedy}") from None
     except (OSError, EOFError, ValueError) as error:
-        raise DataError(
-            f"{path} is not the digits' table (gzip-compressed CSV): {error}. {remedy}"
-        ) from error
+        raise DataError(f"{path} is not the digits' table (gzip-compressed CSV): {error}. {remedy}") from error
     expected = (NUM_EXAMPLES, SIDE * SIDE + 1)
     if table.shape != expected:
         raise DataError(f"{path} holds a table of shape {table.shape}, expected {expected}. {remedy}")

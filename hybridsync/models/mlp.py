@@ -20,9 +20,7 @@ class MLP(nnx.Module):
 
     def __init__(self, sizes: Sequence[int], *, rngs: nnx.Rngs, dropout: float = 0.0) -> None:
         init = nnx.initializers.he_normal()
-        self.layers = nnx.List(
-            [nnx.Linear(a, b, kernel_init=init, rngs=rngs) for a, b in itertools.pairwise(sizes)]
-        )
+        self.layers = nnx.List([nnx.Linear(a, b, kernel_init=init, rngs=rngs) for a, b in itertools.pairwise(sizes)])
         self.dropout = nnx.Dropout(dropout, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:

@@ -85,9 +85,7 @@ class CifarResNet(nnx.Module):
     def __init__(self, depth: int, num_classes: int, *, rngs: nnx.Rngs, channels: int = 3) -> None:
         num_blocks, rest = divmod(depth - 2, 6)
         if rest or num_blocks < 1:
-            raise TaskError(
-                f"a CIFAR ResNet has 6m+2 layers of basic blocks, not {depth}: choose 8, 20, 32, ... or 50"
-            )
+            raise TaskError(f"a CIFAR ResNet has 6m+2 layers of basic blocks, not {depth}: choose 8, 20, 32, ... or 50")
         self.stem = _Conv(channels, 16, (3, 3), rngs=rngs)
         self.norm = _Norm(16, rngs=rngs)
         blocks, inputs = [], 16

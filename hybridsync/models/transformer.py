@@ -66,9 +66,7 @@ class DecoderLM(nnx.Module):
         init = nnx.initializers.normal(0.02)
         self.tokens = nnx.Embed(num_tokens, dim, embedding_init=init, rngs=rngs)
         self.positions = nnx.Embed(max_length, dim, embedding_init=init, rngs=rngs)
-        self.blocks = nnx.List(
-            [DecoderBlock(dim, num_heads, rngs=rngs, dropout=dropout) for _ in range(num_layers)]
-        )
+        self.blocks = nnx.List([DecoderBlock(dim, num_heads, rngs=rngs, dropout=dropout) for _ in range(num_layers)])
         self.norm = nnx.LayerNorm(dim, rngs=rngs)
         self.dropout = nnx.Dropout(dropout, rngs=rngs)
 

@@ -64,9 +64,7 @@ class Rendezvous:
       deadline_secs: how long to wait for the slowest member.
     """
 
-    def __init__(
-        self, members: tuple[int, ...], sum_up: Callable[[tuple], Any], deadline_secs: float = 600.0
-    ) -> None:
+    def __init__(self, members: tuple[int, ...], sum_up: Callable[[tuple], Any], deadline_secs: float = 600.0) -> None:
         self._members, self._sum_up, self._deadline_secs = members, sum_up, deadline_secs
         self._condition = threading.Condition()
         self._slots: list[Any] = [None] * len(members)

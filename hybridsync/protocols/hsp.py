@@ -95,7 +95,12 @@ class _Turns(WaitingRule):
     def forget(self, worker: int) -> None:
         self._end_turn(worker)
         for known in (
-            self._held, self._waiting, self._answered_at, self._taken, self._compute_secs, self._transfer_secs
+            self._held,
+            self._waiting,
+            self._answered_at,
+            self._taken,
+            self._compute_secs,
+            self._transfer_secs,
         ):
             known.pop(worker, None)
 

@@ -42,9 +42,7 @@ def emulated(
     """
     link = link_bytes_per_sec if config.link_bytes_per_sec is None else config.link_bytes_per_sec
     port = port_bytes_per_sec if config.port_bytes_per_sec is None else config.port_bytes_per_sec
-    return Wire(
-        min(link, link_bytes_per_sec), num_servers * min(port, port_bytes_per_sec), config.latency_secs
-    )
+    return Wire(min(link, link_bytes_per_sec), num_servers * min(port, port_bytes_per_sec), config.latency_secs)
 
 
 MOST_SECS = 30.0

@@ -255,4 +255,3 @@ class _Line:
                 updates.append(following)
                 self._queue.popleft()
             return tuple(updates)
-

@@ -160,9 +160,7 @@ class Shard:
             if self._how is not None:
                 contributions = [self._compensated(*pair) for pair in zip(pushes, contributions, strict=True)]
             total = programs.sum(contributions, weights)
-            self._state = programs.update(
-                self.state, total, units=num_units, factor=rate, blend=blend, change=change
-            )
+            self._state = programs.update(self.state, total, units=num_units, factor=rate, blend=blend, change=change)
             self.publish()
 
     def _compensated(self, push: Push, contribution: Any) -> Any:

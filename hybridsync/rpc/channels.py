@@ -116,9 +116,7 @@ def _loopback_host(address: str) -> str:
     except ValueError:
         local = False
     if not local:
-        raise AddressError(
-            f"will not serve on {address!r}: TLS and a token do not exist yet; use {_LOOPBACK}"
-        )
+        raise AddressError(f"will not serve on {address!r}: TLS and a token do not exist yet; use {_LOOPBACK}")
     return host
 
 

@@ -148,9 +148,7 @@ def _repeated(annotation: Any) -> _Wire:
         return _Wire(_same, _decode_texts)
     if item.encode is _same:
         return _Wire(_same, tuple)
-    return _Wire(
-        lambda values: [item.encode(value) for value in values], lambda wires: tuple(map(item.decode, wires))
-    )
+    return _Wire(lambda values: [item.encode(value) for value in values], lambda wires: tuple(map(item.decode, wires)))
 
 
 def _decode_floats(numbers: Iterable[float]) -> tuple[float, ...]:

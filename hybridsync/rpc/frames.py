@@ -83,9 +83,7 @@ def receive(stream: Iterator[bytes], header: pb.Header, into: np.ndarray) -> Non
         start = _chunk_start(frame)
         end = position + len(frame) - start
         if end > view.nbytes:
-            raise SchemaMismatch(
-                f"the stream carries {end} bytes or more where its header says {view.nbytes}"
-            )
+            raise SchemaMismatch(f"the stream carries {end} bytes or more where its header says {view.nbytes}")
         view[position:end] = memoryview(frame)[start:]
         position = end
     if position < view.nbytes:
@@ -106,9 +104,7 @@ def check_size(offered: int, expected: int) -> None:
 
 
 def _bytes(buffer: np.ndarray) -> memoryview:
-    assert buffer.dtype == np.uint8 and buffer.ndim == 1 and buffer.flags.c_contiguous, (
-        "buffers are plain bytes"
-    )
+    assert buffer.dtype == np.uint8 and buffer.ndim == 1 and buffer.flags.c_contiguous, "buffers are plain bytes"
     return buffer.data
 
 

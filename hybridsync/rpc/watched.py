@@ -42,9 +42,7 @@ class WatchedCalls(grpc.ServerInterceptor):
             with self._watchdog.work(f"the call {handler_call_details.method}", self._limit_secs):
                 return serve(request, context)
 
-        return grpc.unary_unary_rpc_method_handler(
-            watched, handler.request_deserializer, handler.response_serializer
-        )
+        return grpc.unary_unary_rpc_method_handler(watched, handler.request_deserializer, handler.response_serializer)
 
 
 def watched_calls(watchdog: Watching, state_bytes: int) -> WatchedCalls:

@@ -125,6 +125,7 @@ def _manage(
     programs = run.programs(donate_parameters=False)
     schema = programs.state_layout.schema_hash
     workers, servers_wanted = run.config.workers, run.config.servers
+
     def evict(event: RoleEvent) -> None:
         quarantine = event.reason if event.quarantined else ""
         report({"kill": {"role": event.role, "id": event.id, "pid": event.pid, "quarantine": quarantine}})

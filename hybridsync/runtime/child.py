@@ -141,14 +141,10 @@ class Child:
         while not line.endswith(b"\n"):
             if not select.select([0], [], [], max(0.0, deadline - SYSTEM_CLOCK.monotonic()))[0]:
                 missing = "the supervisor" if self.role == "chief" else "the chief"
-                raise WaitTimeout(
-                    f"{self.role} {self.role_id} waited {timeout_secs:g} s for {missing} to serve"
-                )
+                raise WaitTimeout(f"{self.role} {self.role_id} waited {timeout_secs:g} s for {missing} to serve")
             chunk = os.read(0, 1 << 16)
             if not chunk:
-                raise RoleLost(
-                    f"{self.role} {self.role_id} lost its supervisor before it was told what to do"
-                )
+                raise RoleLost(f"{self.role} {self.role_id} lost its supervisor before it was told what to do")
             line += chunk
         told = json.loads(line)
         return RoleSpec(**{**told, "slots": tuple(told["slots"])})

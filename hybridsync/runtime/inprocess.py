@@ -98,9 +98,7 @@ class InProcess:
       hooks: (function, every so many units).
     """
 
-    def __init__(
-        self, opening: Opening, recorder: Recorder, clock: Clock, hooks: list[tuple[Hook, int]]
-    ) -> None:
+    def __init__(self, opening: Opening, recorder: Recorder, clock: Clock, hooks: list[tuple[Hook, int]]) -> None:
         self._opening, self._recorder, self._clock = opening, recorder, clock
         self._hooks = hooks
         run = opening.run
@@ -206,9 +204,7 @@ class InProcess:
                 emulation,
                 ahead=None,
             ),
-            Path.SERVER: ServerEngine(
-                worker, self.chief, self._programs, self._link_of, recorder, emulation, None
-            ),
+            Path.SERVER: ServerEngine(worker, self.chief, self._programs, self._link_of, recorder, emulation, None),
             Path.GROUP: GroupEngine(
                 worker,
                 self.chief,

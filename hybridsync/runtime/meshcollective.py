@@ -113,6 +113,4 @@ class MeshCollective:
         except CollectiveBroken as broken:
             raise PhaseRevoked(str(broken)) from broken
         texts = total.reshape(rows.shape).astype(np.uint8)
-        return tuple(
-            tuple(row.tobytes().rstrip(b"\0").decode(errors="replace") for row in member) for member in texts
-        )
+        return tuple(tuple(row.tobytes().rstrip(b"\0").decode(errors="replace") for row in member) for member in texts)

@@ -124,9 +124,7 @@ def supervise(launch: Launch) -> int:
     try:
         workdir = make_directory(launch.workdir)
     except OSError as error:
-        raise WorkdirError(
-            f"cannot write to {launch.workdir}: {error.strerror}; name a writable --workdir"
-        ) from error
+        raise WorkdirError(f"cannot write to {launch.workdir}: {error.strerror}; name a writable --workdir") from error
     with WorkdirLock(workdir) as lock:  # until the last chief has gone: no other launch comes in between two of them
         return _supervise_locked(launch, lock)
 

@@ -93,14 +93,10 @@ def run_server(spec: RoleSpec, run: Run, watchdog: Watching) -> int:
     stepping = OptimizerServicer(OptimizerEndpoint(backend, opt_layout), opt_layout.nbytes)
     servicers = [PhaseServicer(backend), serving, stepping, HolderServicer(backend)]
     watched = watched_calls(watchdog, programs.state_layout.nbytes)
-    server, address = make_server(
-        servicers, at_port(spec.host), max_workers=3 * workers + 4, interceptors=[watched]
-    )
+    server, address = make_server(servicers, at_port(spec.host), max_workers=3 * workers + 4, interceptors=[watched])
     server.start()
     schema = programs.state_layout.schema_hash
-    chief = LastingChief(
-        ChiefClient(spec.chief, CHIEF_SECS), lambda: hello(spec, address, schema, backend.standing())
-    )
+    chief = LastingChief(ChiefClient(spec.chief, CHIEF_SECS), lambda: hello(spec, address, schema, backend.standing()))
     incarnation = chief.register().incarnation
 
     def drain() -> Report:

@@ -22,9 +22,7 @@ def at_port(host: str, port: int = 0) -> str:
 def listening() -> set[Endpoint]:
     """Return the (host, port) that this process listens on."""
     return {
-        endpoint
-        for sock in _sockets()
-        if _listens(sock) and (endpoint := endpoint_of(sock.getsockname())) is not None
+        endpoint for sock in _sockets() if _listens(sock) and (endpoint := endpoint_of(sock.getsockname())) is not None
     }
 
 

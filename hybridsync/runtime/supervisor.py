@@ -140,18 +140,14 @@ class Supervisor:
             return EXIT_FAILED
 
     def _run(self) -> int:
-        assert threading.current_thread() is threading.main_thread(), (
-            "children die with the thread that starts them"
-        )
+        assert threading.current_thread() is threading.main_thread(), "children die with the thread that starts them"
         logs = self._spec.workdir / "logs"
         try:
             make_directory(logs)
             command = [*self._spec.command, *self._spec.argv]
             self._starts = Starts(command, self._logs, self._say, self._spec.start_again_secs, self._lock_fd)
         except OSError as error:
-            raise WorkdirError(
-                f"cannot write to {logs}: {error.strerror}; name a writable --workdir"
-            ) from error
+            raise WorkdirError(f"cannot write to {logs}: {error.strerror}; name a writable --workdir") from error
         wake_read, wake_write = os.pipe()
         os.set_blocking(wake_read, False)
         os.set_blocking(wake_write, False)
@@ -397,14 +393,11 @@ class Supervisor:
             if self._asked:
                 self._outbox.preempt()
         elif now >= self._preempt_deadline:
-            self._fail(
-                f"the chief has not saved and left within {self._spec.preempt_secs:g} s; {_RESUME}", "chief-0"
-            )
+            self._fail(f"the chief has not saved and left within {self._spec.preempt_secs:g} s; {_RESUME}", "chief-0")
 
     def _note(self, kind: str, role: str, role_id: int, pid: int, reason: str) -> None:
         event = RoleEvent(role, role_id, pid, reason, SYSTEM_CLOCK.wall())
         (self._outbox.started if kind == "role_started" else self._outbox.lost)(event)
-
 
 
 def _drain(fd: int) -> None:

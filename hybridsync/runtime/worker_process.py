@@ -119,6 +119,7 @@ def run_worker(
         return hello(spec, address, programs.state_layout.schema_hash, loop.standing() if loop else None)
 
     chief = LastingChief(ChiefClient(spec.chief, CHIEF_SECS), hello_now)
+
     def ended(error: HybridSyncError | None) -> None:
         if error is not None:  # the main thread may hang in a collective, or train for nobody
             logging.error("worker %d ends: %s", spec.role_id, error)

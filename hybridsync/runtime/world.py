@@ -81,9 +81,7 @@ def start_service(num_workers: int, host: str = "127.0.0.1") -> Service:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         socket.create_server((host, 0), family=family).close()
     except OSError as error:
-        raise HybridSyncError(
-            f"cannot listen on {host}: {error.strerror}; name an address of this machine"
-        ) from error
+        raise HybridSyncError(f"cannot listen on {host}: {error.strerror}; name an address of this machine") from error
     before = listening()
     runtime = _construct(
         "the coordination service",
@@ -292,9 +290,7 @@ class World:
         (state,) = _private("jax._src.distributed", "global_state")
         state.shutdown()
 
-    def _arrive(
-        self, members: tuple[int, ...], lane: int, timeout_secs: float, check: Callable[[], None]
-    ) -> None:
+    def _arrive(self, members: tuple[int, ...], lane: int, timeout_secs: float, check: Callable[[], None]) -> None:
         """Wait until all members have come to this mesh, and learn where their gloo listens.
 
         A mesh is entered for the first time once in a world, so its key is never a leftover.
@@ -309,9 +305,7 @@ class World:
                 self._peers.add((host, int(port)))
 
 
-def _connect(
-    address: str, process_index: int, place: int, slots: Sequence[int], timeout_secs: float
-) -> Any:
+def _connect(address: str, process_index: int, place: int, slots: Sequence[int], timeout_secs: float) -> Any:
     """Connect to the service; returns when every slot has connected once."""
     (make,) = _private("jaxlib._jax", "get_distributed_runtime_client")
     host, _, port = address.rpartition(":")

@@ -358,9 +358,7 @@ def replay(log: list[Entry], ends: Mapping[int, Left], phases: Mapping[int, Phas
     return state
 
 
-def _computed(
-    arithmetic: Counting, versions: Mapping[int, Any], entry: Entry, how: Compensation | None
-) -> list[Any]:
+def _computed(arithmetic: Counting, versions: Mapping[int, Any], entry: Entry, how: Compensation | None) -> list[Any]:
     """Return an update's contributions, made up for their staleness where the protocol says so."""
     contributions = []
     for part in entry.pushes:

@@ -37,9 +37,7 @@ class Desk:
         self._reports: dict[int, tuple[Process, Report, float]] = {}
         self._stirred = False
 
-    def ask(
-        self, process: Process, kind: str, number: int, answer: Answer, then: Callable[[Any], object]
-    ) -> None:
+    def ask(self, process: Process, kind: str, number: int, answer: Answer, then: Callable[[Any], object]) -> None:
         """Take a call; it waits here while there is no answer."""
         if self.closed:
             return

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from hybridsync.sim.world import World
 
 
-
 class ChiefKilled(BaseException):
     """Ends a manager as a kill ends its process.
 

@@ -69,9 +69,7 @@ class Meeting:
         if any(member.dead or member.stopped for _, _, member, _ in arrived.values()):
             return  # nobody gets a total that somebody did not live to give: they are called back
         order = sorted(arrived)
-        total = Total(
-            self._world, [arrived[index][0] for index in order], tuple(arrived[index][1] for index in order)
-        )
+        total = Total(self._world, [arrived[index][0] for index in order], tuple(arrived[index][1] for index in order))
         self._world.network.num_bytes += self._sent
         for index in order:
             arrived[index][3](total)

@@ -145,9 +145,7 @@ class Server(Process):
         answer = self.sequencer.answer(push.worker, PushReply(self.sequencer.sequence))
         world.watch.acknowledged(self, push, answer)
         self._hand(push)
-        world.network.from_server(
-            push, ready, world.arithmetic.sizes.parameters, reply, answer, self._parameters
-        )
+        world.network.from_server(push, ready, world.arithmetic.sizes.parameters, reply, answer, self._parameters)
 
     def _hand(self, push: Push) -> None:
         """Keep what is handed out, where gradients on it are compensated for what happens meanwhile."""

@@ -1,7 +1,7 @@
 """Simulate one run: what `hybridsync simulate` and the benchmarks call.
 
-    result = simulate(run, scenario, seed=1)
-    result.seconds, result.units_per_sec, result.summary.staleness
+result = simulate(run, scenario, seed=1)
+result.seconds, result.units_per_sec, result.summary.staleness
 """
 
 from __future__ import annotations

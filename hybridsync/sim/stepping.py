@@ -263,9 +263,7 @@ class LocalEngine(ServerEngine):
         else:
             do()
 
-    def _heard(
-        self, push: Push, then: Any, sent: float, answer: PushReply | HybridSyncError, parameters: Any
-    ) -> None:
+    def _heard(self, push: Push, then: Any, sent: float, answer: PushReply | HybridSyncError, parameters: Any) -> None:
         if not self._is_served(answer):
             return
         self._sending = False

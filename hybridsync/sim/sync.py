@@ -119,9 +119,7 @@ class SyncEngine(ReplicaEngine):
         self.recorder.turn_to(WAITING)
         started = self.world.loop.now
         reasons = (*self._unfit, *[""] * (self._deal.num_rounds - len(self._unfit)))
-        self._meeting.deliver(
-            self._index, gradient, reasons, self.worker, lambda total: self._averaged(total, started)
-        )
+        self._meeting.deliver(self._index, gradient, reasons, self.worker, lambda total: self._averaged(total, started))
 
     def _averaged(self, total: Any, started: float) -> None:
         if self._stale(self._averaged, total, started):

@@ -116,9 +116,8 @@ class CommitFailed:
     """The captured state could not be made durable; training goes on, and a newer state is tried."""
 
 
-Event = (
-    (Begin | Regroup | Checkpoint | Drained | Captured | Broken | Gathered)
-    | (Reserved | Entered | Committed | CommitFailed)
+Event = (Begin | Regroup | Checkpoint | Drained | Captured | Broken | Gathered) | (
+    Reserved | Entered | Committed | CommitFailed
 )
 
 

@@ -1,9 +1,9 @@
 """Which processes the record names: each start and each end is written once, by whichever chief hears of it. Pure.
 
-    >>> roster = Roster([{"kind": "role_started", "role": "worker", "id": 1, "pid": 7}])
-    >>> roster.joined("worker", 1, 8)
-    >>> roster.lost("worker", 1, 7), roster.lost("worker", 1, 8), roster.lost("worker", 1, 8)
-    (Loss(is_news=True, leaves=False), Loss(is_news=True, leaves=True), Loss(is_news=False, leaves=False))
+>>> roster = Roster([{"kind": "role_started", "role": "worker", "id": 1, "pid": 7}])
+>>> roster.joined("worker", 1, 8)
+>>> roster.lost("worker", 1, 7), roster.lost("worker", 1, 8), roster.lost("worker", 1, 8)
+(Loss(is_news=True, leaves=False), Loss(is_news=True, leaves=True), Loss(is_news=False, leaves=False))
 """
 
 from __future__ import annotations

@@ -57,15 +57,11 @@ def read_stalls(workdir: str | os.PathLike[str]) -> list[SwitchStall]:
     """
     path = Path(workdir) / TIMELINE_FILE
     if not path.exists():
-        raise WorkdirError(
-            f"{path} does not exist; run with telemetry.timeline=true and name that run's workdir"
-        )
+        raise WorkdirError(f"{path} does not exist; run with telemetry.timeline=true and name that run's workdir")
     return switch_stalls(json.loads(path.read_bytes())["traceEvents"], read_events(workdir))
 
 
-def switch_stalls(
-    trace: Iterable[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]
-) -> list[SwitchStall]:
+def switch_stalls(trace: Iterable[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]) -> list[SwitchStall]:
     """Return each switch between two phases that both applied units.
 
     Args:
@@ -117,8 +113,6 @@ def _unit_secs(ends: Mapping[int, list[float]], num_members: int, units_per_upda
     """
     lag = max(round(num_members / units_per_update), 1)
     gaps = [
-        later - earlier
-        for row in ends.values()
-        for earlier, later in zip(sorted(row), sorted(row)[lag:], strict=False)
+        later - earlier for row in ends.values() for earlier, later in zip(sorted(row), sorted(row)[lag:], strict=False)
     ]
     return statistics.median(gaps) if gaps else 0.0

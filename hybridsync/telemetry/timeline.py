@@ -173,9 +173,7 @@ class Timeline:
                 f'{_SPAN},"name":{json.dumps(span.name)},"cat":{json.dumps(span.category)},"pid":{pid},"tid":{tid}'
             )
         ts, dur = self._elapsed.at(span.start + offset) * 1e6, max(span.secs, 0.0) * 1e6
-        return (
-            f'{prefix},"ts":{ts:.1f},"dur":{dur:.1f},"args":{{"epoch":{span.epoch},"units":{span.units}}}}}'
-        )
+        return f'{prefix},"ts":{ts:.1f},"dur":{dur:.1f},"args":{{"epoch":{span.epoch},"units":{span.units}}}}}'
 
     def _load(self) -> None:
         """Take over an earlier life's file line by line, as `write` lays it out."""

@@ -69,9 +69,7 @@ def test_every_augmented_image_is_a_shift_of_itself_or_its_mirror():
     seen = set()
     for index in range(64):
         crops = {
-            (top, left, mirrored): padded[index, :, top : top + 32, left : left + 32][
-                ..., :: -1 if mirrored else 1
-            ]
+            (top, left, mirrored): padded[index, :, top : top + 32, left : left + 32][..., :: -1 if mirrored else 1]
             for top in range(9)
             for left in range(9)
             for mirrored in (False, True)

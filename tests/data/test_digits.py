@@ -30,9 +30,7 @@ def test_the_first_unit_is_the_golden_one(source):
 def test_it_is_scikit_learns_own_table(source):
     from sklearn.datasets import load_digits
 
-    images = np.concatenate(
-        [source.batch(0, unit_size=1437, seed=0)["image"], next(source.test_batches(360))["image"]]
-    )
+    images = np.concatenate([source.batch(0, unit_size=1437, seed=0)["image"], next(source.test_batches(360))["image"]])
     table, _ = load_digits(return_X_y=True)
     assert sorted(map(bytes, images.reshape(-1, 64))) == sorted(map(bytes, np.asarray(table).astype(np.uint8)))
 

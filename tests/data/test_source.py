@@ -24,9 +24,7 @@ def test_the_first_units_indices_are_the_golden_ones(name):
 def test_units_in_order_meet_every_example_once_a_pass(num_examples, unit_size, seed, first_pass):
     passes = 3
     num_units = -(-num_examples * (first_pass + passes) // unit_size)
-    stream = np.concatenate(
-        [unit_indices(num_examples, u, unit_size=unit_size, seed=seed) for u in range(num_units)]
-    )
+    stream = np.concatenate([unit_indices(num_examples, u, unit_size=unit_size, seed=seed) for u in range(num_units)])
     assert len(stream) == num_units * unit_size
     for index in range(first_pass, first_pass + passes):
         one_pass = stream[index * num_examples : (index + 1) * num_examples]

@@ -52,16 +52,12 @@ def test_images_of_one_class_are_alike():
     assert (distance.argmin(1) == batch["label"]).mean() > 0.95
 
 
-@pytest.mark.parametrize(
-    "change", [{"data_seed": 1}, {"num_classes": 9}, {"shape": (5, 5, 2)}, {"num_examples": 999}]
-)
+@pytest.mark.parametrize("change", [{"data_seed": 1}, {"num_classes": 9}, {"shape": (5, 5, 2)}, {"num_examples": 999}])
 def test_each_setting_changes_the_hash(change):
     assert make(**change).describe()["hash"] != make().describe()["hash"]
 
 
-@pytest.mark.parametrize(
-    "change", [{"num_examples": 0}, {"shape": (5, 0)}, {"num_classes": 257}, {"num_test": -1}]
-)
+@pytest.mark.parametrize("change", [{"num_examples": 0}, {"shape": (5, 0)}, {"num_classes": 257}, {"num_test": -1}])
 def test_impossible_sizes_are_refused(change):
     with pytest.raises(DataError, match="cannot make"):
         make(**change)

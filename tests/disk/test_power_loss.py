@@ -42,9 +42,7 @@ def check_saves(victim: Any, folder: Path, saves: int, sweep: dict[str, int], go
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("sweep", "saves"), SWEEPS)
-def test_a_power_loss_before_any_call_leaves_whole_states_and_all_that_were_promised(
-    victim, tmp_path, sweep, saves
-):
+def test_a_power_loss_before_any_call_leaves_whole_states_and_all_that_were_promised(victim, tmp_path, sweep, saves):
     found = check_saves(victim, tmp_path, saves, sweep)
     print(f"{found.total()} disks: the promised state {found[0]} times, the one being saved {found[1]} times")
     assert found.total() > 50

@@ -211,6 +211,7 @@ def train_on_full_disk(disk: FaultyDisk, workdir: str, workload: int) -> dict[st
         emulation=EmulationConfig(compute_secs=0.02),
         telemetry=LOGGED,
     )
+
     def change(metrics: Metrics) -> None:
         if metrics.units >= workload * 3 // 4:
             disk.disarm()

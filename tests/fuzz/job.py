@@ -215,9 +215,7 @@ class Job:
             self.chief.register(Hello(role, role_id, 1, "host", "server", schema, __version__))
         digest, number = self.start.held.fingerprint, self.start.capture_id
         served = spec if path is Path.SERVER else "asp"
-        self.phase = Phase(
-            EPOCH, served, members, 0, END, (), (), 0, "chief", number, digest, ("server",), "start"
-        )
+        self.phase = Phase(EPOCH, served, members, 0, END, (), (), 0, "chief", number, digest, ("server",), "start")
         for holder in (self.primary, self.store, self.replica):
             holder.enter(self.phase)
         self.chief.announce(dataclasses.replace(self.phase, spec=spec), path)
@@ -282,10 +280,15 @@ class Job:
         report = Report("worker", 0, 1, EPOCH)
         span = Span("apply", "server", 1.0, 0.1, 5, 1)
         made: dict[str, list[Any]] = {
-            "Register": [hello, dataclasses.replace(hello, id=2, standing=stands),
-                Hello("server", 0, 1, "host", "a:1", schema, __version__)],
-            "NextPhase": [PhaseRequest(0, 1, NO_EPOCH, None),
-                PhaseRequest(1, 1, EPOCH, Held(EPOCH, 3, 2, "ff"), "why", 0.5)],
+            "Register": [
+                hello,
+                dataclasses.replace(hello, id=2, standing=stands),
+                Hello("server", 0, 1, "host", "a:1", schema, __version__),
+            ],
+            "NextPhase": [
+                PhaseRequest(0, 1, NO_EPOCH, None),
+                PhaseRequest(1, 1, EPOCH, Held(EPOCH, 3, 2, "ff"), "why", 0.5),
+            ],
             "Lease": [LeaseRequest(1, 1, EPOCH, 0, 0), LeaseRequest(0, 1, EPOCH, 1, 1, True, 5)],
             "Meet": [GroupRequest(0, 1, EPOCH, 1, (AppliedUnit(0, 0),), ((3, "non_finite: x"),), False, True)],
             "Report": [

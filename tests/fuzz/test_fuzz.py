@@ -77,9 +77,11 @@ def unchecked_phase(patch: pytest.MonkeyPatch) -> None:
 
 
 def unchecked_updates(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(store_module, "check_updates", lambda updates, sequence: tuple(
-        update for update in updates if update.sequence > sequence
-    ))
+    patch.setattr(
+        store_module,
+        "check_updates",
+        lambda updates, sequence: tuple(update for update in updates if update.sequence > sequence),
+    )
 
 
 def unchecked_heartbeat(patch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,7 @@ def num_parameters(depth, num_classes=10):
     return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
 
 
-@pytest.mark.parametrize(
-    ("depth", "parameters"), [(8, 75_290), (20, 269_722), (32, 464_154), (50, 23_520_842)]
-)
+@pytest.mark.parametrize(("depth", "parameters"), [(8, 75_290), (20, 269_722), (32, 464_154), (50, 23_520_842)])
 def test_the_number_of_parameters_is_the_papers(depth, parameters):
     assert num_parameters(depth) == parameters
 

@@ -412,9 +412,7 @@ def main() -> None:
     train.play = play_planted
     if seed.SEED_FD not in os.environ:
         plant(name)
-    supervisor.SupervisorSpec = functools.partial(
-        supervisor.SupervisorSpec, command=(sys.executable, __file__, name)
-    )
+    supervisor.SupervisorSpec = functools.partial(supervisor.SupervisorSpec, command=(sys.executable, __file__, name))
     app.run(train.main)
 
 

@@ -63,8 +63,14 @@ def gone(pid: int, secs: float = 60.0) -> bool:
 
 
 def workers_are_killed_under_asp(
-    workdir: Path, *, plan: str = MIXED, units: int = 1500, workers: int = 4, victims: tuple[int, ...] = (1, 2),
-    planted: str = "", stuck_secs: float = STUCK_SECS,
+    workdir: Path,
+    *,
+    plan: str = MIXED,
+    units: int = 1500,
+    workers: int = 4,
+    victims: tuple[int, ...] = (1, 2),
+    planted: str = "",
+    stuck_secs: float = STUCK_SECS,
 ) -> None:
     """The others do not pause, each unit is applied once, and the new processes enter the lock-step mesh."""
     with tally(workdir, plan=plan, units=units, workers=workers, planted=planted) as job:

@@ -47,9 +47,7 @@ def test_units_without_a_finite_loss_are_dropped_on_every_replica_and_the_run_re
         pytest.param("asp", "crashes", "signal SIGSEGV", marks=pytest.mark.soak),
     ],
 )
-def test_a_unit_that_ends_two_workers_is_left_out_and_named(
-    tmp_path: Path, plan: str, how: str, reason: str
-) -> None:
+def test_a_unit_that_ends_two_workers_is_left_out_and_named(tmp_path: Path, plan: str, how: str, reason: str) -> None:
     with Job(tmp_path / "run", CONFIG, f"--plan={plan}", f"--set=model.{how}=17") as job:
         assert job.wait() == 0, job.output + job.logs()
         summary = job.summary()

@@ -112,9 +112,7 @@ def test_a_second_sigterm_ends_the_run_at_once_and_the_same_command_completes(tm
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("plan", ["asp", scenarios.MIXED])
-def test_ten_worker_kills_and_five_kills_of_everything_leave_every_unit_applied_once(
-    tmp_path: Path, plan: str
-) -> None:
+def test_ten_worker_kills_and_five_kills_of_everything_leave_every_unit_applied_once(tmp_path: Path, plan: str) -> None:
     scenarios.faults_at_random(tmp_path / "run", plan=plan, lives=5, kills=2, seed=0)
 
 

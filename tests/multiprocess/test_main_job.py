@@ -31,8 +31,7 @@ EVENTS = {
         "units_per_update": int,
     },
     "phase_ended": {"units": int, "fingerprint": str},
-    "switch": {"from": str, "to": str, "reason": str, "units": int, "fingerprint": str}
-    | dict.fromkeys(STAGES, float),
+    "switch": {"from": str, "to": str, "reason": str, "units": int, "fingerprint": str} | dict.fromkeys(STAGES, float),
     "worker_joined": {"worker": int},
     "evaluation": {"examples": int, "accuracy": float, "loss": float},
     "checkpoint": {"units": int, "bytes": int, "secs": float},

@@ -32,7 +32,9 @@ def test_a_straggler_is_dealt_with_and_no_process_is_restarted(tmp_path: Path, p
     everybody = [0, 1, 2]
     meanwhile = ("bsp", [0, 2]) if policy == "elastic" else ("asp", everybody)
     assert entered[:3] == [
-        ("bsp", everybody, "start"), (*meanwhile, "policy"), ("bsp", everybody, "policy"),
+        ("bsp", everybody, "start"),
+        (*meanwhile, "policy"),
+        ("bsp", everybody, "policy"),
     ], job.output
     # On a busy machine others are slow, too: detours may take all that was planned for asynchrony.
     assert entered[-1] in [("asp", everybody, "planned"), ("bsp", everybody, "policy")]

@@ -34,9 +34,7 @@ def killed_run(workdir: Path, planted: str) -> None:
 
 
 def preempted_run(workdir: Path, planted: str) -> None:
-    scenarios.sigterm_saves_and_the_same_command_completes(
-        workdir, plan="asp", units=300, workers=1, planted=planted
-    )
+    scenarios.sigterm_saves_and_the_same_command_completes(workdir, plan="asp", units=300, workers=1, planted=planted)
 
 
 def stopped_at_once(workdir: Path, planted: str) -> None:
@@ -44,9 +42,7 @@ def stopped_at_once(workdir: Path, planted: str) -> None:
 
 
 def lost_member(workdir: Path, planted: str, stuck_secs: float = STUCK_SECS) -> None:
-    scenarios.members_are_lost_in_lock_step(
-        workdir, workers=2, victims=(1,), planted=planted, stuck_secs=stuck_secs
-    )
+    scenarios.members_are_lost_in_lock_step(workdir, workers=2, victims=(1,), planted=planted, stuck_secs=stuck_secs)
 
 
 def killed_chief(workdir: Path, planted: str, stuck_secs: float = STUCK_SECS) -> None:

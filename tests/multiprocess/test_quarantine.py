@@ -27,9 +27,7 @@ TELLS = {FAILS: "in a row by itself, the last time with exit 1", BROKEN: "of its
         pytest.param("adpsgd", BROKEN, marks=pytest.mark.soak),
     ],
 )
-def test_a_worker_that_is_of_no_use_is_quarantined_and_the_others_finish(
-    tmp_path: Path, plan: str, bug: str
-) -> None:
+def test_a_worker_that_is_of_no_use_is_quarantined_and_the_others_finish(tmp_path: Path, plan: str, bug: str) -> None:
     flags = ["--workers=3", f"--plan={plan}", "--compute_secs=0.05", "--set=telemetry.log_secs=0.1"]
     planted = f"{bug}+units_take_their_time_until_told"
     with Job(tmp_path / "run", CONFIG, *flags, "--set=workload=4000", planted=planted) as job:

@@ -24,9 +24,7 @@ DEATHS = 10
 def launch(module: str, *arguments: str, secs: float = SECS) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", f"launch.{module}", *arguments]
     environment = users_environment()
-    return subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=secs, check=False
-    )
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=secs, check=False)
 
 
 @pytest.mark.timeout(620)

@@ -76,9 +76,9 @@ def run(tmp_path, bad: set[int], shares: tuple[int, ...] = ()):
 
     def member(worker: int) -> None:
         recorders[worker].enter(phase.epoch)
-        SyncEngine(
-            worker, Chief(), programs, replica, collective_of, recorders[worker], emulation, ahead=None
-        ).run(phase)
+        SyncEngine(worker, Chief(), programs, replica, collective_of, recorders[worker], emulation, ahead=None).run(
+            phase
+        )
 
     with ThreadPoolExecutor(3) as threads:
         for done in [threads.submit(member, worker) for worker in range(3)]:

@@ -34,8 +34,10 @@ def test_every_leaf_has_one_server_and_no_server_is_fuller_than_the_emptiest_by_
     found = owners(layout, num_servers)
     assert found == owners(layout, num_servers)
     assert len(found) == len(layout.leaves) and set(found) <= set(range(num_servers))
-    sizes = [[leaf.nbytes for leaf, owner in zip(layout.leaves, found, strict=True) if owner == s]
-             for s in range(num_servers)]
+    sizes = [
+        [leaf.nbytes for leaf, owner in zip(layout.leaves, found, strict=True) if owner == s]
+        for s in range(num_servers)
+    ]
     emptiest = min(map(sum, sizes))
     assert all(sum(size) - min(size) <= emptiest for size in sizes if size)
 

@@ -89,7 +89,6 @@ class HoldTwo(ServerRule):
         pushes, self.held = tuple(self.held), []
         return [Apply(pushes, rate=2.0), *(Release(push) for push in pushes)]
 
-
     def on_leave(self, worker):
         self.held = []
         return []

@@ -105,9 +105,7 @@ class Relay:
         return role
 
     @staticmethod
-    def _pump(
-        pair: _Pair, source: socket.socket, sink: socket.socket, lossy: bool, bytes_per_sec: float
-    ) -> None:
+    def _pump(pair: _Pair, source: socket.socket, sink: socket.socket, lossy: bool, bytes_per_sec: float) -> None:
         due = 0.0
         try:
             while data := source.recv(CHUNK_BYTES):

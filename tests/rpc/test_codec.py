@@ -39,17 +39,13 @@ def values(annotation: Any, name: str = "") -> st.SearchStrategy:
     if annotation == tuple[int, int]:
         return st.tuples(st.integers(0, 2**62), st.integers(1, 2**62 - 1)).map(lambda pair: (pair[0], sum(pair)))
     if isinstance(annotation, types.UnionType):
-        return st.one_of(
-            *(st.none() if kind is type(None) else values(kind) for kind in get_args(annotation))
-        )
+        return st.one_of(*(st.none() if kind is type(None) else values(kind) for kind in get_args(annotation)))
     if get_origin(annotation) is tuple:
         item, rest = get_args(annotation)
         if rest is ...:
             return st.lists(values(item), max_size=4).map(tuple)
         return st.tuples(values(item), values(rest))
-    return st.builds(
-        annotation, **{field: values(hint, field) for field, hint in get_type_hints(annotation).items()}
-    )
+    return st.builds(annotation, **{field: values(hint, field) for field, hint in get_type_hints(annotation).items()})
 
 
 @pytest.mark.parametrize("kind", [Epoch, *MESSAGES], ids=lambda kind: kind.__name__)

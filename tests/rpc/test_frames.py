@@ -25,14 +25,10 @@ def test_a_buffer_survives_any_chunk_size(num_bytes: int, chunk_bytes: int) -> N
     assert np.array_equal(collect(send(pb.Header(), buffer, chunk_bytes), num_bytes), buffer)
 
 
-@pytest.mark.parametrize(
-    "num_bytes", [0, 1, 127, 128, 20_000, CHUNK_BYTES - 1, CHUNK_BYTES, 3 * CHUNK_BYTES + 1]
-)
+@pytest.mark.parametrize("num_bytes", [0, 1, 127, 128, 20_000, CHUNK_BYTES - 1, CHUNK_BYTES, 3 * CHUNK_BYTES + 1])
 def test_the_wire_is_the_protobuf_message_frame(num_bytes: int) -> None:
     buffer = pattern(num_bytes)
-    first, *rest = [
-        pb.Frame.FromString(data) for data in send(pb.Header(reply=pb.PushReply(sequence=8)), buffer)
-    ]
+    first, *rest = [pb.Frame.FromString(data) for data in send(pb.Header(reply=pb.PushReply(sequence=8)), buffer)]
     assert first.header.num_bytes == num_bytes and first.header.reply.sequence == 8
     assert all(frame.WhichOneof("kind") == "chunk" for frame in rest)
     assert b"".join(frame.chunk for frame in rest) == buffer.tobytes()
@@ -41,9 +37,7 @@ def test_the_wire_is_the_protobuf_message_frame(num_bytes: int) -> None:
 def test_frames_that_protobuf_wrote_are_read() -> None:
     buffer = pattern(1000)
     header = pb.Frame(header=pb.Header(num_bytes=1000)).SerializeToString()
-    chunks = [
-        pb.Frame(chunk=buffer[at : at + 300].tobytes()).SerializeToString() for at in range(0, 1000, 300)
-    ]
+    chunks = [pb.Frame(chunk=buffer[at : at + 300].tobytes()).SerializeToString() for at in range(0, 1000, 300)]
     assert np.array_equal(collect(iter([header, *chunks]), 1000), buffer)
 
 

@@ -124,9 +124,7 @@ def test_a_server_without_a_free_buffer_says_what_to_change(serve, closing, monk
         assert go_on.wait(10)
 
     server = FakeServer(pattern(SMALL), on_push=hold)
-    client = closing(
-        ParameterClient(serve(ParameterServicer(server, SMALL, num_buffers=1)), deadline_secs=10)
-    )
+    client = closing(ParameterClient(serve(ParameterServicer(server, SMALL, num_buffers=1)), deadline_secs=10))
     contribution = pattern(SMALL)
     first = threading.Thread(target=client.push_pull, args=(PUSH, contribution, np.zeros(SMALL, np.uint8)))
     first.start()

@@ -14,9 +14,7 @@ from hybridsync.rpc.status import CODES, MAX_TEXT
 from tests.rpc.conftest import FakeChief
 
 REQUEST = LeaseRequest(1, 1, NO_EPOCH, 0, 0)
-ERRORS = [
-    kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, HybridSyncError)
-]
+ERRORS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, HybridSyncError)]
 
 
 class FailingChief(FakeChief):

@@ -62,9 +62,7 @@ def test_a_server_that_fails_again_and_again_ends_the_run_with_its_name_and_log(
 def test_a_worker_that_failed_once_with_a_reason_is_replaced(begin: Begin) -> None:
     run = begin({"worker 0 life 0": {"error": "lost its way"}})
     assert run.wait_call(call="role_lost")["reason"] == "exit 70: lost its way"
-    assert run.wait_call(call="role_started", role="worker", id=0)["reason"].startswith(
-        "restart after exit 70"
-    )
+    assert run.wait_call(call="role_started", role="worker", id=0)["reason"].startswith("restart after exit 70")
 
 
 def test_a_killed_worker_is_replaced_by_a_child_of_the_supervisors_that_goes_on_in_its_log(begin: Begin) -> None:

@@ -244,9 +244,7 @@ def test_revocation_reaches_a_member_that_waits_for_the_others(fleet: Fleet) -> 
     fleet.tell([2], "warm", **fields, timeout_secs=ANSWER_SECS)
     fleet.tell([2], "break")
     answers = [fleet.members[2].answer(5.0), fleet.members[2].answer(5.0)]
-    assert {"broken": True} in answers and "CollectiveBroken" in [
-        answer.get("error") for answer in answers if answer
-    ]
+    assert {"broken": True} in answers and "CollectiveBroken" in [answer.get("error") for answer in answers if answer]
 
 
 def local_mean() -> MeshMean:
@@ -287,9 +285,7 @@ def test_the_service_starts_without_jax_and_listens_on_one_address_only() -> Non
         "assert 'jax' not in sys.modules; print(service.address, *listening()); "
         "service.stop(); service.stop()"
     )
-    quiet = {
-        name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"
-    }  # jax sets it
+    quiet = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}  # jax sets it
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=ROOT,
@@ -326,9 +322,7 @@ def test_an_absent_service_is_an_error_not_an_abort() -> None:
 
 
 def test_a_jaxlib_without_what_is_needed_is_refused_by_name() -> None:
-    with pytest.raises(
-        HybridSyncError, match=r"jaxlib [\d.]+ does not offer jaxlib\._jax .*has no no_such_thing"
-    ):
+    with pytest.raises(HybridSyncError, match=r"jaxlib [\d.]+ does not offer jaxlib\._jax .*has no no_such_thing"):
         world_module._private("jaxlib._jax", "get_distributed_runtime_service", "no_such_thing")
     with pytest.raises(HybridSyncError, match=r"does not offer jaxlib\._gone"):
         world_module._private("jaxlib._gone", "anything")

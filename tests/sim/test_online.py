@@ -59,7 +59,10 @@ def test_baseline_changes_nothing():
 def test_elastic_leaves_a_straggler_out_and_calls_it_back_when_it_is_well():
     lines = story("elastic", FOR_A_WHILE, workload=4000)
     assert entered(lines) == [
-        ("bsp", ALL, "start"), ("bsp", OTHERS, "policy"), ("bsp", ALL, "policy"), ("asp", ALL, "planned"),
+        ("bsp", ALL, "start"),
+        ("bsp", OTHERS, "policy"),
+        ("bsp", ALL, "policy"),
+        ("asp", ALL, "planned"),
     ]
     decided = of(lines, "policy_decided", "policy", "action", "workers")
     assert decided == [("elastic", "without workers [1]", [1]), ("elastic", "as planned", [1])]
@@ -90,7 +93,10 @@ def test_the_rate_and_the_update_are_those_of_the_members_left():
 def test_greedy_trains_asynchronously_meanwhile_and_makes_up_for_the_lock_step_share():
     lines = story("greedy", FOR_A_WHILE, workload=4000)
     assert entered(lines) == [
-        ("bsp", ALL, "start"), ("asp", ALL, "policy"), ("bsp", ALL, "policy"), ("asp", ALL, "planned"),
+        ("bsp", ALL, "start"),
+        ("asp", ALL, "policy"),
+        ("bsp", ALL, "policy"),
+        ("asp", ALL, "planned"),
     ]
     begins = [units for (units,) in of(lines, "phase_entered", "units")]
     assert begins[1] + begins[3] - begins[2] == 2000, "units of lock-step, wherever they were done"
@@ -115,14 +121,20 @@ def test_a_straggler_that_dies_while_it_is_left_out_stops_nobody_and_its_success
     death = Death("worker", 1, 8.0, 2.0)
     lines = story("elastic", Slow(1, factor=5.0, stop_secs=8.0), workload=4000, deaths=(death,))
     assert entered(lines) == [
-        ("bsp", ALL, "start"), ("bsp", OTHERS, "policy"), ("bsp", ALL, "join"), ("asp", ALL, "planned"),
+        ("bsp", ALL, "start"),
+        ("bsp", OTHERS, "policy"),
+        ("bsp", ALL, "join"),
+        ("asp", ALL, "planned"),
     ]
 
 
 def test_a_member_that_dies_while_another_is_left_out_breaks_the_phase_and_the_other_stays_out():
     lines = story("elastic", Slow(1, factor=5.0), workload=4000, deaths=(Death("worker", 0, 8.0, 2.0),))
     assert entered(lines) == [
-        ("bsp", ALL, "start"), ("bsp", OTHERS, "policy"), ("bsp", [2, 3], "death"), ("bsp", OTHERS, "join"),
+        ("bsp", ALL, "start"),
+        ("bsp", OTHERS, "policy"),
+        ("bsp", [2, 3], "death"),
+        ("bsp", OTHERS, "join"),
         ("asp", ALL, "planned"),
     ]
 

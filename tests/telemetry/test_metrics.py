@@ -69,9 +69,7 @@ def test_a_resume_continues_the_file_on_the_runs_own_time(tmp_path: Path) -> Non
         ([0] * 94 + [7] * 6, {"mean": 0.42, "p95": 7, "max": 7}),
     ],
 )
-def test_staleness_is_summed_up_by_mean_nearest_rank_p95_and_max(
-    values: list[int], expected: dict[str, float]
-) -> None:
+def test_staleness_is_summed_up_by_mean_nearest_rank_p95_and_max(values: list[int], expected: dict[str, float]) -> None:
     counts = Staleness()
     counts.add(values)
     assert counts.summary() == pytest.approx(expected)

@@ -36,9 +36,7 @@ def _span(name: str, cat: str, pid: int, epoch: int, start: float, secs: float) 
 def _steps(epoch: int, start: float, count: int) -> list[dict[str, Any]]:
     """Two workers in lock-step, a step every 0.1 s."""
     return [
-        _span("step", "sync", worker, epoch, start + 0.1 * index, 0.1)
-        for worker in (0, 1)
-        for index in range(count)
+        _span("step", "sync", worker, epoch, start + 0.1 * index, 0.1) for worker in (0, 1) for index in range(count)
     ]
 
 
@@ -93,9 +91,7 @@ def test_percentiles_are_values_that_occurred(share: float, expected: float) -> 
     assert percentile([float(value) for value in range(20, 0, -1)], share) == expected
 
 
-def test_the_command_prints_each_switch_and_the_percentiles(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prints_each_switch_and_the_percentiles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = _steps(1, 0.0, 10) + _applies(2, 1.5, 20) + _steps(3, 4.0, 10)
     (tmp_path / "timeline.json").write_text(json.dumps({"traceEvents": trace}))
     (tmp_path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in EVENTS))
@@ -105,9 +101,7 @@ def test_the_command_prints_each_switch_and_the_percentiles(
     assert "all: 2 switches, stall p50 305.0 ms, p95 685.0 ms" in printed
 
 
-def test_a_run_without_a_timeline_is_refused_by_name(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_without_a_timeline_is_refused_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(WorkdirError, match=r"timeline\.json does not exist"):
         read_stalls(tmp_path)
     assert main([str(tmp_path)]) == 1

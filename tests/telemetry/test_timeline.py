@@ -111,9 +111,7 @@ def test_spans_of_another_host_stand_where_the_chiefs_clock_would_have_put_them(
     assert [span["ts"] for span in _spans(tmp_path)] == [2_000_000.0, 2_000_000.0]
 
 
-def test_a_timeline_without_spans_is_no_damage_to_a_resume(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_timeline_without_spans_is_no_damage_to_a_resume(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     elapsed = Elapsed(ManualClock())
     Timeline(tmp_path, elapsed).write()
     Timeline(tmp_path, elapsed).write()

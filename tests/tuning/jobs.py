@@ -10,7 +10,7 @@ from hybridsync.history import Where
 from hybridsync.plan import Plan
 from hybridsync.tuning.search import Made
 
-SMALL_CONFIG = '''
+SMALL_CONFIG = """
 from hybridsync.config import CheckpointConfig, OptimizerConfig, RunConfig
 
 
@@ -38,7 +38,7 @@ def optimizer(config):
     from hybridsync.optimizer import from_config
 
     return from_config(config.optimizer, config.workload, config.unit_size)
-'''
+"""
 
 
 class Stopped(Exception):

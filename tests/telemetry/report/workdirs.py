@@ -83,9 +83,16 @@ def completed(workdir: Path) -> Path:
     story.event("straggler_flagged", worker=1, rate=10.0, threshold=20.0)
     story.event(
         "policy_decided",
-        policy="elastic", action="without workers [1]", workers=[1], why="the others are faster",
-        rates={"0": 30.0, "1": 10.0}, threshold=20.0, expected_secs=None,
-        saved_secs=75.0, cost_secs=0.25, units_left=3000,
+        policy="elastic",
+        action="without workers [1]",
+        workers=[1],
+        why="the others are faster",
+        rates={"0": 30.0, "1": 10.0},
+        threshold=20.0,
+        expected_secs=None,
+        saved_secs=75.0,
+        cost_secs=0.25,
+        units_left=3000,
     )
     story.metrics(200, 0.1, "asp")
     story.event("straggler_cleared", worker=1, rate=30.0, threshold=20.0)
