@@ -11,7 +11,7 @@ import pytest
 from hybridsync.deadlines import transfer_secs
 from hybridsync.runtime.watchdog import Watchdog
 from hybridsync.switching.commits import COMMIT_DEADLINE_SECS
-from hybridsync.watching import COMPILE_SECS, TIMES, UNLIMITED, Piece, Unwatched
+from hybridsync.watching import COMPILE_SECS, SLACK_SECS, TIMES, UNLIMITED, Piece, Unwatched
 from tests.trainers import is_exact, tally_trainer
 
 WORKLOAD = 60
@@ -61,6 +61,8 @@ def test_every_role_declares_its_work_and_no_watchdog_looks_at_threads_of_the_us
         "an update": {2 * SMALL_SECS},
         "the commit of N units": {COMMIT_DEADLINE_SECS + 2 * SMALL_SECS},
         "the evaluation of N units": {COMPILE_SECS},
+        "the evaluation at unit N": {COMMIT_DEADLINE_SECS + SLACK_SECS},
+        "the last commits": {COMMIT_DEADLINE_SECS + SLACK_SECS},
     }
     assert COMPILE_SECS in declared["unit N"], "the first unit of a phase may compile"
     assert {limit for limit in declared["unit N"] if limit < COMPILE_SECS / TIMES}, "the others go by the recent ones"
