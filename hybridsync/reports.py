@@ -10,9 +10,9 @@ from hybridsync.plan import Epoch
 from hybridsync.units import Range
 
 COMPUTING, WAITING = "compute", "average"
-"""What a worker is `doing`: it computes a unit, or waits for others (in a step, at a meeting, with a held push)."""
+"""Values of `doing` of a worker: it computes a unit or waits for others (in a step, at a meeting, with a held push)."""
 ENTERING = "enter"
-"""What a server is `doing` while it fetches the state of the next phase."""
+"""Value of `doing` of a server that fetches the state of the next phase."""
 
 SEND = "send"
 """The span of a worker's own part in a collective or an average, before anybody waits for anybody."""

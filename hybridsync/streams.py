@@ -16,7 +16,7 @@ from collections.abc import Callable
 from hybridsync.errors import EXIT_FAILED
 
 EXIT_BROKEN_PIPE = 141
-"""What a shell reports for a command that was ended by SIGPIPE."""
+"""Exit code that shells report for a command ended by SIGPIPE."""
 
 
 class OutputLost(OSError):

@@ -11,7 +11,7 @@ from hybridsync.reports import Report
 
 @dataclass(frozen=True, slots=True)
 class Doing:
-    """What a worker has said last of its training thread (see `Report`), and in which epoch that is."""
+    """The newest report on a worker's training thread (see `Report`), and the epoch it came from."""
 
     what: str = ""
     secs: float = 0.0

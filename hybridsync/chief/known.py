@@ -153,7 +153,7 @@ class Known(Waiting):
             return found or [worker for worker in inside if worker not in waiting]
 
     def doing(self) -> dict[int, Doing]:
-        """What the live members of the phase do that have not come back from it."""
+        """Current work of each live member that is still inside the phase."""
         with self._condition:
             return {worker: self._here.doing.get(worker, Doing()) for worker in self.missing_drained()}
 
@@ -203,7 +203,7 @@ class Known(Waiting):
 
     @property
     def nobody_left(self) -> RoleLost | None:
-        """What the run ends with when every worker is quarantined."""
+        """Error that ends the run when every worker is quarantined."""
         if len(self._out) < self.num_workers:
             return None
         told = "; ".join(f"worker {worker}: {reason}" for worker, reason in sorted(self._out.items()))

@@ -1,4 +1,4 @@
-"""What a supervisor has to tell the chief: in order, and again to the next chief where only memory held it."""
+"""Delivers a supervisor's events to the chief in order, and repeats to a new chief those that no file keeps."""
 
 from __future__ import annotations
 

@@ -135,7 +135,8 @@ class Supervisor:
             return self._run()
         except HybridSyncError:
             raise
-        except Exception:  # noqa: BLE001  # Python would leave with 1, which says that the input was refused
+        # Everything, because Python itself would exit with 1, which means "input refused"; the traceback is shown.
+        except Exception:  # noqa: BLE001
             self._say(f"error: the supervisor failed; {_RESUME}\n{traceback.format_exc()}")
             return EXIT_FAILED
 

@@ -68,7 +68,7 @@ def test_the_page_makes_the_trained_model_of_a_checkpoint_with_and_without_the_t
     expected = Trainer(task, plain_sgd(0.1), workdir=tmp_path / "RUN", **options).fit().model()
     names: dict[str, Any] = {"task": task, "Net": lambda rngs: build(rngs)}
     page = "\n".join(BLOCKS).replace("RUN/", f"{tmp_path}/RUN/")
-    exec(page, names)  # noqa: S102
+    exec(page, names)  # noqa: S102  # the test runs the page's own code blocks, as a reader would
     for model in (names["model"], names["plain"]):
         assert type(model) is type(expected)
         np.testing.assert_allclose(model(example), expected(example), rtol=1e-6)

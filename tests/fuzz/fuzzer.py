@@ -177,7 +177,7 @@ class Fuzzer:
                 list(answer)
         except Refused:
             pass
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001  # whatever escapes a handler is a fault to be reported
             self._error, context.code = error, grpc.StatusCode.UNKNOWN
         took = time.thread_time() - began
         found.messages += 1
@@ -216,7 +216,7 @@ class Fuzzer:
             job.chief.ledger.check()
             if self.found.messages % 7 == 0:
                 job.read_board()
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001  # likewise: it is returned as a fault
             self._error = error
             return f"leaves a job behind that cannot be read: {self._where(str(error))}"
         return ""

@@ -108,7 +108,7 @@ def test_children_of_a_lost_role_leave_no_zombies(begin: Begin, sessions: bool) 
     roles = run.started()
     pid = roles["worker", 0]
     run.spec_of(pid)
-    children = _wait_for(lambda: _children_of(pid) if len(_children_of(pid)) == 8 else ())
+    children = _wait_for(lambda: _begun(pid, 8, sessions))
     os.kill(pid, signal.SIGKILL)
     reborn = run.wait_call(call="role_started")["pid"]
     for child in children if sessions else ():  # in a session of their own they live on, as orphans
@@ -120,8 +120,10 @@ def test_children_of_a_lost_role_leave_no_zombies(begin: Begin, sessions: bool) 
     assert run.wait_call(call="role_lost")["reason"] == "signal SIGKILL", "its status was stolen"
 
 
-def _children_of(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+def _begun(pid: int, count: int, sessions: bool) -> list[int]:
+    """Return a process's children once there are `count`, each in its own session or none: a fork precedes that."""
+    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return children if [os.getsid(child) == child for child in children] == count * [sessions] else []
 
 
 def _wait_for(condition):
