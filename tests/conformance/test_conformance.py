@@ -1,9 +1,12 @@
-"""What every protocol owes on every runtime; a new one of either is tested here without a line of its own."""
+"""What every protocol owes on every runtime; a new one of either is tested here without a line of its own.
+
+A run is shared by the tests that read it: three a protocol and runtime.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,97 +26,118 @@ ROOT = Path(__file__).resolve().parents[2]
 DIGITS, TALLY = str(ROOT / "configs/digits_mlp.py"), str(ROOT / "configs/tally.py")
 WORKERS = 4
 PROGRAMS = ("_unit_gradient", "_total", "_update_program")
+SIZES = ("workload=600", "unit_size=16")
 
-Run = Callable[..., tuple[Summary, Path]]
+
+@dataclass(frozen=True)
+class Done:
+    """A run that has ended."""
+
+    name: str
+    spec: str
+    runtime: str
+    summary: Summary
+    workdir: Path
+    compiled: list[str]
 
 
-@pytest.fixture(params=sorted(protocols.REGISTRY))
+@pytest.fixture(scope="module", params=sorted(DRIVERS))
+def runtime(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module", params=sorted(protocols.REGISTRY))
 def name(request: pytest.FixtureRequest) -> str:
     """Name each registered protocol."""
     return request.param
 
 
-@pytest.fixture(params=sorted(DRIVERS))
-def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
-    """Run a configuration on each runtime; returns its summary and workdir."""
-
-    def go(config_path: str, plan: str, *overrides: str) -> tuple[Summary, Path]:
-        workdir = tmp_path / "run"
-        given = [f"plan={plan}", f"workers={WORKERS}", "checkpoint.secs=3600.0", *overrides]
-        return DRIVERS[request.param](config_path, given, workdir), workdir
-
-    return go
-
-
-def test_the_loss_falls(run, name):
-    summary, workdir = run(DIGITS, f"{name}:10%,{name}", "workload=600", "unit_size=16", "optimizer.learning_rate=0.01")
-    early, *_, late = [event["loss"] for event in events_of(workdir, "evaluation")]
-    assert late < 0.7 * early
-    assert any(line["loss"] is not None for line in lines_of(workdir / "metrics.jsonl"))
-    assert summary["final"]["accuracy"] >= 0.85
-
-
-@pytest.mark.parametrize("plan", ["{0}", "bsp:30%,{0}", "{0}:30%,bsp", "asp:30%,{0}:30%,bsp:20%,{0}"])
-def test_every_unit_is_applied_exactly_once(run, name, plan):
-    summary, _ = run(TALLY, plan.format(counting(name)), "workload=203")
+def run(runtime: str, name: str, config_path: str, spec: str, plan: str, workdir: Path, *overrides: str) -> Done:
+    given = [f"plan={plan.format(spec)}", f"workers={WORKERS}", "checkpoint.secs=3600.0", *overrides]
+    with count_compilations() as compiled:
+        summary = DRIVERS[runtime](config_path, given, workdir)
     assert summary["exit"] == "completed"
-    assert is_exact(summary["final"])
-    units: dict[str, Any] = summary["units"]
+    return Done(name, spec, runtime, summary, workdir, list(compiled))
+
+
+@pytest.fixture(scope="module")
+def trained(runtime: str, name: str, tmp_path_factory: pytest.TempPathFactory) -> Done:
+    """A model trained under the protocol, with a little lock-step between."""
+    workdir = tmp_path_factory.mktemp("trained") / "run"
+    plan = "{0}:10%,bsp:5%,{0}"
+    return run(runtime, name, DIGITS, name, plan, workdir, *SIZES, "optimizer.learning_rate=0.01")
+
+
+@pytest.fixture(scope="module")
+def counted(runtime: str, name: str, tmp_path_factory: pytest.TempPathFactory) -> Done:
+    """A count of units: the protocol first, last, and switched from and to by servers and by lock-step."""
+    workdir = tmp_path_factory.mktemp("counted") / "run"
+    plan = "{0}:20%,asp:20%,{0}:20%,bsp:20%,{0}"
+    return run(runtime, name, TALLY, counting(name), plan, workdir, "workload=203")
+
+
+def test_the_loss_falls(trained: Done) -> None:
+    early, *_, late = [event["loss"] for event in events_of(trained.workdir, "evaluation")]
+    assert late < 0.7 * early
+    assert any(line["loss"] is not None for line in lines_of(trained.workdir / "metrics.jsonl"))
+    assert trained.summary["final"]["accuracy"] >= 0.85
+
+
+def test_the_state_keeps_its_shapes_and_types(trained: Done) -> None:
+    loaded = load_config(DIGITS)
+    config = apply_overrides(loaded.config, SIZES)
+    change = protocols.parse(trained.name).change(WORKERS)
+    kept = (change.name,) if isinstance(change, Outer) else ()
+    expected = Layout.of(abstract_state(loaded.module.task(config), loaded.module.optimizer(config), kept))
+    store = CheckpointStore(trained.workdir / "checkpoints")
+    try:
+        restored = store.newest()
+    finally:
+        store.close()
+    assert restored is not None
+    assert restored.units == 600
+    found = Layout.of(restored.state)
+    assert {leaf.path: str(leaf) for leaf in found.leaves} == {leaf.path: str(leaf) for leaf in expected.leaves}
+
+
+def test_a_captured_state_is_the_one_the_next_phase_starts_from(trained: Done) -> None:
+    entered, ended = events_of(trained.workdir, "phase_entered"), events_of(trained.workdir, "phase_ended")
+    assert [event["fingerprint"] for event in entered[1:]] == [event["fingerprint"] for event in ended[:-1]]
+    assert [event["units"] for event in entered] == [0, 60, 90]
+
+
+def test_every_unit_is_applied_exactly_once(counted: Done) -> None:
+    assert is_exact(counted.summary["final"])
+    units: dict[str, Any] = counted.summary["units"]
     assert units["applied"] == units["workload"] == 203
     assert units["issued"] == units["applied"] + units["dropped"] + units["outstanding"]
     assert units["outstanding"] == units["rolled_back"] == 0
 
 
-def test_staleness_is_reported_where_there_is_any(run, name):
-    summary, workdir = run(TALLY, name, "workload=80", "emulation.compute_secs=0.01", "telemetry.log_secs=0.05")
-    staleness = summary["staleness"]
+def test_a_second_phase_and_a_second_step_compile_nothing(counted: Done) -> None:
+    """Programs are compiled once for the whole run; on other runtimes a switch says what it compiled."""
+    compiled, switches = counted.compiled, counted.summary["switches"]
+    assert not compiled or any(PROGRAMS[0] in fun for fun in compiled), "what this process compiles has other names"
+    for program in PROGRAMS:
+        assert len([fun for fun in compiled if program in fun]) <= 1
+    assert len(switches) == 4
+    first = {}
+    for event in events_of(counted.workdir, "phase_entered"):
+        first.setdefault(event["protocol"], event["epoch"])
+    again = [s for s in switches if s["to"] == counted.spec and s["epoch"] != first[counted.spec]]
+    assert again
+    assert all(switch["compile_secs"] == 0 for switch in again)
+
+
+def test_staleness_is_reported_where_there_is_any(runtime: str, name: str, tmp_path: Path) -> None:
+    values = ("workload=80", "emulation.compute_secs=0.01", "telemetry.log_secs=0.05")
+    done = run(runtime, name, TALLY, name, "{0}", tmp_path / "run", *values)
+    staleness = done.summary["staleness"]
     assert all(0 <= staleness[of] <= staleness["max"] for of in ("mean", "p95"))  # few stale ones: a mean above p95
     protocol = protocols.parse(name)
     bound = protocol.staleness_bound(WORKERS) if protocol.path.is_served else 0
     assert staleness["max"] <= (math.inf if bound is None else bound)
     cautious = bound is not None and bound <= 1
     assert cautious or staleness["max"] > 0, "so many equal workers are never in step by themselves"
-    lines = lines_of(workdir / "metrics.jsonl")
+    lines = lines_of(done.workdir / "metrics.jsonl")
     assert max(line["staleness"]["max"] for line in lines) <= staleness["max"]
-
-
-def test_a_second_phase_and_a_second_step_compile_nothing(run, name):
-    """Programs are compiled once for the whole run; on other runtimes a switch says what it compiled."""
-    with count_compilations() as compiled:
-        summary, workdir = run(TALLY, f"{name}:30%,bsp:20%,{name}:20%,asp:10%,{name}", "workload=100")
-    assert not compiled or any(PROGRAMS[0] in fun for fun in compiled), "what this process compiles has other names"
-    for program in PROGRAMS:
-        assert len([fun for fun in compiled if program in fun]) <= 1
-    assert len(summary["switches"]) == 4
-    first = {}
-    for event in events_of(workdir, "phase_entered"):
-        first.setdefault(event["protocol"], event["epoch"])
-    again = [s for s in summary["switches"] if s["to"] == name and s["epoch"] != first[name]]
-    assert again
-    assert all(switch["compile_secs"] == 0 for switch in again)
-
-
-def test_the_state_keeps_its_shapes_and_types(run, name):
-    overrides = ("workload=40", "unit_size=8")
-    _, workdir = run(DIGITS, f"{name}:50%,bsp:25%,{name}", *overrides)
-    loaded = load_config(DIGITS)
-    config = apply_overrides(loaded.config, overrides)
-    change = protocols.parse(name).change(WORKERS)
-    kept = (change.name,) if isinstance(change, Outer) else ()
-    expected = Layout.of(abstract_state(loaded.module.task(config), loaded.module.optimizer(config), kept))
-    store = CheckpointStore(workdir / "checkpoints")
-    try:
-        restored = store.newest()
-    finally:
-        store.close()
-    assert restored is not None
-    assert restored.units == 40
-    found = Layout.of(restored.state)
-    assert {leaf.path: str(leaf) for leaf in found.leaves} == {leaf.path: str(leaf) for leaf in expected.leaves}
-
-
-def test_a_captured_state_is_the_one_the_next_phase_starts_from(run, name):
-    _, workdir = run(DIGITS, f"bsp:25%,{name}:50%,bsp", "workload=64", "unit_size=8")
-    entered, ended = events_of(workdir, "phase_entered"), events_of(workdir, "phase_ended")
-    assert [event["fingerprint"] for event in entered[1:]] == [event["fingerprint"] for event in ended[:-1]]
-    assert [event["units"] for event in entered] == [0, 16, 48]
