@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import jax
 
-from hybridsync import protocols
 from hybridsync.deadlines import transfer_secs
 from hybridsync.errors import WaitTimeout
 from hybridsync.layout import first_non_finite
@@ -20,7 +19,8 @@ from hybridsync.paths.mixer import Mixer
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.paths.replica import Replica
 from hybridsync.paths.revocation import Revocation
-from hybridsync.plan import Epoch, Phase
+from hybridsync.phase import Phase
+from hybridsync.plan import Epoch
 from hybridsync.ports import GroupPort
 from hybridsync.protocols.base import Compute, Lease, LocalUpdate, Meet, Mix
 from hybridsync.reports import SEND, WAITING
@@ -92,7 +92,7 @@ class _Member:
     def __init__(self, engine: GroupEngine, phase: Phase) -> None:
         self.engine, self.phase, self.worker = engine, phase, engine._worker
         self.recorder, self.clock = engine._recorder, engine._recorder.clock
-        self.protocol = protocols.parse(phase.spec)
+        self.protocol = phase.protocol
         # Who asks for units while it has some cannot be told from one that others need not wait for: no renewal ahead.
         self.stream = engine.stream = LeaseStream(
             engine._chief,

@@ -9,7 +9,8 @@ from hybridsync.clock import Clock
 from hybridsync.errors import WaitTimeout
 from hybridsync.messages import LeaseReply, LeaseRequest
 from hybridsync.paths.allotment import Allotment
-from hybridsync.plan import Epoch, Phase
+from hybridsync.phase import Phase
+from hybridsync.plan import Epoch
 from hybridsync.ports import WorkPort
 from hybridsync.units import Range
 from hybridsync.watching import UNWATCHED, Watching

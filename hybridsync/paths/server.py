@@ -11,7 +11,6 @@ import jax
 import numpy as np
 from absl import logging
 
-from hybridsync import protocols
 from hybridsync.deadlines import transfer_secs
 from hybridsync.errors import PhaseRevoked, RoleLost, StaleEpoch, StillHeld, WaitTimeout
 from hybridsync.layout import first_non_finite
@@ -21,7 +20,8 @@ from hybridsync.paths.emulation import Emulation
 from hybridsync.paths.leases import LeaseStream
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.paths.stepping import Gradient, Local, Stepper
-from hybridsync.plan import NO_EPOCH, Epoch, Phase
+from hybridsync.phase import Phase
+from hybridsync.plan import NO_EPOCH, Epoch
 from hybridsync.ports import WorkPort
 from hybridsync.protocols.base import (
     Await,
@@ -151,7 +151,7 @@ class ServerEngine:
         with self._lock:
             self._epoch, self._link = phase.epoch, link
         try:
-            worker = _LocalWorker if protocols.parse(phase.spec).local else _Worker
+            worker = _LocalWorker if phase.protocol.local else _Worker
             worker(self, phase, link).run()
         finally:
             link.close()
@@ -170,7 +170,7 @@ class _Worker:
     def __init__(self, engine: ServerEngine, phase: Phase, link: ServerLink) -> None:
         self.engine, self.phase = engine, phase
         self.recorder, self.clock = engine._recorder, engine._recorder.clock
-        self.protocol = protocols.parse(phase.spec)
+        self.protocol = phase.protocol
         self.link = link
         # A push is staged, decided and answered in calls that follow one another, each with a deadline of its own.
         self.transfers_secs = 4 * transfer_secs(engine._programs.contribution_layout.nbytes)

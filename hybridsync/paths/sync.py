@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 
-from hybridsync import protocols
 from hybridsync.deadlines import transfer_secs
 from hybridsync.dealing import outcome_of
 from hybridsync.layout import first_non_finite
@@ -20,7 +19,8 @@ from hybridsync.paths.leases import LeaseStream
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.paths.replica import Replica
 from hybridsync.paths.revocation import Revocation
-from hybridsync.plan import Epoch, Phase
+from hybridsync.phase import Phase
+from hybridsync.plan import Epoch
 from hybridsync.ports import WorkPort
 from hybridsync.protocols.base import Average, Compute, Lease, LocalUpdate
 from hybridsync.reports import SEND, WAITING
@@ -82,7 +82,7 @@ class _Member:
         self.members, self.deal = phase.members, phase.deal
         self.index = phase.members.index(engine._worker)
         self.places = self.deal.places(self.index)
-        self.protocol = protocols.parse(phase.spec)
+        self.protocol = phase.protocol
         self.stream = engine.stream = LeaseStream(
             engine._chief,
             engine._worker,

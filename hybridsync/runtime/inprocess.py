@@ -34,9 +34,10 @@ from hybridsync.paths.replica import Replica
 from hybridsync.paths.server import ServerEngine
 from hybridsync.paths.sync import SyncEngine
 from hybridsync.paths.worker import WorkerLoop
-from hybridsync.plan import Epoch, Phase
+from hybridsync.phase import Phase
+from hybridsync.plan import Epoch
 from hybridsync.policies.stragglers import detector_of
-from hybridsync.protocols.base import Path
+from hybridsync.protocols.modes import GROUP, LOCKSTEP, SERVER
 from hybridsync.ps.pacing import Pacing, check_speed, emulated
 from hybridsync.ps.primary import Primary
 from hybridsync.ps.publisher import DevicePublisher
@@ -49,7 +50,7 @@ from hybridsync.switching.reporter import Hook, Reporter
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary
 
-CHIEF, REPLICA, SERVER = "inprocess:chief", "inprocess:replica", "inprocess:server"
+CHIEF, REPLICA, PRIMARY = "inprocess:chief", "inprocess:replica", "inprocess:server"
 REPORT_SECS = 0.1
 JOIN_SECS = 60.0
 
@@ -160,7 +161,7 @@ class InProcess:
             replace(run, config=replace(run.config, servers=1)),  # threads share the one store
             self.chief,
             Start(capture, CHIEF, opening.reason, opening.epoch, opening.committed, opening.detours),
-            servers=lambda: {SERVER: self._primary},
+            servers=lambda: {PRIMARY: self._primary},
             holder_at=self._at,
             epochs=opening.epochs,
             committer=self._committer,
@@ -171,7 +172,7 @@ class InProcess:
             threads=True,
         )
         schema = self._programs.state_layout.schema_hash
-        self._server_incarnation = self.chief.register(self._hello("server", 0, SERVER, schema)).incarnation
+        self._server_incarnation = self.chief.register(self._hello("server", 0, PRIMARY, schema)).incarnation
         workers = ThreadPoolExecutor(run.config.workers, "worker")
         for worker in range(run.config.workers):
             workers.submit(self._work, worker, schema).add_done_callback(self._worker_ended)
@@ -194,7 +195,7 @@ class InProcess:
         recorder.incarnation = self.chief.register(self._hello("worker", worker, REPLICA, schema)).incarnation
         emulation = Emulation(run.config.emulation, run.config.workload)
         engines = {
-            Path.SYNC: SyncEngine(
+            LOCKSTEP: SyncEngine(
                 worker,
                 self.chief,
                 self._programs,
@@ -204,8 +205,8 @@ class InProcess:
                 emulation,
                 ahead=None,
             ),
-            Path.SERVER: ServerEngine(worker, self.chief, self._programs, self._link_of, recorder, emulation, None),
-            Path.GROUP: GroupEngine(
+            SERVER: ServerEngine(worker, self.chief, self._programs, self._link_of, recorder, emulation, None),
+            GROUP: GroupEngine(
                 worker,
                 self.chief,
                 self._programs,
@@ -276,7 +277,7 @@ class InProcess:
     # --- how roles find each other ---
 
     def _at(self, address: str) -> Any:
-        return {CHIEF: self._holding, REPLICA: self._replica, SERVER: self._primary}[address]
+        return {CHIEF: self._holding, REPLICA: self._replica, PRIMARY: self._primary}[address]
 
     def _link_of(self, phase: Phase) -> _Link:
         return self._link

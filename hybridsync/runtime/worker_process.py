@@ -24,8 +24,9 @@ from hybridsync.paths.replica import Replica
 from hybridsync.paths.server import ServerEngine, ServerLink
 from hybridsync.paths.sync import SyncEngine
 from hybridsync.paths.worker import WorkerLoop
-from hybridsync.plan import Epoch, Phase
-from hybridsync.protocols.base import Path
+from hybridsync.phase import Phase
+from hybridsync.plan import Epoch
+from hybridsync.protocols.modes import GROUP, LOCKSTEP, SERVER
 from hybridsync.ps.partition import partition
 from hybridsync.reports import ReportReply
 from hybridsync.rpc.channels import make_server
@@ -101,7 +102,7 @@ def run_worker(
         warm_up(programs, several=run.config.policy.deals_several)
         if spec.life == 0:  # its members meet when a phase names it: nobody waits here for one that has died
             world.mesh(world.slots, 0).compile(flat.num_floats, flat.num_ints)
-            if any(stage.path is Path.GROUP for stage in run.stages):
+            if any(stage.mode.has_group_rounds for stage in run.stages):
                 compile_groups(world, flats, programs.state)
 
     apply_log = FileApplyLog(run.workdir / APPLY_LOG) if run.config.telemetry.apply_log else NullApplyLog()
@@ -141,9 +142,9 @@ def run_worker(
 
     with ThreadPoolExecutor(1, "leases") as ahead:
         engines = {
-            Path.SYNC: SyncEngine(spec.role_id, chief, programs, replica, collective_of, recorder, emulation, ahead),
-            Path.SERVER: ServerEngine(spec.role_id, chief, programs, link_of, recorder, emulation, ahead),
-            Path.GROUP: GroupEngine(
+            LOCKSTEP: SyncEngine(spec.role_id, chief, programs, replica, collective_of, recorder, emulation, ahead),
+            SERVER: ServerEngine(spec.role_id, chief, programs, link_of, recorder, emulation, ahead),
+            GROUP: GroupEngine(
                 *(spec.role_id, chief, programs, replica, mixer_of, recorder, emulation),
                 logs=run.config.telemetry.apply_log,
             ),

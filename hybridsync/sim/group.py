@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hybridsync.errors import HybridSyncError
 from hybridsync.messages import NON_FINITE, AppliedUnit, GroupReply, GroupRequest, LeaseReply
-from hybridsync.plan import Phase
+from hybridsync.phase import Phase
 from hybridsync.reports import COMPUTING, WAITING
 from hybridsync.sim.sync import ReplicaEngine
 from hybridsync.sim.worker import PENDING, Worker

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hybridsync.messages import Push
 from hybridsync.paths.stepping import Gradient, Local, Stepper
-from hybridsync.plan import Phase
+from hybridsync.phase import Phase
 from hybridsync.protocols.base import Pull, Version
 from hybridsync.reports import COMPUTING, WAITING
 from hybridsync.sim.worker import PENDING, ServerEngine

@@ -8,7 +8,7 @@ from typing import Any
 from hybridsync.dealing import outcome_of
 from hybridsync.errors import HybridSyncError, RoleLost, WaitTimeout
 from hybridsync.messages import NON_FINITE
-from hybridsync.plan import Phase
+from hybridsync.phase import Phase
 from hybridsync.reports import COMPUTING, SEND, WAITING
 from hybridsync.sim.process import TRY_SECS, is_lost
 from hybridsync.sim.worker import PENDING, Engine, Units, Worker

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard, get_args
 
-from hybridsync import protocols
 from hybridsync.errors import HybridSyncError, PhaseRevoked, StaleIncarnation
 from hybridsync.messages import (
     Capture,
@@ -24,7 +23,8 @@ from hybridsync.messages import (
 from hybridsync.paths.allotment import Allotment
 from hybridsync.paths.measuring import Rhythm
 from hybridsync.paths.recorder import WorkerRecorder
-from hybridsync.plan import NO_EPOCH, Epoch, Phase
+from hybridsync.phase import Phase
+from hybridsync.plan import NO_EPOCH, Epoch
 from hybridsync.protocols.base import Effect
 from hybridsync.ps.tickets import whole_push
 from hybridsync.reports import COMPUTING, WAITING, Report
@@ -123,7 +123,7 @@ class Worker(Process):
             return
         self._phase, self._waits, self._rhythm = reply.phase, None, Rhythm()
         phase = reply.phase
-        self.recorder.enter(phase.epoch, not protocols.parse(phase.spec).awaits_workers)
+        self.recorder.enter(phase.epoch, not phase.protocol.awaits_workers)
         self._engine = self.world.engine_of(self, phase)
         self._engine.begin()
 
@@ -177,7 +177,7 @@ class Engine:
     def __init__(self, worker: Worker, phase: Phase) -> None:
         self.worker, self.phase, self.world = worker, phase, worker.world
         self.recorder = worker.recorder
-        self.protocol = protocols.parse(phase.spec)
+        self.protocol = phase.protocol
         self.allotment = Allotment()
         self._program = self.protocol.worker_program(len(phase.members))
         self._asking = False
@@ -285,7 +285,7 @@ class Engine:
 
     def tell_idle(self) -> None:
         """Tell whoever waits for this worker that it has nothing to compute, and ask for units again."""
-        raise AssertionError(f"nobody waits for a worker of the {self.protocol.path.value} path")
+        raise AssertionError(f"nobody waits for a worker in the mode {self.protocol.mode.name!r}")
 
     def compute_secs(self, unit: int) -> float:
         """Return how long this worker's device takes for `unit`, beginning now."""

@@ -10,7 +10,6 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from hybridsync import protocols
 from hybridsync.applylog import ApplyLog, Entry, Left, NullApplyLog
 from hybridsync.chief.chief import Chief
 from hybridsync.config import Slowness, Straggler, Stragglers, together
@@ -26,11 +25,12 @@ from hybridsync.messages import (
     Push,
     PushReply,
 )
-from hybridsync.plan import Epoch, Phase
+from hybridsync.phase import Phase
+from hybridsync.plan import Epoch
 from hybridsync.policies.online import Policy
 from hybridsync.policies.stragglers import detector_of
 from hybridsync.ports import Epochs
-from hybridsync.protocols.base import Path
+from hybridsync.protocols.modes import GROUP, LOCKSTEP, SERVER
 from hybridsync.reports import Report
 from hybridsync.run import Run
 from hybridsync.sim.arithmetic import Arithmetic
@@ -327,10 +327,10 @@ class World:
     @staticmethod
     def engine_of(worker: Worker, phase: Phase) -> Engine:
         """Return what drives a worker's program in `phase`."""
-        protocol = protocols.parse(phase.spec)
+        protocol = phase.protocol
         if protocol.local:
             return LocalEngine(worker, phase)
-        return {Path.SYNC: SyncEngine, Path.SERVER: ServerEngine, Path.GROUP: GroupEngine}[protocol.path](worker, phase)
+        return {LOCKSTEP: SyncEngine, SERVER: ServerEngine, GROUP: GroupEngine}[protocol.mode](worker, phase)
 
     def meeting(self, phase: Phase) -> Meeting:
         """Return where the members of `phase` meet."""

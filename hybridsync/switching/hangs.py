@@ -14,9 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from hybridsync import protocols
 from hybridsync.chief.attendance import Doing
-from hybridsync.plan import Phase
+from hybridsync.phase import Phase
 from hybridsync.reports import COMPUTING, WAITING
 
 
@@ -37,11 +36,10 @@ def hung(phase: Phase, doing: Mapping[int, Doing], limit_secs: Callable[[float],
         for worker, each in doing.items()
         if each.what == COMPUTING and each.secs > (limit := limit_secs(each.usual_secs))
     }
-    protocol = protocols.parse(phase.spec)
-    if not protocol.path.is_served:
+    if not phase.mode.is_served:
         return {worker: limit for worker, limit in late.items() if doing[worker].epoch != phase.epoch}
     if len(late) == len(doing):
         return late
     waits = [each.secs for each in doing.values() if each.what == WAITING and each.epoch == phase.epoch]
-    longest = max(waits, default=0.0) if protocol.awaits_workers else 0.0
+    longest = max(waits, default=0.0) if phase.protocol.awaits_workers else 0.0
     return {worker: limit for worker, limit in late.items() if longest > limit}

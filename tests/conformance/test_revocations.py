@@ -13,7 +13,8 @@ from hybridsync import EmulationConfig, protocols
 from hybridsync.chief.board import Board
 from hybridsync.paths import group, server, sync
 from hybridsync.paths.driver import Handlers, drive
-from hybridsync.protocols.base import Lease, Path, Program, Version
+from hybridsync.protocols.base import Lease, Program, Version
+from hybridsync.protocols.modes import GROUP
 from hybridsync.trainer import FitResult, Trainer
 from tests.conformance.drivers import counting
 from tests.trainers import events_of, is_exact, tally_trainer
@@ -105,7 +106,7 @@ def check(result: FitResult, workdir: pathlib.Path, num_broken: int) -> None:
     units = result.summary.units
     assert units.applied == units.workload == WORKLOAD
     assert units.outstanding == 0 and units.issued == WORKLOAD + units.dropped
-    if not any(protocols.parse(event["protocol"]).path is Path.GROUP for event in events_of(workdir, "phase_entered")):
+    if not any(protocols.parse(event["protocol"]).mode is GROUP for event in events_of(workdir, "phase_entered")):
         assert units.rolled_back == 0, "replicas in groups have no state of all but that of their last synchronisation"
     entered, ended = events_of(workdir, "phase_entered"), events_of(workdir, "phase_ended")
     after = [event for event in entered if event["reason"] == "death"]
