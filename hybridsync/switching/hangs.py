@@ -3,7 +3,8 @@
 A worker hangs that has been at one unit for longer than its limit, though its process lives and reports. Nobody is
 given up for being slow: the limit follows the worker's own units, and time in which the rule holds its push is none.
 
->>> from hybridsync.plan import Epoch, Phase
+>>> from hybridsync.phase import Phase
+>>> from hybridsync.plan import Epoch
 >>> phase = Phase(Epoch(3, 7), "ssp", (0, 1, 2), 0, 99, (), (), 0, "", 1, "", ("server-0",), "start")
 >>> doing = {0: Doing(COMPUTING, 2.5, 0.05, phase.epoch), 1: Doing(WAITING, 2.2, 0.05, phase.epoch)}
 >>> hung(phase, {**doing, 2: Doing(epoch=phase.epoch)}, lambda usual_secs: max(2.0, 10 * usual_secs))
