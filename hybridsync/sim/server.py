@@ -209,7 +209,7 @@ class Server(Process):
         """Take the word of a worker that it could push; the answer comes when the rule grants it."""
         if self.dead:
             return
-        self._ready = [*(waiting for waiting in self._ready if waiting[0] != push), (push, reply)]
+        self._ready.append((push, reply))
         try:
             self._settle(self.sequencer.ready(push, self.world.loop.now))
         except HybridSyncError:
