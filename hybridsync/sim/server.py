@@ -125,8 +125,8 @@ class Server(Process):
         self.await_reached()
         if self.sequencer.epoch == epoch:
             self.world.watch.fenced(self, worker, incarnation)
-            self._versions.forget(worker, incarnation)
             self._settle(self.sequencer.fence(worker, incarnation))
+            self._versions.forget(worker, incarnation)
 
     # --- what workers call ---
 
