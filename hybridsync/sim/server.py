@@ -97,7 +97,7 @@ class Server(Process):
         sequencer = self.sequencer
         check_epoch(epoch, sequencer.phase)
         if final:
-            sequencer.close()
+            self._close()
             self._take_deposits()
         capture = self.keep(
             self.state,
@@ -110,7 +110,6 @@ class Server(Process):
         self._log.flush()
         if final:
             self._fingerprint = capture.held.fingerprint
-            self._close()
         self.world.spend(self.world.network.cluster.costs.capture_secs)
         return capture
 
@@ -180,7 +179,6 @@ class Server(Process):
         sequencer, loop = self.sequencer, self.world.loop
         if not sequencer.local or self._left:
             return
-        self._release()
         deadline = loop.now + DEPOSIT_SECS
         while loop.now < deadline and set(sequencer.settled) - set(self._deposits):
             if not loop.step(deadline):
