@@ -24,7 +24,7 @@ from hybridsync.ps.partition import PRIMARY, partition
 from hybridsync.ps.peers import Peers
 from hybridsync.ps.sequencer import Sequencer
 from hybridsync.ps.shard import Progress, Publisher, Shard
-from hybridsync.ps.tickets import DEPOSIT_SECS, Decided
+from hybridsync.ps.tickets import DEPOSIT_SECS, Decided, missing_deposits, usable_deposits
 from hybridsync.reports import Span
 from hybridsync.state import TrainState
 from hybridsync.step import Programs
@@ -81,7 +81,7 @@ class Primary:
         self._entered = ""
         self._wanted: dict[int, set[int]] = {}
         self._left: tuple[int, ...] | None = None
-        self._came: set[int] = set()
+        self._deposits: dict[int, Push] = {}
         self._spans: list[Span] = []
         self._first_applied = self._last_applied = 0.0
 
@@ -128,7 +128,7 @@ class Primary:
         self._peers.enter(phase)
         self._sequencer.enter(phase)
         self._shard.begin(self._sequencer.compensation)
-        self._wanted, self._left, self._came = {}, None, set()
+        self._wanted, self._left, self._deposits = {}, None, {}
         self._first_applied = self._last_applied = 0.0
         self._shard.publish()
         self._entered = phase.fingerprint
@@ -338,20 +338,18 @@ class Primary:
         with self._condition:
             check_epoch(push.epoch, self._sequencer.phase)
             last = self._sequencer.settled.get(push.worker)
-            if last is None or last.incarnation > push.incarnation:
-                return
-            if last.incarnation == push.incarnation and push.units == last.units[-1:]:
+            if last is not None and last.incarnation <= push.incarnation:
                 self._shard.deposit(push.worker, opt_state)
-            self._came.add(push.worker)
-            self._condition.notify_all()
+                self._deposits[push.worker] = push
+                self._condition.notify_all()
 
     def _take_deposits(self, phase: Phase) -> None:
         """Wait for what the workers leave behind, and make the mean of it the next phase's optimizer state."""
         if not self._sequencer.local or self._left is not None:
             return
-        settled = self._sequencer.settled
-        self._condition.wait_for(lambda: self._came.issuperset(settled), DEPOSIT_SECS)
-        left = tuple(worker for worker in sorted(settled) if self._shard.deposited([worker]))
+        settled, deposits = self._sequencer.settled, self._deposits
+        self._condition.wait_for(lambda: not missing_deposits(settled, deposits), DEPOSIT_SECS)
+        left = tuple(usable_deposits(settled, deposits))
         if missing := sorted(set(settled) - set(left)):
             logging.warning(
                 "epoch %s: worker(s) %s left no optimizer state behind within %g s; the mean is of %s",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -69,6 +69,30 @@ class Decided:
     parts: tuple[Part, ...] = ()
     stepped: tuple[tuple[int, int, int, int, int], ...] = ()
     dropped: Push | None = None
+
+
+def missing_deposits(last: Mapping[int, Push], deposits: Mapping[int, Push]) -> list[int]:
+    """Return the workers from whose process that pushed last no optimizer state has come, whether it is usable or not.
+
+    Args:
+      last: each worker's last push that was applied.
+      deposits: worker -> behind which push the state that came last was left.
+    """
+    return [
+        worker
+        for worker in sorted(last)
+        if worker not in deposits or deposits[worker].incarnation < last[worker].incarnation
+    ]
+
+
+def usable_deposits(last: Mapping[int, Push], deposits: Mapping[int, Push]) -> list[int]:
+    """Return the workers whose optimizer state is the one after their last push that was applied, ascending."""
+    usable = []
+    for worker, push in sorted(deposits.items()):
+        end = last.get(worker)
+        if end is not None and end.incarnation == push.incarnation and push.units == end.units[-1:]:
+            usable.append(worker)
+    return usable
 
 
 def stepped_of(ticket: Ticket) -> tuple[int, int, int, int, int]:

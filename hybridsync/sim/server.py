@@ -12,7 +12,7 @@ from hybridsync.plan import Epoch, Phase
 from hybridsync.protocols.base import Change, Compensation
 from hybridsync.ps.admission import check_epoch
 from hybridsync.ps.sequencer import Sequencer
-from hybridsync.ps.tickets import DEPOSIT_SECS, Decided, Ticket
+from hybridsync.ps.tickets import DEPOSIT_SECS, Decided, Ticket, missing_deposits, usable_deposits
 from hybridsync.ps.versions import Versions
 from hybridsync.reports import ENTERING, Report, Span
 from hybridsync.sim.process import Process
@@ -48,7 +48,8 @@ class Server(Process):
         self._spans: list[Span] = []
         self._complete = False
         self._doing = ""
-        self._deposits: dict[int, Any] = {}
+        self._deposits: dict[int, Push] = {}
+        self._deposited: dict[int, Any] = {}
         self._left = False
         self._log = world.apply_log()
         # What every push needs, at hand.
@@ -79,7 +80,7 @@ class Server(Process):
         self._is_told = world.is_recorded or sequencer.compensation is not None
         self._first_applied = self._last_applied = 0.0
         self._complete = False
-        self._deposits, self._left = {}, False
+        self._deposits, self._deposited, self._left = {}, {}, False
         self._waiting.clear()
         self._ready.clear()
         self._versions.clear()
@@ -171,8 +172,7 @@ class Server(Process):
         last = self.sequencer.settled.get(push.worker)
         if self.dead or push.epoch != self.sequencer.epoch or last is None or last.incarnation > push.incarnation:
             return
-        usable = last.incarnation == push.incarnation and push.units == last.units[-1:]
-        self._deposits[push.worker] = opt_state if usable else None
+        self._deposits[push.worker], self._deposited[push.worker] = push, opt_state
 
     def _take_deposits(self) -> None:
         """Wait for what the workers leave behind (see `Primary.capture`)."""
@@ -180,12 +180,12 @@ class Server(Process):
         if not sequencer.local or self._left:
             return
         deadline = loop.now + DEPOSIT_SECS
-        while loop.now < deadline and set(sequencer.settled) - set(self._deposits):
+        while loop.now < deadline and missing_deposits(sequencer.settled, self._deposits):
             if not loop.step(deadline):
                 break
             self.reach()
-        left = [worker for worker in sorted(sequencer.settled) if self._deposits.get(worker) is not None]
-        self.state = self.world.arithmetic.left(self.state, [self._deposits[worker] for worker in left])
+        left = usable_deposits(sequencer.settled, self._deposits)
+        self.state = self.world.arithmetic.left(self.state, [self._deposited[worker] for worker in left])
         self._left = True
         if left:
             who = tuple((worker, sequencer.settled[worker].incarnation) for worker in left)
