@@ -139,13 +139,14 @@ class Server(Process):
         except HybridSyncError as error:
             self.world.network.from_server(push, self.world.loop.now, 0, reply, error, None)
             return
-        self._settle(decisions)
+        self._carry_out(decisions)
         world = self.world
         ready = max(world.loop.now, self._busy_until)
         answer = self.sequencer.answer(push.worker, PushReply(self.sequencer.sequence))
         world.watch.acknowledged(self, push, answer)
         self._hand(push)
         world.network.from_server(push, ready, world.arithmetic.sizes.parameters, reply, answer, self._parameters)
+        self._end_turn()
 
     def _hand(self, push: Push) -> None:
         """Keep what is handed out, where gradients on it are compensated for what happens meanwhile."""
