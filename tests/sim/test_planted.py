@@ -18,6 +18,7 @@ from hybridsync.protocols.base import Apply, Path, Release
 from hybridsync.protocols.ssp import Gate
 from hybridsync.protocols.staleness import Bounded
 from hybridsync.ps import sequencer as sequencer_module
+from hybridsync.ps.count import Count
 from hybridsync.ps.ends import Ends
 from hybridsync.ps.sequencer import Sequencer
 from hybridsync.sim.home import Workdir
@@ -38,7 +39,7 @@ def drops_the_applied_set_from_a_snapshot(patch):
 
     def enter(self, phase):
         original(self, phase)
-        self._ends = Ends(phase.end_units + len(self.dropped), (), phase.dropped)
+        self.count.ends = Ends(phase.end_units + len(self.count.dropped), (), phase.dropped)
 
     patch.setattr(Sequencer, "enter", enter)
 
@@ -132,7 +133,7 @@ def reuses_an_epoch_number(patch):
 
 def applies_a_duplicate(patch):
     """A repeated push is applied again."""
-    patch.setattr(Sequencer, "_is_settled", lambda self, unit: False)
+    patch.setattr(Count, "is_settled", lambda self, unit: False)
 
 
 def loses_rolled_back_units(patch):
