@@ -1,11 +1,11 @@
-"""What becomes of each push, decided in one order: admission, the protocol's rule, and what was applied. Pure.
+"""Orders pushes and decides which are applied: admission, the protocol's rule, and the account of units. Pure.
 
-Whoever owns it carries the decisions out one at a time: a decision counts once the next one is asked for, so that
-what could not be carried out was never decided. Contributions are opaque here.
+Its owner (`ServerCore`) carries the decisions out one at a time. A decision counts once the next one is asked for: what
+could not be carried out was never decided. Contributions are opaque here.
 
-Under a rule that applies every push at once (`ServerRule.at_once`) most pushes are decided by coming: whoever `passes`
-is carried out, then counted by `passed`. What is out of the ordinary about one (a repeat, a process that is not known)
-is for `offer`, which every other rule needs for all of them.
+A rule that applies every push at once (`ServerRule.at_once`) need not be asked: a push that `passes` is carried out,
+then counted by `passed`. That doubles the simulator's speed under `asp`. Every other push, also a repeat or the first
+one of a process, is for `offer`.
 
 >>> from hybridsync.plan import Epoch
 >>> sequencer = Sequencer()
@@ -21,17 +21,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from hybridsync.errors import StaleEpoch
-from hybridsync.messages import NON_FINITE, Part, Push, PushReply
+from hybridsync.messages import NON_FINITE, Push, PushReply
 from hybridsync.phase import Phase
 from hybridsync.plan import NO_EPOCH, Epoch
 from hybridsync.protocols.base import Action, Apply, Arrival, Change, Compensation, Drop, Grant, Release
 from hybridsync.ps.admission import check_current, check_epoch, check_member, check_push, served
 from hybridsync.ps.count import Count
-from hybridsync.ps.tickets import Decided, Ticket, parts_of, stepped_of, whole_reply
+from hybridsync.ps.tickets import Decided, Decision, Dropped, HeldPushes, Ticket
+from hybridsync.ps.worker_state import WorkerState
 from hybridsync.units import MOST_UNITS
 
 
-class Sequencer(Count):
+class Sequencer:
     """Decides about the pushes of one phase after another; its owner lets one caller at a time in.
 
     Args:
@@ -40,38 +41,27 @@ class Sequencer(Count):
     Attributes:
       phase: that is served; None before the first.
       open: whether it still takes pushes.
+      count: its account of units and versions, to be read.
       compensation: how the phase's protocol makes up for staleness.
       change: what an update of the phase does with its contributions.
-      share: of a phase's members that one push stands for.
-      at_once: rate of a push that `passes`.
       local: whether workers step by themselves in this phase.
     """
 
     def __init__(self, workload: int = MOST_UNITS) -> None:
-        super().__init__()
         self._workload = workload
         self.phase: Phase | None = None
         self.open = False
         self._members: frozenset[int] = frozenset()
-        self._incarnations: dict[int, int] = {}
-        self._admitted: dict[int, int] = {}  # who was let in before, as which incarnation: not looked at again
-        self._joined: dict[int, int] = {}
-        self._known: dict[int, int] = {}  # who is in both, as the same incarnation, and not idle
-        self._ready: dict[int, Push] = {}
-        self._granted: dict[int, Push] = {}
-        self._tickets: dict[int, Ticket] = {}
-        self._by_unit: dict[int, Ticket] = {}
-        self._next_push = 1
-        self._idlers: set[int] = set()
+        self._workers: dict[int, WorkerState] = {}
+        self.count = Count()
+        self._held = HeldPushes()
         self.compensation: Compensation | None = None
         self.change: Change = "optimizer"
         self.local = False
-        self.share = 1.0
-        self.at_once = 0.0
+        self._share = 1.0  # of the members that one push stands for
+        self._at_once = 0.0  # rate of a push that passes
         self._passing: Epoch | None = None  # whose pushes may pass
-        self._units_of: dict[int, int] = {}
         self._fastest = 0
-        self._settled: dict[int, Push] = {}
 
     @property
     def epoch(self) -> Epoch:
@@ -86,12 +76,17 @@ class Sequencer(Count):
     @property
     def num_held(self) -> int:
         """Pushes that wait for their reply, or for their end."""
-        return len(self._tickets)
+        return len(self._held.by_id)
+
+    @property
+    def sequence(self) -> int:
+        """Updates applied in the whole run."""
+        return self.count.sequence
 
     @property
     def settled(self) -> dict[int, Push]:
         """The last push that was applied of each worker that steps by itself, and is not fenced."""
-        return self._settled
+        return {worker: state.last for worker, state in self._workers.items() if state.last is not None}
 
     def check_phase(self, phase: Phase) -> bool:
         """Return whether `phase` is served already; else it may be entered.
@@ -120,45 +115,49 @@ class Sequencer(Count):
         protocol = served(phase, self._workload)
         self._rule, self._protocol = protocol.server_rule(phase.members), protocol
         self.phase, self.open = phase, True
-        self._begin(phase)
+        self.count.begin(phase)
+        self._held.clear()
         self._members = frozenset(phase.members)
-        self._admitted, self._tickets, self._by_unit, self._joined, self._known = {}, {}, {}, {}, {}
-        self._ready, self._granted, self._idlers = {}, {}, set()
+        newest = {**dict.fromkeys(phase.members, 0), **{at: state.newest for at, state in self._workers.items()}}
+        self._workers = {worker: WorkerState(incarnation) for worker, incarnation in newest.items()}
         self.compensation, self.change = protocol.compensated, protocol.change(len(phase.members))
-        self.local, self.share = protocol.local, 1 / len(self._members)
+        self.local, self._share = protocol.local, 1 / len(self._members)
         at_once = None if self.local else self._rule.at_once
-        self.at_once, self._passing = (0.0, None) if at_once is None else (at_once, phase.epoch)
-        self._units_of, self._fastest, self._settled = {}, 0, {}
+        self._at_once, self._passing = (0.0, None) if at_once is None else (at_once, phase.epoch)
+        self._fastest = 0
 
     def close(self) -> None:
         """Refuse every later push of the phase; whoever waits for a reply to an applied one gets it now."""
         self.open = False
-        self._admitted, self._known = {}, {}
-        for ticket in [*self._tickets.values()]:
+        for state in self._workers.values():
+            state.admitted = state.passes_as = None
+        for ticket in self._held:
             if ticket.decided and ticket.reply is None:
                 ticket.reply = PushReply(self.sequence, dropped=ticket.reason)
-                self._forget(ticket)
+                self._held.forget(ticket)
 
-    def fence(self, worker: int, incarnation: int) -> Iterator[Decided]:
+    def fence(self, worker: int, incarnation: int) -> Iterator[Decision]:
         """Refuse the worker's incarnations up to this one; returns what is to be carried out now.
 
         What the rule still holds of them then comes to nothing.
         """
-        self._incarnations[worker] = max(self._incarnations.get(worker, 0), incarnation + 1)
-        self._admitted.pop(worker, None)
-        self._known.pop(worker, None)
+        state = self._workers.setdefault(worker, WorkerState())
+        state.newest = max(state.newest, incarnation + 1)
+        state.admitted = state.passes_as = None
         yield from self._leave(worker, incarnation)
         yield from self._let_go()
 
     def answer(self, worker: int, reply: PushReply) -> PushReply:
         """Return a reply as it is given now: with the newest version's sequence, and its progress where it is told."""
         if self.local:
-            own = self._units_of.get(worker, 0)
-            units = self.phase.end_units - self._missing if self.phase else 0
+            state = self._workers.get(worker)
+            units = self.phase.end_units - self.count.missing if self.phase else 0
+            own = state.num_units if state else 0
             return reply._replace(sequence=self.sequence, units=units, own=own, fastest=self._fastest)
-        if reply.sequence == self.sequence:
+        sequence = self.count.sequence
+        if reply.sequence == sequence:
             return reply
-        return PushReply(self.sequence, reply.duplicate, reply.dropped, settled=reply.settled)
+        return PushReply(sequence, reply.duplicate, reply.dropped, settled=reply.settled)
 
     def admit(self, push: Push) -> None:
         """Refuse a caller that is out of date.
@@ -169,15 +168,28 @@ class Sequencer(Count):
         """
         self._admit(push, check_epoch(push.epoch, self.phase))
 
-    def _admit(self, push: Push, phase: Phase) -> None:
-        worker, incarnations = push.worker, self._incarnations
-        if worker not in self._members:
+    def _admit(self, push: Push, phase: Phase) -> WorkerState:
+        if push.worker not in self._members:
             check_member(push, phase)
-        check_current(push, self.open, incarnations.get(worker, 0))
-        incarnations[worker] = self._admitted[worker] = push.incarnation
-        self._known.pop(worker, None)
+        state = self._workers[push.worker]
+        check_current(push, self.open, state.newest)
+        state.newest = state.admitted = push.incarnation
+        state.passes_as = None
+        return state
 
-    def join(self, push: Push) -> Iterator[Decided]:
+    def check(self, push: Push) -> WorkerState:
+        """Return what is known of the worker of a push that may be offered.
+
+        Raises:
+          StaleEpoch, StaleIncarnation, UnknownRole: the caller is out of date.
+          InvalidMessage: the units or the base cannot be.
+        """
+        phase, count = check_epoch(push.epoch, self.phase), self.count
+        check_push(push, phase, count.sequence, count.num_dropped)
+        state = self._workers.get(push.worker)
+        return self._admit(push, phase) if state is None or state.admitted != push.incarnation else state
+
+    def join(self, push: Push) -> Iterator[Decision]:
         """Admit a caller; returns what is to be carried out now, if it is the first call of its process.
 
         Raises:
@@ -186,7 +198,7 @@ class Sequencer(Count):
         self.admit(push)
         return self._join(push)
 
-    def ready(self, push: Push, at: float) -> Iterator[Decided]:
+    def ready(self, push: Push, at: float) -> Iterator[Decision]:
         """Take the word of a worker that it could push; returns what is to be carried out now.
 
         A repeat, and units of which another push is here or that are settled, are for nobody to decide about.
@@ -199,17 +211,17 @@ class Sequencer(Count):
           StaleEpoch, StaleIncarnation, UnknownRole: see `admit`.
         """
         self.admit(push)
-        if push in (self._ready.get(push.worker), self._granted.get(push.worker)):
-            return iter(())
-        if any(unit in self._by_unit or self._is_settled(unit) for unit in push.units):
+        state = self._workers[push.worker]
+        if push in (state.ready, state.granted) or self.is_known(push):
             return iter(())
         return self._await_grant(push, at)
 
     def is_ungranted(self, push: Push) -> bool:
         """Whether a worker that said it could push has to wait for that still."""
-        return self.open and self._ready.get(push.worker) == push
+        state = self._workers.get(push.worker)
+        return self.open and state is not None and state.ready == push
 
-    def idle(self, push: Push) -> Iterator[Decided]:
+    def idle(self, push: Push) -> Iterator[Decision]:
         """Note that a worker has nothing to compute; returns what is to be carried out now.
 
         Who has a push here waits for its reply, whatever a message says that took long.
@@ -218,25 +230,27 @@ class Sequencer(Count):
           StaleEpoch, StaleIncarnation, UnknownRole: see `admit`.
         """
         self.admit(push)
-        worker = push.worker
-        if worker in self._ready or worker in self._granted:
+        worker, state = push.worker, self._workers[push.worker]
+        if state.ready is not None or state.granted is not None:
             return iter(())
-        if any(ticket.push.worker == worker and ticket.reply is None for ticket in self._tickets.values()):
+        if any(ticket.push.worker == worker and ticket.reply is None for ticket in self._held):
             return iter(())
         return self._idle(push)
 
     def is_known(self, push: Push) -> bool:
         """Whether a push is of another epoch, or with a unit that was offered before: nothing new is made of it."""
-        return push.epoch != self.epoch or any(unit in self._by_unit or self._is_settled(unit) for unit in push.units)
+        return push.epoch != self.epoch or any(
+            self._held.of_unit(unit) is not None or self.count.is_settled(unit) for unit in push.units
+        )
 
     def holds(self, unit: int) -> bool:
         """Whether a push with `unit` is here whose end is open."""
-        ticket = self._by_unit.get(unit)
+        ticket = self._held.of_unit(unit)
         return ticket is not None and not ticket.decided
 
     def offer(
         self, push: Push, contribution: Any, non_finite: str, at: float = 0.0
-    ) -> tuple[Ticket, Iterator[Decided]]:
+    ) -> tuple[Ticket, Iterator[Decision]]:
         """Take a push; returns its ticket, and what is to be carried out now.
 
         The ticket is another push's where that one decides about the units: a repeat waits for the release of the
@@ -253,45 +267,38 @@ class Sequencer(Count):
           StaleEpoch, StaleIncarnation, UnknownRole: the caller is out of date.
           InvalidMessage: the units or the base cannot be.
         """
-        phase = check_epoch(push.epoch, self.phase)
-        check_push(push, phase, self.sequence, self._num_dropped)
-        if self._admitted.get(push.worker) != push.incarnation:
-            self._admit(push, phase)
-        by_unit, units = self._by_unit, push.units
-        for unit in units:
-            earlier = by_unit.get(unit)
+        state, held, count = self.check(push), self._held, self.count
+        for unit in push.units:
+            earlier = held.of_unit(unit)
             if earlier is not None and (not earlier.decided or self.is_same(push, earlier)):
                 if earlier.push.worker == push.worker:
                     return earlier, iter(())
                 if earlier.reply is not None:  # held, but nobody waits for it: the update may need more pushes to come
                     return Ticket(push, None, self._repeated(push), decided=True), self._pass_by(push)
                 return earlier, self._idle(push)  # it waits for that one, which is not to wait for it
-        for unit in units:
-            if self._is_settled(unit):
+        for unit in push.units:
+            if count.is_settled(unit):
                 return Ticket(push, None, self._repeated(push), decided=True), self._pass_by(push)
-        push_id = self._next_push
-        ticket = self._tickets[push_id] = Ticket(push, contribution, push_id=push_id)
-        self._next_push = push_id + 1
-        for unit in units:
-            by_unit[unit] = ticket
-        return ticket, self._take(push_id, push, non_finite, at)
+        ticket = held.add(push, contribution)
+        return ticket, self._take(ticket, state, non_finite, at)
 
     def passes(self, push: Push) -> bool:
         """Whether a finite push is decided by coming: applied by itself, and answered. Nothing has changed yet."""
         epoch, worker, incarnation, units, base, _, _ = push
-        if self._known.get(worker) != incarnation or epoch != self._passing or len(units) != 1:
+        state = self._workers.get(worker)
+        if state is None or state.passes_as != incarnation or epoch != self._passing or len(units) != 1:
             return False
-        ends, unit = self._ends, units[0]
-        return 0 <= unit < ends.limit and not ends.marks[unit] and 0 <= base <= self.sequence and not self._tickets
+        count, unit = self.count, units[0]
+        ends = count.ends
+        return 0 <= unit < ends.limit and not ends.marks[unit] and 0 <= base <= count.sequence and not self._held.by_id
 
     def passing(self, push: Push, contribution: Any) -> Decided:
         """Return the update that a push that `passes` is to be carried out as."""
-        return Decided((Ticket(push, contribution),), push.units, push.base, self.at_once, self.share)
+        return Decided((push,), (contribution,), push.units, push.base, self._at_once, self._share)
 
     def passed(self, push: Push) -> PushReply:
         """Count a push that `passes`, and was carried out; returns its answer."""
-        _, _, _, (unit,), base, _, _ = push
-        return whole_reply((self._count_one(unit, base), False, "", 0, 0, 0, ()))
+        return PushReply(self.count.count_one(push.units[0], push.base))
 
     @staticmethod
     def is_same(push: Push, ticket: Ticket) -> bool:
@@ -311,135 +318,129 @@ class Sequencer(Count):
 
     def _repeated(self, push: Push) -> PushReply:
         """Return what a push is answered of which units are settled: the worker's last one, or a duplicate."""
-        last = self._settled.get(push.worker)
+        last = self._workers[push.worker].last
         if last is not None and (last.units, last.incarnation) == (push.units, push.incarnation):
             return PushReply(self.sequence)
-        return PushReply(self.sequence, duplicate=True, settled=tuple(filter(self._is_settled, push.units)))
+        return PushReply(self.sequence, duplicate=True, settled=tuple(filter(self.count.is_settled, push.units)))
 
-    def _take(self, push_id: int, push: Push, non_finite: str, at: float) -> Iterator[Decided]:
-        if self._joined.get(push.worker) != push.incarnation:
+    def _take(self, ticket: Ticket, state: WorkerState, non_finite: str, at: float) -> Iterator[Decision]:
+        push, push_id = ticket.push, ticket.push_id
+        if state.joined != push.incarnation:
             yield from self._join(push)
-        self._granted.pop(push.worker, None)
-        self._known[push.worker] = push.incarnation
+        state.granted = None
+        state.passes_as = push.incarnation
         if non_finite:
             actions: list[Action] = [Drop(push_id, f"{NON_FINITE}: {non_finite}"), Release(push_id)]
             actions += self._rule.on_join(push.worker)
         else:
             actions = self._rule.on_push(Arrival(push_id, push.worker, push.units, self.sequence - push.base, at))
         yield from self._decide(actions)
-        if self._tickets:
+        if self._held.by_id:
             yield from self._let_go()
 
-    def _join(self, push: Push) -> Iterator[Decided]:
+    def _join(self, push: Push) -> Iterator[Decision]:
         """Tell the rule of a process that it has not heard of, and of the end of the one before it."""
-        worker, known = push.worker, self._joined.get(push.worker)
-        if known == push.incarnation and worker not in self._idlers:
+        worker, state = push.worker, self._workers[push.worker]
+        known = state.joined
+        if known == push.incarnation and not state.is_idle:
             return
         if known is not None and known != push.incarnation:
             yield from self._leave(worker, known)
-        self._idlers.discard(worker)
-        self._joined[worker] = push.incarnation
+        state.is_idle = False
+        state.joined = push.incarnation
         yield from self._decide(self._rule.on_join(worker))
 
-    def _await_grant(self, push: Push, at: float) -> Iterator[Decided]:
+    def _await_grant(self, push: Push, at: float) -> Iterator[Decision]:
         yield from self._join(push)
-        self._ready[push.worker] = push
+        self._workers[push.worker].ready = push
         yield from self._decide(self._rule.on_ready(push.worker, at))
 
-    def _pass_by(self, push: Push) -> Iterator[Decided]:
+    def _pass_by(self, push: Push) -> Iterator[Decision]:
         """Tell the rule that the push it has granted comes to nothing; a late copy of another one tells nothing."""
-        if self._granted.get(push.worker) == push:
-            del self._granted[push.worker]
+        state = self._workers[push.worker]
+        if state.granted == push:
+            state.granted = None
             yield from self._decide(self._rule.on_join(push.worker))
             yield from self._let_go()
 
-    def _leave(self, worker: int, incarnation: int) -> Iterator[Decided]:
+    def _leave(self, worker: int, incarnation: int) -> Iterator[Decision]:
         """Tell the rule of the end of a worker's processes up to `incarnation`, and let nothing come of their pushes.
 
         The rule has heard of it already where a later process has called.
         """
-        if self.open and self._joined.get(worker, 0) <= incarnation:  # a state captured for good changes no more
-            self._joined.pop(worker, None)
-            self._ready.pop(worker, None)
-            self._granted.pop(worker, None)
+        state = self._workers[worker]
+        if self.open and (state.joined or 0) <= incarnation:  # a state captured for good changes no more
+            state.joined = state.ready = state.granted = None
             yield from self._decide(self._rule.on_leave(worker))
-        for ticket in [*self._tickets.values()]:
+        for ticket in self._held:
             if ticket.push.worker == worker and ticket.push.incarnation <= incarnation:
                 ticket.fenced = True
-                self._forget(ticket)
-        last = self._settled.get(worker)
-        if last is not None and last.incarnation <= incarnation:
-            del self._settled[worker]
+                self._held.forget(ticket)
+        if state.last is not None and state.last.incarnation <= incarnation:
+            state.last = None
 
-    def _idle(self, push: Push) -> Iterator[Decided]:
+    def _idle(self, push: Push) -> Iterator[Decision]:
         yield from self._join(push)
-        self._granted.pop(push.worker, None)
-        if self.local:  # it begins anew with its next unit, from the newest version
-            self._idlers.add(push.worker)
+        state = self._workers[push.worker]
+        state.granted = None
+        state.is_idle = self.local  # it begins anew with its next unit, from the newest version
         yield from self._decide(self._rule.on_idle(push.worker))
         yield from self._let_go()
 
-    def _let_go(self) -> Iterator[Decided]:
+    def _let_go(self) -> Iterator[Decision]:
         """Have the rule let go of what it holds once nobody can push anything else."""
-        while self.open and self._tickets:
-            held = sum(len(ticket.push.units) for ticket in self._tickets.values() if not ticket.decided)
-            if held < self._missing or not (actions := self._rule.on_last()):
+        while self.open and self._held.by_id:
+            held = sum(len(ticket.push.units) for ticket in self._held if not ticket.decided)
+            if held < self.count.missing or not (actions := self._rule.on_last()):
                 return
             yield from self._decide(actions)
 
-    def _decide(self, actions: list[Action]) -> Iterator[Decided]:
+    def _decide(self, actions: list[Action]) -> Iterator[Decision]:
         for action in actions:
             if isinstance(action, Apply):
-                tickets = [*map(self._tickets.__getitem__, action.pushes)]
-                units, base = tickets[0].push.units, tickets[0].push.base
-                if (num_pushes := len(tickets)) > 1:
-                    units = tuple(unit for ticket in tickets for unit in ticket.push.units)
-                    base = min(ticket.push.base for ticket in tickets)
-                parts: tuple[Part, ...] = ()
-                stepped: tuple[tuple[int, int, int, int, int], ...] = ()
-                if self.local:
-                    stepped = tuple(map(stepped_of, tickets))
-                elif num_pushes > 1 or action.weights:
-                    parts = parts_of(tickets, base, action.weights)
-                share = num_pushes / len(self._members)
-                share = share if share < 1.0 else 1.0
-                yield Decided(tickets, units, base, action.rate, share, action.weights, parts, stepped)
-                self._count(units, [ticket.push.base for ticket in tickets])
-                for ticket in tickets:
-                    if self.local:
-                        self._note(ticket.push)
-                    ticket.decided, ticket.contribution = True, None
-                    if ticket.reply is not None:
-                        self._forget(ticket)
+                yield from self._apply(action)
             elif isinstance(action, Release):
-                ticket = self._tickets[action.push]
+                ticket = self._held.by_id[action.push]
                 ticket.reply = PushReply(self.sequence, False, ticket.reason)
                 if ticket.decided:
-                    self._forget(ticket)
+                    self._held.forget(ticket)
             elif isinstance(action, Grant):
-                self._granted[action.worker] = self._ready.pop(action.worker)
+                state = self._workers[action.worker]
+                assert state.ready is not None, (
+                    f"the rule grants a transfer to worker {action.worker}, which is not ready"
+                )
+                state.granted, state.ready = state.ready, None
             else:
-                ticket = self._tickets[action.push]
-                yield Decided((), dropped=ticket.push)
-                self._count_drop(ticket.push.units, action.reason)
-                ticket.reason, ticket.decided, ticket.contribution = action.reason, True, None
-                if ticket.reply is not None:
-                    self._forget(ticket)
+                yield from self._drop(action)
+
+    def _apply(self, action: Apply) -> Iterator[Decision]:
+        tickets = [*map(self._held.by_id.__getitem__, action.pushes)]
+        share = min(1.0, len(tickets) / len(self._members))
+        update = Decided.of(tickets, action.rate, share, action.weights, self.local)
+        yield update
+        self.count.count(update.units, [push.base for push in update.pushes])
+        for ticket in tickets:
+            if self.local:
+                self._note(ticket.push)
+            self._end(ticket)
+
+    def _drop(self, action: Drop) -> Iterator[Decision]:
+        ticket = self._held.by_id[action.push]
+        yield Dropped(ticket.push)
+        self.count.count_drop(ticket.push.units, action.reason)
+        ticket.reason = action.reason
+        self._end(ticket)
+
+    def _end(self, ticket: Ticket) -> None:
+        """Note that a push was applied or dropped."""
+        ticket.decided, ticket.contribution = True, None
+        if ticket.reply is not None:
+            self._held.forget(ticket)
 
     def _note(self, push: Push) -> None:
         """Note how far a worker that steps by itself has come."""
-        done = self._units_of[push.worker] = self._units_of.get(push.worker, 0) + len(push.units)
-        self._fastest = max(self._fastest, done)
-        if push.incarnation >= self._incarnations.get(push.worker, 0):
-            self._settled[push.worker] = push
-
-    def _forget(self, ticket: Ticket) -> None:
-        """Forget a push of which nothing is to come any more; a repeat is told by its units.
-
-        A push that is decided, and whose reply the rule still holds, is kept, for repeats of it.
-        """
-        del self._tickets[ticket.push_id]
-        by_unit = self._by_unit
-        for unit in ticket.push.units:
-            if by_unit.get(unit) is ticket:
-                del by_unit[unit]
+        state = self._workers[push.worker]
+        state.num_units += len(push.units)
+        self._fastest = max(self._fastest, state.num_units)
+        if push.incarnation >= state.newest:
+            state.last = push

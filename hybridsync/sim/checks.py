@@ -192,7 +192,7 @@ class Checks(Watch):
             return
         for unit in reply.settled or push.units:
             kept = unit in self._held or (sequencer.answers_early and sequencer.holds(unit))
-            if not kept and (unit not in sequencer.dropped or not (reply.dropped or reply.duplicate)):
+            if not kept and (unit not in sequencer.count.dropped or not (reply.dropped or reply.duplicate)):
                 raise self.fail(f"unit {unit} of worker {push.worker} was acknowledged, but nobody applied it")
 
     # --- the end ---

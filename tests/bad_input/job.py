@@ -130,12 +130,12 @@ class Job:
         primary, store, chief = self.primary, self.store, self.chief
         with primary._condition, store._condition, chief._condition:
             server = (
-                fingerprint(primary._shard.state),
+                fingerprint(primary._state._shard.state),
                 primary._sequencer.sequence,
                 primary._sequencer.phase,
-                primary._sequencer.applied.ranges(),
-                primary._sequencer.dropped.ranges(),
-                dict(primary._sequencer._incarnations),
+                primary._sequencer.count.applied.ranges(),
+                primary._sequencer.count.dropped.ranges(),
+                {worker: state.newest for worker, state in primary._sequencer._workers.items()},
                 primary._sequencer.num_held,
             )
             kept = (

@@ -84,7 +84,7 @@ def test_a_contribution_that_is_not_finite_is_dropped_and_trains_nothing(way: st
         else:
             reply = job.push(push(1, non_finite="leaf w, first index [0]"), spoiled)
         assert_text(reply.dropped, r"non_finite: leaf \S+, first index \[0\]")
-        assert (reply.sequence, job.primary._sequencer.dropped.ranges()) == (1, ((1, 2),))
+        assert (reply.sequence, job.primary._sequencer.count.dropped.ranges()) == (1, ((1, 2),))
         fingerprint, sequence, phase, applied, *_ = job.fingerprints()[0]
         assert (fingerprint, sequence, phase, applied) == before[0][:4]
         assert job.fingerprints()[1:] == before[1:]

@@ -232,7 +232,7 @@ class Job:
         ledger, sequencer, store = self.chief.ledger, self.primary._sequencer, self.store
         calls = () if entering else (sequencer.open, sequencer.num_held, store._open)
         return (
-            sequencer._ends.marks,
+            sequencer.count.ends.marks,
             ledger.counts(),
             ledger._applied.ranges(),
             ledger._dropped.ranges(),
@@ -240,7 +240,7 @@ class Job:
             self.chief.failure,
             sequencer.sequence,
             sequencer.phase,
-            id(self.primary._shard._state),
+            id(self.primary._state._shard._state),
             store._sequence,
             store._phase,
             set(store._staged),

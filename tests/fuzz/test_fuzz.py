@@ -102,7 +102,7 @@ def refused_too_late(patch: pytest.MonkeyPatch) -> None:
     pull = Primary.pull
 
     def pull_late(self: Primary, push: Any) -> Any:
-        self._sequencer.sequence += 1
+        self._sequencer.count.sequence += 1
         if push.base:
             raise InvalidMessage("too late")
         return pull(self, push)

@@ -56,11 +56,11 @@ here = Here()
 
 def server_forgets_what_it_applied() -> None:
     """A unit that is pushed again is applied again."""
-    from hybridsync.ps.sequencer import Sequencer
+    from hybridsync.ps.count import Count
 
     server_reports_late()
     if here.role == "server":
-        Sequencer._is_settled = lambda self, unit: False
+        Count.is_settled = lambda self, unit: False
 
 
 def server_reports_late() -> None:

@@ -24,10 +24,12 @@ from hybridsync.paths.collective import Rendezvous
 from hybridsync.paths.replica import Replica
 from hybridsync.paths.server import _Worker
 from hybridsync.protocols.bsp import Bsp
+from hybridsync.ps import core as core_module
 from hybridsync.ps import primary as primary_module
 from hybridsync.ps import sequencer as sequencer_module
+from hybridsync.ps.count import Count
+from hybridsync.ps.partitioned_state import PartitionedState
 from hybridsync.ps.primary import Primary
-from hybridsync.ps.sequencer import Sequencer
 from hybridsync.reports import ReportReply
 from hybridsync.runtime.inprocess import InProcess
 from hybridsync.switching.recovery import Recovery
@@ -225,7 +227,7 @@ def test_without_a_bug_the_oracles_are_silent(story, tmp_path):
 
 def forgets_what_it_applied(patch):
     """The primary does not look into its applied-set, so a repeated push is applied again."""
-    patch.setattr(Sequencer, "_is_settled", lambda self, unit: False)
+    patch.setattr(Count, "is_settled", lambda self, unit: False)
 
 
 def keeps_a_lost_workers_units(patch):
@@ -241,7 +243,7 @@ def leases_beyond_the_workload(patch):
 
 def skips_the_epoch_check(patch):
     """The server admits every epoch."""
-    for module in (primary_module, sequencer_module):
+    for module in (primary_module, core_module, sequencer_module):
         patch.setattr(module, "check_epoch", lambda epoch, phase: phase)
 
 
@@ -282,10 +284,10 @@ def captures_without_the_lock(patch):
 def acknowledges_before_it_applies(patch):
     """The reply goes out before the update, and the update is lost."""
 
-    def acknowledge_only(self, update):
-        self._first_applied = self._last_applied = self._clock.monotonic()
+    def acknowledge_only(self, update, sequence):
+        self.first_applied = self.last_applied = self._clock.monotonic()
 
-    patch.setattr(Primary, "_apply", acknowledge_only)
+    patch.setattr(PartitionedState, "apply", acknowledge_only)
 
 
 def applies_at_the_rate_of_one_unit(patch):

@@ -208,7 +208,7 @@ def gradient_of(unit: int):
 def settled(cluster: Cluster) -> None:
     """Wait until the stores have done all that the primary told them."""
     sequence = cluster.primary.drain().sequence
-    for snapshot in cluster.primary._peers.snapshot(sequence, final=False):
+    for snapshot in cluster.primary._state.snapshot(sequence, final=False, left=()):
         snapshot.fetch()
 
 

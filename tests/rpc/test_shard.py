@@ -146,7 +146,7 @@ class ServedCluster(Cluster):
         super().__init__(made, num_servers)
         self._closing = closing
         self.stores = [Store(part, self.reader_at, SYSTEM_CLOCK) for part in self.parts[1:]]
-        self.primary._peers = Peers(
+        self.primary._state._peers = Peers(
             self.parts, lambda address: closing(ShardClient(address, deadline_secs=20)), self.failures.append
         )
         sizes = [part.programs.contribution_layout.nbytes for part in self.parts]

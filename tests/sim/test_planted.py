@@ -19,6 +19,7 @@ from hybridsync.protocols.modes import SERVER
 from hybridsync.protocols.ssp import Gate
 from hybridsync.protocols.staleness import Bounded
 from hybridsync.ps import sequencer as sequencer_module
+from hybridsync.ps.count import Count
 from hybridsync.ps.ends import Ends
 from hybridsync.ps.sequencer import Sequencer
 from hybridsync.sim.home import Workdir
@@ -39,7 +40,7 @@ def drops_the_applied_set_from_a_snapshot(patch):
 
     def enter(self, phase):
         original(self, phase)
-        self._ends = Ends(phase.end_units + len(self.dropped), (), phase.dropped)
+        self.count.ends = Ends(phase.end_units + len(self.count.dropped), (), phase.dropped)
 
     patch.setattr(Sequencer, "enter", enter)
 
@@ -133,7 +134,7 @@ def reuses_an_epoch_number(patch):
 
 def applies_a_duplicate(patch):
     """A repeated push is applied again."""
-    patch.setattr(Sequencer, "_is_settled", lambda self, unit: False)
+    patch.setattr(Count, "is_settled", lambda self, unit: False)
 
 
 def loses_rolled_back_units(patch):
