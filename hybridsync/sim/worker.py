@@ -312,7 +312,7 @@ class ServerEngine(Engine):
         self._way.to_server(push, 0, self._server.idle, push, self._noted)
 
     def Lease(self, effect: Any) -> Any:
-        return self.allotment.take_calmly(effect.count) or self.take(effect.count)
+        return self.take(effect.count)
 
     def Pull(self, effect: Any) -> Any:
         worker = self.worker
