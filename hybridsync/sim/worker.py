@@ -183,6 +183,7 @@ class Engine:
         self._asking = False
         self._wanted = 0
         self._at_once = self.protocol.awaits_workers
+        self._refused: HybridSyncError | None = None
         self._over = False
 
     def __init_subclass__(cls) -> None:
@@ -231,6 +232,9 @@ class Engine:
     def take(self, count: int) -> Any:
         """Return the next `count` units, or PENDING until the chief gives more."""
         allotment = self.allotment
+        if self._refused is not None:
+            self.revoke(str(self._refused))
+            return PENDING
         if allotment.lacks(count):
             self._wanted = count
             self._ask()
@@ -259,7 +263,9 @@ class Engine:
             return
         self._asking = False
         if isinstance(reply, HybridSyncError):
-            self.revoke(str(reply))
+            self._refused = reply  # of a renewal it is heard with the next lease, as in a thread
+            if self._wanted:
+                self.revoke(str(reply))
             return
         self.world.watch.leased(self.worker, self.phase, reply)
         self.allotment.extend(reply)
