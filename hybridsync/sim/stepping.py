@@ -267,6 +267,8 @@ class LocalEngine(ServerEngine):
         if not self._is_served(answer):
             return
         self._sending = False
+        if push.units and self.world.watches:
+            self.world.watch.pushed(push, answer)
         then(push, answer, parameters, sent)
         afterwards, self._afterwards = self._afterwards, None
         if afterwards is not None:
@@ -303,8 +305,6 @@ class LocalEngine(ServerEngine):
     def _arrived(self, push: Push, reply: PushReply, parameters: Any) -> Any:
         if push.units:
             self._settle(reply.settled or push.units)
-            if self.world.watches:
-                self.world.watch.pushed(push, reply)
             if not self._own.pushed(push.units, reply):
                 return self._void()
         return _version(reply, parameters)
