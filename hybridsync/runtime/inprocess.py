@@ -31,7 +31,6 @@ from hybridsync.paths.measuring import Measuring
 from hybridsync.paths.mixer import Mixer, ThreadMixer
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.paths.replica import Replica
-from hybridsync.paths.server import ServerEngine
 from hybridsync.paths.sync import SyncEngine
 from hybridsync.paths.worker import WorkerLoop
 from hybridsync.plan import Epoch, Phase
@@ -48,6 +47,8 @@ from hybridsync.switching.recovery import Start
 from hybridsync.switching.reporter import Hook, Reporter
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary
+from hybridsync.worker.context import WorkerContext
+from hybridsync.worker.server_runner import ServerRunner
 
 CHIEF, REPLICA, SERVER = "inprocess:chief", "inprocess:replica", "inprocess:server"
 REPORT_SECS = 0.1
@@ -193,6 +194,7 @@ class InProcess:
         run = self._opening.run
         recorder.incarnation = self.chief.register(self._hello("worker", worker, REPLICA, schema)).incarnation
         emulation = Emulation(run.config.emulation, run.config.workload)
+        context = WorkerContext(worker, self.chief, self._programs, recorder, emulation)
         engines = {
             Path.SYNC: SyncEngine(
                 worker,
@@ -204,7 +206,7 @@ class InProcess:
                 emulation,
                 ahead=None,
             ),
-            Path.SERVER: ServerEngine(worker, self.chief, self._programs, self._link_of, recorder, emulation, None),
+            Path.SERVER: ServerRunner(context, self._link_of, None),
             Path.GROUP: GroupEngine(
                 worker,
                 self.chief,

@@ -21,7 +21,6 @@ from hybridsync.paths.measuring import Measuring
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.paths.remote import RemoteLink
 from hybridsync.paths.replica import Replica
-from hybridsync.paths.server import ServerEngine, ServerLink
 from hybridsync.paths.sync import SyncEngine
 from hybridsync.paths.worker import WorkerLoop
 from hybridsync.plan import Epoch, Phase
@@ -49,6 +48,9 @@ from hybridsync.runtime.world import World
 from hybridsync.state import TrainState
 from hybridsync.step import Parameters, Programs
 from hybridsync.watching import COMPILE_SECS, LOOP_SECS, SLACK_SECS, Watching
+from hybridsync.worker.context import WorkerContext
+from hybridsync.worker.link import ServerLink
+from hybridsync.worker.server_runner import ServerRunner
 
 JOIN_SECS = 300.0
 REPORT_SECS = 0.5
@@ -139,10 +141,11 @@ def run_worker(
     def link_of(phase: Phase) -> ServerLink:
         return RemoteLink.to(phase.servers, parts)
 
+    context = WorkerContext(spec.role_id, chief, programs, recorder, emulation)
     with ThreadPoolExecutor(1, "leases") as ahead:
         engines = {
             Path.SYNC: SyncEngine(spec.role_id, chief, programs, replica, collective_of, recorder, emulation, ahead),
-            Path.SERVER: ServerEngine(spec.role_id, chief, programs, link_of, recorder, emulation, ahead),
+            Path.SERVER: ServerRunner(context, link_of, ahead),
             Path.GROUP: GroupEngine(
                 *(spec.role_id, chief, programs, replica, mixer_of, recorder, emulation),
                 logs=run.config.telemetry.apply_log,

@@ -6,10 +6,11 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard, get_args
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from hybridsync import protocols
-from hybridsync.errors import HybridSyncError, PhaseRevoked, StaleIncarnation
+from hybridsync.errors import HybridSyncError, PhaseRevoked
 from hybridsync.messages import (
     Capture,
     Held,
@@ -17,8 +18,6 @@ from hybridsync.messages import (
     LeaseRequest,
     PhaseReply,
     PhaseRequest,
-    Push,
-    PushReply,
     Standing,
 )
 from hybridsync.paths.allotment import Allotment
@@ -26,20 +25,16 @@ from hybridsync.paths.measuring import Rhythm
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.plan import NO_EPOCH, Epoch, Phase
 from hybridsync.protocols.base import Effect
-from hybridsync.ps.tickets import whole_push
-from hybridsync.reports import COMPUTING, WAITING, Report
-from hybridsync.sim.network import Insisting, Network
+from hybridsync.reports import Report
+from hybridsync.sim.drive_events import PENDING, EventDriver
 from hybridsync.sim.process import Process
 from hybridsync.sim.replica import Replica
-from hybridsync.sim.server import Server
 
 if TYPE_CHECKING:
     from hybridsync.sim.world import World
 
 Units = tuple[int, ...]
 EFFECTS = {kind.__name__: kind for kind in get_args(Effect)}
-PENDING: Any = object()
-"""What a handler returns whose effect's result comes later."""
 
 
 class Worker(Process):
@@ -56,12 +51,13 @@ class Worker(Process):
         self.recorder = WorkerRecorder(role_id, world.clock, world.keeps_spans, policy.detects)
         self.replica = Replica(world, self)
         self.unit = -1
+        self.recorder.at_unit = partial(setattr, self, "unit")
         self.seconds = world.seconds_of(role_id)
         self._hangs = False
         self._phase: Phase | None = None
         self._waits: PhaseRequest | None = None
         self._rhythm = Rhythm()
-        self._engine: Engine | None = None
+        self._engine: Engine | EventDriver | None = None
 
     def registered(self) -> None:
         self.recorder.incarnation = self.incarnation
@@ -75,7 +71,7 @@ class Worker(Process):
             return None
         if self._engine is None:
             return Standing(self._phase, False)
-        return Standing(self._phase, True, self._engine.allotment.ranges, self.recorder.completed)
+        return Standing(self._phase, True, self._engine.leases.ranges, self.recorder.completed)
 
     def kill(self) -> None:
         super().kill()
@@ -178,7 +174,7 @@ class Engine:
         self.worker, self.phase, self.world = worker, phase, worker.world
         self.recorder = worker.recorder
         self.protocol = protocols.parse(phase.spec)
-        self.allotment = Allotment()
+        self.allotment = self.leases = Allotment()
         self._program = self.protocol.worker_program(len(phase.members))
         self._asking = False
         self._wanted = 0
@@ -296,108 +292,3 @@ class Engine:
     def compute_secs(self, unit: int) -> float:
         """Return how long this worker's device takes for `unit`, beginning now."""
         return self.worker.unit_secs(unit)
-
-
-class ServerEngine(Engine):
-    """The SERVER path."""
-
-    def __init__(self, worker: Worker, phase: Phase) -> None:
-        super().__init__(worker, phase)
-        world, network = self.world, self.world.network
-        insisting = Insisting(network, world.loop, world.retry_secs, self._stale)
-        self._way: Network | Insisting = network if network.reliable else insisting
-        self._sent_at = 0.0
-        self._push: Push
-        self._server: Server = world.at(phase.servers[0])
-        self._loop, self._arithmetic, self._is_even = world.loop, world.arithmetic, not world.slow
-        self._epoch, self._push_bytes = phase.epoch, world.arithmetic.sizes.gradient
-
-    def tell_idle(self) -> None:
-        worker = self.worker
-        push = Push(self.phase.epoch, worker.id, worker.incarnation, (), 0)
-        self._way.to_server(push, 0, self._server.idle, push, self._noted)
-
-    def Lease(self, effect: Any) -> Any:
-        return self.take(effect.count)
-
-    def Pull(self, effect: Any) -> Any:
-        worker = self.worker
-        push = Push(self._epoch, worker.id, worker.incarnation, (), 0)
-        self._sent_at = self._loop.now
-        self._way.to_server(push, 0, self._server.pull, push, self._fetched)
-        return PENDING
-
-    def Compute(self, effect: Any) -> Any:
-        units, (base, parameters) = effect.units, effect.parameters
-        (unit,) = units
-        worker, loop = self.worker, self._loop
-        worker.unit = unit
-        self.recorder.turn_to(COMPUTING)
-        gradient = units, base, self._arithmetic.gradient(parameters, unit)
-        secs = next(worker.seconds) if self._is_even else worker.unit_secs(unit)
-        now = loop.now
-        loop.plan_later((now + secs, loop.turn(), self._computed, (gradient, now)))
-        return PENDING
-
-    def _computed(self, gradient: Any, started: float) -> None:
-        worker, recorder = self.worker, self.recorder
-        if self._over or (worker.stopped and worker.halted(self._computed, gradient, started)):
-            return
-        worker.unit = -1
-        recorder.turn_to("")
-        recorder.computed("server", started, self._loop.now, self._arithmetic.loss(gradient[2]))
-        self.resume(gradient)
-
-    def PushPull(self, effect: Any) -> Any:
-        units, base, contribution = effect.gradient
-        worker = self.worker
-        push = self._push = whole_push((self._epoch, worker.id, worker.incarnation, units, base, "", 0))
-        self._sent_at = self._loop.now
-        self.recorder.turn_to(WAITING)
-        self._way.to_server(push, self._push_bytes, self._server.push, push, contribution, self._answered)
-        return PENDING
-
-    def Ready(self, effect: Any) -> Any:
-        units, base, _ = effect.gradient
-        worker, self._sent_at = self.worker, self.world.loop.now
-        push = Push(self.phase.epoch, worker.id, worker.incarnation, units, base)
-        self.recorder.turn_to(WAITING)
-        self._way.to_server(push, 0, self._server.ready, push, self._granted)
-        return PENDING
-
-    def _is_served(self, answer: PushReply | HybridSyncError) -> TypeGuard[PushReply]:
-        """Whether a call brought what it was made for; else the engine ends, if it has not."""
-        if self._over or isinstance(answer, PushReply):
-            return not self._over
-        if isinstance(answer, StaleIncarnation):  # another has this place: the process ends
-            self.worker.leave()
-        else:
-            self.revoke(f"{type(answer).__name__}: {answer}")
-        return False
-
-    def _noted(self, answer: PushReply | HybridSyncError, parameters: Any) -> None:
-        if self._is_served(answer):
-            self._ask()
-
-    def _granted(self, answer: PushReply | HybridSyncError, parameters: Any) -> None:
-        if self._is_served(answer):
-            self.recorder.turn_to("")
-            self.recorder.waited("ready", "server", self._sent_at, self.world.loop.now)
-            self.resume(None)
-
-    def _fetched(self, answer: PushReply | HybridSyncError, parameters: Any) -> None:
-        if self._is_served(answer):
-            self.recorder.waited("pull", "server", self._sent_at, self._loop.now)
-            self.resume((answer.sequence, parameters))
-
-    def _answered(self, answer: PushReply | HybridSyncError, parameters: Any) -> None:
-        if not isinstance(answer, PushReply) or self._over:
-            self._is_served(answer)
-            return
-        recorder = self.recorder
-        recorder.turn_to("")
-        recorder.waited("push_pull", "server", self._sent_at, self._loop.now)
-        recorder.completed = self.allotment.position
-        if self.world.watches:
-            self.world.watch.pushed(self._push, answer)
-        self.resume((answer.sequence, parameters))
