@@ -101,10 +101,9 @@ class WorkerRecorder:
         self.watchdog.end(self._piece)
         self._unit_limit.note(ended - started)
         with self._lock:
-            self.computed(category, started, ended, loss)
+            self._computed(category, started, ended, loss)
 
-    def computed(self, category: str, started: float, ended: float, loss: Any) -> None:
-        """Do as `compute`, for a caller beside whom nobody is: a simulated worker."""
+    def _computed(self, category: str, started: float, ended: float, loss: Any) -> None:
         secs = ended - started
         self._compute_secs += secs
         if self._has_usual:
@@ -129,18 +128,14 @@ class WorkerRecorder:
 
     def wait(self, name: str, category: str, started: float, ended: float) -> None:
         """Note time in which this worker waited for others or for a transfer."""
-        with self._lock:
-            self.waited(name, category, started, ended)
-
-    def waited(self, name: str, category: str, started: float, ended: float) -> None:
-        """Do as `wait`, for a caller beside whom nobody is."""
         secs = ended - started
-        self._wait_secs += secs
-        self._waited = True
-        if self._counts_transfers if name == "push_pull" else name == SEND and not self._stepped:
-            self._transfer_secs += secs
-        if self._keep_spans:
-            self._spans.append((name, category, started, secs, self.epoch.number, 0))
+        with self._lock:
+            self._wait_secs += secs
+            self._waited = True
+            if self._counts_transfers if name == "push_pull" else name == SEND and not self._stepped:
+                self._transfer_secs += secs
+            if self._keep_spans:
+                self._spans.append((name, category, started, secs, self.epoch.number, 0))
 
     def _divide(self) -> None:
         """Divide what was sent among the units of a step, and have the next report tell of them."""

@@ -26,12 +26,10 @@ from hybridsync.messages import Hello, Push, PushReply
 from hybridsync.opening import Opening, start_capture
 from hybridsync.paths.collective import Collective, Rendezvous
 from hybridsync.paths.emulation import Emulation
-from hybridsync.paths.group import GroupEngine
 from hybridsync.paths.measuring import Measuring
 from hybridsync.paths.mixer import Mixer, ThreadMixer
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.paths.replica import Replica
-from hybridsync.paths.sync import SyncEngine
 from hybridsync.paths.worker import WorkerLoop
 from hybridsync.plan import Epoch, Phase
 from hybridsync.policies.stragglers import detector_of
@@ -48,6 +46,8 @@ from hybridsync.switching.reporter import Hook, Reporter
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary
 from hybridsync.worker.context import WorkerContext
+from hybridsync.worker.group_runner import GroupRunner
+from hybridsync.worker.lockstep_runner import LockstepRunner
 from hybridsync.worker.server_runner import ServerRunner
 
 CHIEF, REPLICA, SERVER = "inprocess:chief", "inprocess:replica", "inprocess:server"
@@ -196,26 +196,10 @@ class InProcess:
         emulation = Emulation(run.config.emulation, run.config.workload)
         context = WorkerContext(worker, self.chief, self._programs, recorder, emulation)
         engines = {
-            Path.SYNC: SyncEngine(
-                worker,
-                self.chief,
-                self._programs,
-                self._replica,
-                self._collective_of,
-                recorder,
-                emulation,
-                ahead=None,
-            ),
+            Path.SYNC: LockstepRunner(context, self._replica, self._collective_of, None),
             Path.SERVER: ServerRunner(context, self._link_of, None),
-            Path.GROUP: GroupEngine(
-                worker,
-                self.chief,
-                self._programs,
-                self._replica,
-                self._mixer_of,
-                recorder,
-                emulation,
-                logs=run.config.telemetry.apply_log,
+            Path.GROUP: GroupRunner(
+                context, self.chief, self._replica, self._mixer_of, logs=run.config.telemetry.apply_log
             ),
         }
         measuring = Measuring(worker, self._programs, self._replica, recorder, emulation)

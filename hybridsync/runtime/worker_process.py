@@ -16,12 +16,10 @@ from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import EXIT_FAILED, HybridSyncError
 from hybridsync.messages import Hello
 from hybridsync.paths.emulation import Emulation
-from hybridsync.paths.group import GroupEngine
 from hybridsync.paths.measuring import Measuring
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.paths.remote import RemoteLink
 from hybridsync.paths.replica import Replica
-from hybridsync.paths.sync import SyncEngine
 from hybridsync.paths.worker import WorkerLoop
 from hybridsync.plan import Epoch, Phase
 from hybridsync.protocols.base import Path
@@ -49,7 +47,9 @@ from hybridsync.state import TrainState
 from hybridsync.step import Parameters, Programs
 from hybridsync.watching import COMPILE_SECS, LOOP_SECS, SLACK_SECS, Watching
 from hybridsync.worker.context import WorkerContext
+from hybridsync.worker.group_runner import GroupRunner
 from hybridsync.worker.link import ServerLink
+from hybridsync.worker.lockstep_runner import LockstepRunner
 from hybridsync.worker.server_runner import ServerRunner
 
 JOIN_SECS = 300.0
@@ -144,12 +144,9 @@ def run_worker(
     context = WorkerContext(spec.role_id, chief, programs, recorder, emulation)
     with ThreadPoolExecutor(1, "leases") as ahead:
         engines = {
-            Path.SYNC: SyncEngine(spec.role_id, chief, programs, replica, collective_of, recorder, emulation, ahead),
+            Path.SYNC: LockstepRunner(context, replica, collective_of, ahead),
             Path.SERVER: ServerRunner(context, link_of, ahead),
-            Path.GROUP: GroupEngine(
-                *(spec.role_id, chief, programs, replica, mixer_of, recorder, emulation),
-                logs=run.config.telemetry.apply_log,
-            ),
+            Path.GROUP: GroupRunner(context, chief, replica, mixer_of, logs=run.config.telemetry.apply_log),
         }
         measuring = Measuring(spec.role_id, programs, replica, recorder, emulation)
         loop = WorkerLoop(spec.role_id, chief, engines, replica, recorder, clock, measuring)

@@ -29,31 +29,22 @@ from hybridsync.plan import Epoch, Phase
 from hybridsync.policies.online import Policy
 from hybridsync.policies.stragglers import detector_of
 from hybridsync.ports import Epochs
-from hybridsync.protocols.base import Path
 from hybridsync.reports import Report
 from hybridsync.run import Run
 from hybridsync.sim.arithmetic import Arithmetic
 from hybridsync.sim.cluster import Device, Scenario, Slow, normals
 from hybridsync.sim.desk import Desk
-from hybridsync.sim.drive_events import EventDriver
-from hybridsync.sim.group import GroupAverage, GroupEngine
 from hybridsync.sim.home import ChiefKilled, Disk, Hosts, Keeper, MortalReporter, Workdir
 from hybridsync.sim.loop import Loop, VirtualClock
-from hybridsync.sim.meeting import Meeting
+from hybridsync.sim.meeting import GroupAverage, Meeting
 from hybridsync.sim.network import Network
 from hybridsync.sim.process import Process
-from hybridsync.sim.server_carriers import ServerCarriers
-from hybridsync.sim.sync import SyncEngine
-from hybridsync.sim.worker import Engine, Worker
 from hybridsync.switching.course import resumed
 from hybridsync.switching.entering import in_turn
 from hybridsync.switching.manager import Manager
 from hybridsync.switching.recovery import Start
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary
-from hybridsync.worker.local_engine import LocalEngine
-from hybridsync.worker.member import PhaseMember
-from hybridsync.worker.server_engine import ServerEngine
 
 Units = tuple[int, ...]
 RETRY_SECS = 1.0
@@ -326,16 +317,6 @@ class World:
         if got != phase.fingerprint:
             raise DamagedState(f"{phase.source} handed over {got}, but {phase.fingerprint} was captured")
         return state
-
-    def engine_of(self, worker: Worker, phase: Phase) -> Engine | EventDriver:
-        """Return what drives a worker's program in `phase`."""
-        member = PhaseMember(worker.id, phase, worker.recorder)
-        path = member.protocol.path
-        if path is Path.SERVER:
-            kind = LocalEngine if member.protocol.local else ServerEngine
-            engine = kind(member, self.arithmetic, ahead=True)
-            return EventDriver(worker, phase, engine, lambda driver: ServerCarriers(driver).carriers)
-        return SyncEngine(worker, phase) if path is Path.SYNC else GroupEngine(worker, phase)
 
     def meeting(self, phase: Phase) -> Meeting:
         """Return where the members of `phase` meet."""

@@ -99,7 +99,8 @@ def drive(io: IO, carriers: Carriers, beside: Mapping[type, Beside], now: Callab
         return ThreadTicket(beside[kind], partial(carriers[kind], request), now)
 
     of_all: Carriers = {**carriers, Start: begin, Join: lambda join: join.ticket.result()}
-    step, value = io.send, None
+    step: Callable[[Any], Any] = io.send
+    value: Any = None
     try:
         while True:
             request = step(value)

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 class Numerics(Protocol):
     """What is computed at once, without a wait: the compiled programs, or a simulation's arithmetic."""
 
-    def loss(self, contribution: Any) -> Any:
+    def loss(self, contribution: Any, /) -> Any:
         """Return a contribution's loss; None where there is none."""
         ...
 
-    def non_finite(self, contribution: Any) -> str:
+    def non_finite(self, contribution: Any, /) -> str:
         """Name the first entry of a contribution that is no finite number; "" where all are."""
         ...
 

@@ -11,13 +11,23 @@ import pytest
 
 from hybridsync import EmulationConfig, protocols
 from hybridsync.chief.board import Board
-from hybridsync.paths import group, sync
-from hybridsync.paths.driver import Handlers, drive
-from hybridsync.protocols.base import Lease, Path, Program, Version
+from hybridsync.protocols.base import (
+    Average,
+    Begin,
+    Compute,
+    Lease,
+    LocalUpdate,
+    Meet,
+    Mix,
+    Path,
+    Pull,
+    PushPull,
+    Ready,
+    Version,
+)
 from hybridsync.trainer import FitResult, Trainer
-from hybridsync.worker import server_runner
-from hybridsync.worker.drive_threads import Carriers
-from hybridsync.worker.drive_threads import drive as drive_requests
+from hybridsync.worker import group_runner, lockstep_runner, server_runner
+from hybridsync.worker.drive_threads import Carriers, drive
 from hybridsync.worker.requests import IO, CallServer
 from tests.conformance.drivers import counting
 from tests.trainers import events_of, is_exact, tally_trainer
@@ -29,17 +39,25 @@ STEPS = 3
 SLOW = EmulationConfig(compute_secs=0.004)
 
 
-REQUESTS: dict[str, tuple[str, ...]] = {
-    "Lease": ("LeaseUnits",),
-    "Pull": ("pull",),
-    "Compute": ("ComputeUnit",),
-    "PushPull": ("push_pull",),
-    "Ready": ("ready",),
-    "Begin": ("pull", "push_pull"),
+REQUESTS: dict[type, tuple[str, ...]] = {
+    Lease: ("LeaseUnits",),
+    Compute: ("ComputeUnit",),
+    Average: ("AllReduce",),
+    Pull: ("pull",),
+    PushPull: ("push_pull",),
+    Ready: ("ready",),
+    Begin: ("pull", "push_pull"),
+    Meet: ("JoinGroup",),
+    Mix: ("AverageGroup",),
 }
-"""Effect of a worker whose state servers hold -> what its engine asks for (see `name_of`)."""
-ONCE = ("LeaseUnits", "pull")
-"""Requests of which each worker makes few."""
+"""Effect -> what its engine asks for (see `name_of`)."""
+OF_MODE: dict[Path, dict[type, tuple[str, ...]]] = {
+    Path.SYNC: {LocalUpdate: ("UpdateReplica",)},
+    Path.SERVER: {},
+    Path.GROUP: {LocalUpdate: ("UpdateOwn",)},
+}
+FEW = ("LeaseUnits", "pull", "EnterReplica", "opt_state")
+"""Requests of which each worker makes few in a phase."""
 
 
 def name_of(request: Any) -> str:
@@ -48,12 +66,17 @@ def name_of(request: Any) -> str:
 
 
 def stops_of(name: str) -> dict[str, bool]:
-    """Return where a worker stops in a phase, by name, with whether that is once a phase."""
-    yields = yields_of(name)
-    if protocols.parse(name).path is not Path.SERVER:
-        return {kind.__name__: count == 1 for kind, count in yields.items()}
-    requests = [request for kind in yields for request in REQUESTS.get(kind.__name__, ())]
-    return {request: request in ONCE for request in requests}
+    """Return where a worker stops in a phase, by name, with whether that is seldom."""
+    protocol, yields = protocols.parse(name), yields_of(name)
+    of_effect = REQUESTS | OF_MODE[protocol.path]
+    stops = {
+        request: count == 1 or request in FEW for kind, count in yields.items() for request in of_effect.get(kind, ())
+    }
+    if not protocol.path.is_served:
+        stops["EnterReplica"] = True
+    if protocol.local:
+        stops["opt_state"] = True
+    return stops
 
 
 def yields_of(name: str) -> dict[type, int]:
@@ -79,7 +102,7 @@ class Revoker:
     The worker stands where it is until everybody is being called back.
 
     Args:
-      kind: of the request, by name; an effect of a worker that holds the state itself.
+      kind: of the request, by name.
       at: which of those of all workers in an epoch.
       carried_out: whether the request is carried out before the phase breaks, or behind it.
       times: how many epochs in a row are broken.
@@ -92,11 +115,8 @@ class Revoker:
         self.broken: list[Any] = []
         self.board: Callable[[], Board | None] = lambda: None
 
-    def drive(self, program: Program, handlers: Handlers) -> None:
-        drive(program, {kind: self._hook(do) if kind.__name__ == self._kind else do for kind, do in handlers.items()})
-
-    def drive_requests(self, io: IO, carriers: Carriers, *rest: Any) -> None:
-        drive_requests(io, {kind: self._stop(do) for kind, do in carriers.items()}, *rest)
+    def drive(self, io: IO, carriers: Carriers, *rest: Any) -> None:
+        drive(io, {kind: self._stop(do) for kind, do in carriers.items()}, *rest)
 
     def _stop(self, do: Callable[[Any], Any]) -> Callable[[Any], Any]:
         hooked = self._hook(do)
@@ -129,9 +149,8 @@ class Revoker:
 
 
 def fit(plan: str, revoker: Revoker, workdir: pathlib.Path, patch: pytest.MonkeyPatch) -> FitResult:
-    patch.setattr(sync, "drive", revoker.drive)
-    patch.setattr(server_runner, "drive", revoker.drive_requests)
-    patch.setattr(group, "drive", revoker.drive)
+    for runner in (lockstep_runner, server_runner, group_runner):
+        patch.setattr(runner, "drive", revoker.drive)
     trainer: Trainer = tally_trainer(plan, WORKLOAD, workers=WORKERS, workdir=workdir, emulation=SLOW)
     revoker.board = lambda: trainer._chief
     return trainer.fit()

@@ -59,7 +59,8 @@ class Script:
 
     def drive(self, io: IO) -> Any:
         """Run an engine, or a part of one, to its end; returns what that returns."""
-        step, value = io.send, None
+        step: Callable[[Any], Any] = io.send
+        value: Any = None
         while True:
             try:
                 request = step(value)
