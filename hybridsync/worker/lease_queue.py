@@ -98,7 +98,7 @@ class LeaseQueue:
                     )
         units = allotment.take(count)
         if self._ahead and allotment.is_low and self._renewal is None:
-            self._renewal = yield Start(self._ask(1, self._say_idle is not None))
+            self._renewal = yield Start(self._ask(count, self._say_idle is not None))
         return units
 
     def _ask(self, count: int, at_once: bool) -> LeaseUnits:
