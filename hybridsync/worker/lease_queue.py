@@ -87,7 +87,7 @@ class LeaseQueue:
                     self._extend((yield self._ask(count, say_idle is not None)))
                 if self._takes_fewer and allotment.known > allotment.position:
                     if allotment.known == known:
-                        return allotment.take(count)
+                        break
                 elif say_idle is not None and allotment.lacks(count):
                     yield from say_idle()
                     say_idle = None  # from now on the answer may take its time
