@@ -79,12 +79,12 @@ class LeaseQueue:
         if allotment.lacks(count):
             deadline = self._member.now() + LEASE_DEADLINE_SECS
             while allotment.lacks(count) and not self.called:
-                known = allotment.known
                 self._member.recorder.watchdog.progress()
-                if self._renewal is not None:
+                if self._renewal is not None:  # it was asked for long ago: that it brings nothing is no idleness
                     yield from self._read(self._renewal)
-                else:
-                    self._extend((yield self._ask(count, say_idle is not None)))
+                    continue
+                known = allotment.known
+                self._extend((yield self._ask(count, say_idle is not None)))
                 if self._takes_fewer and allotment.known > allotment.position:
                     if allotment.known == known:
                         break

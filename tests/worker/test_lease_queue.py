@@ -141,6 +141,21 @@ def test_a_renewal_ahead_of_time_that_brings_nothing_is_no_idleness():
     assert (queue.next(), queue.next(), queue.told) == ((1,), (2,), [])
 
 
+def test_a_renewal_that_is_waited_for_and_brings_nothing_is_asked_for_again_before_idleness_is_told():
+    queue = Queue(more((0, 1)), more(), more((1, 2)), tells=True, ahead=True)
+    assert queue.next() == (0,)
+    assert not queue.script.begun[0].done()
+    assert (queue.next(), queue.told) == ((1,), [])
+
+
+def test_who_took_fewer_units_than_it_wanted_renews_ahead():
+    queue = Queue(more((0, 3)), more(), more((3, 8)), takes_fewer=True, ahead=True)
+    assert queue.next(8) == (0, 1, 2)
+    assert len(queue.script.begun) == 1
+    queue.script.begun[0].end()
+    assert [(request.known, request.wanted) for request in queue.requests] == [(0, 8), (3, 8), (3, 8)]
+
+
 def test_some_units_will_do_where_the_chief_has_no_more_to_give_now():
     queue = Queue(more((0, 3)), more((3, 5)), more(), more(final=True), takes_fewer=True)
     assert queue.next(8) == (0, 1, 2, 3, 4)
