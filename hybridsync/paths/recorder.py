@@ -99,32 +99,29 @@ class WorkerRecorder:
         """Note one unit's local computation, which has ended; `loss` is None where none was computed."""
         self.at_unit(-1)
         self.watchdog.end(self._piece)
-        self._unit_limit.note(ended - started)
-        with self._lock:
-            self._computed(category, started, ended, loss)
-
-    def _computed(self, category: str, started: float, ended: float, loss: Any) -> None:
         secs = ended - started
-        self._compute_secs += secs
-        if self._has_usual:
-            self._usual_secs += RECENT_SHARE * (secs - self._usual_secs)
-        else:  # the second unit takes the first one's place, which may have been compiled
-            self._usual_secs, self._has_usual = secs, self._usual_secs > 0.0
-        if self._keep_unit_secs:
-            last = self._last_unit_secs
-            if self._waited or not self._counts_transfers:  # nothing more comes to those before it
-                if self._open:
-                    self._divide()
+        self._unit_limit.note(secs)
+        with self._lock:
+            self._compute_secs += secs
+            if self._has_usual:
+                self._usual_secs += RECENT_SHARE * (secs - self._usual_secs)
+            else:  # the second unit takes the first one's place, which may have been compiled
+                self._usual_secs, self._has_usual = secs, self._usual_secs > 0.0
+            if self._keep_unit_secs:
+                last = self._last_unit_secs
+                if self._waited or not self._counts_transfers:  # nothing more comes to those before it
+                    if self._open:
+                        self._divide()
+                    elif last:
+                        self._unit_secs.append(last + self._transfer_secs)
+                    self._transfer_secs, self._waited, self._stepped = 0.0, False, False
                 elif last:
-                    self._unit_secs.append(last + self._transfer_secs)
-                self._transfer_secs, self._waited, self._stepped = 0.0, False, False
-            elif last:
-                self._open.append(last)
-            self._last_unit_secs = secs
-        if loss is not None:
-            self._losses.append(loss)
-        if self._keep_spans:
-            self._spans.append(("compute", category, started, secs, self.epoch.number, 1))
+                    self._open.append(last)
+                self._last_unit_secs = secs
+            if loss is not None:
+                self._losses.append(loss)
+            if self._keep_spans:
+                self._spans.append(("compute", category, started, secs, self.epoch.number, 1))
 
     def wait(self, name: str, category: str, started: float, ended: float) -> None:
         """Note time in which this worker waited for others or for a transfer."""

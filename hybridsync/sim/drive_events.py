@@ -100,8 +100,11 @@ class EventDriver:
         self._go_on(self._io.send, None)
 
     def resume(self, reply: Any) -> None:
-        """Go on with the reply that the engine waits for, or with the error that it is; ignored once that is over."""
-        if self._ended or self._revoked:
+        """Go on with the reply that the engine waits for, or with the error that it is.
+
+        A stopped process hears it later, and an engine that is over never.
+        """
+        if self._ended or self._revoked or (self.worker.stopped and self.worker.halted(self.resume, reply)):
             return
         if not isinstance(reply, HybridSyncError):
             self._go_on(self._io.send, reply)
@@ -126,15 +129,10 @@ class EventDriver:
         """Whether what comes now is not for this engine any more, or not yet: a stopped process hears it later."""
         return self._ended or self._revoked or self.worker.halted(call, *args)
 
-    def deliver(self, then: Then, reply: Any) -> None:
-        """Hand over a reply when its time has come; a stopped process hears it later, one that is over never."""
-        if not (self._ended or self._revoked or self.worker.halted(self.deliver, then, reply)):
-            then(reply)
-
     def compute(self, unit: int, parameters: Any, then: Then) -> Any:
         """Compute a unit's contribution, which takes as long as the worker's device takes."""
         contribution = self.world.arithmetic.gradient(parameters, unit)
-        self._loop.after(self.worker.unit_secs(unit), self.deliver, then, contribution)
+        self._loop.after(self.worker.unit_secs(unit), then, contribution)
         return PENDING
 
     def _go_on(self, step: Callable[[Any], Any], value: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from hybridsync.errors import HybridSyncError, RoleLost, WaitTimeout
@@ -68,7 +67,7 @@ class ReplicaCarriers:
         secs = world.slowness(self._driver.worker.id, request.unit).transfer_secs(num_bytes)
         if not secs:
             return False
-        world.loop.after(secs, self._driver.deliver, then, True)
+        world.loop.after(secs, then, True)
         return PENDING
 
 
@@ -101,8 +100,7 @@ class LockstepCarriers:
 
     def _all_reduce(self, request: AllReduce, then: Then) -> Any:
         member = self._driver.worker
-        heard = partial(self._driver.deliver, then)
-        self._meeting.deliver(self._index, request.contribution, request.num_units, member, heard)
+        self._meeting.deliver(self._index, request.contribution, request.num_units, member, then)
         return PENDING
 
     def _all_gather(self, request: AllGather, then: Then) -> Any:
@@ -166,7 +164,7 @@ class GroupCarriers:
         driver, world, reply = self._driver, self._world, request.reply
         if len(reply.members) == 1:
             return world.arithmetic.mixed([request.state], reply)[0]
-        world.average(driver.phase, reply).deliver(request.state, driver.worker, partial(driver.deliver, then))
+        world.average(driver.phase, reply).deliver(request.state, driver.worker, then)
         return PENDING
 
     def _store(self, request: StoreFullSync, then: Then) -> None:

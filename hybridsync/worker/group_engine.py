@@ -14,6 +14,7 @@ from hybridsync.worker.program import run_program
 from hybridsync.worker.requests import (
     IO,
     AverageGroup,
+    ComputeUnit,
     CopyReplica,
     EnterReplica,
     JoinGroup,
@@ -90,8 +91,9 @@ class GroupEngine:
 
     def _compute(self, effect: Compute) -> IO:
         (self._unit,), numerics = effect.units, self._numerics
-        parameters = numerics.parameters(self._state)
-        contribution = yield from self._member.compute("group", self._unit, parameters, numerics)
+        started = self._member.begin_unit(self._unit)
+        contribution = yield ComputeUnit(self._unit, numerics.parameters(self._state))
+        self._member.end_unit("group", started, numerics.loss(contribution))
         return Gradient(self._unit, self._sequence, contribution, numerics.non_finite(contribution))
 
     def _local_update(self, effect: LocalUpdate) -> IO:

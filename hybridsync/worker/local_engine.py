@@ -24,7 +24,7 @@ from hybridsync.reports import WAITING
 from hybridsync.worker.lease_queue import LeaseQueue
 from hybridsync.worker.member import Numerics, PhaseMember
 from hybridsync.worker.program import Effects, at_once, run_program
-from hybridsync.worker.requests import IO, CallServer
+from hybridsync.worker.requests import IO, CallServer, ComputeUnit
 from hybridsync.worker.server_calls import ServerCalls, version_of
 from hybridsync.worker.transfers import Transfers, Units, units_of
 
@@ -138,7 +138,9 @@ class LocalEngine:
     def _compute(self, effect: Compute) -> IO:
         (unit,), parameters = effect.units, effect.parameters
         while unit is not None:
-            contribution = yield from self._member.compute("server", unit, parameters.parameters, self._numerics)
+            started = self._member.begin_unit(unit)
+            contribution = yield ComputeUnit(unit, parameters.parameters)
+            self._member.end_unit("server", started, self._numerics.loss(contribution))
             gradient = Gradient((unit,), parameters.sequence, contribution)
             if not self._numerics.non_finite(contribution):
                 return gradient

@@ -12,7 +12,16 @@ from hybridsync.reports import SEND, WAITING
 from hybridsync.worker.lease_queue import LeaseQueue
 from hybridsync.worker.member import Numerics, PhaseMember
 from hybridsync.worker.program import run_program
-from hybridsync.worker.requests import IO, AllGather, AllReduce, EnterReplica, SendPart, Units, UpdateReplica
+from hybridsync.worker.requests import (
+    IO,
+    AllGather,
+    AllReduce,
+    ComputeUnit,
+    EnterReplica,
+    SendPart,
+    Units,
+    UpdateReplica,
+)
 
 
 class LockstepNumerics(Numerics, Protocol):
@@ -75,7 +84,9 @@ class LockstepEngine:
     def _compute(self, effect: Compute) -> IO:
         self._unfit, total, numerics = [], None, self._numerics
         for unit in effect.units:
-            contribution = yield from self._member.compute("sync", unit, None, numerics)
+            started = self._member.begin_unit(unit)
+            contribution = yield ComputeUnit(unit, None)
+            self._member.end_unit("sync", started, numerics.loss(contribution))
             # The check comes before the collective: one entry that is no number would spoil everybody's total.
             unfit = numerics.non_finite(contribution)
             self._unfit.append(f"{NON_FINITE}: {unfit}" if unfit else "")

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hybridsync import protocols
 from hybridsync.plan import Phase
 from hybridsync.protocols import base
-from hybridsync.worker.requests import IO, ComputeUnit
 
 if TYPE_CHECKING:
     from hybridsync.paths.recorder import WorkerRecorder
@@ -49,15 +48,15 @@ class PhaseMember:
         """Return a fresh worker program of the phase's protocol."""
         return self.protocol.worker_program(len(self.phase.members))
 
-    def compute(self, category: str, unit: int, parameters: Any, numerics: Numerics) -> IO:
-        """Compute a unit and record it; returns its contribution."""
-        recorder = self.recorder
-        recorder.computing(unit)
-        started = self.now()
-        contribution = yield ComputeUnit(unit, parameters)
-        recorder.turn_to("")
-        recorder.compute(category, started, self.now(), numerics.loss(contribution))
-        return contribution
+    def begin_unit(self, unit: int) -> float:
+        """Record that the computation of `unit` begins; returns when."""
+        self.recorder.computing(unit)
+        return self.now()
+
+    def end_unit(self, category: str, started: float, loss: Any) -> None:
+        """Record that the computation that began at `started` has ended."""
+        self.recorder.turn_to("")
+        self.recorder.compute(category, started, self.now(), loss)
 
 
 def protocol_of(phase: Phase) -> base.Protocol:

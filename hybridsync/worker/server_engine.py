@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from hybridsync.errors import StillHeld
 from hybridsync.paths.stepping import Gradient
 from hybridsync.protocols.base import Compute, Lease, Pull, PushPull, Ready
 from hybridsync.reports import WAITING
 from hybridsync.worker.lease_queue import LeaseQueue
 from hybridsync.worker.member import Numerics, PhaseMember
 from hybridsync.worker.program import run_program
-from hybridsync.worker.requests import IO, CallServer
+from hybridsync.worker.requests import IO, CallServer, ComputeUnit
 from hybridsync.worker.server_calls import ServerCalls, version_of
 
 
@@ -56,15 +57,21 @@ class ServerEngine:
         return version_of(reply, parameters)
 
     def _compute(self, effect: Compute) -> IO:
-        (unit,), version = effect.units, effect.parameters
-        contribution = yield from self._member.compute("server", unit, version.parameters, self._numerics)
+        (unit,), version, member = effect.units, effect.parameters, self._member
+        started = member.begin_unit(unit)
+        contribution = yield ComputeUnit(unit, version.parameters)
+        member.end_unit("server", started, self._numerics.loss(contribution))
         return Gradient(effect.units, version.sequence, contribution)
 
     def _push_pull(self, effect: PushPull) -> IO:
         member, recorder = self._member, self._member.recorder
         started = member.now()
         recorder.turn_to(WAITING)
-        reply, parameters = yield from self._calls.held(self._calls.push_pull(effect.gradient))
+        call = self._calls.push_pull(effect.gradient)
+        try:
+            reply, parameters = yield call
+        except StillHeld:
+            reply, parameters = yield from self._calls.held(call)
         recorder.turn_to("")
         recorder.wait("push_pull", "server", started, member.now())
         recorder.completed = self.leases.position
