@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hybridsync.errors import HybridSyncError, PhaseRevoked, RoleLost, StaleEpoch, StaleIncarnation, WaitTimeout
+from hybridsync.errors import HybridSyncError, PhaseRevoked, RoleLost, StaleEpoch, WaitTimeout
 from hybridsync.plan import Phase
 from hybridsync.worker.lease_queue import LeaseQueue
 from hybridsync.worker.requests import IO, ComputeUnit, Join, LeaseUnits, Start, Ticket
@@ -106,12 +106,8 @@ class EventDriver:
         """
         if self._ended or self._revoked or (self.worker.stopped and self.worker.halted(self.resume, reply)):
             return
-        if not isinstance(reply, HybridSyncError):
-            self._go_on(self._io.send, reply)
-        elif isinstance(reply, StaleIncarnation):  # another process has this place, and this one ends
-            self.worker.leave()
-        else:
-            self._go_on(self._io.throw, reply)
+        io = self._io
+        self._go_on(io.throw if isinstance(reply, HybridSyncError) else io.send, reply)
 
     def revoke(self, reason: str) -> None:
         """Throw the revocation in; what is under way has failed."""
@@ -148,7 +144,7 @@ class EventDriver:
             self._end("")
         except (PhaseRevoked, RoleLost, StaleEpoch, WaitTimeout) as error:  # as the worker's loop over phases
             self._end(f"{type(error).__name__}: {error}")
-        except HybridSyncError:
+        except HybridSyncError:  # another process has this place, say: this one ends
             self.worker.leave()
 
     def _end(self, failure: str) -> None:
