@@ -1,1 +1,1 @@
-"""Worker-side engines: one driver of worker programs, one engine for each path."""
+"""What a worker trains with: its loop over phases, its replica, its links and collectives, what it records."""

@@ -23,10 +23,9 @@ class Allotment:
       known: units received so far.
       position: units taken so far.
       final: nothing will follow what is here.
-      calm_until: units that can be taken without a look at whether it is time to ask.
     """
 
-    __slots__ = ("_low_at", "_one_by_one", "_stream", "calm_until", "final", "known", "position")
+    __slots__ = ("_low_at", "_one_by_one", "_stream", "final", "known", "position")
 
     def __init__(self) -> None:
         self._stream = UnitStream()
@@ -34,7 +33,6 @@ class Allotment:
         self._one_by_one: Iterator[tuple[int]] = iter(())
         self.known = 0
         self.position = 0
-        self.calm_until = 0
         self.final = False
 
     @property
@@ -57,17 +55,6 @@ class Allotment:
         self.known = len(self._stream)
         self.final = reply.final
         self._low_at = (self.position + self.known) // 2
-        self.calm_until = self.known if self.final else self._low_at
-
-    def take_calmly(self, count: int) -> tuple[int, ...] | None:
-        """Return the next `count` units; None where it is to be looked at first whether it is time to ask."""
-        position = self.position + count
-        if position > self.calm_until:
-            return None
-        if count == 1 and (units := next(self._one_by_one, None)):
-            self.position = position
-            return units
-        return self.take(count)
 
     def take(self, count: int) -> tuple[int, ...]:
         """Return the next `count` units, fewer where there are fewer."""

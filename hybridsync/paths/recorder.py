@@ -99,48 +99,40 @@ class WorkerRecorder:
         """Note one unit's local computation, which has ended; `loss` is None where none was computed."""
         self.at_unit(-1)
         self.watchdog.end(self._piece)
-        self._unit_limit.note(ended - started)
-        with self._lock:
-            self.computed(category, started, ended, loss)
-
-    def computed(self, category: str, started: float, ended: float, loss: Any) -> None:
-        """Do as `compute`, for a caller beside whom nobody is: a simulated worker."""
         secs = ended - started
-        self._compute_secs += secs
-        if self._has_usual:
-            self._usual_secs += RECENT_SHARE * (secs - self._usual_secs)
-        else:  # the second unit takes the first one's place, which may have been compiled
-            self._usual_secs, self._has_usual = secs, self._usual_secs > 0.0
-        if self._keep_unit_secs:
-            last = self._last_unit_secs
-            if self._waited or not self._counts_transfers:  # nothing more comes to those before it
-                if self._open:
-                    self._divide()
+        self._unit_limit.note(secs)
+        with self._lock:
+            self._compute_secs += secs
+            if self._has_usual:
+                self._usual_secs += RECENT_SHARE * (secs - self._usual_secs)
+            else:  # the second unit takes the first one's place, which may have been compiled
+                self._usual_secs, self._has_usual = secs, self._usual_secs > 0.0
+            if self._keep_unit_secs:
+                last = self._last_unit_secs
+                if self._waited or not self._counts_transfers:  # nothing more comes to those before it
+                    if self._open:
+                        self._divide()
+                    elif last:
+                        self._unit_secs.append(last + self._transfer_secs)
+                    self._transfer_secs, self._waited, self._stepped = 0.0, False, False
                 elif last:
-                    self._unit_secs.append(last + self._transfer_secs)
-                self._transfer_secs, self._waited, self._stepped = 0.0, False, False
-            elif last:
-                self._open.append(last)
-            self._last_unit_secs = secs
-        if loss is not None:
-            self._losses.append(loss)
-        if self._keep_spans:
-            self._spans.append(("compute", category, started, secs, self.epoch.number, 1))
+                    self._open.append(last)
+                self._last_unit_secs = secs
+            if loss is not None:
+                self._losses.append(loss)
+            if self._keep_spans:
+                self._spans.append(("compute", category, started, secs, self.epoch.number, 1))
 
     def wait(self, name: str, category: str, started: float, ended: float) -> None:
         """Note time in which this worker waited for others or for a transfer."""
-        with self._lock:
-            self.waited(name, category, started, ended)
-
-    def waited(self, name: str, category: str, started: float, ended: float) -> None:
-        """Do as `wait`, for a caller beside whom nobody is."""
         secs = ended - started
-        self._wait_secs += secs
-        self._waited = True
-        if self._counts_transfers if name == "push_pull" else name == SEND and not self._stepped:
-            self._transfer_secs += secs
-        if self._keep_spans:
-            self._spans.append((name, category, started, secs, self.epoch.number, 0))
+        with self._lock:
+            self._wait_secs += secs
+            self._waited = True
+            if self._counts_transfers if name == "push_pull" else name == SEND and not self._stepped:
+                self._transfer_secs += secs
+            if self._keep_spans:
+                self._spans.append((name, category, started, secs, self.epoch.number, 0))
 
     def _divide(self) -> None:
         """Divide what was sent among the units of a step, and have the next report tell of them."""

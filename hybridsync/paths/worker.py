@@ -9,7 +9,6 @@ from typing import Protocol
 from hybridsync.clock import Clock
 from hybridsync.errors import PhaseRevoked, RoleLost, StaleEpoch, WaitTimeout, printable
 from hybridsync.messages import MOST_REASON_CHARS, PhaseRequest, Standing
-from hybridsync.paths.leases import LeaseStream
 from hybridsync.paths.measuring import Measuring
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.paths.replica import Replica
@@ -17,9 +16,20 @@ from hybridsync.phase import Phase
 from hybridsync.plan import NO_EPOCH, Epoch
 from hybridsync.ports import WorkPort
 from hybridsync.protocols.modes import SyncMode
+from hybridsync.units import Range
 
 PHASE_DEADLINE_SECS = 900.0
 """How long a worker waits for a next phase: the slowest role may be compiling for ten minutes."""
+
+
+class Leases(Protocol):
+    """The units that a worker was given in one phase."""
+
+    @property
+    def epoch(self) -> Epoch: ...
+
+    @property
+    def ranges(self) -> tuple[Range, ...]: ...
 
 
 class Engine(Protocol):
@@ -30,7 +40,7 @@ class Engine(Protocol):
     def revoke(self, epoch: Epoch, reason: str) -> None: ...
 
     @property
-    def stream(self) -> LeaseStream | None: ...
+    def stream(self) -> Leases | None: ...
 
 
 class WorkerLoop:

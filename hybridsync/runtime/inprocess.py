@@ -26,13 +26,10 @@ from hybridsync.messages import Hello, Push, PushReply
 from hybridsync.opening import Opening, start_capture
 from hybridsync.paths.collective import Collective, Rendezvous
 from hybridsync.paths.emulation import Emulation
-from hybridsync.paths.group import GroupEngine
 from hybridsync.paths.measuring import Measuring
 from hybridsync.paths.mixer import Mixer, ThreadMixer
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.paths.replica import Replica
-from hybridsync.paths.server import ServerEngine
-from hybridsync.paths.sync import SyncEngine
 from hybridsync.paths.worker import WorkerLoop
 from hybridsync.phase import Phase
 from hybridsync.plan import Epoch
@@ -49,6 +46,10 @@ from hybridsync.switching.recovery import Start
 from hybridsync.switching.reporter import Hook, Reporter
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary
+from hybridsync.worker.context import WorkerContext
+from hybridsync.worker.group_runner import GroupRunner
+from hybridsync.worker.lockstep_runner import LockstepRunner
+from hybridsync.worker.server_runner import ServerRunner
 
 CHIEF, REPLICA, PRIMARY = "inprocess:chief", "inprocess:replica", "inprocess:server"
 REPORT_SECS = 0.1
@@ -194,28 +195,11 @@ class InProcess:
         run = self._opening.run
         recorder.incarnation = self.chief.register(self._hello("worker", worker, REPLICA, schema)).incarnation
         emulation = Emulation(run.config.emulation, run.config.workload)
+        context = WorkerContext(worker, self.chief, self._programs, recorder, emulation)
         engines = {
-            LOCKSTEP: SyncEngine(
-                worker,
-                self.chief,
-                self._programs,
-                self._replica,
-                self._collective_of,
-                recorder,
-                emulation,
-                ahead=None,
-            ),
-            SERVER: ServerEngine(worker, self.chief, self._programs, self._link_of, recorder, emulation, None),
-            GROUP: GroupEngine(
-                worker,
-                self.chief,
-                self._programs,
-                self._replica,
-                self._mixer_of,
-                recorder,
-                emulation,
-                logs=run.config.telemetry.apply_log,
-            ),
+            LOCKSTEP: LockstepRunner(context, self._replica, self._collective_of, None),
+            SERVER: ServerRunner(context, self._link_of, None),
+            GROUP: GroupRunner(context, self.chief, self._replica, self._mixer_of, logs=run.config.telemetry.apply_log),
         }
         measuring = Measuring(worker, self._programs, self._replica, recorder, emulation)
         loop = WorkerLoop(worker, self.chief, engines, self._replica, recorder, self._clock, measuring)

@@ -16,13 +16,10 @@ from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import EXIT_FAILED, HybridSyncError
 from hybridsync.messages import Hello
 from hybridsync.paths.emulation import Emulation
-from hybridsync.paths.group import GroupEngine
 from hybridsync.paths.measuring import Measuring
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.paths.remote import RemoteLink
 from hybridsync.paths.replica import Replica
-from hybridsync.paths.server import ServerEngine, ServerLink
-from hybridsync.paths.sync import SyncEngine
 from hybridsync.paths.worker import WorkerLoop
 from hybridsync.phase import Phase
 from hybridsync.plan import Epoch
@@ -50,6 +47,11 @@ from hybridsync.runtime.world import World
 from hybridsync.state import TrainState
 from hybridsync.step import Parameters, Programs
 from hybridsync.watching import COMPILE_SECS, LOOP_SECS, SLACK_SECS, Watching
+from hybridsync.worker.context import WorkerContext
+from hybridsync.worker.group_runner import GroupRunner
+from hybridsync.worker.link import ServerLink
+from hybridsync.worker.lockstep_runner import LockstepRunner
+from hybridsync.worker.server_runner import ServerRunner
 
 JOIN_SECS = 300.0
 REPORT_SECS = 0.5
@@ -140,14 +142,12 @@ def run_worker(
     def link_of(phase: Phase) -> ServerLink:
         return RemoteLink.to(phase.servers, parts)
 
+    context = WorkerContext(spec.role_id, chief, programs, recorder, emulation)
     with ThreadPoolExecutor(1, "leases") as ahead:
         engines = {
-            LOCKSTEP: SyncEngine(spec.role_id, chief, programs, replica, collective_of, recorder, emulation, ahead),
-            SERVER: ServerEngine(spec.role_id, chief, programs, link_of, recorder, emulation, ahead),
-            GROUP: GroupEngine(
-                *(spec.role_id, chief, programs, replica, mixer_of, recorder, emulation),
-                logs=run.config.telemetry.apply_log,
-            ),
+            LOCKSTEP: LockstepRunner(context, replica, collective_of, ahead),
+            SERVER: ServerRunner(context, link_of, ahead),
+            GROUP: GroupRunner(context, chief, replica, mixer_of, logs=run.config.telemetry.apply_log),
         }
         measuring = Measuring(spec.role_id, programs, replica, recorder, emulation)
         loop = WorkerLoop(spec.role_id, chief, engines, replica, recorder, clock, measuring)

@@ -142,7 +142,7 @@ def _step(worker: Worker, phase: Phase, logged: Logged) -> None:
         divided = deal.divide(entry.by_slot().items())
         contributions = [contribution_of(arithmetic, parameters, units) for units in divided]
         factor = protocol.rate(len(entry.units), num_members)
-        total = Total(world, contributions, ((),) * num_members)
+        total = Total(world, contributions)
         state = total.applied_to(replica.state, units=len(entry.units), factor=factor)
         replica.update(entry.units, state, factor, entry.slots)
 

@@ -1,9 +1,11 @@
-"""The collective of a lock-step phase in virtual time: whoever delivers last ends the step for all."""
+"""The collectives of workers that hold the state, in virtual time: whoever delivers last ends it for all."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from hybridsync.messages import GroupReply
 
 if TYPE_CHECKING:
     from hybridsync.sim.process import Process
@@ -13,14 +15,10 @@ Reasons = tuple[str, ...]
 
 
 class Total:
-    """The ordered contributions of a step, and the states that their update has led to.
+    """The ordered contributions of a step, and the states that their update has led to."""
 
-    Attributes:
-      reasons: why members contributed nothing for their units, "" where they did, in member order.
-    """
-
-    def __init__(self, world: World, contributions: list[Any], reasons: tuple[Reasons, ...]) -> None:
-        self._world, self._contributions, self.reasons = world, contributions, reasons
+    def __init__(self, world: World, contributions: list[Any]) -> None:
+        self._world, self._contributions = world, contributions
         self._after: dict[str, Any] = {}
         self._first: tuple[Any, Any] | None = None
 
@@ -48,7 +46,8 @@ class Meeting:
 
     def __init__(self, world: World, num_members: int) -> None:
         self._world, self._num_members = world, num_members
-        self._arrived: dict[int, tuple[Any, Reasons, Process, Callable[[Total], object]]] = {}
+        self._arrived: dict[int, tuple[Any, int, Process, Callable[[tuple[Total, int]], object]]] = {}
+        self._told: dict[int, tuple[Reasons, Callable[[tuple[Reasons, ...]], object]]] = {}
         costs, sizes = world.network.cluster.costs, world.arithmetic.sizes
         cluster = world.network.cluster
         self._secs = costs.step_secs + cluster.all_reduce_secs(sizes.gradient, num_members)
@@ -57,10 +56,15 @@ class Meeting:
         self._sent = 2 * (num_members - 1) * sizes.gradient
 
     def deliver(
-        self, index: int, contribution: Any, reasons: Reasons, member: Process, then: Callable[[Total], object]
+        self,
+        index: int,
+        contribution: Any,
+        num_units: int,
+        member: Process,
+        then: Callable[[tuple[Total, int]], object],
     ) -> None:
-        """Deliver the contribution of the member at `index`, and why it lacks units; `then` gets the total of all."""
-        self._arrived[index] = contribution, reasons, member, then
+        """Deliver the contribution of the member at `index`; `then` gets the total of all and the units in it."""
+        self._arrived[index] = contribution, num_units, member, then
         if len(self._arrived) == self._num_members:
             self._world.loop.after(self._secs, self._end)
 
@@ -69,7 +73,48 @@ class Meeting:
         if any(member.dead or member.stopped for _, _, member, _ in arrived.values()):
             return  # nobody gets a total that somebody did not live to give: they are called back
         order = sorted(arrived)
-        total = Total(self._world, [arrived[index][0] for index in order], tuple(arrived[index][1] for index in order))
+        total = Total(self._world, [arrived[index][0] for index in order])
+        num_units = sum(arrived[index][1] for index in order)
         self._world.network.num_bytes += self._sent
         for index in order:
-            arrived[index][3](total)
+            arrived[index][3]((total, num_units))
+
+    def tell(self, index: int, reasons: Reasons, then: Callable[[tuple[Reasons, ...]], object]) -> None:
+        """Tell why units of the member at `index` are missing; `then` gets what all have told, in no time."""
+        self._told[index] = reasons, then
+        if len(self._told) == self._num_members:
+            told, self._told = self._told, {}
+            of_all = tuple(told[each][0] for each in sorted(told))
+            for each in sorted(told):
+                told[each][1](of_all)
+
+
+class GroupAverage:
+    """One group's average: whoever comes last ends it for all, after what the transfers take.
+
+    Args:
+      world: time and costs.
+      reply: the group.
+    """
+
+    def __init__(self, world: World, reply: GroupReply) -> None:
+        self._world, self._reply = world, reply
+        self._arrived: dict[int, tuple[Any, Process, Callable[[Any], object]]] = {}
+
+    def deliver(self, state: Any, member: Process, then: Callable[[Any], object]) -> None:
+        """Bring a member's replica; `then` gets it back averaged."""
+        self._arrived[member.id] = state, member, then
+        members = self._reply.members
+        if len(self._arrived) == len(members):
+            world, sizes = self._world, self._world.arithmetic.sizes
+            size = sizes.state if self._reply.optimizer else sizes.parameters
+            world.network.num_bytes += 2 * (len(members) - 1) * size
+            world.loop.at(world.network.averaged_at(members, size), self._end)
+
+    def _end(self) -> None:
+        if any(member.dead or member.stopped for _, member, _ in self._arrived.values()):
+            return  # nobody gets an average that somebody did not live to give: they are called back
+        arrived = [self._arrived[worker] for worker in self._reply.members]
+        states = self._world.arithmetic.mixed([state for state, _, _ in arrived], self._reply)
+        for (_, _, then), state in zip(arrived, states, strict=True):
+            then(state)

@@ -1,45 +1,33 @@
-"""A worker in virtual time: it carries out the effects of the very programs that the other runtimes run."""
+"""A worker in virtual time: it takes one phase after the other, which the engines of the other runtimes run."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard, get_args
+from functools import partial
+from typing import TYPE_CHECKING
 
-from hybridsync.errors import HybridSyncError, PhaseRevoked, StaleIncarnation
+from hybridsync.errors import HybridSyncError
 from hybridsync.messages import (
     Capture,
     Held,
-    LeaseReply,
-    LeaseRequest,
     PhaseReply,
     PhaseRequest,
-    Push,
-    PushReply,
     Standing,
 )
-from hybridsync.paths.allotment import Allotment
 from hybridsync.paths.measuring import Rhythm
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.phase import Phase
 from hybridsync.plan import NO_EPOCH, Epoch
-from hybridsync.protocols.base import Effect
-from hybridsync.ps.tickets import whole_push
-from hybridsync.reports import COMPUTING, WAITING, Report
-from hybridsync.sim.network import Insisting, Network
+from hybridsync.reports import Report
+from hybridsync.sim.drive_events import EventDriver
+from hybridsync.sim.engines import driver_of
 from hybridsync.sim.process import Process
 from hybridsync.sim.replica import Replica
-from hybridsync.sim.server import Server
 
 if TYPE_CHECKING:
     from hybridsync.sim.world import World
-
-Units = tuple[int, ...]
-EFFECTS = {kind.__name__: kind for kind in get_args(Effect)}
-PENDING: Any = object()
-"""What a handler returns whose effect's result comes later."""
 
 
 class Worker(Process):
@@ -56,12 +44,13 @@ class Worker(Process):
         self.recorder = WorkerRecorder(role_id, world.clock, world.keeps_spans, policy.detects)
         self.replica = Replica(world, self)
         self.unit = -1
+        self.recorder.at_unit = partial(setattr, self, "unit")
         self.seconds = world.seconds_of(role_id)
         self._hangs = False
         self._phase: Phase | None = None
         self._waits: PhaseRequest | None = None
         self._rhythm = Rhythm()
-        self._engine: Engine | None = None
+        self._driver: EventDriver | None = None
 
     def registered(self) -> None:
         self.recorder.incarnation = self.incarnation
@@ -73,14 +62,14 @@ class Worker(Process):
     def standing(self) -> Standing | None:
         if self._phase is None:
             return None
-        if self._engine is None:
+        if self._driver is None:
             return Standing(self._phase, False)
-        return Standing(self._phase, True, self._engine.allotment.ranges, self.recorder.completed)
+        return Standing(self._phase, True, self._driver.leases.ranges, self.recorder.completed)
 
     def kill(self) -> None:
         super().kill()
-        if self._engine is not None:
-            self._engine.close()
+        if self._driver is not None:
+            self._driver.close()
 
     def hang(self) -> None:
         """Never end a unit again from the next one on; the process lives, and goes on to report."""
@@ -98,13 +87,13 @@ class Worker(Process):
     # --- phases ---
 
     def revoke(self, epoch: Epoch) -> None:
-        if self._engine is not None and self._phase is not None and self._phase.epoch == epoch:
-            self._engine.revoke(f"epoch {epoch} was revoked")
+        if self._driver is not None and self._phase is not None and self._phase.epoch == epoch:
+            self._driver.revoke(f"epoch {epoch} was revoked")
 
     def left(self, failure: str) -> None:
         """Go to the next phase: the engine has ended."""
         assert self._phase is not None
-        self._engine = None
+        self._driver = None
         self._next(self._phase.epoch, failure)
 
     def _next(self, after: Epoch, failure: str) -> None:
@@ -124,8 +113,8 @@ class Worker(Process):
         self._phase, self._waits, self._rhythm = reply.phase, None, Rhythm()
         phase = reply.phase
         self.recorder.enter(phase.epoch, not phase.protocol.awaits_workers)
-        self._engine = self.world.engine_of(self, phase)
-        self._engine.begin()
+        self._driver = driver_of(self, phase)
+        self._driver.begin()
 
     # --- while it is left out ---
 
@@ -161,237 +150,3 @@ class Worker(Process):
         capture = self.replica.capture(epoch)
         self.world.spend(self.world.network.cluster.costs.capture_secs)
         return capture
-
-
-class Engine:
-    """Drives one program in one phase; what it waits for calls `resume`.
-
-    Args:
-      worker: whose program it is.
-      phase: that it takes part in.
-    """
-
-    # Of the class, as what each of many engines has of its own is in no cache when its turn comes.
-    _handlers: ClassVar[dict[type, Callable[[Any, Any], Any]]] = {}
-
-    def __init__(self, worker: Worker, phase: Phase) -> None:
-        self.worker, self.phase, self.world = worker, phase, worker.world
-        self.recorder = worker.recorder
-        self.protocol = phase.protocol
-        self.allotment = Allotment()
-        self._program = self.protocol.worker_program(len(phase.members))
-        self._asking = False
-        self._wanted = 0
-        self._at_once = self.protocol.awaits_workers
-        self._over = False
-
-    def __init_subclass__(cls) -> None:
-        cls._handlers = {kind: getattr(cls, name) for name, kind in EFFECTS.items() if hasattr(cls, name)}
-
-    def begin(self) -> None:
-        """Take part in the phase."""
-        self.resume(None)
-
-    def resume(self, result: Any) -> None:
-        """Go on with the result of the effect that was waited for."""
-        send, handlers = self._program.send, self._handlers
-        try:
-            effect = send(result)
-            while (result := handlers[type(effect)](self, effect)) is not PENDING:
-                effect = send(result)
-        except StopIteration:
-            self._end("")
-
-    def revoke(self, reason: str) -> None:
-        """Throw the revocation into the program, which does not survive it."""
-        if self._over or self.worker.out_of_reach:
-            return
-        try:
-            self._program.throw(PhaseRevoked(reason))
-        except (PhaseRevoked, StopIteration):
-            self._end(f"PhaseRevoked: {reason}")
-            return
-        raise AssertionError("a worker program went on after its phase was revoked; PhaseRevoked is not to be caught")
-
-    def close(self) -> None:
-        """End with the process."""
-        self._over = True
-        self._program.close()
-
-    def _end(self, failure: str) -> None:
-        self._over = True
-        self.worker.left(failure)
-
-    def _stale(self, call: Any, *args: Any) -> bool:
-        """Whether what comes now is not for this engine any more, or not yet."""
-        return self._over or self.worker.halted(call, *args)
-
-    # --- units ---
-
-    def take(self, count: int) -> Any:
-        """Return the next `count` units, or PENDING until the chief gives more."""
-        allotment = self.allotment
-        if allotment.lacks(count):
-            self._wanted = count
-            self._ask()
-            return PENDING
-        units = allotment.take(count)
-        if allotment.is_low and not self._asking:
-            self._ask()
-        return self.taken(units)
-
-    def taken(self, units: tuple[int, ...]) -> Any:
-        """Return what a Lease results in."""
-        return units or None
-
-    def _ask(self) -> None:
-        if self._asking:
-            return
-        self._asking = True
-        worker, allotment = self.worker, self.allotment
-        completed = min(self.recorder.completed, allotment.known)
-        asked = allotment.known, completed, self._at_once or self.takes_fewer, self._wanted or 1
-        request = LeaseRequest(worker.id, worker.incarnation, self.phase.epoch, *asked)
-        worker.call("lease", lambda: self.world.units_for(request), self._given)
-
-    def _given(self, reply: LeaseReply | HybridSyncError) -> None:
-        if self._over:
-            return
-        self._asking = False
-        if isinstance(reply, HybridSyncError):
-            self.revoke(str(reply))
-            return
-        self.world.watch.leased(self.worker, self.phase, reply)
-        self.allotment.extend(reply)
-        self.extended(reply)
-
-    def extended(self, reply: LeaseReply) -> None:
-        """Go on with what the chief has given, if it is enough."""
-        if self._at_once and self._wanted and self.allotment.lacks(self._wanted):
-            self._at_once = False  # from now on the answer may take its time
-            self.tell_idle()
-            return
-        if self._wanted:
-            count, self._wanted = self._wanted, 0
-            self._at_once = self.protocol.awaits_workers
-            result = self.take(count)
-            if result is not PENDING:
-                self.resume(result)
-
-    @property
-    def takes_fewer(self) -> bool:
-        """Whether the units in hand will do where the chief has no more to give now, though they are fewer."""
-        return False
-
-    def tell_idle(self) -> None:
-        """Tell whoever waits for this worker that it has nothing to compute, and ask for units again."""
-        raise AssertionError(f"nobody waits for a worker in the mode {self.protocol.mode.name!r}")
-
-    def compute_secs(self, unit: int) -> float:
-        """Return how long this worker's device takes for `unit`, beginning now."""
-        return self.worker.unit_secs(unit)
-
-
-class ServerEngine(Engine):
-    """The SERVER path."""
-
-    def __init__(self, worker: Worker, phase: Phase) -> None:
-        super().__init__(worker, phase)
-        world, network = self.world, self.world.network
-        insisting = Insisting(network, world.loop, world.retry_secs, self._stale)
-        self._way: Network | Insisting = network if network.reliable else insisting
-        self._sent_at = 0.0
-        self._push: Push
-        self._server: Server = world.at(phase.servers[0])
-        self._loop, self._arithmetic, self._is_even = world.loop, world.arithmetic, not world.slow
-        self._epoch, self._push_bytes = phase.epoch, world.arithmetic.sizes.gradient
-
-    def tell_idle(self) -> None:
-        worker = self.worker
-        push = Push(self.phase.epoch, worker.id, worker.incarnation, (), 0)
-        self._way.to_server(push, 0, self._server.idle, push, self._noted)
-
-    def Lease(self, effect: Any) -> Any:
-        return self.allotment.take_calmly(effect.count) or self.take(effect.count)
-
-    def Pull(self, effect: Any) -> Any:
-        worker = self.worker
-        push = Push(self._epoch, worker.id, worker.incarnation, (), 0)
-        self._sent_at = self._loop.now
-        self._way.to_server(push, 0, self._server.pull, push, self._fetched)
-        return PENDING
-
-    def Compute(self, effect: Any) -> Any:
-        units, (base, parameters) = effect.units, effect.parameters
-        (unit,) = units
-        worker, loop = self.worker, self._loop
-        worker.unit = unit
-        self.recorder.turn_to(COMPUTING)
-        gradient = units, base, self._arithmetic.gradient(parameters, unit)
-        secs = next(worker.seconds) if self._is_even else worker.unit_secs(unit)
-        now = loop.now
-        loop.plan_later((now + secs, loop.turn(), self._computed, (gradient, now)))
-        return PENDING
-
-    def _computed(self, gradient: Any, started: float) -> None:
-        worker, recorder = self.worker, self.recorder
-        if self._over or (worker.stopped and worker.halted(self._computed, gradient, started)):
-            return
-        worker.unit = -1
-        recorder.turn_to("")
-        recorder.computed("server", started, self._loop.now, self._arithmetic.loss(gradient[2]))
-        self.resume(gradient)
-
-    def PushPull(self, effect: Any) -> Any:
-        units, base, contribution = effect.gradient
-        worker = self.worker
-        push = self._push = whole_push((self._epoch, worker.id, worker.incarnation, units, base, "", 0))
-        self._sent_at = self._loop.now
-        self.recorder.turn_to(WAITING)
-        self._way.to_server(push, self._push_bytes, self._server.push, push, contribution, self._answered)
-        return PENDING
-
-    def Ready(self, effect: Any) -> Any:
-        units, base, _ = effect.gradient
-        worker, self._sent_at = self.worker, self.world.loop.now
-        push = Push(self.phase.epoch, worker.id, worker.incarnation, units, base)
-        self.recorder.turn_to(WAITING)
-        self._way.to_server(push, 0, self._server.ready, push, self._granted)
-        return PENDING
-
-    def _is_served(self, answer: PushReply | HybridSyncError) -> TypeGuard[PushReply]:
-        """Whether a call brought what it was made for; else the engine ends, if it has not."""
-        if self._over or isinstance(answer, PushReply):
-            return not self._over
-        if isinstance(answer, StaleIncarnation):  # another has this place: the process ends
-            self.worker.leave()
-        else:
-            self.revoke(f"{type(answer).__name__}: {answer}")
-        return False
-
-    def _noted(self, answer: PushReply | HybridSyncError, parameters: Any) -> None:
-        if self._is_served(answer):
-            self._ask()
-
-    def _granted(self, answer: PushReply | HybridSyncError, parameters: Any) -> None:
-        if self._is_served(answer):
-            self.recorder.turn_to("")
-            self.recorder.waited("ready", "server", self._sent_at, self.world.loop.now)
-            self.resume(None)
-
-    def _fetched(self, answer: PushReply | HybridSyncError, parameters: Any) -> None:
-        if self._is_served(answer):
-            self.recorder.waited("pull", "server", self._sent_at, self._loop.now)
-            self.resume((answer.sequence, parameters))
-
-    def _answered(self, answer: PushReply | HybridSyncError, parameters: Any) -> None:
-        if not isinstance(answer, PushReply) or self._over:
-            self._is_served(answer)
-            return
-        recorder = self.recorder
-        recorder.turn_to("")
-        recorder.waited("push_pull", "server", self._sent_at, self._loop.now)
-        recorder.completed = self.allotment.position
-        if self.world.watches:
-            self.world.watch.pushed(self._push, answer)
-        self.resume((answer.sequence, parameters))

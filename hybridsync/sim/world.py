@@ -30,21 +30,16 @@ from hybridsync.plan import Epoch
 from hybridsync.policies.online import Policy
 from hybridsync.policies.stragglers import detector_of
 from hybridsync.ports import Epochs
-from hybridsync.protocols.modes import GROUP, LOCKSTEP, SERVER
 from hybridsync.reports import Report
 from hybridsync.run import Run
 from hybridsync.sim.arithmetic import Arithmetic
 from hybridsync.sim.cluster import Device, Scenario, Slow, normals
 from hybridsync.sim.desk import Desk
-from hybridsync.sim.group import GroupAverage, GroupEngine
 from hybridsync.sim.home import ChiefKilled, Disk, Hosts, Keeper, MortalReporter, Workdir
 from hybridsync.sim.loop import Loop, VirtualClock
-from hybridsync.sim.meeting import Meeting
+from hybridsync.sim.meeting import GroupAverage, Meeting
 from hybridsync.sim.network import Network
 from hybridsync.sim.process import Process
-from hybridsync.sim.stepping import LocalEngine
-from hybridsync.sim.sync import SyncEngine
-from hybridsync.sim.worker import Engine, ServerEngine, Worker
 from hybridsync.switching.course import resumed
 from hybridsync.switching.entering import in_turn
 from hybridsync.switching.manager import Manager
@@ -323,14 +318,6 @@ class World:
         if got != phase.fingerprint:
             raise DamagedState(f"{phase.source} handed over {got}, but {phase.fingerprint} was captured")
         return state
-
-    @staticmethod
-    def engine_of(worker: Worker, phase: Phase) -> Engine:
-        """Return what drives a worker's program in `phase`."""
-        protocol = phase.protocol
-        if protocol.local:
-            return LocalEngine(worker, phase)
-        return {LOCKSTEP: SyncEngine, SERVER: ServerEngine, GROUP: GroupEngine}[protocol.mode](worker, phase)
 
     def meeting(self, phase: Phase) -> Meeting:
         """Return where the members of `phase` meet."""

@@ -1,4 +1,4 @@
-"""A phase may be revoked while a worker is at any effect: the run goes on, and every unit counts once."""
+"""A phase may be revoked while a worker is at any request: the run goes on, and every unit counts once."""
 
 from __future__ import annotations
 
@@ -11,11 +11,24 @@ import pytest
 
 from hybridsync import EmulationConfig, protocols
 from hybridsync.chief.board import Board
-from hybridsync.paths import group, server, sync
-from hybridsync.paths.driver import Handlers, drive
-from hybridsync.protocols.base import Lease, Program, Version
-from hybridsync.protocols.modes import GROUP
+from hybridsync.protocols.base import (
+    Average,
+    Begin,
+    Compute,
+    Lease,
+    LocalUpdate,
+    Meet,
+    Mix,
+    Pull,
+    PushPull,
+    Ready,
+    Version,
+)
+from hybridsync.protocols.modes import GROUP, LOCKSTEP, SERVER
 from hybridsync.trainer import FitResult, Trainer
+from hybridsync.worker import group_runner, lockstep_runner, server_runner
+from hybridsync.worker.drive_threads import Carriers, drive
+from hybridsync.worker.requests import IO, CallServer
 from tests.conformance.drivers import counting
 from tests.trainers import events_of, is_exact, tally_trainer
 
@@ -24,6 +37,46 @@ SECS = 20.0
 STEPS = 3
 """Of a worker by itself: several pushes in a phase, with several units each."""
 SLOW = EmulationConfig(compute_secs=0.004)
+
+
+REQUESTS: dict[type, tuple[str, ...]] = {
+    Lease: ("LeaseUnits",),
+    Compute: ("ComputeUnit",),
+    Average: ("AllReduce",),
+    Pull: ("pull",),
+    PushPull: ("push_pull",),
+    Ready: ("ready",),
+    Begin: ("pull", "push_pull"),
+    Meet: ("JoinGroup",),
+    Mix: ("AverageGroup",),
+}
+"""Effect -> what its engine asks for (see `name_of`)."""
+OF_MODE: dict[Path, dict[type, tuple[str, ...]]] = {
+    LOCKSTEP: {LocalUpdate: ("UpdateReplica",)},
+    SERVER: {},
+    GROUP: {LocalUpdate: ("UpdateOwn",)},
+}
+FEW = ("LeaseUnits", "pull", "EnterReplica", "opt_state")
+"""Requests of which each worker makes few in a phase."""
+
+
+def name_of(request: Any) -> str:
+    """Return what a kind of requests is called here."""
+    return request.verb if isinstance(request, CallServer) else type(request).__name__
+
+
+def stops_of(name: str) -> dict[str, bool]:
+    """Return where a worker stops in a phase, by name, with whether that is seldom."""
+    protocol, yields = protocols.parse(name), yields_of(name)
+    of_effect = REQUESTS | OF_MODE[protocol.mode]
+    stops = {
+        request: count == 1 or request in FEW for kind, count in yields.items() for request in of_effect.get(kind, ())
+    }
+    if not protocol.mode.is_served:
+        stops["EnterReplica"] = True
+    if protocol.local:
+        stops["opt_state"] = True
+    return stops
 
 
 def yields_of(name: str) -> dict[type, int]:
@@ -44,26 +97,30 @@ def yields_of(name: str) -> dict[type, int]:
 
 
 class Revoker:
-    """Breaks the phase when a worker is at an effect of a kind for the `at`-th time, once in each of some epochs.
+    """Breaks the phase when a worker is at a request of a kind for the `at`-th time, once in each of some epochs.
 
     The worker stands where it is until everybody is being called back.
 
     Args:
-      kind: of the effect.
+      kind: of the request, by name.
       at: which of those of all workers in an epoch.
-      carried_out: whether the effect is carried out before the phase breaks, or behind it.
+      carried_out: whether the request is carried out before the phase breaks, or behind it.
       times: how many epochs in a row are broken.
     """
 
-    def __init__(self, kind: type, at: int, *, carried_out: bool, times: int = 1) -> None:
+    def __init__(self, kind: str, at: int, *, carried_out: bool, times: int = 1) -> None:
         self._kind, self._at, self._carried_out, self._times = kind, at, carried_out, times
         self._lock = threading.Lock()
         self._seen: dict[Any, int] = {}
         self.broken: list[Any] = []
         self.board: Callable[[], Board | None] = lambda: None
 
-    def drive(self, program: Program, handlers: Handlers) -> None:
-        drive(program, {kind: self._hook(do) if kind is self._kind else do for kind, do in handlers.items()})
+    def drive(self, io: IO, carriers: Carriers, *rest: Any) -> None:
+        drive(io, {kind: self._stop(do) for kind, do in carriers.items()}, *rest)
+
+    def _stop(self, do: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        hooked = self._hook(do)
+        return lambda request: (hooked if name_of(request) == self._kind else do)(request)
 
     def _hook(self, do: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def handler(effect: Any) -> Any:
@@ -92,9 +149,8 @@ class Revoker:
 
 
 def fit(plan: str, revoker: Revoker, workdir: pathlib.Path, patch: pytest.MonkeyPatch) -> FitResult:
-    patch.setattr(sync, "drive", revoker.drive)
-    patch.setattr(server, "drive", revoker.drive)
-    patch.setattr(group, "drive", revoker.drive)
+    for runner in (lockstep_runner, server_runner, group_runner):
+        patch.setattr(runner, "drive", revoker.drive)
     trainer: Trainer = tally_trainer(plan, WORKLOAD, workers=WORKERS, workdir=workdir, emulation=SLOW)
     revoker.board = lambda: trainer._chief
     return trainer.fit()
@@ -117,25 +173,24 @@ def check(result: FitResult, workdir: pathlib.Path, num_broken: int) -> None:
     assert [event["epoch"] for event in entered] == list(range(1, len(entered) + 1))
 
 
-YIELDS = [(name, kind) for name in sorted(protocols.REGISTRY) for kind in yields_of(name)]
+STOPS = [(name, kind) for name in sorted(protocols.REGISTRY) for kind in stops_of(name)]
 
 
 @pytest.mark.parametrize("carried_out", [False, True], ids=["on the way", "carried out"])
-@pytest.mark.parametrize(("name", "kind"), YIELDS, ids=lambda part: getattr(part, "__name__", part))
-def test_a_phase_that_is_revoked_at_any_yield_is_followed_by_one_with_every_unit_exact(
-    name: str, kind: type, carried_out: bool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("name", "kind"), STOPS)
+def test_a_phase_that_is_revoked_at_any_request_is_followed_by_one_with_every_unit_exact(
+    name: str, kind: str, carried_out: bool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    once = yields_of(name)[kind] == 1
-    revoker = Revoker(kind, WORKERS - 1 if once else 3 * WORKERS - 1, carried_out=carried_out)
+    revoker = Revoker(kind, WORKERS - 1 if stops_of(name)[kind] else 3 * WORKERS - 1, carried_out=carried_out)
     spec = counting(name, STEPS)
     result = fit(f"{spec}:60%,bsp:20%,{spec}", revoker, tmp_path / "run", monkeypatch)
-    assert len(revoker.broken) == 1, f"no worker was ever at {kind.__name__}"
+    assert len(revoker.broken) == 1, f"no worker was ever at {kind}"
     check(result, tmp_path / "run", 1)
 
 
-@pytest.mark.parametrize(("name", "kind"), YIELDS, ids=lambda part: getattr(part, "__name__", part))
-def test_phases_that_are_revoked_at_their_first_yield_again_and_again_lose_nothing(
-    name: str, kind: type, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("name", "kind"), STOPS)
+def test_phases_that_are_revoked_at_their_first_request_again_and_again_lose_nothing(
+    name: str, kind: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     revoker = Revoker(kind, 1, carried_out=False, times=3)
     result = fit(f"{counting(name, STEPS)}:60%,asp", revoker, tmp_path / "run", monkeypatch)

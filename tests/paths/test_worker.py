@@ -11,7 +11,6 @@ import pytest
 from hybridsync.errors import PhaseRevoked, RoleLost, StaleEpoch, StaleIncarnation, WaitTimeout
 from hybridsync.messages import Held, LeaseReply, LeaseRequest, PhaseReply, PhaseRequest, Standing
 from hybridsync.paths import worker as worker_module
-from hybridsync.paths.leases import LeaseStream
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.paths.worker import WorkerLoop
 from hybridsync.phase import Phase
@@ -24,6 +23,14 @@ FIRST, SECOND = phase_of(1, "bsp"), phase_of(2, "asp")
 HELD = Held(FIRST.epoch, 8, 2, "f00d")
 
 
+@dataclass(frozen=True)
+class Leases:
+    """What a worker was given in a phase."""
+
+    epoch: Epoch
+    ranges: tuple[tuple[int, int], ...] = ((4, 8),)
+
+
 @dataclass
 class Engine:
     """Does in each phase what a test says."""
@@ -31,7 +38,7 @@ class Engine:
     act: Callable[[Phase], None] = lambda phase: None
     ran: list[Phase] = field(default_factory=list)
     revoked: list[str] = field(default_factory=list)
-    stream: LeaseStream | None = None
+    stream: Leases | None = None
 
     def run(self, phase: Phase) -> None:
         self.ran.append(phase)
@@ -99,11 +106,6 @@ class Worker:
         measuring: Any = self.measuring
         self.loop = WorkerLoop(2, self.chief, engines, replica, self.recorder, self.clock, measuring)
 
-    def stream_of(self, phase: Phase) -> LeaseStream:
-        stream = LeaseStream(self.chief, 2, 5, phase, self.clock, ahead=None)
-        stream.next(1)
-        return stream
-
 
 def raising(error: Exception) -> Callable[[Phase], None]:
     def act(phase: Phase) -> None:
@@ -165,7 +167,7 @@ def test_a_worker_says_where_it_is_to_a_chief_that_has_not_heard_of_it():
     told: list[Standing | None] = [worker.loop.standing()]
 
     def take_units(phase: Phase) -> None:
-        worker.server.stream = worker.stream_of(phase)
+        worker.server.stream = Leases(phase.epoch)
         worker.recorder.completed = 1
         told.append(worker.loop.standing())
 
@@ -185,7 +187,7 @@ def test_the_units_of_an_earlier_phase_are_not_told_under_the_name_of_the_next()
         if phase == following:
             told.append(worker.loop.standing())
         else:
-            worker.server.stream = worker.stream_of(phase)
+            worker.server.stream = Leases(phase.epoch)
 
     worker.server.act = take_units
     worker.loop.run()

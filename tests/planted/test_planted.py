@@ -22,7 +22,6 @@ from hybridsync.messages import RoleEvent
 from hybridsync.opening import Opening
 from hybridsync.paths.collective import Rendezvous
 from hybridsync.paths.replica import Replica
-from hybridsync.paths.server import _Worker
 from hybridsync.protocols.bsp import Bsp
 from hybridsync.ps import core as core_module
 from hybridsync.ps import primary as primary_module
@@ -35,6 +34,9 @@ from hybridsync.runtime.inprocess import InProcess
 from hybridsync.switching.recovery import Recovery
 from hybridsync.telemetry.metrics import Metrics
 from hybridsync.units import UnitSet
+from hybridsync.worker import server_runner
+from hybridsync.worker.drive_threads import Carriers, drive
+from hybridsync.worker.requests import CallServer, LeaseUnits
 from tests.roles import Start, counts, gradient_of, phase_of, push_of, tally_programs
 from tests.trainers import is_exact, tally_trainer
 
@@ -48,14 +50,17 @@ SLOW = EmulationConfig(compute_secs=0.01)
 
 def retried_pushes(tmp_path) -> None:
     """Every push is sent again after its answer, as after a lost reply."""
-    push_pull = _Worker.push_pull
 
-    def twice(self, effect):
-        push_pull(self, effect)
-        return push_pull(self, effect)
+    def twice(carriers):
+        def call(request):
+            if request.verb == "push_pull":
+                carriers[CallServer](request)
+            return carriers[CallServer](request)
+
+        return {**carriers, CallServer: call}
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_Worker, "push_pull", twice)
+        wrap_carriers(patch, twice)
         check(tally_trainer("bsp:20%,asp:40%,bsp:10%,asp", WORKLOAD, emulation=SLOW).fit())
 
 
@@ -63,18 +68,26 @@ class Died(BaseException):
     """Ends a worker's thread as a kill ends its process."""
 
 
+def wrap_carriers(patch: pytest.MonkeyPatch, wrap: Callable[[Carriers], Carriers]) -> None:
+    """Have the requests of workers whose state a server holds carried out by what `wrap` makes of their carriers."""
+    patch.setattr(server_runner, "drive", lambda io, carriers, *rest: drive(io, wrap(carriers), *rest))
+
+
 def lost_worker(tmp_path) -> None:
     """Worker 2 dies with units in hand; another process takes its place."""
-    lease = _Worker.lease
     died = threading.Event()
     ended = InProcess._worker_ended
 
-    def die_once(self, effect):
-        units = lease(self, effect)
-        if self.engine._worker == 2 and units and units[0] > WORKLOAD // 3 and not died.is_set():
-            died.set()
-            raise Died
-        return units
+    def die_once(carriers):
+        def lease(request):
+            reply = carriers[LeaseUnits](request)
+            last = reply.ranges[-1][1] if reply.ranges else 0
+            if request.request.worker == 2 and last > WORKLOAD // 3 and not died.is_set():
+                died.set()
+                raise Died
+            return reply
+
+        return {**carriers, LeaseUnits: lease}
 
     def restart(self, future):
         if isinstance(future.exception(), Died):
@@ -97,7 +110,7 @@ def lost_worker(tmp_path) -> None:
 
     heard, first_words = Chief.report, InProcess._hello
     with ThreadPoolExecutor(1) as reborn, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_Worker, "lease", die_once)
+        wrap_carriers(patch, die_once)
         patch.setattr(InProcess, "_worker_ended", restart)
         patch.setattr(InProcess, "_hello", staticmethod(with_life))
         patch.setattr(Chief, "report", report_for_the_living)

@@ -11,11 +11,12 @@ import pytest
 from hybridsync.chief.grouping import Grouping
 from hybridsync.protocols.groups import Divided, GroupRule
 from hybridsync.sim.cluster import Scenario
-from hybridsync.sim.group import GroupEngine
 from hybridsync.sim.replica import Replica
 from hybridsync.sim.schedules import GROUP_PLANS, draw
 from hybridsync.sim.trials import try_schedule
 from hybridsync.switching.pace import Pace
+from hybridsync.worker.group_engine import GroupEngine
+from hybridsync.worker.requests import IO, StoreFullSync
 from tests.sim.schedules import runs, try_seed
 
 BUDGET = 100
@@ -50,9 +51,10 @@ def holds_its_own_replica_for_others(patch: pytest.MonkeyPatch) -> None:
     """A worker takes every average for a full synchronisation."""
     original = GroupEngine._mix
 
-    def mix(self: GroupEngine, reply: Any, state: Any) -> None:
-        applied = self.worker.replica._applied.ranges()
-        original(self, reply if reply.whole else dataclasses.replace(reply, whole=True, applied=applied), state)
+    def mix(self: GroupEngine, effect: Any) -> IO:
+        yield from original(self, effect)
+        if not effect.group.whole:
+            yield StoreFullSync(effect.group, self._state, self._factor)
 
     patch.setattr(GroupEngine, "_mix", mix)
 

@@ -20,12 +20,13 @@ from hybridsync.paths.collective import Rendezvous
 from hybridsync.paths.emulation import Emulation
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.paths.replica import Replica
-from hybridsync.paths.sync import SyncEngine
 from hybridsync.phase import Phase
 from hybridsync.ports import WorkPort
 from hybridsync.protocols.bsp import Bsp
 from hybridsync.state import initial_state
 from hybridsync.step import Parameters, Programs
+from hybridsync.worker.context import WorkerContext
+from hybridsync.worker.lockstep_runner import LockstepRunner
 from tests.roles import Start, counts, phase_of, tally_programs
 from tests.tasks import UNIT_SIZE, mlp_task, plain_sgd, programs_of
 
@@ -76,9 +77,8 @@ def run(tmp_path, bad: set[int], shares: tuple[int, ...] = ()):
 
     def member(worker: int) -> None:
         recorders[worker].enter(phase.epoch)
-        SyncEngine(worker, Chief(), programs, replica, collective_of, recorders[worker], emulation, ahead=None).run(
-            phase
-        )
+        context = WorkerContext(worker, Chief(), programs, recorders[worker], emulation)
+        LockstepRunner(context, replica, collective_of, ahead=None).run(phase)
 
     with ThreadPoolExecutor(3) as threads:
         for done in [threads.submit(member, worker) for worker in range(3)]:

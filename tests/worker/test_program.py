@@ -1,12 +1,15 @@
-"""One driver for every worker program."""
+"""One way to run every worker program."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
 from hybridsync.errors import PhaseRevoked, StaleEpoch, StaleIncarnation
-from hybridsync.paths.driver import drive
 from hybridsync.protocols.base import Compute, Lease, Pull
+from hybridsync.worker.program import at_once, run_program
+from tests.worker.scripted import Script
 
 
 def program_of(trace: list, *, catches: bool = False):
@@ -23,28 +26,41 @@ def program_of(trace: list, *, catches: bool = False):
         trace.append("closed")
 
 
-def handlers_with(**changes):
+def effects_with(**changes):
     stream = [(1,), (2,), None]
-    handlers = {
+    answers = {
         "pull": lambda effect: "parameters",
         "lease": lambda effect: stream.pop(0),
         "compute": lambda effect: ("gradient", effect.units),
         **changes,
     }
-    return {Pull: handlers["pull"], Lease: handlers["lease"], Compute: handlers["compute"]}
+    return {Pull: at_once(answers["pull"]), Lease: at_once(answers["lease"]), Compute: at_once(answers["compute"])}
 
 
 def raising(error):
-    def handler(effect):
+    def answer(effect):
         raise error
 
-    return handler
+    return answer
+
+
+def run(program, effects) -> None:
+    Script(lambda request: request).drive(run_program(program, effects))
 
 
 def test_effects_are_carried_out_and_their_results_come_back():
     trace: list = []
-    drive(program_of(trace), handlers_with())
+    run(program_of(trace), effects_with())
     assert trace == ["parameters", ("gradient", (1,)), ("gradient", (2,)), "closed"]
+
+
+def test_what_an_effect_requests_is_the_drivers_to_carry_out():
+    def pull(effect: Pull):
+        return (yield "request"), (yield "another")
+
+    trace: list = []
+    run(program_of(trace), {**effects_with(), Pull: pull})
+    assert trace[0] == ("request", "another")
 
 
 @pytest.mark.parametrize("error", [StaleEpoch("epoch 1 has ended"), PhaseRevoked("a member is gone")])
@@ -52,14 +68,14 @@ def test_effects_are_carried_out_and_their_results_come_back():
 def test_a_revocation_at_any_effect_is_thrown_into_the_program_and_told(effect, error):
     trace: list = []
     with pytest.raises(PhaseRevoked, match=str(error)):
-        drive(program_of(trace), handlers_with(**{effect: raising(error)}))
+        run(program_of(trace), effects_with(**{effect: raising(error)}))
     assert trace[-2:] == [str(error), "closed"]
 
 
 def test_a_program_that_survives_its_revocation_is_our_fault():
     trace: list = []
     with pytest.raises(AssertionError, match="not to be caught"):
-        drive(program_of(trace, catches=True), handlers_with(lease=raising(StaleEpoch("over"))))
+        run(program_of(trace, catches=True), effects_with(lease=raising(StaleEpoch("over"))))
     assert trace[-1] == "closed"
 
 
@@ -67,17 +83,23 @@ def test_a_program_that_survives_its_revocation_is_our_fault():
 def test_any_other_error_closes_the_program_and_goes_on(error):
     trace: list = []
     with pytest.raises(type(error)):
-        drive(program_of(trace), handlers_with(compute=raising(error)))
+        run(program_of(trace), effects_with(compute=raising(error)))
     assert trace == ["parameters", "closed"]
 
 
-def test_an_iterator_that_runs_dry_in_a_task_does_not_look_like_the_end():
-    with pytest.raises(StopIteration):
-        drive(program_of([]), handlers_with(compute=raising(StopIteration())))
+def test_an_engine_that_is_closed_closes_its_program_without_another_request():
+    def pull(effect: Pull):
+        yield "request"
+
+    trace: list = []
+    io = run_program(program_of(trace), {**effects_with(), Pull: pull})
+    assert io.send(None) == "request"
+    io.close()
+    assert trace == ["closed"]
 
 
-def test_an_effect_of_another_path_is_our_fault():
-    handlers = handlers_with()
-    del handlers[Compute]
-    with pytest.raises(AssertionError, match="Compute is not an effect of this path"):
-        drive(program_of([]), handlers)
+def test_an_effect_of_another_mode_is_our_fault():
+    effects: dict[type, Any] = effects_with()
+    del effects[Compute]
+    with pytest.raises(AssertionError, match="Compute is not an effect of this mode"):
+        run(program_of([]), effects)

@@ -1,0 +1,85 @@
+"""What the runners of one worker share, in a thread: its place, its programs, and how it computes a unit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from hybridsync.layout import first_non_finite
+from hybridsync.messages import LeaseReply
+from hybridsync.paths.emulation import Emulation
+from hybridsync.paths.recorder import WorkerRecorder
+from hybridsync.ports import WorkPort
+from hybridsync.state import TrainState
+from hybridsync.step import Parameters, Programs
+from hybridsync.worker.requests import LeaseUnits, SendPart
+
+
+@dataclass(frozen=True)
+class WorkerContext:
+    """One worker of a runtime.
+
+    Args:
+      worker: id.
+      chief: leases units.
+      programs: the compiled programs.
+      recorder: what is noted.
+      emulation: how slow the device and its link pretend to be.
+    """
+
+    worker: int
+    chief: WorkPort
+    programs: Programs
+    recorder: WorkerRecorder
+    emulation: Emulation
+
+    def lease(self, request: LeaseUnits) -> LeaseReply:
+        """Ask the chief for units."""
+        return self.chief.lease(request.request)
+
+    def gradient(self, parameters: Parameters, unit: int) -> Any:
+        """Compute a unit's contribution to its end, and take as long as the emulated device would."""
+        recorder = self.recorder
+        started = recorder.clock.monotonic()
+        contribution = self.programs.gradient(parameters, unit)
+        jax.block_until_ready(contribution)
+        if self.emulation.active:
+            recorder.emulating()
+            self.emulation.finish(self.worker, unit, started, recorder.clock)
+        return contribution
+
+    def send(self, request: SendPart) -> bool:
+        """Wait for what a part in a collective takes on an emulated slow link; returns whether it took any time."""
+        programs = self.programs
+        layouts = {
+            "contribution": programs.contribution_layout,
+            "parameters": programs.parameters_layout,
+            "state": programs.state_layout,
+        }
+        return self.emulation.send(self.worker, request.unit, layouts[request.what].nbytes)
+
+
+class ProgramNumerics:
+    """What engines compute at once, with the compiled programs.
+
+    Args:
+      programs: of the run.
+    """
+
+    def __init__(self, programs: Programs) -> None:
+        self.zero, self.sum = programs.zero, programs.sum
+        self.local_step, self.difference, self.combine = programs.local_step, programs.difference, programs.combine
+
+    def parameters(self, state: TrainState) -> Parameters:
+        """Return what a gradient is computed on."""
+        return Parameters(state.params, state.model_state)
+
+    def loss(self, contribution: Any) -> Any:
+        """Return a contribution's loss, which stays on the device."""
+        return contribution["floats"]["loss"]
+
+    def non_finite(self, contribution: Any) -> str:
+        """Name the first entry of a contribution that is no finite number; "" where all are."""
+        return first_non_finite(contribution) or ""

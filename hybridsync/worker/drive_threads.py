@@ -1,0 +1,114 @@
+"""Carries out an engine's requests by blocking calls of this thread; what is begun goes to an executor.
+
+How soon a blocked thread hears that its phase was revoked is up to its calls: whoever revokes the phase makes them
+raise. Once that has happened, every call under way has to end soon, with a reply or an error, because an engine that
+is revoked still waits for the end of what it began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from hybridsync.errors import WaitTimeout
+from hybridsync.worker.requests import IO, Join, Start
+
+JOIN_SECS = 1200.0
+"""How long a thread waits for what was begun; each call has a shorter deadline of its own."""
+
+Carriers = Mapping[type, Callable[[Any], Any]]
+"""Kind of a request -> the call that carries it out; returns its reply, or raises."""
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Where requests of one kind are carried out that were begun.
+
+    Args:
+      executor: runs them.
+      own: reply -> what stays valid while the link is used again.
+    """
+
+    executor: Executor
+    own: Callable[[Any], Any] = lambda reply: reply
+
+
+class ThreadTicket:
+    """A request that was begun (see `Ticket`).
+
+    Args:
+      where: runs it.
+      call: carries it out.
+      now: monotonic seconds.
+    """
+
+    def __init__(self, where: Beside, call: Callable[[], Any], now: Callable[[], float]) -> None:
+        self.span = (0.0, 0.0)
+
+        def timed() -> Any:
+            started = now()
+            try:
+                return where.own(call())
+            finally:
+                self.span = started, now()
+
+        self._future: Future[Any] = where.executor.submit(timed)
+
+    def done(self) -> bool:
+        """Return whether it has ended (see `Ticket`)."""
+        return self._future.done()
+
+    def peek(self) -> Any:
+        """Return its reply, if it is here (see `Ticket`)."""
+        return self._future.result() if self._future.done() and self._future.exception() is None else None
+
+    def result(self) -> Any:
+        """Wait for the reply.
+
+        Raises:
+          WaitTimeout: it did not come in time.
+          Exception: the error that the request met.
+        """
+        try:
+            return self._future.result(JOIN_SECS)
+        except TimeoutError:
+            if self._future.done():  # the request's own error
+                raise
+            raise WaitTimeout(f"a request that was begun has not ended within {JOIN_SECS:g} s") from None
+
+
+def drive(io: IO, carriers: Carriers, beside: Mapping[type, Beside], now: Callable[[], float]) -> None:
+    """Run an engine to its end.
+
+    Args:
+      io: the engine's requests.
+      carriers: what carries them out.
+      beside: kind of a request -> where it is carried out when it is begun.
+      now: monotonic seconds, for the spans of tickets.
+
+    Raises:
+      Exception: what the engine raises: mostly an error of a request that it does not survive.
+    """
+
+    def begin(start: Start) -> ThreadTicket:
+        request = start.request
+        kind = type(request)
+        return ThreadTicket(beside[kind], partial(carriers[kind], request), now)
+
+    of_all: Carriers = {**carriers, Start: begin, Join: lambda join: join.ticket.result()}
+    step: Callable[[Any], Any] = io.send
+    value: Any = None
+    try:
+        while True:
+            request = step(value)
+            try:
+                value, step = of_all[type(request)](request), io.send
+            except Exception as error:  # noqa: BLE001 - the engine decides, and survives a HybridSyncError at most
+                step, value = io.throw, error
+    except StopIteration:
+        return
+    finally:
+        io.close()

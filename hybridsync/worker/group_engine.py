@@ -1,0 +1,146 @@
+"""The engine of a group phase: each worker updates its own copy of the state, and groups average theirs. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+from hybridsync.errors import WaitTimeout
+from hybridsync.messages import NON_FINITE, AppliedUnit, GroupReply, GroupRequest
+from hybridsync.protocols.base import Compute, Lease, LocalUpdate, Meet, Mix
+from hybridsync.reports import SEND, WAITING
+from hybridsync.worker.lease_queue import LeaseQueue
+from hybridsync.worker.member import Numerics, PhaseMember
+from hybridsync.worker.program import run_program
+from hybridsync.worker.requests import (
+    IO,
+    AverageGroup,
+    ComputeUnit,
+    CopyReplica,
+    EnterReplica,
+    JoinGroup,
+    SendPart,
+    StoreFullSync,
+    UpdateOwn,
+)
+
+GROUP_DEADLINE_SECS = 1200.0
+"""How long a worker waits for its group: the chief gives up who is missing much earlier, unless it may be compiling."""
+
+
+class GroupNumerics(Numerics, Protocol):
+    """What a worker of a group phase computes at once."""
+
+    def parameters(self, state: Any) -> Any:
+        """Return what a gradient is computed on."""
+        ...
+
+
+class Gradient(NamedTuple):
+    """Gradient handle: of which unit, computed behind which group round, and why it is unfit, "" if it is not."""
+
+    unit: int
+    base: int
+    contribution: Any
+    unfit: str
+
+
+class GroupEngine:
+    """One worker in one group phase.
+
+    Args:
+      member: who, and in which phase.
+      numerics: what is computed at once.
+      logs: whether the updates go to an apply log.
+
+    Attributes:
+      leases: the units it was given.
+    """
+
+    def __init__(self, member: PhaseMember, numerics: GroupNumerics, *, logs: bool) -> None:
+        self._member, self._numerics, self._logs = member, numerics, logs
+        # Who asks for units while it has some cannot be told from one that others need not wait for: no renewal ahead.
+        self.leases = LeaseQueue(member, ahead=False)
+        self._factor = member.protocol.rate(1, len(member.phase.members))
+        self._number, self._sequence = 0, member.phase.sequence
+        self._unit = 0
+        self._state: Any = None
+        self._applied: list[AppliedUnit] = []
+        self._dropped: list[tuple[int, str]] = []
+
+    def run(self) -> IO:
+        """Take part in the phase until everybody's work is done and all copies are one state.
+
+        Raises:
+          PhaseRevoked: the phase was revoked, or lost a member.
+          HybridSyncError: whoever holds the starting state, or a member, did not answer.
+        """
+        yield EnterReplica(self._member.phase)
+        self._state = yield CopyReplica()
+        effects = {
+            Lease: self._lease,
+            Compute: self._compute,
+            LocalUpdate: self._local_update,
+            Meet: self._meet,
+            Mix: self._mix,
+        }
+        yield from run_program(self._member.program(), effects)
+
+    def _lease(self, effect: Lease) -> IO:
+        units = yield from self.leases.next(effect.count)
+        return units if units or self.leases.called else None
+
+    def _compute(self, effect: Compute) -> IO:
+        (self._unit,), numerics = effect.units, self._numerics
+        started = self._member.begin_unit(self._unit)
+        contribution = yield ComputeUnit(self._unit, numerics.parameters(self._state))
+        self._member.end_unit("group", started, numerics.loss(contribution))
+        return Gradient(self._unit, self._sequence, contribution, numerics.non_finite(contribution))
+
+    def _local_update(self, effect: LocalUpdate) -> IO:
+        gradient: Gradient = effect.mean
+        recorder = self._member.recorder
+        if gradient.unfit:
+            dropped = (gradient.unit, f"{NON_FINITE}: {gradient.unfit}")
+            self._dropped.append(dropped)
+            recorder.settled((), (dropped,))
+        else:
+            self._state = yield UpdateOwn(self._state, gradient.unit, gradient.contribution, self._factor)
+            self._applied.append(AppliedUnit(gradient.unit, gradient.base))
+            recorder.settled((gradient.unit,), ())
+        recorder.completed = self.leases.position
+
+    def _meet(self, effect: Meet) -> IO:
+        member, recorder = self._member, self._member.recorder
+        self._number += 1
+        request = GroupRequest(
+            *(member.worker, member.incarnation, member.phase.epoch, self._number),
+            *(tuple(self._applied), tuple(self._dropped)),
+            last=effect.last,
+            logs=self._logs,
+        )
+        self._applied, self._dropped = [], []
+        recorder.turn_to(WAITING)
+        started = member.now()
+        reply: GroupReply
+        while not (reply := (yield JoinGroup(request))).members:
+            recorder.watchdog.progress()
+            if member.now() - started > GROUP_DEADLINE_SECS:
+                raise WaitTimeout(
+                    f"worker {member.worker} waited {GROUP_DEADLINE_SECS:g} s for its group in epoch "
+                    f"{member.phase.epoch}; workers {list(reply.missing)} have not come"
+                )
+        recorder.wait("meet", "group", started, member.now())
+        return reply
+
+    def _mix(self, effect: Mix) -> IO:
+        reply: GroupReply = effect.group
+        member, recorder = self._member, self._member.recorder
+        started = member.now()
+        if len(reply.members) > 1 and (yield SendPart(self._unit, "state" if reply.optimizer else "parameters")):
+            recorder.wait(SEND, "group", started, member.now())
+        started = member.now()
+        self._state, self._sequence = (yield AverageGroup(reply, self._state)), reply.sequence
+        if reply.whole:
+            yield StoreFullSync(reply, self._state, self._factor)
+        recorder.wait("mix", "group", started, member.now())
+        recorder.turn_to("")

@@ -1,0 +1,69 @@
+"""A worker's way to the parameter server."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from hybridsync.messages import Push, PushReply
+from hybridsync.step import Parameters
+
+
+class ServerLink(Protocol):
+    """A worker's way to the parameter server; trees in and out."""
+
+    def pull(self, push: Push) -> tuple[PushReply, Parameters]:
+        """Return the current sequence and parameters.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: this worker is out of date.
+        """
+        ...
+
+    def push_pull(self, push: Push, contribution: Any) -> tuple[PushReply, Parameters]:
+        """Push a contribution; returns at its release, with the parameters then; those of its base are not sent again.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: this worker is out of date.
+          StillHeld: it is not released yet; push it again.
+        """
+        ...
+
+    def idle(self, push: Push) -> None:
+        """Tell the primary that this worker has nothing to compute.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: this worker is out of date.
+        """
+        ...
+
+    def ready(self, push: Push) -> None:
+        """Say that a push could be made; returns when the primary grants it.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: this worker is out of date.
+          StillHeld: it is not granted yet; say so again.
+        """
+        ...
+
+    def opt_state(self, push: Push) -> Any:
+        """Return the optimizer state that the phase began with, for a worker that steps by itself.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: this worker is out of date.
+        """
+        ...
+
+    def deposit(self, push: Push, opt_state: Any) -> None:
+        """Leave behind the worker's own optimizer state, as it was after its push with the unit `push.units`.
+
+        It may be called after `close`, too.
+
+        Raises:
+          StaleEpoch: the server is in another epoch.
+          RoleLost, WaitTimeout: a server is not there.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the calls under way, with RoleLost, and refuse later ones."""
+        ...

@@ -1,0 +1,208 @@
+"""The engine of a phase in which each worker makes local updates, and pushes what they changed. Pure."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Protocol
+
+from hybridsync.errors import HybridSyncError, PhaseRevoked
+from hybridsync.messages import PushReply
+from hybridsync.paths.stepping import Gradient, Local, Stepper, Stepping
+from hybridsync.protocols.base import (
+    Await,
+    Begin,
+    Combine,
+    Compute,
+    Difference,
+    Lease,
+    Pull,
+    PushPull,
+    Step,
+    Version,
+)
+from hybridsync.reports import WAITING
+from hybridsync.worker.lease_queue import LeaseQueue
+from hybridsync.worker.member import Numerics, PhaseMember
+from hybridsync.worker.program import Effects, at_once, run_program
+from hybridsync.worker.requests import IO, CallServer, ComputeUnit
+from hybridsync.worker.server_calls import ServerCalls, version_of
+from hybridsync.worker.transfers import Transfers, Units, units_of
+
+
+class LocalNumerics(Numerics, Stepping, Protocol):
+    """What a worker that makes local updates computes with."""
+
+
+class _Void(Exception):
+    """A push came to nothing, or is bound to: the steps since then are void, and the program begins anew."""
+
+
+class LocalEngine:
+    """One worker in one phase with local updates; a transfer that was begun goes on beside the computation.
+
+    A gradient that is not finite reaches no program: its unit is dropped at once, and a fresh one takes its place.
+
+    Args:
+      member: who, and in which phase.
+      numerics: what is computed at once.
+      ahead: whether leases are renewed beside the computation.
+
+    Attributes:
+      leases: the units it was given.
+    """
+
+    def __init__(self, member: PhaseMember, numerics: LocalNumerics, *, ahead: bool) -> None:
+        self._member, self._numerics = member, numerics
+        self._calls = ServerCalls(member)
+        self._transfers = Transfers(member, self._calls)
+        say_idle = self._tell_idle if member.protocol.awaits_workers else None
+        self.leases = LeaseQueue(member, ahead=ahead, takes_fewer=True, say_idle=say_idle)
+        self._in_hand: list[int] = []
+        self._again: list[int] = []
+        self._was_idle = False
+        self._stepper: Stepper  # once the optimizer state is here
+
+    def run(self) -> IO:
+        """Take part in the phase until there are no more units, and upload the optimizer state.
+
+        Raises:
+          PhaseRevoked: the phase has ended for everybody.
+          HybridSyncError: what else a request met.
+        """
+        _, opt_state = yield CallServer("opt_state", self._calls.push_of((), 0))
+        num_workers = len(self._member.phase.members)
+        self._stepper = stepper = Stepper(self._numerics, self._member.protocol, num_workers, opt_state)
+        effects = {
+            Lease: self._lease,
+            Pull: self._pull,
+            Compute: self._compute,
+            PushPull: self._push_pull,
+            Begin: self._begin,
+            Await: self._await,
+            Step: at_once(stepper.step),
+            Difference: at_once(stepper.difference),
+            Combine: at_once(stepper.combine),
+        }
+        try:
+            while (yield from self._ended_in_void(effects)):
+                pass
+        except HybridSyncError:  # killed, it must not ask for anything; failed or revoked, it still may
+            yield from self._leave()
+            raise
+        yield from self._leave()
+
+    def _ended_in_void(self, effects: Effects) -> IO:
+        """Run the program; returns whether it has to begin anew."""
+        try:
+            yield from run_program(self._member.program(), effects)
+        except _Void:
+            yield from self._hear_abandoned()
+            self._stepper.rewind()
+            self._calls.restart_count += 1
+            self._again, self._in_hand, self._was_idle = self._in_hand + self._again, [], False
+            return True
+        return False
+
+    def _leave(self) -> IO:
+        """Upload the optimizer state, as it was at the last push that was applied."""
+        yield from self._hear_abandoned()
+        stepper = self._stepper
+        if stepper.settled_unit >= 0:
+            with suppress(HybridSyncError):  # the phase ends without it
+                yield CallServer("deposit", self._calls.push_of((stepper.settled_unit,), 0), stepper.settled)
+
+    def _hear_abandoned(self) -> IO:
+        """Learn what becomes of a push that the program does not await any more."""
+        if (heard := (yield from self._transfers.abandoned())) is not None:
+            units, reply = heard
+            self._settle(reply.settled or units)
+            self._stepper.pushed(units, reply)
+
+    # --- units ---
+
+    def _lease(self, effect: Lease) -> IO:
+        units, self._again = tuple(self._again[: effect.count]), self._again[effect.count :]
+        units = units or (yield from self.leases.next(effect.count))
+        self._in_hand += units
+        if units and self._was_idle:  # its parameters are as old as its idleness
+            raise _Void
+        return units or None
+
+    def _tell_idle(self) -> IO:
+        self._member.recorder.turn_to(WAITING)
+        yield from self._transfers.end()  # a push that came behind it would end the idleness
+        self._member.recorder.turn_to("")
+        yield from self._calls.idle()
+        self._was_idle = True
+
+    def _compute(self, effect: Compute) -> IO:
+        (unit,), parameters = effect.units, effect.parameters
+        while unit is not None:
+            started = self._member.begin_unit(unit)
+            contribution = yield ComputeUnit(unit, parameters.parameters)
+            self._member.end_unit("server", started, self._numerics.loss(contribution))
+            gradient = Gradient((unit,), parameters.sequence, contribution)
+            if not self._numerics.non_finite(contribution):
+                return gradient
+            yield from self._drop(gradient)
+            unit = yield from self._another(parameters)
+        return Gradient((), parameters.sequence, None)
+
+    def _drop(self, gradient: Gradient) -> IO:
+        yield from self._transfers.end()  # a link has room for one push
+        yield from self._calls.held(self._calls.push_pull(gradient))
+        self._settle(gradient.units)
+
+    def _another(self, parameters: Local | Version) -> IO:
+        """Return a unit in place of a dropped one; None where others wait for those that were stepped through."""
+        stepped = isinstance(parameters, Local) and parameters.units
+        units: Units = self.leases.at_hand(1) if stepped else (yield from self.leases.next(1))
+        self._in_hand += units
+        if not units and not stepped:
+            raise PhaseRevoked(f"epoch {self._member.phase.epoch} has no more units")
+        return units[0] if units else None
+
+    def _settle(self, units: Units) -> None:
+        """Note that a push, in which the units were, is decided."""
+        for unit in units:
+            self._in_hand.remove(unit)
+        self._member.recorder.completed = self.leases.position - len(self._in_hand) - len(self._again)
+
+    # --- transfers ---
+
+    def _pull(self, effect: Pull) -> IO:
+        started = self._member.now()
+        reply, parameters = yield from self._transfers.make(effect)
+        self._member.recorder.wait("pull", "server", started, self._member.now())
+        return version_of(reply, parameters)
+
+    def _push_pull(self, effect: PushPull) -> IO:
+        member, recorder = self._member, self._member.recorder
+        started = member.now()
+        recorder.turn_to(WAITING)
+        reply, parameters = yield from self._transfers.make(effect)
+        recorder.turn_to("")
+        recorder.wait("push_pull", "server", started, member.now())
+        self._pushed(units_of(effect), reply)
+        return version_of(reply, parameters)
+
+    def _begin(self, effect: Begin) -> IO:
+        yield from self._transfers.begin(effect.effect)
+        return effect.effect
+
+    def _await(self, effect: Await) -> IO:
+        member, recorder, in_flight = self._member, self._member.recorder, self._transfers.in_flight
+        assert in_flight is not None and in_flight.effect is effect.pending, "a transfer is awaited once"
+        started = member.now()
+        recorder.turn_to(WAITING)
+        reply, parameters = yield from self._transfers.landed()
+        recorder.turn_to("")
+        recorder.wait("await", "server", started, member.now())
+        self._pushed(in_flight.units, reply)
+        return version_of(reply, parameters)
+
+    def _pushed(self, units: Units, reply: PushReply) -> None:
+        if units:
+            self._settle(reply.settled or units)
+            if not self._stepper.pushed(units, reply):
+                raise _Void

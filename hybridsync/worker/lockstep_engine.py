@@ -1,0 +1,124 @@
+"""The engine of a lock-step phase: every member holds the state, and all meet at every step. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from hybridsync.dealing import outcome_of
+from hybridsync.messages import NON_FINITE
+from hybridsync.protocols.base import Average, Compute, Lease, LocalUpdate
+from hybridsync.reports import SEND, WAITING
+from hybridsync.worker.lease_queue import LeaseQueue
+from hybridsync.worker.member import Numerics, PhaseMember
+from hybridsync.worker.program import run_program
+from hybridsync.worker.requests import (
+    IO,
+    AllGather,
+    AllReduce,
+    ComputeUnit,
+    EnterReplica,
+    SendPart,
+    Units,
+    UpdateReplica,
+)
+
+
+class LockstepNumerics(Numerics, Protocol):
+    """What a member of a mesh computes at once."""
+
+    @property
+    def zero(self) -> Any:
+        """The contribution of no unit."""
+        ...
+
+    def sum(self, contributions: Sequence[Any]) -> Any:
+        """Return the ordered sum of contributions, at least one."""
+        ...
+
+
+class LockstepEngine:
+    """One worker in one lock-step phase.
+
+    Args:
+      member: who, and in which phase.
+      numerics: what is computed at once.
+      ahead: whether leases are renewed beside the computation.
+
+    Attributes:
+      leases: the units that its mesh was given.
+    """
+
+    def __init__(self, member: PhaseMember, numerics: LockstepNumerics, *, ahead: bool) -> None:
+        self._member, self._numerics, self._shares = member, numerics, member.phase.deal
+        self._index = member.phase.members.index(member.worker)
+        self._places = self._shares.places(self._index)
+        self.leases = LeaseQueue(member, ahead=ahead)
+        self._step = 0
+        self._started = 0.0
+        self._units: Units = ()  # of the step under way, of all members
+        self._unfit: list[str] = []  # of each own unit, what is not finite in it
+        self._reasons: tuple[str, ...] = ()  # why units of the step are missing, by their place
+
+    def run(self) -> IO:
+        """Take part in the phase until the stream of units ends.
+
+        Raises:
+          PhaseRevoked: the phase was revoked, or lost a member.
+          HybridSyncError: whoever holds the starting state, or a member, did not answer.
+        """
+        yield EnterReplica(self._member.phase)
+        effects = {
+            Lease: self._lease,
+            Compute: self._compute,
+            Average: self._average,
+            LocalUpdate: self._local_update,
+        }
+        yield from run_program(self._member.program(), effects)
+
+    def _lease(self, effect: Lease) -> IO:
+        self._units = units = yield from self.leases.next(self._shares.num_places)
+        self._started = self._member.now()
+        return tuple(units[place] for place in self._places if place < len(units)) if units else None
+
+    def _compute(self, effect: Compute) -> IO:
+        self._unfit, total, numerics = [], None, self._numerics
+        for unit in effect.units:
+            started = self._member.begin_unit(unit)
+            contribution = yield ComputeUnit(unit, None)
+            self._member.end_unit("sync", started, numerics.loss(contribution))
+            # The check comes before the collective: one entry that is no number would spoil everybody's total.
+            unfit = numerics.non_finite(contribution)
+            self._unfit.append(f"{NON_FINITE}: {unfit}" if unfit else "")
+            if not unfit:
+                total = contribution if total is None else numerics.sum((total, contribution))
+        return numerics.zero if total is None else total
+
+    def _average(self, effect: Average) -> IO:
+        member, recorder = self._member, self._member.recorder
+        if len(member.phase.members) > 1:
+            started = member.now()
+            if (yield SendPart(self._units[min(self._index, len(self._units) - 1)], "contribution")):
+                recorder.wait(SEND, "sync", started, member.now())
+        recorder.turn_to(WAITING)
+        started = member.now()
+        total, weight = yield AllReduce(effect.gradient, self._unfit.count(""))
+        self._reasons = ()
+        if weight != len(self._units):  # all members see it alike
+            own = (*self._unfit, *[""] * (self._shares.num_rounds - len(self._unfit)))
+            self._reasons = self._shares.by_place((yield AllGather(own)))
+        recorder.wait("average", "sync", started, member.now())
+        recorder.turn_to("")
+        return total
+
+    def _local_update(self, effect: LocalUpdate) -> IO:
+        member, recorder = self._member, self._member.recorder
+        units, slots, dropped = outcome_of(self._units, self._reasons)
+        factor = member.protocol.rate(len(units), len(member.phase.members))
+        gone = tuple(unit for unit, _ in dropped)
+        yield UpdateReplica(self._step, units, effect.mean, factor, slots, gone)
+        self._step += 1
+        if self._index == 0:  # one member speaks for the mesh, so that what it says keeps the order of the steps
+            recorder.settled(units, dropped)
+        recorder.completed = self.leases.position
+        recorder.step(self._started, member.now(), len(units))

@@ -1,0 +1,223 @@
+"""What an engine asks for: it yields requests, and its driver sends back replies or throws errors in. Pure.
+
+An engine is a generator. Its driver carries out one request at a time. What was begun with `Start` goes on beside the
+requests that follow. A driver that closes the engine kills the worker: no request may follow. A driver that throws an
+error in may still be asked to join what was begun, and to upload an optimizer state.
+
+    request                               reply
+    LeaseUnits(request)                   LeaseReply
+    ComputeUnit(unit, parameters)         contribution
+    CallServer(verb, push, body)          (PushReply, what comes with it: parameters, an optimizer state, None)
+    Start(request)                        Ticket, at once
+    Join(ticket)                          the reply to what was begun, or its error; the same each time
+    EnterReplica(phase)                   None, once this worker holds the phase's starting state
+    SendPart(unit, what)                  whether a slow link took any time
+    AllReduce(contribution, num_units)    (total, units that are in it), once every member has brought its own
+    AllGather(reasons)                    what every member said, in their order
+    UpdateReplica(step, ...)              None
+    CopyReplica()                         the state that this worker's replica holds, for this worker alone
+    UpdateOwn(state, unit, ...)           the state after it
+    JoinGroup(request)                    GroupReply; without members: ask again
+    AverageGroup(reply, state)            the state after the average, once every member has brought its own
+    StoreFullSync(reply, state, factor)   None
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from hybridsync.messages import GroupReply, GroupRequest, LeaseRequest, Push
+from hybridsync.phase import Phase
+
+Units = tuple[int, ...]
+
+
+@dataclass(slots=True)
+class LeaseUnits:
+    """Ask the chief for units."""
+
+    request: LeaseRequest
+
+
+@dataclass(slots=True)
+class ComputeUnit:
+    """Compute the contribution of one unit.
+
+    Args:
+      unit: which.
+      parameters: to compute it on; None takes those of this worker's replica.
+    """
+
+    unit: int
+    parameters: Any
+
+
+Verb = Literal["pull", "push_pull", "ready", "idle", "opt_state", "deposit"]
+
+
+@dataclass(slots=True)
+class CallServer:
+    """Call the parameter server (see `hybridsync.worker.link.ServerLink`).
+
+    Args:
+      verb: which of the link's calls.
+      push: in whose name, and of which units.
+      body: the contribution of a push, or the optimizer state of a deposit.
+    """
+
+    verb: Verb
+    push: Push
+    body: Any = None
+
+
+@dataclass(slots=True)
+class Start:
+    """Begin a request, and go on."""
+
+    request: LeaseUnits | CallServer
+
+
+class Ticket(Protocol):
+    """A request that was begun.
+
+    Attributes:
+      span: monotonic seconds of its begin and its end, once it is done.
+    """
+
+    span: tuple[float, float]
+
+    def done(self) -> bool:
+        """Return whether it has ended."""
+        ...
+
+    def peek(self) -> Any:
+        """Return its reply; None while it is under way, and where it failed."""
+        ...
+
+
+@dataclass(slots=True)
+class Join:
+    """Wait for the end of what was begun."""
+
+    ticket: Ticket
+
+
+@dataclass(slots=True)
+class EnterReplica:
+    """Hold the starting state of a phase, and meet its other members where they have to be met."""
+
+    phase: Phase
+
+
+@dataclass(slots=True)
+class SendPart:
+    """Wait for what this worker's part in a collective takes on its way, where its link is emulated to be slow.
+
+    Args:
+      unit: computed last.
+      what: is sent.
+    """
+
+    unit: int
+    what: Literal["contribution", "parameters", "state"]
+
+
+@dataclass(slots=True)
+class AllReduce:
+    """Sum the contributions of all members to a step.
+
+    Args:
+      contribution: of this member.
+      num_units: that are in it.
+    """
+
+    contribution: Any
+    num_units: int
+
+
+@dataclass(slots=True)
+class AllGather:
+    """Tell all members why units of this one are missing, and hear it of theirs (see `Collective.reasons`)."""
+
+    reasons: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class UpdateReplica:
+    """Apply a step's total to this worker's replica (see `hybridsync.paths.replica.Replica.update`)."""
+
+    step: int
+    units: Units
+    total: Any
+    factor: float
+    slots: Units
+    dropped: Units
+
+
+@dataclass(slots=True)
+class CopyReplica:
+    """Take a copy of the replica's state, which goes its own way from here."""
+
+
+@dataclass(slots=True)
+class UpdateOwn:
+    """Apply the contribution of one unit to a worker's own copy of the state.
+
+    Args:
+      state: before.
+      unit: whose contribution it is.
+      contribution: of the unit.
+      factor: the protocol's, on the schedule's learning rate.
+    """
+
+    state: Any
+    unit: int
+    contribution: Any
+    factor: float
+
+
+@dataclass(slots=True)
+class JoinGroup:
+    """Tell the chief what this worker has done since, and ask whom to average with."""
+
+    request: GroupRequest
+
+
+@dataclass(slots=True)
+class AverageGroup:
+    """Average this worker's copy of the state with those of the group's other members."""
+
+    reply: GroupReply
+    state: Any
+
+
+@dataclass(slots=True)
+class StoreFullSync:
+    """Hold for others what a full synchronisation has made of everybody's copies (see `Replica.settle`)."""
+
+    reply: GroupReply
+    state: Any
+    factor: float
+
+
+Request = (
+    LeaseUnits
+    | ComputeUnit
+    | CallServer
+    | Start
+    | Join
+    | EnterReplica
+    | SendPart
+    | AllReduce
+    | AllGather
+    | UpdateReplica
+    | CopyReplica
+    | UpdateOwn
+    | JoinGroup
+    | AverageGroup
+    | StoreFullSync
+)
+IO = Generator[Any, Any, Any]
+"""An engine, or a part of one: yields requests, is sent their replies."""

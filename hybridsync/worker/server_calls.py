@@ -1,0 +1,62 @@
+"""A worker's calls on the parameter server of its phase. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hybridsync.errors import StillHeld
+from hybridsync.messages import Push, PushReply
+from hybridsync.protocols.base import Version
+from hybridsync.worker.member import PhaseMember
+from hybridsync.worker.requests import IO, CallServer
+
+HELD_DEADLINE_SECS = 600.0
+"""How long a worker lets a protocol hold its push; who is lost meanwhile is fenced, which the rule hears of."""
+
+
+class ServerCalls:
+    """Makes the calls of one worker in one phase.
+
+    Args:
+      member: in whose name.
+
+    Attributes:
+      restart_count: how often the worker began its program anew in this phase; the server tells pushes apart by it.
+    """
+
+    def __init__(self, member: PhaseMember) -> None:
+        self._member = member
+        self._who = member.phase.epoch, member.worker, member.incarnation
+        self.restart_count = 0
+
+    def push_of(self, units: tuple[int, ...], base: int) -> Push:
+        """Return what names a push of these units."""
+        return Push(*self._who, units, base, life=self.restart_count)
+
+    def pull(self) -> CallServer:
+        """Return the request for the current parameters."""
+        return CallServer("pull", self.push_of((), 0))
+
+    def push_pull(self, gradient: Any) -> CallServer:
+        """Return the request that pushes a gradient."""
+        units, base, contribution = gradient
+        return CallServer("push_pull", self.push_of(units, base), contribution)
+
+    def idle(self) -> IO:
+        """Tell the server that this worker has nothing to compute."""
+        yield CallServer("idle", self.push_of((), 0))
+
+    def held(self, call: CallServer) -> IO:
+        """Make a call that the rule may hold, again and again until it does not; returns its reply."""
+        deadline = self._member.now() + HELD_DEADLINE_SECS
+        while True:
+            try:
+                return (yield call)
+            except StillHeld:
+                if self._member.now() > deadline:
+                    raise
+
+
+def version_of(reply: PushReply, parameters: Any) -> Version:
+    """Return what a Pull or a PushPull results in."""
+    return Version(reply.sequence, parameters, reply.units, reply.own, reply.fastest)

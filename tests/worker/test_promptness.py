@@ -1,0 +1,180 @@
+"""A thread that is blocked in any wait of its phase leaves it soon after the phase was revoked."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from hybridsync.applylog import NullApplyLog
+from hybridsync.clock import SYSTEM_CLOCK
+from hybridsync.config import EmulationConfig
+from hybridsync.errors import HybridSyncError, PhaseRevoked, RoleLost
+from hybridsync.messages import (
+    GroupReply,
+    GroupRequest,
+    LeaseReply,
+    LeaseRequest,
+    PhaseReply,
+    PhaseRequest,
+    Push,
+    PushReply,
+)
+from hybridsync.paths.collective import Rendezvous
+from hybridsync.paths.emulation import Emulation
+from hybridsync.paths.mixer import ThreadMixer
+from hybridsync.paths.recorder import WorkerRecorder
+from hybridsync.paths.replica import Replica
+from hybridsync.phase import Phase
+from hybridsync.plan import Epoch
+from hybridsync.step import Parameters
+from hybridsync.worker.context import WorkerContext
+from hybridsync.worker.group_runner import GroupRunner
+from hybridsync.worker.lockstep_runner import LockstepRunner
+from hybridsync.worker.server_runner import ServerRunner
+from tests.roles import Start, phase_of, tally_programs, tally_state
+
+SECS = 20.0
+"""Within which a blocked thread leaves; nothing else would end its wait for ten minutes."""
+
+
+class Chief:
+    """Gives units at once; a group is complete, or never."""
+
+    def __init__(self, group: GroupReply | None = None) -> None:
+        self._group = group
+        self.asked = threading.Event()
+
+    def next_phase(self, request: PhaseRequest) -> PhaseReply:
+        raise AssertionError("who runs a phase asks for no other")
+
+    def lease(self, request: LeaseRequest) -> LeaseReply:
+        return LeaseReply(((0, 32),)[request.known :], final=True)
+
+    def meet(self, request: GroupRequest) -> GroupReply:
+        self.asked.set()
+        if self._group is not None:
+            return self._group
+        threading.Event().wait(0.01)
+        return GroupReply((), missing=(1,))
+
+
+class Link:
+    """Answers the first push, and holds the second until it is closed."""
+
+    def __init__(self, held: str) -> None:
+        self._held, self._closed, self.is_held = held, threading.Event(), threading.Event()
+        self._num_pushes = 0
+        self.deposits: list[tuple[int, ...]] = []
+
+    def pull(self, push: Push) -> tuple[PushReply, Parameters]:
+        return PushReply(0), Parameters(tally_state().params, tally_state().model_state)
+
+    def push_pull(self, push: Push, contribution: Any) -> tuple[PushReply, Parameters]:
+        self._num_pushes += 1
+        if self._num_pushes > 1:
+            self._hold("push_pull")
+        return self.pull(push)
+
+    def ready(self, push: Push) -> None:
+        self._hold("ready")
+
+    def idle(self, push: Push) -> None:
+        self._hold("idle")
+
+    def opt_state(self, push: Push) -> Any:
+        return tally_state().opt_state
+
+    def deposit(self, push: Push, opt_state: Any) -> None:
+        self.deposits.append(push.units)
+
+    def close(self) -> None:
+        self._closed.set()
+
+    def _hold(self, what: str) -> None:
+        if what == self._held:
+            self.is_held.set()
+            assert self._closed.wait(600.0)
+            raise RoleLost("the link was closed")
+
+
+def context_of(chief: Chief) -> WorkerContext:
+    recorder = WorkerRecorder(0, SYSTEM_CLOCK, keep_spans=False)
+    return WorkerContext(0, chief, tally_programs(), recorder, Emulation(EmulationConfig(), 32))
+
+
+def failure_of(
+    runner: Any, phase: Phase, is_blocked: Callable[[], bool], give_up: Callable[[], None]
+) -> BaseException | None:
+    """Return what ends a thread that runs `phase` when that is revoked, once the thread is blocked."""
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(runner.run, phase)
+        try:
+            assert is_blocked(), running.exception(0.0) if running.done() else "it is not blocked"
+            runner.revoke(Epoch(99, 77), "another phase")
+            assert not running.done(), "another phase is none of its business"
+            runner.revoke(phase.epoch, "worker 1 was lost")
+            return running.exception(SECS)
+        finally:
+            give_up()
+
+
+@pytest.mark.parametrize(
+    ("spec", "held"),
+    [
+        ("asp", "push_pull"),
+        ("hsp", "ready"),
+        ("ssp", "push_pull"),
+        ("localsgd(steps=4)", "push_pull"),
+        ("psplus", "push_pull"),
+    ],
+)
+def test_a_push_that_is_held_ends_with_its_phase(spec: str, held: str) -> None:
+    link = Link(held)
+    runner = ServerRunner(context_of(Chief()), lambda phase: link, None)
+    failure = failure_of(runner, phase_of(1, spec, members=(0, 1)), lambda: link.is_held.wait(SECS), link.close)
+    assert isinstance(failure, (RoleLost, PhaseRevoked)), failure
+    assert len(link.deposits) == (spec.startswith(("localsgd", "psplus"))), "a revoked worker uploads what it holds"
+
+
+def test_a_member_that_waits_for_the_others_of_a_step_ends_with_its_phase() -> None:
+    start = Start()
+    members = (0, 1)
+    rendezvous = Rendezvous(members, tally_programs().total, deadline_secs=600.0)
+    waits = threading.Event()
+    total = rendezvous.total
+
+    def told(index: int, contribution: Any) -> Any:
+        waits.set()
+        return total(index, contribution)
+
+    rendezvous.total = told
+    replica = Replica(tally_programs(), start.reader_at, SYSTEM_CLOCK, NullApplyLog())
+    runner = LockstepRunner(context_of(Chief()), replica, lambda phase: rendezvous, None)
+    phase = phase_of(1, "bsp", members=members, capture=start.capture)
+    failure = failure_of(runner, phase, lambda: waits.wait(SECS), lambda: rendezvous.break_off("over"))
+    assert isinstance(failure, PhaseRevoked) and "worker 1 was lost" in str(failure)
+
+
+@pytest.mark.parametrize("is_complete", [True, False], ids=["average", "group"])
+def test_a_worker_that_waits_for_its_group_ends_with_its_phase(is_complete: bool) -> None:
+    start = Start()
+    chief = Chief(GroupReply((0, 1), sequence=1) if is_complete else None)
+    replica = Replica(tally_programs(), start.reader_at, SYSTEM_CLOCK, NullApplyLog())
+    mixer = ThreadMixer()
+    runner = GroupRunner(context_of(chief), chief, replica, lambda phase: mixer)
+    phase = phase_of(1, "preduce", members=(0, 1), capture=start.capture)
+    failure = failure_of(runner, phase, lambda: chief.asked.wait(SECS), lambda: mixer.break_off("over"))
+    assert isinstance(failure, PhaseRevoked) and "worker 1 was lost" in str(failure)
+
+
+def test_a_revoked_engine_still_waits_for_what_it_began() -> None:
+    """Its pool would otherwise be joined while a transfer goes on, and a late reply would be nobody's."""
+    link = Link("push_pull")
+    runner = ServerRunner(context_of(Chief()), lambda phase: link, None)
+    failure = failure_of(runner, phase_of(1, "psplus", members=(0, 1)), lambda: link.is_held.wait(SECS), link.close)
+    assert isinstance(failure, HybridSyncError)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("transfer")]
