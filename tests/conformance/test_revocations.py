@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hybridsync import EmulationConfig, protocols
-from hybridsync.chief.board import Board
+from hybridsync.chief.chief import Chief
 from hybridsync.paths import group, server, sync
 from hybridsync.paths.driver import Handlers, drive
 from hybridsync.protocols.base import Lease, Program, Version
@@ -60,7 +60,7 @@ class Revoker:
         self._lock = threading.Lock()
         self._seen: dict[Any, int] = {}
         self.broken: list[Any] = []
-        self.board: Callable[[], Board | None] = lambda: None
+        self.chief: Callable[[], Chief | None] = lambda: None
 
     def drive(self, program: Program, handlers: Handlers) -> None:
         drive(program, {kind: self._hook(do) if kind is self._kind else do for kind, do in handlers.items()})
@@ -77,9 +77,9 @@ class Revoker:
         return handler
 
     def _meet(self) -> None:
-        board = self.board()
-        assert board is not None
-        epoch = board._leasing.epoch
+        chief = self.chief()
+        assert chief is not None
+        board, epoch = chief.control, chief.state.leasing.epoch
         with self._lock:
             if len(self.broken) >= self._times or epoch in self.broken:
                 return
@@ -96,7 +96,7 @@ def fit(plan: str, revoker: Revoker, workdir: pathlib.Path, patch: pytest.Monkey
     patch.setattr(server, "drive", revoker.drive)
     patch.setattr(group, "drive", revoker.drive)
     trainer: Trainer = tally_trainer(plan, WORKLOAD, workers=WORKERS, workdir=workdir, emulation=SLOW)
-    revoker.board = lambda: trainer._chief
+    revoker.chief = lambda: trainer._chief
     return trainer.fit()
 
 
