@@ -164,7 +164,7 @@ class Trainer:
         """Ask `fit`, under way or about to begin, to save its state and return early."""
         self._preempted = True
         if self._chief is not None:
-            self._chief.preempt()
+            self._chief.service.preempt()
 
     def fit(self) -> FitResult:
         """Train to the end of the workload, or go on where the workdir's checkpoint ends.
@@ -199,7 +199,7 @@ class Trainer:
             runtime = InProcess(opening, recorder, clock, list(self._hooks))
             self._chief = runtime.chief
             if self._preempted:  # it was asked while the run was being opened
-                runtime.chief.preempt()
+                runtime.chief.service.preempt()
             summary = runtime.run()
             return FitResult(runtime.state, summary, run.task)
         finally:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hybridsync import EmulationConfig, Trainer
-from hybridsync.chief.chief import Chief
+from hybridsync.chief.run_state import RunState
 from hybridsync.data import UnitSource
 from hybridsync.errors import ConfigError, HybridSyncError, PlanError, RoleLost
 from hybridsync.layout import fingerprint
@@ -239,14 +239,14 @@ def test_a_preempted_lock_step_run_resumes_to_the_state_of_an_unbroken_one(tmp_p
 
 def test_a_run_preempted_before_its_first_step_stops_and_can_be_resumed(tmp_path, monkeypatch):
     """Workers that have not entered the lock-step phase yet must neither hang nor be missed."""
-    announce = Chief.announce
+    announce = RunState.begin
 
     def announce_and_preempt(self, phase, left_out):
         announce(self, phase, left_out)
-        self.preempt()
+        self.preempted = True
 
     with monkeypatch.context() as patch:
-        patch.setattr(Chief, "announce", announce_and_preempt)
+        patch.setattr(RunState, "begin", announce_and_preempt)
         summary = tally_trainer("bsp", 40, workdir=tmp_path / "run").fit().summary
     assert summary.exit == "preempted"
     assert summary.units.applied % 4 == 0

@@ -157,6 +157,21 @@ class Decision:
     workers: int
 
 
+@dataclass(frozen=True)
+class Judged:
+    """All workers, as a detector holds them.
+
+    Args:
+      flagged: stragglers, ascending.
+      rates: worker -> units a second, as measured last.
+      threshold: below which one was slow in the last round; None before it.
+    """
+
+    flagged: tuple[int, ...]
+    rates: dict[int, float]
+    threshold: float | None
+
+
 @dataclass
 class _Watched:
     """What is known of one worker.

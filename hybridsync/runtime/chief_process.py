@@ -12,6 +12,7 @@ from typing import TextIO
 
 from hybridsync import applylog
 from hybridsync.chief.chief import Chief
+from hybridsync.chief.run_state import RunState
 from hybridsync.chief.unfit import Unfit
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import EXIT_COMPLETED, EXIT_PREEMPTED
@@ -130,7 +131,7 @@ def _manage(
         quarantine = event.reason if event.quarantined else ""
         report({"kill": {"role": event.role, "id": event.id, "pid": event.pid, "quarantine": quarantine}})
 
-    chief = Chief(
+    state = RunState(
         opening.ledger,
         workers,
         schema,
@@ -142,10 +143,12 @@ def _manage(
         detector=detector_of(run.config.policy),
         unfit=Unfit(),
     )
+    chief = Chief(state)
+    control = chief.control
     holding = Holding(programs.state_layout)
     capture = start_capture(opening, holding)
     kept = Kept(holding, capture, opening.state)
-    servicers = [ChiefServicer(chief), HolderServicer(kept)]
+    servicers = [ChiefServicer(chief.service), HolderServicer(kept)]
     server, bound = make_server(
         servicers,
         address,
@@ -161,7 +164,7 @@ def _manage(
     recorder.events.write("role_started", role="chief", pid=os.getpid(), address=bound, **here)
     reporter = Reporter(
         run,
-        chief,
+        control,
         recorder,
         clock,
         seconds=opening.seconds,
@@ -170,19 +173,19 @@ def _manage(
         told_until=opening.told_until,
     )
     state_bytes = programs.state_layout.nbytes
-    client_of = Directory(partial(HolderClient, state_bytes=state_bytes), chief.is_live)
-    server_at = Directory(partial(ParameterClient, state_bytes=state_bytes), chief.is_live)
+    client_of = Directory(partial(HolderClient, state_bytes=state_bytes), control.is_live)
+    server_at = Directory(partial(ParameterClient, state_bytes=state_bytes), control.is_live)
 
     def holder_at(address: str) -> HolderPort:
         return kept if address == bound else client_of(address)
 
     def servers() -> Mapping[str, ServerPort]:
-        addresses = [chief.address_of("server", index) for index in range(run.config.servers)]
+        addresses = [control.address_of("server", index) for index in range(run.config.servers)]
         return {server: server_at(server) for server in addresses}
 
     manager = Manager(
         run,
-        chief,
+        control,
         Start(capture, bound, opening.reason, opening.epoch, opening.committed, opening.detours),
         servers=servers,
         holder_at=holder_at,
@@ -209,5 +212,5 @@ def _manage(
         return manager.run()
     finally:
         report({"over": True})
-        chief.await_told(TELL_SECS)
+        control.await_told(TELL_SECS)
         server.stop(grace=1.0).wait(TELL_SECS)

@@ -17,6 +17,7 @@ from typing import Any
 from hybridsync import __version__, applylog
 from hybridsync.applylog import APPLY_LOG, FileApplyLog, NullApplyLog
 from hybridsync.chief.chief import Chief
+from hybridsync.chief.run_state import RunState
 from hybridsync.clock import Clock
 from hybridsync.config import Stragglers
 from hybridsync.errors import HybridSyncError, RoleLost
@@ -107,7 +108,7 @@ class InProcess:
         self._programs = programs = run.programs(donate_parameters=False)
         detector = detector_of(run.config.policy)
         schema = programs.state_layout.schema_hash
-        self.chief = Chief(opening.ledger, run.config.workers, schema, clock, math.inf, detector=detector)
+        self.chief = Chief(RunState(opening.ledger, run.config.workers, schema, clock, math.inf, detector=detector))
         self._holding = Holding(programs.state_layout)
         logged = run.workdir is not None and run.config.telemetry.apply_log
         apply_log = FileApplyLog(run.workdir / APPLY_LOG) if logged and run.workdir else NullApplyLog()
@@ -149,7 +150,7 @@ class InProcess:
         kept = Kept(self._holding, capture, opening.state)
         reporter = Reporter(
             run,
-            self.chief,
+            self.chief.control,
             self._recorder,
             clock,
             seconds=opening.seconds,
@@ -160,7 +161,7 @@ class InProcess:
         self._committer = Committer(opening.store, layout, self._at, evaluator, clock, kept.keep)
         manager = Manager(
             replace(run, config=replace(run.config, servers=1)),  # threads share the one store
-            self.chief,
+            self.chief.control,
             Start(capture, CHIEF, opening.reason, opening.epoch, opening.committed, opening.detours),
             servers=lambda: {PRIMARY: self._primary},
             holder_at=self._at,
@@ -173,7 +174,7 @@ class InProcess:
             threads=True,
         )
         schema = self._programs.state_layout.schema_hash
-        self._server_incarnation = self.chief.register(self._hello("server", 0, PRIMARY, schema)).incarnation
+        self._server_incarnation = self.chief.service.register(self._hello("server", 0, PRIMARY, schema)).incarnation
         workers = ThreadPoolExecutor(run.config.workers, "worker")
         for worker in range(run.config.workers):
             workers.submit(self._work, worker, schema).add_done_callback(self._worker_ended)
@@ -191,18 +192,18 @@ class InProcess:
     # --- the roles' threads ---
 
     def _work(self, worker: int, schema: str) -> None:
-        recorder = self._recorders[worker]
+        recorder, service = self._recorders[worker], self.chief.service
         run = self._opening.run
-        recorder.incarnation = self.chief.register(self._hello("worker", worker, REPLICA, schema)).incarnation
+        recorder.incarnation = service.register(self._hello("worker", worker, REPLICA, schema)).incarnation
         emulation = Emulation(run.config.emulation, run.config.workload)
-        context = WorkerContext(worker, self.chief, self._programs, recorder, emulation)
+        context = WorkerContext(worker, service, self._programs, recorder, emulation)
         engines = {
             LOCKSTEP: LockstepRunner(context, self._replica, self._collective_of, None),
             SERVER: ServerRunner(context, self._link_of, None),
-            GROUP: GroupRunner(context, self.chief, self._replica, self._mixer_of, logs=run.config.telemetry.apply_log),
+            GROUP: GroupRunner(context, service, self._replica, self._mixer_of, logs=run.config.telemetry.apply_log),
         }
         measuring = Measuring(worker, self._programs, self._replica, recorder, emulation)
-        loop = WorkerLoop(worker, self.chief, engines, self._replica, recorder, self._clock, measuring)
+        loop = WorkerLoop(worker, service, engines, self._replica, recorder, self._clock, measuring)
         self._loops[worker] = loop
         loop.run()
 
@@ -215,7 +216,7 @@ class InProcess:
             failure = RoleLost(f"a worker failed: {type(error).__name__}: {error}; correct the task and run again")
             failure.__cause__ = error
             error = failure
-        self.chief.fail(error)
+        self.chief.control.fail(error)
         self._break_off(str(error))
 
     def _break_off(self, reason: str) -> None:
@@ -230,7 +231,7 @@ class InProcess:
             self._wake.wait(REPORT_SECS)
             self._wake.clear()
             progress = self._primary.drain()
-            self.chief.report(
+            self.chief.service.report(
                 Report(
                     role="server",
                     id=0,
@@ -250,7 +251,7 @@ class InProcess:
                 if not recorder.incarnation:
                     continue
                 report = recorder.drain()
-                if self.chief.report(report).revoked and worker in self._loops:
+                if self.chief.service.report(report).revoked and worker in self._loops:
                     self._loops[worker].revoke(report.epoch, "the chief has revoked the phase")
 
     def _forget(self, sequence: int) -> None:

@@ -118,7 +118,7 @@ class Checks(Watch):
     def reported(self, report: Report) -> None:
         """What the chief notes as applied was applied."""
         assert self.world is not None
-        ledger = self.world.chief.ledger
+        ledger = self.world.chief.control.ledger
         self._check_accounts()
         if report.role == "server" and report.epoch.number == self._newest:
             applied = ledger.applied()
@@ -223,7 +223,7 @@ class Checks(Watch):
         world = self.world
         assert world is not None
         self._check_accounts()
-        ledger, state = world.chief.ledger, world.final
+        ledger, state = world.chief.control.ledger, world.final
         counts, applied = ledger.counts(), ledger.applied()
         if counts.applied != workload:
             raise self.fail(f"{counts.applied} units were applied, the workload is {workload}")
@@ -297,13 +297,13 @@ class Checks(Watch):
 
     def _check_accounts(self) -> None:
         assert self.world is not None
-        chief = self.world.chief
+        control = self.world.chief.control
         try:
-            chief.ledger.check()
+            control.ledger.check()
         except AssertionError as error:
             raise self.fail(f"the accounting does not add up: {error}") from None
-        live = {MESH, *(f"worker {worker}" for worker in chief.live_workers())}
-        if gone := chief.ledger.holders().keys() - live:
+        live = {MESH, *(f"worker {worker}" for worker in control.live_workers())}
+        if gone := control.ledger.holders().keys() - live:
             raise self.fail(f"{sorted(gone)} have units leased, but are gone")
 
 

@@ -31,7 +31,8 @@ class Desk:
     """
 
     def __init__(self, chief: Chief, loop: Loop, network: Network, watch: Watch) -> None:
-        self._chief, self._loop, self._network, self._watch = chief, loop, network, watch
+        self._service, self._control = chief.service, chief.control
+        self._loop, self._network, self._watch = loop, network, watch
         self.closed = False
         self._calls: dict[tuple[int, str], tuple[Process, int, Answer, Callable[[Any], object]]] = {}
         self._reports: dict[int, tuple[Process, Report, float]] = {}
@@ -55,20 +56,20 @@ class Desk:
         if earlier is not None:
             self._reply(*earlier)
         received = self._loop.now
-        refused = self._try(lambda: self._chief.take(report))
+        refused = self._try(lambda: self._service.take(report))
         if refused is not None:
             self._network.message(process.port, process.heard, report, refused)
             return
         self._watch.reported(report)
         self._network.message(process.port, process.taken, number)
-        if self._chief.over or self._chief.has_news(report):
+        if self._control.over or self._service.has_news(report):
             self._reply(process, report, received)
         else:
             self._reports[process.pid] = process, report, received
 
     def stir(self) -> None:
         """Look at what waits, as soon as whoever changed something is done; called at every change."""
-        if not self._stirred and (self._calls or self._chief.over or self._chief.broken):
+        if not self._stirred and (self._calls or self._control.over or self._control.broken):
             self._stirred = True
             self._loop.after(0.0, self._sweep)
 
@@ -85,15 +86,15 @@ class Desk:
                 self._calls.setdefault((pid, kind), (process, number, answer, then))
             else:
                 self._network.message(process.port, process.answered, kind, number, then, reply)
-        if self._chief.over or self._chief.broken:
+        if self._control.over or self._control.broken:
             for pid, (process, report, received) in [*self._reports.items()]:
-                if self._chief.over or self._chief.has_news(report):
+                if self._control.over or self._service.has_news(report):
                     del self._reports[pid]
                     self._reply(process, report, received)
 
     def _reply(self, process: Process, report: Report, received: float) -> None:
         if not process.dead:
-            self._network.message(process.port, process.heard, report, self._chief.answer(report, received))
+            self._network.message(process.port, process.heard, report, self._service.answer(report, received))
 
     def _try(self, answer: Answer) -> Any:
         """Return an answer, or the refusal that it is."""

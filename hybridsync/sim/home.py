@@ -288,7 +288,7 @@ class Hosts:
         """Follow a process that has ended by itself with another one, unless the run is over."""
         if self.newest[process.role, process.id] is not process:
             return
-        if self._world.chief.over:
+        if self._world.chief.control.over:
             self._gone.append(process)
         else:
             self._end(process, "exit 70", None)
@@ -317,7 +317,7 @@ class Hosts:
         if self._world.desk.closed:  # told to the next chief
             self._unheard.append(event)
         else:
-            self._world.chief.role_lost(event)
+            self._world.chief.service.role_lost(event)
 
     def tell(self) -> None:
         """Tell a new chief whom the last one did not live to hear of; who took the run for over starts again."""
@@ -326,7 +326,7 @@ class Hosts:
             self._start_again(process)
         unheard, self._unheard = self._unheard, []
         for event in unheard:
-            self._world.chief.role_lost(event)
+            self._world.chief.service.role_lost(event)
 
     def _start_again(self, process: Process) -> None:
         if self.newest[process.role, process.id] is process:

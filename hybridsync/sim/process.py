@@ -152,7 +152,7 @@ class Process(ABC):
         world = self.world
         standing = self.standing() if self.incarnation else None
         hello = Hello(self.role, self.id, self.pid, "sim", self.address, world.schema, __version__, self.life, standing)
-        self.call("register", lambda: world.chief.register(hello), self._welcomed)
+        self.call("register", lambda: world.chief.service.register(hello), self._welcomed)
 
     def _welcomed(self, welcome: Welcome) -> None:
         known, self.incarnation = self.incarnation, welcome.incarnation

@@ -249,7 +249,7 @@ def _check_moves(world: World, still_secs: float, before: int) -> None:
     Raises:
       ConfigError: nothing was.
     """
-    applied = world.chief.num_applied
+    applied = world.chief.control.num_applied
     if applied == before:
         raise ConfigError(
             f"nothing was applied for {still_secs:g} simulated seconds at unit {applied:,} of "

@@ -96,7 +96,7 @@ def try_schedule(
                 checks.check_end(schedule.units, schedule.unfit, life)
             elif not schedule.unfit:
                 raise checks.fail("the run has diverged, though every contribution is finite")
-            units = world.chief.counts()
+            units = world.chief.control.counts()
             return Outcome(
                 how, units.applied, units.dropped, len(checks.phases), life, units.rolled_back, seconds, calls
             )
@@ -126,7 +126,7 @@ def _live(world: World, checks: Checks) -> str:
 
 
 def _never_ends(world: World, checks: Checks) -> None:
-    applied = world.chief.num_applied
+    applied = world.chief.control.num_applied
     raise checks.fail(f"the run has not ended after {END_SECS:g} s: {applied} of {world.run_.config.workload} units")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from hybridsync.applylog import ApplyLog, Entry, Left, NullApplyLog
 from hybridsync.chief.chief import Chief
+from hybridsync.chief.run_state import RunState
 from hybridsync.config import Slowness, Straggler, Stragglers, together
 from hybridsync.errors import DamagedState, RoleLost
 from hybridsync.messages import (
@@ -204,7 +205,7 @@ class World:
         capture = Capture(1, held, ledger.applied().ranges(), ledger.dropped().ranges(), size, 0.0, 0.0)
         self.home = f"chief-{self.num_chiefs}"
         self.num_chiefs += 1
-        self.chief = Chief(
+        chief_state = RunState(
             ledger,
             config.workers,
             self.schema,
@@ -215,14 +216,17 @@ class World:
             detector=detector_of(config.policy),
             late=[join.worker for join in self.scenario.joins if join.at_secs > self.loop.now],
         )
+        self.chief = Chief(chief_state)
         self.desk = Desk(self.chief, self.loop, self.network, self.watch)
         self.clock.on_notify(self.desk.stir)
         self.keeper = Keeper(capture, state)
         self.disk = Disk(self, self.keeper, self.scenario.save_fails, workdir)
-        self.reporter = MortalReporter(run, self.chief, self._recorder, self.clock, seconds=0.0, hooks=[], switches=[])
+        self.reporter = MortalReporter(
+            run, self.chief.control, self._recorder, self.clock, seconds=0.0, hooks=[], switches=[]
+        )
         self.manager = Manager(
             run,
-            self.chief,
+            self.chief.control,
             Start(capture, self.home, "resume" if committed else "start", held.epoch.number, committed, detours),
             servers=self._servers,
             holder_at=self.holder,
@@ -342,21 +346,21 @@ class World:
 
     def phase_for(self, request: PhaseRequest) -> PhaseReply | None:
         """Return what the chief answers to a worker that asks for a phase."""
-        reply = self.chief.phase_for(request)
+        reply = self.chief.service.phase_for(request)
         if reply is not None and reply.phase is not None:
             self.watch.announced(request, reply.phase)
         return reply
 
     def units_for(self, request: LeaseRequest) -> LeaseReply | None:
         """Return what the chief answers to a worker that asks for units."""
-        reply = self.chief.units_for(request)
+        reply = self.chief.service.units_for(request)
         if reply is not None:
             self.watch.granted(request, reply)
         return reply
 
     def group_for(self, request: GroupRequest) -> GroupReply | None:
         """Return what the chief answers to a worker that has come to a meeting."""
-        reply, due = self.chief.group_for(request), self.chief.meetings_due
+        reply, due = self.chief.service.group_for(request), self.chief.service.meetings_due
         if reply is None and due != self._due and self.loop.now < due < math.inf:
             self._due = due
             self.loop.at(due, self.desk.stir)
@@ -411,10 +415,10 @@ class World:
             self.loop.after(secs / 2, self.hosts.replace, worker)
 
     def _preempt(self) -> None:
-        self.chief.preempt()
+        self.chief.service.preempt()
 
     # --- what the manager needs ---
 
     def _servers(self) -> Mapping[str, Any]:
-        count = self.run_.config.servers
-        return {address: self.at(address) for address in (self.chief.address_of("server", i) for i in range(count))}
+        control, count = self.chief.control, self.run_.config.servers
+        return {address: self.at(address) for address in (control.address_of("server", i) for i in range(count))}

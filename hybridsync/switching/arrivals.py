@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from hybridsync.chief.board import Board
+from hybridsync.chief.run_control import RunControl
 from hybridsync.clock import Clock
 from hybridsync.config import RunConfig
 from hybridsync.errors import Preempted, WaitTimeout
@@ -32,7 +32,7 @@ class Arrivals:
     """
 
     def __init__(
-        self, board: Board, config: RunConfig, clock: Clock, tick: Callable[[], None], say: Callable[[str], None]
+        self, board: RunControl, config: RunConfig, clock: Clock, tick: Callable[[], None], say: Callable[[str], None]
     ) -> None:
         self._board, self._config, self._clock = board, config, clock
         self._tick, self._say = tick, say

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TypeVar
 
-from hybridsync.chief.board import Board
+from hybridsync.chief.run_control import RunControl
 from hybridsync.clock import Clock
 from hybridsync.deadlines import transfer_secs
 from hybridsync.errors import Preempted, RoleLost, WaitTimeout
@@ -64,7 +64,7 @@ class Entering:
 
     def __init__(
         self,
-        board: Board,
+        board: RunControl,
         clock: Clock,
         tick: Callable[[], None],
         say: Callable[[str], None],

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from hybridsync.chief.attendance import Doing
+from hybridsync.chief.phase_membership import Doing
 from hybridsync.phase import Phase
 from hybridsync.reports import COMPUTING, WAITING
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from hybridsync.chief.board import Board
+from hybridsync.chief.run_control import RunControl
 from hybridsync.clock import Clock
 from hybridsync.errors import WaitTimeout
 from hybridsync.phase import Phase
@@ -37,7 +37,7 @@ class Pace:
     """
 
     def __init__(
-        self, board: Board, drain_secs: float, clock: Clock, say: Callable[[str], None], *, threads: bool
+        self, board: RunControl, drain_secs: float, clock: Clock, say: Callable[[str], None], *, threads: bool
     ) -> None:
         self._board, self._drain_secs, self._clock = board, drain_secs, clock
         self._say, self._threads = say, threads

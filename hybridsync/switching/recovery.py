@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from hybridsync.chief.board import Board
+from hybridsync.chief.run_control import RunControl
 from hybridsync.clock import Clock
 from hybridsync.errors import HybridSyncError, PhaseBroken, RoleLost, StaleEpoch, WaitTimeout
 from hybridsync.messages import Capture, Held
@@ -87,7 +87,7 @@ class Recovery:
 
     def __init__(
         self,
-        board: Board,
+        board: RunControl,
         holder_at: Callable[[str], HolderPort],
         keeper: Keeper,
         home: str,
@@ -214,7 +214,7 @@ class Recovery:
 class Reach:
     """Turns what a call on a role ends with, when the role is gone, into a broken phase."""
 
-    def __init__(self, board: Board, doing: str) -> None:
+    def __init__(self, board: RunControl, doing: str) -> None:
         self._board, self._doing = board, doing
 
     def __enter__(self) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from hybridsync.chief.board import Board
-from hybridsync.chief.intake import Intake
+from hybridsync.chief.report_buffer import ReportBuffer
+from hybridsync.chief.run_control import RunControl
 from hybridsync.clock import Clock
 from hybridsync.messages import Capture, RoleEvent
 from hybridsync.phase import Phase
@@ -46,7 +46,7 @@ class Reporter:
     def __init__(
         self,
         run: Run,
-        chief: Board,
+        chief: RunControl,
         recorder: Recorder,
         clock: Clock,
         *,
@@ -209,7 +209,7 @@ class Reporter:
 
     # --- the beat ---
 
-    def _came_and_went(self, intake: Intake) -> None:
+    def _came_and_went(self, intake: ReportBuffer) -> None:
         """Write which processes are new and which are gone: what a place lost stands before who takes it next."""
         new = {(hello.role, hello.id, hello.pid) for hello in intake.joined}
         quick = [lost for lost in intake.lost if (lost.role, lost.id, lost.pid) in new]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any
 
-from hybridsync.chief.board import Board
+from hybridsync.chief.run_control import RunControl
 from hybridsync.clock import Clock
 from hybridsync.config import to_json
 from hybridsync.messages import Capture
@@ -43,7 +43,7 @@ class Saving:
     def __init__(
         self,
         run: Run,
-        board: Board,
+        board: RunControl,
         committer: Commits,
         reporter: Reporter,
         clock: Clock,

@@ -11,8 +11,8 @@ from dataclasses import replace
 from functools import partial
 
 from hybridsync import protocols
-from hybridsync.chief.board import Board
 from hybridsync.chief.meshes import NUM_DEVICES, Mesh
+from hybridsync.chief.run_control import RunControl
 from hybridsync.clock import Clock
 from hybridsync.deadlines import transfer_secs
 from hybridsync.errors import CheckpointError
@@ -72,7 +72,7 @@ class Stages:
     def __init__(
         self,
         run: Run,
-        chief: Board,
+        chief: RunControl,
         start: Start,
         *,
         servers: Callable[[], Mapping[str, ServerPort]],

@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from hybridsync.chief.board import Board
+from hybridsync.chief.run_control import RunControl
 from hybridsync.clock import Clock
 from hybridsync.phase import Phase
 from hybridsync.policies.actions import PLANNED, Action, Choice, Dealt, Episodes, Instead, View, Without
@@ -46,7 +46,13 @@ class Steering:
     """
 
     def __init__(
-        self, run: Run, board: Board, reporter: Reporter, policy: Policy, clock: Clock, detours: tuple[Range, ...] = ()
+        self,
+        run: Run,
+        board: RunControl,
+        reporter: Reporter,
+        policy: Policy,
+        clock: Clock,
+        detours: tuple[Range, ...] = (),
     ) -> None:
         self._board, self._reporter, self._policy, self._clock = board, reporter, policy, clock
         self._fixed = run.config.policy.shares

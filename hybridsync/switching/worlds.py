@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from hybridsync.chief.board import Board
 from hybridsync.chief.meshes import Mesh, Meshes
+from hybridsync.chief.run_control import RunControl
 from hybridsync.errors import HybridSyncError
 from hybridsync.messages import Capture, Held
 from hybridsync.ports import HolderPort
@@ -30,7 +30,7 @@ class Worlds:
 
     def __init__(
         self,
-        board: Board,
+        board: RunControl,
         keeper: Keeper,
         home: str,
         holder_at: Callable[[str], HolderPort],

@@ -15,6 +15,7 @@ from hybridsync import __version__
 from hybridsync.applylog import NullApplyLog
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
+from hybridsync.chief.run_state import RunState
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.holding import Holding, Kept
 from hybridsync.layout import fingerprint
@@ -128,7 +129,7 @@ class Job:
     def fingerprints(self) -> tuple[Any, ...]:
         """Return everything that a refused message must leave as it is, of chief and servers."""
         primary, store, chief = self.primary, self.store, self.chief
-        with primary._condition, store._condition, chief._condition:
+        with primary._condition, store._condition, chief.state.condition:
             server = (
                 fingerprint(primary._state._shard.state),
                 primary._sequencer.sequence,
@@ -149,12 +150,12 @@ class Job:
             )
             members = [
                 (member.hello, member.incarnation)
-                for membership in (chief._workers, chief._servers)
+                for membership in (chief.state.members.workers, chief.state.members.servers)
                 for member in map(membership.get, membership.ids())
                 if member is not None
             ]
-            ledger = chief.ledger
-            return server, kept, members, ledger.counts(), ledger.holders(), ledger.applied().ranges(), chief._failure
+            ledger, failure = chief.state.ledger, chief.state.waits.failure
+            return server, kept, members, ledger.counts(), ledger.holders(), ledger.applied().ranges(), failure
 
     def assert_works(self) -> None:
         """Check that the connections still carry good messages."""
@@ -170,7 +171,8 @@ def running() -> Iterator[Job]:
     """Serve a job that is under way."""
     programs = tally_programs()
     ledger = Ledger(END)
-    chief = Chief(ledger, WORKERS, programs.state_layout.schema_hash, SYSTEM_CLOCK, lease_secs=60.0)
+    schema = programs.state_layout.schema_hash
+    chief = Chief(RunState(ledger, WORKERS, schema, SYSTEM_CLOCK, lease_secs=60.0))
     holding = Holding(programs.state_layout)
     holding.pack(tally_state())
     start = holding.seal(Epoch(4, 1), sequence=0, applied=())
@@ -183,7 +185,8 @@ def running() -> Iterator[Job]:
         threading.Event(),
     )
     endpoint = Endpoint(primary, programs.contribution_layout)
-    chief_server, chief_at = make_server([ChiefServicer(chief), HolderServicer(Kept(holding, start, tally_state()))])
+    kept = Kept(holding, start, tally_state())
+    chief_server, chief_at = make_server([ChiefServicer(chief.service), HolderServicer(kept)])
     num_bytes = programs.contribution_layout.nbytes
     serving = ParameterServicer(endpoint, num_bytes, WORKERS + 2)
     server, server_at = make_server([PhaseServicer(primary), serving, HolderServicer(primary)])
@@ -194,16 +197,16 @@ def running() -> Iterator[Job]:
     for each in (chief_server, server, store_server):
         each.start()
     for role, role_id in [("server", 0), *(("worker", worker) for worker in range(WORKERS))]:
-        chief.register(Hello(role, role_id, 1, "host", server_at, programs.state_layout.schema_hash, __version__))
+        chief.service.register(Hello(role, role_id, 1, "host", server_at, schema, __version__))
     digest, members = start.held.fingerprint, tuple(range(WORKERS))
     phase = Phase(EPOCH, "asp", members, 0, END, (), (), 0, chief_at, start.capture_id, digest, (server_at,), "start")
     channels = to_chief, to_server, to_store = [make_channel(address) for address in (chief_at, server_at, store_at)]
     try:
         primary.enter(phase)
         store.enter(phase)
-        chief.announce(phase)
-        chief.open_leases()
-        leased = chief.lease(LeaseRequest(0, 1, EPOCH, 0, 0)).ranges
+        chief.control.announce(phase)
+        chief.control.open_leases()
+        leased = chief.service.lease(LeaseRequest(0, 1, EPOCH, 0, 0)).ranges
         assert leased[0][0] == 0 and leased[0][1] >= 1
         job = Job(chief, primary, store, to_chief, to_server, to_store, server_at, phase)
         job.push(Push(EPOCH, 0, 1, (0,), 0), job.contribution(0))

@@ -116,7 +116,7 @@ def replace_worker(job: Job) -> None:
 
 def lose_worker(job: Job) -> None:
     """Let the chief give up worker 3."""
-    job.chief.evict(3, "it was silent")
+    job.chief.control.evict(3, "it was silent")
 
 
 def lost_report() -> pb.Report:

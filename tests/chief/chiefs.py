@@ -8,6 +8,7 @@ from typing import Any
 
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
+from hybridsync.chief.run_state import RunState
 from hybridsync.clock import SYSTEM_CLOCK, Clock
 from hybridsync.messages import Capture, Held, LeaseReply, LeaseRequest, PhaseReply, PhaseRequest, RoleEvent
 from hybridsync.phase import Phase
@@ -25,33 +26,33 @@ SERVER = "server:0"
 class WatchedChief(Chief):
     """A chief whose evictions are written down."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, ledger: Ledger, num_workers: int, **kwargs: Any) -> None:
         self.evicted: list[RoleEvent] = []
-        super().__init__(*args, **kwargs, evict=self.evicted.append)
+        super().__init__(RunState(ledger, num_workers, "schema", evict=self.evicted.append, **kwargs))
 
 
 def make_chief(
     num_workers: int = 4, workload: int = WORKLOAD, clock: Clock = SYSTEM_CLOCK, lease_secs: float = math.inf
 ) -> WatchedChief:
-    chief = WatchedChief(Ledger(workload), num_workers, "schema", clock, lease_secs)
+    chief = WatchedChief(Ledger(workload), num_workers, clock=clock, lease_secs=lease_secs)
     for worker in range(num_workers):
-        chief.register(hello(worker, pid=100 + worker))
-    chief.register(hello(0, role="server", pid=99))
+        chief.service.register(hello(worker, pid=100 + worker))
+    chief.service.register(hello(0, role="server", pid=99))
     return chief
 
 
 def begin(chief: Chief, spec: str = "asp", end: int = WORKLOAD, number: int = 1, **fields: Any) -> Phase:
-    fields = {"members": tuple(range(chief.num_workers)), **fields}
+    fields = {"members": tuple(range(chief.state.members.num_workers)), **fields}
     phase = phase_of(number, spec, end=end, **fields)
-    chief.announce(phase)
-    chief.open_leases()
+    chief.control.announce(phase)
+    chief.control.open_leases()
     return phase
 
 
 def lease(
     chief: Chief, phase: Phase, worker: int = 0, known: int = 0, completed: int = 0, incarnation: int = 1
 ) -> LeaseReply:
-    return chief.lease(LeaseRequest(worker, incarnation, phase.epoch, known, completed))
+    return chief.service.lease(LeaseRequest(worker, incarnation, phase.epoch, known, completed))
 
 
 def enter(
@@ -62,7 +63,7 @@ def enter(
     incarnation: int = 1,
     failure: str = "",
 ) -> PhaseReply:
-    return chief.next_phase(PhaseRequest(worker, incarnation, after, held, failure))
+    return chief.service.next_phase(PhaseRequest(worker, incarnation, after, held, failure))
 
 
 def enter_all(chief: Chief, phase: Phase, workers: Iterable[int] = range(4)) -> None:
@@ -71,7 +72,7 @@ def enter_all(chief: Chief, phase: Phase, workers: Iterable[int] = range(4)) -> 
 
 
 def served(chief: Chief, phase: Phase, *applied: tuple[int, int], **fields: Any) -> ReportReply:
-    return chief.report(Report("server", 0, 1, phase.epoch, applied=applied, **fields))
+    return chief.service.report(Report("server", 0, 1, phase.epoch, applied=applied, **fields))
 
 
 def units_of(reply: LeaseReply) -> list[int]:
@@ -87,7 +88,7 @@ def collect(chief: Chief, phase: Phase, worker: int, incarnation: int = 1) -> li
 
 
 def worker_died(chief: Chief, worker: int) -> None:
-    chief.role_lost(RoleEvent("worker", worker, 100 + worker, "exit code -9", 0.0))
+    chief.service.role_lost(RoleEvent("worker", worker, 100 + worker, "exit code -9", 0.0))
 
 
 def capture_of(phase: Phase, *applied: tuple[int, int], dropped: tuple[tuple[int, int], ...] = ()) -> Capture:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hybridsync.chief import chief as chief_module
+from hybridsync.chief import service
 
 
 @pytest.fixture(autouse=True)
 def answer_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chief_module, "POLL_SECS", 0.02)
+    monkeypatch.setattr(service, "POLL_SECS", 0.02)

@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from hybridsync.chief import chief as chief_module
+from hybridsync.chief import service
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
+from hybridsync.chief.run_state import RunState
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import StaleEpoch
 from hybridsync.messages import Capture, Held, LeaseRequest, RoleEvent, Standing
@@ -30,7 +31,7 @@ def test_repeating_a_lease_request_extends_nothing_and_gives_the_same():
     assert lease(chief, phase) == first
     more = lease(chief, phase, known=len(units_of(first)))
     assert units_of(lease(chief, phase)) == units_of(first) + units_of(more)
-    chief.ledger.check()
+    chief.control.ledger.check()
 
 
 def test_asynchronous_workers_never_share_a_unit_and_together_get_all():
@@ -55,11 +56,11 @@ def test_a_mesh_gets_whole_steps_of_its_shares_and_its_rate_is_divided_by_them()
     known = len(units_of(lease(chief, phase)))
     assert known == 18, "two steps of nine, before anything is known"
     for completed in (0, 9, 18):
-        chief.report(Report("worker", 0, 1, phase.epoch, completed=completed))
+        chief.service.report(Report("worker", 0, 1, phase.epoch, completed=completed))
         clock.advance(0.1)
     more = len(units_of(lease(chief, phase, known=known, completed=18)))
     assert more == 18, "a quarter of a second of 90 units a second, in whole steps"
-    assert chief.worker_rates() == pytest.approx({0: 40.0, 1: 40.0, 2: 0.0, 3: 10.0}, rel=0.01)
+    assert chief.control.worker_rates() == pytest.approx({0: 40.0, 1: 40.0, 2: 0.0, 3: 10.0}, rel=0.01)
 
 
 def test_an_asynchronous_phase_is_final_when_its_units_are_applied_not_when_they_are_leased():
@@ -73,25 +74,25 @@ def test_an_asynchronous_phase_is_final_when_its_units_are_applied_not_when_they
 
 
 def test_a_waiting_worker_hears_at_once_of_units_that_come_back(monkeypatch):
-    monkeypatch.setattr(chief_module, "POLL_SECS", 30.0)
+    monkeypatch.setattr(service, "POLL_SECS", 30.0)
     chief = make_chief(num_workers=2, workload=2)
     phase = begin(chief, end=2)
     lease(chief, phase, 0)
     lease(chief, phase, 0, known=1, completed=1)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(lease, chief, phase, 1)
-        chief.role_lost(RoleEvent("worker", 0, 100, "exit code -9", 0.0))
+        chief.service.role_lost(RoleEvent("worker", 0, 100, "exit code -9", 0.0))
         assert units_of(waiting.result(timeout=10)) == [0]
 
 
 def test_nothing_goes_out_before_leases_open_nor_after_they_close():
     chief = make_chief()
     phase = phase_of(1, "bsp", end=WORKLOAD)
-    chief.announce(phase)
-    assert lease(chief, phase) == chief_module.LeaseReply((), False)
-    chief.open_leases()
+    chief.control.announce(phase)
+    assert lease(chief, phase) == service.LeaseReply((), False)
+    chief.control.open_leases()
     granted = units_of(lease(chief, phase))
-    chief.close_leases()
+    chief.control.close_leases()
     assert lease(chief, phase).final
     assert units_of(lease(chief, phase, worker=3)) == granted, "the mesh stops at a common unit"
 
@@ -104,29 +105,29 @@ def test_a_call_of_an_older_epoch_is_refused_with_both_numbers():
         lease(chief, old)
     reply = served(chief, old, (0, 1))
     assert (reply.epoch, reply.revoked) == (new.epoch, True), "it is over"
-    assert chief.num_applied == 0
+    assert chief.control.num_applied == 0
 
 
 def test_who_is_in_a_phase_that_ended_as_planned_is_called_back_when_the_next_one_is_announced():
     """The server that would refuse its push may be gone, and the next phase's members wait for it."""
     chief = make_chief()
     old = begin(chief, number=1)
-    assert not chief.report(Report("worker", 0, 1, old.epoch)).revoked
-    chief.close_leases()
-    assert not chief.report(Report("worker", 0, 1, old.epoch)).revoked, "its last unit is welcome"
+    assert not chief.service.report(Report("worker", 0, 1, old.epoch)).revoked
+    chief.control.close_leases()
+    assert not chief.service.report(Report("worker", 0, 1, old.epoch)).revoked, "its last unit is welcome"
     new = begin(chief, "bsp", number=2)
-    assert chief.report(Report("worker", 0, 1, old.epoch)).revoked
-    assert not chief.report(Report("worker", 0, 1, new.epoch)).revoked
+    assert chief.service.report(Report("worker", 0, 1, old.epoch)).revoked
+    assert not chief.service.report(Report("worker", 0, 1, new.epoch)).revoked
 
 
 def test_who_is_in_a_phase_that_an_earlier_chief_ended_is_called_back():
     """It was stopped when that chief told of the end, and that chief is gone."""
-    chief = Chief(Ledger(WORKLOAD), 2, "schema", SYSTEM_CLOCK, math.inf, restarted=True)
+    chief = Chief(RunState(Ledger(WORKLOAD), 2, "schema", SYSTEM_CLOCK, math.inf, restarted=True))
     old, new = phase_of(2, "bsp", end=WORKLOAD, members=(0, 1)), phase_of(3, "bsp", end=WORKLOAD, members=(0, 1))
-    chief.register(replace(hello(0, pid=100), standing=Standing(old, True)))
-    chief.adopt(new)
-    assert chief.report(Report("worker", 0, 1, old.epoch)).revoked
-    assert not chief.report(Report("worker", 0, 1, new.epoch)).revoked
+    chief.service.register(replace(hello(0, pid=100), standing=Standing(old, True)))
+    chief.control.adopt(new)
+    assert chief.service.report(Report("worker", 0, 1, old.epoch)).revoked
+    assert not chief.service.report(Report("worker", 0, 1, new.epoch)).revoked
 
 
 # --- phases ---
@@ -140,8 +141,8 @@ def test_a_worker_enters_each_phase_once_and_says_when_it_is_back():
     assert enter(chief, 0).phase == phase, "an answer that was lost is given again"
     held = Held(phase.epoch, 20, 5, "f00d")
     assert enter(chief, 0, after=phase.epoch, held=held).phase is None
-    assert chief.drained() == {0: held}
-    assert chief.missing_drained() == [1, 2, 3]
+    assert chief.control.drained() == {0: held}
+    assert chief.control.missing_drained() == [1, 2, 3]
     following = begin(chief, "asp", number=2)
     assert enter(chief, 0, after=phase.epoch).phase == following
 
@@ -152,9 +153,9 @@ def test_a_preempted_lock_step_phase_lets_its_late_members_in():
     phase = begin(chief, "bsp")
     assert enter(chief, 0).phase == phase
     units = units_of(lease(chief, phase, 0))
-    chief.preempt()
-    chief.close_leases()
-    assert chief.missing_drained() == [0, 1]
+    chief.service.preempt()
+    chief.control.close_leases()
+    assert chief.control.missing_drained() == [0, 1]
     assert enter(chief, 1).phase == phase
     reply = lease(chief, phase, 1)
     assert (units_of(reply), reply.final) == (units, True)
@@ -163,19 +164,19 @@ def test_a_preempted_lock_step_phase_lets_its_late_members_in():
 def test_an_asynchronous_phase_that_ends_lets_nobody_in():
     chief = make_chief(num_workers=2)
     begin(chief)
-    chief.close_leases()
+    chief.control.close_leases()
     assert enter(chief, 1).phase is None
 
 
 def test_everybody_hears_that_the_run_is_over():
     chief = make_chief(num_workers=2)
     phase = begin(chief)
-    chief.finish()
-    assert not chief.await_told(0.01)
+    chief.control.finish()
+    assert not chief.control.await_told(0.01)
     assert enter(chief, 0, after=phase.epoch).done
-    assert chief.report(Report("worker", 1, 1, phase.epoch)).done
+    assert chief.service.report(Report("worker", 1, 1, phase.epoch)).done
     assert served(chief, phase).done
-    assert chief.await_told(0.01)
+    assert chief.control.await_told(0.01)
 
 
 # --- what roles report ---
@@ -186,9 +187,9 @@ def test_a_mesh_counts_each_position_once_whoever_reports_it():
     phase = begin(chief, "bsp")
     assert len(units_of(lease(chief, phase))) >= 8
     for worker, completed in [(0, 4), (1, 4), (2, 0), (3, 8), (0, 4)]:
-        chief.report(Report("worker", worker, 1, phase.epoch, completed=completed))
-    assert chief.num_applied == 8
-    assert sorted(chief.ledger.applied()) == list(range(8))
+        chief.service.report(Report("worker", worker, 1, phase.epoch, completed=completed))
+    assert chief.control.num_applied == 8
+    assert sorted(chief.control.ledger.applied()) == list(range(8))
 
 
 def test_members_a_step_apart_do_not_disturb_the_rate_of_their_mesh():
@@ -201,9 +202,9 @@ def test_members_a_step_apart_do_not_disturb_the_rate_of_their_mesh():
         granted += len(units_of(lease(chief, phase, known=granted, completed=done - 2)))
         for worker in range(4):
             completed = max(0, done - worker % 2)
-            chief.report(Report("worker", worker, 1, phase.epoch, completed=completed))
+            chief.service.report(Report("worker", worker, 1, phase.epoch, completed=completed))
         clock.advance(0.1)
-        assert tick < 50 or sum(chief.worker_rates().values()) == pytest.approx(20, rel=0.1)
+        assert tick < 50 or sum(chief.control.worker_rates().values()) == pytest.approx(20, rel=0.1)
 
 
 def test_repeating_what_was_applied_is_harmless():
@@ -212,7 +213,7 @@ def test_repeating_what_was_applied_is_harmless():
     collect(chief, phase, 0)
     for _ in range(2):
         served(chief, phase, (0, 3), dropped=((5, "too stale"),))
-    counts = chief.ledger.counts()
+    counts = chief.control.ledger.counts()
     assert (counts.applied, counts.dropped) == (3, 1)
 
 
@@ -221,11 +222,11 @@ def test_the_holders_word_is_the_truth_and_the_rest_is_outstanding_again():
     phase = begin(chief)
     collect(chief, phase, 0)
     capture = Capture(1, Held(phase.epoch, 5, 5, ""), ((0, 4), (6, 7)), ((4, 5),), 0, 0.0, 0.0)
-    chief.close_leases()
-    chief.record(capture)
-    chief.release_all()
+    chief.control.close_leases()
+    chief.control.record(capture)
+    chief.control.release_all()
     begin(chief, number=2)
-    counts = chief.ledger.counts()
+    counts = chief.control.ledger.counts()
     assert (counts.applied, counts.dropped, counts.outstanding) == (5, 1, WORKLOAD - 6)
     again = collect(chief, phase_of(2), 1)
     assert again == [5, *range(7, WORKLOAD), WORKLOAD]
@@ -235,13 +236,13 @@ def test_units_that_stand_still_are_offered_to_others_too():
     chief = make_chief(num_workers=2)
     phase = begin(chief, end=4)
     slow = collect(chief, phase, 0)
-    assert chief.nothing_left(phase)
-    assert chief.reclaim() == {"worker 0": 4}
-    assert chief.units_for(LeaseRequest(0, 1, phase.epoch, 4, 0)) is None, "it has them still"
+    assert chief.control.nothing_left(phase)
+    assert chief.control.reclaim() == {"worker 0": 4}
+    assert chief.service.units_for(LeaseRequest(0, 1, phase.epoch, 4, 0)) is None, "it has them still"
     assert collect(chief, phase, 1) == slow
     served(chief, phase, (0, 4))
     assert lease(chief, phase, 0, known=4).final
-    assert chief.ledger.counts().issued == 4
+    assert chief.control.ledger.counts().issued == 4
 
 
 # --- clocks, and what workers spend their time with ---
@@ -255,11 +256,11 @@ def test_a_role_whose_clock_is_ahead_has_its_stamps_and_spans_by_the_chiefs():
     span = Span("apply", "server", 56.0, 0.1, 1, 1)
     clock.advance(2.0)
     served(chief, phase, exchange=exchange, first_applied=56.0, last_applied=56.5, spans=(span,))
-    assert chief.stamps() == (51.0, 51.5)
-    assert chief.take_intake().spans == [("server", 0, (span,), -5.0)]
+    assert chief.control.stamps() == (51.0, 51.5)
+    assert chief.control.take_intake().spans == [("server", 0, (span,), -5.0)]
     capture = Capture(1, Held(phase.epoch, 0, 0, ""), (), (), 8, 56.0, 0.0)
-    assert chief.stamps_of("server", 0, capture) == (51.0, 0.0), "and nothing applied yet stays that"
-    assert chief.stamps_of("worker", 0, capture) == (56.0, 0.0), "whose clock is its own"
+    assert chief.control.stamps_of("server", 0, capture) == (51.0, 0.0), "and nothing applied yet stays that"
+    assert chief.control.stamps_of("worker", 0, capture) == (56.0, 0.0), "whose clock is its own"
 
 
 def test_a_new_process_in_a_role_has_a_clock_of_its_own():
@@ -267,10 +268,10 @@ def test_a_new_process_in_a_role_has_a_clock_of_its_own():
     phase = begin(chief)
     exchange = Exchange(sent=55.0, received=50.0, replied=50.25, returned=55.25)
     told = Report("worker", 0, 1, phase.epoch, exchange=exchange, first_applied=56.0)
-    chief.report(told)
-    assert chief.stamps_of("worker", 0, told) == (51.0, 0.0)
-    chief.register(replace(hello(0, pid=500), life=1))
-    assert chief.stamps_of("worker", 0, told) == (56.0, 0.0)
+    chief.service.report(told)
+    assert chief.control.stamps_of("worker", 0, told) == (51.0, 0.0)
+    chief.service.register(replace(hello(0, pid=500), life=1))
+    assert chief.control.stamps_of("worker", 0, told) == (56.0, 0.0)
 
 
 def test_an_answer_that_was_held_back_says_so():
@@ -280,10 +281,10 @@ def test_an_answer_that_was_held_back_says_so():
 
     def end() -> None:
         clock.advance(0.5)
-        chief.finish()
+        chief.control.finish()
 
     with ThreadPoolExecutor() as threads:
-        reply = threads.submit(chief.report, Report("worker", 0, 1, phase.epoch, hold_secs=60.0))
+        reply = threads.submit(chief.service.report, Report("worker", 0, 1, phase.epoch, hold_secs=60.0))
         threads.submit(end)
         assert (reply.result(10).received, reply.result(10).replied) == (50.0, 50.5)
 
@@ -292,8 +293,8 @@ def test_the_time_of_each_worker_is_summed_until_it_is_taken():
     chief = make_chief()
     phase = begin(chief)
     for secs in (0.25, 0.5):
-        chief.report(Report("worker", 2, 1, phase.epoch, compute_secs=secs, wait_secs=secs / 2))
+        chief.service.report(Report("worker", 2, 1, phase.epoch, compute_secs=secs, wait_secs=secs / 2))
     served(chief, phase)
-    intake = chief.take_intake()
+    intake = chief.control.take_intake()
     assert (intake.compute_secs, intake.wait_secs) == ({2: 0.75}, {2: 0.375}), "a server computes for nobody"
-    assert chief.take_intake().compute_secs == {}
+    assert chief.control.take_intake().compute_secs == {}

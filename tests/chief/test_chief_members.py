@@ -8,6 +8,7 @@ import pytest
 
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
+from hybridsync.chief.run_state import RunState
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import NotRegistered, SchemaMismatch, StaleIncarnation
 from hybridsync.messages import STARTED_FIRST, RoleEvent
@@ -21,9 +22,9 @@ def test_a_lost_workers_units_go_to_others_first():
     chief = make_chief(num_workers=2)
     phase = begin(chief)
     lost = units_of(lease(chief, phase, 1))
-    chief.role_lost(RoleEvent("worker", 1, 101, "exit code -9", 0.0))
+    chief.service.role_lost(RoleEvent("worker", 1, 101, "exit code -9", 0.0))
     assert collect(chief, phase, 0)[: len(lost)] == lost
-    assert chief.take_fenced() == [(1, 1)]
+    assert chief.control.take_fenced() == [(1, 1)]
     with pytest.raises(StaleIncarnation, match="worker 1"):
         lease(chief, phase, 1)
 
@@ -32,21 +33,21 @@ def test_a_newer_process_takes_the_place_and_starts_a_stream_of_its_own():
     chief = make_chief(num_workers=2)
     phase = begin(chief)
     before = units_of(lease(chief, phase, 1))
-    welcome = chief.register(hello(1, pid=500, life=1))
+    welcome = chief.service.register(hello(1, pid=500, life=1))
     assert welcome.incarnation == 2
     with pytest.raises(StaleIncarnation, match="incarnation 2"):
         lease(chief, phase, 1)
     assert units_of(lease(chief, phase, 1, incarnation=2)) == before
     assert enter(chief, 1, incarnation=2).phase == phase
-    chief.ledger.check()
+    chief.control.ledger.check()
 
 
 def test_the_death_of_a_process_that_was_replaced_already_changes_nothing():
     chief = make_chief(num_workers=2)
     phase = begin(chief)
-    chief.register(hello(1, pid=500, life=1))
+    chief.service.register(hello(1, pid=500, life=1))
     units = units_of(lease(chief, phase, 1, incarnation=2))
-    chief.role_lost(RoleEvent("worker", 1, 101, "exit code -9", 0.0))
+    chief.service.role_lost(RoleEvent("worker", 1, 101, "exit code -9", 0.0))
     assert units_of(lease(chief, phase, 1, incarnation=2)) == units
 
 
@@ -55,12 +56,12 @@ def test_a_chief_that_was_silent_itself_judges_nobody_before_it_has_listened_aga
     chief = make_chief(num_workers=2, clock=clock, lease_secs=3.0)
     begin(chief)
     clock.advance(100.0)
-    chief.expire()
-    assert chief.missing_workers() == []
+    chief.control.expire()
+    assert chief.control.missing_workers() == []
     for _ in range(7):
         clock.advance(0.5)
-        chief.expire()
-    assert chief.missing_workers() == [0, 1]
+        chief.control.expire()
+    assert chief.control.missing_workers() == [0, 1]
 
 
 def test_a_silent_worker_is_lost_when_its_lease_runs_out_and_not_before():
@@ -70,54 +71,54 @@ def test_a_silent_worker_is_lost_when_its_lease_runs_out_and_not_before():
     lease(chief, phase, 1)
     for _ in range(5):
         clock.advance(0.5)
-        chief.expire()
+        chief.control.expire()
     clock.advance(0.4)
-    chief.report(Report("worker", 0, 1, phase.epoch))
-    chief.expire()
-    assert chief.missing_workers() == []
+    chief.service.report(Report("worker", 0, 1, phase.epoch))
+    chief.control.expire()
+    assert chief.control.missing_workers() == []
     clock.advance(0.2)
-    chief.expire()
-    assert chief.missing_workers() == [1]
-    (lost,) = chief.take_intake().lost
+    chief.control.expire()
+    assert chief.control.missing_workers() == [1]
+    (lost,) = chief.control.take_intake().lost
     assert (lost.id, lost.reason) == (1, "no sign of life for 3 s")
 
 
 def test_a_worker_that_is_lost_before_the_run_began_is_waited_for_until_its_next_process_comes():
-    chief = Chief(Ledger(WORKLOAD), 2, "schema", SYSTEM_CLOCK, math.inf)
-    chief.register(hello(0, pid=100))
-    chief.role_lost(RoleEvent("worker", 1, 101, "signal SIGKILL", 0.0))
-    chief.role_started(RoleEvent("worker", 1, 500, "restart after signal SIGKILL", 0.0))
-    chief.raise_failure()
-    assert chief.missing_workers() == [1]
-    chief.register(hello(1, pid=500, life=1))
-    assert chief.missing_workers() == []
+    chief = Chief(RunState(Ledger(WORKLOAD), 2, "schema", SYSTEM_CLOCK, math.inf))
+    chief.service.register(hello(0, pid=100))
+    chief.service.role_lost(RoleEvent("worker", 1, 101, "signal SIGKILL", 0.0))
+    chief.service.role_started(RoleEvent("worker", 1, 500, "restart after signal SIGKILL", 0.0))
+    chief.state.waits.raise_failure()
+    assert chief.control.missing_workers() == [1]
+    chief.service.register(hello(1, pid=500, life=1))
+    assert chief.control.missing_workers() == []
 
 
 def test_a_process_in_the_place_of_another_is_news_and_a_first_one_is_not():
     chief = make_chief(num_workers=2)
     again = RoleEvent("worker", 1, 500, "restart after signal SIGKILL", 0.0)
-    chief.role_started(RoleEvent("worker", 1, 101, STARTED_FIRST, 0.0))
-    chief.role_started(again)
-    assert chief.take_intake().restarted == [again]
+    chief.service.role_started(RoleEvent("worker", 1, 101, STARTED_FIRST, 0.0))
+    chief.service.role_started(again)
+    assert chief.control.take_intake().restarted == [again]
 
 
 def test_a_worker_that_is_lost_before_it_came_to_a_restarted_chief_is_waited_for():
     """The world's first mesh was met in the earlier chief's time; there may be no phase to go on with."""
-    chief = Chief(Ledger(WORKLOAD), 2, "schema", SYSTEM_CLOCK, math.inf, restarted=True)
-    chief.adopt(None)
-    chief.role_lost(RoleEvent("worker", 1, 101, "signal SIGKILL", 0.0))
-    chief.raise_failure()
-    assert chief.missing_workers() == [0, 1]
+    chief = Chief(RunState(Ledger(WORKLOAD), 2, "schema", SYSTEM_CLOCK, math.inf, restarted=True))
+    chief.control.adopt(None)
+    chief.service.role_lost(RoleEvent("worker", 1, 101, "signal SIGKILL", 0.0))
+    chief.state.waits.raise_failure()
+    assert chief.control.missing_workers() == [0, 1]
 
 
 def test_a_new_process_that_is_lost_before_it_came_costs_a_running_phase_nothing():
     chief = make_chief(num_workers=2)
     begin(chief)
-    chief.role_lost(RoleEvent("worker", 1, 101, "signal SIGKILL", 0.0))
-    chief.role_lost(RoleEvent("worker", 1, 500, "signal SIGKILL", 0.0))
-    chief.raise_failure()
-    assert chief.missing_workers() == [1]
-    assert [lost.pid for lost in chief.take_intake().lost] == [101, 500], "the record is to name both"
+    chief.service.role_lost(RoleEvent("worker", 1, 101, "signal SIGKILL", 0.0))
+    chief.service.role_lost(RoleEvent("worker", 1, 500, "signal SIGKILL", 0.0))
+    chief.state.waits.raise_failure()
+    assert chief.control.missing_workers() == [1]
+    assert [lost.pid for lost in chief.control.take_intake().lost] == [101, 500], "the record is to name both"
 
 
 def test_registering_again_in_the_same_life_changes_nothing():
@@ -125,30 +126,30 @@ def test_registering_again_in_the_same_life_changes_nothing():
     chief = make_chief(num_workers=2)
     phase = begin(chief)
     units = units_of(lease(chief, phase, 1))
-    chief.take_intake()
-    assert chief.register(hello(1, pid=101)).incarnation == 1
+    chief.control.take_intake()
+    assert chief.service.register(hello(1, pid=101)).incarnation == 1
     assert units_of(lease(chief, phase, 1)) == units
-    assert chief.take_intake().joined == [] and chief.take_fenced() == []
-    chief.ledger.check()
+    assert chief.control.take_intake().joined == [] and chief.control.take_fenced() == []
+    chief.control.ledger.check()
 
 
 def test_an_earlier_life_cannot_come_back():
     chief = make_chief(num_workers=2)
-    chief.register(hello(1, pid=500, life=2))
+    chief.service.register(hello(1, pid=500, life=2))
     with pytest.raises(StaleIncarnation, match="worker 1 speaks as incarnation 2, but incarnation 3"):
-        chief.register(hello(1, pid=400, life=1))
-    chief.role_lost(RoleEvent("worker", 1, 500, "exit code -9", 0.0))
+        chief.service.register(hello(1, pid=400, life=1))
+    chief.service.role_lost(RoleEvent("worker", 1, 500, "exit code -9", 0.0))
     with pytest.raises(StaleIncarnation, match="its lease has expired"):
-        chief.register(hello(1, pid=500, life=2))
+        chief.service.register(hello(1, pid=500, life=2))
 
 
 def test_a_chief_that_knows_nobody_asks_each_to_register():
-    chief = Chief(Ledger(WORKLOAD), 2, "schema", SYSTEM_CLOCK, math.inf)
+    chief = Chief(RunState(Ledger(WORKLOAD), 2, "schema", SYSTEM_CLOCK, math.inf))
     phase = phase_of(1)
     asking = (
         lambda: lease(chief, phase, 1),
         lambda: enter(chief, 1),
-        lambda: chief.report(Report("worker", 1, 1, phase.epoch)),
+        lambda: chief.service.report(Report("worker", 1, 1, phase.epoch)),
         lambda: served(chief, phase),
     )
     for ask in asking:
@@ -161,10 +162,10 @@ def test_a_member_that_has_come_back_from_a_lock_step_phase_may_be_replaced():
     phase = begin(chief, "bsp")
     assert enter(chief, 2).phase == phase
     enter(chief, 2, after=phase.epoch)
-    chief.close_leases()
-    chief.role_lost(RoleEvent("worker", 2, 102, "exit code -9", 0.0))
-    chief.raise_failure()
-    chief.register(hello(2, pid=500, life=1))
+    chief.control.close_leases()
+    chief.service.role_lost(RoleEvent("worker", 2, 102, "exit code -9", 0.0))
+    chief.state.waits.raise_failure()
+    chief.service.register(hello(2, pid=500, life=1))
     assert enter(chief, 2, incarnation=2).phase is None, "it waits for the next phase"
     following = begin(chief, "bsp", number=2)
     assert enter(chief, 2, incarnation=2).phase == following
@@ -173,4 +174,4 @@ def test_a_member_that_has_come_back_from_a_lock_step_phase_may_be_replaced():
 def test_a_role_of_another_model_is_refused_with_both_schemas():
     chief = make_chief()
     with pytest.raises(SchemaMismatch, match=r"worker 3 .*other.*schema"):
-        chief.register(hello(3, schema="other"))
+        chief.service.register(hello(3, schema="other"))

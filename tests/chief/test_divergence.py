@@ -13,6 +13,7 @@ from hybridsync import Trainer
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.divergence import MAX_IN_A_ROW, Divergence
 from hybridsync.chief.ledger import Ledger
+from hybridsync.chief.run_state import RunState
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import EXIT_REFUSED, Diverged
 from hybridsync.messages import NON_FINITE, LeaseRequest
@@ -103,15 +104,15 @@ def test_gradients_that_a_server_may_hold_before_it_applies_them_are_allowed_for
 
 
 def test_the_chief_fails_a_run_that_has_diverged():
-    chief = Chief(Ledger(100), 1, "schema", SYSTEM_CLOCK)
-    worker, server = chief.register(hello(0)), chief.register(hello(0, role="server"))
+    chief = Chief(RunState(Ledger(100), 1, "schema", SYSTEM_CLOCK))
+    worker, server = chief.service.register(hello(0)), chief.service.register(hello(0, role="server"))
     phase = phase_of(members=(0,), end=100)
-    chief.announce(phase)
-    chief.open_leases()
-    chief.lease(LeaseRequest(0, worker.incarnation, phase.epoch, 0, 0))
+    chief.control.announce(phase)
+    chief.control.open_leases()
+    chief.service.lease(LeaseRequest(0, worker.incarnation, phase.epoch, 0, 0))
     for unit in range(MAX_IN_A_ROW + 1):
-        if unit >= chief.counts().issued:
-            chief.lease(LeaseRequest(0, worker.incarnation, phase.epoch, unit, unit))
-        chief.report(Report("server", 0, server.incarnation, phase.epoch, dropped=((unit, REASON),)))
+        if unit >= chief.control.counts().issued:
+            chief.service.lease(LeaseRequest(0, worker.incarnation, phase.epoch, unit, unit))
+        chief.service.report(Report("server", 0, server.incarnation, phase.epoch, dropped=((unit, REASON),)))
     with pytest.raises(Diverged, match="11 units in a row"):
-        chief.watch(lambda: False, 0.0)
+        chief.control.watch(lambda: False, 0.0)

@@ -94,16 +94,16 @@ def test_who_is_waited_for_is_who_has_not_come_and_since_when() -> None:
 
 
 def begin(chief, spec: str = ALL, end: int = 20):
-    phase = phase_of(1, spec, end=end, members=tuple(range(chief.num_workers)))
-    chief.announce(phase)
-    chief.open_leases()
+    phase = phase_of(1, spec, end=end, members=tuple(range(chief.state.members.num_workers)))
+    chief.control.announce(phase)
+    chief.control.open_leases()
     enter_all(chief, phase)
     return phase
 
 
 def come(chief, phase, worker: int, number: int, *units: int, **fields) -> GroupReply | None:
     news = tuple(AppliedUnit(unit, 0) for unit in units)
-    return chief.group_for(GroupRequest(worker, 1, phase.epoch, number, news, **fields))
+    return chief.service.group_for(GroupRequest(worker, 1, phase.epoch, number, news, **fields))
 
 
 def test_what_is_told_at_a_meeting_counts_as_applied() -> None:
@@ -111,8 +111,8 @@ def test_what_is_told_at_a_meeting_counts_as_applied() -> None:
     phase = begin(chief)
     ((first, _),) = lease(chief, phase, 0).ranges
     assert come(chief, phase, 0, 1, first) is None
-    assert chief.num_applied == 1
-    chief.counts()
+    assert chief.control.num_applied == 1
+    chief.control.counts()
 
 
 def test_nobody_waits_for_a_worker_that_gets_no_unit() -> None:
@@ -122,7 +122,7 @@ def test_nobody_waits_for_a_worker_that_gets_no_unit() -> None:
         assert lease(chief, phase, worker).ranges
     *_, last = [come(chief, phase, worker, 1) for worker in range(3)]
     assert last is None, "worker 3 may get a unit yet"
-    assert chief.units_for(LeaseRequest(3, 1, phase.epoch, 0, 0)) is None
+    assert chief.service.units_for(LeaseRequest(3, 1, phase.epoch, 0, 0)) is None
     reply = come(chief, phase, 2, 1)
     assert reply is not None and reply.members == (0, 1, 2)
 
@@ -132,7 +132,7 @@ def test_a_worker_without_units_is_called_to_a_full_synchronisation() -> None:
     phase = begin(chief, end=3)
     for worker in range(3):
         lease(chief, phase, worker)
-    chief.call_together()
+    chief.control.call_together()
     assert lease(chief, phase, 3) == LeaseReply((), False, meet=True)
     for worker in (3, 0, 1):
         assert come(chief, phase, worker, 1) is None
@@ -144,7 +144,7 @@ def test_a_broken_phase_ends_a_wait_for_a_group() -> None:
     chief = make_chief()
     phase = begin(chief)
     assert come(chief, phase, 0, 1) is None
-    chief.break_phase("test")
+    chief.control.break_phase("test")
     with pytest.raises(StaleEpoch, match="test"):
         come(chief, phase, 0, 1)
 
@@ -152,7 +152,7 @@ def test_a_broken_phase_ends_a_wait_for_a_group() -> None:
 def test_whoever_is_told_to_wait_hears_for_whom() -> None:
     chief = make_chief()
     phase = begin(chief, "preduce(groups=arrival,patience=0)")
-    reply = chief.meet(GroupRequest(0, 1, phase.epoch, 1))
+    reply = chief.service.meet(GroupRequest(0, 1, phase.epoch, 1))
     assert reply.members == (0,), "there was no gap to wait for"
     grouping = grouping_of()
     meet(grouping, 0, 1)

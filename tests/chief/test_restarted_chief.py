@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from hybridsync.chief import chief as chief_module
+from hybridsync.chief import service
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
+from hybridsync.chief.run_state import RunState
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import NotRegistered
 from hybridsync.messages import Hello, LeaseReply, RoleEvent, Standing
@@ -31,7 +32,7 @@ from tests.roles import hello, phase_of
 
 
 def restarted_chief(**fields) -> Chief:
-    return Chief(Ledger(WORKLOAD, **fields), 2, "schema", SYSTEM_CLOCK, math.inf, restarted=True)
+    return Chief(RunState(Ledger(WORKLOAD, **fields), 2, "schema", SYSTEM_CLOCK, math.inf, restarted=True))
 
 
 def standing(phase: Phase, *stream: tuple[int, int], completed: int = 0, inside: bool = True) -> Standing:
@@ -45,14 +46,14 @@ def came_back(worker: int, told: Standing, role: str = "worker") -> Hello:
 def test_a_restarted_chief_gives_no_units_before_it_knows_what_is_going_on(monkeypatch):
     chief = restarted_chief()
     phase = phase_of(4, members=(0, 1), end=WORKLOAD)
-    chief.register(came_back(0, standing(phase, (0, 4))))
+    chief.service.register(came_back(0, standing(phase, (0, 4))))
     assert lease(chief, phase, 0) == LeaseReply((), False), "no refusal: it is to go on with what it has"
     assert enter(chief, 0).phase is None
-    monkeypatch.setattr(chief_module, "POLL_SECS", LONG_SECS)
+    monkeypatch.setattr(service, "POLL_SECS", LONG_SECS)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(lease, chief, phase, 0, 4, 2)
-        chief.adopt(phase)
-        chief.open_leases()
+        chief.control.adopt(phase)
+        chief.control.open_leases()
         assert units_of(waiting.result(timeout=10))[:1] == [4], "it hears of the adoption at once"
 
 
@@ -60,46 +61,46 @@ def test_a_restarted_chief_gives_no_units_before_it_knows_what_is_going_on(monke
 def test_a_worker_lost_beside_the_chief_breaks_a_phase_whose_rule_waits_for_it(spec, broken):
     chief = restarted_chief()
     phase = replace(phase_of(4, members=(0, 1), servers=(SERVER,), end=WORKLOAD), spec=spec)
-    chief.register(came_back(0, standing(phase), role="server"))
-    chief.register(came_back(0, standing(phase, (0, 4))))
-    chief.adopt(phase)
-    assert ("workers [1]" in chief.broken) is broken
+    chief.service.register(came_back(0, standing(phase), role="server"))
+    chief.service.register(came_back(0, standing(phase, (0, 4))))
+    chief.control.adopt(phase)
+    assert ("workers [1]" in chief.control.broken) is broken
 
 
 def test_an_adopted_phase_goes_on_with_the_streams_that_its_workers_have():
     chief = restarted_chief()
     phase = phase_of(4, members=(0, 1), servers=(SERVER,), end=WORKLOAD)
-    chief.register(came_back(0, standing(phase), role="server"))
-    chief.register(came_back(0, standing(phase, (0, 4), completed=2)))
-    chief.register(came_back(1, standing(phase, (4, 7), (9, 10), completed=3)))
-    chief.adopt(phase)
-    chief.record(capture_of(phase, (0, 2), (4, 7)), final=False)
-    chief.open_leases()
-    assert chief.ledger.holders() == {"worker 0": 2, "worker 1": 1}
+    chief.service.register(came_back(0, standing(phase), role="server"))
+    chief.service.register(came_back(0, standing(phase, (0, 4), completed=2)))
+    chief.service.register(came_back(1, standing(phase, (4, 7), (9, 10), completed=3)))
+    chief.control.adopt(phase)
+    chief.control.record(capture_of(phase, (0, 2), (4, 7)), final=False)
+    chief.control.open_leases()
+    assert chief.control.ledger.holders() == {"worker 0": 2, "worker 1": 1}
     assert units_of(lease(chief, phase, 0, known=0)) == [0, 1, 2, 3], "what it has it may ask for again"
     first = collect_more(chief, phase, 0, known=4)
     second = collect_more(chief, phase, 1, known=4)
     assert sorted(first + second) == [7, 8, *range(10, WORKLOAD)]
     assert first[0] == 7, "what nobody has goes out first"
-    assert enter(chief, 0).phase == phase and chief.missing_back() == [0, 1]
+    assert enter(chief, 0).phase == phase and chief.control.missing_back() == [0, 1]
     worker_died(chief, 1)
-    assert chief.broken == "" and chief.ledger.holders().keys() == {"worker 0"}
-    chief.ledger.check()
+    assert chief.control.broken == "" and chief.control.ledger.holders().keys() == {"worker 0"}
+    chief.control.ledger.check()
 
 
 def test_who_comes_back_after_a_phase_was_adopted_goes_on_with_its_stream_too():
     chief = restarted_chief()
     phase = phase_of(4, members=(0, 1), servers=(SERVER,), end=WORKLOAD)
-    chief.register(came_back(0, standing(phase), role="server"))
-    chief.adopt(phase)
-    chief.open_leases()
-    chief.register(hello(0, pid=100))  # late: from when its process was new
+    chief.service.register(came_back(0, standing(phase), role="server"))
+    chief.control.adopt(phase)
+    chief.control.open_leases()
+    chief.service.register(hello(0, pid=100))  # late: from when its process was new
     with pytest.raises(NotRegistered, match=r"has 4 units of epoch .* knows of 0"):
         lease(chief, phase, 0, known=4, completed=2)
-    chief.register(came_back(0, standing(phase, (0, 3), (7, 8), completed=2)))
-    assert chief.missing_back() == [0] and chief.ledger.holders() == {"worker 0": 2}
+    chief.service.register(came_back(0, standing(phase, (0, 3), (7, 8), completed=2)))
+    assert chief.control.missing_back() == [0] and chief.control.ledger.holders() == {"worker 0": 2}
     assert units_of(lease(chief, phase, 0, known=4, completed=2))[0] == 3, "what it has had is for others"
-    chief.register(came_back(0, standing(phase, (0, 3), completed=2)))  # an older word
+    chief.service.register(came_back(0, standing(phase, (0, 3), completed=2)))  # an older word
     assert len(units_of(lease(chief, phase, 0, known=0))) > 4
 
 
@@ -107,11 +108,11 @@ def test_what_is_reported_while_the_state_of_an_adopted_phase_is_captured_counts
     """The capture does not hold it, and nobody tells of it again."""
     chief = restarted_chief(issued=4, applied=[(2, 4)])  # of a commit that the phase did not begin from
     phase = phase_of(4, members=(0, 1), servers=(SERVER,), end=WORKLOAD)
-    chief.register(came_back(0, standing(phase), role="server"))
-    chief.adopt(phase)
+    chief.service.register(came_back(0, standing(phase), role="server"))
+    chief.control.adopt(phase)
     served(chief, phase, (1, 2))
-    chief.record(capture_of(phase, (0, 1)), final=False)
-    assert chief.ledger.applied().ranges() == ((0, 2),)
+    chief.control.record(capture_of(phase, (0, 1)), final=False)
+    assert chief.control.ledger.applied().ranges() == ((0, 2),)
 
 
 def collect_more(chief: Chief, phase: Phase, worker: int, known: int) -> list[int]:
@@ -124,10 +125,10 @@ def collect_more(chief: Chief, phase: Phase, worker: int, known: int) -> list[in
 def test_what_a_worker_was_in_before_or_has_left_is_not_adopted():
     chief = restarted_chief()
     before, phase = (phase_of(epoch, members=(0, 1), end=WORKLOAD) for epoch in (3, 4))
-    chief.register(came_back(0, standing(before, (0, 4))))
-    chief.register(came_back(1, standing(phase, inside=False)))
-    chief.adopt(phase)
-    assert chief.ledger.holders() == {} and chief.missing_back() == []
+    chief.service.register(came_back(0, standing(before, (0, 4))))
+    chief.service.register(came_back(1, standing(phase, inside=False)))
+    chief.control.adopt(phase)
+    assert chief.control.ledger.holders() == {} and chief.control.missing_back() == []
     assert enter(chief, 0, after=before.epoch).phase == phase
 
 
@@ -135,30 +136,30 @@ def test_standings_are_those_of_the_living():
     chief = restarted_chief()
     phase = phase_of(4, members=(0, 1), end=WORKLOAD)
     told = standing(phase, (0, 4))
-    chief.register(came_back(0, told))
-    chief.register(came_back(1, told))
+    chief.service.register(came_back(0, told))
+    chief.service.register(came_back(1, told))
     worker_died(chief, 1)
-    assert chief.standings() == {("worker", 0): told}
-    assert chief.take_intake().joined == [], "they are no new processes"
+    assert chief.control.standings() == {("worker", 0): told}
+    assert chief.control.take_intake().joined == [], "they are no new processes"
 
 
 def test_who_was_replaced_while_the_chief_was_away_leaves_no_standing_to_its_successor():
     chief = restarted_chief()
     phase = phase_of(4, members=(0, 1), end=WORKLOAD)
-    chief.register(came_back(1, standing(phase, (0, 4))))
-    chief.register(came_back(0, standing(phase), role="server"))
-    chief.register(hello(1, pid=500, life=1))
-    chief.register(hello(0, role="server", pid=501, life=1))
-    assert chief.standings() == {}
-    chief.adopt(phase)
-    assert chief.ledger.holders() == {} and chief.missing_back() == []
+    chief.service.register(came_back(1, standing(phase, (0, 4))))
+    chief.service.register(came_back(0, standing(phase), role="server"))
+    chief.service.register(hello(1, pid=500, life=1))
+    chief.service.register(hello(0, role="server", pid=501, life=1))
+    assert chief.control.standings() == {}
+    chief.control.adopt(phase)
+    assert chief.control.ledger.holders() == {} and chief.control.missing_back() == []
 
 
 def test_a_restarted_chief_whose_run_had_not_begun_begins_it():
     chief = restarted_chief()
     for worker in range(2):
-        chief.register(hello(worker, pid=100 + worker))
-    chief.adopt(None)
+        chief.service.register(hello(worker, pid=100 + worker))
+    chief.control.adopt(None)
     phase = begin(chief, "bsp", number=2)
     assert enter(chief, 0).phase == phase and units_of(lease(chief, phase, 0))
 
@@ -166,14 +167,14 @@ def test_a_restarted_chief_whose_run_had_not_begun_begins_it():
 def test_a_process_that_is_lost_while_the_chief_is_away_does_not_end_the_run():
     chief = restarted_chief()
     worker_died(chief, 1)
-    chief.raise_failure()
+    chief.state.waits.raise_failure()
 
 
 def test_a_server_lost_while_its_phase_is_taken_up_breaks_it():
     """Between the look at the state and the phase that goes on from it, nobody was told of any loss."""
     chief = restarted_chief()
     phase = phase_of(2, "asp", end=WORKLOAD, members=(0, 1), servers=(SERVER,))
-    chief.register(replace(hello(0, role="server"), standing=standing(phase)))
-    chief.role_lost(RoleEvent("server", 0, hello(0, role="server").pid, "signal SIGKILL", 0.0))
-    chief.adopt(phase)
-    assert "a server was lost while the phase was taken up" in chief.broken
+    chief.service.register(replace(hello(0, role="server"), standing=standing(phase)))
+    chief.service.role_lost(RoleEvent("server", 0, hello(0, role="server").pid, "signal SIGKILL", 0.0))
+    chief.control.adopt(phase)
+    assert "a server was lost while the phase was taken up" in chief.control.broken

@@ -8,6 +8,8 @@ import pytest
 
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
+from hybridsync.chief.run_control import RunControl
+from hybridsync.chief.run_state import RunState
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.messages import PhaseReply, PhaseRequest
 from hybridsync.phase import Phase
@@ -19,52 +21,52 @@ from tests.roles import hello, phase_of
 
 
 def judging_chief() -> Chief:
-    chief = Chief(Ledger(WORKLOAD), 4, "schema", SYSTEM_CLOCK, math.inf, detector=Detector())
+    chief = Chief(RunState(Ledger(WORKLOAD), 4, "schema", SYSTEM_CLOCK, math.inf, detector=Detector()))
     for worker in range(4):
-        chief.register(hello(worker, pid=100 + worker))
-    chief.register(hello(0, role="server", pid=99))
+        chief.service.register(hello(worker, pid=100 + worker))
+    chief.service.register(hello(0, role="server", pid=99))
     return chief
 
 
 def report_windows(chief: Chief, phase: Phase, num_windows: int, slow: int = 2) -> list[Decision]:
     for worker in range(4):
         secs = 0.2 if worker == slow else 0.1
-        chief.report(Report("worker", worker, 1, phase.epoch, unit_secs=(secs,) * WINDOW * num_windows))
-    return chief.take_intake().decisions
+        chief.service.report(Report("worker", worker, 1, phase.epoch, unit_secs=(secs,) * WINDOW * num_windows))
+    return chief.control.take_intake().decisions
 
 
 def test_a_slow_worker_is_flagged_by_what_it_reports_of_itself():
     chief = judging_chief()
     (decision,) = report_windows(chief, begin(chief, "bsp"), 4)
-    assert (decision.worker, decision.flagged) == (2, True) and chief.stragglers() == (2,)
+    assert (decision.worker, decision.flagged) == (2, True) and chief.control.stragglers() == (2,)
 
 
 def test_who_is_flagged_stays_so_in_the_next_phase_which_measures_anew():
     chief = judging_chief()
     report_windows(chief, begin(chief, "bsp"), 4)
     assert not report_windows(chief, begin(chief, "asp", number=2), 2, slow=1)
-    assert chief.stragglers() == (2,)
+    assert chief.control.stragglers() == (2,)
 
 
 def test_what_is_said_of_an_earlier_phase_is_not_judged():
     chief = judging_chief()
     earlier = begin(chief, "bsp")
     begin(chief, "asp", number=2)
-    assert not report_windows(chief, earlier, 8) and chief.stragglers() == ()
+    assert not report_windows(chief, earlier, 8) and chief.control.stragglers() == ()
 
 
 def test_a_straggler_that_is_lost_is_one_no_longer():
     chief = judging_chief()
     report_windows(chief, begin(chief, "asp"), 4)
-    chief.evict(2, "it said nothing")
-    assert chief.stragglers() == ()
+    chief.control.evict(2, "it said nothing")
+    assert chief.control.stragglers() == ()
 
 
 def test_a_chief_without_a_detector_flags_nobody():
     chief = judging_chief()
-    deaf = Chief(Ledger(WORKLOAD), 4, "schema", SYSTEM_CLOCK, math.inf)
+    deaf = Chief(RunState(Ledger(WORKLOAD), 4, "schema", SYSTEM_CLOCK, math.inf))
     for worker in range(4):
-        deaf.register(hello(worker, pid=100 + worker))
+        deaf.service.register(hello(worker, pid=100 + worker))
     assert not report_windows(deaf, begin(deaf, "bsp"), 8)
     assert report_windows(chief, begin(chief, "bsp"), 8)
 
@@ -72,20 +74,20 @@ def test_a_chief_without_a_detector_flags_nobody():
 def leave_out(chief: Chief, worker: int) -> Phase:
     """Have a lock-step phase begin without one of four workers."""
     phase = phase_of(1, "bsp", end=WORKLOAD, members=tuple(other for other in range(4) if other != worker))
-    chief.announce(phase, left_out=(worker,))
-    chief.open_leases()
+    chief.control.announce(phase, left_out=(worker,))
+    chief.control.open_leases()
     return phase
 
 
 def ask(chief: Chief, worker: int, rest_secs: float = 0.0) -> PhaseReply | None:
-    return chief.phase_for(PhaseRequest(worker, 1, NO_EPOCH, None, rest_secs=rest_secs))
+    return chief.service.phase_for(PhaseRequest(worker, 1, NO_EPOCH, None, rest_secs=rest_secs))
 
 
 def test_who_is_left_out_is_told_to_measure_itself_by_the_newest_unit_applied_but_not_while_it_rests():
     chief = judging_chief()
     phase = leave_out(chief, 2)
     assert ask(chief, 2) is None, "no unit is known to be one that can be computed"
-    chief.report(Report("worker", 0, 1, phase.epoch, applied=((0, 6),)))
+    chief.service.report(Report("worker", 0, 1, phase.epoch, applied=((0, 6),)))
     assert ask(chief, 2) == PhaseReply(None, probe=5)
     assert ask(chief, 2, rest_secs=0.3) is None
     assert ask(chief, 0) == PhaseReply(phase)
@@ -98,9 +100,9 @@ def test_what_is_left_out_says_of_itself_is_judged_though_it_is_in_no_phase():
     for _ in range(4):
         for worker in range(4):
             epoch = NO_EPOCH if worker == 2 else phase.epoch
-            chief.report(Report("worker", worker, 1, epoch, unit_secs=(0.1,) * WINDOW))
-    (decision,) = chief.take_intake().decisions
-    assert (decision.worker, decision.flagged) == (2, False) and chief.judged().rates[2] == pytest.approx(10.0)
+            chief.service.report(Report("worker", worker, 1, epoch, unit_secs=(0.1,) * WINDOW))
+    (decision,) = chief.control.take_intake().decisions
+    assert (decision.worker, decision.flagged) == (2, False) and chief.control.judged().rates[2] == pytest.approx(10.0)
 
 
 def test_nobody_waits_for_the_measures_of_who_is_left_out():
@@ -109,8 +111,8 @@ def test_nobody_waits_for_the_measures_of_who_is_left_out():
     for _ in range(4):
         for worker in (0, 1, 3):
             secs = 0.15 if worker == 3 else 0.1
-            chief.report(Report("worker", worker, 1, phase.epoch, unit_secs=(secs,) * WINDOW))
-    assert [decision.worker for decision in chief.take_intake().decisions] == [3]
+            chief.service.report(Report("worker", worker, 1, phase.epoch, unit_secs=(secs,) * WINDOW))
+    assert [decision.worker for decision in chief.control.take_intake().decisions] == [3]
 
 
 def test_a_worker_that_is_no_longer_left_out_is_called_to_the_next_phase():
@@ -121,17 +123,17 @@ def test_a_worker_that_is_no_longer_left_out_is_called_to_the_next_phase():
 
 
 def test_nobody_measures_itself_while_a_phase_ends_or_breaks():
-    for end in (Chief.close_leases, lambda chief: chief.break_phase("a test")):
+    for end in (RunControl.close_leases, lambda control: control.break_phase("a test")):
         chief = judging_chief()
         leave_out(chief, 2)
-        end(chief)
+        end(chief.control)
         assert ask(chief, 2) is None
 
 
 def test_the_rate_of_a_mesh_is_its_members_and_nobody_elses():
     chief = judging_chief()
     leave_out(chief, 2)
-    leasing = chief._leasing
+    leasing = chief.state.leasing
     for at, done in ((1.0, 0), (2.0, 12)):
         leasing.note_progress("mesh", done, at)
-    assert chief.worker_rates() == pytest.approx({0: 4.0, 1: 4.0, 2: 0.0, 3: 4.0})
+    assert chief.control.worker_rates() == pytest.approx({0: 4.0, 1: 4.0, 2: 0.0, 3: 4.0})

@@ -8,6 +8,7 @@ import pytest
 
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
+from hybridsync.chief.run_state import RunState
 from hybridsync.chief.suspects import Suspects
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.messages import LeaseRequest, RoleEvent
@@ -56,23 +57,23 @@ def test_one_process_counts_once_and_only_at_the_unit_that_it_was_at():
 
 def test_a_restarted_chief_that_is_told_again_convicts_at_the_second_process():
     """The first chief was told of worker 0's end, and died."""
-    chief = Chief(Ledger(20, issued=20), 2, "schema", SYSTEM_CLOCK, restarted=True)
-    chief.role_lost(end(0, RAISED))
-    chief.register(hello(0, pid=500, life=1))
-    chief.role_lost(end(0, RAISED))
-    assert chief.missing_workers() == [1], "its next process is not taken for it"
-    chief.role_lost(end(1, CRASHED))
-    assert [found.unit for found in chief.take_intake().quarantined] == [17]
+    chief = Chief(RunState(Ledger(20, issued=20), 2, "schema", SYSTEM_CLOCK, restarted=True))
+    chief.service.role_lost(end(0, RAISED))
+    chief.service.register(hello(0, pid=500, life=1))
+    chief.service.role_lost(end(0, RAISED))
+    assert chief.control.missing_workers() == [1], "its next process is not taken for it"
+    chief.service.role_lost(end(1, CRASHED))
+    assert [found.unit for found in chief.control.take_intake().quarantined] == [17]
 
 
 @pytest.mark.parametrize(("known", "broken"), [((), True), (((17, 18),), False)])
 def test_a_phase_taken_up_ends_where_its_holder_has_not_heard_of_a_quarantine(known, broken):
     """Its servers would refuse the fresh unit that takes the place of the one left out."""
-    chief = Chief(Ledger(20, issued=20), 2, "schema", SYSTEM_CLOCK, restarted=True)
-    chief.role_lost(end(0, RAISED))
-    chief.role_lost(end(1, RAISED))
-    chief.adopt(replace(phase_of(1, "asp"), dropped=known))
-    assert ("units ((17, 18),) are quarantined" in chief.broken) == broken
+    chief = Chief(RunState(Ledger(20, issued=20), 2, "schema", SYSTEM_CLOCK, restarted=True))
+    chief.service.role_lost(end(0, RAISED))
+    chief.service.role_lost(end(1, RAISED))
+    chief.control.adopt(replace(phase_of(1, "asp"), dropped=known))
+    assert ("units ((17, 18),) are quarantined" in chief.control.broken) == broken
 
 
 def test_a_quarantined_unit_is_never_leased_again_whatever_a_state_says_that_does_not_know_of_it():
@@ -98,17 +99,17 @@ def test_a_quarantined_unit_that_was_applied_all_the_same_counts_as_applied():
 
 
 def test_the_chief_drops_the_unit_breaks_the_phase_and_tells():
-    chief = Chief(Ledger(100), 2, "schema", SYSTEM_CLOCK)
-    incarnations = [chief.register(hello(worker, pid=100 + worker)).incarnation for worker in range(2)]
+    chief = Chief(RunState(Ledger(100), 2, "schema", SYSTEM_CLOCK))
+    incarnations = [chief.service.register(hello(worker, pid=100 + worker)).incarnation for worker in range(2)]
     phase = phase_of(members=(0, 1), end=100)
-    chief.announce(phase)
-    chief.open_leases()
-    chief.lease(LeaseRequest(0, incarnations[0], phase.epoch, 0, 0))
-    chief.role_lost(end(0, RAISED, unit=0))
-    assert not chief.broken and not chief.take_intake().quarantined
-    assert chief.lease(LeaseRequest(1, incarnations[1], phase.epoch, 0, 0)).ranges[0][0] == 0
-    chief.role_lost(end(1, CRASHED, unit=0))
-    (found,) = chief.take_intake().quarantined
+    chief.control.announce(phase)
+    chief.control.open_leases()
+    chief.service.lease(LeaseRequest(0, incarnations[0], phase.epoch, 0, 0))
+    chief.service.role_lost(end(0, RAISED, unit=0))
+    assert not chief.control.broken and not chief.control.take_intake().quarantined
+    assert chief.service.lease(LeaseRequest(1, incarnations[1], phase.epoch, 0, 0)).ranges[0][0] == 0
+    chief.service.role_lost(end(1, CRASHED, unit=0))
+    (found,) = chief.control.take_intake().quarantined
     assert (found.unit, found.workers) == (0, (0, 1))
-    assert "unit 0 is quarantined" in chief.broken
-    assert chief.ledger.dropped().ranges() == ((0, 1),)
+    assert "unit 0 is quarantined" in chief.control.broken
+    assert chief.control.ledger.dropped().ranges() == ((0, 1),)

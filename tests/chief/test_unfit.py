@@ -20,10 +20,10 @@ REASON = f"{NON_FINITE}: leaf w, first index [0]"
 
 
 def make_chief(num_workers: int = 3, workload: int = 400) -> WatchedChief:
-    chief = WatchedChief(Ledger(workload), num_workers, "schema", SYSTEM_CLOCK, math.inf, unfit=Unfit())
+    chief = WatchedChief(Ledger(workload), num_workers, clock=SYSTEM_CLOCK, lease_secs=math.inf, unfit=Unfit())
     for worker in range(num_workers):
-        chief.register(hello(worker, pid=100 + worker))
-    chief.register(hello(0, role="server", pid=99))
+        chief.service.register(hello(worker, pid=100 + worker))
+    chief.service.register(hello(0, role="server", pid=99))
     return chief
 
 
@@ -32,7 +32,7 @@ def spoil(chief: WatchedChief, phase, worker: int, others: tuple[int, ...], inca
     bad: list[int] = []
     known = dict.fromkeys((*others, worker), 0)
     at_hand: dict[int, list[int]] = {each: [] for each in known}
-    while len(bad) < 20 and worker in chief.live_workers():
+    while len(bad) < 20 and worker in chief.control.live_workers():
         for each, units in at_hand.items():
             if not units:
                 own = incarnation if each == worker else 1
@@ -53,28 +53,28 @@ def test_a_worker_is_started_again_first_and_quarantined_when_it_does_the_same_a
     (first,) = chief.evicted
     assert (first.id, first.pid, first.quarantined) == (1, 101, False)
     assert first.reason.startswith("it is started again: 4 of its units in a row were not finite while others applied ")
-    chief.register(hello(1, pid=201, life=1))
-    chief.close_leases()
+    chief.service.register(hello(1, pid=201, life=1))
+    chief.control.close_leases()
     phase = begin(chief, "asp", end=400, number=2)
     assert len(spoil(chief, phase, 1, (0, 2), incarnation=2)) == MAX_IN_A_ROW
     assert (chief.evicted[1].pid, chief.evicted[1].quarantined) == (201, True)
-    assert chief.quarantined == {}, "it is, when the supervisor says that nobody takes its place"
-    chief.role_lost(chief.evicted[1])
-    assert list(chief.quarantined) == [1] and chief.num_awaited() == 2
-    assert [event.id for event in chief.take_intake().unfit] == [1]
-    chief.role_lost(chief.evicted[1])
-    assert not chief.take_intake().unfit, "said once"
+    assert chief.control.quarantined == {}, "it is, when the supervisor says that nobody takes its place"
+    chief.service.role_lost(chief.evicted[1])
+    assert list(chief.control.quarantined) == [1] and chief.control.num_awaited() == 2
+    assert [event.id for event in chief.control.take_intake().unfit] == [1]
+    chief.service.role_lost(chief.evicted[1])
+    assert not chief.control.take_intake().unfit, "said once"
 
 
 def test_what_a_worker_under_suspicion_had_goes_to_others() -> None:
     chief = make_chief()
     phase = begin(chief, "asp", end=400)
-    leasing = chief._leasing
-    chief.ledger.lease("worker 1", 8, 400)
+    leasing = chief.state.leasing
+    chief.control.ledger.lease("worker 1", 8, 400)
     leasing.doubt(1)
     leasing.lose(1)
-    assert chief.ledger.num_waiting == 8
-    chief.register(hello(1, pid=201, life=1))
+    assert chief.control.ledger.num_waiting == 8
+    chief.service.register(hello(1, pid=201, life=1))
     assert units_of(lease(chief, phase, 1, incarnation=2)) == [8], "those that wait are not for it"
     assert units_of(lease(chief, phase, 0)) == [0]
     leasing.lose(2)
@@ -112,8 +112,8 @@ def test_in_lock_step_a_unit_belongs_to_the_member_that_its_place_is_dealt_to(sh
     units = units_of(lease(chief, phase))
     turns = phase.deal.turns
     own = [unit for position, unit in enumerate(units) if turns[position % len(turns)] == 1]
-    assert chief._leasing.owners([(own[0], own[0] + 1)]) == {1: 1}
-    assert chief._leasing.owners([(units[0], units[-1] + 1)])[1] == len(own)
+    assert chief.state.leasing.owners([(own[0], own[0] + 1)]) == {1: 1}
+    assert chief.state.leasing.owners([(units[0], units[-1] + 1)])[1] == len(own)
     known = 0
     while not chief.evicted:
         units = units_of(lease(chief, phase, 0, known, known))
@@ -122,27 +122,27 @@ def test_in_lock_step_a_unit_belongs_to_the_member_that_its_place_is_dealt_to(sh
                 report = Report("worker", 0, 1, phase.epoch, dropped=((unit, REASON),))
             else:
                 report = Report("worker", 0, 1, phase.epoch, applied=((unit, unit + 1),))
-            chief.report(report)
+            chief.service.report(report)
         known += len(units)
-    assert chief.evicted[0].id == 1 and chief.ledger.num_dropped == MAX_IN_A_ROW
+    assert chief.evicted[0].id == 1 and chief.control.ledger.num_dropped == MAX_IN_A_ROW
 
 
 def test_a_run_of_which_every_worker_is_quarantined_saves_and_says_whom_it_lost() -> None:
     chief = make_chief(num_workers=2)
     for worker in range(2):
-        assert chief.nobody_left is None and not chief.preempted
-        chief.role_lost(RoleEvent("worker", worker, 100 + worker, f"reason {worker}", 0.0, quarantined=True))
-    assert chief.preempted
+        assert chief.control.nobody_left is None and not chief.control.preempted
+        chief.service.role_lost(RoleEvent("worker", worker, 100 + worker, f"reason {worker}", 0.0, quarantined=True))
+    assert chief.control.preempted
     with pytest.raises(RoleLost, match=r"no worker is left, .*worker 0: reason 0; worker 1: reason 1"):
-        raise chief.nobody_left or AssertionError
+        raise chief.control.nobody_left or AssertionError
 
 
 def test_units_that_end_processes_one_after_another_end_the_run_when_nothing_is_applied_between() -> None:
     chief = make_chief()
     begin(chief, "asp", end=WORKLOAD)
-    chief.ledger.lease("worker 0", WORKLOAD, 400)
+    chief.control.ledger.lease("worker 0", WORKLOAD, 400)
     for unit in range(MAX_UNITS + 1):
-        assert chief.failure is None
+        assert chief.control.failure is None
         for pid in (2 * unit, 2 * unit + 1):
-            chief.role_lost(RoleEvent("worker", pid % 3, 1000 + pid, "exit 1", 0.0, unit=unit))
-    assert f"the last was unit {MAX_UNITS}: worker" in str(chief.failure)
+            chief.service.role_lost(RoleEvent("worker", pid % 3, 1000 + pid, "exit 1", 0.0, unit=unit))
+    assert f"the last was unit {MAX_UNITS}: worker" in str(chief.control.failure)

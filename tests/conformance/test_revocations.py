@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hybridsync import EmulationConfig, protocols
-from hybridsync.chief.board import Board
+from hybridsync.chief.chief import Chief
 from hybridsync.protocols.base import (
     Average,
     Begin,
@@ -24,7 +24,7 @@ from hybridsync.protocols.base import (
     Ready,
     Version,
 )
-from hybridsync.protocols.modes import GROUP, LOCKSTEP, SERVER
+from hybridsync.protocols.modes import GROUP, LOCKSTEP, SERVER, SyncMode
 from hybridsync.trainer import FitResult, Trainer
 from hybridsync.worker import group_runner, lockstep_runner, server_runner
 from hybridsync.worker.drive_threads import Carriers, drive
@@ -51,7 +51,7 @@ REQUESTS: dict[type, tuple[str, ...]] = {
     Mix: ("AverageGroup",),
 }
 """Effect -> what its engine asks for (see `name_of`)."""
-OF_MODE: dict[Path, dict[type, tuple[str, ...]]] = {
+OF_MODE: dict[SyncMode, dict[type, tuple[str, ...]]] = {
     LOCKSTEP: {LocalUpdate: ("UpdateReplica",)},
     SERVER: {},
     GROUP: {LocalUpdate: ("UpdateOwn",)},
@@ -113,7 +113,7 @@ class Revoker:
         self._lock = threading.Lock()
         self._seen: dict[Any, int] = {}
         self.broken: list[Any] = []
-        self.board: Callable[[], Board | None] = lambda: None
+        self.chief: Callable[[], Chief | None] = lambda: None
 
     def drive(self, io: IO, carriers: Carriers, *rest: Any) -> None:
         drive(io, {kind: self._stop(do) for kind, do in carriers.items()}, *rest)
@@ -134,9 +134,9 @@ class Revoker:
         return handler
 
     def _meet(self) -> None:
-        board = self.board()
-        assert board is not None
-        epoch = board._leasing.epoch
+        chief = self.chief()
+        assert chief is not None
+        board, epoch = chief.control, chief.state.leasing.epoch
         with self._lock:
             if len(self.broken) >= self._times or epoch in self.broken:
                 return
@@ -152,7 +152,7 @@ def fit(plan: str, revoker: Revoker, workdir: pathlib.Path, patch: pytest.Monkey
     for runner in (lockstep_runner, server_runner, group_runner):
         patch.setattr(runner, "drive", revoker.drive)
     trainer: Trainer = tally_trainer(plan, WORKLOAD, workers=WORKERS, workdir=workdir, emulation=SLOW)
-    revoker.board = lambda: trainer._chief
+    revoker.chief = lambda: trainer._chief
     return trainer.fit()
 
 

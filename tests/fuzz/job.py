@@ -18,10 +18,11 @@ from google.protobuf.message import Message
 import hybridsync.rpc
 from hybridsync import __version__, holding, protocols
 from hybridsync.applylog import NullApplyLog
-from hybridsync.chief import chief as chief_module
+from hybridsync.chief import service
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
-from hybridsync.chief.waiting import Waiting
+from hybridsync.chief.run_state import RunState
+from hybridsync.chief.waits import Waits
 from hybridsync.errors import RoleLost
 from hybridsync.holding import Holding, Kept
 from hybridsync.messages import (
@@ -73,20 +74,20 @@ longest_wait = 0.0
 def without_waits() -> Iterator[None]:
     """Let every wait of a handler end at once."""
 
-    def wait(self: Waiting, deadline: float) -> bool:
+    def wait(self: Waits, deadline: float) -> bool:
         global longest_wait
         longest_wait = max(longest_wait, deadline - self._clock.monotonic())
         return False
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chief_module, "POLL_SECS", 0.0)
+        patch.setattr(service, "POLL_SECS", 0.0)
         patch.setattr(primary_module, "HELD_SECS", 0.0)
         patch.setattr(primary_module, "DEPOSIT_SECS", 0.0)
         patch.setattr(store_module, "RELEASE_SECS", 0.0)
         patch.setattr(holding, "transfer_secs", lambda num_bytes: 0.0)
         patch.setattr(parameter_server, "BUFFER_SECS", 0.0)
         patch.setattr(shard, "BUFFER_SECS", 0.0)
-        patch.setattr(Waiting, "_wait", wait)
+        patch.setattr(Waits, "wait", wait)
         yield
 
 
@@ -132,6 +133,21 @@ class TimedLock:
         return self._lock._is_owned()
 
 
+class TimedClock(ManualClock):
+    """A clock whose conditions are over one lock.
+
+    Args:
+      lock: of every condition; roles that have one of their own get it afterwards.
+    """
+
+    def __init__(self, lock: TimedLock) -> None:
+        super().__init__()
+        self._lock = lock
+
+    def condition(self) -> threading.Condition:
+        return threading.Condition(self._lock)  # pyright: ignore[reportArgumentType]
+
+
 def servicers() -> set[type[Servicer]]:
     """Return every servicer of the package, whether a role here has it or not."""
     for module in pkgutil.iter_modules(hybridsync.rpc.__path__):
@@ -160,8 +176,10 @@ class Job:
     """
 
     def __init__(self, spec: str = "asp") -> None:
-        programs, self.clock = tally_programs(), ManualClock()
-        self.chief = Chief(Ledger(END), WORKERS, programs.state_layout.schema_hash, self.clock, lease_secs=600.0)
+        self.locks = {"chief": TimedLock(), "primary": TimedLock(), "store": TimedLock()}
+        programs, self.clock = tally_programs(), TimedClock(self.locks["chief"])
+        schema = programs.state_layout.schema_hash
+        self.chief = Chief(RunState(Ledger(END), WORKERS, schema, self.clock, lease_secs=600.0))
         kept_at = Holding(programs.state_layout)
         kept_at.pack(tally_state())
         self.start = kept_at.seal(Epoch(4, 1), sequence=0, applied=())
@@ -177,8 +195,6 @@ class Job:
         self.primary = Primary(programs, pool, reader_at, self.clock, NullApplyLog(), threading.Event())
         self.store = Store(part, reader_at, self.clock)
         self.replica = Replica(programs, reader_at, self.clock, NullApplyLog())
-        self.locks = {"chief": TimedLock(), "primary": TimedLock(), "store": TimedLock()}
-        self.chief._condition = threading.Condition(self.locks["chief"])  # pyright: ignore[reportArgumentType]
         condition = threading.Condition(self.locks["primary"])  # pyright: ignore[reportArgumentType]
         self.primary._condition = self.primary._entrance._condition = condition
         condition = threading.Condition(self.locks["store"])  # pyright: ignore[reportArgumentType]
@@ -186,7 +202,7 @@ class Job:
         num_bytes, opt = programs.contribution_layout.nbytes, part.opt_state.layout
         endpoint = Endpoint(self.primary, programs.contribution_layout)
         self.roles: dict[str, list[Servicer]] = {
-            "chief": [ChiefServicer(self.chief), HolderServicer(kept)],
+            "chief": [ChiefServicer(self.chief.service), HolderServicer(kept)],
             "primary": [
                 PhaseServicer(self.primary),
                 ParameterServicer(endpoint, num_bytes, WORKERS + 2),
@@ -212,16 +228,16 @@ class Job:
     def _begin(self, spec: str) -> None:
         schema, members = tally_programs().state_layout.schema_hash, tuple(range(WORKERS))
         for role, role_id in (("server", 0), *(("worker", worker) for worker in members)):
-            self.chief.register(Hello(role, role_id, 1, "host", "server", schema, __version__))
+            self.chief.service.register(Hello(role, role_id, 1, "host", "server", schema, __version__))
         digest, number = self.start.held.fingerprint, self.start.capture_id
         served = spec if protocols.parse(spec).mode is SERVER else "asp"
         self.phase = Phase(EPOCH, served, members, 0, END, (), (), 0, "chief", number, digest, ("server",), "start")
         for holder in (self.primary, self.store, self.replica):
             holder.enter(self.phase)
-        self.chief.announce(dataclasses.replace(self.phase, spec=spec))
-        self.chief.open_leases()
-        self.chief.lease(LeaseRequest(0, 1, EPOCH, 0, 0))
-        self.chief.take_intake()
+        self.chief.control.announce(dataclasses.replace(self.phase, spec=spec))
+        self.chief.control.open_leases()
+        self.chief.service.lease(LeaseRequest(0, 1, EPOCH, 0, 0))
+        self.chief.control.take_intake()
 
     def accounts(self, *, entering: bool = False) -> tuple[Any, ...]:
         """Return everything that a refused message must leave as it is.
@@ -229,7 +245,7 @@ class Job:
         An Enter closes the phase before it starts to fetch the next state, so that one whose fetch fails leaves that
         phase closed, and lets go of what it held: with `entering` these are left out.
         """
-        ledger, sequencer, store = self.chief.ledger, self.primary._sequencer, self.store
+        ledger, sequencer, store = self.chief.control.ledger, self.primary._sequencer, self.store
         calls = () if entering else (sequencer.open, sequencer.num_held, store._open)
         return (
             sequencer.count.ends.marks,
@@ -237,7 +253,7 @@ class Job:
             ledger._applied.ranges(),
             ledger._dropped.ranges(),
             ledger.holders(),
-            self.chief.failure,
+            self.chief.control.failure,
             sequencer.sequence,
             sequencer.phase,
             id(self.primary._state._shard._state),
@@ -251,13 +267,14 @@ class Job:
 
     def read_board(self) -> None:
         """Read what the chief's manager reads again and again; no message may make that fail."""
-        chief = self.chief
-        chief.take_intake()
-        chief.take_fenced()
-        for read in (chief.counts, chief.behind, chief.judged, chief.worker_rates, chief.stamps, chief.standings):
+        control = self.chief.control
+        control.take_intake()
+        control.take_fenced()
+        reads = control.counts, control.behind, control.judged, control.worker_rates, control.stamps, control.standings
+        for read in reads:
             read()
-        chief.waited_for()
-        chief.stuck(1.0)
+        control.waited_for()
+        control.stuck(1.0)
         self.primary.drain()
         self.store.drain()
 
@@ -265,7 +282,7 @@ class Job:
     def is_spoiled(self) -> bool:
         """Whether messages were accepted after which most others are refused."""
         primary, store = self.primary, self.store
-        over = self.chief.failure is not None or bool(self.chief.broken)
+        over = self.chief.control.failure is not None or bool(self.chief.control.broken)
         return over or {primary.epoch, store.epoch} != {EPOCH} or not (primary._sequencer.open and store._open)
 
     def good(self) -> dict[str, list[Good]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hybridsync.chief import chief as chief_module
+from hybridsync.chief import service
 from hybridsync.chief.suspects import Suspects
 from hybridsync.errors import InvalidMessage
 from hybridsync.phase import Phase
@@ -85,7 +85,7 @@ def unchecked_updates(patch: pytest.MonkeyPatch) -> None:
 
 
 def unchecked_heartbeat(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(chief_module, "check_heartbeat", without)
+    patch.setattr(service, "check_heartbeat", without)
     patch.setattr(codec, "_check_finite", without)
 
 

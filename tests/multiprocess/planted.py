@@ -103,9 +103,9 @@ def preemption_saves_nothing() -> None:
     if here.role != "chief":
         return
     from hybridsync.checkpoint import CheckpointStore, SaveInfo
-    from hybridsync.chief.chief import Chief
+    from hybridsync.chief.service import ChiefService
 
-    save, preempt = CheckpointStore.save, Chief.preempt
+    save, preempt = CheckpointStore.save, ChiefService.preempt
     asked = threading.Event()
 
     def ask(self):
@@ -115,7 +115,7 @@ def preemption_saves_nothing() -> None:
     def keep(self, state, **record):
         return SaveInfo(step=99, bytes=1, secs=0.0) if asked.is_set() else save(self, state, **record)
 
-    CheckpointStore.save, Chief.preempt = keep, ask
+    CheckpointStore.save, ChiefService.preempt = keep, ask
 
 
 def only_the_first_signal_counts() -> None:
@@ -142,9 +142,9 @@ def survivors_forget_the_newest_state() -> None:
 
 def restarted_chief_starts_from_disk() -> None:
     """A restarted chief asks nobody where the run is, and begins from the last commit."""
-    from hybridsync.chief.board import Board
+    from hybridsync.chief.run_control import RunControl
 
-    Board.standings = lambda self: {}
+    RunControl.standings = lambda self: {}
 
 
 def ledger_keeps_what_the_server_lost() -> None:

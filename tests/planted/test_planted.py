@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from hybridsync import EmulationConfig
-from hybridsync.chief.board import Board
-from hybridsync.chief.chief import Chief
 from hybridsync.chief.leasing import Leasing
 from hybridsync.chief.ledger import Ledger
+from hybridsync.chief.run_control import RunControl
+from hybridsync.chief.service import ChiefService
 from hybridsync.errors import HybridSyncError, StaleEpoch, StaleIncarnation
 from hybridsync.holding import Holding, fetch
 from hybridsync.messages import RoleEvent
@@ -91,9 +91,9 @@ def lost_worker(tmp_path) -> None:
 
     def restart(self, future):
         if isinstance(future.exception(), Died):
-            chief: Chief = self.chief
+            service: ChiefService = self.chief.service
             pid = self._hello("worker", 2, "", "").pid
-            chief.role_lost(RoleEvent("worker", 2, pid, "exit code -9", 0.0))
+            service.role_lost(RoleEvent("worker", 2, pid, "exit code -9", 0.0))
             reborn.submit(self._work, 2, self._programs.state_layout.schema_hash).add_done_callback(
                 lambda life: ended(self, life)
             )
@@ -108,12 +108,12 @@ def lost_worker(tmp_path) -> None:
     def with_life(*args):
         return dataclasses.replace(first_words(*args), life=int(died.is_set() and args[:2] == ("worker", 2)))
 
-    heard, first_words = Chief.report, InProcess._hello
+    heard, first_words = ChiefService.report, InProcess._hello
     with ThreadPoolExecutor(1) as reborn, pytest.MonkeyPatch.context() as patch:
         wrap_carriers(patch, die_once)
         patch.setattr(InProcess, "_worker_ended", restart)
         patch.setattr(InProcess, "_hello", staticmethod(with_life))
-        patch.setattr(Chief, "report", report_for_the_living)
+        patch.setattr(ChiefService, "report", report_for_the_living)
         trainer = tally_trainer("asp", WORKLOAD, emulation=SLOW, drain_secs=60.0)
         watchdog = threading.Timer(STUCK_SECS, lambda: give_up(trainer))
         watchdog.start()
@@ -125,7 +125,7 @@ def lost_worker(tmp_path) -> None:
 
 
 def give_up(trainer: Any) -> None:
-    trainer._chief.fail(HybridSyncError("units were lost with worker 2: nobody was given them"))
+    trainer._chief.control.fail(HybridSyncError("units were lost with worker 2: nobody was given them"))
 
 
 def preempted_and_resumed(tmp_path) -> None:
@@ -144,7 +144,7 @@ def broken_off(tmp_path) -> None:
 
     def break_off(metrics: Metrics) -> None:
         assert trainer._chief is not None
-        trainer._chief.break_phase("test")
+        trainer._chief.control.break_phase("test")
 
     trainer.add_hook(break_off, every=7)
     check(trainer.fit())
@@ -368,7 +368,7 @@ def goes_on_from_the_last_commit(patch):
 def counts_what_was_lost_as_applied(patch):
     """The run goes on from an older state, and the ledger does not hear of it."""
     goes_on_from_the_last_commit(patch)
-    patch.setattr(Board, "restore", lambda self, capture, rolled_back: 0)
+    patch.setattr(RunControl, "restore", lambda self, capture, rolled_back: 0)
 
 
 TALLY = r"'min_count': 0|'max_count': [2-9]|'stray': [1-9]"

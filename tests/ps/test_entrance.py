@@ -13,6 +13,7 @@ import pytest
 
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
+from hybridsync.chief.run_state import RunState
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import HybridSyncError, RoleLost, StaleEpoch, WaitTimeout
 from hybridsync.layout import fingerprint
@@ -103,15 +104,15 @@ def test_a_hand_over_of_longer_than_the_lease_costs_no_server(scene: Scene) -> N
     """The chief's clock is moved on by 20 s while the state is read; the lease is 15 s."""
     clock = ManualClock()
     evicted: list[Any] = []
-    chief = Chief(Ledger(64), 1, "schema", clock, num_servers=2, evict=evicted.append)
-    chief.register(hello(0, role="server", pid=99))
+    chief = Chief(RunState(Ledger(64), 1, "schema", clock, num_servers=2, evict=evicted.append))
+    chief.service.register(hello(0, role="server", pid=99))
     wanted, beats = threading.Semaphore(0), threading.Semaphore(0)
     over = threading.Event()
 
     def beat() -> None:
         while wanted.acquire(timeout=SECS) and not over.is_set():
             told = scene.server.drain()
-            chief.report(Report("server", 0, 1, told.epoch, doing=told.doing))
+            chief.service.report(Report("server", 0, 1, told.epoch, doing=told.doing))
             beats.release()
 
     def a_long_time() -> None:
@@ -120,7 +121,7 @@ def test_a_hand_over_of_longer_than_the_lease_costs_no_server(scene: Scene) -> N
             clock.advance(0.5)
             wanted.release()
             silent = silent or not beats.acquire(timeout=SECS / 4)
-            chief.expire()
+            chief.control.expire()
 
     scene.gate.meanwhile = a_long_time
     scene.gate.go_on.set()
@@ -130,7 +131,7 @@ def test_a_hand_over_of_longer_than_the_lease_costs_no_server(scene: Scene) -> N
     over.set()
     wanted.release()
     heart.result(SECS)
-    assert evicted == [] and chief.num_live_servers() == 1
+    assert evicted == [] and chief.control.num_live_servers() == 1
 
 
 def test_a_repeat_waits_for_the_first_call_and_shares_its_outcome(scene: Scene) -> None:

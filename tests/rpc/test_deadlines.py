@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 
-from hybridsync.chief.chief import POLL_SECS
+from hybridsync.chief.service import POLL_SECS
 from hybridsync.deadlines import transfer_secs
 from hybridsync.holding import Holding
 from hybridsync.layout import Layout

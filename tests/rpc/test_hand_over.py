@@ -14,6 +14,7 @@ import pytest
 from hybridsync.applylog import NullApplyLog
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
+from hybridsync.chief.run_state import RunState
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import RoleLost
 from hybridsync.holding import Holding
@@ -75,18 +76,18 @@ class _Holder:
 def test_a_hand_over_that_takes_longer_than_the_lease_costs_no_server(
     serve: Callable[..., str], closing: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hybridsync.chief.known.SERVER_LEASE_SECS", LEASE_SECS)
+    monkeypatch.setattr("hybridsync.chief.run_membership.SERVER_LEASE_SECS", LEASE_SECS)
     monkeypatch.setattr(entering_module, "SAY_SECS", 0.2)
     served = Served(serve, closing)
     evicted: list[Any] = []
-    chief = Chief(Ledger(UNITS), 1, "schema", SYSTEM_CLOCK, LEASE_SECS, evict=evicted.append)
-    chief.register(Hello("server", 0, 99, "host", served.address, "schema", "0.1.0.dev0"))
+    chief = Chief(RunState(Ledger(UNITS), 1, "schema", SYSTEM_CLOCK, LEASE_SECS, evict=evicted.append))
+    chief.service.register(Hello("server", 0, 99, "host", served.address, "schema", "0.1.0.dev0"))
     over = threading.Event()
 
     def beat() -> None:
         while not over.wait(BEAT_SECS):
             told = served.primary.drain()
-            chief.report(Report("server", 0, 1, told.epoch, doing=told.doing))
+            chief.service.report(Report("server", 0, 1, told.epoch, doing=told.doing))
 
     notes: list[str] = []
     started = SYSTEM_CLOCK.monotonic()
@@ -94,7 +95,8 @@ def test_a_hand_over_that_takes_longer_than_the_lease_costs_no_server(
         heart = threads.submit(beat)
         try:
             servers = {served.address: served.client}
-            Entering(chief, SYSTEM_CLOCK, chief.expire, notes.append).enter(served.phase, servers, served.num_bytes)
+            entering = Entering(chief.control, SYSTEM_CLOCK, chief.control.expire, notes.append)
+            entering.enter(served.phase, servers, served.num_bytes)
         finally:
             over.set()
         heart.result(SECS)

@@ -9,6 +9,7 @@ from typing import cast
 
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
+from hybridsync.chief.run_state import RunState
 from hybridsync.clock import SYSTEM_CLOCK, SystemClock
 from hybridsync.plan import NO_EPOCH, Epoch
 from hybridsync.reports import Report, ReportReply, Span
@@ -28,8 +29,8 @@ class Ahead(SystemClock):
 
 
 def test_a_host_whose_clock_is_ahead_is_known_from_its_second_heartbeat_on() -> None:
-    chief = Chief(Ledger(20), 1, "schema", SYSTEM_CLOCK, math.inf)
-    chief.register(hello(0))
+    chief = Chief(RunState(Ledger(20), 1, "schema", SYSTEM_CLOCK, math.inf))
+    chief.service.register(hello(0))
     clock, enough = Ahead(), threading.Event()
     reports: list[float] = []
 
@@ -44,12 +45,12 @@ def test_a_host_whose_clock_is_ahead_is_known_from_its_second_heartbeat_on() -> 
             enough.set()
 
     began = SYSTEM_CLOCK.monotonic()
-    way = cast("LastingChief", chief)  # what asks for no client is the same
+    way = cast("LastingChief", chief.service)  # what asks for no client is the same
     heart = Heart(way, drain, 0.01, threading.Event(), lambda error: None, hold_secs=0.05, heard=heard, clock=clock)
     heart.start()
     assert enough.wait(10), f"{len(reports)} of {SPANS} reports came"
     heart.stop()
-    first, *others = chief.take_intake().spans
+    first, *others = chief.control.take_intake().spans
     assert first[3] == 0.0, "nothing is known before an answer"
     assert len(others) >= SPANS - 1
     for _, _, (span,), offset in others:

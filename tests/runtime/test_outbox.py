@@ -6,6 +6,8 @@ import math
 
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
+from hybridsync.chief.run_state import RunState
+from hybridsync.chief.service import ChiefService
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.messages import STARTED_FIRST, RoleEvent
 from hybridsync.rpc import hybridsync_pb2 as pb
@@ -13,8 +15,8 @@ from hybridsync.rpc.codec import decode, encode, parse
 from hybridsync.runtime.outbox import Outbox
 
 
-class Wired(Chief):
-    """A chief that hears every event as it comes over the wire."""
+class Wired(ChiefService):
+    """A service that hears every event as it comes over the wire."""
 
     def role_started(self, event: RoleEvent) -> None:
         super().role_started(over_the_wire(event))
@@ -33,8 +35,9 @@ def event_of(role: str, role_id: int, reason: str = STARTED_FIRST, unit: int = -
 
 def delivered(*lost: RoleEvent) -> tuple[Chief, list[str]]:
     """Return a chief to which a supervisor of a server and two workers has told what it started and lost."""
-    chief, said = Wired(Ledger(20), 2, "schema", SYSTEM_CLOCK, math.inf), list[str]()
-    outbox = Outbox(lambda address: chief, said.append)
+    chief, said = Chief(RunState(Ledger(20), 2, "schema", SYSTEM_CLOCK, math.inf)), list[str]()
+    service = Wired(chief.state)
+    outbox = Outbox(lambda address: service, said.append)
     for role, role_id in (("supervisor", 0), ("chief", 0), ("server", 0), ("worker", 0), ("worker", 1)):
         outbox.started(event_of(role, role_id))
     for event in lost:
@@ -45,18 +48,18 @@ def delivered(*lost: RoleEvent) -> tuple[Chief, list[str]]:
 
 def test_every_event_of_a_supervisor_reaches_the_chief() -> None:
     chief, said = delivered(event_of("worker", 1, "signal SIGKILL"), event_of("chief", 0, "exit 70"))
-    assert [(event.role, event.id) for event in chief.take_intake().lost] == [("worker", 1), ("chief", 0)]
+    assert [(event.role, event.id) for event in chief.control.take_intake().lost] == [("worker", 1), ("chief", 0)]
     assert not said
 
 
 def test_last_words_of_several_lines_and_of_any_length_are_told() -> None:
     chief, said = delivered(event_of("worker", 1, "exit 1: a trace\nof two lines\x1b[31m " + "x" * 9000))
-    (lost,) = chief.take_intake().lost
+    (lost,) = chief.control.take_intake().lost
     assert lost.reason.startswith("exit 1: a trace") and lost.reason.isprintable()
     assert not said
 
 
 def test_an_event_that_the_chief_refuses_keeps_nothing_back() -> None:
     chief, said = delivered(event_of("worker", 9, "exit 1"), event_of("worker", 0, "exit 1", unit=3))
-    assert [event.id for event in chief.take_intake().lost] == [0]
+    assert [event.id for event in chief.control.take_intake().lost] == [0]
     assert len(said) == 1 and "worker 9" in said[0]

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from hybridsync.chief.board import Board
 from hybridsync.chief.leasing import Leasing
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.membership import Membership
+from hybridsync.chief.run_control import RunControl
 from hybridsync.errors import StaleEpoch
 from hybridsync.opening import MemoryEpochs
 from hybridsync.protocols import REGISTRY
@@ -153,13 +153,13 @@ def loses_rolled_back_units(patch):
 
 def counts_what_was_lost_as_applied(patch):
     """The run goes on from an older state, and the ledger does not hear of it."""
-    patch.setattr(Board, "restore", lambda self, capture, rolled_back: 0)
+    patch.setattr(RunControl, "restore", lambda self, capture, rolled_back: 0)
 
 
 def says_nothing_of_what_was_rolled_back(patch):
     """Units are done again, and the accounting does not tell."""
-    original = Board.restore
-    patch.setattr(Board, "restore", lambda self, capture, rolled_back: original(self, capture, rolled_back=False))
+    original = RunControl.restore
+    patch.setattr(RunControl, "restore", lambda self, capture, rolled_back: original(self, capture, rolled_back=False))
 
 
 def goes_on_from_the_last_commit(patch):

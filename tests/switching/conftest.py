@@ -15,7 +15,7 @@ from tests.switching.desks import Desk
 @pytest.fixture
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the chief look again at once."""
-    monkeypatch.setattr("hybridsync.chief.chief.POLL_SECS", 0.0)
+    monkeypatch.setattr("hybridsync.chief.service.POLL_SECS", 0.0)
 
 
 @pytest.fixture

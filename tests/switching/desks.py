@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from hybridsync import TelemetryConfig
-from hybridsync.chief.board import Board
-from hybridsync.chief.intake import Intake
 from hybridsync.chief.ledger import Counts
+from hybridsync.chief.report_buffer import ReportBuffer
+from hybridsync.chief.run_control import RunControl
 from hybridsync.config import RunConfig
 from hybridsync.messages import Capture
 from hybridsync.run import Run
@@ -31,13 +31,13 @@ class Told:
 
     num_applied: int = 0
     first_leased: float = 0.0
-    intake: Intake = field(default_factory=Intake)
+    intake: ReportBuffer = field(default_factory=ReportBuffer)
     first_and_last: tuple[float, float] = (0.0, 0.0)
     rates: dict[int, float] = field(default_factory=dict)
     quarantined: dict[int, str] = field(default_factory=dict)
 
-    def take_intake(self) -> Intake:
-        taken, self.intake = self.intake, Intake()
+    def take_intake(self) -> ReportBuffer:
+        taken, self.intake = self.intake, ReportBuffer()
         return taken
 
     def stamps(self) -> tuple[float, float]:
@@ -70,7 +70,7 @@ class Desk:
         self.switches: list[dict[str, Any]] = []
         self.reporter = Reporter(
             run,
-            cast("Board", self.chief),  # what a reporter asks of it is all in Told
+            cast("RunControl", self.chief),  # what a reporter asks of it is all in Told
             self.recorder,
             self.clock,
             seconds=30.0,

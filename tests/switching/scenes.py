@@ -77,7 +77,7 @@ class Scene:
         enter(self.chief, worker, after=self.phase.epoch, held=capture.held if capture else None)
 
     def die(self, worker: int) -> None:
-        self.chief.role_lost(RoleEvent("worker", worker, 100 + worker, "exit code -9", 0.0))
+        self.chief.service.role_lost(RoleEvent("worker", worker, 100 + worker, "exit code -9", 0.0))
 
     def await_newer(self, units: int) -> bool:
         if self.committing <= units:
@@ -86,9 +86,9 @@ class Scene:
         return True
 
     def gather(self, unit_secs: float = 0.0) -> Found:
-        self.chief.gather()
+        self.chief.control.gather()
         self._recovery = self._recovery or Recovery(
-            self.chief, self.holder_at, self.keeper, HOME, SYSTEM_CLOCK, self.await_newer, gather_secs=0.2
+            self.chief.control, self.holder_at, self.keeper, HOME, SYSTEM_CLOCK, self.await_newer, gather_secs=0.2
         )
         return self._recovery.gather(self.phase, self.captured, unit_secs)
 
@@ -116,5 +116,5 @@ def served() -> Scene:
     """Return an asynchronous phase that all have entered, broken by a worker's word."""
     scene = Scene("asp")
     enter_all(scene.chief, scene.phase)
-    scene.chief.break_phase("test")
+    scene.chief.control.break_phase("test")
     return scene

@@ -19,41 +19,41 @@ CONFIG = RunConfig(workload=10, unit_size=1, workers=2, servers=1)
 
 @pytest.fixture
 def chief() -> WatchedChief:
-    return WatchedChief(Ledger(10), 2, "schema", SYSTEM_CLOCK)
+    return WatchedChief(Ledger(10), 2, clock=SYSTEM_CLOCK)
 
 
 def arrivals_at(chief: WatchedChief, said: list[str] | None = None) -> Arrivals:
     say = said.append if said is not None else lambda text: None
-    return Arrivals(chief, CONFIG, SYSTEM_CLOCK, lambda: None, say)
+    return Arrivals(chief.control, CONFIG, SYSTEM_CLOCK, lambda: None, say)
 
 
 def test_everybody_is_waited_for_at_the_start_and_named_when_late(chief, monkeypatch):
     monkeypatch.setattr(arrivals, "START_DEADLINE_SECS", 0.15)
     monkeypatch.setattr(arrivals, "SAY_SECS", 0.01)
-    chief.register(hello(1))
+    chief.service.register(hello(1))
     said: list[str] = []
     with pytest.raises(WaitTimeout, match=r"workers \[0\] have not registered; 0 of 1 servers have"):
         arrivals_at(chief, said).await_all()
     assert len(said) == 1, "it is said once"
-    chief.register(hello(0))
-    chief.register(hello(0, role="server"))
+    chief.service.register(hello(0))
+    chief.service.register(hello(0, role="server"))
     arrivals_at(chief).await_all()
 
 
 def test_a_lock_step_phase_begins_with_the_workers_that_are_left(chief):
-    chief.register(hello(1))
+    chief.service.register(hello(1))
     arrivals_at(chief).await_needed(LOCKSTEP)
 
 
 def test_a_served_phase_needs_its_servers(chief, monkeypatch):
     monkeypatch.setattr(arrivals, "START_DEADLINE_SECS", 0.1)
-    chief.register(hello(1))
+    chief.service.register(hello(1))
     with pytest.raises(WaitTimeout, match="0 of 1 servers"):
         arrivals_at(chief).await_needed(SERVER)
 
 
 def test_a_run_that_is_asked_to_stop_waits_for_nobody(chief):
-    chief.preempt()
+    chief.service.preempt()
     with pytest.raises(Preempted, match=r"workers \[0, 1\] have not registered"):
         arrivals_at(chief).await_all()
 
@@ -61,11 +61,11 @@ def test_a_run_that_is_asked_to_stop_waits_for_nobody(chief):
 def test_a_restarted_chief_waits_until_nobody_new_comes_and_gives_up_who_was_there(chief, monkeypatch):
     """Nothing else would end a process that is stopped."""
     monkeypatch.setattr(arrivals, "SETTLE_SECS", 0.1)
-    chief.register(hello(0))
+    chief.service.register(hello(0))
     there = {("chief", 0): 1, ("supervisor", 0): 2, ("worker", 0): 100, ("worker", 1): 101, ("server", 0): 99}
     arrivals_at(chief).await_settled(there)
-    assert chief.live_workers() == (0,)
+    assert chief.control.live_workers() == (0,)
     evicted = chief.evicted
     assert [(event.role, event.id, event.pid) for event in evicted] == [("worker", 1, 101), ("server", 0, 99)]
     assert evicted[0].reason == "no sign of life for 0.1 s since the chief was restarted"
-    assert chief.take_intake().lost == evicted
+    assert chief.control.take_intake().lost == evicted

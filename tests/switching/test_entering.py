@@ -12,6 +12,7 @@ import pytest
 
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
+from hybridsync.chief.run_state import RunState
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import HybridSyncError, PhaseBroken, Preempted, RoleLost, StaleEpoch, WaitTimeout
 from hybridsync.messages import Capture, Held, RoleEvent
@@ -67,15 +68,15 @@ class Desk:
     """A chief with two servers and two workers, and its manager's thread."""
 
     def __init__(self, clock: Any = SYSTEM_CLOCK) -> None:
-        self.chief = Chief(Ledger(64), 2, "schema", clock, num_servers=2)
+        self.chief = Chief(RunState(Ledger(64), 2, "schema", clock, num_servers=2))
         for worker in range(2):
-            self.chief.register(hello(worker))
+            self.chief.service.register(hello(worker))
         for server in range(2):
-            self.chief.register(hello(server, role="server", pid=90 + server))
+            self.chief.service.register(hello(server, role="server", pid=90 + server))
         self.servers = {address: Server() for address in ADDRESSES}
         self.notes: list[str] = []
         self.ticked = threading.Semaphore(0)
-        self.entering = Entering(self.chief, clock, self.ticked.release, self.notes.append)
+        self.entering = Entering(self.chief.control, clock, self.ticked.release, self.notes.append)
         self.threads = ThreadPoolExecutor(1)
 
     def begin(self) -> Future[None]:
@@ -119,7 +120,7 @@ def test_the_wait_ends_with_the_last_server(desk: Desk) -> None:
 
 def test_a_server_that_is_lost_ends_the_wait_though_its_call_goes_on(desk: Desk) -> None:
     entering = desk.begin()
-    desk.chief.role_lost(RoleEvent("server", 1, 91, "signal SIGKILL", 0.0))
+    desk.chief.service.role_lost(RoleEvent("server", 1, 91, "signal SIGKILL", 0.0))
     with pytest.raises(RoleLost, match=r"servers \[1\] were lost while they entered epoch 2"):
         entering.result(SECS)
     assert not any(server.go_on.is_set() for server in desk.servers.values())
@@ -135,12 +136,12 @@ def test_a_server_that_refuses_ends_the_wait_by_its_own_words(desk: Desk) -> Non
 
 
 def test_a_phase_that_breaks_ends_the_wait_unless_it_is_the_one_that_was_left(desk: Desk) -> None:
-    desk.chief.announce(phase_of(1, "bsp", members=(0, 1)))
+    desk.chief.control.announce(phase_of(1, "bsp", members=(0, 1)))
     entering = desk.begin()
-    desk.chief.break_phase("unit 3 is quarantined")
+    desk.chief.control.break_phase("unit 3 is quarantined")
     with pytest.raises(PhaseBroken, match="unit 3 is quarantined"):
         entering.result(SECS)
-    desk.chief.gather()
+    desk.chief.control.gather()
     for server in desk.servers.values():
         server.go_on.set()
     desk.begin().result(SECS)
@@ -148,31 +149,31 @@ def test_a_phase_that_breaks_ends_the_wait_unless_it_is_the_one_that_was_left(de
 
 def test_a_run_that_is_asked_to_stop_does_not_wait_for_a_hand_over(desk: Desk) -> None:
     entering = desk.begin()
-    desk.chief.preempt()
+    desk.chief.service.preempt()
     with pytest.raises(Preempted, match="while servers enter epoch 2"):
         entering.result(SECS)
 
 
 def test_a_hand_over_that_takes_long_is_shown_with_who_fetches(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entering_module, "SAY_SECS", 0.05)
-    desk.chief.report(Report("server", 1, 1, PHASE.epoch, doing=ENTERING))
-    assert desk.chief.entering() == (1,)
+    desk.chief.service.report(Report("server", 1, 1, PHASE.epoch, doing=ENTERING))
+    assert desk.chief.control.entering() == (1,)
     entering = desk.begin()
     deadline = SYSTEM_CLOCK.monotonic() + SECS
     while not desk.notes:
         assert desk.ticked.acquire(timeout=SECS) and SYSTEM_CLOCK.monotonic() < deadline
     assert desk.notes[0].startswith("epoch 2: the hand-over of 200.0 MB has taken 0 s, servers [1] are fetching it")
     assert desk.notes[0].endswith("servers [0] have not said that they fetch it")
-    desk.chief.report(Report("server", 1, 1, PHASE.epoch))
-    assert desk.chief.entering() == ()
+    desk.chief.service.report(Report("server", 1, 1, PHASE.epoch))
+    assert desk.chief.control.entering() == ()
     desk.close()
     entering.result(SECS)
 
 
 def test_a_server_that_is_lost_fetches_no_more(desk: Desk) -> None:
-    desk.chief.report(Report("server", 1, 1, PHASE.epoch, doing=ENTERING))
-    desk.chief.role_lost(RoleEvent("server", 1, 91, "signal SIGKILL", 0.0))
-    assert desk.chief.entering() == ()
+    desk.chief.service.report(Report("server", 1, 1, PHASE.epoch, doing=ENTERING))
+    desk.chief.service.role_lost(RoleEvent("server", 1, 91, "signal SIGKILL", 0.0))
+    assert desk.chief.control.entering() == ()
 
 
 def test_a_call_that_never_ends_is_given_up_by_the_size_of_the_state() -> None:

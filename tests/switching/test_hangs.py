@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hybridsync.chief.attendance import Doing
+from hybridsync.chief.phase_membership import Doing
 from hybridsync.protocols import REGISTRY
 from hybridsync.protocols.modes import SERVER
 from hybridsync.reports import COMPUTING, WAITING

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hybridsync.chief.attendance import Doing
+from hybridsync.chief.phase_membership import Doing
 from hybridsync.errors import PhaseBroken, WaitTimeout
 from hybridsync.messages import Held
 from hybridsync.reports import COMPUTING, WAITING

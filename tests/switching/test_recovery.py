@@ -27,7 +27,7 @@ def test_the_worker_that_is_furthest_hands_over_its_state():
     found = scene.gather()
     assert (found.capture.held.units, found.source, found.rolled_back) == (12, "worker:1", False)
     assert scene.asked == [("worker:1", scene.phase.epoch, True)]
-    assert scene.chief.live_workers() == (0, 1, 3) and scene.keeper.num_offers == 0
+    assert scene.chief.control.live_workers() == (0, 1, 3) and scene.keeper.num_offers == 0
 
 
 def test_of_equals_the_first_is_asked():
@@ -83,7 +83,7 @@ def test_everybody_is_waited_for_before_anybody_is_asked():
 
     with meanwhile(come_back):
         assert scene.gather(unit_secs=SECS).capture.held.units == 11
-    assert scene.chief.live_workers() == (0, 1, 3)
+    assert scene.chief.control.live_workers() == (0, 1, 3)
 
 
 # --- who is given up ---
@@ -103,7 +103,7 @@ def test_a_worker_whose_state_cannot_be_captured_is_evicted_and_the_next_is_aske
         1: "its state could not be captured: worker 1 could not be reached",
         3: "its state could not be captured: worker 3 did not answer",
     }
-    assert scene.chief.live_workers() == (0,)
+    assert scene.chief.control.live_workers() == (0,)
 
 
 def test_a_worker_whose_replica_has_gone_on_is_left_alone_and_the_next_is_asked():
@@ -113,7 +113,7 @@ def test_a_worker_whose_replica_has_gone_on_is_left_alone_and_the_next_is_asked(
         scene.back(worker, 8)
     scene.answers["worker:0"] = StaleEpoch("epoch 1 was named, this replica is in epoch 2")
     assert scene.gather().source == "worker:1"
-    assert scene.chief.evicted == [] and scene.chief.live_workers() == (0, 1, 3)
+    assert scene.chief.evicted == [] and scene.chief.control.live_workers() == (0, 1, 3)
 
 
 def test_an_error_that_is_not_about_reaching_a_role_ends_the_run():
@@ -158,7 +158,7 @@ def test_who_dies_while_it_is_waited_for_is_not_waited_for_any_more():
 def test_the_runs_own_failure_ends_the_wait():
     scene = lock_step()
     with (
-        meanwhile(lambda: scene.chief.fail(HybridSyncError("the user interrupted"))),
+        meanwhile(lambda: scene.chief.control.fail(HybridSyncError("the user interrupted"))),
         pytest.raises(HybridSyncError, match="the user interrupted"),
     ):
         scene.gather(unit_secs=SECS)
@@ -172,11 +172,11 @@ def test_a_role_that_cannot_be_reached_breaks_the_phase_by_what_was_tried(error)
     scene = Scene("bsp")
     with pytest.raises(PhaseBroken, match=f"the state could not be captured: {error}"), reach(scene):
         raise error
-    assert scene.chief.broken == f"the state could not be captured: {error}"
+    assert scene.chief.control.broken == f"the state could not be captured: {error}"
 
 
 def reach(scene: Scene) -> Reach:
-    return Reach(scene.chief, "the state could not be captured")
+    return Reach(scene.chief.control, "the state could not be captured")
 
 
 def test_other_errors_and_the_runs_own_end_pass_as_they_are():
@@ -184,10 +184,10 @@ def test_other_errors_and_the_runs_own_end_pass_as_they_are():
     with pytest.raises(CheckpointError), reach(scene):
         raise CheckpointError("the disk is full")
     failure = RoleLost("worker 1 was lost before the run began")
-    scene.chief.fail(failure)
+    scene.chief.control.fail(failure)
     with pytest.raises(RoleLost, match="before the run began"), reach(scene):
-        scene.chief.raise_failure()
-    assert scene.chief.broken == ""
+        scene.chief.state.waits.raise_failure()
+    assert scene.chief.control.broken == ""
 
 
 def test_a_run_that_gets_nowhere_says_how_often_it_tried_and_why():
@@ -197,10 +197,10 @@ def test_a_run_that_gets_nowhere_says_how_often_it_tried_and_why():
 
 def test_a_worker_that_asks_for_the_next_phase_is_back_whatever_it_holds():
     scene = lock_step()
-    scene.chief.gather()
+    scene.chief.control.gather()
     for worker in (0, 1, 3):
-        scene.chief.next_phase(PhaseRequest(worker, 1, scene.phase.epoch, None))
-    assert scene.chief.missing_back() == []
+        scene.chief.service.next_phase(PhaseRequest(worker, 1, scene.phase.epoch, None))
+    assert scene.chief.control.missing_back() == []
 
 
 def test_a_worker_that_has_just_registered_is_asked_what_it_holds():
@@ -208,12 +208,12 @@ def test_a_worker_that_has_just_registered_is_asked_what_it_holds():
     scene = lock_step()
     for worker in (0, 1, 3):
         scene.back(worker, 8)
-    scene.chief.register(hello(2, pid=202, life=1))
+    scene.chief.service.register(hello(2, pid=202, life=1))
     held = capture_of(scene.phase.epoch, 12)
     scene.answers["worker:2"] = held
 
     def tell() -> None:
-        scene.chief.phase_for(PhaseRequest(2, 2, scene.phase.epoch, held.held))
+        scene.chief.service.phase_for(PhaseRequest(2, 2, scene.phase.epoch, held.held))
 
     with meanwhile(tell):
         found = scene.gather()

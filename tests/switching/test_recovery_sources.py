@@ -50,12 +50,12 @@ def test_a_server_that_has_not_entered_the_phase_has_nothing_newer_than_the_last
     scene.answers[SERVER] = StaleEpoch("epoch 2 was named, the server is in epoch 1")
     found = scene.gather()
     assert (found.capture, found.source) == scene.captured
-    assert scene.chief.num_live_servers() == 1
+    assert scene.chief.control.num_live_servers() == 1
 
 
 def test_a_lost_server_costs_what_came_after_the_last_commit():
     scene = served()
-    scene.chief.role_lost(RoleEvent("server", 0, 99, "exit code -9", 0.0))
+    scene.chief.service.role_lost(RoleEvent("server", 0, 99, "exit code -9", 0.0))
     scene.captured = capture_of(Epoch(1, 0), 2), SERVER
     for worker in WORKERS:
         scene.back(worker, None)
@@ -67,7 +67,7 @@ def test_a_lost_server_costs_what_came_after_the_last_commit():
 def test_a_reborn_server_at_another_address_is_not_asked_for_the_phase():
     scene = served()
     hello_of_next_life = hello(0, role="server", pid=199, life=1)
-    scene.chief.register(type(hello_of_next_life)(**{**vars(hello_of_next_life), "address": "server:0b"}))
+    scene.chief.service.register(type(hello_of_next_life)(**{**vars(hello_of_next_life), "address": "server:0b"}))
     for worker in WORKERS:
         scene.back(worker, None)
     assert scene.gather().source == HOME

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from hybridsync.chief.intake import Intake
+from hybridsync.chief.report_buffer import ReportBuffer
 from hybridsync.plan import Epoch
 from hybridsync.policies.stragglers import Decision
 from hybridsync.switching.commits import Commit
@@ -55,7 +55,7 @@ def test_a_switch_whose_commit_is_known_first_waits_for_the_first_update(desk: D
     desk.reporter.committed(Commit(50, 1000, 4.0))
     desk.after(0.1)
     assert desk.reporter.switch_pending
-    desk.after(0.1, first_and_last=(200.2, 200.2), intake=Intake(compile_secs=0.25))
+    desk.after(0.1, first_and_last=(200.2, 200.2), intake=ReportBuffer(compile_secs=0.25))
     (switch,) = events_of(desk.workdir, "switch")
     assert (switch["stall_secs"], switch["compile_secs"]) == (0.0, 0.25), "no stall is shorter than none"
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 import pytest
 
-from hybridsync.chief.intake import Intake
+from hybridsync.chief.report_buffer import ReportBuffer
 from hybridsync.config import RunConfig, ScheduleConfig
 from hybridsync.messages import RoleEvent
 from hybridsync.optimizer import Optimizer, schedule
@@ -30,9 +30,9 @@ from tests.trainers import events_of
 
 
 def test_an_interval_counts_what_was_applied_and_reported_in_it(desk: Desk) -> None:
-    desk.after(0.9, num_applied=9, intake=Intake(loss_sum=6.0, num_losses=2, staleness=[0, 4]))
+    desk.after(0.9, num_applied=9, intake=ReportBuffer(loss_sum=6.0, num_losses=2, staleness=[0, 4]))
     assert desk.metrics() == [], "the interval is not over"
-    heard = Intake(loss_sum=3.0, num_losses=1, staleness=[2])
+    heard = ReportBuffer(loss_sum=3.0, num_losses=1, staleness=[2])
     desk.after(1.1, num_applied=20, intake=heard, rates={0: 5.0, 3: 2.5})
     desk.after(0.5, num_applied=25)
     desk.after(0.5, num_applied=28)
@@ -48,8 +48,8 @@ def test_an_interval_counts_what_was_applied_and_reported_in_it(desk: Desk) -> N
 
 
 def test_an_interval_says_how_long_each_worker_computed_and_waited(desk: Desk) -> None:
-    desk.after(0.5, intake=Intake(compute_secs={0: 0.25, 3: 0.5}, wait_secs={0: 0.125, 3: 0.0}))
-    desk.after(0.5, intake=Intake(compute_secs={0: 0.5}, wait_secs={0: 0.25}))
+    desk.after(0.5, intake=ReportBuffer(compute_secs={0: 0.25, 3: 0.5}, wait_secs={0: 0.125, 3: 0.0}))
+    desk.after(0.5, intake=ReportBuffer(compute_secs={0: 0.5}, wait_secs={0: 0.25}))
     desk.after(1.0)
     first, second = desk.metrics()
     assert (first["compute_secs"], first["wait_secs"]) == ({"0": 0.75, "3": 0.5}, {"0": 0.375, "3": 0.0})
@@ -94,7 +94,9 @@ def comings(desk: Desk) -> list[tuple[str, Any, Any]]:
 
 def test_roles_that_came_and_went_are_events(desk: Desk) -> None:
     worker, server = hello(1, pid=7), hello(0, role="server")
-    desk.after(0.1, intake=Intake(joined=[worker, server], lost=[RoleEvent("worker", 1, 7, "signal SIGKILL", 5.0)]))
+    desk.after(
+        0.1, intake=ReportBuffer(joined=[worker, server], lost=[RoleEvent("worker", 1, 7, "signal SIGKILL", 5.0)])
+    )
     assert comings(desk) == [
         ("role_started", "worker", 7),
         ("worker_joined", 1, None),
@@ -111,15 +113,15 @@ def test_the_user_is_shown_which_process_was_started_again(desk: Desk) -> None:
         shown.append(text)
 
     desk.recorder.progress.note = show
-    desk.after(0.1, intake=Intake(restarted=[RoleEvent("worker", 1, 8, "restart after signal SIGKILL", 5.0)]))
+    desk.after(0.1, intake=ReportBuffer(restarted=[RoleEvent("worker", 1, 8, "restart after signal SIGKILL", 5.0)]))
     assert shown == ["worker 1: restart after signal SIGKILL"]
 
 
 def test_a_process_that_was_given_up_and_then_ended_is_lost_once(desk: Desk) -> None:
     given_up, ended = (RoleEvent("worker", 1, 7, reason, 5.0) for reason in ("no sign of life", "signal SIGKILL"))
-    desk.after(0.1, intake=Intake(joined=[hello(1, pid=7)]))
-    desk.after(0.1, intake=Intake(lost=[given_up]))
-    desk.after(0.1, intake=Intake(lost=[ended], joined=[hello(1, pid=8)]))
+    desk.after(0.1, intake=ReportBuffer(joined=[hello(1, pid=7)]))
+    desk.after(0.1, intake=ReportBuffer(lost=[given_up]))
+    desk.after(0.1, intake=ReportBuffer(lost=[ended], joined=[hello(1, pid=8)]))
     assert comings(desk)[2:] == [
         ("role_lost", "worker", 7),
         ("worker_left", 1, None),
@@ -130,12 +132,12 @@ def test_a_process_that_was_given_up_and_then_ended_is_lost_once(desk: Desk) -> 
 
 def test_who_was_lost_while_nobody_was_there_to_write_is_told_by_the_next_chief(tmp_path: Path) -> None:
     first = Desk(tmp_path)
-    first.after(0.1, intake=Intake(joined=[hello(1, pid=7), hello(2, pid=9)]))
-    first.after(0.1, intake=Intake(lost=[RoleEvent("worker", 2, 9, "no sign of life", 5.0)]))
+    first.after(0.1, intake=ReportBuffer(joined=[hello(1, pid=7), hello(2, pid=9)]))
+    first.after(0.1, intake=ReportBuffer(lost=[RoleEvent("worker", 2, 9, "no sign of life", 5.0)]))
     first.recorder.close()
     second = Desk(tmp_path)
     lost = [RoleEvent("worker", 2, 9, "signal SIGKILL", 6.0), RoleEvent("worker", 1, 7, "signal SIGKILL", 6.0)]
-    second.after(0.1, intake=Intake(joined=[hello(1, pid=8)], lost=lost))
+    second.after(0.1, intake=ReportBuffer(joined=[hello(1, pid=8)], lost=lost))
     second.recorder.close()
     assert comings(second)[-4:] == [
         ("role_lost", "worker", 7),
@@ -148,7 +150,7 @@ def test_who_was_lost_while_nobody_was_there_to_write_is_told_by_the_next_chief(
 
 def test_spans_of_a_clock_that_is_ahead_stand_where_the_chiefs_would_have_put_them(desk: Desk) -> None:
     span = Span("compute", "worker", 106.0, 0.5, 1, 1)
-    desk.after(2.0, intake=Intake(spans=[("worker", 0, (span,), -5.0)]))
+    desk.after(2.0, intake=ReportBuffer(spans=[("worker", 0, (span,), -5.0)]))
     desk.recorder.timeline.write()
     trace = json.loads((desk.workdir / "timeline.json").read_text())["traceEvents"]
     assert [event["ts"] for event in trace if event["ph"] == "X"] == [1e6], "a second after the run began"
@@ -174,8 +176,8 @@ def test_a_phase_that_went_on_while_the_chief_was_away_took_that_time_too(make_d
 def test_the_summary_says_what_was_told(desk: Desk) -> None:
     desk.reporter.evaluated(60, None)
     desk.reporter.evaluated(60, {"accuracy": 0.75, "loss": 0.5})
-    desk.after(0.5, num_applied=60, first_leased=100.0, intake=Intake(staleness=[1, 3]))
-    desk.after(0.5, num_applied=80, intake=Intake(staleness=[5]))
+    desk.after(0.5, num_applied=60, first_leased=100.0, intake=ReportBuffer(staleness=[1, 3]))
+    desk.after(0.5, num_applied=80, intake=ReportBuffer(staleness=[5]))
     summary = desk.reporter.finish("preempted", None)
     assert (summary.exit, summary.error, summary.plan) == ("preempted", None, "bsp:50%,asp")
     assert (summary.units.applied, summary.examples, summary.seconds) == (80, 80 * UNIT_SIZE, 31.0)

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from hybridsync.chief.board import Board
 from hybridsync.chief.ledger import Ledger
+from hybridsync.chief.run_control import RunControl
 from hybridsync.config import CheckpointConfig, RunConfig, TelemetryConfig
 from hybridsync.errors import CheckpointError, WaitTimeout
 from hybridsync.messages import Capture
@@ -90,7 +90,7 @@ class Desk:
         self.clock, self.reporter = ManualClock(), Told()
         self.chief, self.committer = Chief(self.clock), Committer(durable)
         run = Run(config, tally_task(WORKLOAD), plain_sgd(1.0), None)
-        board = cast("Board", self.chief)  # what saving asks of it is all in Chief
+        board = cast("RunControl", self.chief)  # what saving asks of it is all in Chief
         self.saving = Saving(run, board, self.committer, self.reporter, self.clock, None)
         self.capture = Start().capture
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from hybridsync.chief.known import Judged
 from hybridsync.chief.ledger import Ledger
 from hybridsync.config import RunConfig
 from hybridsync.errors import CheckpointError, HybridSyncError, PhaseBroken, RoleLost
 from hybridsync.phase import Phase
 from hybridsync.plan import Epoch
+from hybridsync.policies.stragglers import Judged
 from hybridsync.run import Run
 from hybridsync.switching.commits import Commit
 from hybridsync.switching.machine import CommitFailed, Committed, Gathered

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from hybridsync.chief.known import Judged
 from hybridsync.config import PolicyConfig, RunConfig
 from hybridsync.phase import Phase
 from hybridsync.policies.actions import PLANNED, Action, Choice, Dealt, Instead, View, Without
+from hybridsync.policies.stragglers import Judged
 from hybridsync.run import Run
 from hybridsync.switching.course import Leg
 from hybridsync.switching.machine import Begin, Regroup

@@ -1,4 +1,4 @@
-"""What roles reported since the manager last looked. Pure."""
+"""Buffers what roles report until the manager takes it. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hybridsync.reports import Report, Span
 
 
 @dataclass
-class Intake:
-    """Adds up what roles reported.
+class ReportBuffer:
+    """Adds up what roles reported since the manager took the last buffer.
 
     Args:
       loss_sum: of `num_losses` units.

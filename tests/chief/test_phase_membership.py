@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hybridsync.chief.attendance import Attendance
+from hybridsync.chief.phase_membership import PhaseMembership
 from hybridsync.messages import Held
 from hybridsync.reports import Report
 from tests.roles import phase_of
@@ -15,14 +15,14 @@ def report(worker: int, completed: int = 0, **fields) -> Report:
     return Report("worker", worker, 1, EPOCH, completed=completed, **fields)
 
 
-def note(here: Attendance, told: Report) -> None:
+def note(here: PhaseMembership, told: Report) -> None:
     here.note(told, (told.first_applied, told.last_applied))
     if told.role == "worker":
         here.hear(told)
 
 
 def test_who_entered_is_missing_until_it_is_back_or_gone():
-    here = Attendance(admitted={0: 1, 1: 1})
+    here = PhaseMembership(admitted={0: 1, 1: 1})
     assert here.missing(LIVE) == [0, 1], "worker 2 never entered"
     here.back[0] = None
     assert here.missing(LIVE) == [1]
@@ -30,7 +30,7 @@ def test_who_entered_is_missing_until_it_is_back_or_gone():
 
 
 def test_a_worker_that_is_lost_is_forgotten_with_what_it_held():
-    here = Attendance(admitted={0: 1, 1: 1}, back={1: Held(EPOCH, 4, 2, "f00d")})
+    here = PhaseMembership(admitted={0: 1, 1: 1}, back={1: Held(EPOCH, 4, 2, "f00d")})
     note(here, report(1, 4, doing="average"))
     here.lose(1)
     assert here.positions == {} and here.doing == {} and here.admitted == {0: 1}
@@ -38,13 +38,13 @@ def test_a_worker_that_is_lost_is_forgotten_with_what_it_held():
 
 
 def test_a_worker_that_is_lost_before_it_came_back_never_comes_back():
-    here = Attendance(admitted={1: 1})
+    here = PhaseMembership(admitted={1: 1})
     here.lose(1)
     assert here.back == {} and here.missing(LIVE) == []
 
 
 def test_the_workers_with_the_fewest_units_done_are_behind():
-    here = Attendance()
+    here = PhaseMembership()
     for worker, completed in [(0, 6), (1, 4), (2, 6)]:
         note(here, report(worker, completed))
     assert here.behind(LIVE) == [1]
@@ -53,7 +53,7 @@ def test_the_workers_with_the_fewest_units_done_are_behind():
 
 
 def test_the_first_and_the_last_update_are_those_of_any_role():
-    here = Attendance()
+    here = PhaseMembership()
     assert here.first_and_last() == (0.0, 0.0)
     note(here, report(0, first_applied=7.0, last_applied=7.5))
     note(here, report(1))
@@ -64,6 +64,6 @@ def test_the_first_and_the_last_update_are_those_of_any_role():
 
 
 def test_what_a_server_reports_is_no_workers_position():
-    here = Attendance()
+    here = PhaseMembership()
     note(here, Report("server", 0, 1, EPOCH, completed=9))
     assert here.positions == {} and here.doing == {}

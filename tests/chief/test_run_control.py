@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from hybridsync.chief import chief as chief_module
-from hybridsync.chief.attendance import Doing
+from hybridsync.chief import service
 from hybridsync.chief.chief import Chief
+from hybridsync.chief.phase_membership import Doing
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import PhaseBroken, RoleLost, StaleIncarnation, WaitTimeout
 from hybridsync.messages import Held, RoleEvent
@@ -34,11 +34,11 @@ from tests.telemetry.clocks import ManualClock
 
 
 def server_died(chief: Chief) -> None:
-    chief.role_lost(RoleEvent("server", 0, 99, "exit code -9", 0.0))
+    chief.service.role_lost(RoleEvent("server", 0, 99, "exit code -9", 0.0))
 
 
 def revoked(chief: Chief, phase: Phase, worker: int, hold_secs: float = 0.0) -> bool:
-    return chief.report(Report("worker", worker, 1, phase.epoch, hold_secs=hold_secs)).revoked
+    return chief.service.report(Report("worker", worker, 1, phase.epoch, hold_secs=hold_secs)).revoked
 
 
 # --- what breaks a phase ---
@@ -49,12 +49,12 @@ def test_a_lock_step_phase_breaks_when_it_loses_a_member_and_nobody_enters_it_an
     phase = begin(chief, "bsp")
     enter_all(chief, phase, (0, 1))
     worker_died(chief, 2)
-    assert "worker 2 was lost (exit code -9)" in chief.broken
+    assert "worker 2 was lost (exit code -9)" in chief.control.broken
     assert enter(chief, 3).phase is None
     assert lease(chief, phase, 0).final
     with pytest.raises(PhaseBroken, match="epoch 1 cannot go on: worker 2 was lost"):
-        chief.watch(lambda: False, LONG_SECS)
-    chief.raise_failure()
+        chief.control.watch(lambda: False, LONG_SECS)
+    chief.state.waits.raise_failure()
 
 
 def test_a_heartbeat_that_the_chief_holds_back_is_answered_at_once_when_the_phase_breaks():
@@ -87,23 +87,23 @@ def test_a_failure_that_a_worker_tells_of_breaks_the_phase():
     phase = begin(chief, "bsp")
     enter_all(chief, phase)
     enter(chief, 1, after=phase.epoch, failure="PhaseRevoked: worker 3 hung up")
-    assert "worker 1 left it: PhaseRevoked: worker 3 hung up" in chief.broken
+    assert "worker 1 left it: PhaseRevoked: worker 3 hung up" in chief.control.broken
     assert revoked(chief, phase, 0) and revoked(chief, phase, 3)
-    assert chief.missing_back() == [0, 2, 3]
+    assert chief.control.missing_back() == [0, 2, 3]
 
 
 def test_a_worker_that_fails_in_an_asynchronous_phase_breaks_it_only_while_units_go_out():
     chief = make_chief()
     phase = begin(chief)
     enter_all(chief, phase)
-    chief.close_leases()
+    chief.control.close_leases()
     enter(chief, 1, after=phase.epoch, failure="RoleLost: the server stopped")
-    assert chief.broken == ""
+    assert chief.control.broken == ""
     following = begin(chief, number=2)
     for worker in range(4):
         assert enter(chief, worker, after=phase.epoch).phase == following
     enter(chief, 1, after=following.epoch, failure="WaitTimeout: the server did not answer")
-    assert "worker 1 left it: WaitTimeout" in chief.broken
+    assert "worker 1 left it: WaitTimeout" in chief.control.broken
 
 
 def test_an_old_failure_breaks_nothing_that_came_after_it():
@@ -112,7 +112,7 @@ def test_an_old_failure_breaks_nothing_that_came_after_it():
     enter_all(chief, old)
     following = begin(chief, "bsp", number=2)
     assert enter(chief, 1, after=old.epoch, failure="PhaseRevoked: late").phase == following
-    assert chief.broken == ""
+    assert chief.control.broken == ""
 
 
 def test_losses_after_everybody_came_back_break_nothing():
@@ -122,9 +122,9 @@ def test_losses_after_everybody_came_back_break_nothing():
     for worker in range(4):
         enter(chief, worker, after=phase.epoch, held=Held(phase.epoch, 20, 5, "f00d"))
     worker_died(chief, 2)
-    assert chief.broken == "" and chief.missing_drained() == []
-    assert list(chief.drained()) == [0, 1, 2, 3], "all did their part"
-    assert sorted(chief.resting()) == [0, 1, 3], "what it held is gone with it"
+    assert chief.control.broken == "" and chief.control.missing_drained() == []
+    assert list(chief.control.drained()) == [0, 1, 2, 3], "all did their part"
+    assert sorted(chief.control.resting()) == [0, 1, 3], "what it held is gone with it"
 
 
 def test_the_loss_of_a_worker_does_not_break_an_asynchronous_phase():
@@ -132,7 +132,7 @@ def test_the_loss_of_a_worker_does_not_break_an_asynchronous_phase():
     phase = begin(chief)
     enter_all(chief, phase)
     worker_died(chief, 2)
-    assert chief.broken == "" and chief.take_fenced() == [(2, 1)]
+    assert chief.control.broken == "" and chief.control.take_fenced() == [(2, 1)]
     assert not revoked(chief, phase, 0)
 
 
@@ -140,34 +140,34 @@ def test_the_loss_of_the_server_breaks_the_phase_that_it_serves_and_no_other():
     chief = make_chief()
     begin(chief, "bsp")
     server_died(chief)
-    assert chief.broken == "" and chief.num_live_servers() == 0
-    chief.register(hello(0, role="server", pid=199, life=1))
+    assert chief.control.broken == "" and chief.control.num_live_servers() == 0
+    chief.service.register(hello(0, role="server", pid=199, life=1))
     phase = begin(chief, number=2, servers=(SERVER,))
     enter_all(chief, phase)
-    chief.role_lost(RoleEvent("server", 0, 199, "exit code -9", 0.0))
-    assert "server 0 was lost (exit code -9)" in chief.broken
+    chief.service.role_lost(RoleEvent("server", 0, 199, "exit code -9", 0.0))
+    assert "server 0 was lost (exit code -9)" in chief.control.broken
     assert revoked(chief, phase, 1)
     with pytest.raises(RoleLost, match="server 0 is gone"):
-        chief.address_of("server", 0)
-    assert not chief.is_live(SERVER)
+        chief.control.address_of("server", 0)
+    assert not chief.control.is_live(SERVER)
 
 
 def test_a_phase_whose_server_is_replaced_breaks_before_anybody_hears_of_the_new_one():
     chief = make_chief()
     begin(chief, servers=(SERVER,))
-    chief.register(hello(0, role="server", pid=199, life=1))
-    assert "server 0 was lost (replaced by a newer process)" in chief.broken
+    chief.service.register(hello(0, role="server", pid=199, life=1))
+    assert "server 0 was lost (replaced by a newer process)" in chief.control.broken
 
 
 def test_a_phase_that_lost_somebody_while_it_began_is_broken_from_the_start():
     chief = make_chief()
     worker_died(chief, 2)
     phase = begin(chief, "bsp")
-    assert "workers [2] were lost while it began" in chief.broken
+    assert "workers [2] were lost while it began" in chief.control.broken
     assert enter(chief, 0).phase is None
     server_died(chief)
     begin(chief, number=2, servers=(SERVER,))
-    assert "a server was lost while it began" in chief.broken
+    assert "a server was lost while it began" in chief.control.broken
     assert phase.epoch.number == 1
 
 
@@ -176,17 +176,17 @@ def test_the_first_reason_stays():
     begin(chief, "bsp")
     worker_died(chief, 2)
     worker_died(chief, 1)
-    assert "worker 2" in chief.broken and "worker 1" not in chief.broken
+    assert "worker 2" in chief.control.broken and "worker 1" not in chief.control.broken
 
 
 def test_nothing_breaks_before_the_first_phase_nor_behind_the_end():
     chief = make_chief()
-    chief.break_phase("too early")
-    assert chief.broken == ""
+    chief.control.break_phase("too early")
+    assert chief.control.broken == ""
     begin(chief, "bsp")
-    chief.finish()
-    chief.break_phase("too late")
-    assert chief.broken == ""
+    chief.control.finish()
+    chief.control.break_phase("too late")
+    assert chief.control.broken == ""
 
 
 def test_waits_go_on_while_everybody_is_called_back_and_the_next_phase_is_whole():
@@ -194,18 +194,18 @@ def test_waits_go_on_while_everybody_is_called_back_and_the_next_phase_is_whole(
     phase = begin(chief, "bsp")
     enter_all(chief, phase)
     worker_died(chief, 2)
-    assert "worker 2" in chief.gather() and chief.gathering
-    assert chief.missing_back() == [0, 1, 3]
-    assert not chief.watch(lambda: False, 0.01), "a gather waits without being broken itself"
+    assert "worker 2" in chief.control.gather() and chief.control.gathering
+    assert chief.control.missing_back() == [0, 1, 3]
+    assert not chief.control.watch(lambda: False, 0.01), "a gather waits without being broken itself"
     held = Held(phase.epoch, 8, 2, "f00d")
     for worker in (0, 1, 3):
         enter(chief, worker, after=phase.epoch, held=held)
-    assert chief.missing_back() == [] and chief.resting() == {0: held, 1: held, 3: held}
+    assert chief.control.missing_back() == [] and chief.control.resting() == {0: held, 1: held, 3: held}
     following = begin(chief, "bsp", number=2, members=(0, 1, 3))
-    assert (chief.broken, chief.gathering) == ("", False)
+    assert (chief.control.broken, chief.control.gathering) == ("", False)
     for worker in (0, 1, 3):
         assert enter(chief, worker, after=phase.epoch).phase == following
-    assert chief.resting() == {}, "who trains holds another state than it said"
+    assert chief.control.resting() == {}, "who trains holds another state than it said"
 
 
 def test_reports_from_a_broken_phase_do_not_count():
@@ -214,9 +214,9 @@ def test_reports_from_a_broken_phase_do_not_count():
     phase = begin(chief)
     collect(chief, phase, 0)
     served(chief, phase, (0, 3))
-    chief.break_phase("test")
+    chief.control.break_phase("test")
     served(chief, phase, (3, 6))
-    assert chief.num_applied == 3
+    assert chief.control.num_applied == 3
 
 
 # --- who is given up ---
@@ -226,18 +226,18 @@ def test_an_evicted_worker_is_refused_reported_and_its_process_is_to_end():
     chief = make_chief()
     phase = begin(chief)
     units = units_of(lease(chief, phase, 2))
-    chief.take_intake()
-    chief.evict(2, "it hangs")
-    chief.evict(2, "it hangs")
+    chief.control.take_intake()
+    chief.control.evict(2, "it hangs")
+    chief.control.evict(2, "it hangs")
     (event,) = chief.evicted
     assert (event.role, event.id, event.pid, event.reason) == ("worker", 2, 102, "it hangs")
-    assert chief.take_fenced() == [(2, 1)]
-    assert [lost.reason for lost in chief.take_intake().lost] == ["it hangs"]
+    assert chief.control.take_fenced() == [(2, 1)]
+    assert [lost.reason for lost in chief.control.take_intake().lost] == ["it hangs"]
     with pytest.raises(StaleIncarnation):
         lease(chief, phase, 2)
     assert collect(chief, phase, 0)[: len(units)] == units
     worker_died(chief, 2)
-    assert [lost.pid for lost in chief.take_intake().lost] == [102], "the record leaves out what it has"
+    assert [lost.pid for lost in chief.control.take_intake().lost] == [102], "the record leaves out what it has"
 
 
 def test_a_worker_without_a_sign_of_life_breaks_a_lock_step_phase_and_its_process_is_to_end():
@@ -248,9 +248,9 @@ def test_a_worker_without_a_sign_of_life_breaks_a_lock_step_phase_and_its_proces
     for _ in range(7):
         clock.advance(0.5)
         for worker in (0, 1, 3):
-            chief.report(Report("worker", worker, 1, phase.epoch))
-        chief.expire()
-    assert "worker 2 was lost (no sign of life for 3 s)" in chief.broken
+            chief.service.report(Report("worker", worker, 1, phase.epoch))
+        chief.control.expire()
+    assert "worker 2 was lost (no sign of life for 3 s)" in chief.control.broken
     assert [(event.id, event.pid) for event in chief.evicted] == [(2, 102)]
 
 
@@ -261,12 +261,12 @@ def test_a_server_is_given_more_time_than_a_worker():
     phase = begin(chief, servers=(SERVER,))
     for tick in range(31):
         for worker in range(4):
-            chief.report(Report("worker", worker, 1, phase.epoch))
-        chief.expire()
-        assert chief.broken == "", f"after {tick / 2} s"
+            chief.service.report(Report("worker", worker, 1, phase.epoch))
+        chief.control.expire()
+        assert chief.control.broken == "", f"after {tick / 2} s"
         clock.advance(0.5)
-    chief.expire()
-    assert "server 0 was lost (no sign of life for 15 s)" in chief.broken
+    chief.control.expire()
+    assert "server 0 was lost (no sign of life for 15 s)" in chief.control.broken
 
 
 def test_a_silent_server_is_given_up_though_nobody_but_the_workers_heartbeats_comes_to_judge_it():
@@ -277,46 +277,46 @@ def test_a_silent_server_is_given_up_though_nobody_but_the_workers_heartbeats_co
     for _ in range(31):
         clock.advance(0.5)
         for worker in range(4):
-            chief.report(Report("worker", worker, 1, phase.epoch))
-    assert "server 0 was lost (no sign of life for 15 s)" in chief.broken
-    assert chief.missing_workers() == []
+            chief.service.report(Report("worker", worker, 1, phase.epoch))
+    assert "server 0 was lost (no sign of life for 15 s)" in chief.control.broken
+    assert chief.control.missing_workers() == []
 
 
 def test_who_is_silent_is_stuck_before_those_that_speak(monkeypatch):
-    monkeypatch.setattr(chief_module, "POLL_SECS", 0.0)  # this clock stands still
+    monkeypatch.setattr(service, "POLL_SECS", 0.0)  # this clock stands still
     clock = ManualClock()
     chief = make_chief(clock=clock, lease_secs=60.0)
     phase = begin(chief, "bsp")
     enter_all(chief, phase)
     for _ in range(4):
         clock.advance(0.5)
-        chief.expire()
+        chief.control.expire()
     for worker, doing in [(0, WAITING), (1, "compute"), (3, WAITING)]:
-        chief.report(Report("worker", worker, 1, phase.epoch, doing=doing))
-    assert chief.stuck(1.0) == [2]
-    chief.report(Report("worker", 2, 1, phase.epoch, doing=WAITING))
-    assert chief.stuck(1.0) == [1], "it speaks, but it is not waiting for the others"
+        chief.service.report(Report("worker", worker, 1, phase.epoch, doing=doing))
+    assert chief.control.stuck(1.0) == [2]
+    chief.service.report(Report("worker", 2, 1, phase.epoch, doing=WAITING))
+    assert chief.control.stuck(1.0) == [1], "it speaks, but it is not waiting for the others"
     enter(chief, 1, after=phase.epoch)
-    assert chief.stuck(1.0) == []
+    assert chief.control.stuck(1.0) == []
 
 
 def test_what_a_worker_does_is_known_also_while_it_is_in_an_older_epoch_and_until_it_is_back(monkeypatch):
-    monkeypatch.setattr(chief_module, "POLL_SECS", 0.0)
+    monkeypatch.setattr(service, "POLL_SECS", 0.0)
     chief = make_chief()
     older = begin(chief, "asp")
-    chief.report(Report("worker", 1, 1, older.epoch, doing=COMPUTING, doing_secs=3.0, usual_secs=0.2))
+    chief.service.report(Report("worker", 1, 1, older.epoch, doing=COMPUTING, doing_secs=3.0, usual_secs=0.2))
     phase = begin(chief, "ssp", number=2)
-    assert chief.doing()[1] == Doing(), "it has said nothing since the phase was announced"
+    assert chief.control.doing()[1] == Doing(), "it has said nothing since the phase was announced"
     enter(chief, 0, after=older.epoch)
-    chief.report(Report("worker", 0, 1, phase.epoch, doing=WAITING, doing_secs=1.0))
-    chief.report(Report("worker", 1, 1, older.epoch, doing=COMPUTING, doing_secs=4.0, usual_secs=0.2))
-    doing = chief.doing()
+    chief.service.report(Report("worker", 0, 1, phase.epoch, doing=WAITING, doing_secs=1.0))
+    chief.service.report(Report("worker", 1, 1, older.epoch, doing=COMPUTING, doing_secs=4.0, usual_secs=0.2))
+    doing = chief.control.doing()
     assert doing[0] == Doing(WAITING, 1.0, 0.0, phase.epoch)
     assert doing[1] == Doing(COMPUTING, 4.0, 0.2, older.epoch)
     assert doing[2] == Doing()
     enter(chief, 0, after=phase.epoch)
-    chief.evict(1, "hung")
-    assert not {0, 1} & set(chief.doing())
+    chief.control.evict(1, "hung")
+    assert not {0, 1} & set(chief.control.doing())
 
 
 # --- what is counted afterwards ---
@@ -327,8 +327,8 @@ def test_units_that_were_counted_and_are_lost_are_done_again_and_told():
     phase = begin(chief)
     collect(chief, phase, 0)
     served(chief, phase, (0, 9))
-    assert chief.restore(capture_of(phase, (0, 4)), rolled_back=True) == 5
-    counts = chief.counts()
+    assert chief.control.restore(capture_of(phase, (0, 4)), rolled_back=True) == 5
+    counts = chief.control.counts()
     assert (counts.applied, counts.outstanding, counts.rolled_back) == (4, WORKLOAD - 4, 5)
     following = begin(chief, number=2)
     assert collect(chief, following, 1) == list(range(4, WORKLOAD))
@@ -338,17 +338,17 @@ def test_units_that_were_only_reported_too_early_are_not_a_rollback():
     chief = make_chief()
     phase = begin(chief, "bsp")
     lease(chief, phase)
-    chief.report(Report("worker", 0, 1, phase.epoch, completed=8))
-    assert chief.restore(capture_of(phase, (0, 4)), rolled_back=False) == 0
-    assert (chief.counts().applied, chief.counts().rolled_back) == (4, 0)
+    chief.service.report(Report("worker", 0, 1, phase.epoch, completed=8))
+    assert chief.control.restore(capture_of(phase, (0, 4)), rolled_back=False) == 0
+    assert (chief.control.counts().applied, chief.control.counts().rolled_back) == (4, 0)
 
 
 def test_a_wait_that_cares_for_nothing_ends_by_its_time_or_by_the_runs_failure():
     chief = make_chief()
     begin(chief, "bsp")
     worker_died(chief, 2)
-    assert not chief.wait_until(lambda: False, 0.01)
-    assert chief.wait_until(lambda: True, 0.0)
-    chief.fail(WaitTimeout("the disk hangs"))
+    assert not chief.control.wait_until(lambda: False, 0.01)
+    assert chief.control.wait_until(lambda: True, 0.0)
+    chief.control.fail(WaitTimeout("the disk hangs"))
     with pytest.raises(WaitTimeout, match="the disk hangs"):
-        chief.wait_until(lambda: False, LONG_SECS)
+        chief.control.wait_until(lambda: False, LONG_SECS)

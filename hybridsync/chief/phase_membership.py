@@ -1,4 +1,4 @@
-"""Who has entered the active phase, how far each has come, and who has come back from it. Pure: time is handed in."""
+"""Membership of the active phase: who has entered it, how far each has come, who is back. Pure: time is handed in."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from hybridsync.messages import Held
 from hybridsync.plan import NO_EPOCH, Epoch
-from hybridsync.reports import Report
+from hybridsync.reports import WAITING, Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,24 +20,32 @@ class Doing:
 
 
 @dataclass
-class Attendance:
-    """What the chief knows of one phase's roles.
+class PhaseMembership:
+    """Follows the roles of one phase; the next phase begins with a new one.
 
     Args:
+      announced: workers may enter.
+      left_out: live workers that a policy leaves out of the phase; they measure themselves meanwhile.
       admitted: worker -> incarnation that entered.
       back: worker -> the state it brought back, None if it holds none.
       positions: worker -> units of its stream that are done.
       doing: worker -> what it said last that it does, also of one that is in an older epoch still.
       stamps: (role, id) -> its first and last update, monotonic seconds of the chief's clock; of those that made any.
+      warned: (role, id) of those that have been told that the phase is revoked.
       broken: why the phase cannot go on; "" while it can.
+      gathering: everybody is called back from the broken phase, and the next one is not announced yet.
     """
 
+    announced: bool = False
+    left_out: frozenset[int] = frozenset()
     admitted: dict[int, int] = field(default_factory=dict)
     back: dict[int, Held | None] = field(default_factory=dict)
     positions: dict[int, int] = field(default_factory=dict)
     doing: dict[int, Doing] = field(default_factory=dict)
     stamps: dict[tuple[str, int], tuple[float, float]] = field(default_factory=dict)
+    warned: set[tuple[str, int]] = field(default_factory=set)
     broken: str = ""
+    gathering: bool = False
 
     def note(self, report: Report, stamps: tuple[float, float]) -> None:
         """Take in the heartbeat of a role that is in this phase, with its stamps by the chief's clock."""
@@ -63,6 +71,25 @@ class Attendance:
     def missing(self, live: tuple[int, ...]) -> list[int]:
         """Return the live workers that have entered and not come back."""
         return [worker for worker in live if worker in self.admitted and worker not in self.back]
+
+    def outstanding(self, members: tuple[int, ...], live: tuple[int, ...]) -> list[int]:
+        """Return the live workers among the phase's `members` that have not come back, entered or not."""
+        return [worker for worker in live if worker in members and worker not in self.back]
+
+    def outside(self, live: tuple[int, ...]) -> list[int]:
+        """Return the live workers that have neither entered nor come back."""
+        return [worker for worker in live if worker not in self.admitted and worker not in self.back]
+
+    def stuck(self, live: tuple[int, ...], silent: set[int], epoch: Epoch) -> list[int]:
+        """Return whom the others wait for: those missing that are silent; if none is, those not waiting themselves."""
+        inside = self.missing(live)
+        waiting = {worker for worker, doing in self.doing.items() if (doing.what, doing.epoch) == (WAITING, epoch)}
+        found = [worker for worker in inside if worker in silent]
+        return found or [worker for worker in inside if worker not in waiting]
+
+    def doing_of(self, workers: list[int]) -> dict[int, Doing]:
+        """Return what each of `workers` said last that it does."""
+        return {worker: self.doing.get(worker, Doing()) for worker in workers}
 
     def behind(self, live: tuple[int, ...]) -> list[int]:
         """Return the live workers that have reported the fewest completed units."""

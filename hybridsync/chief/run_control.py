@@ -1,0 +1,438 @@
+"""The chief as the switch manager sees it: what it does with the run's state, reads of it, and waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from hybridsync.chief.ledger import Counts, Ledger
+from hybridsync.chief.phase_membership import Doing
+from hybridsync.chief.report_buffer import ReportBuffer
+from hybridsync.chief.run_state import RunState
+from hybridsync.errors import HybridSyncError, PhaseBroken, RoleLost
+from hybridsync.messages import Capture, Held, RoleEvent, Standing
+from hybridsync.phase import Phase
+from hybridsync.policies.stragglers import Judged
+from hybridsync.reports import Report
+from hybridsync.units import UnitSet
+
+
+class RunControl:
+    """Controls a run for its manager: announces and ends phases, brings the ledger up to states, reads, and waits.
+
+    Every method takes the run's lock.
+
+    Args:
+      state: of the run.
+
+    Attributes:
+      ledger: the run's accounting. It takes no lock: the manager calls no method of it that changes anything.
+    """
+
+    def __init__(self, state: RunState) -> None:
+        self._state, self._condition = state, state.condition
+        self.ledger: Ledger = state.ledger
+
+    # --- phases ---
+
+    def adopt(self, phase: Phase | None, broken: str = "") -> None:
+        """Go on with a phase that an earlier chief announced, None where there is none; roles wait no longer.
+
+        Where it goes on, the ledger says what its starting state does; what came after that, roles report from now
+        on, and the holder of its state tells the rest (see `record`).
+
+        Args:
+          phase: the newest that a role is in.
+          broken: why it cannot go on; "" if it can.
+        """
+        with self._condition:
+            self._state.adopt(phase, broken)
+            self._condition.notify_all()
+
+    def announce(self, phase: Phase, left_out: Iterable[int] = ()) -> None:
+        """Make `phase` the one that workers enter; its leases stay closed until `open_leases`.
+
+        Args:
+          phase: that begins.
+          left_out: live workers that a policy leaves out of it; they measure themselves meanwhile.
+        """
+        with self._condition:
+            self._state.begin(phase, frozenset(left_out))
+            self._condition.notify_all()
+
+    def call_together(self) -> None:
+        """Call everybody in a group phase to a full synchronisation."""
+        with self._condition:
+            grouping = self._state.grouping
+            assert grouping is not None, "groups meet in a group phase"
+            grouping.synchronise(self._state.clock.monotonic())
+            self._condition.notify_all()
+
+    def open_leases(self) -> None:
+        """Let units of the announced phase go out."""
+        with self._condition:
+            self._state.leasing.open()
+            self._condition.notify_all()
+
+    def close_leases(self) -> None:
+        """Hand out no further unit in this phase; streams end where they are."""
+        with self._condition:
+            self._state.leasing.close()
+            self._state.phase_members.announced = False
+            self._condition.notify_all()
+
+    def break_phase(self, reason: str) -> None:
+        """Make the active phase one that cannot go on: every role in it is revoked."""
+        with self._condition:
+            self._state.break_phase(reason)
+
+    def gather(self) -> str:
+        """Call everybody back from the broken phase; returns why it broke.
+
+        Waits no longer raise `PhaseBroken` until the next phase is announced.
+        """
+        with self._condition:
+            self._state.phase_members.gathering = True
+            self.close_leases()
+            return self._state.phase_members.broken
+
+    @property
+    def broken(self) -> str:
+        """Why the active phase cannot go on; "" while it can."""
+        with self._condition:
+            return self._state.phase_members.broken
+
+    def as_broken(self) -> PhaseBroken:
+        """Return the error that waits end with while the phase is broken."""
+        with self._condition:
+            return self._state.as_broken()
+
+    @property
+    def gathering(self) -> bool:
+        """Whether everybody is called back from a broken phase, and no next one is announced yet."""
+        with self._condition:
+            return self._state.phase_members.gathering
+
+    # --- the run ---
+
+    def finish(self) -> None:
+        """Tell everybody that the run is over."""
+        with self._condition:
+            self._state.over = True
+            self._condition.notify_all()
+
+    @property
+    def over(self) -> bool:
+        """Whether the run is over."""
+        with self._condition:
+            return self._state.over
+
+    @property
+    def preempted(self) -> bool:
+        """Whether the run was asked to stop."""
+        with self._condition:
+            return self._state.preempted
+
+    def fail(self, error: HybridSyncError) -> None:
+        """End the run with `error`."""
+        with self._condition:
+            self._state.waits.fail(error)
+
+    @property
+    def failure(self) -> HybridSyncError | None:
+        """The error that ended the run, if one did."""
+        with self._condition:
+            return self._state.waits.failure
+
+    # --- waits ---
+
+    def wait_until(self, ready: Callable[[], bool], secs: float) -> bool:
+        """Wait up to `secs` for `ready`, whatever else happens; returns whether it is.
+
+        Raises:
+          HybridSyncError: the run cannot go on.
+        """
+        with self._condition:
+            return self._state.waits.wait_until(ready, secs)
+
+    def watch(self, ready: Callable[[], bool], secs: float) -> bool:
+        """Wait up to `secs` for `ready` or a preemption; returns whether `ready`.
+
+        Raises:
+          PhaseBroken: the phase cannot go on.
+          HybridSyncError: the run cannot go on.
+        """
+        with self._condition:
+            state, deadline = self._state, self._state.clock.monotonic() + secs
+            while not ready() and not state.preempted:
+                state.raise_broken()
+                if not state.waits.wait(deadline):
+                    break
+            state.raise_broken()  # also where `ready` holds: units of a broken phase may be rolled back
+            return ready()
+
+    def await_told(self, secs: float) -> bool:
+        """Wait until every live role has heard that the run is over; returns whether all have."""
+        with self._condition:
+            state, deadline = self._state, self._state.clock.monotonic() + secs
+            while not state.told.issuperset(state.members.live()):
+                if not state.waits.wait(deadline):
+                    return False
+            return True
+
+    def wake(self) -> None:
+        """Have everybody who waits look again: something ended that the chief is not told of."""
+        with self._condition:
+            self._condition.notify_all()
+
+    # --- units ---
+
+    def restore(self, capture: Capture, *, rolled_back: bool) -> int:
+        """Make the ledger say what `capture` does; returns how many units had been counted as applied and are not.
+
+        Args:
+          capture: the newest state that someone holds.
+          rolled_back: whether units were lost that had been applied for all, which the accounting tells.
+        """
+        with self._condition:
+            return self._state.restore(capture, rolled_back=rolled_back)
+
+    def record(self, capture: Capture, *, final: bool = True) -> None:
+        """Bring the ledger up to what the state's holder says.
+
+        Args:
+          capture: of the phase's state.
+          final: nothing was applied after it; else more may have been reported meanwhile.
+
+        Raises:
+          HybridSyncError: the ledger counts units as applied that the state does not hold.
+        """
+        with self._condition:
+            self._state.record_capture(capture)
+            self._condition.notify_all()
+            if final and (extra := self.ledger.applied().difference(UnitSet(capture.applied))):
+                raise HybridSyncError(
+                    f"the ledger counts {self.ledger.num_applied} units as applied, the state of epoch "
+                    f"{capture.held.epoch} holds {capture.held.units}: it lacks {extra.ranges()[:3]}; run the same "
+                    "command again to resume from the last checkpoint"
+                )
+
+    def release_all(self) -> None:
+        """Take every lease of the ended phase back."""
+        with self._condition:
+            for holder in self.ledger.holders():
+                self.ledger.release(holder)
+
+    def reclaim(self) -> dict[str, int]:
+        """Offer every leased unit of an asynchronous phase to whoever asks, though its holder may still push it.
+
+        A unit is applied once whoever comes first. Returns how many units each holder had.
+        """
+        with self._condition:
+            held = self.ledger.holders()
+            self.release_all()
+            self._condition.notify_all()
+            return held
+
+    @property
+    def num_applied(self) -> int:
+        """Units known to be applied."""
+        with self._condition:
+            return self.ledger.num_applied
+
+    def nothing_left(self, phase: Phase) -> bool:
+        """Return whether every unit of `phase` is leased already."""
+        with self._condition:
+            return self.ledger.room(phase.end_units) == 0
+
+    def counts(self) -> Counts:
+        """Return the accounting at this moment."""
+        with self._condition:
+            return self.ledger.counts()
+
+    @property
+    def first_leased(self) -> float:
+        """Monotonic seconds at which the first unit went out; 0 before."""
+        with self._condition:
+            return self._state.leasing.first_leased
+
+    def worker_rates(self) -> dict[int, float]:
+        """Return units a second of each worker; under lock-step everybody's share of the mesh."""
+        with self._condition:
+            return self._state.leasing.rates(self._state.members.workers.ids())
+
+    # --- members of the run ---
+
+    def evict(self, worker: int, reason: str) -> None:
+        """Treat a live worker as lost; whoever started its process is to end it."""
+        with self._condition:
+            self._state.evict("worker", worker, reason)
+
+    def miss(self, event: RoleEvent) -> None:
+        """Treat a process as lost that an earlier chief knew, and that has not come to this one."""
+        with self._condition:
+            if self._state.members.of(event.role).get(event.id) is None:
+                self._state.reports.lost.append(event)
+                self._state.end_process(event)
+
+    def expire(self) -> None:
+        """Treat roles whose lease has run out as lost (see `RunMembership.expire`)."""
+        with self._condition:
+            self._state.expire()
+
+    def standings(self) -> dict[tuple[str, int], Standing]:
+        """Return what live roles were in the middle of when they registered, by (role, id)."""
+        with self._condition:
+            return self._state.members.standings()
+
+    def live_workers(self) -> tuple[int, ...]:
+        """Return the ids of live workers, ascending."""
+        with self._condition:
+            return self._state.members.workers.ids()
+
+    def num_live_servers(self) -> int:
+        """Return how many servers are registered."""
+        with self._condition:
+            return len(self._state.members.servers.ids())
+
+    def entering(self) -> tuple[int, ...]:
+        """Return the servers that said last that they fetch the state of a phase, ascending."""
+        with self._condition:
+            return tuple(sorted(self._state.members.entering))
+
+    def is_live(self, address: str) -> bool:
+        """Return whether a registered role serves there."""
+        with self._condition:
+            return self._state.members.is_live(address)
+
+    def address_of(self, role: str, role_id: int) -> str:
+        """Return where a live role serves its state.
+
+        Raises:
+          RoleLost: it is gone.
+        """
+        with self._condition:
+            return self._state.members.address_of(role, role_id)
+
+    def silent(self, secs: float) -> set[int]:
+        """Return live workers that have not been heard of for `secs`."""
+        with self._condition:
+            expired = self._state.members.workers.expired(self._state.clock.monotonic(), secs)
+            return {member.hello.id for member in expired}
+
+    def missing_workers(self) -> list[int]:
+        """Return slots without a live worker."""
+        with self._condition:
+            return self._state.members.missing_workers()
+
+    def num_awaited(self) -> int:
+        """Return how many workers the run waits for before it begins."""
+        with self._condition:
+            return self._state.members.num_awaited()
+
+    @property
+    def quarantined(self) -> dict[int, str]:
+        """Workers that take no part in this life of the run any more, and why."""
+        with self._condition:
+            return dict(self._state.members.quarantined)
+
+    @property
+    def nobody_left(self) -> RoleLost | None:
+        """Error that ends the run when every worker is quarantined."""
+        with self._condition:
+            return self._state.members.nobody_left()
+
+    def resting(self) -> dict[int, Held]:
+        """Return workers between two phases that hold a state, with what they hold."""
+        with self._condition:
+            resting = self._state.members.resting
+            return {worker: held for worker, held in resting.items() if held is not None}
+
+    def unheard(self) -> list[int]:
+        """Return live workers outside the phase that have not said yet what they hold: they have just registered."""
+        with self._condition:
+            live = self._state.members.workers.ids()
+            return [
+                worker
+                for worker in self._state.phase_members.outside(live)
+                if worker not in self._state.members.resting
+            ]
+
+    # --- members of the phase ---
+
+    def missing_drained(self) -> list[int]:
+        """Return live members of the phase that have not come back; who has not entered it is missing too."""
+        with self._condition:
+            phase, live = self._state.leasing.phase, self._state.members.workers.ids()
+            return self._state.phase_members.outstanding(phase.members if phase else (), live)
+
+    def missing_back(self) -> list[int]:
+        """Return live workers that have entered the phase and not come back."""
+        with self._condition:
+            return self._state.phase_members.missing(self._state.members.workers.ids())
+
+    def drained(self) -> dict[int, Held | None]:
+        """Return who has come back from the phase, with what they hold."""
+        with self._condition:
+            return dict(self._state.phase_members.back)
+
+    def behind(self) -> list[int]:
+        """Return members of a lock-step phase that have reported the fewest completed units."""
+        with self._condition:
+            return self._state.phase_members.behind(self._state.members.workers.ids())
+
+    def doing(self) -> dict[int, Doing]:
+        """Return the current work of each live member that is still inside the phase."""
+        with self._condition:
+            return self._state.phase_members.doing_of(self.missing_drained())
+
+    def stuck(self, silent_secs: float) -> list[int]:
+        """Return members that the others wait for: silent for `silent_secs`, or else those not waiting themselves."""
+        with self._condition:
+            live, epoch = self._state.members.workers.ids(), self._state.leasing.epoch
+            return self._state.phase_members.stuck(live, self.silent(silent_secs), epoch)
+
+    def is_together(self, worker: int) -> bool:
+        """Return whether the full synchronisation that was called for has been, and `worker` has gone on from it."""
+        with self._condition:
+            return self._state.grouping is None or self._state.grouping.is_synchronised(worker)
+
+    def waited_for(self) -> dict[int, float]:
+        """Return workers of a group phase for whom others wait, each with since how many seconds."""
+        with self._condition:
+            grouping = self._state.grouping
+            return grouping.waited_for(self._state.clock.monotonic()) if grouping else {}
+
+    # --- reports ---
+
+    def take_intake(self) -> ReportBuffer:
+        """Return and forget what was reported since the last call."""
+        with self._condition:
+            taken, self._state.reports = self._state.reports, ReportBuffer()
+            return taken
+
+    def take_fenced(self) -> list[tuple[int, int]]:
+        """Return and forget the (worker, incarnation) that servers have to refuse from now on."""
+        with self._condition:
+            fenced, self._state.fenced = self._state.fenced, []
+            return fenced
+
+    def stragglers(self) -> tuple[int, ...]:
+        """Return workers that are held to be stragglers, ascending."""
+        with self._condition:
+            return self._state.detector.flagged
+
+    def judged(self) -> Judged:
+        """Return how the workers are held, by what they have reported of themselves."""
+        with self._condition:
+            detector = self._state.detector
+            return Judged(detector.flagged, detector.rates, detector.threshold)
+
+    def stamps(self) -> tuple[float, float]:
+        """Return the earliest first and latest last update that a role reported in this phase; 0 before them."""
+        with self._condition:
+            return self._state.phase_members.first_and_last()
+
+    def stamps_of(self, role: str, role_id: int, told: Report | Capture) -> tuple[float, float]:
+        """Return the first and the last update that a role tells of, by the chief's clock; 0 before them."""
+        with self._condition:
+            return self._state.stamps_of(role, role_id, told)

@@ -1,0 +1,260 @@
+"""The state of a run at its chief, behind one lock, and the changes that a call or the manager may cause.
+
+Roles reach it through `service.ChiefService`, the manager through `run_control.RunControl`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from hybridsync.chief.divergence import Divergence
+from hybridsync.chief.grouping import Grouping
+from hybridsync.chief.leasing import Leasing
+from hybridsync.chief.ledger import Ledger
+from hybridsync.chief.membership import LEASE_SECS, Member
+from hybridsync.chief.phase_membership import PhaseMembership
+from hybridsync.chief.report_buffer import ReportBuffer
+from hybridsync.chief.run_membership import RunMembership
+from hybridsync.chief.suspects import Suspects
+from hybridsync.chief.unfit import Unfit
+from hybridsync.chief.waits import Waits
+from hybridsync.clock import Clock
+from hybridsync.errors import PhaseBroken
+from hybridsync.messages import NON_FINITE, Capture, RoleEvent, Standing
+from hybridsync.phase import Phase
+from hybridsync.plan import NO_EPOCH, Epoch
+from hybridsync.policies.stragglers import Detector, NullDetector
+from hybridsync.reports import Report
+from hybridsync.telemetry.offsets import ClockOffsets
+from hybridsync.units import Range, UnitSet
+
+
+class RunState:
+    """Holds everything that the chief knows of its run.
+
+    The condition guards every attribute, and everything that an attribute holds. It is notified whenever something
+    changes that somebody may wait for. This class never takes it: `ChiefService` and `RunControl` take it in each of
+    their public methods, and every method here is called under it.
+
+    Args:
+      ledger: the run's accounting.
+      num_workers: slots of the run.
+      schema: `Layout.schema_hash` that every role has to share.
+      clock: for leases, deadlines and rates.
+      lease_secs: a worker without a sign of life for so long is lost; infinite for threads, which cannot die
+        unnoticed.
+      num_servers: parameter servers of the run.
+      restarted: roles may be in the middle of a phase; until it is adopted, or known that there is none, they wait.
+      known: how many units an earlier chief knew to be applied, of which the ledger may not have heard.
+      evict: has the process ended of a role that is given up; called at once, under the lock: a thread that is in a
+        call to that process waits for an answer.
+      late: workers that come only later: nobody waits for them to register.
+      detector: judges workers by what they report; None judges nobody.
+      unfit: finds workers whose units are not finite; None where no process can be started in their place.
+
+    Attributes:
+      members: of the run.
+      phase_members: of the active phase.
+      grouping: the group rounds of the active phase; None where it has none.
+      revoked: phases that broke. They stay here for good: a stopped process may ask much later.
+      fenced: (worker, incarnation) of lost workers, of which servers have not been told yet.
+      preempted: the run was asked to stop.
+      over: the run is over.
+      told: (role, id) of those that have heard that it is over.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        num_workers: int,
+        schema: str,
+        clock: Clock,
+        lease_secs: float = LEASE_SECS,
+        num_servers: int = 1,
+        restarted: bool = False,
+        known: int = 0,
+        evict: Callable[[RoleEvent], None] = lambda event: None,
+        late: Iterable[int] = (),
+        detector: Detector | None = None,
+        unfit: Unfit | None = None,
+    ) -> None:
+        self.clock, self.schema, self.ledger = clock, schema, ledger
+        self.condition = clock.condition()
+        self.waits = Waits(clock, self.condition)
+        self.members = RunMembership(num_workers, num_servers, lease_secs, clock.monotonic(), late)
+        self.leasing = Leasing(ledger)
+        self.phase_members = PhaseMembership()
+        self.grouping: Grouping | None = None
+        self.reports = ReportBuffer()
+        self.suspects, self.unfit, self.divergence = Suspects(), unfit, Divergence()
+        self.offsets = ClockOffsets()
+        self.detector = detector or NullDetector()
+        self.restarted, self.known, self.end_process = restarted, known, evict
+        self.preempted = self.over = False
+        self.revoked: set[Epoch] = set()
+        self.fenced: list[tuple[int, int]] = []
+        self.told: set[tuple[str, int]] = set()
+
+    # --- the active phase ---
+
+    def adopt(self, phase: Phase | None, broken: str) -> None:
+        """Go on with a phase that an earlier chief announced (see `RunControl.adopt`)."""
+        self.restarted = False
+        if phase is None:
+            return
+        self.leasing.begin(phase)
+        self.phase_members.announced = True
+        self.detector.begin(self.members.workers.ids())
+        if not broken:
+            self.ledger.restore(phase.applied, phase.dropped)  # before the streams: their units are leased from it
+        for (role, role_id), standing in self.members.standings().items():
+            if role == "worker":
+                self.take_up(role_id, standing)
+        quarantined = UnitSet(self.ledger.all_dropped(self.ledger.applied().ranges(), ()))
+        if news := quarantined.difference(UnitSet(phase.dropped)).ranges():
+            broken = broken or f"units {news} are quarantined, of which the state's holder has not heard"
+        if not all(map(self.members.is_live, phase.servers)):
+            broken = broken or "a server was lost while the phase was taken up"
+        if phase.protocol.awaits_workers and (missing := self.members.missing_workers()):
+            broken = broken or f"workers {missing}, who are waited for, were lost before that"
+        if broken:
+            self.break_phase(broken)
+
+    def begin(self, phase: Phase, left_out: frozenset[int]) -> None:
+        """Make `phase` the active one; it breaks at once if it has lost somebody that it needs."""
+        gone = [worker for worker in phase.members if self.members.workers.get(worker) is None]
+        self.leasing.begin(phase)
+        self.phase_members = PhaseMembership(announced=True, left_out=left_out)
+        self.grouping = Grouping.of(phase)
+        self.detector.begin(worker for worker in phase.members if worker not in gone)
+        # Last: what breaks here is the active phase, and a new `PhaseMembership` would forget it.
+        if gone and phase.mode.breaks_at_loss_of("worker"):
+            self.break_phase(f"workers {gone} were lost while it began")
+        if not all(map(self.members.is_live, phase.servers)):
+            self.break_phase("a server was lost while it began")
+        if phase.protocol.awaits_workers:  # for whoever is not here, too
+            self.fenced.extend((worker, 0) for worker in self.members.missing_workers())
+
+    def break_phase(self, reason: str) -> None:
+        """Make the active phase one that cannot go on: every role in it is revoked. The first reason stays."""
+        epoch = self.leasing.epoch
+        if epoch == NO_EPOCH or self.over:
+            return
+        self.phase_members.broken = self.phase_members.broken or reason
+        self.revoked.add(epoch)
+        self.leasing.close()
+        self.condition.notify_all()
+
+    def as_broken(self) -> PhaseBroken:
+        """Return the error that waits end with while the phase is broken."""
+        return PhaseBroken(f"epoch {self.leasing.epoch} cannot go on: {self.phase_members.broken}")
+
+    def raise_broken(self) -> None:
+        """Raise the error that ends the manager's waits, if there is one.
+
+        Raises:
+          PhaseBroken: the phase cannot go on, and nobody is called back from it yet.
+          HybridSyncError: the run cannot go on.
+        """
+        self.waits.raise_failure()
+        if self.phase_members.broken and not self.phase_members.gathering:
+            raise self.as_broken()
+
+    def take_up(self, worker: int, standing: Standing) -> None:
+        """Go on with the phase that a worker is in the middle of, which an earlier chief let it enter."""
+        member = self.members.workers.get(worker)
+        is_active = standing.open and standing.phase.epoch == self.leasing.epoch
+        if member and is_active and not self.phase_members.broken:
+            self.phase_members.admitted[worker] = member.incarnation
+            if self.leasing.mode.is_served:
+                self.leasing.adopt(worker, standing.stream, standing.completed)
+
+    def is_left_out(self, worker: int) -> bool:
+        """Return whether a policy has lock-step go on without a live worker; its own measurements count, too."""
+        return worker in self.phase_members.left_out and self.members.workers.get(worker) is not None
+
+    def stamps_of(self, role: str, role_id: int, told: Report | Capture) -> tuple[float, float]:
+        """Return the first and the last update that a role tells of, by the chief's clock; 0 before them."""
+        first, last = told.first_applied, told.last_applied
+        return self.offsets.stamp(role, role_id, first), self.offsets.stamp(role, role_id, last)
+
+    # --- units ---
+
+    def record_units(self, applied: Sequence[Range], dropped: Sequence[tuple[int, str]]) -> None:
+        """Note what became of units, as roles report it."""
+        self._judge(applied, dropped)  # first: the ledger forgets who had a unit when it records the unit's end
+        self.ledger.record_applied(applied)
+        self.record_dropped(applied, dropped)
+
+    def record_dropped(self, applied: Sequence[Range], dropped: Iterable[tuple[int, str]]) -> None:
+        """Note final drops, and end the run if nothing else comes of it; `applied` are the units beside them."""
+        news = [(unit, reason) for unit, reason in dropped if self.ledger.record_dropped(unit)]
+        phase = self.leasing.phase
+        held = phase.protocol.num_answered_early(len(phase.members)) if phase and news else 0
+        if diverged := self.divergence.note(applied, news, held):
+            self.waits.fail(diverged)
+
+    def record_capture(self, capture: Capture) -> None:
+        """Note what became of units, as the holder of the phase's state says it."""
+        self.ledger.record_applied(capture.applied)
+        self.known = 0
+        phase = self.leasing.phase
+        # A short phase may end before its mesh has told of drops; where it applied nothing they count all the same.
+        fruitless = phase is not None and phase.mode.moves_together and capture.applied == phase.applied
+        reason = f"{NON_FINITE}: the phase was over before more was told" if fruitless else ""
+        dropped = [(unit, reason) for start, stop in capture.dropped for unit in range(start, stop)]
+        self.record_dropped(() if fruitless else capture.applied, dropped)
+
+    def restore(self, capture: Capture, *, rolled_back: bool) -> int:
+        """Make the ledger say what `capture` does (see `RunControl.restore`)."""
+        lost = max(self.ledger.restore(capture.applied, capture.dropped), self.known - capture.held.units)
+        self.known = 0
+        self.ledger.rolled_back += lost if rolled_back else 0
+        return lost if rolled_back else 0
+
+    def _judge(self, applied: Sequence[Range], dropped: Sequence[tuple[int, str]]) -> None:
+        """Give up workers of which unit after unit is not finite."""
+        if self.unfit is None or not (dropped or self.unfit.watches):
+            return
+        whose = [(worker, why) for unit, why in dropped for worker in self.leasing.owners([(unit, unit + 1)])]
+        for found in self.unfit.note(self.leasing.owners(applied), whose):
+            self.leasing.doubt(found.worker)  # before the eviction, which releases what the worker has leased
+            what = "a new process did it again: " if found.again else "it is started again: "
+            self.evict("worker", found.worker, what + found.reason, quarantined=found.again)
+
+    # --- losses ---
+
+    def expire(self) -> None:
+        """Treat roles whose lease has run out as lost."""
+        for role, role_id, secs in self.members.expire(self.clock.monotonic()):
+            self.evict(role, role_id, f"no sign of life for {secs:g} s")
+
+    def evict(self, role: str, role_id: int, reason: str, *, quarantined: bool = False) -> None:
+        """Treat a live process as lost, and have it ended."""
+        member = self.members.of(role).get(role_id)
+        if member is None:
+            return
+        event = RoleEvent(role, role_id, member.hello.pid, reason, self.clock.wall(), quarantined=quarantined)
+        self.reports.lost.append(event)
+        self.end_process(event)
+        self.lose(role, role_id, reason)
+
+    def lose(self, role: str, role_id: int, reason: str) -> None:
+        """Remove a process that is gone: its units go to others, or the phase cannot go on."""
+        self.offsets.forget(role, role_id)
+        member = self.members.leave(role, role_id)
+        if member is not None and role == "worker":
+            self._lose_worker(member, reason)
+        elif member is not None and self.leasing.mode.breaks_at_loss_of("server"):
+            self.break_phase(f"server {role_id} was lost ({reason})")
+        self.condition.notify_all()
+
+    def _lose_worker(self, member: Member, reason: str) -> None:
+        worker, phase = member.hello.id, self.leasing.phase
+        in_phase = phase is not None and worker in phase.members and worker not in self.phase_members.back
+        self.leasing.lose(worker)
+        self.detector.forget(worker)
+        self.phase_members.lose(worker)
+        self.fenced.append((worker, member.incarnation))
+        if in_phase and self.leasing.mode.breaks_at_loss_of("worker"):
+            self.break_phase(f"worker {worker} was lost ({reason})")

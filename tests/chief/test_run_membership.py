@@ -1,0 +1,69 @@
+"""Which processes of a run are alive, late, gone for good, and where they serve."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from hybridsync.chief.membership import HEARTBEAT_SECS, LEASE_SECS
+from hybridsync.chief.run_membership import SERVER_LEASE_SECS, RunMembership
+from hybridsync.errors import RoleLost
+from hybridsync.messages import Standing
+from tests.roles import hello, phase_of
+
+
+def members_of(num_workers: int = 2, lease_secs: float = LEASE_SECS, **options) -> RunMembership:
+    members = RunMembership(num_workers, 1, lease_secs, 0.0, **options)
+    for worker in range(num_workers):
+        members.join(hello(worker), 0.0)
+    members.join(hello(0, role="server"), 0.0)
+    return members
+
+
+def test_leases_run_out_by_role_while_somebody_looks_at_them_often_enough():
+    members, now, lost = members_of(), 0.0, list[tuple[str, int, float]]()
+    while members.live():
+        now += HEARTBEAT_SECS / 2
+        for role, role_id, secs in members.expire(now):
+            members.leave(role, role_id)
+            lost.append((role, role_id, secs))
+    assert lost == [("worker", 0, LEASE_SECS), ("worker", 1, LEASE_SECS), ("server", 0, SERVER_LEASE_SECS)]
+    assert now > SERVER_LEASE_SECS
+
+
+def test_a_chief_that_was_silent_itself_judges_nobody():
+    members = members_of()
+    assert members.expire(100.0) == []
+    assert members.expire(100.5) == [], "every lease began anew"
+
+
+def test_threads_have_leases_without_an_end():
+    members = members_of(lease_secs=math.inf)
+    assert not any(members.expire(at * HEARTBEAT_SECS) for at in range(100))
+
+
+def test_a_process_that_leaves_takes_along_what_it_held_and_where_it_stood():
+    members = members_of()
+    standing = Standing(phase_of(1), True, ((0, 4),), 1)
+    members.join(hello(1, pid=201, life=1, standing=standing), 1.0)
+    members.resting[1] = None
+    members.entering.add(0)
+    assert members.standings() == {("worker", 1): standing}
+    members.leave("worker", 1)
+    members.leave("server", 0)
+    assert (members.standings(), members.resting, members.entering) == ({}, {}, set())
+    assert members.live() == [("worker", 0)] and members.missing_workers() == [1]
+    with pytest.raises(RoleLost, match="server 0 is gone"):
+        members.address_of("server", 0)
+
+
+def test_late_and_quarantined_workers_are_not_waited_for():
+    members = RunMembership(3, 1, LEASE_SECS, 0.0, late=(2,))
+    assert members.num_awaited() == 2
+    members.join(hello(2), 1.0)
+    assert members.num_awaited() == 3, "it is there"
+    members.quarantined[0] = "not finite"
+    assert members.num_awaited() == 2 and members.nobody_left() is None
+    members.quarantined |= {1: "not finite", 2: "gone"}
+    assert "worker 2: gone" in str(members.nobody_left())
