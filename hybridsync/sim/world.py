@@ -45,9 +45,9 @@ from hybridsync.sim.process import Process
 from hybridsync.sim.stepping import LocalEngine
 from hybridsync.sim.sync import SyncEngine
 from hybridsync.sim.worker import Engine, ServerEngine, Worker
+from hybridsync.switching.assembly import assemble
 from hybridsync.switching.course import resumed
 from hybridsync.switching.entering import in_turn
-from hybridsync.switching.manager import Manager
 from hybridsync.switching.recovery import Start
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary
@@ -225,7 +225,7 @@ class World:
         self.keeper = Keeper(capture, state)
         self.disk = Disk(self, self.keeper, self.scenario.save_fails, workdir)
         self.reporter = MortalReporter(run, self.chief, self._recorder, self.clock, seconds=0.0, hooks=[], switches=[])
-        self.manager = Manager(
+        self.manager = assemble(
             run,
             self.chief,
             Start(capture, self.home, "resume" if committed else "start", held.epoch.number, committed, detours),
