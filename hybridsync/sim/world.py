@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -136,6 +136,7 @@ class World:
       seed: of every draw.
       keeps_spans: whether spans are noted for a timeline.
       logs_updates: whether every update is written down.
+      told: a role's apply log -> one that tells of its updates as well; None tells nobody.
       watch: hears of what happens.
       epochs: hands out epoch numbers.
       tick_secs: how often the manager looks after what nobody tells it of.
@@ -155,6 +156,7 @@ class World:
         seed: int = 0,
         keeps_spans: bool = False,
         logs_updates: bool = False,
+        told: Callable[[ApplyLog], ApplyLog] | None = None,
         watch: Watch | None = None,
         epochs: Epochs | None = None,
         tick_secs: float = 0.05,
@@ -176,7 +178,7 @@ class World:
             self._slow_of.setdefault(one.worker, []).append(one)
         slowness = self.slowness if self.late else None
         self.network = Network(loop, scenario, Random(seed + 1), config.servers, config.emulation, slowness)
-        self.keeps_spans, self.logs_updates = keeps_spans, logs_updates
+        self.keeps_spans, self.logs_updates, self._told = keeps_spans, logs_updates, told
         self.watch, self.watches = watch or Watch(), watch is not None
         self.watch.world = self
         self.is_recorded = self.watches or logs_updates or keeps_spans
@@ -347,7 +349,8 @@ class World:
 
     def apply_log(self) -> ApplyLog:
         """Return where one role notes its updates."""
-        return SharedLog(self.log, self.workdir.ends) if self.logs_updates else NullApplyLog()
+        log = SharedLog(self.log, self.workdir.ends) if self.logs_updates else NullApplyLog()
+        return self._told(log) if self._told is not None else log
 
     def spend(self, secs: float) -> None:
         """Let `secs` go by while the manager is busy."""
