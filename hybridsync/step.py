@@ -73,8 +73,7 @@ class Programs:
         self.task, self.optimizer = task, optimizer
         self._handling = handling
         self.unit_size, self.workload, self.seed = unit_size, workload, seed
-        key = jax.random.key(seed)
-        self._key = key
+        self.key = key = jax.random.key(seed)
         self.unit_gradient = jax.jit(functools.partial(_unit_gradient, task, optimizer.clip))
         self.total = jax.jit(_total)
         self._add, self._weigh = jax.jit(_add), jax.jit(_weigh)
@@ -89,7 +88,7 @@ class Programs:
         example = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in self.batch(0).items()}
         state = abstract_state(task, optimizer, kept)
         parameters = Parameters(state.params, state.model_state)
-        self._lay_out(state, jax.eval_shape(self.unit_gradient, parameters, example, jnp.int32(0), key))
+        self.lay_out(state, jax.eval_shape(self.unit_gradient, parameters, example, jnp.int32(0), key))
 
     def on_part(self, state: TrainState, contribution: Any) -> Programs:
         """Return the same programs for a part of the leaves; `gradient` needs the whole ones.
@@ -99,13 +98,13 @@ class Programs:
           contribution: likewise.
         """
         part = copy.copy(self)
-        part._lay_out(state, contribution)
+        part.lay_out(state, contribution)
         return part
 
     def with_seed(self, seed: int) -> Programs:
         """Return the same compiled programs for a run of another seed."""
         other = copy.copy(self)
-        other.seed, other._key = seed, jax.random.key(seed)
+        other.seed, other.key = seed, jax.random.key(seed)
         return other
 
     def entered(self, state: TrainState) -> TrainState:
@@ -129,7 +128,8 @@ class Programs:
             share = jnp.where(inside, first + slope * (units - begin).astype(jnp.float32), share)
         return share
 
-    def _lay_out(self, state: TrainState, contribution: Any) -> None:
+    def lay_out(self, state: TrainState, contribution: Any) -> None:
+        """Set the shapes and layouts of everything that is computed on (see `on_part`, which does it in a copy)."""
         self.state, self.contribution = state, contribution
         self.parameters = Parameters(state.params, state.model_state)
         self.contribution_layout = Layout.of(contribution)
@@ -146,7 +146,7 @@ class Programs:
 
     def gradient(self, parameters: Parameters, unit: int) -> Any:
         """Return the contribution of `unit` at `parameters`; dispatched, not awaited."""
-        return self.unit_gradient(parameters, self.batch(unit), np.int32(unit), self._key)
+        return self.unit_gradient(parameters, self.batch(unit), np.int32(unit), self.key)
 
     def sum(self, contributions: Sequence[Any], weights: Sequence[float] = ()) -> Any:
         """Return the sum of contributions in their order, to the bit what `total` gives for any number of them.

@@ -30,8 +30,8 @@ from hybridsync.rpc.parameter_server import ParameterClient
 from hybridsync.rpc.watched import watched_calls
 from hybridsync.run import Run
 from hybridsync.runtime.heart import use_compilation_cache
+from hybridsync.switching.assembly import assemble
 from hybridsync.switching.commits import Committer
-from hybridsync.switching.manager import Manager
 from hybridsync.switching.recovery import Start
 from hybridsync.switching.reporter import Reporter
 from hybridsync.telemetry.progress import open_progress
@@ -183,7 +183,7 @@ def _manage(
         addresses = [control.address_of("server", index) for index in range(run.config.servers)]
         return {server: server_at(server) for server in addresses}
 
-    manager = Manager(
+    manager = assemble(
         run,
         control,
         Start(capture, bound, opening.reason, opening.epoch, opening.committed, opening.detours),

@@ -41,8 +41,8 @@ from hybridsync.ps.primary import Primary
 from hybridsync.ps.publisher import DevicePublisher
 from hybridsync.reports import Report
 from hybridsync.state import TrainState
+from hybridsync.switching.assembly import assemble
 from hybridsync.switching.commits import Committer
-from hybridsync.switching.manager import Manager
 from hybridsync.switching.recovery import Start
 from hybridsync.switching.reporter import Hook, Reporter
 from hybridsync.telemetry.recorder import Recorder
@@ -159,7 +159,7 @@ class InProcess:
         )
         layout, evaluator = self._programs.state_layout, Evaluator(run.task)
         self._committer = Committer(opening.store, layout, self._at, evaluator, clock, kept.keep)
-        manager = Manager(
+        manager = assemble(
             replace(run, config=replace(run.config, servers=1)),  # threads share the one store
             self.chief.control,
             Start(capture, CHIEF, opening.reason, opening.epoch, opening.committed, opening.detours),

@@ -6,7 +6,6 @@ process that had the same order. A state is never donated: an older one may stil
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,7 +21,7 @@ from hybridsync.protocols.base import Change, Compensation
 from hybridsync.run import Run
 from hybridsync.sim.arithmetic import Sizes
 from hybridsync.state import TrainState
-from hybridsync.step import Parameters
+from hybridsync.step import Parameters, Programs
 from hybridsync.units import UnitSet
 
 
@@ -34,11 +33,13 @@ class RealArithmetic:
 
     Args:
       run: task, optimizer and values.
+      programs: compiled before, for a run that differs in its seed and plan alone; None compiles them.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, programs: Programs | None = None) -> None:
         self._run = run
-        self._programs = programs = run.programs(donate_parameters=False, donate_rest=False)
+        programs = programs or run.programs(donate_parameters=False, donate_rest=False)
+        self._programs = programs
         self.zero = programs.zero
         self.sizes = Sizes(
             programs.contribution_layout.nbytes, programs.parameters_layout.nbytes, programs.state_layout.nbytes
@@ -46,9 +47,7 @@ class RealArithmetic:
 
     def of_seed(self, run: Run) -> RealArithmetic:
         """Return the arithmetic of a run that differs in its seed and plan alone; nothing is compiled again."""
-        other = copy.copy(self)
-        other._run, other._programs = run, self._programs.with_seed(run.config.seed)
-        return other
+        return RealArithmetic(run, self._programs.with_seed(run.config.seed))
 
     def start(self) -> TrainState:
         return jax.device_put(self._run.initial_state())

@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 import math
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -23,7 +24,7 @@ from hybridsync.run import Run
 from hybridsync.sim.arithmetic import Arithmetic, Sizes, Weightless
 from hybridsync.sim.cluster import Device, Scenario
 from hybridsync.sim.loop import Loop, VirtualClock
-from hybridsync.sim.story import Story, ToldEvents, ToldWorld
+from hybridsync.sim.story import Story, ToldEvents, ToldLog
 from hybridsync.sim.study import Gradients
 from hybridsync.sim.world import World
 from hybridsync.telemetry.events import EVENTS_FILE, EventLog
@@ -133,19 +134,18 @@ def _simulate(
     arithmetic, evaluator = _arithmetic(run, gradients)
     recorder = _record(run, VirtualClock(loop), progress or NullProgress())
     epochs = _Epochs(loop, scenario.cluster.costs.reserve_secs)
-    options = {
+    options: dict[str, Any] = {
         "seed": config.seed,
         "epochs": epochs,
         "evaluator": evaluator,
         "logs_updates": run.workdir is not None and config.telemetry.apply_log,
         "keeps_spans": run.workdir is not None and config.telemetry.timeline,
     }
-    if file is None:
-        world = World(run, scenario, arithmetic, recorder, loop, **options)
-    else:
+    if file is not None:
         story = Story(file, loop)
         recorder = dataclasses.replace(recorder, events=ToldEvents(recorder.events, story))
-        world = ToldWorld(story, run, scenario, arithmetic, recorder, loop, **options)
+        options |= {"watch": story, "logs_updates": True, "told": partial(ToldLog, story)}
+    world = World(run, scenario, arithmetic, recorder, loop, **options)
     recorder.events.write(
         "run_started",
         epoch=0,

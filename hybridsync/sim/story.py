@@ -17,7 +17,7 @@ from hybridsync.messages import LeaseReply, Push, PushReply
 from hybridsync.phase import Phase
 from hybridsync.sim.loop import Loop
 from hybridsync.sim.process import Process
-from hybridsync.sim.world import Watch, World
+from hybridsync.sim.world import Watch
 from hybridsync.telemetry.events import Elapsed, Events
 from hybridsync.telemetry.lines import encode
 
@@ -72,24 +72,13 @@ class Story(Watch):
         )
 
 
-class ToldWorld(World):
-    """A world whose updates go into a story.
+class ToldLog:
+    """One role's apply log, whose updates go into a story at once (see `hybridsync.applylog.ApplyLog`).
 
     Args:
       story: where to.
-      *arguments, **options: of the `World`.
+      log: the role's own.
     """
-
-    def __init__(self, story: Story, *arguments: Any, **options: Any) -> None:
-        self._story = story
-        super().__init__(*arguments, watch=story, **{**options, "logs_updates": True})
-
-    def apply_log(self) -> _Told:
-        return _Told(self._story, super().apply_log())
-
-
-class _Told:
-    """One role's updates, told at once (see `hybridsync.applylog.ApplyLog`)."""
 
     def __init__(self, story: Story, log: ApplyLog) -> None:
         self._story, self._log = story, log

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -41,9 +41,9 @@ from hybridsync.sim.loop import Loop, VirtualClock
 from hybridsync.sim.meeting import GroupAverage, Meeting
 from hybridsync.sim.network import Network
 from hybridsync.sim.process import Process
+from hybridsync.switching.assembly import assemble
 from hybridsync.switching.course import resumed
 from hybridsync.switching.entering import in_turn
-from hybridsync.switching.manager import Manager
 from hybridsync.switching.recovery import Start
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary
@@ -132,6 +132,7 @@ class World:
       seed: of every draw.
       keeps_spans: whether spans are noted for a timeline.
       logs_updates: whether every update is written down.
+      told: a role's apply log -> one that tells of its updates as well; None tells nobody.
       watch: hears of what happens.
       epochs: hands out epoch numbers.
       tick_secs: how often the manager looks after what nobody tells it of.
@@ -151,6 +152,7 @@ class World:
         seed: int = 0,
         keeps_spans: bool = False,
         logs_updates: bool = False,
+        told: Callable[[ApplyLog], ApplyLog] | None = None,
         watch: Watch | None = None,
         epochs: Epochs | None = None,
         tick_secs: float = 0.05,
@@ -172,7 +174,7 @@ class World:
             self._slow_of.setdefault(one.worker, []).append(one)
         slowness = self.slowness if self.late else None
         self.network = Network(loop, scenario, Random(seed + 1), config.servers, config.emulation, slowness)
-        self.keeps_spans, self.logs_updates = keeps_spans, logs_updates
+        self.keeps_spans, self.logs_updates, self._told = keeps_spans, logs_updates, told
         self.watch, self.watches = watch or Watch(), watch is not None
         self.watch.world = self
         self.is_recorded = self.watches or logs_updates or keeps_spans
@@ -224,7 +226,7 @@ class World:
         self.reporter = MortalReporter(
             run, self.chief.control, self._recorder, self.clock, seconds=0.0, hooks=[], switches=[]
         )
-        self.manager = Manager(
+        self.manager = assemble(
             run,
             self.chief.control,
             Start(capture, self.home, "resume" if committed else "start", held.epoch.number, committed, detours),
@@ -338,7 +340,8 @@ class World:
 
     def apply_log(self) -> ApplyLog:
         """Return where one role notes its updates."""
-        return SharedLog(self.log, self.workdir.ends) if self.logs_updates else NullApplyLog()
+        log = SharedLog(self.log, self.workdir.ends) if self.logs_updates else NullApplyLog()
+        return self._told(log) if self._told is not None else log
 
     def spend(self, secs: float) -> None:
         """Let `secs` go by while the manager is busy."""

@@ -352,13 +352,14 @@ def stands_at(stage: str, workdir: Path) -> None:
     if here.role != "chief":
         return
     from hybridsync.checkpoint import CheckpointStore, store
-    from hybridsync.switching.manager import Manager
+    from hybridsync.switching.capture_stage import CaptureStage
+    from hybridsync.switching.entry_stage import EntryStage
 
     places = {
-        "DRAIN": (Manager, "_drain"),
-        "CAPTURE": (Manager, "_capture_final"),
-        "RESERVE": (Manager, "_reserve"),
-        "ENTER": (Manager, "_announce"),
+        "DRAIN": (CaptureStage, "drain"),
+        "CAPTURE": (CaptureStage, "capture_final"),
+        "RESERVE": (EntryStage, "reserve"),
+        "ENTER": (EntryStage, "announce"),
         "COMMIT": (CheckpointStore, "save"),
         # of a save: its arrays are written, its manifest as well, it has its name, what is too old is to go
         "SEAL": (store, "files_of"),
@@ -367,14 +368,14 @@ def stands_at(stage: str, workdir: Path) -> None:
         "DROP": (CheckpointStore, "_drop_old"),
     }
     armed = threading.Event()
-    arming = "_announce" if stage in SAVE_STAGES else "_drain"
-    begin = getattr(Manager, arming)
+    armer, arming = places["ENTER" if stage in SAVE_STAGES else "DRAIN"]
+    begin = getattr(armer, arming)
 
     def arm(self):
         armed.set()
         return begin(self)
 
-    setattr(Manager, arming, arm)
+    setattr(armer, arming, arm)
     owner, name = places[stage]
     original = getattr(owner, name)
     marker, done = workdir / f"at-{stage}", workdir / f"was-{stage}"

@@ -10,16 +10,24 @@ from typing import Any
 import pytest
 
 from hybridsync.chief.ledger import Ledger
+from hybridsync.chief.meshes import NUM_DEVICES
 from hybridsync.config import RunConfig
 from hybridsync.errors import CheckpointError, HybridSyncError, PhaseBroken, RoleLost
 from hybridsync.phase import Phase
 from hybridsync.plan import Epoch
 from hybridsync.policies.stragglers import Judged
 from hybridsync.run import Run
+from hybridsync.switching.commit_stage import RETRY_SECS, CommitStage
 from hybridsync.switching.commits import Commit
+from hybridsync.switching.controller_state import ControllerState
+from hybridsync.switching.gather_stage import MAX_BROKEN, GatherStage
 from hybridsync.switching.machine import CommitFailed, Committed, Gathered
-from hybridsync.switching.recovery import Start
-from hybridsync.switching.stages import MAX_BROKEN, RETRY_SECS, Stages
+from hybridsync.switching.pace import Pace
+from hybridsync.switching.saving import Saving
+from hybridsync.switching.stage_timer import StageTimer
+from hybridsync.switching.upkeep import Upkeep
+from hybridsync.switching.worlds import Worlds
+from hybridsync.watching import UNWATCHED
 from tests.roles import Start as Held
 from tests.roles import phase_of
 from tests.tasks import plain_sgd, tally_task
@@ -133,24 +141,21 @@ class Desk:
         others: Any = (self.board, self.reporter, self.committer, self.servers)
         board, reporter, committer, servers = others
         unused: Any = None
-        self.stages = Stages(
-            run,
-            board,
-            Start(Held().capture, "chief", "start", 0, False),
-            servers=lambda: servers,
-            holder_at=unused,
-            epochs=unused,
-            committer=committer,
-            reporter=reporter,
-            keeper=unused,
-            clock=self.clock,
+        capture = Held().capture
+        self.state = ControllerState(capture, "chief", "start", phase=phase)
+        pace = Pace(board, config.drain_secs, self.clock, reporter.note, threads=False)
+        saving = Saving(run, board, committer, reporter, self.clock, None)
+        worlds = Worlds(board, unused, "chief", unused, unused, reporter.renewed, NUM_DEVICES)
+        timer = StageTimer(self.clock, reporter.span)
+        self.upkeep = Upkeep(self.state, board, lambda: servers, pace, saving, worlds, reporter, UNWATCHED)
+        self.commits = CommitStage(self.state, 0, board, saving, reporter, self.upkeep.tick)
+        self.gathering = GatherStage(
+            self.state, WORKLOAD, board, pace, unused, worlds, reporter, timer, self.upkeep, unused, 0.0
         )
-        if phase is not None:
-            self.stages._phase = phase
 
     def commit(self) -> Any:
-        self.stages._commit_now()
-        return self.stages._committed()
+        self.commits.submit()
+        return self.commits.settle()
 
 
 def test_a_save_that_fails_is_told_and_tried_again_a_while_later():
@@ -164,7 +169,7 @@ def test_a_save_that_fails_is_told_and_tried_again_a_while_later():
 
 def test_the_last_save_of_a_run_fails_with_it():
     desk = Desk()
-    desk.stages._ending, desk.committer.fails = True, [CheckpointError("the disk is full")]
+    desk.state.is_ending, desk.committer.fails = True, [CheckpointError("the disk is full")]
     with pytest.raises(CheckpointError, match="the disk is full"):
         desk.commit()
     assert desk.reporter.told == []
@@ -172,7 +177,7 @@ def test_the_last_save_of_a_run_fails_with_it():
 
 def test_a_last_state_whose_holder_is_gone_is_looked_for_elsewhere():
     desk = Desk()
-    desk.stages._ending, desk.committer.fails = True, [RoleLost("worker 0 does not answer")]
+    desk.state.is_ending, desk.committer.fails = True, [RoleLost("worker 0 does not answer")]
     assert desk.commit() == CommitFailed()
     assert desk.board.broken == "the last state could not be fetched: worker 0 does not answer"
 
@@ -180,17 +185,17 @@ def test_a_last_state_whose_holder_is_gone_is_looked_for_elsewhere():
 def test_every_server_of_a_phase_hears_once_of_a_worker_that_is_lost():
     desk = Desk(phase_of(3))
     desk.board.fenced = [(2, 1), (0, 4)]
-    desk.stages._tick()
-    desk.stages._tick()
+    desk.upkeep.tick()
+    desk.upkeep.tick()
     assert [server.fences for server in desk.servers.values()] == [[(3, 2, 1), (3, 0, 4)]] * 2
 
 
 def test_a_worker_that_is_lost_while_servers_enter_is_told_of_when_they_have():
     desk = Desk(phase_of(3))
     desk.board.fenced = [(2, 1)]
-    desk.stages._entering._tick()
+    desk.upkeep.look_around()
     assert [server.fences for server in desk.servers.values()] == [[], []]
-    desk.stages._tick()
+    desk.upkeep.tick()
     assert [server.fences for server in desk.servers.values()] == [[(3, 2, 1)]] * 2
 
 
@@ -198,10 +203,10 @@ def test_a_worker_that_is_lost_while_servers_enter_is_told_of_when_they_have():
 def test_no_server_hears_of_a_loss_that_is_none_of_a_phase_under_way(spoil: str):
     desk = Desk(None if spoil == "no phase" else phase_of(3))
     if spoil == "lock-step":
-        desk.stages._phase = replace(phase_of(3), spec="bsp")
+        desk.state.phase = replace(phase_of(3), spec="bsp")
     desk.board.broken = "server 0 is lost" if spoil == "broken" else ""
     desk.board.fenced = [(2, 1)]
-    desk.stages._tick()
+    desk.upkeep.tick()
     assert all(server.fences == [] for server in desk.servers.values()) and desk.board.fenced == []
 
 
@@ -209,13 +214,13 @@ def test_a_server_that_cannot_be_told_breaks_the_phase():
     desk = Desk(phase_of(3))
     desk.board.fenced, desk.servers["server:1"].lost = [(2, 1)], True
     with pytest.raises(PhaseBroken):
-        desk.stages._tick()
+        desk.upkeep.tick()
     assert "could not be told of the loss of worker 2" in desk.board.broken
 
 
 def test_a_run_gives_up_when_one_phase_after_another_breaks_before_a_unit():
     desk = Desk()
     for _ in range(MAX_BROKEN):
-        assert desk.stages._gather() == Gathered(last=False)
+        assert desk.gathering.gather() == Gathered(last=False)
     with pytest.raises(HybridSyncError, match=r"11 phases in a row .*worker 3 was lost \(exit code 1\)"):
-        desk.stages._gather()
+        desk.gathering.gather()
