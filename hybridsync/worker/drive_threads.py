@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hybridsync.errors import WaitTimeout
+from hybridsync.errors import HybridSyncError, WaitTimeout
 from hybridsync.worker.requests import IO, Join, Start
 
 JOIN_SECS = 1200.0
@@ -89,8 +89,12 @@ def drive(io: IO, carriers: Carriers, beside: Mapping[type, Beside], now: Callab
       beside: kind of a request -> where it is carried out when it is begun.
       now: monotonic seconds, for the spans of tickets.
 
+    Only a HybridSyncError is thrown into the engine, because it survives no other. A StopIteration of the user's code
+    would come out of a generator as another error.
+
     Raises:
-      Exception: what the engine raises: mostly an error of a request that it does not survive.
+      HybridSyncError: the engine did not survive it.
+      Exception: a request met it.
     """
 
     def begin(start: Start) -> ThreadTicket:
@@ -103,12 +107,13 @@ def drive(io: IO, carriers: Carriers, beside: Mapping[type, Beside], now: Callab
     value: Any = None
     try:
         while True:
-            request = step(value)
+            try:
+                request = step(value)
+            except StopIteration:
+                return
             try:
                 value, step = of_all[type(request)](request), io.send
-            except Exception as error:  # noqa: BLE001 - the engine decides, and survives a HybridSyncError at most
-                step, value = io.throw, error
-    except StopIteration:
-        return
+            except HybridSyncError as error:
+                value, step = error, io.throw
     finally:
         io.close()

@@ -52,7 +52,7 @@ def test_an_iterator_that_runs_dry_in_a_task_does_not_look_like_the_end():
     def engine() -> IO:
         yield ComputeUnit(3, None)
 
-    with pytest.raises(RuntimeError, match="StopIteration"):
+    with pytest.raises(StopIteration):
         run(engine(), {ComputeUnit: lambda request: next(iter(()))})
 
 
