@@ -79,9 +79,8 @@ def test_every_plan_of_the_page_can_be_run() -> None:
 
 def test_the_readmes_table_has_every_protocol_and_defaults_of_the_code() -> None:
     readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
-    table = readme[
-        readme.index("| name | what it waits for |") : readme.index("[docs/protocols.md](docs/protocols.md) helps")
-    ]
+    end = readme.index("[docs/protocols.md](docs/protocols.md) helps")
+    table = readme[readme.index("| name | what it waits for |") : end]
     named = [cell for line in table.splitlines()[2:] for cell in line.split("|")[1:2]]
     assert sorted(name for cell in named for name in re.findall(r"`(\w+)`(?! ?\w*\))", cell) if name != "m") == NAMES
     for cell in named:
