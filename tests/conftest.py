@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 pytest.register_assert_rewrite("tests.multiprocess.job", "tests.multiprocess.scenarios")
 
@@ -18,7 +18,9 @@ MEMORY_BYTES = 2 << 30
 """That must be free there; of all tests, those that are under way and those that failed keep their files."""
 
 # The same examples on every machine, and no verdict on its speed.
-settings.register_profile("hybridsync", derandomize=True, deadline=None, max_examples=60)
+settings.register_profile(
+    "hybridsync", derandomize=True, deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("hybridsync")
 
 
@@ -35,6 +37,22 @@ def compile_once(tmp_path_factory: pytest.TempPathFactory) -> None:
     for name, value in settings.items():
         os.environ[name.upper()] = str(value)
         jax.config.update(name, str(value) if isinstance(value, Path) else value)
+
+
+@pytest.fixture
+def quickly_compiled(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Compile with few optimizations, for tests of what a model computes, not of its bits; soak tests do as users do.
+
+    A deep model compiles in a fourth of the time.
+    """
+    if request.node.get_closest_marker("soak"):
+        yield
+        return
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_disable_most_optimizations", False)
 
 
 def pytest_configure() -> None:

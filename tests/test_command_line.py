@@ -14,6 +14,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ import pytest
 from hybridsync.checkpoint import CheckpointStore
 from hybridsync.durable import WorkdirLock
 from hybridsync.layout import fingerprint
+from tests.command_lines import CommandLines, command_lines
 from tests.multiprocess.job import users_environment
 
 ROOT = Path(__file__).parent.parent
@@ -128,14 +130,26 @@ REFUSED_AT_ONCE = [
 ]
 
 
+@pytest.fixture(scope="module")
+def train(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLines]:
+    with command_lines(tmp_path_factory.mktemp("printed"), "train") as train:
+        yield train
+
+
 @pytest.mark.parametrize(("flags", "message"), REFUSED_AT_ONCE, ids=[" ".join(f) for f, _ in REFUSED_AT_ONCE])
-def test_what_is_wrong_by_itself_is_refused_at_once_without_starting_a_role(
-    tmp_path: Path, flags: list[str], message: str
+def test_what_is_wrong_by_itself_is_refused_without_starting_a_role(
+    train: CommandLines, tmp_path: Path, flags: list[str], message: str
 ) -> None:
     workdir = tmp_path / "run"
-    ended = launch(workdir, *flags)
-    assert_refused(ended, workdir, message)
+    done = train("--config=configs/digits_mlp.py", f"--workdir={workdir}", *flags)
+    assert_refused(Ended(done.returncode, done.stdout + done.stderr, 0.0), workdir, message)
     assert not workdir.exists(), "a refused command left something behind"
+
+
+def test_a_refusal_comes_at_once(tmp_path: Path) -> None:
+    workdir = tmp_path / "run"
+    ended = launch(workdir, "--servers=0")
+    assert_refused(ended, workdir, "servers must be at least 1, got 0")
     assert ended.cpu_secs < CPU_SECS
 
 
@@ -249,6 +263,7 @@ def test_a_port_in_use_is_refused_by_its_number_at_once(saved: Saved, used: bool
     assert ended.cpu_secs < CPU_SECS
 
 
+@pytest.mark.soak
 def test_a_checkpoint_of_another_model_is_refused_by_the_leaf(saved: Saved) -> None:
     saved.config.write_text(SMALL_CONFIG.replace("WIDTH = 4", "WIDTH = 5"))
     saved.assert_refused("is of another model or optimizer", "params/w")
@@ -268,6 +283,7 @@ def test_a_workdir_in_use_is_refused_with_the_process_that_has_it(saved: Saved) 
     assert ended.cpu_secs < CPU_SECS
 
 
+@pytest.mark.soak
 def test_a_workdir_whose_every_checkpoint_is_damaged_is_refused(saved: Saved) -> None:
     for step in saved.steps():
         for file in [path for path in step.rglob("*") if path.is_file()]:
@@ -316,6 +332,8 @@ def test_a_ready_gradient_transformation_is_refused_with_the_way_to_pass_it(save
     saved.assert_refused("a ready GradientTransformation", "lambda learning_rate")
 
 
+@pytest.mark.soak
+@pytest.mark.one_of_each_soak
 def test_a_data_file_that_is_cut_short_is_refused_with_both_sizes(tmp_path: Path) -> None:
     record = 3073
     for name in [f"data_batch_{number}.bin" for number in range(1, 6)] + ["test_batch.bin"]:

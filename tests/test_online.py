@@ -39,7 +39,10 @@ def lock_step_share_is_done(workdir: Path) -> bool:
     return units["bsp"] == min(SHARE, WORKLOAD - units["detour"])
 
 
-@pytest.mark.parametrize(("policy", "meanwhile"), [("elastic", ("bsp", [0, 1])), ("greedy", ("asp", ALL))])
+@pytest.mark.parametrize(
+    ("policy", "meanwhile"),
+    [("greedy", ("asp", ALL)), pytest.param("elastic", ("bsp", [0, 1]), marks=pytest.mark.soak)],
+)
 def test_a_straggler_is_dealt_with_while_it_is_one(tmp_path, policy, meanwhile):
     result = trainer(policy, tmp_path).fit()
     assert is_exact(result.summary.final) and result.summary.units.rolled_back == 0

@@ -6,9 +6,8 @@ import contextlib
 import dataclasses
 import json
 import shutil
-import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from hybridsync.runtime.nursery import Nursery
 from hybridsync.state import TrainState
 from hybridsync.step import Parameters
 from hybridsync.trainer import Trainer
+from tests.command_lines import CommandLines, command_lines
 
 ROOT = Path(__file__).resolve().parents[1]
 DIGITS = ROOT / "configs" / "digits_mlp.py"
@@ -66,15 +66,6 @@ def edit_log(workdir: Path, sequence: int, change: Callable[[dict[str, Any]], No
     lines = [json.loads(line) for line in (workdir / APPLY_LOG).read_text().splitlines()]
     change(lines[sequence - 1])
     (workdir / APPLY_LOG).write_text("".join(json.dumps(line) + "\n" for line in lines))
-
-
-@pytest.mark.parametrize("plan", ["asp", "bsp"])
-def test_a_run_of_one_phase_replays_bit_for_bit(tmp_path: Path, plan: str) -> None:
-    result = trainer(tmp_path, plan).fit()
-    found = replayed(tmp_path)
-    assert found.difference is None, str(found)
-    assert found.fingerprint == fingerprint(result.state)
-    assert found.updates == (WORKLOAD if plan == "asp" else 23)
 
 
 def spoiled_run(*values: str) -> Run:
@@ -358,27 +349,29 @@ def test_neither_donation_nor_a_committed_device_changes_a_bit() -> None:
     assert trained(True, jax.local_devices()[0]) == trained(False, None)
 
 
-def launch(workdir: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "launch.replay", str(workdir), *flags]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+@pytest.fixture(scope="module")
+def command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLines]:
+    imported = ("hybridsync.replay.story", "hybridsync.models", "hybridsync.data.digits")
+    with command_lines(tmp_path_factory.mktemp("printed"), "replay", *imported) as command:
+        yield command
 
 
-def test_the_launcher_prints_one_line_and_ends_with_0(copied: Path) -> None:
-    done = launch(copied)
+def test_the_command_prints_one_line_and_ends_with_0(command: CommandLines, copied: Path) -> None:
+    done = command(str(copied))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("43 updates replayed, bit for bit: fingerprint ")
     assert done.stdout.count("\n") == 1
 
 
-def test_the_launcher_prints_the_difference_and_ends_with_1(copied: Path) -> None:
+def test_the_command_prints_the_difference_and_ends_with_1(command: CommandLines, copied: Path) -> None:
     edit_log(copied, 20, lambda line: line.update(rate=2.0))
     config = json.loads((copied / "config.json").read_text())
     config["file"] = "configs/moved.py"
     (copied / "config.json").write_text(json.dumps(config))
-    refused = launch(copied)
+    refused = command(str(copied))
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr.startswith("error: there is no configuration file 'configs/moved.py'")
     assert refused.stderr.count("\n") == 1
-    done = launch(copied, f"--config={DIGITS}")
+    done = command(str(copied), f"--config={DIGITS}")
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout.startswith("the replay of 43 updates differs, since epoch 2 (asp, updates 10 to 36): params/")

@@ -7,11 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from hybridsync.sim.scenarios import load_scenario
+from tests.command_lines import CommandLines, command_lines
 
 ROOT = Path(__file__).parent.parent
 SMALL = ("--config=configs/tally.py", "--set=workload=300")
@@ -45,7 +47,7 @@ def test_a_workdir_gets_a_record_that_can_be_reported_and_calibrated_on(tmp_path
 def test_two_processes_write_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("1", "2"):
         monkeypatch.setenv("PYTHONHASHSEED", name)
-        flags = ("--scenario=configs/scenarios/churn.py", "--set=workload=1000")
+        flags = ("--scenario=configs/scenarios/churn.py", "--set=workload=400")
         assert simulate("--config=configs/tally.py", *flags, f"--events={tmp_path / name}").returncode == 0
     assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
 
@@ -63,6 +65,12 @@ def test_an_interrupted_simulation_says_so_in_one_line(tmp_path: Path) -> None:
         printed, said = process.communicate(timeout=100)
     assert (process.returncode, printed) == (130, "")
     assert said == "interrupted: nothing was simulated to its end\n"
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLines]:
+    with command_lines(tmp_path_factory.mktemp("printed"), "simulate") as simulated:
+        yield simulated
 
 
 @pytest.mark.parametrize(
@@ -87,8 +95,8 @@ def test_an_interrupted_simulation_says_so_in_one_line(tmp_path: Path) -> None:
         (("--calibrate=absent",), "there is no workdir absent"),
     ],
 )
-def test_bad_input_is_refused_in_one_line(flags: tuple[str, ...], said: str) -> None:
-    done = simulate(*flags)
+def test_bad_input_is_refused_in_one_line(simulated: CommandLines, flags: tuple[str, ...], said: str) -> None:
+    done = simulated(*flags)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: ")
     assert said in done.stderr

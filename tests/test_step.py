@@ -19,7 +19,8 @@ from hybridsync.state import TrainState, initial_state
 from hybridsync.step import Parameters, Programs
 from hybridsync.task import Task
 from tests.compilations import count_compilations
-from tests.tasks import adamw, copied, mlp_task, momentum_sgd, plain_sgd, programs_of, resnet_task
+from tests.sweeps import swept
+from tests.tasks import adamw, batchnorm_task, copied, mlp_task, momentum_sgd, plain_sgd, programs_of, resnet_task
 
 UNITS = (5, 2, 9, 0)
 
@@ -55,7 +56,7 @@ def relative_error(found: Any, expected: Any) -> float:
 
 @functools.cache
 def small_run(model: str) -> tuple[Programs, TrainState]:
-    task = {"mlp": mlp_task, "resnet8": resnet_task}[model]()
+    task = {"mlp": mlp_task, "batchnorm": batchnorm_task, "resnet8": resnet_task}[model]()
     programs = programs_of(task, plain_sgd(0.1))
     random = np.random.default_rng(0)  # drawn here: compiling a deep model's init takes longer than all of its steps
 
@@ -68,7 +69,7 @@ def small_run(model: str) -> tuple[Programs, TrainState]:
     return programs, TrainState(params, programs.optimizer.init(params), model_state, {}, counters)
 
 
-@pytest.fixture(params=["mlp", "resnet8"])
+@pytest.fixture(params=swept(["mlp", "batchnorm", "resnet8"], 2))
 def case(request) -> tuple[Programs, TrainState]:
     return small_run(request.param)
 
@@ -129,7 +130,7 @@ def test_a_units_gradient_does_not_depend_on_its_neighbours(case):
 
 
 def test_an_asynchronous_worker_blends_its_statistics_into_the_shared_ones():
-    programs, state = small_run("resnet8")
+    programs, state = small_run("batchnorm")
     contribution = programs.gradient(parameters_of(state), 3)
     after = programs.update(copied(state), contribution, units=1, factor=1.0, blend=0.25)
     whole = programs.update(copied(state), contribution, units=1, factor=1.0, blend=1.0)
@@ -258,7 +259,7 @@ def test_the_second_step_compiles_nothing(donate_parameters):
 
 
 def test_what_updates_are_made_of_is_described_before_anything_runs():
-    programs, state = small_run("resnet8")
+    programs, state = small_run("batchnorm")
     contribution = programs.gradient(parameters_of(state), 0)
     assert shapes(contribution) == shapes(programs.contribution) == shapes(programs.zero) == shapes(programs.one)
     after = programs.update(copied(state), contribution, units=1, factor=1.0, blend=1.0)

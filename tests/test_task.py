@@ -12,6 +12,8 @@ from hybridsync.errors import TaskError
 from hybridsync.models import MLP, DecoderLM, resnet
 from hybridsync.task import Task, cross_entropy, language_model
 
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
+
 KEY = jax.random.key(0)
 
 

@@ -1,4 +1,4 @@
-"""The search's command line: killed five times it repeats nothing and loses nothing; what it says, what it refuses."""
+"""The search's command line: killed twice it repeats nothing and loses nothing; what it says, what it refuses."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hybridsync.telemetry.summary import read_config
+from tests.command_lines import CommandLines, command_lines
 from tests.multiprocess.job import users_environment
 from tests.trainers import events_of
 from tests.tuning.jobs import SMALL_CONFIG
 
 ROOT = Path(__file__).parent.parent
-KILLS = 5
+KILLS = 2
 
 
 class Place:
@@ -32,19 +34,20 @@ class Place:
         folder.mkdir(exist_ok=True)
         self.config.write_text(SMALL_CONFIG)
 
-    def command(self, launcher: str, *flags: str) -> list[str]:
-        known = [f"--config={self.config}", f"--history={self.history}"]
-        return [sys.executable, "-m", f"launch.{launcher}", *known, *flags]
+    def named(self) -> list[str]:
+        """Return the flags of a search here."""
+        return [f"--config={self.config}", f"--history={self.history}", f"--workdir={self.runs}"]
 
     def start(self, *flags: str) -> subprocess.Popen[str]:
-        command = self.command("tune", f"--workdir={self.runs}", *flags)
+        command = [sys.executable, "-m", "launch.tune", *self.named(), *flags]
         return subprocess.Popen(
             command, cwd=ROOT, env=users_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
 
     def call(self, launcher: str, *flags: str) -> subprocess.CompletedProcess[str]:
+        known = [f"--config={self.config}", f"--history={self.history}"]
         return subprocess.run(
-            self.command(launcher, *flags),
+            [sys.executable, "-m", f"launch.{launcher}", *known, *flags],
             cwd=ROOT,
             env=users_environment(),
             capture_output=True,
@@ -52,9 +55,6 @@ class Place:
             timeout=100,
             check=False,
         )
-
-    def tune(self, *flags: str) -> subprocess.CompletedProcess[str]:
-        return self.call("tune", f"--workdir={self.runs}", *flags)
 
     def recorded(self) -> list[tuple[Any, ...]]:
         """Return every run of the history, in its order, with the time of its recording."""
@@ -70,6 +70,12 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def tune(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLines]:
+    with command_lines(tmp_path_factory.mktemp("printed"), "tune", "hybridsync.run", "hybridsync.models") as tune:
+        yield tune
 
 
 def kill_at(process: subprocess.Popen[str], begun: int, later_secs: float) -> None:
@@ -91,7 +97,9 @@ def told(output: str) -> str:
 
 
 @pytest.mark.timeout(240)
-def test_a_search_killed_five_times_repeats_nothing_and_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
+def test_a_search_killed_twice_repeats_nothing_and_ends_as_an_undisturbed_one(
+    tune: CommandLines, tmp_path: Path
+) -> None:
     flags = ("--runs=2", "--settings=2", "--seed=5")
     hurt, whole = Place(tmp_path / "hurt"), Place(tmp_path / "whole")
     drawn = random.Random(7)
@@ -101,7 +109,7 @@ def test_a_search_killed_five_times_repeats_nothing_and_ends_as_an_undisturbed_o
         after = hurt.recorded()
         assert after[: len(before)] == before, "a run was lost or recorded anew"
         before = after
-    done, undisturbed = hurt.tune(*flags), whole.tune(*flags)
+    done, undisturbed = (tune(*place.named(), *flags) for place in (hurt, whole))
     assert done.returncode == 0, done.stderr
     assert hurt.recorded()[: len(before)] == before
     assert len({run[:2] for run in hurt.recorded()}) == len(hurt.recorded())
@@ -110,7 +118,9 @@ def test_a_search_killed_five_times_repeats_nothing_and_ends_as_an_undisturbed_o
 
 
 @pytest.mark.timeout(240)
-def test_a_real_run_of_a_killed_search_goes_on_from_its_checkpoint_and_auto_takes_the_answer(place: Place) -> None:
+def test_a_real_run_of_a_killed_search_goes_on_from_its_checkpoint_and_auto_takes_the_answer(
+    tune: CommandLines, place: Place
+) -> None:
     job = ("--set=workload=4000", "--set=checkpoint.secs=0.1")
     flags = ("--runtime=inprocess", "--runs=1", "--settings=1", "--target=0.05", *job)
     run = place.runs / "inprocess" / "bsp-50-asp-seed0"
@@ -119,12 +129,12 @@ def test_a_real_run_of_a_killed_search_goes_on_from_its_checkpoint_and_auto_take
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=60)
     assert place.recorded() == []
-    done = place.tune(*flags)
+    done = tune(*place.named(), *flags)
     assert done.returncode == 0, done.stderr
     assert [event["reason"] for event in events_of(run, "run_started")] == ["start", "resume"]
     assert [event["exit"] for event in events_of(run, "run_finished")] == ["completed"]
     assert "answer: bsp:50%,asp" in done.stdout and "confidence: not known" in done.stdout
-    again = place.tune(*flags)
+    again = tune(*place.named(), *flags)
     assert ": run 1 of" not in again.stdout, "nothing was left to do"
     assert told(again.stdout) == told(done.stdout)
 
@@ -185,8 +195,8 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("flags", "said"), REFUSED, ids=[" ".join(flags) for flags, _ in REFUSED])
-def test_bad_input_is_refused_in_one_line(place: Place, flags: tuple[str, ...], said: str) -> None:
-    done = place.tune(*(flag.replace("FOLDER", str(place.folder)) for flag in flags))
+def test_bad_input_is_refused_in_one_line(tune: CommandLines, place: Place, flags: tuple[str, ...], said: str) -> None:
+    done = tune(*place.named(), *(flag.replace("FOLDER", str(place.folder)) for flag in flags))
     assert done.returncode == 1, done.stderr
     assert done.stderr.startswith("error: ")
     assert said in done.stderr

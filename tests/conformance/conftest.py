@@ -1,6 +1,6 @@
-"""A job of processes takes its seconds: those of the suite run with the soak tests.
+"""A job of processes takes its seconds: those of the conformance suite run with the soak tests.
 
-But for test_chains.py's, and one replay, so that what a replay asks of the processes cannot change unseen.
+test_chains.py's run in every suite. So does one replay: what a replay asks of the processes cannot change unseen.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 IN_EVERY_SUITE = "test_the_apply_log_replays_bit_for_bit[processes-asp]"
+ONE_OF_THE_SOAK = "test_every_unit_is_applied_exactly_once[processes-bsp]"
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -19,3 +20,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(600))
             if item.name != IN_EVERY_SUITE:
                 item.add_marker(pytest.mark.soak)
+            if item.name == ONE_OF_THE_SOAK:
+                item.add_marker(pytest.mark.one_of_each_soak)

@@ -11,7 +11,7 @@ from tests.conformance.drivers import counting, run_in_processes
 from tests.trainers import events_of, is_exact
 
 TALLY = str(Path(__file__).resolve().parents[2] / "configs/tally.py")
-NUM_JOBS = 3
+NUM_JOBS = 2
 UNITS = 48
 """Of a stage: some for each of the four workers in every lease, and the last lock-step step is full."""
 

@@ -1,11 +1,13 @@
 """What every protocol owes on every runtime; a new one of either is tested here without a line of its own.
 
-A run is shared by the tests that read it: three a protocol and runtime.
+A run is shared by the tests that read it: two a protocol and runtime.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,13 @@ import pytest
 
 from hybridsync import protocols
 from hybridsync.checkpoint import CheckpointStore
-from hybridsync.config import apply_overrides, load_config
+from hybridsync.config import apply_overrides, load_config, restore_values
 from hybridsync.layout import Layout
 from hybridsync.protocols.base import Outer
+from hybridsync.replay.record import read_record
+from hybridsync.replay.story import replay
+from hybridsync.run import Run
+from hybridsync.runtime.nursery import Nursery
 from hybridsync.state import abstract_state
 from tests.compilations import count_compilations
 from tests.conformance.drivers import DRIVERS, Summary, counting
@@ -65,7 +71,13 @@ def trained(runtime: str, name: str, tmp_path_factory: pytest.TempPathFactory) -
     """A model trained under the protocol, with a little lock-step between."""
     workdir = tmp_path_factory.mktemp("trained") / "run"
     plan = "{0}:10%,bsp:5%,{0}"
-    return run(runtime, name, DIGITS, name, plan, workdir, *SIZES, "optimizer.learning_rate=0.01")
+    values = (
+        "optimizer.learning_rate=0.01",
+        "model.dropout=0.1",
+        "telemetry.apply_log=true",
+        "telemetry.log_secs=0.05",
+    )
+    return run(runtime, name, DIGITS, name, plan, workdir, *SIZES, *values)
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +118,17 @@ def test_a_captured_state_is_the_one_the_next_phase_starts_from(trained: Done) -
     assert [event["units"] for event in entered] == [0, 60, 90]
 
 
+def test_the_apply_log_replays_bit_for_bit(trained: Done) -> None:
+    record, loaded = read_record(trained.workdir), load_config(DIGITS)
+    config = restore_values(loaded.config, record.config)
+    computed = Run(config, loaded.module.task(config), loaded.module.optimizer(config), trained.workdir, Path(DIGITS))
+    command = [sys.executable, "-m", "launch.replay", str(trained.workdir)]
+    with contextlib.closing(Nursery(command, trained.workdir / "replay-seed.log")) as nursery:
+        found = replay(record, computed, nursery)
+    assert found.difference is None, found
+    assert "bit for bit" in str(found)
+
+
 def test_every_unit_is_applied_exactly_once(counted: Done) -> None:
     assert is_exact(counted.summary["final"])
     units: dict[str, Any] = counted.summary["units"]
@@ -129,15 +152,13 @@ def test_a_second_phase_and_a_second_step_compile_nothing(counted: Done) -> None
     assert all(switch["compile_secs"] == 0 for switch in again)
 
 
-def test_staleness_is_reported_where_there_is_any(runtime: str, name: str, tmp_path: Path) -> None:
-    values = ("workload=80", "emulation.compute_secs=0.01", "telemetry.log_secs=0.05")
-    done = run(runtime, name, TALLY, name, "{0}", tmp_path / "run", *values)
-    staleness = done.summary["staleness"]
+def test_staleness_is_reported_where_there_is_any(trained: Done) -> None:
+    staleness = trained.summary["staleness"]
     assert all(0 <= staleness[of] <= staleness["max"] for of in ("mean", "p95"))  # few stale ones: a mean above p95
-    protocol = protocols.parse(name)
+    protocol = protocols.parse(trained.name)
     bound = protocol.staleness_bound(WORKERS) if protocol.mode.is_served else 0
     assert staleness["max"] <= (math.inf if bound is None else bound)
     cautious = bound is not None and bound <= 1
     assert cautious or staleness["max"] > 0, "so many equal workers are never in step by themselves"
-    lines = lines_of(done.workdir / "metrics.jsonl")
+    lines = lines_of(trained.workdir / "metrics.jsonl")
     assert max(line["staleness"]["max"] for line in lines) <= staleness["max"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -102,6 +104,10 @@ BUGS = (
 )
 
 
-def plant(name: str) -> None:
-    """Plant a bug into this process, for good."""
-    next(bug for bug in BUGS if bug.__name__ == name)(pytest.MonkeyPatch())
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """Have a bug in this process, or none where the name is empty."""
+    with pytest.MonkeyPatch.context() as patch:
+        if name:
+            next(bug for bug in BUGS if bug.__name__ == name)(patch)
+        yield

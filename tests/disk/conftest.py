@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,11 @@ class Victim:
 
     Args:
       library: the failing disk.
-      bug: name of a bug to plant there.
     """
 
-    def __init__(self, library: Path, bug: str = "") -> None:
+    def __init__(self, library: Path) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.disk.victim", *([bug] if bug else [])],
+            [sys.executable, "-m", "tests.disk.victim"],
             cwd=ROOT,
             env=shims.environment(library),
             stdin=subprocess.PIPE,
@@ -67,6 +67,17 @@ class Victim:
         self._process.communicate(timeout=20)
 
 
+@dataclass(frozen=True)
+class Buggy:
+    """A victim that does everything with a bug planted."""
+
+    victim: Victim
+    bug: str
+
+    def ask(self, do: str, **words: Any) -> dict[str, Any]:
+        return self.victim.ask(do, bug=self.bug, **words)
+
+
 MEMORY = Path("/dev/shm")
 
 
@@ -94,8 +105,8 @@ def start_victim(library: Path) -> Iterator[Callable[..., Victim]]:
     """Start victims that end with the test."""
     started: list[Victim] = []
 
-    def start(bug: str = "") -> Victim:
-        started.append(Victim(library, bug))
+    def start() -> Victim:
+        started.append(Victim(library))
         return started[-1]
 
     yield start

@@ -11,7 +11,9 @@ import pytest
 from tests.disk import oracle
 from tests.disk.victim import KEEP
 
-SWEEPS = [pytest.param(9, id="slice"), pytest.param(1, id="every-call", marks=pytest.mark.soak)]
+EVERY_CALL = pytest.param(1, id="every-call", marks=pytest.mark.soak)
+SWEEPS = [pytest.param(9, id="slice"), EVERY_CALL]
+REFUSALS = [pytest.param(18, id="slice"), EVERY_CALL]
 
 
 def numbers(step: int, first: int = 1) -> Iterator[int]:
@@ -20,7 +22,7 @@ def numbers(step: int, first: int = 1) -> Iterator[int]:
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("step", SWEEPS)
+@pytest.mark.parametrize("step", REFUSALS)
 @pytest.mark.parametrize("mode", ["ENOSPC", "EIO", "full"])
 def test_a_refusal_at_any_call_of_a_save_is_named_and_costs_no_earlier_step(victim, one_step, tmp_path, mode, step):
     outcomes: Counter[str] = Counter()

@@ -9,6 +9,7 @@ import pytest
 from hybridsync.checkpoint import CheckpointStore
 from hybridsync.errors import HybridSyncError
 from tests.disk import bugs, oracle
+from tests.disk.conftest import Buggy
 from tests.disk.test_damage import check_flips
 from tests.disk.test_power_loss import check_epochs, check_saves
 
@@ -16,19 +17,19 @@ SPARSE = {"every": 5, "seeds": 2}
 
 
 @pytest.fixture
-def saves(victim, start_victim, tmp_path) -> Callable[[str], object]:
-    return lambda bug: check_saves(start_victim(bug) if bug else victim, tmp_path, 2, SPARSE)
+def saves(victim, tmp_path) -> Callable[[str], object]:
+    return lambda bug: check_saves(Buggy(victim, bug), tmp_path, 2, SPARSE)
 
 
 @pytest.fixture
-def epochs(victim, start_victim, tmp_path) -> Callable[[str], object]:
-    return lambda bug: check_epochs(start_victim(bug) if bug else victim, tmp_path)
+def epochs(victim, tmp_path) -> Callable[[str], object]:
+    return lambda bug: check_epochs(Buggy(victim, bug), tmp_path)
 
 
 @pytest.fixture
-def refusals(victim, start_victim, one_step, tmp_path) -> Callable[[str], object]:
+def refusals(victim, one_step, tmp_path) -> Callable[[str], object]:
     def run(bug: str) -> None:
-        process = start_victim(bug) if bug else victim
+        process = Buggy(victim, bug)
         for at in range(10, 80, 20):
             process.ask("save_with_fault", template=one_step, folder=tmp_path / str(at), mode="ENOSPC", at=at)
 

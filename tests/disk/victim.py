@@ -1,7 +1,8 @@
 """A process whose disk fails: `LD_PRELOAD=faultfs.so python -m tests.disk.victim` does what the lines of stdin say.
 
-Each line is a JSON object, `do` names a function here and the rest are its arguments; each answer is a line, what the
-function returns. Errors that the oracle raises are answered as {"violation": text}.
+Each line is a JSON object: `do` names a function here, `bug` one of bugs.py that is planted meanwhile, and the rest are
+the function's arguments. Each answer is a line with what the function returns. Errors that the oracle raises are
+answered as {"violation": text}.
 """
 
 from __future__ import annotations
@@ -234,12 +235,11 @@ ACTIONS: dict[str, Callable[..., dict[str, Any]]] = {
 
 def main() -> None:
     disk = FaultyDisk()
-    if len(sys.argv) > 1:
-        bugs.plant(sys.argv[1])
     for line in sys.stdin:
         words = json.loads(line)
         try:
-            answer = ACTIONS[words.pop("do")](disk, **words)
+            with bugs.planted(words.pop("bug", "")):
+                answer = ACTIONS[words.pop("do")](disk, **words)
         except (AssertionError, HybridSyncError) as violation:
             disk.disarm()
             answer = {"violation": str(violation)}

@@ -19,8 +19,11 @@ from hybridsync.data import ArraySource
 from hybridsync.models import DecoderLM
 from hybridsync.task import Task, language_model
 from hybridsync.trainer import Trainer
+from tests.sweeps import swept
 from tests.tasks import Normalized, batchnorm_task, plain_sgd
 from tests.trainers import NEVER
+
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
 DOCS = Path(__file__).parents[2] / "docs"
 SCRIPT = DOCS / "read_checkpoint.py"
@@ -60,7 +63,7 @@ CASES = {
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", swept(["BatchNorm", "DecoderLM"]))
 def test_the_page_makes_the_trained_model_of_a_checkpoint_with_and_without_the_task(name, tmp_path):
     make, build, example = CASES[name]
     task = make()

@@ -1,8 +1,11 @@
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import nnx
 
 from hybridsync.models import MLP
+
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
 
 def test_examples_are_flattened_and_scored():

@@ -7,6 +7,8 @@ from flax import nnx
 from hybridsync.errors import TaskError
 from hybridsync.models import resnet
 
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
+
 
 def num_parameters(depth, num_classes=10):
     model = nnx.eval_shape(lambda: resnet(depth, num_classes, rngs=nnx.Rngs(0)))

@@ -1,3 +1,5 @@
+import functools
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -6,7 +8,10 @@ from flax import nnx
 from hybridsync.errors import TaskError
 from hybridsync.models import DecoderLM
 
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
+
+@functools.cache
 def make(**kwargs):
     defaults = {"dim": 16, "num_layers": 2, "num_heads": 2, "max_length": 8}
     return DecoderLM(11, rngs=nnx.Rngs(0), **{**defaults, **kwargs})

@@ -63,6 +63,8 @@ def test_every_role_listens_where_it_is_told_and_the_workdir_is_taken(tmp_path: 
         assert job.summary()["exit"] == "completed"
 
 
+@pytest.mark.soak
+@pytest.mark.one_of_each_soak
 @pytest.mark.timeout(300)
 def test_a_lock_step_worker_that_dies_on_ipv6_is_followed_by_another(tmp_path: Path) -> None:
     with Job(tmp_path / "run", CONFIG, "--bind=::1", "--workers=3", "--plan=bsp", "--set=workload=400",

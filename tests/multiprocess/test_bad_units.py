@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.multiprocess.job import ROOT, Job, assert_exactly_once, users_environment
+from tests.sweeps import swept
 
 CONFIG = "tests/multiprocess/spoiled.py"
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("shares", ["", "3,0,2"])
+@pytest.mark.parametrize("shares", swept(["3,0,2", ""]))
 def test_units_without_a_finite_loss_are_dropped_on_every_replica_and_the_run_replays(
     tmp_path: Path, shares: str
 ) -> None:

@@ -5,6 +5,7 @@ The stories are in scenarios.py; test_planted_faults.py shows of each that it ca
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from tests.multiprocess import lives, scenarios, stages
 from tests.multiprocess.job import assert_exactly_once
+from tests.sweeps import swept
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -30,6 +32,7 @@ def test_sigterm_saves_exits_75_and_the_same_command_completes(tmp_path: Path) -
     scenarios.sigterm_saves_and_the_same_command_completes(tmp_path / "run")
 
 
+@pytest.mark.soak
 @pytest.mark.alone
 def test_a_worker_stopped_beyond_its_lease_is_replaced_and_its_units_are_done_by_others(tmp_path: Path) -> None:
     scenarios.a_worker_is_stopped_beyond_its_lease(tmp_path / "run")
@@ -39,6 +42,8 @@ def test_two_members_killed_at_once_in_lock_step_cost_nothing_and_come_back(tmp_
     scenarios.members_are_lost_in_lock_step(tmp_path / "run", victims=(0, 2))
 
 
+@pytest.mark.soak
+@pytest.mark.one_of_each_soak
 def test_a_member_stopped_in_lock_step_is_given_up_and_replaced(tmp_path: Path) -> None:
     scenarios.members_are_lost_in_lock_step(tmp_path / "run", signal.SIGSTOP, workers=2, victims=(1,))
 
@@ -48,18 +53,20 @@ def test_a_member_killed_in_its_group_takes_the_others_back_to_their_last_full_s
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("plan", ["preduce(groups=arrival)", "adpsgd"])
+@pytest.mark.parametrize("plan", swept(["preduce(groups=arrival)", "adpsgd"], 0))
 def test_a_stopped_member_is_given_up_by_those_who_wait_for_it(tmp_path: Path, plan: str) -> None:
     scenarios.a_member_of_groups_is_lost(tmp_path / "run", signal.SIGSTOP, plan=plan, victim=0)
 
 
+@pytest.mark.soak
 @pytest.mark.alone
 def test_a_member_killed_while_the_next_mesh_connects_costs_nobody_else_a_restart(tmp_path: Path) -> None:
     assert scenarios.a_member_dies_while_the_next_mesh_connects(tmp_path / "run") < 10.0  # gloo itself would wait 30
 
 
-def test_more_members_may_be_lost_than_the_world_has_meshes(tmp_path: Path) -> None:
-    scenarios.more_members_are_lost_than_there_are_meshes(tmp_path / "run")
+@pytest.mark.parametrize("deaths", [2, pytest.param(4, marks=pytest.mark.soak)])
+def test_more_members_may_be_lost_than_the_world_has_meshes(tmp_path: Path, deaths: int) -> None:
+    scenarios.more_members_are_lost_than_there_are_meshes(tmp_path / "run", deaths=deaths)
 
 
 def test_a_killed_chief_takes_the_run_up_where_it_is(tmp_path: Path) -> None:
@@ -77,19 +84,20 @@ def test_each_member_in_turn_may_be_lost(tmp_path: Path, victim: int, number: si
     scenarios.members_are_lost_in_lock_step(tmp_path / "run", number, victims=(victim,))
 
 
-def test_a_chief_killed_while_a_phase_is_entered_leaves_one_epoch_and_every_unit_once(tmp_path: Path) -> None:
-    stages.a_role_is_killed_at_a_stage(tmp_path / "run", "bsp:50%,asp", "ENTER", "chief-0")
+AT_STAGES = [
+    pytest.param(*case, marks=[pytest.mark.one_of_each_soak] * (case == ("bsp:50%,asp", "ENTER", "chief-0")))
+    for case in itertools.product(stages.PLANS, stages.STAGES, stages.VICTIMS)
+]
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("victim", stages.VICTIMS)
-@pytest.mark.parametrize("stage", stages.STAGES)
-@pytest.mark.parametrize("plan", stages.PLANS)
+@pytest.mark.parametrize(("plan", "stage", "victim"), AT_STAGES)
 def test_every_role_at_every_stage_in_both_directions(tmp_path: Path, plan: str, stage: str, victim: str) -> None:
     stages.a_role_is_killed_at_a_stage(tmp_path / "run", plan, stage, victim)
 
 
-@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.one_of_each_soak), 1])
 def test_a_worker_killed_before_the_run_began_is_replaced_and_the_run_begins(tmp_path: Path, victim: int) -> None:
     with scenarios.tally(tmp_path / "run", plan="bsp:50%,asp", units=40, workers=2) as job:
         children = Path(f"/proc/{job.process.pid}/task/{job.process.pid}/children")
@@ -104,6 +112,7 @@ def test_a_worker_killed_before_the_run_began_is_replaced_and_the_run_begins(tmp
         assert job.tracebacks() == []
 
 
+@pytest.mark.soak
 @pytest.mark.alone
 def test_a_second_sigterm_ends_the_run_at_once_and_the_same_command_completes(tmp_path: Path) -> None:
     scenarios.a_second_sigterm_ends_the_run_at_once(tmp_path / "run")

@@ -22,6 +22,8 @@ CONFIG = "configs/digits_mlp.py"
 UNITS = 300
 
 
+@pytest.mark.soak
+@pytest.mark.one_of_each_soak
 @pytest.mark.timeout(300)
 def test_the_order_of_asynchronous_processes_leads_the_simulator_to_their_bits(tmp_path: Path) -> None:
     workdir = tmp_path / "run"

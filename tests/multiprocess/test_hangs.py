@@ -8,15 +8,12 @@ from typing import Any
 import pytest
 
 from tests.multiprocess.job import Job, assert_exactly_once
+from tests.sweeps import swept
 
 pytestmark = pytest.mark.timeout(300)
 CONFIG = "tests/multiprocess/hanging.py"
 LATE_SECS = 20.0
 """How much longer than its limit a worker may live: reports are a second old, and the machine may be slow."""
-
-
-def soak(*plans: str) -> list[Any]:
-    return [pytest.param(plan, marks=pytest.mark.soak) for plan in plans]
 
 
 WAITING = (
@@ -36,7 +33,7 @@ def job_of(tmp_path: Path, plan: str, *more: str) -> Job:
     return Job(tmp_path / "run", CONFIG, *flags)
 
 
-@pytest.mark.parametrize("plan", ["ssp(staleness=2)", *soak(*WAITING)])
+@pytest.mark.parametrize("plan", swept(["ssp(staleness=2)", *WAITING]))
 def test_a_worker_that_hangs_while_others_wait_is_named_ended_and_replaced(tmp_path: Path, plan: str) -> None:
     with job_of(tmp_path, plan) as job:
         assert job.wait() == 0, job.output + job.logs()
@@ -49,7 +46,7 @@ def test_a_worker_that_hangs_while_others_wait_is_named_ended_and_replaced(tmp_p
         assert job.tracebacks() == []
 
 
-@pytest.mark.parametrize("plan", soak("asp", "gba", "backup(m=2)"))
+@pytest.mark.parametrize("plan", swept(["asp", "gba", "backup(m=2)"], 0))
 def test_a_worker_that_nobody_waits_for_is_left_alone_and_its_units_go_to_others(tmp_path: Path, plan: str) -> None:
     # Sooner than 2 s: under backup the last push of a phase may wait for the worker that hangs, which then is a reason.
     with job_of(tmp_path, plan, "--set=drain_secs=1") as job:
@@ -68,7 +65,7 @@ def test_lock_step_does_not_wait_for_a_worker_that_hangs_in_the_phase_before(tmp
         assert f"worker {event['id']} has been at one unit" in event["reason"]
 
 
-@pytest.mark.parametrize("plan", soak("ssp(staleness=2)", *WAITING))
+@pytest.mark.parametrize("plan", swept(["ssp(staleness=2)", *WAITING], 0))
 def test_a_worker_that_becomes_thirty_times_slower_is_kept(tmp_path: Path, plan: str) -> None:
     with job_of(tmp_path, plan, "--set=model.secs=0.3", "--set=workload=400") as job:
         assert job.wait() == 0, job.output + job.logs()

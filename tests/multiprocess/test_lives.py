@@ -23,6 +23,8 @@ def test_everything_killed_twenty_times_in_switches_in_saves_and_anywhere(tmp_pa
     assert counts["applied"] == 12000
 
 
+@pytest.mark.soak
+@pytest.mark.one_of_each_soak
 def test_everything_killed_in_a_switch_and_in_a_save_goes_on(tmp_path: Path) -> None:
     """Two of the twenty kills."""
     points, plan = ["ENTER", "SYNC"], lives.switching(3)
@@ -48,6 +50,7 @@ TOPOLOGIES = (("--workers=4",), ("--workers=2",), ("--workers=2", "--runtime=inp
 
 
 @pytest.mark.soak
+@pytest.mark.one_of_each_soak
 def test_a_run_goes_on_with_fewer_workers_in_one_process_and_alone(tmp_path: Path) -> None:
     *stopped, last = TOPOLOGIES
 
@@ -79,5 +82,6 @@ def test_a_server_that_stands_still_for_a_while_costs_nothing(tmp_path: Path) ->
 
 
 @pytest.mark.soak
+@pytest.mark.one_of_each_soak
 def test_a_server_that_stands_still_for_good_is_replaced(tmp_path: Path) -> None:
     lives.a_server_stands_still(tmp_path / "run", None)

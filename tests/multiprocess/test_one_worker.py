@@ -23,7 +23,14 @@ OPTIMIZERS = {
 NUM_UNITS = 200
 
 
-@pytest.mark.parametrize(("plan", "name"), [("asp", "sgd"), ("asp", "adamw"), ("psplus", "adamw")])
+@pytest.mark.parametrize(
+    ("plan", "name"),
+    [
+        ("asp", "adamw"),
+        pytest.param("asp", "sgd", marks=pytest.mark.soak),
+        pytest.param("psplus", "adamw", marks=[pytest.mark.soak, pytest.mark.one_of_each_soak]),
+    ],
+)
 def test_one_asynchronous_worker_equals_a_plain_optax_loop(tmp_path: Path, plan: str, name: str) -> None:
     values, make = OPTIMIZERS[name]
     overrides = [f"workload={NUM_UNITS}", f"optimizer.name={name}", *values]

@@ -18,7 +18,7 @@ FLAGS = (
 
 @pytest.mark.alone
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("policy", ["elastic", "greedy"])
+@pytest.mark.parametrize("policy", ["elastic", pytest.param("greedy", marks=pytest.mark.soak)])
 def test_a_straggler_is_dealt_with_and_no_process_is_restarted(tmp_path: Path, policy: str) -> None:
     plan = "--plan=bsp:60%,asp"
     with Job(tmp_path / "run", "configs/tally.py", plan, f"--policy={policy}", *FLAGS) as job:

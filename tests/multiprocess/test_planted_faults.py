@@ -10,6 +10,7 @@ import pytest
 
 from tests.multiprocess import scenarios
 from tests.multiprocess.job import STUCK_SECS, Stuck
+from tests.sweeps import swept
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -54,10 +55,10 @@ def killed_server(workdir: Path, planted: str, stuck_secs: float = STUCK_SECS) -
 
 
 PLANTED = [
+    (killed_workers, "server_forgets_what_it_applied", AssertionError, "'max_count': 2"),
     (lost_member, "survivors_forget_the_newest_state", AssertionError, "rolled_back|was rolled back"),
     (killed_chief, "restarted_chief_starts_from_disk", AssertionError, "rolled_back|was not continued|lost or|== 0"),
     (killed_server, "ledger_keeps_what_the_server_lost", AssertionError, "the ledger counts 400 units as applied"),
-    (killed_workers, "server_forgets_what_it_applied", AssertionError, "'max_count': 2"),
     (killed_workers, "units_of_the_lost_stay_leased", Stuck, r"the job stands at (?!600 )\d+ units"),
     (killed_run, "ledger_outruns_the_state", AssertionError, "'min_count': 0"),
     (preempted_run, "preemption_saves_nothing", AssertionError, "a preempted run lost units"),
@@ -66,13 +67,11 @@ PLANTED = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("story", "bug", "error", "sign"),
-    [pytest.param(*case, id=f"{case[0].__name__}-{case[1]}") for case in PLANTED],
-)
+@pytest.mark.parametrize("planted", swept(PLANTED, 2), ids=[f"{case[0].__name__}-{case[1]}" for case in PLANTED])
 def test_the_story_fails_where_a_bug_is_planted(
-    tmp_path: Path, story: Callable[..., None], bug: str, error: type[AssertionError], sign: str
+    tmp_path: Path, planted: tuple[Callable[..., None], str, type[AssertionError], str]
 ) -> None:
+    story, bug, error, sign = planted
     patience = {"stuck_secs": STILL_SECS} if error is Stuck else {}
     with pytest.raises(AssertionError) as caught:
         story(tmp_path / "run", bug, **patience)

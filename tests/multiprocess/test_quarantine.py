@@ -18,7 +18,7 @@ TELLS = {FAILS: "in a row by itself, the last time with exit 1", BROKEN: "of its
     ("plan", "bug"),
     [
         ("asp", FAILS),
-        ("bsp", BROKEN),
+        pytest.param("bsp", BROKEN, marks=[pytest.mark.soak, pytest.mark.one_of_each_soak]),
         pytest.param("bsp", FAILS, marks=pytest.mark.soak),
         pytest.param("asp", BROKEN, marks=pytest.mark.soak),
         pytest.param("ssp(staleness=3)", FAILS, marks=pytest.mark.soak),
@@ -61,6 +61,8 @@ def test_a_worker_that_never_joined_the_world_is_quarantined_and_the_others_begi
         assert list(job.summary()["quarantined_workers"]) == ["1"]
 
 
+@pytest.mark.soak
+@pytest.mark.one_of_each_soak
 @pytest.mark.timeout(300)
 def test_when_nobody_is_left_the_run_says_why_and_goes_on_from_what_was_saved(tmp_path: Path) -> None:
     flags = ["--workers=2", "--plan=asp", "--set=workload=600"]

@@ -1,4 +1,4 @@
-"""Forty faults on every role, each plan once; and four, which is what every run of the tests can wait for."""
+"""Forty faults on every role, each plan once; and four, which is what `make integration` can wait for."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pytest
 from tests.multiprocess.random_faults import everybody_is_hurt_at_random
 
 
+@pytest.mark.soak
+@pytest.mark.one_of_each_soak
 @pytest.mark.timeout(600)
 def test_four_faults_leave_every_unit_applied_once(tmp_path: Path) -> None:
     everybody_is_hurt_at_random(tmp_path / "run", plan="asp", faults=4, seed=4, units=1200)

@@ -37,6 +37,8 @@ def test_every_unit_is_applied_once_on_each_server_in_lives_that_have_one_two_an
         assert job.tracebacks() == []
 
 
+@pytest.mark.soak
+@pytest.mark.one_of_each_soak
 @pytest.mark.timeout(300)
 def test_an_optimizer_that_cannot_be_divided_is_refused_before_a_role_is_told_to_begin(tmp_path: Path) -> None:
     config = tmp_path / "clipped.py"
@@ -61,6 +63,8 @@ def test_an_optimizer_that_cannot_be_divided_is_refused_before_a_role_is_told_to
         assert "Traceback" not in log and "error" not in log, log
 
 
+@pytest.mark.soak
+@pytest.mark.one_of_each_soak
 @pytest.mark.timeout(620)
 def test_a_run_on_two_servers_replays_bit_for_bit(tmp_path: Path) -> None:
     flags = ["--plan=bsp:20%,asp", "--workers=2", "--servers=2", "--apply_log", "--set=workload=150"]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.multiprocess.job import Job
+from tests.sweeps import swept
 from tests.trainers import events_of
 
 FILE = """
@@ -18,7 +19,7 @@ def task(config): return my_model.task(config)
 BESIDE = "import jax\nfrom configs import tally\nCOMPUTED = {computed}\ndef task(config): return tally.task(config)\n"
 
 
-@pytest.mark.parametrize("computed", ["None", "float(jax.numpy.ones(3).sum())"], ids=["imports", "computes"])
+@pytest.mark.parametrize("computed", swept(["None", "float(jax.numpy.ones(3).sum())"]), ids=["imports", "computes"])
 def test_a_file_that_uses_jax_while_it_is_read_trains_over_processes(tmp_path: Path, computed: str) -> None:
     (tmp_path / "user.py").write_text(FILE)
     (tmp_path / "my_model.py").write_text(BESIDE.format(computed=computed))

@@ -77,6 +77,8 @@ def test_a_run_whose_wall_clock_jumps_completes_and_loses_nobody(tmp_path: Path,
     assert all(a["t"] <= b["t"] for a, b in pairwise(events))
 
 
+@pytest.mark.soak
+@pytest.mark.one_of_each_soak
 def test_deadlines_that_go_by_the_wall_clock_are_found(tmp_path: Path, wall_clock, monkeypatch) -> None:
     with pytest.raises(AssertionError, match="lost by a jump"):
         the_wall_clock_jumps(tmp_path / "run", wall_clock, monkeypatch, planted="deadlines_by_the_wall_clock")

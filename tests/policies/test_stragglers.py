@@ -106,7 +106,8 @@ def test_without_windows_in_a_row_the_papers_rule_flags_a_sixth_of_healthy_worke
     random, below = Random(3), 0
     for _ in range(500):
         rates = [PaperRule().rate([random.gauss(1.0, 0.01) for _ in range(WINDOW)]) for _ in range(64)]
-        below += sum(rate < PaperRule().level(rates).threshold for rate in rates)
+        threshold = PaperRule().level(rates).threshold
+        below += sum(rate < threshold for rate in rates)
     assert below / 500 / 64 == pytest.approx(0.16, abs=0.01)
 
 

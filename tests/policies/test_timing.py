@@ -160,7 +160,7 @@ def test_a_single_run_never_ends_a_setting_and_ties_of_two_are_not_believed() ->
 def test_an_early_end_answers_as_all_runs_would_have(spread: float) -> None:
     """Rate of other answers, over searches of four settings: within what `doubt` allows for three looks at each."""
     early, every, saved = Rules(0.92), Rules(0.92, doubt=0.0), 0
-    searches, different = 400, 0
+    searches, different = 150, 0
     for seed in range(searches):
         run = noisy(seed, spread, 0.2)
         (one, made), (other, all_made) = searched(early, run), searched(every, run)

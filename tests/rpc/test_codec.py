@@ -50,7 +50,7 @@ def values(annotation: Any, name: str = "") -> st.SearchStrategy:
 
 
 @pytest.mark.parametrize("kind", [Epoch, *MESSAGES], ids=lambda kind: kind.__name__)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_every_message_comes_back_equal_from_the_wire(kind: type, data: st.DataObject) -> None:
     value = data.draw(values(kind))

@@ -23,6 +23,7 @@ from hybridsync.sim.loop import Loop, VirtualClock
 from hybridsync.sim.world import World
 from hybridsync.telemetry.recorder import Recorder
 from tests.sim.runs import tally_run
+from tests.sweeps import swept
 from tests.tasks import UNIT_SIZE, adamw, mlp_task, momentum_sgd, plain_sgd
 
 SERVED = sorted(name for name, cls in protocols.REGISTRY.items() if cls.mode is SERVER)
@@ -88,12 +89,20 @@ def computed(optimizer, steps: list[list[int]]):
     return state
 
 
+RULES = ("rate", "cut", "dc", "dc_adaptive")
+RULED = [f"{name}(staleness_rule={rule})" for name in PUSHING for rule in RULES]
+ONE_OF_EACH = [f"asp(staleness_rule={rule})" for rule in RULES]
+
+
 @pytest.mark.parametrize("optimizer", [momentum_sgd, adamw])
-def test_with_one_worker_every_protocol_that_pushes_gradients_is_the_plain_loop_bit_for_bit(optimizer):
+@pytest.mark.parametrize(
+    "specs",
+    swept([(*PUSHING, *ONE_OF_EACH, "localsgd(steps=1)", "psplus"), RULED]),
+    ids=["each", "each with each rule"],
+)
+def test_with_one_worker_every_protocol_that_pushes_gradients_is_the_plain_loop_bit_for_bit(optimizer, specs):
     expected = fingerprint(computed(optimizer(), [[unit] for unit in range(24)]))
-    rules = ("rate", "cut", "dc", "dc_adaptive")
-    ruled = [f"{name}(staleness_rule={rule})" for name in PUSHING for rule in rules]
-    for spec in (*PUSHING, *ruled, "localsgd(steps=1)", "psplus"):
+    for spec in specs:
         assert fingerprint(trained(spec, workers=1, optimizer=optimizer()).final) == expected, spec
 
 

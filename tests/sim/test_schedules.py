@@ -17,6 +17,7 @@ from hybridsync.sim.schedules import GROUP_PLANS, PLANS, Schedule, draw, plans_o
 from hybridsync.sim.trials import Outcome, try_schedule
 from tests.roles import phase_of
 from tests.sim.schedules import COMMAND, main, runs, try_seed
+from tests.sweeps import swept
 
 SEEDS = 1000
 PARTS = 10
@@ -30,7 +31,7 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", swept(range(PARTS), 2))
 def test_whatever_happens_the_accounts_are_exact_and_the_run_ends(part):
     for seed in range(part, SEEDS, PARTS):
         try:
@@ -40,7 +41,7 @@ def test_whatever_happens_the_accounts_are_exact_and_the_run_ends(part):
             raise
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", swept(range(PARTS), 2))
 def test_whatever_a_policy_wants_besides_the_accounts_are_exact_and_the_run_ends(part):
     for seed in range(part, ONLINE_SEEDS, PARTS):
         try:
@@ -57,8 +58,9 @@ def test_a_restless_policy_leaves_out_comes_back_and_detours():
 
 
 @pytest.mark.parametrize("protocol", OTHERS)
-def test_the_same_faults_break_no_other_protocol_of_the_server_path(protocol):
-    for seed in range(5000, 5000 + SEEDS // 40):
+@pytest.mark.parametrize("seeds", swept([range(5000, 5008), range(5008, 5025)]), ids=str)
+def test_the_same_faults_break_no_other_protocol_of_the_server_path(protocol, seeds):
+    for seed in seeds:
         try:
             try_seed(seed, plans_of(protocol))
         except AssertionError as violation:
@@ -67,8 +69,9 @@ def test_the_same_faults_break_no_other_protocol_of_the_server_path(protocol):
 
 
 @pytest.mark.parametrize("name", ["localsgd(steps=3)", "diloco(steps=3)", "psplus"])
-def test_whatever_happens_the_log_leads_to_the_state_of_workers_that_stepped_by_themselves(name):
-    for seed in range(60):
+@pytest.mark.parametrize("seeds", swept([range(15), range(15, 60)]), ids=str)
+def test_whatever_happens_the_log_leads_to_the_state_of_workers_that_stepped_by_themselves(name, seeds):
+    for seed in seeds:
         try:
             try_seed(seed, plans_of(name))
         except AssertionError as violation:
@@ -76,7 +79,7 @@ def test_whatever_happens_the_log_leads_to_the_state_of_workers_that_stepped_by_
             raise
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", swept(range(4)))
 def test_whatever_happens_to_members_with_shares_the_accounts_are_exact(part):
     """Some take no unit of a step; after deaths there may be nobody left who takes one."""
 
@@ -100,7 +103,7 @@ def test_the_last_units_that_stand_still_do_not_come_again_to_whoever_has_them(s
     try_seed(seed, plans_of(name))
 
 
-@pytest.mark.parametrize("part", range(5))
+@pytest.mark.parametrize("part", swept(range(5)))
 def test_whatever_happens_to_groups_nobody_waits_for_ever_and_the_accounts_are_exact(part):
     for seed in range(part, GROUP_SEEDS, 5):
         try:

@@ -13,6 +13,7 @@ from hybridsync.config import PolicyConfig
 from hybridsync.sim.cluster import Cluster, Device, Scenario, Slow
 from hybridsync.sim.simulation import simulate
 from tests.sim.runs import tally_run
+from tests.sweeps import swept
 
 UNIT_SECS = 0.05
 SLOW = Slow(2, factor=4.0)
@@ -44,7 +45,7 @@ def test_the_phases_event_names_the_shares_and_the_units_of_an_update():
     assert (entered.get("shares"), entered["units_per_update"]) == (None, 4)
 
 
-@pytest.mark.parametrize("shares", [(4, 4, 1, 4), (1, 1, 4, 1), (2, 2, 2, 2)])
+@pytest.mark.parametrize("shares", swept([(4, 4, 1, 4), (1, 1, 4, 1), (2, 2, 2, 2)], 2))
 def test_workers_are_judged_by_a_unit_whatever_their_share(shares):
     def stragglers(events: list[dict[str, Any]]) -> list[tuple[str, int]]:
         return [(event["kind"], event["worker"]) for event in events if event["kind"].startswith("straggler")]
