@@ -19,6 +19,7 @@ from benchmarks.protocol_figure import draw
 from benchmarks.protocol_timeline import NUM_WORKERS, Cost, cost_of, timeline_of
 from hybridsync import protocols
 from hybridsync.protocols import base
+from hybridsync.protocols.modes import GROUP
 from hybridsync.protocols.server import ServerProtocol
 
 ORDER = (
@@ -61,7 +62,7 @@ def _update(protocol: base.Protocol) -> str:
     """Return what an update is with the workers of the figures, by the protocol's own words."""
     units, bound = protocol.units_per_update(NUM_WORKERS), protocol.staleness_bound(NUM_WORKERS)
     rate = f"{protocol.rate(units, NUM_WORKERS):g} η"
-    if protocol.path is base.Path.GROUP:
+    if protocol.mode is GROUP:
         return f"With {NUM_WORKERS} workers: each steps by one unit at {rate}, on a replica of its own."
     who = f"workers step at {rate}" if protocol.local else f"the optimizer steps at {rate}"
     stale = "without a bound" if bound is None else f"at most {bound}"

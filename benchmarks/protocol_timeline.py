@@ -16,8 +16,8 @@ from configs import tally
 from hybridsync import protocols
 from hybridsync.config import RunConfig
 from hybridsync.messages import Push, PushReply
-from hybridsync.plan import Phase
-from hybridsync.protocols.base import Path
+from hybridsync.phase import Phase
+from hybridsync.protocols.modes import GROUP
 from hybridsync.reports import Report, Span
 from hybridsync.run import Run
 from hybridsync.sim.arithmetic import Sizes, Weightless
@@ -156,7 +156,7 @@ def cost_of(spec: str) -> Cost:
     dropped = world.chief.counts().dropped
     return Cost(
         workload / seconds,
-        None if protocol.path is Path.GROUP else max(seen.staleness.values(), default=0),
+        None if protocol.mode is GROUP else max(seen.staleness.values(), default=0),
         world.network.num_bytes / SIZES.parameters / workload,
         dropped / (workload + dropped),
     )

@@ -25,7 +25,8 @@ import numpy as np
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import HybridSyncError
 from hybridsync.messages import Capture, Held, Push, PushReply
-from hybridsync.plan import Epoch, Phase
+from hybridsync.phase import Phase
+from hybridsync.plan import Epoch
 from hybridsync.rpc.buffers import aligned
 from hybridsync.rpc.channels import make_channel, make_server
 from hybridsync.rpc.parameter_server import ParameterClient, ParameterServicer

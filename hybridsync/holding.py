@@ -20,7 +20,8 @@ from hybridsync.deadlines import transfer_secs
 from hybridsync.errors import DamagedState, StaleEpoch, WaitTimeout
 from hybridsync.layout import Layout, fingerprint
 from hybridsync.messages import Capture, Held
-from hybridsync.plan import Epoch, Phase
+from hybridsync.phase import Phase
+from hybridsync.plan import Epoch
 from hybridsync.ports import ReaderPort
 from hybridsync.state import TrainState
 from hybridsync.units import Range

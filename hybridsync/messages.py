@@ -8,11 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hybridsync.plan import Epoch, Phase
+from hybridsync.phase import Phase
+from hybridsync.plan import Epoch
 from hybridsync.units import Range
-
-MOST_ENTRIES = 10_000
-"""Entries that one list of a message may have; the account of a whole state may have more (`rpc/codec.py`)."""
 
 MOST_CHARS, MOST_REASON_CHARS = 256, 4000
 """Characters that a name in a message may have, and those of a text that says why."""

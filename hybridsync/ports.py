@@ -27,7 +27,8 @@ from hybridsync.messages import (
     Update,
     Welcome,
 )
-from hybridsync.plan import Epoch, Phase
+from hybridsync.phase import Phase
+from hybridsync.plan import Epoch
 from hybridsync.reports import Report, ReportReply
 
 

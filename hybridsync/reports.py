@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
-from hybridsync.messages import MOST_ENTRIES
-from hybridsync.plan import Epoch
+from hybridsync.plan import MOST_ENTRIES, Epoch
 from hybridsync.units import Range
 
 COMPUTING, WAITING = "compute", "average"

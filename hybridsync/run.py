@@ -87,7 +87,7 @@ class Run:
             raise no_optimizer(self.optimizer)
         members = tuple(range(self.config.workers))
         for protocol in self.stages:
-            if protocol.path is protocol.path.SERVER:
+            if protocol.mode.is_served:
                 protocol.server_rule(members)
         if self.config.policy.trigger != "off" and not self._may_end_early():
             raise ConfigError(
@@ -101,9 +101,7 @@ class Run:
     def _may_end_early(self) -> bool:
         """Return whether an asynchronous stage follows one of lock-step."""
         return any(
-            before.path is before.path.SYNC
-            and after.path is after.path.SERVER
-            and is_asynchronous(after, self.config.workers)
+            before.mode.moves_together and after.mode.is_served and is_asynchronous(after, self.config.workers)
             for before, after in itertools.pairwise(self.stages)
         )
 

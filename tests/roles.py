@@ -13,7 +13,8 @@ from hybridsync.applylog import ApplyLog, NullApplyLog
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.holding import Holding
 from hybridsync.messages import Capture, Hello, Push, Standing
-from hybridsync.plan import NO_EPOCH, Epoch, Phase
+from hybridsync.phase import Phase
+from hybridsync.plan import NO_EPOCH, Epoch
 from hybridsync.ps.primary import Primary
 from hybridsync.ps.publisher import DevicePublisher
 from hybridsync.ps.shard import Publisher

@@ -241,8 +241,8 @@ def test_a_run_preempted_before_its_first_step_stops_and_can_be_resumed(tmp_path
     """Workers that have not entered the lock-step phase yet must neither hang nor be missed."""
     announce = Chief.announce
 
-    def announce_and_preempt(self, phase, path, left_out):
-        announce(self, phase, path, left_out)
+    def announce_and_preempt(self, phase, left_out):
+        announce(self, phase, left_out)
         self.preempt()
 
     with monkeypatch.context() as patch:

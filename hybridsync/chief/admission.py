@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import math
 
-from hybridsync import protocols
 from hybridsync.errors import InvalidMessage, SchemaMismatch, UnknownRole
 from hybridsync.messages import GroupRequest, Hello, LeaseRequest, PhaseRequest, RoleEvent, Standing
-from hybridsync.plan import MOST_UPDATES, Phase, most_issued
-from hybridsync.protocols.base import Path
+from hybridsync.phase import Phase
+from hybridsync.plan import MOST_UPDATES, most_issued
 from hybridsync.reports import Report
 from hybridsync.versions import check_version
 
@@ -71,7 +70,7 @@ def check_standing(who: str, standing: Standing, num_workers: int, workload: int
         done than were leased, or no phase of the run has its units (see `Phase.check`).
     """
     phase = standing.phase
-    protocols.parse(phase.spec)
+    _ = phase.protocol  # raises here
     members, shares = list(phase.members), list(phase.shares)
     if not members or len(set(members)) < len(members) or not 0 <= min(members) <= max(members) < num_workers:
         raise InvalidMessage(
@@ -143,14 +142,14 @@ def check_rest(request: PhaseRequest) -> None:
         )
 
 
-def check_group(request: GroupRequest, phase: Phase, path: Path, limit: int) -> None:
+def check_group(request: GroupRequest, phase: Phase, limit: int) -> None:
     """Refuse a meeting that no worker of the phase can come to.
 
     Raises:
       UnknownRole: the worker takes no part in the phase.
       InvalidMessage: the phase has no groups, a unit is at or above `limit`, or a number is below the first one.
     """
-    if path is not Path.GROUP:
+    if not phase.mode.has_group_rounds:
         raise InvalidMessage(
             f"worker {request.worker} comes to a meeting in epoch {phase.epoch}, but {phase.spec} has none; ask for "
             "the next phase"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from hybridsync import protocols
 from hybridsync.chief.attendance import Attendance
 from hybridsync.chief.grouping import Grouping
 from hybridsync.chief.intake import Intake
@@ -15,15 +14,15 @@ from hybridsync.chief.known import Known
 from hybridsync.chief.membership import HEARTBEAT_SECS, Member, Membership
 from hybridsync.errors import HybridSyncError, PhaseBroken
 from hybridsync.messages import NON_FINITE, Capture, RoleEvent, Standing
-from hybridsync.plan import NO_EPOCH, Phase
-from hybridsync.protocols.base import Path
+from hybridsync.phase import Phase
+from hybridsync.plan import NO_EPOCH
 from hybridsync.units import Range, UnitSet
 
 
 class Board(Known):
     """Keeps who is there, what is handed out, and the phase that is announced: what the manager does with it."""
 
-    def adopt(self, phase: Phase | None, path: Path, broken: str = "") -> None:
+    def adopt(self, phase: Phase | None, broken: str = "") -> None:
         """Go on with a phase that an earlier chief announced, None where there is none; roles wait no longer.
 
         Where it goes on, the ledger says what its starting state does; what came after that, roles report from now
@@ -31,13 +30,12 @@ class Board(Known):
 
         Args:
           phase: the newest that a role is in.
-          path: of its protocol.
           broken: why it cannot go on; "" if it can.
         """
         with self._condition:
             self._restarted = False
             if phase is not None:
-                self._leasing.begin(phase, path)
+                self._leasing.begin(phase)
                 self._announced = True
                 self._detector.begin(self._workers.ids())
                 if not broken:
@@ -48,34 +46,35 @@ class Board(Known):
                 left_out = UnitSet(self.ledger.all_dropped(self.ledger.applied().ranges(), ()))
                 if news := left_out.difference(UnitSet(phase.dropped)).ranges():
                     broken = broken or f"units {news} are quarantined, of which the state's holder has not heard"
-                if path is Path.SERVER and not all(map(self.is_live, phase.servers)):
+                if not all(map(self.is_live, phase.servers)):
                     broken = broken or "a server was lost while the phase was taken up"
-                if path is Path.SERVER and protocols.parse(phase.spec).awaits_workers and self.missing_workers():
+                if phase.protocol.awaits_workers and self.missing_workers():
                     broken = broken or f"workers {self.missing_workers()}, who are waited for, were lost before that"
                 if broken:
                     self._break(broken)
             self._condition.notify_all()
 
-    def announce(self, phase: Phase, path: Path, left_out: Iterable[int] = ()) -> None:
+    def announce(self, phase: Phase, left_out: Iterable[int] = ()) -> None:
         """Make `phase` the one that workers enter; its leases stay closed until `open_leases`.
 
         Args:
           phase: that begins.
-          path: of its protocol.
           left_out: live workers that a policy leaves out of it; they measure themselves meanwhile.
         """
         with self._condition:
-            self._leasing.begin(phase, path)
+            self._leasing.begin(phase)
             self._left_out = frozenset(left_out)
             self._here, self._announced, self._gathering = Attendance(), True, False
-            self._grouping = self._grouping_of(phase, path)
+            self._grouping = Grouping.of(phase)
             self._warned.clear()
             self._detector.begin(worker for worker in phase.members if self._workers.get(worker) is not None)
-            if not path.is_served and (gone := [w for w in phase.members if self._workers.get(w) is None]):
+            if phase.mode.breaks_at_loss_of("worker") and (
+                gone := [w for w in phase.members if self._workers.get(w) is None]
+            ):
                 self._break(f"workers {gone} were lost while it began")
-            if path is Path.SERVER and not all(map(self.is_live, phase.servers)):
+            if not all(map(self.is_live, phase.servers)):
                 self._break("a server was lost while it began")
-            if path is Path.SERVER and protocols.parse(phase.spec).awaits_workers:  # for whoever is not here, too
+            if phase.protocol.awaits_workers:  # for whoever is not here, too
                 self._fenced.extend((worker, 0) for worker in self.missing_workers())
             self._condition.notify_all()
 
@@ -182,7 +181,7 @@ class Board(Known):
             self._known = 0
             phase = self._leasing.phase
             # A short phase may end before its mesh has told of drops; where it applied nothing they count all the same.
-            fruitless = self._leasing.path is Path.SYNC and phase is not None and capture.applied == phase.applied
+            fruitless = phase is not None and phase.mode.moves_together and capture.applied == phase.applied
             reason = f"{NON_FINITE}: the phase was over before more was told" if fruitless else ""
             dropped = [(unit, reason) for start, stop in capture.dropped for unit in range(start, stop)]
             self._note_dropped(() if fruitless else capture.applied, dropped)
@@ -253,7 +252,7 @@ class Board(Known):
         member = self._workers.get(worker)
         if member and standing.open and standing.phase.epoch == self._leasing.epoch and not self._here.broken:
             self._here.admitted[worker] = member.incarnation
-            if self._leasing.path is Path.SERVER:
+            if self._leasing.mode.is_served:
                 self._leasing.adopt(worker, standing.stream, standing.completed)
 
     def _everybody(self) -> set[tuple[str, int]]:
@@ -264,7 +263,7 @@ class Board(Known):
         """Note final drops, and end the run if nothing else comes of it; `applied` are the units beside them."""
         news = [(unit, reason) for unit, reason in dropped if self.ledger.record_dropped(unit)]
         phase = self._leasing.phase
-        held = protocols.parse(phase.spec).num_answered_early(len(phase.members)) if phase and news else 0
+        held = phase.protocol.num_answered_early(len(phase.members)) if phase and news else 0
         if diverged := self._divergence.note(applied, news, held):
             self.fail(diverged)
 
@@ -275,13 +274,6 @@ class Board(Known):
         self._revoked.add(self._leasing.epoch)  # for good: who is stopped now may hear of it much later
         self._leasing.close()
         self._condition.notify_all()
-
-    @staticmethod
-    def _grouping_of(phase: Phase, path: Path) -> Grouping | None:
-        if path is not Path.GROUP:
-            return None
-        rule = protocols.parse(phase.spec).group_rule(phase.members, phase.epoch.number)
-        return Grouping(phase, rule)
 
     def _raise_broken(self) -> None:
         self.raise_failure()
@@ -311,7 +303,7 @@ class Board(Known):
         self._offsets.forget(role, role_id)
         if role == "server":
             self._entering.discard(role_id)
-            if self._servers.leave(role_id) is not None and self._leasing.path is Path.SERVER:
+            if self._servers.leave(role_id) is not None and self._leasing.mode.breaks_at_loss_of("server"):
                 self._break(f"server {role_id} was lost ({reason})")
         else:
             member = self._workers.leave(role_id)
@@ -327,5 +319,5 @@ class Board(Known):
         self._here.lose(worker)
         self._resting.pop(worker, None)
         self._fenced.append((worker, member.incarnation))
-        if in_phase and not self._leasing.path.is_served:
+        if in_phase and self._leasing.mode.breaks_at_loss_of("worker"):
             self._break(f"worker {worker} was lost ({reason})")

@@ -31,7 +31,8 @@ from hybridsync.messages import (
     RoleEvent,
     Welcome,
 )
-from hybridsync.plan import NO_EPOCH, Epoch, Phase
+from hybridsync.phase import Phase
+from hybridsync.plan import NO_EPOCH, Epoch
 from hybridsync.reports import ENTERING, Report, ReportReply
 
 T = TypeVar("T")
@@ -91,7 +92,7 @@ class Chief(Board):
                 self._here.back[request.worker] = request.held
                 if self._grouping is not None:
                     self._grouping.hear(request.worker)
-                if request.failure and (not self._leasing.path.is_served or not self._leasing.closed):
+                if request.failure and (not phase.mode.is_served or not self._leasing.closed):
                     self._break(f"worker {request.worker} left it: {request.failure}")
                 self._condition.notify_all()
             if phase is None or not self._may_enter(request, phase):
@@ -148,7 +149,7 @@ class Chief(Board):
             now = self._clock.monotonic()
             self._workers.beat(request.worker, request.incarnation, now)
             phase, limit = self._leasing.expect(request.epoch), self.ledger.workload + self.ledger.num_dropped
-            check_group(request, phase, self._leasing.path, limit)
+            check_group(request, phase, limit)
             if self._here.broken or self._grouping is None:
                 raise StaleEpoch(f"epoch {request.epoch} cannot go on: {self._here.broken or 'its groups are lost'}")
             before, applied = self.ledger.num_applied, [(unit, unit + 1) for unit, _ in request.applied]
@@ -284,7 +285,7 @@ class Chief(Board):
     def _may_enter(self, request: PhaseRequest, phase: Phase) -> bool:
         if request.after == phase.epoch or request.worker not in phase.members or self._here.broken:
             return False
-        if not self._leasing.path.is_served:  # also while it drains: those who are in wait for the others
+        if not phase.mode.is_served:  # also while it drains: those who are in wait for the others
             same = self._here.admitted.get(request.worker, request.incarnation) == request.incarnation
             return same and request.worker not in self._here.back
         return self._announced

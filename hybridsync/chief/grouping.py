@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from hybridsync.messages import GroupReply, GroupRequest, GroupUpdate
-from hybridsync.plan import Phase
+from hybridsync.phase import Phase
 from hybridsync.protocols.groups import Group, GroupRule
 from hybridsync.units import UnitSet
 
@@ -34,6 +34,13 @@ class Grouping:
         self._updates: list[GroupUpdate] = []
         self._mixing: set[int] = set()
         self._wanted = False
+
+    @classmethod
+    def of(cls, phase: Phase) -> Grouping | None:
+        """Return the meetings of `phase`; None where its mode has none."""
+        if not phase.mode.has_group_rounds:
+            return None
+        return cls(phase, phase.protocol.group_rule(phase.members, phase.epoch.number))
 
     # --- what workers do; each tells whether somebody may have an answer by it ---
 

@@ -19,7 +19,8 @@ from hybridsync.chief.waiting import Waiting
 from hybridsync.clock import Clock
 from hybridsync.errors import RoleLost
 from hybridsync.messages import Capture, Held, RoleEvent, Standing
-from hybridsync.plan import Epoch, Phase
+from hybridsync.phase import Phase
+from hybridsync.plan import Epoch
 from hybridsync.policies.stragglers import Detector, NullDetector
 from hybridsync.reports import WAITING, Report
 from hybridsync.telemetry.offsets import ClockOffsets

@@ -12,11 +12,10 @@ from hybridsync.chief.grants import MESH_SECS, WORKER_SECS, Rate, mesh_grant, wo
 from hybridsync.chief.ledger import Ledger
 from hybridsync.errors import NotRegistered, StaleEpoch
 from hybridsync.messages import LeaseReply, LeaseRequest
-from hybridsync.plan import NO_EPOCH, Epoch, Phase
-from hybridsync.protocols.base import Path
+from hybridsync.phase import Phase
+from hybridsync.plan import NO_EPOCH, Epoch
+from hybridsync.protocols.modes import LOCKSTEP, MESH, SyncMode
 from hybridsync.units import Range, UnitSet, UnitStream
-
-MESH = "mesh"
 
 
 class Leasing:
@@ -29,7 +28,6 @@ class Leasing:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self.phase: Phase | None = None
-        self.path = Path.SYNC
         self.first_leased = 0.0
         self._open = self._ended = False
         self._streams: dict[str, UnitStream] = {}
@@ -43,9 +41,14 @@ class Leasing:
         """The active epoch."""
         return self.phase.epoch if self.phase else NO_EPOCH
 
-    def begin(self, phase: Phase, path: Path) -> None:
+    @property
+    def mode(self) -> SyncMode:
+        """The active phase's; that of lock-step before the first one."""
+        return self.phase.mode if self.phase else LOCKSTEP
+
+    def begin(self, phase: Phase) -> None:
         """Make `phase` the active one; nothing goes out before `open`."""
-        self.phase, self.path = phase, path
+        self.phase = phase
         self._open = self._ended = False
         self._streams, self._rates, self._doubted, self._completed = {}, {}, {}, 0
         self._all_per_sec = 0.0
@@ -109,7 +112,7 @@ class Leasing:
         if request.known >= len(stream) and self._open:
             self._extend(key, stream, phase, request.wanted, now)
         final = self._is_final(phase)
-        if final and not self.path.is_served:  # what is dropped later makes room, but some may be leaving
+        if final and not phase.mode.is_served:  # what is dropped later makes room, but some may be leaving
             self.close()
         if request.known >= len(stream) and not final:
             return None
@@ -155,7 +158,7 @@ class Leasing:
         return found
 
     def _owners(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        if self.path is not Path.SYNC:
+        if not self.mode.moves_together:
             for key, count in self.ledger.owners(start, stop).items():
                 yield int(key.removeprefix("worker ")), count
         elif self.phase is not None and MESH in self._streams:
@@ -166,12 +169,12 @@ class Leasing:
 
     def key_of(self, worker: int) -> str:
         """Return whose stream `worker` takes units from."""
-        return MESH if self.path is Path.SYNC else f"worker {worker}"
+        return self.mode.lease_key(worker)
 
     def rates(self, workers: tuple[int, ...]) -> dict[int, float]:
         """Return units a second of each worker; under lock-step a member's share of the mesh, and 0 of all others."""
         rates = {worker: self._rates.get(self.key_of(worker), Rate()).per_sec for worker in workers}
-        if self.phase is None or self.path is not Path.SYNC:
+        if self.phase is None or not self.mode.moves_together:
             return rates
         shares = dict(zip(self.phase.members, self.phase.deal.shares, strict=True))
         return {worker: rate * shares.get(worker, 0) / self.phase.num_places for worker, rate in rates.items()}
@@ -179,9 +182,8 @@ class Leasing:
     def _is_final(self, phase: Phase) -> bool:
         if self._ended:
             return True
-        if self.path is Path.SYNC:
-            return self.ledger.room(phase.end_units) == 0
-        return self.ledger.num_applied >= phase.end_units
+        end_units = phase.end_units
+        return phase.mode.is_leased_out(end_units, self.ledger.num_applied, self.ledger.room(end_units))
 
     def _extend(self, key: str, stream: UnitStream, phase: Phase, wanted: int, now: float) -> None:
         rate = self._rates[key].per_sec
@@ -189,7 +191,7 @@ class Leasing:
             count = mesh_grant(phase.num_places, rate)
         else:
             in_hand = self.ledger.holders().get(key, 0) if wanted > 1 else 0
-            secs = WORKER_SECS if self.path.is_served else MESH_SECS  # where everybody is waited for at the end
+            secs = WORKER_SECS if phase.mode.is_served else MESH_SECS  # where everybody is waited for at the end
             room = self.ledger.room(phase.end_units)
             count = worker_grant(rate, room, len(phase.members), wanted, in_hand, secs, self._all_per_sec)
         had = stream.ranges(0, len(stream)) if self.ledger.num_waiting else ()

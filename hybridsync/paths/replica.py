@@ -16,7 +16,8 @@ from hybridsync.holding import Holding, Loan, ReaderAt, take_over
 from hybridsync.layout import fingerprint
 from hybridsync.messages import Capture, GroupReply, Held
 from hybridsync.mixing import copied
-from hybridsync.plan import NO_EPOCH, Epoch, Phase
+from hybridsync.phase import Phase
+from hybridsync.plan import NO_EPOCH, Epoch
 from hybridsync.state import TrainState
 from hybridsync.step import Parameters, Programs
 from hybridsync.units import UnitSet

@@ -6,16 +6,16 @@ import threading
 from collections.abc import Mapping
 from typing import Protocol
 
-from hybridsync import protocols
 from hybridsync.clock import Clock
 from hybridsync.errors import PhaseRevoked, RoleLost, StaleEpoch, WaitTimeout, printable
 from hybridsync.messages import MOST_REASON_CHARS, PhaseRequest, Standing
 from hybridsync.paths.measuring import Measuring
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.paths.replica import Replica
-from hybridsync.plan import NO_EPOCH, Epoch, Phase
+from hybridsync.phase import Phase
+from hybridsync.plan import NO_EPOCH, Epoch
 from hybridsync.ports import WorkPort
-from hybridsync.protocols.base import Path
+from hybridsync.protocols.modes import SyncMode
 from hybridsync.units import Range
 
 PHASE_DEADLINE_SECS = 900.0
@@ -33,7 +33,7 @@ class Leases(Protocol):
 
 
 class Engine(Protocol):
-    """Runs phases of one path."""
+    """Runs phases of one mode."""
 
     def run(self, phase: Phase) -> None: ...
 
@@ -59,7 +59,7 @@ class WorkerLoop:
         self,
         worker: int,
         chief: WorkPort,
-        engines: Mapping[Path, Engine],
+        engines: Mapping[SyncMode, Engine],
         replica: Replica,
         recorder: WorkerRecorder,
         clock: Clock,
@@ -80,7 +80,7 @@ class WorkerLoop:
         """
         epoch, failure = NO_EPOCH, ""
         while (phase := self._next_phase(epoch, failure)) is not None:
-            self._recorder.enter(phase.epoch, not protocols.parse(phase.spec).awaits_workers)
+            self._recorder.enter(phase.epoch, not phase.protocol.awaits_workers)
             with self._lock:
                 self._phase, self._inside = phase, True
             failure = self._take_part(phase)
@@ -93,7 +93,7 @@ class WorkerLoop:
         with self._lock:
             phase = self._phase
         if phase is not None and self.is_inside(epoch):
-            self._engines[protocols.parse(phase.spec).path].revoke(epoch, reason)
+            self._engines[phase.mode].revoke(epoch, reason)
 
     def is_inside(self, epoch: Epoch) -> bool:
         """Whether the worker takes part in the phase `epoch` now: others may hear of its end before this one leaves."""
@@ -106,10 +106,11 @@ class WorkerLoop:
             phase, inside = self._phase, self._inside
         if phase is None:
             return None
-        path = protocols.parse(phase.spec).path
-        stream = self._engines[path].stream
+        stream = self._engines[phase.mode].stream
         # A chief takes up what was leased against servers alone; elsewhere it begins another phase.
-        if not (inside and path.is_served) or stream is None or stream.epoch != phase.epoch:  # or has not begun with it
+        if (
+            not (inside and phase.mode.is_served) or stream is None or stream.epoch != phase.epoch
+        ):  # or has not begun with it
             return Standing(phase, inside)
         return Standing(phase, inside, stream.ranges, self._recorder.completed)
 
@@ -119,7 +120,7 @@ class WorkerLoop:
         What others did, or did not do, is for the chief to judge: it hears of it with the request for the next phase.
         """
         try:
-            self._engines[protocols.parse(phase.spec).path].run(phase)
+            self._engines[phase.mode].run(phase)
         except (PhaseRevoked, RoleLost, StaleEpoch, WaitTimeout) as failure:
             return printable(f"{type(failure).__name__}: {failure}")[:MOST_REASON_CHARS]
         return ""

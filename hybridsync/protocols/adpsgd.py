@@ -15,8 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hybridsync.protocols.base import Compute, Lease, LocalUpdate, Meet, Mix, Path, Program, Protocol
+from hybridsync.protocols.base import Compute, Lease, LocalUpdate, Meet, Mix, Program, Protocol
 from hybridsync.protocols.groups import GroupRule, Pairs
+from hybridsync.protocols.modes import GROUP, SyncMode
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class AdPsgd(Protocol):
     """Atomic averaging of a random pair (see the module's docstring)."""
 
     name: ClassVar[str] = "adpsgd"
-    path: ClassVar[Path] = Path.GROUP
+    mode: ClassVar[SyncMode] = GROUP
 
     def worker_program(self, num_workers: int) -> Program:
         while (units := (yield Lease())) is not None:

@@ -14,11 +14,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 from hybridsync.errors import PlanError
 from hybridsync.protocols.groups import GroupRule
+from hybridsync.protocols.modes import SyncMode
 
 Handle = Any
 """A value that only the driver looks into: parameters, a gradient, a mean."""
@@ -64,19 +64,6 @@ Change = Literal["optimizer", "add", "replace"] | Outer
 Under "replace" workers that step by themselves push where they came to instead of the way there, and the update takes
 that over: for one worker, whose parameters nobody else changes, the same without the rounding of a difference.
 """
-
-
-class Path(Enum):
-    """How a protocol's gradients travel."""
-
-    SYNC = "sync"
-    SERVER = "server"
-    GROUP = "group"
-
-    @property
-    def is_served(self) -> bool:
-        """Whether servers hold the state; else its workers do, and none of them may be lost."""
-        return self is Path.SERVER
 
 
 # One of each is made for every unit: a frozen dataclass takes far longer to make, a tuple with names half as long
@@ -378,11 +365,11 @@ class Protocol(ABC):
     """
 
     name: ClassVar[str]
-    path: ClassVar[Path]
+    mode: ClassVar[SyncMode]
     awaits_workers: ClassVar[bool] = False
     """Whether its rule lets a worker wait for others: then it hears who is idle, and who is absent from the start."""
     local: ClassVar[bool] = False
-    """Whether workers step by themselves, each with an optimizer state of its own (SERVER path)."""
+    """Whether workers step by themselves, each with an optimizer state of its own (SERVER mode)."""
 
     def change(self, num_workers: int) -> Change:
         """Return what an update does with its contributions in a phase with `num_workers` members."""
@@ -398,7 +385,7 @@ class Protocol(ABC):
         Raises:
           ConfigError: the arguments cannot work with these members (a rule that could deadlock).
         """
-        raise AssertionError(f"{self.name} has no server rule: its path is {self.path.value}")
+        raise AssertionError(f"{self.name} has no server rule: its mode is {self.mode.name}")
 
     def group_rule(self, members: tuple[int, ...], seed: int) -> GroupRule:
         """Return a fresh group generator for a phase with `members`.
@@ -410,7 +397,7 @@ class Protocol(ABC):
         Raises:
           ConfigError: the arguments cannot work with these members.
         """
-        raise AssertionError(f"{self.name} has no group rule: its path is {self.path.value}")
+        raise AssertionError(f"{self.name} has no group rule: its mode is {self.mode.name}")
 
     @abstractmethod
     def units_per_update(self, num_workers: int) -> int:

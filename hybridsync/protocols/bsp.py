@@ -18,12 +18,12 @@ from hybridsync.protocols.base import (
     Compute,
     Lease,
     LocalUpdate,
-    Path,
     Program,
     Protocol,
     check_scaling,
     scaled,
 )
+from hybridsync.protocols.modes import LOCKSTEP, SyncMode
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Bsp(Protocol):
 
     scaling: str = "linear"
     name: ClassVar[str] = "bsp"
-    path: ClassVar[Path] = Path.SYNC
+    mode: ClassVar[SyncMode] = LOCKSTEP
 
     def __post_init__(self) -> None:
         check_scaling(self.name, self.scaling)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hybridsync.errors import ConfigError
-from hybridsync.messages import MOST_ENTRIES
+from hybridsync.plan import MOST_ENTRIES
 from hybridsync.protocols.base import (
     Action,
     Apply,
@@ -30,7 +30,6 @@ from hybridsync.protocols.base import (
     Compute,
     Difference,
     Lease,
-    Path,
     Program,
     Protocol,
     Pull,
@@ -39,6 +38,7 @@ from hybridsync.protocols.base import (
     ServerRule,
     Step,
 )
+from hybridsync.protocols.modes import SERVER, SyncMode
 from hybridsync.protocols.server import WaitingRule
 from hybridsync.protocols.staleness import Bounded
 
@@ -76,7 +76,7 @@ class Rounds(WaitingRule):
 class LocalRounds(Protocol):
     """What local SGD and DiLoCo share: H own steps of each worker, then one update on the mean difference."""
 
-    path: ClassVar[Path] = Path.SERVER
+    mode: ClassVar[SyncMode] = SERVER
     local: ClassVar[bool] = True
     awaits_workers: ClassVar[bool] = True
     steps: int

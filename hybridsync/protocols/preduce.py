@@ -25,8 +25,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hybridsync.errors import ConfigError
-from hybridsync.protocols.base import Compute, Lease, LocalUpdate, Meet, Mix, Path, Program, Protocol
+from hybridsync.protocols.base import Compute, Lease, LocalUpdate, Meet, Mix, Program, Protocol
 from hybridsync.protocols.groups import Arrivals, Divided, GroupRule, Scheduled
+from hybridsync.protocols.modes import GROUP, SyncMode
 
 KINDS = ("random", "arrival", "static", "inter")
 Groups = tuple[tuple[int, ...], ...]
@@ -58,7 +59,7 @@ class PReduce(Protocol):
     node: int = 4
     momentum: bool = False
     name: ClassVar[str] = "preduce"
-    path: ClassVar[Path] = Path.GROUP
+    mode: ClassVar[SyncMode] = GROUP
 
     def __post_init__(self) -> None:
         if self.groups not in KINDS:

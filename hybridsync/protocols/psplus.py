@@ -45,7 +45,6 @@ from hybridsync.protocols.base import (
     Compute,
     Difference,
     Lease,
-    Path,
     Program,
     Protocol,
     Pull,
@@ -54,6 +53,7 @@ from hybridsync.protocols.base import (
     Step,
     Version,
 )
+from hybridsync.protocols.modes import SERVER, SyncMode
 from hybridsync.protocols.ssp import Gate, check_not_negative
 from hybridsync.protocols.staleness import Bounded
 
@@ -91,7 +91,7 @@ class PsPlus(Protocol):
     staleness: int = 3
     modulation: str = "schedule"
     name: ClassVar[str] = "psplus"
-    path: ClassVar[Path] = Path.SERVER
+    mode: ClassVar[SyncMode] = SERVER
     local: ClassVar[bool] = True
     awaits_workers: ClassVar[bool] = True
 

@@ -1,4 +1,4 @@
-"""What the protocols of the SERVER path have in common: the worker's program, and who a rule has to wait for."""
+"""What the protocols of the SERVER mode have in common: the worker's program, and who a rule has to wait for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from hybridsync.protocols.base import (
     Compensation,
     Compute,
     Lease,
-    Path,
     Program,
     Protocol,
     Pull,
@@ -23,6 +22,7 @@ from hybridsync.protocols.base import (
     ServerRule,
     check_scaling,
 )
+from hybridsync.protocols.modes import SERVER, SyncMode
 from hybridsync.protocols.staleness import Bounded, Damped, Scaled
 
 STALENESS_RULES = ("none", "rate", "cut", "dc", "dc_adaptive")
@@ -45,7 +45,7 @@ class ServerProtocol(Protocol):
     max_delay: int = 0
     compensation: float = 0.0
     scaling: str = "linear"
-    path: ClassVar[Path] = Path.SERVER
+    mode: ClassVar[SyncMode] = SERVER
 
     def __post_init__(self) -> None:
         check_scaling(self.name, self.scaling)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hybridsync import protocols
 from hybridsync.errors import InvalidMessage, PlanError, StaleEpoch, StaleIncarnation, UnknownRole
-from hybridsync.messages import MOST_ENTRIES, Push, Update
-from hybridsync.plan import NO_EPOCH, Epoch, Phase
+from hybridsync.messages import Push, Update
+from hybridsync.phase import Phase
+from hybridsync.plan import MOST_ENTRIES, NO_EPOCH, Epoch
 from hybridsync.protocols.base import Protocol
+from hybridsync.protocols.modes import SERVER
 from hybridsync.units import MOST_UNITS
 
 MOST_FACTOR = 1e30
@@ -27,11 +28,11 @@ def served(phase: Phase, workload: int = MOST_UNITS) -> Protocol:
       PlanError: its protocol is unknown or has no server rule.
       InvalidMessage: it has no members, or no phase of such a run can be so (see `Phase.check`).
     """
-    protocol = protocols.parse(phase.spec)
-    if protocol.path is not protocol.path.SERVER:
+    protocol = phase.protocol
+    if not protocol.mode.is_served:
         raise PlanError(
-            f"epoch {phase.epoch} runs {phase.spec!r} on the {protocol.path.value} path, this is a role of the "
-            f"{protocol.path.SERVER.value} path; enter it at the workers"
+            f"epoch {phase.epoch} runs {phase.spec!r} in the mode {protocol.mode.name!r}, this is a role of the "
+            f"mode {SERVER.name!r}; enter it at the workers"
         )
     if not phase.members:
         raise InvalidMessage(f"epoch {phase.epoch} runs {phase.spec!r} with 0 members; it needs at least 1")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hybridsync.plan import Phase
+from hybridsync.phase import Phase
 from hybridsync.ps.ends import APPLIED, Ends
 from hybridsync.units import Range, UnitSet, num_units, ranges_of
 

@@ -14,8 +14,9 @@ import numpy as np
 from hybridsync.deadlines import transfer_secs
 from hybridsync.errors import HybridSyncError, InvalidMessage, RoleLost, StaleEpoch, WaitTimeout
 from hybridsync.holding import fetch
-from hybridsync.messages import MOST_ENTRIES, Capture, Push, Update
-from hybridsync.plan import NO_EPOCH, Epoch, Phase
+from hybridsync.messages import Capture, Push, Update
+from hybridsync.phase import Phase
+from hybridsync.plan import MOST_ENTRIES, NO_EPOCH, Epoch
 from hybridsync.ports import ShardPort
 from hybridsync.ps.partition import Part, place
 

@@ -17,7 +17,8 @@ from hybridsync.errors import StillHeld
 from hybridsync.holding import Holding, Loan, ReaderAt
 from hybridsync.layout import first_non_finite
 from hybridsync.messages import Capture, Held, Push, PushReply, Standing, Update
-from hybridsync.plan import Epoch, Phase
+from hybridsync.phase import Phase
+from hybridsync.plan import Epoch
 from hybridsync.ps.admission import check_epoch, check_place
 from hybridsync.ps.entrance import Entrance
 from hybridsync.ps.partition import PRIMARY, partition

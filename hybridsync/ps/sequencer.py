@@ -22,7 +22,8 @@ from typing import Any
 
 from hybridsync.errors import StaleEpoch
 from hybridsync.messages import NON_FINITE, Part, Push, PushReply
-from hybridsync.plan import NO_EPOCH, Epoch, Phase
+from hybridsync.phase import Phase
+from hybridsync.plan import NO_EPOCH, Epoch
 from hybridsync.protocols.base import Action, Apply, Arrival, Change, Compensation, Drop, Grant, Release
 from hybridsync.ps.admission import check_current, check_epoch, check_member, check_push, served
 from hybridsync.ps.count import Count

@@ -14,7 +14,8 @@ from hybridsync.deadlines import transfer_secs
 from hybridsync.errors import InvalidMessage
 from hybridsync.holding import ReaderAt, fetch
 from hybridsync.messages import Push
-from hybridsync.plan import Epoch, Phase
+from hybridsync.phase import Phase
+from hybridsync.plan import Epoch
 from hybridsync.protocols.base import Change, Compensation
 from hybridsync.ps.partition import Part
 from hybridsync.ps.versions import Versions

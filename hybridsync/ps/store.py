@@ -12,7 +12,8 @@ from hybridsync.errors import InvalidMessage, ServersApart, StaleEpoch, WaitTime
 from hybridsync.holding import Holding, Loan, ReaderAt
 from hybridsync.layout import first_non_finite
 from hybridsync.messages import Capture, Held, Push, Standing, Update
-from hybridsync.plan import NO_EPOCH, Epoch, Phase, most_issued
+from hybridsync.phase import Phase
+from hybridsync.plan import NO_EPOCH, Epoch, most_issued
 from hybridsync.ports import Served
 from hybridsync.protocols.base import Change, Protocol
 from hybridsync.ps.admission import (

@@ -24,7 +24,6 @@ import numpy as np
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import HybridSyncError, RoleLost, WaitTimeout
 from hybridsync.layout import Layout
-from hybridsync.protocols import base
 from hybridsync.replay.groups import in_groups
 from hybridsync.replay.phases import as_member, on_one_device
 from hybridsync.replay.record import LoggedPhase, read_record
@@ -64,7 +63,7 @@ def in_members(
       WaitTimeout: no member made progress.
       HybridSyncError: what a member met.
     """
-    num_members = 1 if phase.path.is_served else len(phase.members)
+    num_members = 1 if phase.mode.is_served else len(phase.members)
     logs = workdir / "logs"
     with tempfile.TemporaryDirectory(prefix="replay-") as folder:
         job = Path(folder)
@@ -133,7 +132,7 @@ def run_member(child: Child, spec: RoleSpec, workdir: Path, make_run: Callable[[
     phase = next(phase for phase in read_record(workdir).phases if phase.epoch == told["epoch"])
     phase = dataclasses.replace(phase, after=told["after"])
     run, device = make_run(), world.compute_device
-    lockstep = phase.path is base.Path.SYNC
+    lockstep = phase.mode.moves_together
     programs = run.programs(donate_parameters=lockstep)
     state = jax.device_put(_read(programs.state_layout, job / _BEFORE), device)
     note = _Progress(child)
@@ -142,7 +141,7 @@ def run_member(child: Child, spec: RoleSpec, workdir: Path, make_run: Callable[[
         collective = MeshCollective(world, world.mesh(range(spec.num_workers), phase.lane), flat)
         collective.enter()
         state = as_member(programs, state, phase, phase.members[spec.role_id], collective, note)
-    elif phase.path is base.Path.GROUP:
+    elif phase.mode.has_group_rounds:
         mixer = MeshMixer(world, phase.lane, FlatParts(programs.state))
         state = in_groups(programs, state, phase, note, (mixer, spec.role_id))
     else:

@@ -35,13 +35,13 @@ def on_one_device(programs: Programs, state: TrainState, phase: LoggedPhase, not
       phase: what to compute.
       note: told of each update.
     """
-    if phase.path is base.Path.GROUP:
+    if phase.mode.has_group_rounds:
         return in_groups(programs, state, phase, note)
     if phase.protocol.local:
         return _stepped(programs, state, phase, note)
     last_use = {version: entry.sequence for entry in phase.entries for version in entry.versions}
     versions = {phase.first: Parameters(state.params, state.model_state)}
-    lockstep, how, squares = phase.path is base.Path.SYNC, phase.protocol.compensated, None
+    lockstep, how, squares = phase.mode.moves_together, phase.protocol.compensated, None
     deal = phase.deal
     for entry in phase.entries:
         if lockstep:

@@ -12,6 +12,7 @@ from hybridsync.applylog import APPLY_LOG, Entry, Left
 from hybridsync.dealing import Deal
 from hybridsync.errors import ResumeError, WorkdirError
 from hybridsync.protocols import base
+from hybridsync.protocols.modes import SyncMode
 from hybridsync.telemetry.events import read_events
 from hybridsync.telemetry.lines import read_lines
 from hybridsync.telemetry.metrics import METRICS_FILE
@@ -53,9 +54,9 @@ class LoggedPhase:
         return protocols.parse(self.spec)
 
     @property
-    def path(self) -> base.Path:
-        """Whether it was lock-step, served or in groups."""
-        return self.protocol.path
+    def mode(self) -> SyncMode:
+        """How its members were synchronised."""
+        return self.protocol.mode
 
     @functools.cached_property
     def deal(self) -> Deal:
@@ -268,7 +269,7 @@ def _phases(workdir: Path, entries: tuple[Entry, ...], ends: dict[int, Left]) ->
             left=ends[epoch].left if epoch in ends else (),
             after=next((entered[later][0]["fingerprint"] for later in sorted(entered) if later > epoch), ""),
         )
-        if protocols.parse(phase.spec).local and not all(entry.stepped for entry in updates):
+        if phase.protocol.local and not all(entry.stepped for entry in updates):
             raise WorkdirError(
                 f"the apply log of {workdir} is damaged: {phase} does not say whose its pushes were, and its workers "
                 "stepped by themselves"
@@ -284,7 +285,7 @@ def _phases(workdir: Path, entries: tuple[Entry, ...], ends: dict[int, Left]) ->
                 f"the apply log of {workdir} is damaged: update {wide[0].sequence} has units in the places "
                 f"{list(wide[0].slots)} of a mesh of {len(phase.members)} members with {places} places"
             )
-        if phase.path is base.Path.SYNC and (long := [entry for entry in updates if len(entry.units) > places]):
+        if phase.mode.moves_together and (long := [entry for entry in updates if len(entry.units) > places]):
             raise WorkdirError(
                 f"the apply log of {workdir} is damaged: update {long[0].sequence} holds {len(long[0].units)} units, "
                 f"a step of {phase} has {places} places"

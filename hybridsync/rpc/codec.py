@@ -20,8 +20,9 @@ from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_ty
 from google.protobuf.message import DecodeError, Message
 
 from hybridsync.errors import InvalidMessage, SchemaMismatch
-from hybridsync.messages import MOST_CHARS, MOST_ENTRIES, MOST_REASON_CHARS, Capture, GroupReply, Standing
-from hybridsync.plan import Phase
+from hybridsync.messages import MOST_CHARS, MOST_REASON_CHARS, Capture, GroupReply, Standing
+from hybridsync.phase import Phase
+from hybridsync.plan import MOST_ENTRIES
 from hybridsync.rpc import hybridsync_pb2 as pb
 
 T = TypeVar("T")

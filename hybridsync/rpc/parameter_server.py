@@ -10,7 +10,8 @@ import numpy as np
 
 from hybridsync.deadlines import transfer_secs
 from hybridsync.messages import Held, Push, PushReply
-from hybridsync.plan import Epoch, Phase
+from hybridsync.phase import Phase
+from hybridsync.plan import Epoch
 from hybridsync.ports import ParameterPort, Served, ServerPort
 from hybridsync.ps.pacing import UNPACED, Pacing, last_after
 from hybridsync.rpc import hybridsync_pb2 as pb

@@ -31,9 +31,10 @@ from hybridsync.paths.mixer import Mixer, ThreadMixer
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.paths.replica import Replica
 from hybridsync.paths.worker import WorkerLoop
-from hybridsync.plan import Epoch, Phase
+from hybridsync.phase import Phase
+from hybridsync.plan import Epoch
 from hybridsync.policies.stragglers import detector_of
-from hybridsync.protocols.base import Path
+from hybridsync.protocols.modes import GROUP, LOCKSTEP, SERVER
 from hybridsync.ps.pacing import Pacing, check_speed, emulated
 from hybridsync.ps.primary import Primary
 from hybridsync.ps.publisher import DevicePublisher
@@ -50,7 +51,7 @@ from hybridsync.worker.group_runner import GroupRunner
 from hybridsync.worker.lockstep_runner import LockstepRunner
 from hybridsync.worker.server_runner import ServerRunner
 
-CHIEF, REPLICA, SERVER = "inprocess:chief", "inprocess:replica", "inprocess:server"
+CHIEF, REPLICA, PRIMARY = "inprocess:chief", "inprocess:replica", "inprocess:server"
 REPORT_SECS = 0.1
 JOIN_SECS = 60.0
 
@@ -161,7 +162,7 @@ class InProcess:
             replace(run, config=replace(run.config, servers=1)),  # threads share the one store
             self.chief,
             Start(capture, CHIEF, opening.reason, opening.epoch, opening.committed, opening.detours),
-            servers=lambda: {SERVER: self._primary},
+            servers=lambda: {PRIMARY: self._primary},
             holder_at=self._at,
             epochs=opening.epochs,
             committer=self._committer,
@@ -172,7 +173,7 @@ class InProcess:
             threads=True,
         )
         schema = self._programs.state_layout.schema_hash
-        self._server_incarnation = self.chief.register(self._hello("server", 0, SERVER, schema)).incarnation
+        self._server_incarnation = self.chief.register(self._hello("server", 0, PRIMARY, schema)).incarnation
         workers = ThreadPoolExecutor(run.config.workers, "worker")
         for worker in range(run.config.workers):
             workers.submit(self._work, worker, schema).add_done_callback(self._worker_ended)
@@ -196,11 +197,9 @@ class InProcess:
         emulation = Emulation(run.config.emulation, run.config.workload)
         context = WorkerContext(worker, self.chief, self._programs, recorder, emulation)
         engines = {
-            Path.SYNC: LockstepRunner(context, self._replica, self._collective_of, None),
-            Path.SERVER: ServerRunner(context, self._link_of, None),
-            Path.GROUP: GroupRunner(
-                context, self.chief, self._replica, self._mixer_of, logs=run.config.telemetry.apply_log
-            ),
+            LOCKSTEP: LockstepRunner(context, self._replica, self._collective_of, None),
+            SERVER: ServerRunner(context, self._link_of, None),
+            GROUP: GroupRunner(context, self.chief, self._replica, self._mixer_of, logs=run.config.telemetry.apply_log),
         }
         measuring = Measuring(worker, self._programs, self._replica, recorder, emulation)
         loop = WorkerLoop(worker, self.chief, engines, self._replica, recorder, self._clock, measuring)
@@ -262,7 +261,7 @@ class InProcess:
     # --- how roles find each other ---
 
     def _at(self, address: str) -> Any:
-        return {CHIEF: self._holding, REPLICA: self._replica, SERVER: self._primary}[address]
+        return {CHIEF: self._holding, REPLICA: self._replica, PRIMARY: self._primary}[address]
 
     def _link_of(self, phase: Phase) -> _Link:
         return self._link

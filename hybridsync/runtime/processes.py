@@ -70,7 +70,7 @@ class Launch:
         members = tuple(range(config.workers))
         plan = protocols.with_scaling(Plan.parse(config.plan), config.policy.rate, config.workers)
         for protocol in map(protocols.resolve, plan.stages):
-            if protocol.path is protocol.path.SERVER:
+            if protocol.mode.is_served:
                 protocol.server_rule(members)
         try:
             local = self.bind == "localhost" or ipaddress.ip_address(self.bind).is_loopback

@@ -21,8 +21,9 @@ from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.paths.remote import RemoteLink
 from hybridsync.paths.replica import Replica
 from hybridsync.paths.worker import WorkerLoop
-from hybridsync.plan import Epoch, Phase
-from hybridsync.protocols.base import Path
+from hybridsync.phase import Phase
+from hybridsync.plan import Epoch
+from hybridsync.protocols.modes import GROUP, LOCKSTEP, SERVER
 from hybridsync.ps.partition import partition
 from hybridsync.reports import ReportReply
 from hybridsync.rpc.channels import make_server
@@ -103,7 +104,7 @@ def run_worker(
         warm_up(programs, several=run.config.policy.deals_several)
         if spec.life == 0:  # its members meet when a phase names it: nobody waits here for one that has died
             world.mesh(world.slots, 0).compile(flat.num_floats, flat.num_ints)
-            if any(stage.path is Path.GROUP for stage in run.stages):
+            if any(stage.mode.has_group_rounds for stage in run.stages):
                 compile_groups(world, flats, programs.state)
 
     apply_log = FileApplyLog(run.workdir / APPLY_LOG) if run.config.telemetry.apply_log else NullApplyLog()
@@ -144,9 +145,9 @@ def run_worker(
     context = WorkerContext(spec.role_id, chief, programs, recorder, emulation)
     with ThreadPoolExecutor(1, "leases") as ahead:
         engines = {
-            Path.SYNC: LockstepRunner(context, replica, collective_of, ahead),
-            Path.SERVER: ServerRunner(context, link_of, ahead),
-            Path.GROUP: GroupRunner(context, chief, replica, mixer_of, logs=run.config.telemetry.apply_log),
+            LOCKSTEP: LockstepRunner(context, replica, collective_of, ahead),
+            SERVER: ServerRunner(context, link_of, ahead),
+            GROUP: GroupRunner(context, chief, replica, mixer_of, logs=run.config.telemetry.apply_log),
         }
         measuring = Measuring(spec.role_id, programs, replica, recorder, emulation)
         loop = WorkerLoop(spec.role_id, chief, engines, replica, recorder, clock, measuring)

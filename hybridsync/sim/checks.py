@@ -11,15 +11,14 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from hybridsync import protocols
 from hybridsync.applylog import Entry, Left
-from hybridsync.chief.leasing import MESH
 from hybridsync.dealing import contribution_of
 from hybridsync.meetings import Meetings
 from hybridsync.messages import GroupReply, LeaseReply, LeaseRequest, PhaseRequest, Push, PushReply
 from hybridsync.paths.retracing import Retracer
-from hybridsync.plan import Phase
-from hybridsync.protocols.base import Change, Compensation, Path
+from hybridsync.phase import Phase
+from hybridsync.protocols.base import Change, Compensation
+from hybridsync.protocols.modes import MESH
 from hybridsync.protocols.staleness import TOO_STALE
 from hybridsync.reports import Report
 from hybridsync.sim.arithmetic import Counting, Counts, Sizes
@@ -136,7 +135,7 @@ class Checks(Watch):
         served = isinstance(process, Server)
         if before is not units and (served or before != units):
             raise self.fail(f"{who} as update {sequence}, but that update was {before}")
-        bound = protocols.parse(phase.spec).staleness_bound(len(phase.members))
+        bound = phase.protocol.staleness_bound(len(phase.members))
         for push in pushes:
             if push.epoch != epoch:
                 raise self.fail(f"{who}, which were pushed in epoch {push.epoch}")
@@ -269,7 +268,7 @@ class Checks(Watch):
         world, before = self.world, self.phases.get(self._newest)
         assert world is not None
         applied, dropped = UnitSet(phase.applied), UnitSet(phase.dropped)
-        if before is not None and self._followed and protocols.parse(before.spec).path is Path.SERVER:
+        if before is not None and self._followed and before.mode.is_served:
             self._lost += sum(1 for unit in self._told if unit not in applied and unit not in dropped)
         if before is not None and self._followed and world.num_chiefs == 1:
             self._check_newest(before, applied, f"epoch {phase.epoch} begins")
@@ -325,8 +324,8 @@ def replay(log: list[Entry], ends: Mapping[int, Left], phases: Mapping[int, Phas
     versions = {0: arithmetic.parameters(state)}
     for number, entries in itertools.groupby(log, lambda entry: entry.epoch):
         phase, updates = phases[number], [*entries]
-        protocol, first = protocols.parse(phase.spec), updates[0].sequence - 1
-        meetings = Meetings(arithmetic, state, first, 0) if protocol.path is Path.GROUP else None
+        protocol, first = phase.protocol, updates[0].sequence - 1
+        meetings = Meetings(arithmetic, state, first, 0) if protocol.mode.has_group_rounds else None
         retracer: Retracer | None = None
         if protocol.local:
             start, members = sum(map(int, state.counts.values())), len(phase.members)
@@ -343,7 +342,7 @@ def replay(log: list[Entry], ends: Mapping[int, Left], phases: Mapping[int, Phas
             else:
                 if retracer is not None:
                     contributions = retracer.contributions(entry, versions)
-                elif protocol.path is Path.SYNC:
+                elif protocol.mode.moves_together:
                     divided = phase.deal.divide(entry.by_slot().items())
                     contributions = [contribution_of(arithmetic, versions[entry.base], units) for units in divided]
                 else:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hybridsync.errors import HybridSyncError, PhaseRevoked, RoleLost, StaleEpoch, WaitTimeout
-from hybridsync.plan import Phase
+from hybridsync.phase import Phase
 from hybridsync.worker.lease_queue import LeaseQueue
 from hybridsync.worker.requests import IO, ComputeUnit, Join, LeaseUnits, Start, Ticket
 

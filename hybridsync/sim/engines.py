@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hybridsync.plan import Phase
-from hybridsync.protocols.base import Path
+from hybridsync.phase import Phase
+from hybridsync.protocols.modes import GROUP, LOCKSTEP, SERVER
 from hybridsync.sim.drive_events import EventDriver
 from hybridsync.sim.replica_carriers import GroupCarriers, LockstepCarriers
 from hybridsync.sim.server_carriers import ServerCarriers
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def driver_of(worker: Worker, phase: Phase) -> EventDriver:
     """Return what runs `phase` for a simulated worker."""
     member = PhaseMember(worker.id, phase, worker.recorder)
-    return _OF_PATH[member.protocol.path](worker, member)
+    return _OF_MODE[phase.mode](worker, member)
 
 
 def _lockstep(worker: Worker, member: PhaseMember) -> EventDriver:
@@ -41,4 +41,4 @@ def _group(worker: Worker, member: PhaseMember) -> EventDriver:
     return EventDriver(worker, member.phase, engine, lambda driver: GroupCarriers(driver).carriers)
 
 
-_OF_PATH = {Path.SYNC: _lockstep, Path.SERVER: _served, Path.GROUP: _group}
+_OF_MODE = {LOCKSTEP: _lockstep, SERVER: _served, GROUP: _group}

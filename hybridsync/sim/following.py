@@ -13,14 +13,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from hybridsync import protocols
 from hybridsync.applylog import Entry
 from hybridsync.dealing import contribution_of
 from hybridsync.errors import HybridSyncError
 from hybridsync.messages import Capture, Part, Push, PushReply
 from hybridsync.paths.retracing import Retracer
-from hybridsync.plan import Epoch, Phase
-from hybridsync.protocols.base import Path
+from hybridsync.phase import Phase
+from hybridsync.plan import Epoch
 from hybridsync.run import Run
 from hybridsync.sim.arithmetic import Arithmetic, State
 from hybridsync.sim.cluster import Scenario
@@ -78,18 +77,18 @@ def follow(run: Run, phases: Sequence[Logged], arithmetic: Arithmetic) -> State:
     world.spend(START_SECS)
     dropped = _never_applied(phases)
     for logged in phases:
-        phase, written, path = _phase(world, logged, dropped), len(world.log), protocols.parse(logged.spec).path
-        if path is Path.GROUP:
+        phase, written = _phase(world, logged, dropped), len(world.log)
+        if phase.mode.has_group_rounds:
             raise HybridSyncError(
                 f"epoch {logged.epoch} ({logged.spec}) was in groups, whose order a simulation makes itself; replay "
                 "the run with hybridsync replay"
             )
-        if path is Path.SYNC:
+        if phase.mode.moves_together:
             _step(worker, phase, logged)
             capture, state = _captured(worker, phase.epoch)
         else:
             server.enter(phase)
-            if protocols.parse(logged.spec).local:
+            if phase.protocol.local:
                 _retrace(server, phase, logged)
             else:
                 _Pushes(server, phase).offer(logged)
@@ -135,7 +134,7 @@ def _captured(role: Server | Worker, epoch: Epoch) -> tuple[Capture, State]:
 def _step(worker: Worker, phase: Phase, logged: Logged) -> None:
     """Carry out a lock-step phase: every step's total in member order, as its members' collective does it."""
     world, replica = worker.world, worker.replica
-    protocol, arithmetic, num_members = protocols.parse(phase.spec), world.arithmetic, len(phase.members)
+    protocol, arithmetic, num_members = phase.protocol, world.arithmetic, len(phase.members)
     deal = phase.deal
     replica.enter(phase)
     for entry in logged.entries:
@@ -150,7 +149,7 @@ def _step(worker: Worker, phase: Phase, logged: Logged) -> None:
 
 def _retrace(server: Server, phase: Phase, logged: Logged) -> None:
     """Carry out a phase whose workers stepped by themselves: the log says who pushed, and who left what behind."""
-    world, arithmetic, spec = server.world, server.world.arithmetic, protocols.parse(phase.spec)
+    world, arithmetic, spec = server.world, server.world.arithmetic, phase.protocol
     start, members = sum(stop - first for first, stop in phase.applied), phase.members
     opt_state = arithmetic.opt_state(server.state)
     retracer = Retracer(spec, arithmetic, opt_state, len(members), start, phase.sequence, logged.entries)
@@ -200,7 +199,7 @@ class _Pushes:
 
     def __init__(self, server: Server, phase: Phase) -> None:
         self._server, self._phase = server, phase
-        self._awaited = protocols.parse(phase.spec).awaits_workers
+        self._awaited = phase.protocol.awaits_workers
         self._versions: dict[int, Any] = {}
         self._stand: dict[int, float] = dict.fromkeys(phase.members, phase.sequence)
         self._incarnations = dict.fromkeys(phase.members, 1)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from hybridsync.applylog import Entry
 from hybridsync.errors import StaleEpoch
 from hybridsync.messages import Capture, GroupReply, Held
-from hybridsync.plan import NO_EPOCH, Epoch, Phase
+from hybridsync.phase import Phase
+from hybridsync.plan import NO_EPOCH, Epoch
 from hybridsync.units import UnitSet
 
 if TYPE_CHECKING:

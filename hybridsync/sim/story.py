@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 from hybridsync.applylog import ApplyLog, Entry, Left
 from hybridsync.messages import LeaseReply, Push, PushReply
-from hybridsync.plan import Phase
+from hybridsync.phase import Phase
 from hybridsync.sim.loop import Loop
 from hybridsync.sim.process import Process
 from hybridsync.sim.world import Watch, World

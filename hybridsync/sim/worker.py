@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from hybridsync import protocols
 from hybridsync.errors import HybridSyncError
 from hybridsync.messages import (
     Capture,
@@ -19,7 +18,8 @@ from hybridsync.messages import (
 )
 from hybridsync.paths.measuring import Rhythm
 from hybridsync.paths.recorder import WorkerRecorder
-from hybridsync.plan import NO_EPOCH, Epoch, Phase
+from hybridsync.phase import Phase
+from hybridsync.plan import NO_EPOCH, Epoch
 from hybridsync.reports import Report
 from hybridsync.sim.drive_events import EventDriver
 from hybridsync.sim.engines import driver_of
@@ -112,7 +112,7 @@ class Worker(Process):
             return
         self._phase, self._waits, self._rhythm = reply.phase, None, Rhythm()
         phase = reply.phase
-        self.recorder.enter(phase.epoch, not protocols.parse(phase.spec).awaits_workers)
+        self.recorder.enter(phase.epoch, not phase.protocol.awaits_workers)
         self._driver = driver_of(self, phase)
         self._driver.begin()
 

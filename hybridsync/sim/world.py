@@ -25,7 +25,8 @@ from hybridsync.messages import (
     Push,
     PushReply,
 )
-from hybridsync.plan import Epoch, Phase
+from hybridsync.phase import Phase
+from hybridsync.plan import Epoch
 from hybridsync.policies.online import Policy
 from hybridsync.policies.stragglers import detector_of
 from hybridsync.ports import Epochs

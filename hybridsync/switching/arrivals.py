@@ -9,7 +9,7 @@ from hybridsync.clock import Clock
 from hybridsync.config import RunConfig
 from hybridsync.errors import Preempted, WaitTimeout
 from hybridsync.messages import RoleEvent
-from hybridsync.protocols.base import Path
+from hybridsync.protocols.modes import SyncMode
 
 TICK_SECS = 0.05
 START_DEADLINE_SECS = 600.0
@@ -47,13 +47,13 @@ class Arrivals:
         """
         self._await(self._board.num_awaited, self._config.servers)
 
-    def await_needed(self, path: Path) -> None:
+    def await_needed(self, mode: SyncMode) -> None:
         """Wait until a phase can begin: with the workers that are left, and with every server where it is served.
 
         Raises:
           Preempted, PhaseBroken, WaitTimeout: see `await_all`.
         """
-        self._await(lambda: 1, self._config.servers if path is Path.SERVER else 0)
+        self._await(lambda: 1, self._config.servers if mode.is_served else 0)
 
     def await_settled(self, present: Mapping[tuple[str, int], int]) -> None:
         """Wait until every role has been heard of, or none has come for SETTLE_SECS; give up who has not.

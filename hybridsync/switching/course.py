@@ -33,7 +33,6 @@ from typing import Any
 from hybridsync import protocols
 from hybridsync.config.values import RunConfig
 from hybridsync.plan import Plan
-from hybridsync.protocols.base import Path
 from hybridsync.units import Range
 
 DETOUR = "asp"
@@ -188,7 +187,7 @@ def resumed(told: Iterable[Sequence[int]], saved: Mapping[str, Any], config: Run
 
     def stays(start: int, stop: int) -> bool:
         stage = min(sum(end <= start for _, end in before), len(before) - 1)
-        if protocols.parse(before[stage][0]).path is not Path.SYNC:
+        if not protocols.parse(before[stage][0]).mode.moves_together:
             stage -= 1  # detours have moved the end of the stage before it up to here
         return start < stop or (config.policy.trigger != "off" and before[: stage + 1] == now[: stage + 1])
 

@@ -13,7 +13,7 @@ from hybridsync.clock import Clock
 from hybridsync.deadlines import transfer_secs
 from hybridsync.errors import Preempted, RoleLost, WaitTimeout
 from hybridsync.messages import Held
-from hybridsync.plan import Phase
+from hybridsync.phase import Phase
 from hybridsync.ports import ServerPort
 from hybridsync.switching.arrivals import TICK_SECS
 

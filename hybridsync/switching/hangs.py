@@ -3,7 +3,8 @@
 A worker hangs that has been at one unit for longer than its limit, though its process lives and reports. Nobody is
 given up for being slow: the limit follows the worker's own units, and time in which the rule holds its push is none.
 
->>> from hybridsync.plan import Epoch, Phase
+>>> from hybridsync.phase import Phase
+>>> from hybridsync.plan import Epoch
 >>> phase = Phase(Epoch(3, 7), "ssp", (0, 1, 2), 0, 99, (), (), 0, "", 1, "", ("server-0",), "start")
 >>> doing = {0: Doing(COMPUTING, 2.5, 0.05, phase.epoch), 1: Doing(WAITING, 2.2, 0.05, phase.epoch)}
 >>> hung(phase, {**doing, 2: Doing(epoch=phase.epoch)}, lambda usual_secs: max(2.0, 10 * usual_secs))
@@ -14,9 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from hybridsync import protocols
 from hybridsync.chief.attendance import Doing
-from hybridsync.plan import Phase
+from hybridsync.phase import Phase
 from hybridsync.reports import COMPUTING, WAITING
 
 
@@ -37,11 +37,10 @@ def hung(phase: Phase, doing: Mapping[int, Doing], limit_secs: Callable[[float],
         for worker, each in doing.items()
         if each.what == COMPUTING and each.secs > (limit := limit_secs(each.usual_secs))
     }
-    protocol = protocols.parse(phase.spec)
-    if not protocol.path.is_served:
+    if not phase.mode.is_served:
         return {worker: limit for worker, limit in late.items() if doing[worker].epoch != phase.epoch}
     if len(late) == len(doing):
         return late
     waits = [each.secs for each in doing.values() if each.what == WAITING and each.epoch == phase.epoch]
-    longest = max(waits, default=0.0) if protocol.awaits_workers else 0.0
+    longest = max(waits, default=0.0) if phase.protocol.awaits_workers else 0.0
     return {worker: limit for worker, limit in late.items() if longest > limit}

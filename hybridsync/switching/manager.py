@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from hybridsync import protocols
 from hybridsync.errors import HybridSyncError, PhaseBroken, Preempted
-from hybridsync.protocols.base import Path
 from hybridsync.switching import machine
 from hybridsync.switching.machine import Command, Step
 from hybridsync.switching.stages import Stages
@@ -94,14 +92,14 @@ class Manager(Stages):
         standings = self._chief.standings()
         phase = max((standing.phase for standing in standings.values()), key=lambda p: p.epoch, default=None)
         if phase is None:
-            self._chief.adopt(None, Path.SYNC)
+            self._chief.adopt(None)
             self._go_on_from(self._capture, "the chief was restarted, and nobody was left", rolled_back=True)
             return None, ()
-        self._phase, self._epoch, self._path = phase, phase.epoch, protocols.parse(phase.spec).path
+        self._phase, self._epoch = phase, phase.epoch
         served = [s for (role, _), s in standings.items() if role == "server" and s.phase.epoch == phase.epoch]
-        whole = self._path is Path.SERVER and len(served) == len(phase.servers) and all(s.open for s in served)
-        self._chief.adopt(phase, self._path, "" if whole else "the chief was restarted")
-        self._steering.adopt(phase, self._path)
+        whole = phase.mode.is_served and len(served) == len(phase.servers) and all(s.open for s in served)
+        self._chief.adopt(phase, "" if whole else "the chief was restarted")
+        self._steering.adopt(phase)
         self._reporter.continues(phase)
         for members, lane in self._reporter.meshes_used():
             self._worlds.used(members, lane)

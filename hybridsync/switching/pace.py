@@ -6,12 +6,10 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from hybridsync import protocols
 from hybridsync.chief.board import Board
 from hybridsync.clock import Clock
 from hybridsync.errors import WaitTimeout
-from hybridsync.plan import Phase
-from hybridsync.protocols.base import Path
+from hybridsync.phase import Phase
 from hybridsync.switching.arrivals import TICK_SECS
 from hybridsync.switching.hangs import hung
 
@@ -55,15 +53,14 @@ class Pace:
         rate = math.fsum(self._board.worker_rates().values())
         return phase.num_places / rate if rate else 0.0
 
-    def is_over(self, phase: Phase, path: Path) -> bool:
+    def is_over(self, phase: Phase) -> bool:
         """Whether a phase has come to its end: in lock-step, whether everybody has come back from it."""
-        if path is Path.SYNC:
-            return len(self._board.drained()) == len(phase.members)
-        return self._board.num_applied >= phase.end_units
+        board, members = self._board, phase.members
+        return phase.mode.is_over(phase.end_units, board.num_applied, len(members), len(board.drained()))
 
-    def is_short(self, phase: Phase, path: Path) -> bool:
+    def is_short(self, phase: Phase) -> bool:
         """Whether a lock-step phase has ended with units dropped, so that its stage goes on with fresh ones."""
-        return path is Path.SYNC and 0 <= self.units_reached() < phase.end_units
+        return phase.mode.is_short(phase.end_units, self.units_reached())
 
     def is_drained(self) -> bool:
         """Whether everybody has come back from a lock-step phase, or it has broken."""
@@ -88,11 +85,11 @@ class Pace:
           WaitTimeout: they are threads, which cannot be given up.
         """
         now, applied = self._clock.monotonic(), self._board.num_applied
-        protocol = protocols.parse(phase.spec)
-        self._check_hung(phase, 0.0 if protocol.awaits_workers or not protocol.path.is_served else self._drain_secs)
-        if protocol.path.is_served:
+        waits = phase.protocol.awaits_workers or not phase.mode.is_served
+        self._check_hung(phase, 0.0 if waits else self._drain_secs)
+        if phase.mode.is_served:
             return
-        if protocol.path is Path.GROUP:
+        if phase.mode.has_group_rounds:
             self._check_groups()
         if applied != self._moved[1]:
             self._moved = now, applied
@@ -174,10 +171,10 @@ class Pace:
         self._began = self._clock.monotonic()
         self._moved = self._began, self._board.num_applied
 
-    def reclaim_tail(self, phase: Phase | None, path: Path) -> None:
+    def reclaim_tail(self, phase: Phase | None) -> None:
         """Give the last units of an asynchronous phase to others when nothing was applied for drain_secs."""
         now, applied = self._clock.monotonic(), self._board.num_applied
-        if applied != self._tail[1] or phase is None or path is not Path.SERVER:
+        if applied != self._tail[1] or phase is None or not phase.mode.is_served:
             self._tail = now, applied
         elif now - self._tail[0] > self._drain_secs and self._board.nothing_left(phase):
             self._tail = now, applied

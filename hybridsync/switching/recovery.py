@@ -6,14 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from hybridsync import protocols
 from hybridsync.chief.board import Board
 from hybridsync.clock import Clock
 from hybridsync.errors import HybridSyncError, PhaseBroken, RoleLost, StaleEpoch, WaitTimeout
 from hybridsync.messages import Capture, Held
-from hybridsync.plan import Phase
+from hybridsync.phase import Phase
 from hybridsync.ports import HolderPort, ReaderPort
-from hybridsync.protocols.base import Path
+from hybridsync.protocols.modes import SyncMode
 from hybridsync.units import Range
 from hybridsync.watching import UNWATCHED, Watching
 
@@ -102,12 +101,11 @@ class Recovery:
         self._clock, self._await_newer, self._gather_secs = clock, await_newer, gather_secs
         self._cuts: list[tuple[int, int]] = []
 
-    def gather(self, phase: Phase, path: Path, captured: tuple[Capture, str], unit_secs: float) -> Found:
+    def gather(self, phase: Phase, captured: tuple[Capture, str], unit_secs: float) -> Found:
         """Call everybody back and return the newest state; whoever does not come back in time is evicted.
 
         Args:
           phase: that broke.
-          path: of its protocol.
           captured: the last capture taken, and where it was.
           unit_secs: mean seconds of one unit in that phase.
 
@@ -115,7 +113,7 @@ class Recovery:
           HybridSyncError: the run cannot go on.
         """
         self._cut(phase.epoch.number - 1, phase.sequence)
-        found = self._newest(phase, path, captured, unit_secs)
+        found = self._newest(phase, captured, unit_secs)
         self._cut(phase.epoch.number, found.capture.held.sequence)
         return found
 
@@ -129,10 +127,10 @@ class Recovery:
         """Whether the run has gone on from before this state: another past, whose updates the apply log has lost."""
         return any(held.epoch.number <= epoch and held.sequence > sequence for epoch, sequence in self._cuts)
 
-    def _newest(self, phase: Phase, path: Path, captured: tuple[Capture, str], unit_secs: float) -> Found:
+    def _newest(self, phase: Phase, captured: tuple[Capture, str], unit_secs: float) -> Found:
         capture, source = captured
         served = None
-        if path is Path.SERVER and all(map(self._board.is_live, phase.servers)):
+        if phase.mode.is_served and all(map(self._board.is_live, phase.servers)):
             served = self._from_servers(phase)
             if source == phase.servers[0]:
                 source = GONE  # a holder has room for one capture: should this one fail, the last is lost too
@@ -141,14 +139,14 @@ class Recovery:
             return served
         self._board.wait_until(lambda: not self._board.unheard(), self._gather_secs)  # one may hold the newest state
         while capture.held.units >= self._keeper.units and self._board.is_live(source):
-            found = self._from_workers(capture.held.units, capture, path is not Path.SYNC)
+            found = self._from_workers(capture.held.units, capture, phase.mode)
             if found is not None:
                 return found
             if self._board.is_live(source):  # and was not evicted just now, being one of those workers
                 return Found(capture, source, rolled_back=True)
-        found = self._from_workers(self._keeper.units, capture, path is not Path.SYNC)
+        found = self._from_workers(self._keeper.units, capture, phase.mode)
         if self._await_newer(found.capture.held.units if found else self._keeper.units):
-            found = self._from_workers(self._keeper.units, capture, path is not Path.SYNC)
+            found = self._from_workers(self._keeper.units, capture, phase.mode)
         return found or Found(self._keeper.offer(), self._home, rolled_back=True)
 
     def _from_servers(self, phase: Phase) -> Found | None:
@@ -180,7 +178,7 @@ class Recovery:
         """
         silent = self._board.silent(GATHER_SECS / 2)
         alive = [worker for worker in missing if worker not in silent]
-        if not alive or protocols.parse(phase.spec).path is not Path.SYNC:
+        if not alive or not phase.mode.moves_together:
             return
         try:
             source = self._board.address_of("worker", alive[0])
@@ -193,7 +191,7 @@ class Recovery:
         except UNREACHED:
             return
 
-    def _from_workers(self, floor: int, last: Capture, served: bool) -> Found | None:
+    def _from_workers(self, floor: int, last: Capture, mode: SyncMode) -> Found | None:
         """Capture at the worker that holds the newest state, if that has at least `floor` units."""
         held = {worker: held for worker, held in self._board.resting().items() if not self._is_past(held)}
         for worker in sorted(held, key=lambda worker: (-held[worker].units, worker)):
@@ -203,7 +201,9 @@ class Recovery:
                 source = self._board.address_of("worker", worker)
                 self._watchdog.progress()
                 capture = self._holder_at(source).capture(held[worker].epoch, True)
-                return Found(capture, source, rolled_back=served or capture.held.units < last.held.units)
+                return Found(
+                    capture, source, rolled_back=not mode.moves_together or capture.held.units < last.held.units
+                )
             except StaleEpoch:  # threads share a replica, which has gone on since this one spoke: others name its epoch
                 continue
             except UNREACHED as error:

@@ -10,12 +10,11 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from hybridsync import protocols
 from hybridsync.chief.board import Board
 from hybridsync.chief.intake import Intake
 from hybridsync.clock import Clock
 from hybridsync.messages import Capture, RoleEvent
-from hybridsync.plan import Phase
+from hybridsync.phase import Phase
 from hybridsync.policies.stragglers import Decision
 from hybridsync.reports import Span
 from hybridsync.run import Run
@@ -93,7 +92,7 @@ class Reporter:
     def entered(self, phase: Phase, units: int, why: str = "") -> None:
         """Write that `phase` was announced, and why the one before it broke, if it did."""
         self._phase, self._over = phase, False
-        protocol = protocols.parse(phase.spec)
+        protocol = phase.protocol
         per_update = sum(phase.shares) or protocol.units_per_update(len(phase.members))
         self.event(
             "phase_entered",
@@ -365,7 +364,7 @@ class Reporter:
 
     def _learning_rate(self, units: int) -> float:
         assert self._phase is not None
-        protocol = protocols.parse(self._phase.spec)
+        protocol = self._phase.protocol
         workers = len(self._phase.members)
         factor = protocol.rate(sum(self._phase.shares) or protocol.units_per_update(workers), workers)
         config = self._run.config

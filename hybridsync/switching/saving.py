@@ -13,7 +13,7 @@ from hybridsync.chief.board import Board
 from hybridsync.clock import Clock
 from hybridsync.config import to_json
 from hybridsync.messages import Capture
-from hybridsync.plan import Phase
+from hybridsync.phase import Phase
 from hybridsync.run import Run
 from hybridsync.switching.arrivals import TICK_SECS
 from hybridsync.switching.commits import COMMIT_DEADLINE_SECS, Commit, Commits, commit_secs, result_of

@@ -17,10 +17,11 @@ from hybridsync.clock import Clock
 from hybridsync.deadlines import transfer_secs
 from hybridsync.errors import CheckpointError
 from hybridsync.messages import Capture
-from hybridsync.plan import Epoch, Phase
+from hybridsync.phase import Phase
+from hybridsync.plan import Epoch
 from hybridsync.policies.online import Policy, policy_of
 from hybridsync.ports import Epochs, HolderPort, ServerPort
-from hybridsync.protocols.base import Path
+from hybridsync.protocols.modes import SyncMode
 from hybridsync.run import Run
 from hybridsync.switching import machine
 from hybridsync.switching.arrivals import START_DEADLINE_SECS, TICK_SECS, Arrivals
@@ -112,7 +113,6 @@ class Stages:
         self._capture, self._source = start.capture, start.source
         self._phase: Phase | None = None
         self._epoch: Epoch | None = None
-        self._path = Path.SYNC
         self._times = StageTimes()
         self._unit_secs, self._num_broken = 0.0, 0
         self._reason, self._why = start.reason, ""
@@ -122,7 +122,7 @@ class Stages:
     def _watch(self) -> machine.Event:
         """Let the phase run until something is due."""
         assert self._phase is not None
-        is_over = partial(self._pace.is_over, self._phase, self._path)
+        is_over = partial(self._pace.is_over, self._phase)
         while True:
             over = self._chief.watch(is_over, self._tick_secs)
             self._tick()
@@ -131,7 +131,7 @@ class Stages:
             if over or self._chief.preempted:
                 self._unit_secs = self._pace.unit_secs(self._phase)
                 last = self._chief.preempted or self._phase.end_units >= self._run.config.workload
-                if self._pace.is_short(self._phase, self._path) and not self._chief.preempted:
+                if self._pace.is_short(self._phase) and not self._chief.preempted:
                     self._reason = "dropped"
                     return machine.Regroup()
                 self._reason = "planned"
@@ -151,7 +151,7 @@ class Stages:
         started = self._clock.monotonic()
         self._chief.close_leases()
         limit = self._pace.step_limit_secs(self._phase)
-        while not self._path.is_served and not self._chief.wait_until(self._pace.is_drained, TICK_SECS):
+        while not self._phase.mode.is_served and not self._chief.wait_until(self._pace.is_drained, TICK_SECS):
             self._tick()
             if self._chief.broken:
                 raise self._chief.as_broken()
@@ -160,7 +160,7 @@ class Stages:
                 self._pace.give_up(self._chief.stuck(SILENT_SHARE * limit), why)  # the others wait for those in a step
         self._times = StageTimes()
         self._note_stage("drain", started)
-        if ended := not self._path.is_served and self._pace.units_reached() >= self._phase.end_units:
+        if ended := not self._phase.mode.is_served and self._pace.units_reached() >= self._phase.end_units:
             self._reason = "planned"
         return machine.Drained(ended, last=self._phase.end_units >= self._run.config.workload)
 
@@ -184,9 +184,9 @@ class Stages:
 
     def _take(self, *, final: bool) -> Capture:
         assert self._phase is not None
-        if self._path is Path.GROUP:
+        if self._phase.mode.has_group_rounds:
             self._pace.await_together(self._phase, self._tick, final=final)
-        role, role_id = ("server", 0) if self._path.is_served else ("worker", self._phase.members[0])
+        role, role_id = self._phase.mode.holder(self._phase.members)
         with Reach(self._chief, f"the state of {role} {role_id} could not be captured"):
             source = self._chief.address_of(role, role_id)
             if source == self._source:
@@ -204,7 +204,7 @@ class Stages:
         if self._phase is not None:
             captured = (self._capture, self._source)
             unit_secs, self._guess_secs = self._pace.unit_secs(self._phase) or self._guess_secs, 0.0
-            found = self._recovery.gather(self._phase, self._path, captured, unit_secs)
+            found = self._recovery.gather(self._phase, captured, unit_secs)
             self._capture, self._source = found.capture, found.source
             self._go_on_from(found.capture, reason, rolled_back=found.rolled_back)
         self._worlds.lose()
@@ -263,12 +263,12 @@ class Stages:
         started = self._clock.monotonic()
         units = self._capture.held.units
         leg = self._steering.settle(units)
-        path = protocols.parse(leg.spec).path
-        self._arrivals.await_needed(path)
+        mode = protocols.parse(leg.spec).mode
+        self._arrivals.await_needed(mode)
         self._reporter.tick()
         members, lane = tuple(range(self._run.config.workers)), 0
-        if not path.is_served:
-            members, lane = self._worlds.mesh(self._steering.members(), path) or self._renew_world(path)
+        if not mode.is_served:
+            members, lane = self._worlds.mesh(self._steering.members(), mode) or self._renew_world(mode)
         phase = Phase(
             epoch=self._epoch,
             spec=leg.spec,
@@ -281,15 +281,15 @@ class Stages:
             source=self._source,
             capture_id=self._capture.capture_id,
             fingerprint=self._capture.held.fingerprint,
-            servers=tuple(self._servers()) if path is Path.SERVER else (),
+            servers=tuple(self._servers()) if mode.is_served else (),
             reason=self._reason,
-            shares=self._steering.shares(members) if path is Path.SYNC else (),
+            shares=self._steering.shares(members) if mode.moves_together else (),
         )
-        before, self._phase, self._path = self._phase, phase, path
-        if path is Path.SERVER:
+        before, self._phase = self._phase, phase
+        if mode.is_served:
             with Reach(self._chief, f"a server could not enter epoch {phase.epoch}"):
                 self._entering.enter(phase, self._servers(), self._capture.num_bytes)
-        self._chief.announce(phase, path, self._steering.left_out(phase))
+        self._chief.announce(phase, self._steering.left_out(phase))
         self._pace.begin()
         self._reporter.entered(phase, units, self._why)
         self._why = ""
@@ -302,11 +302,11 @@ class Stages:
             self._reporter.switching(before, phase, self._capture, self._times, unit_secs, commits)
         return machine.Entered()
 
-    def _renew_world(self, path: Path) -> Mesh:
+    def _renew_world(self, mode: SyncMode) -> Mesh:
         self._capture, self._source = self._worlds.renew(self._capture, self._source)
         self._take_fenced()
         self._arrivals.await_all()
-        mesh = self._worlds.mesh(self._steering.members(), path)
+        mesh = self._worlds.mesh(self._steering.members(), mode)
         assert mesh is not None, "a new world has meshes"
         return mesh
 
@@ -321,11 +321,11 @@ class Stages:
     def _tick(self) -> None:
         self._watchdog.progress()
         self._chief.expire()
-        self._pace.reclaim_tail(self._phase, self._path)
+        self._pace.reclaim_tail(self._phase)
         if self._chief.stamps()[0]:
             self._saving.training.set()
         for worker, incarnation in self._take_fenced():
-            if self._path is Path.SERVER and self._phase is not None and not self._chief.broken:
+            if self._phase is not None and self._phase.mode.is_served and not self._chief.broken:
                 with Reach(self._chief, f"a server could not be told of the loss of worker {worker}"):
                     for server in self._servers().values():
                         server.fence(self._phase.epoch, worker, incarnation)

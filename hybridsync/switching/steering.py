@@ -17,13 +17,12 @@ from typing import Any
 
 from hybridsync.chief.board import Board
 from hybridsync.clock import Clock
-from hybridsync.plan import Phase
+from hybridsync.phase import Phase
 from hybridsync.policies.actions import PLANNED, Action, Choice, Dealt, Episodes, Instead, View, Without
 from hybridsync.policies.configuration import is_asynchronous
 from hybridsync.policies.knee import WINDOWS, Knee
 from hybridsync.policies.online import Policy
 from hybridsync.policies.shares import of_members
-from hybridsync.protocols.base import Path
 from hybridsync.run import Run
 from hybridsync.switching import machine
 from hybridsync.switching.course import Course, Leg, Stretch
@@ -57,8 +56,8 @@ class Steering:
                 Stretch(
                     stage.spec,
                     end,
-                    lock_step=protocol.path is Path.SYNC,
-                    asynchronous=protocol.path is Path.SERVER and is_asynchronous(protocol, run.config.workers),
+                    lock_step=protocol.mode.moves_together,
+                    asynchronous=protocol.mode.is_served and is_asynchronous(protocol, run.config.workers),
                 )
                 for stage, protocol, end in stages
             )
@@ -148,14 +147,14 @@ class Steering:
         secs = [each / rates[worker] for worker, each in units if worker in rates]
         return (min if phase.servers else max)(secs, default=0.0)
 
-    def adopt(self, phase: Phase, path: Path) -> None:
+    def adopt(self, phase: Phase) -> None:
         """Take up a phase that an earlier chief announced, which may be a detour of which no commit tells."""
         units = sum(stop - start for start, stop in phase.applied)
         self.course = course = self.course.cut(units)
         stretch = course.stretches[course.stage(units)]
-        if path is Path.SERVER and stretch.lock_step and self._knee is not None:
+        if phase.mode.is_served and stretch.lock_step and self._knee is not None:
             self.course = course.over(units)
-        elif path is Path.SERVER and stretch.lock_step:
+        elif phase.mode.is_served and stretch.lock_step:
             self.course = course.left(units)
             self._holds = self._wanted = Instead(phase.spec)
 

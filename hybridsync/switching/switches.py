@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hybridsync.messages import Capture
-from hybridsync.plan import Phase
+from hybridsync.phase import Phase
 from hybridsync.telemetry.events import FIELDS
 
 SWITCHED = ("planned", "policy")

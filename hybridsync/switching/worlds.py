@@ -9,7 +9,7 @@ from hybridsync.chief.meshes import Mesh, Meshes
 from hybridsync.errors import HybridSyncError
 from hybridsync.messages import Capture, Held
 from hybridsync.ports import HolderPort
-from hybridsync.protocols.base import Path
+from hybridsync.protocols.modes import SyncMode
 from hybridsync.switching.recovery import Keeper, Reach
 
 USED_UP = "every mesh of the world has lost a member"
@@ -42,9 +42,9 @@ class Worlds:
         self._renew, self._tell, self._num_devices = renew, tell, num_devices
         self._meshes = Meshes(num_devices)
 
-    def mesh(self, members: tuple[int, ...], path: Path) -> Mesh | None:
+    def mesh(self, members: tuple[int, ...], mode: SyncMode) -> Mesh | None:
         """Return the mesh of the next phase: `members`, ascending ids, and a lane; None when the world is used up."""
-        return self._meshes.next(members, grouped=path is Path.GROUP)
+        return self._meshes.next(members, grouped=mode.has_group_rounds)
 
     def used(self, members: tuple[int, ...], lane: int) -> None:
         """Count a mesh as dead that an earlier chief has chosen in this world."""

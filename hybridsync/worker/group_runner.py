@@ -11,7 +11,8 @@ from hybridsync.mixing import copied, mixed, part_of
 from hybridsync.paths.mixer import Mixer
 from hybridsync.paths.replica import Replica
 from hybridsync.paths.revocation import Revocation
-from hybridsync.plan import Epoch, Phase
+from hybridsync.phase import Phase
+from hybridsync.plan import Epoch
 from hybridsync.ports import GroupPort
 from hybridsync.state import TrainState
 from hybridsync.watching import UNLIMITED

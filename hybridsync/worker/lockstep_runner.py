@@ -10,7 +10,8 @@ from hybridsync.deadlines import transfer_secs
 from hybridsync.paths.collective import Collective
 from hybridsync.paths.replica import Replica
 from hybridsync.paths.revocation import Revocation
-from hybridsync.plan import Epoch, Phase
+from hybridsync.phase import Phase
+from hybridsync.plan import Epoch
 from hybridsync.watching import COMPILE_SECS, UNLIMITED
 from hybridsync.worker.context import ProgramNumerics, WorkerContext
 from hybridsync.worker.drive_threads import Beside, Carriers, drive

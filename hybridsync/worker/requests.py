@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from hybridsync.messages import GroupReply, GroupRequest, LeaseRequest, Push
-from hybridsync.plan import Phase
+from hybridsync.phase import Phase
 
 Units = tuple[int, ...]
 

@@ -15,7 +15,8 @@ from absl import logging
 from hybridsync.deadlines import transfer_secs
 from hybridsync.errors import HybridSyncError
 from hybridsync.messages import Push
-from hybridsync.plan import NO_EPOCH, Epoch, Phase
+from hybridsync.phase import Phase
+from hybridsync.plan import NO_EPOCH, Epoch
 from hybridsync.worker.context import ProgramNumerics, WorkerContext
 from hybridsync.worker.drive_threads import Beside, Carriers, drive
 from hybridsync.worker.lease_queue import LeaseQueue

@@ -19,8 +19,8 @@ from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.holding import Holding, Kept
 from hybridsync.layout import fingerprint
 from hybridsync.messages import Hello, LeaseRequest, Push
-from hybridsync.plan import Epoch, Phase
-from hybridsync.protocols.base import Path
+from hybridsync.phase import Phase
+from hybridsync.plan import Epoch
 from hybridsync.ps.endpoint import Endpoint
 from hybridsync.ps.partition import partition
 from hybridsync.ps.primary import Primary
@@ -201,7 +201,7 @@ def running() -> Iterator[Job]:
     try:
         primary.enter(phase)
         store.enter(phase)
-        chief.announce(phase, Path.SERVER)
+        chief.announce(phase)
         chief.open_leases()
         leased = chief.lease(LeaseRequest(0, 1, EPOCH, 0, 0)).ranges
         assert leased[0][0] == 0 and leased[0][1] >= 1

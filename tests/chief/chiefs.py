@@ -10,8 +10,8 @@ from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.clock import SYSTEM_CLOCK, Clock
 from hybridsync.messages import Capture, Held, LeaseReply, LeaseRequest, PhaseReply, PhaseRequest, RoleEvent
-from hybridsync.plan import NO_EPOCH, Epoch, Phase
-from hybridsync.protocols.base import Path
+from hybridsync.phase import Phase
+from hybridsync.plan import NO_EPOCH, Epoch
 from hybridsync.reports import Report, ReportReply
 from tests.roles import hello, phase_of
 
@@ -43,7 +43,7 @@ def make_chief(
 def begin(chief: Chief, spec: str = "asp", end: int = WORKLOAD, number: int = 1, **fields: Any) -> Phase:
     fields = {"members": tuple(range(chief.num_workers)), **fields}
     phase = phase_of(number, spec, end=end, **fields)
-    chief.announce(phase, Path.SYNC if spec == "bsp" else Path.SERVER)
+    chief.announce(phase)
     chief.open_leases()
     return phase
 

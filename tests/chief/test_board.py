@@ -12,7 +12,7 @@ from hybridsync.chief.chief import Chief
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import PhaseBroken, RoleLost, StaleIncarnation, WaitTimeout
 from hybridsync.messages import Held, RoleEvent
-from hybridsync.plan import Phase
+from hybridsync.phase import Phase
 from hybridsync.reports import COMPUTING, WAITING, Report
 from tests.chief.chiefs import (
     LONG_SECS,

@@ -14,7 +14,6 @@ from hybridsync.chief.ledger import Ledger
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import StaleEpoch
 from hybridsync.messages import Capture, Held, LeaseRequest, RoleEvent, Standing
-from hybridsync.protocols.base import Path
 from hybridsync.reports import Exchange, Report, Span
 from tests.chief.chiefs import WORKLOAD, begin, collect, enter, lease, make_chief, served, units_of
 from tests.roles import hello, phase_of
@@ -88,7 +87,7 @@ def test_a_waiting_worker_hears_at_once_of_units_that_come_back(monkeypatch):
 def test_nothing_goes_out_before_leases_open_nor_after_they_close():
     chief = make_chief()
     phase = phase_of(1, "bsp", end=WORKLOAD)
-    chief.announce(phase, Path.SYNC)
+    chief.announce(phase)
     assert lease(chief, phase) == chief_module.LeaseReply((), False)
     chief.open_leases()
     granted = units_of(lease(chief, phase))
@@ -125,7 +124,7 @@ def test_who_is_in_a_phase_that_an_earlier_chief_ended_is_called_back():
     chief = Chief(Ledger(WORKLOAD), 2, "schema", SYSTEM_CLOCK, math.inf, restarted=True)
     old, new = phase_of(2, "bsp", end=WORKLOAD, members=(0, 1)), phase_of(3, "bsp", end=WORKLOAD, members=(0, 1))
     chief.register(replace(hello(0, pid=100), standing=Standing(old, True)))
-    chief.adopt(new, Path.SYNC)
+    chief.adopt(new)
     assert chief.report(Report("worker", 0, 1, old.epoch)).revoked
     assert not chief.report(Report("worker", 0, 1, new.epoch)).revoked
 

@@ -11,7 +11,6 @@ from hybridsync.chief.ledger import Ledger
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import NotRegistered, SchemaMismatch, StaleIncarnation
 from hybridsync.messages import STARTED_FIRST, RoleEvent
-from hybridsync.protocols.base import Path
 from hybridsync.reports import Report
 from tests.chief.chiefs import WORKLOAD, begin, collect, enter, lease, make_chief, served, units_of
 from tests.roles import hello, phase_of
@@ -105,7 +104,7 @@ def test_a_process_in_the_place_of_another_is_news_and_a_first_one_is_not():
 def test_a_worker_that_is_lost_before_it_came_to_a_restarted_chief_is_waited_for():
     """The world's first mesh was met in the earlier chief's time; there may be no phase to go on with."""
     chief = Chief(Ledger(WORKLOAD), 2, "schema", SYSTEM_CLOCK, math.inf, restarted=True)
-    chief.adopt(None, Path.SYNC)
+    chief.adopt(None)
     chief.role_lost(RoleEvent("worker", 1, 101, "signal SIGKILL", 0.0))
     chief.raise_failure()
     assert chief.missing_workers() == [0, 1]

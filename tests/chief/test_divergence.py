@@ -16,7 +16,6 @@ from hybridsync.chief.ledger import Ledger
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import EXIT_REFUSED, Diverged
 from hybridsync.messages import NON_FINITE, LeaseRequest
-from hybridsync.protocols.base import Path
 from hybridsync.reports import Report
 from tests.roles import hello, phase_of
 from tests.tasks import plain_sgd, tally_task
@@ -107,7 +106,7 @@ def test_the_chief_fails_a_run_that_has_diverged():
     chief = Chief(Ledger(100), 1, "schema", SYSTEM_CLOCK)
     worker, server = chief.register(hello(0)), chief.register(hello(0, role="server"))
     phase = phase_of(members=(0,), end=100)
-    chief.announce(phase, Path.SERVER)
+    chief.announce(phase)
     chief.open_leases()
     chief.lease(LeaseRequest(0, worker.incarnation, phase.epoch, 0, 0))
     for unit in range(MAX_IN_A_ROW + 1):

@@ -13,7 +13,6 @@ from hybridsync.chief.grouping import Grouping
 from hybridsync.errors import RefusedInput, StaleEpoch
 from hybridsync.messages import AppliedUnit, GroupReply, GroupRequest, GroupUpdate, LeaseReply, LeaseRequest
 from hybridsync.plan import Epoch
-from hybridsync.protocols.base import Path
 from tests.chief.chiefs import enter_all, lease, make_chief
 from tests.roles import phase_of
 
@@ -96,7 +95,7 @@ def test_who_is_waited_for_is_who_has_not_come_and_since_when() -> None:
 
 def begin(chief, spec: str = ALL, end: int = 20):
     phase = phase_of(1, spec, end=end, members=tuple(range(chief.num_workers)))
-    chief.announce(phase, Path.GROUP)
+    chief.announce(phase)
     chief.open_leases()
     enter_all(chief, phase)
     return phase
@@ -173,4 +172,4 @@ def test_a_meeting_that_cannot_be_is_refused_with_what_it_says(fields, named: st
     phase = phase_of(1, ALL)
     asked = replace(GroupRequest(0, 1, phase.epoch, 1), **fields)
     with pytest.raises(RefusedInput, match=named):
-        check_group(asked, phase, Path.GROUP, limit=20)
+        check_group(asked, phase, limit=20)

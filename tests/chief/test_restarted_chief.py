@@ -14,8 +14,7 @@ from hybridsync.chief.ledger import Ledger
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import NotRegistered
 from hybridsync.messages import Hello, LeaseReply, RoleEvent, Standing
-from hybridsync.plan import Phase
-from hybridsync.protocols.base import Path
+from hybridsync.phase import Phase
 from tests.chief.chiefs import (
     LONG_SECS,
     SERVER,
@@ -52,7 +51,7 @@ def test_a_restarted_chief_gives_no_units_before_it_knows_what_is_going_on(monke
     monkeypatch.setattr(chief_module, "POLL_SECS", LONG_SECS)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(lease, chief, phase, 0, 4, 2)
-        chief.adopt(phase, Path.SERVER)
+        chief.adopt(phase)
         chief.open_leases()
         assert units_of(waiting.result(timeout=10))[:1] == [4], "it hears of the adoption at once"
 
@@ -63,7 +62,7 @@ def test_a_worker_lost_beside_the_chief_breaks_a_phase_whose_rule_waits_for_it(s
     phase = replace(phase_of(4, members=(0, 1), servers=(SERVER,), end=WORKLOAD), spec=spec)
     chief.register(came_back(0, standing(phase), role="server"))
     chief.register(came_back(0, standing(phase, (0, 4))))
-    chief.adopt(phase, Path.SERVER)
+    chief.adopt(phase)
     assert ("workers [1]" in chief.broken) is broken
 
 
@@ -73,7 +72,7 @@ def test_an_adopted_phase_goes_on_with_the_streams_that_its_workers_have():
     chief.register(came_back(0, standing(phase), role="server"))
     chief.register(came_back(0, standing(phase, (0, 4), completed=2)))
     chief.register(came_back(1, standing(phase, (4, 7), (9, 10), completed=3)))
-    chief.adopt(phase, Path.SERVER)
+    chief.adopt(phase)
     chief.record(capture_of(phase, (0, 2), (4, 7)), final=False)
     chief.open_leases()
     assert chief.ledger.holders() == {"worker 0": 2, "worker 1": 1}
@@ -92,7 +91,7 @@ def test_who_comes_back_after_a_phase_was_adopted_goes_on_with_its_stream_too():
     chief = restarted_chief()
     phase = phase_of(4, members=(0, 1), servers=(SERVER,), end=WORKLOAD)
     chief.register(came_back(0, standing(phase), role="server"))
-    chief.adopt(phase, Path.SERVER)
+    chief.adopt(phase)
     chief.open_leases()
     chief.register(hello(0, pid=100))  # late: from when its process was new
     with pytest.raises(NotRegistered, match=r"has 4 units of epoch .* knows of 0"):
@@ -109,7 +108,7 @@ def test_what_is_reported_while_the_state_of_an_adopted_phase_is_captured_counts
     chief = restarted_chief(issued=4, applied=[(2, 4)])  # of a commit that the phase did not begin from
     phase = phase_of(4, members=(0, 1), servers=(SERVER,), end=WORKLOAD)
     chief.register(came_back(0, standing(phase), role="server"))
-    chief.adopt(phase, Path.SERVER)
+    chief.adopt(phase)
     served(chief, phase, (1, 2))
     chief.record(capture_of(phase, (0, 1)), final=False)
     assert chief.ledger.applied().ranges() == ((0, 2),)
@@ -127,7 +126,7 @@ def test_what_a_worker_was_in_before_or_has_left_is_not_adopted():
     before, phase = (phase_of(epoch, members=(0, 1), end=WORKLOAD) for epoch in (3, 4))
     chief.register(came_back(0, standing(before, (0, 4))))
     chief.register(came_back(1, standing(phase, inside=False)))
-    chief.adopt(phase, Path.SERVER)
+    chief.adopt(phase)
     assert chief.ledger.holders() == {} and chief.missing_back() == []
     assert enter(chief, 0, after=before.epoch).phase == phase
 
@@ -151,7 +150,7 @@ def test_who_was_replaced_while_the_chief_was_away_leaves_no_standing_to_its_suc
     chief.register(hello(1, pid=500, life=1))
     chief.register(hello(0, role="server", pid=501, life=1))
     assert chief.standings() == {}
-    chief.adopt(phase, Path.SERVER)
+    chief.adopt(phase)
     assert chief.ledger.holders() == {} and chief.missing_back() == []
 
 
@@ -159,7 +158,7 @@ def test_a_restarted_chief_whose_run_had_not_begun_begins_it():
     chief = restarted_chief()
     for worker in range(2):
         chief.register(hello(worker, pid=100 + worker))
-    chief.adopt(None, Path.SYNC)
+    chief.adopt(None)
     phase = begin(chief, "bsp", number=2)
     assert enter(chief, 0).phase == phase and units_of(lease(chief, phase, 0))
 
@@ -176,5 +175,5 @@ def test_a_server_lost_while_its_phase_is_taken_up_breaks_it():
     phase = phase_of(2, "asp", end=WORKLOAD, members=(0, 1), servers=(SERVER,))
     chief.register(replace(hello(0, role="server"), standing=standing(phase)))
     chief.role_lost(RoleEvent("server", 0, hello(0, role="server").pid, "signal SIGKILL", 0.0))
-    chief.adopt(phase, Path.SERVER)
+    chief.adopt(phase)
     assert "a server was lost while the phase was taken up" in chief.broken

@@ -10,9 +10,9 @@ from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.messages import PhaseReply, PhaseRequest
-from hybridsync.plan import NO_EPOCH, Phase
+from hybridsync.phase import Phase
+from hybridsync.plan import NO_EPOCH
 from hybridsync.policies.stragglers import WINDOW, Decision, Detector
-from hybridsync.protocols.base import Path
 from hybridsync.reports import Report
 from tests.chief.chiefs import WORKLOAD, begin
 from tests.roles import hello, phase_of
@@ -72,7 +72,7 @@ def test_a_chief_without_a_detector_flags_nobody():
 def leave_out(chief: Chief, worker: int) -> Phase:
     """Have a lock-step phase begin without one of four workers."""
     phase = phase_of(1, "bsp", end=WORKLOAD, members=tuple(other for other in range(4) if other != worker))
-    chief.announce(phase, Path.SYNC, left_out=(worker,))
+    chief.announce(phase, left_out=(worker,))
     chief.open_leases()
     return phase
 

@@ -11,7 +11,6 @@ from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.suspects import Suspects
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.messages import LeaseRequest, RoleEvent
-from hybridsync.protocols.base import Path
 from tests.roles import hello, phase_of
 
 KILLED, RAISED, CRASHED = "signal SIGKILL", "exit 1", "signal SIGSEGV"
@@ -72,7 +71,7 @@ def test_a_phase_taken_up_ends_where_its_holder_has_not_heard_of_a_quarantine(kn
     chief = Chief(Ledger(20, issued=20), 2, "schema", SYSTEM_CLOCK, restarted=True)
     chief.role_lost(end(0, RAISED))
     chief.role_lost(end(1, RAISED))
-    chief.adopt(replace(phase_of(1, "asp"), dropped=known), Path.SERVER)
+    chief.adopt(replace(phase_of(1, "asp"), dropped=known))
     assert ("units ((17, 18),) are quarantined" in chief.broken) == broken
 
 
@@ -102,7 +101,7 @@ def test_the_chief_drops_the_unit_breaks_the_phase_and_tells():
     chief = Chief(Ledger(100), 2, "schema", SYSTEM_CLOCK)
     incarnations = [chief.register(hello(worker, pid=100 + worker)).incarnation for worker in range(2)]
     phase = phase_of(members=(0, 1), end=100)
-    chief.announce(phase, Path.SERVER)
+    chief.announce(phase)
     chief.open_leases()
     chief.lease(LeaseRequest(0, incarnations[0], phase.epoch, 0, 0))
     chief.role_lost(end(0, RAISED, unit=0))

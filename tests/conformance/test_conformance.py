@@ -135,7 +135,7 @@ def test_staleness_is_reported_where_there_is_any(runtime: str, name: str, tmp_p
     staleness = done.summary["staleness"]
     assert all(0 <= staleness[of] <= staleness["max"] for of in ("mean", "p95"))  # few stale ones: a mean above p95
     protocol = protocols.parse(name)
-    bound = protocol.staleness_bound(WORKERS) if protocol.path.is_served else 0
+    bound = protocol.staleness_bound(WORKERS) if protocol.mode.is_served else 0
     assert staleness["max"] <= (math.inf if bound is None else bound)
     cautious = bound is not None and bound <= 1
     assert cautious or staleness["max"] > 0, "so many equal workers are never in step by themselves"

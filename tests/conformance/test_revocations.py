@@ -19,12 +19,12 @@ from hybridsync.protocols.base import (
     LocalUpdate,
     Meet,
     Mix,
-    Path,
     Pull,
     PushPull,
     Ready,
     Version,
 )
+from hybridsync.protocols.modes import GROUP, LOCKSTEP, SERVER, SyncMode
 from hybridsync.trainer import FitResult, Trainer
 from hybridsync.worker import group_runner, lockstep_runner, server_runner
 from hybridsync.worker.drive_threads import Carriers, drive
@@ -51,10 +51,10 @@ REQUESTS: dict[type, tuple[str, ...]] = {
     Mix: ("AverageGroup",),
 }
 """Effect -> what its engine asks for (see `name_of`)."""
-OF_MODE: dict[Path, dict[type, tuple[str, ...]]] = {
-    Path.SYNC: {LocalUpdate: ("UpdateReplica",)},
-    Path.SERVER: {},
-    Path.GROUP: {LocalUpdate: ("UpdateOwn",)},
+OF_MODE: dict[SyncMode, dict[type, tuple[str, ...]]] = {
+    LOCKSTEP: {LocalUpdate: ("UpdateReplica",)},
+    SERVER: {},
+    GROUP: {LocalUpdate: ("UpdateOwn",)},
 }
 FEW = ("LeaseUnits", "pull", "EnterReplica", "opt_state")
 """Requests of which each worker makes few in a phase."""
@@ -68,11 +68,11 @@ def name_of(request: Any) -> str:
 def stops_of(name: str) -> dict[str, bool]:
     """Return where a worker stops in a phase, by name, with whether that is seldom."""
     protocol, yields = protocols.parse(name), yields_of(name)
-    of_effect = REQUESTS | OF_MODE[protocol.path]
+    of_effect = REQUESTS | OF_MODE[protocol.mode]
     stops = {
         request: count == 1 or request in FEW for kind, count in yields.items() for request in of_effect.get(kind, ())
     }
-    if not protocol.path.is_served:
+    if not protocol.mode.is_served:
         stops["EnterReplica"] = True
     if protocol.local:
         stops["opt_state"] = True
@@ -162,7 +162,7 @@ def check(result: FitResult, workdir: pathlib.Path, num_broken: int) -> None:
     units = result.summary.units
     assert units.applied == units.workload == WORKLOAD
     assert units.outstanding == 0 and units.issued == WORKLOAD + units.dropped
-    if not any(protocols.parse(event["protocol"]).path is Path.GROUP for event in events_of(workdir, "phase_entered")):
+    if not any(protocols.parse(event["protocol"]).mode is GROUP for event in events_of(workdir, "phase_entered")):
         assert units.rolled_back == 0, "replicas in groups have no state of all but that of their last synchronisation"
     entered, ended = events_of(workdir, "phase_entered"), events_of(workdir, "phase_ended")
     after = [event for event in entered if event["reason"] == "death"]

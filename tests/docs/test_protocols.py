@@ -12,7 +12,7 @@ from benchmarks.protocol_page import DOCS, ORDER, PAGE, SHOWN, figure_of, refres
 from benchmarks.protocol_timeline import NUM_WORKERS, cost_of, timeline_of
 from hybridsync import protocols
 from hybridsync.plan import Plan
-from hybridsync.protocols.base import Path
+from hybridsync.protocols.modes import GROUP
 from hybridsync.protocols.server import STALENESS_RULES, ServerProtocol
 
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -57,7 +57,7 @@ def test_a_rows_bound_and_traffic_are_those_of_the_protocol(name: str) -> None:
     _, _, stale, moved, _, _ = ROWS[name]
     protocol, cost = protocols.parse(name), cost_of(name)
     bound = protocol.staleness_bound(NUM_WORKERS)
-    if protocol.path is Path.GROUP:
+    if protocol.mode is GROUP:
         assert (stale, cost.staleness) == ("own replicas", None)
     else:
         assert stale.split()[-1] == ("none" if bound is None else str(bound))

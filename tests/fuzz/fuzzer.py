@@ -24,7 +24,7 @@ from absl import logging
 from google.protobuf.message import Message
 
 from hybridsync.chief.admission import MOST_HOLD_SECS
-from hybridsync.protocols.base import Path
+from hybridsync.protocols.modes import GROUP, LOCKSTEP, SERVER
 from hybridsync.rpc import hybridsync_pb2 as pb
 from hybridsync.rpc.frames import send
 from hybridsync.rpc.status import CODES, MAX_TEXT, NAME_KEY
@@ -148,8 +148,7 @@ class Fuzzer:
 
     def _one_job(self, messages: int) -> None:
         rng, found = self._rng, self.found
-        path = rng.choice((Path.SERVER, Path.SERVER, Path.SYNC, Path.GROUP))
-        job = Job(path, rng.choice(SPECS[path]))
+        job = Job(rng.choice(SPECS[rng.choice((SERVER, SERVER, LOCKSTEP, GROUP))]))
         good, calls = job.good(), [*job.handlers]
         lasting = rng.random() < 0.05  # what is refused, after an end, must not be kept either
         for _ in range(messages):

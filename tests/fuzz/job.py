@@ -16,7 +16,7 @@ import pytest
 from google.protobuf.message import Message
 
 import hybridsync.rpc
-from hybridsync import __version__, holding
+from hybridsync import __version__, holding, protocols
 from hybridsync.applylog import NullApplyLog
 from hybridsync.chief import chief as chief_module
 from hybridsync.chief.chief import Chief
@@ -37,8 +37,9 @@ from hybridsync.messages import (
     Update,
 )
 from hybridsync.paths.replica import Replica
-from hybridsync.plan import NO_EPOCH, Epoch, Phase
-from hybridsync.protocols.base import Path
+from hybridsync.phase import Phase
+from hybridsync.plan import NO_EPOCH, Epoch
+from hybridsync.protocols.modes import GROUP, LOCKSTEP, SERVER
 from hybridsync.ps import primary as primary_module
 from hybridsync.ps import store as store_module
 from hybridsync.ps.endpoint import Endpoint, OptimizerEndpoint
@@ -61,8 +62,8 @@ from tests.telemetry.clocks import ManualClock
 
 EPOCH = Epoch(5, 0xABCD)
 WORKERS, END = 4, 40
-SPECS = {Path.SERVER: ("asp", "ssp(staleness=3)", "gba", "bsp_server", "asp(staleness_rule=dc)", "localsgd(steps=2)")}
-SPECS |= {Path.SYNC: ("bsp",), Path.GROUP: ("preduce", "adpsgd")}
+SPECS = {SERVER: ("asp", "ssp(staleness=3)", "gba", "bsp_server", "asp(staleness_rule=dc)", "localsgd(steps=2)")}
+SPECS |= {LOCKSTEP: ("bsp",), GROUP: ("preduce", "adpsgd")}
 
 longest_wait = 0.0
 """Seconds that a handler wanted to wait at the chief; nobody does here."""
@@ -155,11 +156,10 @@ class Job:
     """A chief with four workers, a primary, another server, and a worker in lock-step, each in epoch 5 up to unit 40.
 
     Args:
-      path: of the chief's phase.
       spec: protocol of the chief's phase, and of the servers' where they can serve it.
     """
 
-    def __init__(self, path: Path = Path.SERVER, spec: str = "asp") -> None:
+    def __init__(self, spec: str = "asp") -> None:
         programs, self.clock = tally_programs(), ManualClock()
         self.chief = Chief(Ledger(END), WORKERS, programs.state_layout.schema_hash, self.clock, lease_secs=600.0)
         kept_at = Holding(programs.state_layout)
@@ -207,18 +207,18 @@ class Job:
             for servicer in served
             for method, handler in servicer._handlers.items()
         }
-        self._begin(path, spec)
+        self._begin(spec)
 
-    def _begin(self, path: Path, spec: str) -> None:
+    def _begin(self, spec: str) -> None:
         schema, members = tally_programs().state_layout.schema_hash, tuple(range(WORKERS))
         for role, role_id in (("server", 0), *(("worker", worker) for worker in members)):
             self.chief.register(Hello(role, role_id, 1, "host", "server", schema, __version__))
         digest, number = self.start.held.fingerprint, self.start.capture_id
-        served = spec if path is Path.SERVER else "asp"
+        served = spec if protocols.parse(spec).mode is SERVER else "asp"
         self.phase = Phase(EPOCH, served, members, 0, END, (), (), 0, "chief", number, digest, ("server",), "start")
         for holder in (self.primary, self.store, self.replica):
             holder.enter(self.phase)
-        self.chief.announce(dataclasses.replace(self.phase, spec=spec), path)
+        self.chief.announce(dataclasses.replace(self.phase, spec=spec))
         self.chief.open_leases()
         self.chief.lease(LeaseRequest(0, 1, EPOCH, 0, 0))
         self.chief.take_intake()

@@ -11,7 +11,7 @@ import pytest
 from hybridsync.chief import chief as chief_module
 from hybridsync.chief.suspects import Suspects
 from hybridsync.errors import InvalidMessage
-from hybridsync.plan import Phase
+from hybridsync.phase import Phase
 from hybridsync.ps import store as store_module
 from hybridsync.ps.primary import Primary
 from hybridsync.rpc import codec

@@ -131,9 +131,10 @@ def only_the_first_signal_counts() -> None:
 
 def survivors_forget_the_newest_state() -> None:
     """A broken phase goes on from the last commit although its survivors hold what was applied since."""
+    from hybridsync.protocols.modes import SyncMode
     from hybridsync.switching.recovery import Found, Recovery
 
-    def forget(self: Recovery, floor: int, last: Capture, served: bool) -> Found | None:
+    def forget(self: Recovery, floor: int, last: Capture, mode: SyncMode) -> Found | None:
         return None
 
     Recovery._from_workers = forget

@@ -13,6 +13,8 @@ from tests.multiprocess.job import ROOT, Job, assert_exactly_once, users_environ
 
 CONFIG = "configs/tally.py"
 LISTENS = "0A"
+MAPPED = "0000000000000000FFFF0000"
+"""Before an IPv4 address of a socket for both kinds: gRPC listens by such where the host has IPv6."""
 
 
 def _hosts(pid: int) -> set[str]:
@@ -24,7 +26,9 @@ def _hosts(pid: int) -> set[str]:
         except OSError:
             continue
     lines = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()]
-    return {line[1].partition(":")[0] for line in lines if line[3] == LISTENS and line[9] in inodes}
+    return {
+        line[1].partition(":")[0].removeprefix(MAPPED) for line in lines if line[3] == LISTENS and line[9] in inodes
+    }
 
 
 @pytest.mark.timeout(300)

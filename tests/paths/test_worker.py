@@ -13,8 +13,9 @@ from hybridsync.messages import Held, LeaseReply, LeaseRequest, PhaseReply, Phas
 from hybridsync.paths import worker as worker_module
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.paths.worker import WorkerLoop
-from hybridsync.plan import NO_EPOCH, Epoch, Phase
-from hybridsync.protocols.base import Path
+from hybridsync.phase import Phase
+from hybridsync.plan import NO_EPOCH, Epoch
+from hybridsync.protocols.modes import LOCKSTEP, SERVER
 from tests.roles import phase_of
 from tests.telemetry.clocks import ManualClock
 
@@ -100,7 +101,7 @@ class Worker:
         self.recorder = WorkerRecorder(2, self.clock, keep_spans=False)
         self.recorder.incarnation = 5
         replica: Any = self.replica
-        engines = {Path.SYNC: self.sync, Path.SERVER: self.server}
+        engines = {LOCKSTEP: self.sync, SERVER: self.server}
         self.measuring = Measuring(self.clock)
         measuring: Any = self.measuring
         self.loop = WorkerLoop(2, self.chief, engines, replica, self.recorder, self.clock, measuring)

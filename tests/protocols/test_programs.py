@@ -20,7 +20,6 @@ from hybridsync.protocols.base import (
     LocalUpdate,
     Meet,
     Mix,
-    Path,
     Pull,
     PushPull,
     Ready,
@@ -28,6 +27,7 @@ from hybridsync.protocols.base import (
     Step,
     Version,
 )
+from hybridsync.protocols.modes import GROUP, LOCKSTEP, SERVER
 
 STREAM = [(7,), (8,), ()]  # a last short step leaves one member idle
 STORY = "0 1 2 3 0 1 2 0 1 0 1 0 1 0 1 0 0 3 leave:3 0 0 1 join:3 2 3 idle:1 0 2 3 0 last"
@@ -47,9 +47,9 @@ RESULTS = {
     Mix: None,
 }
 ENGINE_EFFECTS = {
-    Path.SYNC: {Lease, Compute, Average, LocalUpdate},
-    Path.SERVER: {Lease, Pull, Compute, PushPull, Ready},
-    Path.GROUP: {Lease, Compute, LocalUpdate, Meet, Mix},
+    LOCKSTEP: {Lease, Compute, Average, LocalUpdate},
+    SERVER: {Lease, Pull, Compute, PushPull, Ready},
+    GROUP: {Lease, Compute, LocalUpdate, Meet, Mix},
 }
 STEPPING = {Step, Difference, Combine, Begin, Await}
 """What the engine of the SERVER path can do besides, where workers step by themselves."""
@@ -57,7 +57,7 @@ STEPPING = {Step, Difference, Combine, Begin, Await}
 
 def leased(protocol, number, count):
     """Return what the lease of that number gives."""
-    if protocol.path is not Path.SERVER:
+    if protocol.mode is not SERVER:
         return STREAM[number] if number < len(STREAM) else None
     units = sum(STREAM, ())
     return units[number * count : (number + 1) * count] or None
@@ -162,10 +162,10 @@ def meetings(rule):
 def test_a_protocol_plays_as_in_its_golden_transcript(name, golden):
     protocol = protocols.parse(name)
     lines = [f"# {name}: a worker of four, with units 7 and 8"] + [str(effect) for effect in play(protocol)]
-    if protocol.path is Path.SERVER:
+    if protocol.mode is SERVER:
         lines.append(f"# {name}: the server's rule, a push or an event each tenth of a second")
         lines += Tale(protocol).tell()
-    if protocol.path is Path.GROUP:
+    if protocol.mode is GROUP:
         lines.append(f"# {name}: the group generator")
         lines += [f"{what} -> {started}" for what, started in meetings(protocol.group_rule((0, 1, 2, 3), 0))]
     golden(f"protocol_{name}.txt", "\n".join(lines) + "\n")
@@ -174,7 +174,7 @@ def test_a_protocol_plays_as_in_its_golden_transcript(name, golden):
 @pytest.mark.parametrize("name", sorted(protocols.REGISTRY))
 def test_a_program_speaks_its_paths_vocabulary_only(name):
     protocol = protocols.parse(name)
-    vocabulary = ENGINE_EFFECTS[protocol.path] | (STEPPING if protocol.local else set())
+    vocabulary = ENGINE_EFFECTS[protocol.mode] | (STEPPING if protocol.local else set())
     assert {type(effect) for effect in play(protocol)} <= vocabulary
 
 

@@ -12,8 +12,9 @@ from hybridsync import protocols
 from hybridsync.errors import ConfigError, PlanError
 from hybridsync.plan import Plan
 from hybridsync.protocols.asp import Asp
-from hybridsync.protocols.base import Path, Protocol, ServerRule
+from hybridsync.protocols.base import Protocol, ServerRule
 from hybridsync.protocols.bsp import Bsp
+from hybridsync.protocols.modes import SERVER, SyncMode
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Bounded(Protocol):
     rule: str = "rate"
     strict: bool = True
     name: ClassVar[str] = "bounded"
-    path: ClassVar[Path] = Path.SERVER
+    mode: ClassVar[SyncMode] = SERVER
 
     def worker_program(self, num_workers):
         yield from ()

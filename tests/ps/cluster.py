@@ -16,7 +16,8 @@ from hybridsync.errors import HybridSyncError
 from hybridsync.holding import Holding
 from hybridsync.messages import Capture, Push, PushReply
 from hybridsync.paths.remote import RemoteLink
-from hybridsync.plan import NO_EPOCH, Phase
+from hybridsync.phase import Phase
+from hybridsync.plan import NO_EPOCH
 from hybridsync.ps.endpoint import Endpoint
 from hybridsync.ps.partition import partition
 from hybridsync.ps.peers import Peers

@@ -14,7 +14,8 @@ from hybridsync.applylog import Left
 from hybridsync.errors import StaleEpoch
 from hybridsync.layout import fingerprint
 from hybridsync.paths.remote import RemoteLink
-from hybridsync.plan import Epoch, Phase
+from hybridsync.phase import Phase
+from hybridsync.plan import Epoch
 from hybridsync.ps import primary as primary_module
 from hybridsync.ps.endpoint import Endpoint, OptimizerEndpoint
 from hybridsync.step import Parameters, Programs

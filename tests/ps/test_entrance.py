@@ -17,7 +17,8 @@ from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import HybridSyncError, RoleLost, StaleEpoch, WaitTimeout
 from hybridsync.layout import fingerprint
 from hybridsync.messages import Held
-from hybridsync.plan import Epoch, Phase
+from hybridsync.phase import Phase
+from hybridsync.plan import Epoch
 from hybridsync.ps.entrance import Entrance
 from hybridsync.ps.primary import Primary
 from hybridsync.ps.store import Store

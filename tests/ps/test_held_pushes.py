@@ -17,7 +17,7 @@ from hybridsync import protocols
 from hybridsync.errors import StaleEpoch, StillHeld, WaitTimeout
 from hybridsync.messages import Push, PushReply
 from hybridsync.paths.remote import RemoteLink
-from hybridsync.plan import Phase
+from hybridsync.phase import Phase
 from hybridsync.protocols.asp import Asp
 from hybridsync.protocols.base import Apply, Arrival, Release, ServerRule
 from hybridsync.ps import primary as primary_module

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from hybridsync import protocols
 from hybridsync.errors import HybridSyncError
 from hybridsync.messages import Push
-from hybridsync.plan import Epoch, Phase
-from hybridsync.protocols.base import Apply, Arrival, Path, Release
+from hybridsync.phase import Phase
+from hybridsync.plan import Epoch
+from hybridsync.protocols.base import Apply, Arrival, Release
+from hybridsync.protocols.modes import SERVER
 from hybridsync.ps.sequencer import Sequencer
 from hybridsync.ps.tickets import Decided
 
@@ -130,7 +132,7 @@ def test_nothing_passes_where_the_rule_has_to_be_asked() -> None:
 
 
 def rules() -> list[str]:
-    specs = [name for name in sorted(protocols.REGISTRY) if protocols.parse(name).path is Path.SERVER]
+    specs = [name for name in sorted(protocols.REGISTRY) if protocols.parse(name).mode is SERVER]
     return [*specs, "asp(scaling=sqrt)", "asp(staleness_rule=dc)", "asp(staleness_rule=cut)"]
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from hybridsync.messages import Push
-from hybridsync.plan import Epoch, Phase
+from hybridsync.phase import Phase
+from hybridsync.plan import Epoch
 from hybridsync.ps.sequencer import Sequencer
 from hybridsync.ps.tickets import Decided, Ticket
 

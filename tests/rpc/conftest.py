@@ -28,7 +28,8 @@ from hybridsync.messages import (
     RoleEvent,
     Welcome,
 )
-from hybridsync.plan import Epoch, Phase
+from hybridsync.phase import Phase
+from hybridsync.plan import Epoch
 from hybridsync.ports import LenderPort, ParameterPort, ServerPort
 from hybridsync.reports import Report, ReportReply
 from hybridsync.rpc.channels import make_server

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from hybridsync import messages, reports
 from hybridsync.errors import SchemaMismatch
-from hybridsync.plan import Epoch, Phase
+from hybridsync.phase import Phase
+from hybridsync.plan import Epoch
 from hybridsync.rpc import hybridsync_pb2 as pb
 from hybridsync.rpc.codec import decode, encode, parse
 

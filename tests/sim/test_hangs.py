@@ -71,7 +71,7 @@ def test_a_worker_that_hangs_while_others_wait_is_given_up_by_name_within_its_li
     assert (event["role"], event["id"], more) == ("worker", 1, [])
     assert HANG_SECS + STUCK_SECS < at < waits_from(plan) + STUCK_SECS + 2.0, "its word and theirs are a second old"
     assert f"{STUCK_SECS:g} s" in event["reason"] and "worker 1 " in event["reason"]
-    assert outcome.rolled_back == 0 or REGISTRY[plan.partition("(")[0]].path.value == "group"
+    assert outcome.rolled_back == 0 or REGISTRY[plan.partition("(")[0]].mode.name == "group"
 
 
 def test_every_protocol_is_tried() -> None:

@@ -14,7 +14,8 @@ from hybridsync.errors import StaleEpoch
 from hybridsync.opening import MemoryEpochs
 from hybridsync.protocols import REGISTRY
 from hybridsync.protocols import asp as asp_module
-from hybridsync.protocols.base import Apply, Path, Release
+from hybridsync.protocols.base import Apply, Release
+from hybridsync.protocols.modes import SERVER
 from hybridsync.protocols.ssp import Gate
 from hybridsync.protocols.staleness import Bounded
 from hybridsync.ps import sequencer as sequencer_module
@@ -281,5 +282,5 @@ def test_every_bound_on_staleness_is_looked_at(bug, spec, first):
 
 
 def test_no_protocol_with_a_bound_on_staleness_is_left_out():
-    served = {name for name, cls in REGISTRY.items() if cls.path is Path.SERVER}
+    served = {name for name, cls in REGISTRY.items() if cls.mode is SERVER}
     assert {spec.partition("(")[0] for _, spec, _ in TOO_STALE} == served

@@ -13,7 +13,7 @@ from hybridsync import protocols
 from hybridsync.applylog import Entry
 from hybridsync.config import RunConfig
 from hybridsync.layout import fingerprint
-from hybridsync.protocols.base import Path
+from hybridsync.protocols.modes import SERVER
 from hybridsync.run import Run
 from hybridsync.sim.arithmetic import Weightless
 from hybridsync.sim.checks import SIZES
@@ -25,7 +25,7 @@ from hybridsync.telemetry.recorder import Recorder
 from tests.sim.runs import tally_run
 from tests.tasks import UNIT_SIZE, adamw, mlp_task, momentum_sgd, plain_sgd
 
-SERVED = sorted(name for name, cls in protocols.REGISTRY.items() if cls.path is Path.SERVER)
+SERVED = sorted(name for name, cls in protocols.REGISTRY.items() if cls.mode is SERVER)
 PUSHING = [name for name in SERVED if not protocols.REGISTRY[name].local]
 """Whose workers push gradients; of the others `tests/protocols/test_local.py` asks the same."""
 BOUNDED = [

@@ -10,7 +10,7 @@ import pytest
 from hybridsync import protocols
 from hybridsync.applylog import Entry
 from hybridsync.config import PolicyConfig
-from hybridsync.protocols.base import Path
+from hybridsync.protocols.modes import SERVER
 from hybridsync.sim.checks import Violation, replay
 from hybridsync.sim.cluster import Cluster, Costs, Death, Device, Link, Scenario
 from hybridsync.sim.schedules import GROUP_PLANS, PLANS, Schedule, draw, plans_of
@@ -24,7 +24,7 @@ GROUP_SEEDS = 150
 ONLINE_SEEDS = 100
 SLOW = Link(1e-4, 1e6)
 OTHERS = [
-    *(name for name, cls in sorted(protocols.REGISTRY.items()) if cls.path is Path.SERVER and name != "asp"),
+    *(name for name, cls in sorted(protocols.REGISTRY.items()) if cls.mode is SERVER and name != "asp"),
     *("backup(m=1)", "hsp(rho=0.0,stale=2)", "gba(staleness_rule=rate)", "asp(staleness_rule=dc_adaptive)"),
     "gba(batch=16)",
 ]

@@ -10,9 +10,9 @@ from typing import Any
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import StaleEpoch
 from hybridsync.messages import Capture, Held, RoleEvent
-from hybridsync.plan import Epoch, Phase
+from hybridsync.phase import Phase
+from hybridsync.plan import Epoch
 from hybridsync.ports import ReaderPort
-from hybridsync.protocols.base import Path
 from hybridsync.switching.recovery import Found, Recovery
 from tests.chief.chiefs import SERVER, WatchedChief, begin, enter, enter_all, make_chief
 
@@ -48,7 +48,6 @@ class Scene:
         self.chief: WatchedChief = make_chief()
         servers, start = (SERVER,) if spec != "bsp" else (), capture_of(Epoch(0, 0), units)
         self.phase: Phase = begin(self.chief, spec, servers=servers, capture=start)
-        self.path = Path.SYNC if spec == "bsp" else Path.SERVER
         self.keeper = Keeper(kept)
         self.asked: list[tuple[str, Epoch, bool]] = []
         self.answers: dict[str, Capture | Exception] = {}
@@ -91,7 +90,7 @@ class Scene:
         self._recovery = self._recovery or Recovery(
             self.chief, self.holder_at, self.keeper, HOME, SYSTEM_CLOCK, self.await_newer, gather_secs=0.2
         )
-        return self._recovery.gather(self.phase, self.path, self.captured, unit_secs)
+        return self._recovery.gather(self.phase, self.captured, unit_secs)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from hybridsync.chief.ledger import Ledger
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.config import RunConfig
 from hybridsync.errors import Preempted, WaitTimeout
-from hybridsync.protocols.base import Path
+from hybridsync.protocols.modes import LOCKSTEP, SERVER
 from hybridsync.switching import arrivals
 from hybridsync.switching.arrivals import Arrivals
 from tests.chief.chiefs import WatchedChief
@@ -42,14 +42,14 @@ def test_everybody_is_waited_for_at_the_start_and_named_when_late(chief, monkeyp
 
 def test_a_lock_step_phase_begins_with_the_workers_that_are_left(chief):
     chief.register(hello(1))
-    arrivals_at(chief).await_needed(Path.SYNC)
+    arrivals_at(chief).await_needed(LOCKSTEP)
 
 
 def test_a_served_phase_needs_its_servers(chief, monkeypatch):
     monkeypatch.setattr(arrivals, "START_DEADLINE_SECS", 0.1)
     chief.register(hello(1))
     with pytest.raises(WaitTimeout, match="0 of 1 servers"):
-        arrivals_at(chief).await_needed(Path.SERVER)
+        arrivals_at(chief).await_needed(SERVER)
 
 
 def test_a_run_that_is_asked_to_stop_waits_for_nobody(chief):

@@ -15,8 +15,8 @@ from hybridsync.chief.ledger import Ledger
 from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.errors import HybridSyncError, PhaseBroken, Preempted, RoleLost, StaleEpoch, WaitTimeout
 from hybridsync.messages import Capture, Held, RoleEvent
-from hybridsync.plan import Epoch, Phase
-from hybridsync.protocols.base import Path
+from hybridsync.phase import Phase
+from hybridsync.plan import Epoch
 from hybridsync.reports import ENTERING, Report
 from hybridsync.switching import entering as entering_module
 from hybridsync.switching.entering import Entering, in_turn
@@ -135,7 +135,7 @@ def test_a_server_that_refuses_ends_the_wait_by_its_own_words(desk: Desk) -> Non
 
 
 def test_a_phase_that_breaks_ends_the_wait_unless_it_is_the_one_that_was_left(desk: Desk) -> None:
-    desk.chief.announce(phase_of(1, "bsp", members=(0, 1)), Path.SYNC)
+    desk.chief.announce(phase_of(1, "bsp", members=(0, 1)))
     entering = desk.begin()
     desk.chief.break_phase("unit 3 is quarantined")
     with pytest.raises(PhaseBroken, match="unit 3 is quarantined"):

@@ -6,7 +6,7 @@ import pytest
 
 from hybridsync.chief.attendance import Doing
 from hybridsync.protocols import REGISTRY
-from hybridsync.protocols.base import Path
+from hybridsync.protocols.modes import SERVER
 from hybridsync.reports import COMPUTING, WAITING
 from hybridsync.switching.hangs import hung
 from tests.roles import phase_of
@@ -52,13 +52,13 @@ def test_a_worker_hangs_that_is_at_one_unit_beyond_its_limit_while_a_rule_makes_
     assert found("ssp", *doing) == who
 
 
-@pytest.mark.parametrize("spec", [name for name, each in REGISTRY.items() if each.path is Path.SERVER])
+@pytest.mark.parametrize("spec", [name for name, each in REGISTRY.items() if each.mode is SERVER])
 def test_every_rule_that_lets_workers_wait_is_looked_after_and_no_other(spec):
     assert found(spec, computing(2.1), waiting(2.1), IDLE) == ([0] if REGISTRY[spec].awaits_workers else [])
     assert found(spec, computing(2.1), computing(2.1)) == [0, 1]
 
 
-@pytest.mark.parametrize("spec", [name for name, each in REGISTRY.items() if each.path is not Path.SERVER])
+@pytest.mark.parametrize("spec", [name for name, each in REGISTRY.items() if each.mode is not SERVER])
 def test_a_mesh_and_groups_wait_for_who_hangs_in_an_older_epoch(spec):
     assert found(spec, computing(2.1, OLDER), IDLE, IDLE) == [0]
     assert found(spec, computing(1.9, OLDER), IDLE, IDLE) == []

@@ -10,13 +10,12 @@ import pytest
 from hybridsync.chief.attendance import Doing
 from hybridsync.errors import PhaseBroken, WaitTimeout
 from hybridsync.messages import Held
-from hybridsync.protocols.base import Path
 from hybridsync.reports import COMPUTING, WAITING
 from hybridsync.switching.pace import FIRST_STEP_SECS, STUCK_SECS, Pace
 from tests.roles import phase_of
 from tests.telemetry.clocks import ManualClock
 
-PHASE = phase_of(1, "bsp")
+PHASE, SERVED = phase_of(1, "bsp"), phase_of(1, "asp")
 
 
 @dataclass
@@ -157,10 +156,10 @@ def test_the_last_units_of_an_asynchronous_phase_go_to_others_when_nothing_was_a
     pace = pace_of(board, clock, said)
     for _ in range(2):
         clock.advance(4.0)
-        pace.reclaim_tail(PHASE, Path.SERVER)
+        pace.reclaim_tail(SERVED)
     assert len(said) == 1 and "{'worker 1': 2}" in said[0]
     clock.advance(4.0)
-    pace.reclaim_tail(PHASE, Path.SYNC)
+    pace.reclaim_tail(PHASE)
     assert len(said) == 1, "a mesh's units are everybody's"
 
 
@@ -293,15 +292,15 @@ def back(*units: int | None, **more: Any) -> Pace:
 
 def test_a_lock_step_phase_is_over_when_everybody_is_back_and_another_when_its_units_are_applied():
     end, num = PHASE.end_units, len(PHASE.members)
-    assert not back(*[end] * (num - 1)).is_over(PHASE, Path.SYNC) and back(*[end] * num).is_over(PHASE, Path.SYNC)
-    assert back(num_applied=end).is_over(PHASE, Path.SERVER) and not back().is_over(PHASE, Path.SERVER)
+    assert not back(*[end] * (num - 1)).is_over(PHASE) and back(*[end] * num).is_over(PHASE)
+    assert back(num_applied=end).is_over(SERVED) and not back().is_over(SERVED)
 
 
 def test_a_lock_step_phase_is_short_by_what_the_furthest_of_those_who_are_back_holds():
     end = PHASE.end_units
-    assert back(end - 1, None).is_short(PHASE, Path.SYNC) and back(end - 1, None).units_reached() == end - 1
-    assert not back(end, end - 1).is_short(PHASE, Path.SYNC) and not back().is_short(PHASE, Path.SYNC)
-    assert not back(end - 1).is_short(PHASE, Path.SERVER)
+    assert back(end - 1, None).is_short(PHASE) and back(end - 1, None).units_reached() == end - 1
+    assert not back(end, end - 1).is_short(PHASE) and not back().is_short(PHASE)
+    assert not back(end - 1).is_short(SERVED)
 
 
 def test_a_phase_is_drained_when_nobody_is_missing_or_it_has_broken():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -13,8 +13,8 @@ from hybridsync.chief.known import Judged
 from hybridsync.chief.ledger import Ledger
 from hybridsync.config import RunConfig
 from hybridsync.errors import CheckpointError, HybridSyncError, PhaseBroken, RoleLost
-from hybridsync.plan import Epoch, Phase
-from hybridsync.protocols.base import Path
+from hybridsync.phase import Phase
+from hybridsync.plan import Epoch
 from hybridsync.run import Run
 from hybridsync.switching.commits import Commit
 from hybridsync.switching.machine import CommitFailed, Committed, Gathered
@@ -146,7 +146,7 @@ class Desk:
             clock=self.clock,
         )
         if phase is not None:
-            self.stages._phase, self.stages._path = phase, Path.SERVER
+            self.stages._phase = phase
 
     def commit(self) -> Any:
         self.stages._commit_now()
@@ -198,7 +198,7 @@ def test_a_worker_that_is_lost_while_servers_enter_is_told_of_when_they_have():
 def test_no_server_hears_of_a_loss_that_is_none_of_a_phase_under_way(spoil: str):
     desk = Desk(None if spoil == "no phase" else phase_of(3))
     if spoil == "lock-step":
-        desk.stages._path = Path.SYNC
+        desk.stages._phase = replace(phase_of(3), spec="bsp")
     desk.board.broken = "server 0 is lost" if spoil == "broken" else ""
     desk.board.fenced = [(2, 1)]
     desk.stages._tick()

@@ -9,9 +9,8 @@ import pytest
 
 from hybridsync.chief.known import Judged
 from hybridsync.config import PolicyConfig, RunConfig
-from hybridsync.plan import Phase
+from hybridsync.phase import Phase
 from hybridsync.policies.actions import PLANNED, Action, Choice, Dealt, Instead, View, Without
-from hybridsync.protocols.base import Path
 from hybridsync.run import Run
 from hybridsync.switching.course import Leg
 from hybridsync.switching.machine import Begin, Regroup
@@ -248,7 +247,7 @@ def test_a_restarted_chief_takes_a_detour_up_of_which_the_last_commit_did_not_te
     """It was committed where it began, or during the detour."""
     desk = Desk(detours=committed, units=110)
     phase = replace(phase_of(4, "asp", end=WORKLOAD, servers=SERVERS), applied=((0, 100),))
-    desk.steering.adopt(phase, Path.SERVER)
+    desk.steering.adopt(phase)
     desk.phase, desk.policy.wants = phase, PLANNED
     assert desk.look(150) == (Begin(), "policy")
     assert desk.enter(150).end_units == 250
@@ -284,7 +283,7 @@ def test_a_first_update_by_shares_waits_for_all_units_of_a_member():
 def test_a_restarted_chief_takes_the_plans_own_stage_for_no_detour():
     desk = Desk()
     phase = replace(phase_of(4, "asp", end=WORKLOAD, servers=SERVERS), applied=((0, 200),))
-    desk.steering.adopt(phase, Path.SERVER)
+    desk.steering.adopt(phase)
     assert desk.steering.course.since is None
 
 

@@ -20,7 +20,7 @@ from hybridsync.paths.collective import Rendezvous
 from hybridsync.paths.emulation import Emulation
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.paths.replica import Replica
-from hybridsync.plan import Phase
+from hybridsync.phase import Phase
 from hybridsync.ports import WorkPort
 from hybridsync.protocols.bsp import Bsp
 from hybridsync.state import initial_state

@@ -28,7 +28,8 @@ from hybridsync.paths.emulation import Emulation
 from hybridsync.paths.mixer import ThreadMixer
 from hybridsync.paths.recorder import WorkerRecorder
 from hybridsync.paths.replica import Replica
-from hybridsync.plan import Epoch, Phase
+from hybridsync.phase import Phase
+from hybridsync.plan import Epoch
 from hybridsync.step import Parameters
 from hybridsync.worker.context import WorkerContext
 from hybridsync.worker.group_runner import GroupRunner
