@@ -65,7 +65,6 @@ class Runner:
         config = dataclasses.replace(self._run.config, plan=cell.protocol, seed=cell.seed)
         run = dataclasses.replace(self._run, config=config)
         arithmetic = self._arithmetic.of_seed(run)
-        assert isinstance(arithmetic, Watched)
         arithmetic.loop, arithmetic.losses = Loop(), []
         bound = protocols.parse(cell.protocol).staleness_bound(WORKERS)
         try:

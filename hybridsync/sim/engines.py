@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def driver_of(worker: Worker, phase: Phase) -> EventDriver:
     """Return what runs `phase` for a simulated worker."""
     member = PhaseMember(worker.id, phase, worker.recorder)
-    return _OF_MODE[member.protocol.mode](worker, member)
+    return _OF_MODE[phase.mode](worker, member)
 
 
 def _lockstep(worker: Worker, member: PhaseMember) -> EventDriver:

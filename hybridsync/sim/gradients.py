@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import jax
 import numpy as np
@@ -45,9 +45,9 @@ class RealArithmetic:
             programs.contribution_layout.nbytes, programs.parameters_layout.nbytes, programs.state_layout.nbytes
         )
 
-    def of_seed(self, run: Run) -> RealArithmetic:
+    def of_seed(self, run: Run) -> Self:
         """Return the arithmetic of a run that differs in its seed and plan alone; nothing is compiled again."""
-        return RealArithmetic(run, self._programs.with_seed(run.config.seed))
+        return type(self)(run, self._programs.with_seed(run.config.seed))
 
     def start(self) -> TrainState:
         return jax.device_put(self._run.initial_state())

@@ -39,7 +39,7 @@ class PhaseMember:
 
     def __init__(self, worker: int, phase: Phase, recorder: WorkerRecorder) -> None:
         self.worker, self.phase, self.recorder = worker, phase, recorder
-        self.protocol = protocol_of(phase)
+        self.protocol = phase.protocol
         self.incarnation = recorder.incarnation
         self.now = recorder.clock.monotonic
 
@@ -56,8 +56,3 @@ class PhaseMember:
         """Record that the computation that began at `started` has ended."""
         self.recorder.turn_to("")
         self.recorder.compute(category, started, self.now(), loss)
-
-
-def protocol_of(phase: Phase) -> base.Protocol:
-    """Return the protocol of a phase."""
-    return phase.protocol
