@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from hybridsync.messages import Part, Push, PushReply
-from hybridsync.plan import Epoch
 
 DEPOSIT_SECS = 5.0
 """How long the end of a phase waits for the optimizer states of workers that stepped by themselves."""
-
-# The class does the same in three times as long: this is for what a simulated worker makes for every unit.
-whole_push: Callable[[tuple[Epoch, int, int, tuple[int, ...], int, str, int]], Push] = partial(tuple.__new__, Push)
-"""Makes a push of all its fields."""
 
 
 @dataclass(slots=True, eq=False)
