@@ -26,5 +26,5 @@ def test_a_worker_that_hangs_where_nobody_waits_for_it_is_replaced(tmp_path: Pat
         assert [event["pid"] for event in job.events("role_lost")] == [lost["pid"]]
         log = job.log(f"worker-{worker}")
         told, stacks = log.split(message)
-        assert "planted.py" in stacks and "in hang" in stacks and "in compute" in stacks
+        assert "planted.py" in stacks and "in hang" in stacks and "in gradient" in stacks
         assert "its limit is 5 s. Stacks of all threads follow" in stacks and "watchdog" not in told
