@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -101,7 +101,8 @@ def run_worker(
     flat = FlatContributions(programs.contribution_layout)
     flats = FlatParts(programs.state)
     with watchdog.work("compiling the programs", COMPILE_SECS):
-        warm_up(programs, several=run.config.policy.deals_several)
+        local = {stage.change(run.config.workers) == "replace" for stage in run.stages if stage.local}
+        warm_up(programs, several=run.config.policy.deals_several, local=local)
         if spec.life == 0:  # its members meet when a phase names it: nobody waits here for one that has died
             world.mesh(world.slots, 0).compile(flat.num_floats, flat.num_ints)
             if any(stage.mode.has_group_rounds for stage in run.stages):
@@ -167,7 +168,7 @@ def run_worker(
     return 0
 
 
-def warm_up(programs: Programs, *, several: bool = False) -> None:
+def warm_up(programs: Programs, *, several: bool = False, local: Collection[bool] = ()) -> None:
     """Compile and run the programs once, on zeros, as the phases will call them.
 
     A replica's parameters lie on the default device, a server's reply and a mesh's total are views in host memory.
@@ -176,11 +177,20 @@ def warm_up(programs: Programs, *, several: bool = False) -> None:
     Args:
       programs: of the run.
       several: whether a member may take several units of a lock-step step, whose gradients it sums up.
+      local: of the plan's phases with local updates, whether a push replaces the servers' parameters.
     """
     zeros = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), programs.state)
     state: TrainState = jax.device_put(zeros)
     gradient = programs.gradient(Parameters(state.params, state.model_state), 0)
     if several:
         jax.block_until_ready(programs.sum((gradient, gradient)))
+    for replaces in local:  # a worker that had few units in its first such phase would compile in a later one
+        parameters, opt_state, moved = Parameters(state.params, state.model_state), zeros.opt_state, None
+        for _ in range(2):  # the first step since a version has moved nothing yet, and is a program of its own
+            parameters, opt_state, moved = programs.local_step(
+                parameters, opt_state, moved, gradient, at=0, factor=1.0, replaces=replaces
+            )
+        difference = programs.difference(gradient, moved)
+        jax.block_until_ready(programs.combine(parameters, difference, 1.0, replaces))
     total = jax.device_get(gradient)
     jax.block_until_ready(programs.update(state, total, units=1, factor=1.0, blend=1.0))

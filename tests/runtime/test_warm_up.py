@@ -7,6 +7,7 @@ import numpy as np
 
 from hybridsync.runtime.worker_process import warm_up
 from hybridsync.step import Parameters
+from tests.compilations import count_compilations
 from tests.roles import WORKLOAD, plain_sgd, programs_of, tally_task
 
 
@@ -31,4 +32,17 @@ def test_one_compiled_gradient_takes_a_replicas_parameters_and_a_servers_reply()
         state = programs.update(state, total, units=1, factor=1.0, blend=1.0)
         own = [programs.gradient(Parameters(state.params, state.model_state), unit) for unit in (3, 4, 5)]
         programs.sum(own)
+    assert compiled == []
+
+
+def test_a_workers_own_steps_are_compiled_before_the_first_phase_that_has_them() -> None:
+    programs = programs_of(tally_task(WORKLOAD), plain_sgd(1.0), unit_size=1, workload=WORKLOAD)
+    warm_up(programs, local={False})
+    with count_compilations() as compiled:
+        state = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), programs.state)
+        reply = Parameters(state.params, state.model_state)
+        gradient = programs.gradient(reply, 1)
+        first = programs.local_step(reply, state.opt_state, None, gradient, at=1, factor=4.0)
+        _, _, moved = programs.local_step(*first, gradient, at=2, factor=4.0)
+        programs.combine(reply, programs.difference(gradient, moved), 0.25, replaces=False)
     assert compiled == []
