@@ -1,4 +1,4 @@
-"""What becomes of a push by its staleness, under any rule of the SERVER mode: wrappers that change a rule's actions.
+"""Wrappers that change a rule's actions by how stale a push is; they fit every rule of the SERVER mode.
 
 tau is the staleness of a push when it is applied: updates since the parameters it was computed on.
 

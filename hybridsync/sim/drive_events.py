@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hybridsync.sim.worker import Worker
 
 PENDING: Any = object()
-"""What a carrier returns whose reply comes later."""
+"""A carrier returns this where its reply comes later."""
 Then = Callable[[Any], None]
 Carrier = Callable[[Any, Then], Any]
 """(request, what takes its reply or error) -> the reply where it is known at once, else PENDING."""

@@ -17,7 +17,7 @@ from hybridsync.worker.requests import CallServer
 class ServerCarriers:
     """The calls of one worker on the server of its phase.
 
-    What a worker uploads at its end is one message, sent once: where messages are lost, the server goes on without it
+    A worker uploads its state at its end in one message, sent once: if that is lost, the server goes on without it
     after a while, as everywhere.
 
     Args:

@@ -91,7 +91,7 @@ def assemble(
     submitted = start.capture if start.committed else None
     saving = Saving(run, board, committer, reporter, clock, submitted, steering.told, watchdog)
     worlds = Worlds(board, keeper, home, holder_at, renew, reporter.renewed, num_devices)
-    # What waits is given a tick, so the upkeep stands before all that waits.
+    # The upkeep comes first: everything built below calls its tick while it waits.
     upkeep = Upkeep(state, board, servers, pace, saving, worlds, reporter, watchdog)
     arrivals = Arrivals(board, config, clock, upkeep.tick, reporter.note)
     entering = Entering(board, clock, upkeep.look_around, reporter.note, begin)

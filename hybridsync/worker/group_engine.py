@@ -58,7 +58,7 @@ class GroupEngine:
 
     def __init__(self, member: PhaseMember, numerics: GroupNumerics, *, logs: bool) -> None:
         self._member, self._numerics, self._logs = member, numerics, logs
-        # Who asks for units while it has some cannot be told from one that others need not wait for: no renewal ahead.
+        # No renewal ahead: the chief takes a worker that asks for units for one that has none to compute.
         self.leases = LeaseQueue(member, ahead=False)
         self._factor = member.protocol.rate(1, len(member.phase.members))
         self._number, self._sequence = 0, member.phase.sequence

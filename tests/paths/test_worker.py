@@ -25,7 +25,7 @@ HELD = Held(FIRST.epoch, 8, 2, "f00d")
 
 @dataclass(frozen=True)
 class Leases:
-    """What a worker was given in a phase."""
+    """The units that a worker was given in a phase."""
 
     epoch: Epoch
     ranges: tuple[tuple[int, int], ...] = ((4, 8),)
