@@ -17,12 +17,12 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from benchmarks.jobs import DIGITS, ROOT
-from hybridsync.clock import SYSTEM_CLOCK, pause
+from hybridsync.collectives.mesh.process_group import World
+from hybridsync.collectives.mesh.step_sum import FlatContributions, MeshCollective
 from hybridsync.config import load_config
-from hybridsync.run import Run
-from hybridsync.runtime.meshcollective import FlatContributions, MeshCollective
-from hybridsync.runtime.world import World
-from hybridsync.step import Parameters
+from hybridsync.core.clock import SYSTEM_CLOCK, pause
+from hybridsync.training.programs import Parameters
+from hybridsync.training.run import Run
 
 AXIS = "worker"
 WARM_STEPS = 10

@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.jobs import JOB_SECS, ROOT, Row, load, phase_rates, report, train
-from hybridsync.runtime.world import start_service
+from hybridsync.collectives.mesh.process_group import start_service
 
 UNIT_SIZE = 32
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from benchmarks.jobs import DIGITS, Row, load, report, train
 from hybridsync.config import apply_overrides, load_config
-from hybridsync.run import Run
-from hybridsync.sim.calibration import fit, read_measured
-from hybridsync.sim.cluster import Scenario
-from hybridsync.sim.simulation import simulate, sizes_of
+from hybridsync.simulator.calibration import fit, read_measured
+from hybridsync.simulator.cluster import Scenario
+from hybridsync.simulator.simulation import simulate, sizes_of
+from hybridsync.training.run import Run
 
 
 @dataclass(frozen=True)

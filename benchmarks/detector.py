@@ -31,14 +31,14 @@ from typing import Any, Literal
 from benchmarks.jobs import Row, report, train
 from benchmarks.virtual import SIZES, quiet, simulated
 from configs import tally
-from hybridsync.clock import Clock
 from hybridsync.config import PolicyConfig, RunConfig
-from hybridsync.policies.stragglers import WINDOW, Detector, PaperRule, RobustRule, Rule
-from hybridsync.run import Run
-from hybridsync.sim.arithmetic import Weightless
-from hybridsync.sim.cluster import Cluster, Device, Scenario, Slow
+from hybridsync.core.clock import Clock
+from hybridsync.policies.straggler_detector import WINDOW, Detector, PaperRule, RobustRule, Rule
+from hybridsync.simulator.arithmetic import Weightless
+from hybridsync.simulator.cluster import Cluster, Device, Scenario, Slow
 from hybridsync.telemetry.events import NullEventLog, read_events
 from hybridsync.telemetry.metrics import METRICS_FILE
+from hybridsync.training.run import Run
 
 Kind = Literal["permanent", "transient"]
 RuleName = Literal["robust", "paper"]

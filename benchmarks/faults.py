@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.jobs import DIGITS, JOB_SECS, ROOT, Row, load, report
-from hybridsync.clock import SYSTEM_CLOCK
+from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.telemetry.events import read_events
 from hybridsync.telemetry.timeline import TIMELINE_FILE
 

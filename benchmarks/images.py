@@ -24,11 +24,11 @@ import optax
 from benchmarks.jobs import ROOT, Row, load, report, steady_rate
 from benchmarks.stamps import StampedSource
 from hybridsync.config import RunConfig, TelemetryConfig, load_config
-from hybridsync.optimizer import Optimizer
-from hybridsync.task import Task
-from hybridsync.telemetry.lines import read_lines
+from hybridsync.storage.jsonl import read_lines
 from hybridsync.telemetry.metrics import METRICS_FILE
 from hybridsync.trainer import Trainer
+from hybridsync.training.optimizer import Optimizer
+from hybridsync.training.task import Task
 
 COUNTED_UNITS = 50
 LOG_SECS = 0.25

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from hybridsync.clock import SYSTEM_CLOCK
+from hybridsync.core.clock import SYSTEM_CLOCK
 
 EVERY_SECS = 0.5
 _TICKS = os.sysconf("SC_CLK_TCK")

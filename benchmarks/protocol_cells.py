@@ -30,15 +30,15 @@ from benchmarks.jobs import Row, load, report, train
 from benchmarks.meter import Meter, loopback_capacity
 from hybridsync import protocols
 from hybridsync.config import RunConfig, apply_overrides, load_config
-from hybridsync.run import Run
-from hybridsync.sim.cluster import Cluster, Costs, Link, Scenario
-from hybridsync.sim.simulation import simulate
+from hybridsync.report.stalls import UPDATES
+from hybridsync.simulator.cluster import Cluster, Costs, Link, Scenario
+from hybridsync.simulator.simulation import simulate
+from hybridsync.storage.jsonl import read_lines
 from hybridsync.telemetry.events import read_events
-from hybridsync.telemetry.lines import read_lines
 from hybridsync.telemetry.metrics import METRICS_FILE
-from hybridsync.telemetry.stalls import UPDATES
 from hybridsync.telemetry.summary import read_summary
 from hybridsync.telemetry.timeline import TIMELINE_FILE
+from hybridsync.training.run import Run
 
 CONFIG = "configs/synthetic.py"
 WORKERS = 8

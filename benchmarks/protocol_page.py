@@ -20,7 +20,7 @@ from benchmarks.protocol_timeline import NUM_WORKERS, Cost, cost_of, timeline_of
 from hybridsync import protocols
 from hybridsync.protocols import base
 from hybridsync.protocols.modes import GROUP
-from hybridsync.protocols.server import ServerProtocol
+from hybridsync.protocols.server_protocol import ServerProtocol
 
 ORDER = (
     *("bsp", "bsp_server", "backup", "asp", "ssp", "dssp", "gba", "hsp", "psplus"),

@@ -15,17 +15,17 @@ from benchmarks.virtual import quiet
 from configs import tally
 from hybridsync import protocols
 from hybridsync.config import RunConfig
-from hybridsync.messages import Push, PushReply
-from hybridsync.phase import Phase
+from hybridsync.interfaces.messages import Push, PushReply
+from hybridsync.interfaces.phase import Phase
+from hybridsync.interfaces.reports import Report, Span
 from hybridsync.protocols.modes import GROUP
-from hybridsync.reports import Report, Span
-from hybridsync.run import Run
-from hybridsync.sim.arithmetic import Sizes, Weightless
-from hybridsync.sim.cluster import Cluster, Device, Link, Scenario
-from hybridsync.sim.loop import Loop, VirtualClock
-from hybridsync.sim.process import Process
-from hybridsync.sim.world import Units, Watch, World
+from hybridsync.simulator.arithmetic import Sizes, Weightless
+from hybridsync.simulator.cluster import Cluster, Device, Link, Scenario
+from hybridsync.simulator.event_loop import Loop, VirtualClock
+from hybridsync.simulator.simulated_cluster import Units, Watch, World
+from hybridsync.simulator.simulated_process import Process
 from hybridsync.telemetry.recorder import Recorder
+from hybridsync.training.run import Run
 
 NUM_WORKERS = 4
 FAST_SECS, SLOW_SECS, TRANSFER_SECS = 0.1, 0.32, 0.02

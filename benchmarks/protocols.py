@@ -42,9 +42,9 @@ from benchmarks.jobs import ROOT, report
 from benchmarks.protocol_cells import CELLS, CellResult, measure
 from benchmarks.protocol_cells import rows as cell_rows
 from configs import digits_async_hurts as job
-from hybridsync.durable import make_directory, write_durable
-from hybridsync.errors import ConfigError, HybridSyncError, RoleLost
-from hybridsync.telemetry.lines import LineFile, encode, read_lines
+from hybridsync.core.errors import ConfigError, HybridSyncError, RoleLost
+from hybridsync.storage.durable import make_directory, write_durable
+from hybridsync.storage.jsonl import LineFile, encode, read_lines
 
 RECORD, CELLS_RECORD, FIGURES, PAGE = "runs.jsonl", "cells.jsonl", "protocols.json", "protocols.html"
 WORKLOAD = job.UNITS_PER_WORKER * WORKERS

@@ -22,11 +22,11 @@ from benchmarks.online_policies import COSTS
 from benchmarks.virtual import quiet, seconds_of, simulated
 from configs import digits_async_hurts, digits_mlp
 from hybridsync.config import PolicyConfig, RunConfig
-from hybridsync.errors import HybridSyncError
-from hybridsync.policies.shares import shares
-from hybridsync.run import Run
-from hybridsync.sim.cluster import Cluster, Device, Scenario, Slow
-from hybridsync.sim.gradients import RealArithmetic, evaluator
+from hybridsync.core.errors import HybridSyncError
+from hybridsync.policies.step_shares import shares
+from hybridsync.simulator.cluster import Cluster, Device, Scenario, Slow
+from hybridsync.simulator.gradients import RealArithmetic, evaluator
+from hybridsync.training.run import Run
 
 WORKERS = 8
 UNIT_SECS = 0.05

@@ -33,12 +33,12 @@ from heapq import heappop, heappush
 from random import Random
 
 from configs import tally
-from hybridsync.run import Run
-from hybridsync.sim.arithmetic import Sizes, Weightless
-from hybridsync.sim.cluster import Cluster, Costs, Device, Link, Scenario
-from hybridsync.sim.loop import Loop, VirtualClock
-from hybridsync.sim.world import World
+from hybridsync.simulator.arithmetic import Sizes, Weightless
+from hybridsync.simulator.cluster import Cluster, Costs, Device, Link, Scenario
+from hybridsync.simulator.event_loop import Loop, VirtualClock
+from hybridsync.simulator.simulated_cluster import World
 from hybridsync.telemetry.recorder import Recorder
+from hybridsync.training.run import Run
 
 SECS, SPREAD = 0.05, 0.1
 """Of a unit's computation."""

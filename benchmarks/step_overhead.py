@@ -18,14 +18,14 @@ import numpy as np
 
 from benchmarks.jobs import DIGITS, ROOT, Row, load, report
 from benchmarks.stamps import StampedSource
-from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.config import EmulationConfig, load_config
-from hybridsync.optimizer import Optimizer
-from hybridsync.paths.emulation import Emulation
-from hybridsync.run import Run
-from hybridsync.step import Parameters
-from hybridsync.task import Task
+from hybridsync.core.clock import SYSTEM_CLOCK
+from hybridsync.emulation.device import Emulation
 from hybridsync.trainer import Trainer
+from hybridsync.training.optimizer import Optimizer
+from hybridsync.training.programs import Parameters
+from hybridsync.training.run import Run
+from hybridsync.training.task import Task
 
 WARM_STEPS = 20
 

@@ -28,8 +28,8 @@ from pathlib import Path
 
 from benchmarks.virtual import seconds_of
 from hybridsync.config import RunConfig
-from hybridsync.errors import ConfigError, HybridSyncError
-from hybridsync.sim.cluster import Cluster, Costs, Device, Link, Scenario
+from hybridsync.core.errors import ConfigError, HybridSyncError
+from hybridsync.simulator.cluster import Cluster, Costs, Device, Link, Scenario
 
 WORKLOAD = 64_000
 UNIT_SIZE = 128

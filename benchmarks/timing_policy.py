@@ -31,8 +31,8 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from hybridsync.errors import ConfigError, HybridSyncError
-from hybridsync.policies.timing import LOCK_STEP, Outcome, Rules, advance, percent
+from hybridsync.core.errors import ConfigError, HybridSyncError
+from hybridsync.policies.search_rules import LOCK_STEP, Outcome, Rules, advance, percent
 
 COLUMNS = ("bsp_share", "converged_accuracy", "seconds_without_switch_gap", "excluded_by_authors")
 FEW = 3

@@ -22,14 +22,14 @@ from typing import Any
 import grpc
 import numpy as np
 
-from hybridsync.clock import SYSTEM_CLOCK
-from hybridsync.errors import HybridSyncError
-from hybridsync.messages import Capture, Held, Push, PushReply
-from hybridsync.phase import Phase
-from hybridsync.plan import Epoch
-from hybridsync.rpc.buffers import aligned
-from hybridsync.rpc.channels import make_channel, make_server
-from hybridsync.rpc.parameter_server import ParameterClient, ParameterServicer
+from hybridsync.core.clock import SYSTEM_CLOCK
+from hybridsync.core.errors import HybridSyncError
+from hybridsync.core.plan import Epoch
+from hybridsync.interfaces.messages import Capture, Held, Push, PushReply
+from hybridsync.interfaces.phase import Phase
+from hybridsync.transport.grpc.buffers import aligned
+from hybridsync.transport.grpc.channels import make_channel, make_server
+from hybridsync.transport.grpc.parameter_server import ParameterClient, ParameterServicer
 
 TINY_BYTES = 64
 SMALL_BYTES = 80_000

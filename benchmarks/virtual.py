@@ -7,16 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 from configs import tally
-from hybridsync.clock import Clock
 from hybridsync.config import CheckpointConfig, RunConfig, TelemetryConfig
-from hybridsync.run import Run
-from hybridsync.sim.arithmetic import Arithmetic, Sizes, Weightless
-from hybridsync.sim.cluster import Scenario
-from hybridsync.sim.loop import Loop, VirtualClock
-from hybridsync.sim.world import World
+from hybridsync.core.clock import Clock
+from hybridsync.simulator.arithmetic import Arithmetic, Sizes, Weightless
+from hybridsync.simulator.cluster import Scenario
+from hybridsync.simulator.event_loop import Loop, VirtualClock
+from hybridsync.simulator.simulated_cluster import World
 from hybridsync.telemetry.events import Events
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary
+from hybridsync.training.run import Run
 
 SIZES = Sizes(gradient=1, parameters=1, state=1)
 """Of a model whose transfers are in the cluster's other costs already."""

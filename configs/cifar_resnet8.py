@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Literal
 from hybridsync.config import OptimizerConfig, RunConfig
 
 if TYPE_CHECKING:
-    from hybridsync.optimizer import Optimizer
-    from hybridsync.task import Task
+    from hybridsync.training.optimizer import Optimizer
+    from hybridsync.training.task import Task
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def task(config: RunConfig) -> Task:
     """Return the task: class scores from augmented images."""
     from hybridsync.data.cifar import CIFAR10, CIFAR100, CifarSource
     from hybridsync.models import resnet
-    from hybridsync.task import Task
+    from hybridsync.training.task import Task
 
     data, depth = config.data, config.model.depth
     layout = {"cifar10": CIFAR10, "cifar100": CIFAR100}[data.variant]
@@ -80,6 +80,6 @@ def task(config: RunConfig) -> Task:
 
 def optimizer(config: RunConfig) -> Optimizer:
     """Return the optimizer the configuration names."""
-    from hybridsync.optimizer import from_config
+    from hybridsync.training.optimizer import from_config
 
     return from_config(config.optimizer, config.workload, config.unit_size)

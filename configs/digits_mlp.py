@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from hybridsync.config import OptimizerConfig, RunConfig
 
 if TYPE_CHECKING:
-    from hybridsync.optimizer import Optimizer
-    from hybridsync.task import Task
+    from hybridsync.training.optimizer import Optimizer
+    from hybridsync.training.task import Task
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def task(config: RunConfig) -> Task:
     """Return the task: class scores from 64 pixels."""
     from hybridsync.data import DigitsSource
     from hybridsync.models import MLP
-    from hybridsync.task import Task
+    from hybridsync.training.task import Task
 
     model = config.model
     sizes = (64, *model.hidden, 10)
@@ -70,6 +70,6 @@ def task(config: RunConfig) -> Task:
 
 def optimizer(config: RunConfig) -> Optimizer:
     """Return the optimizer the configuration names."""
-    from hybridsync.optimizer import from_config
+    from hybridsync.training.optimizer import from_config
 
     return from_config(config.optimizer, config.workload, config.unit_size)

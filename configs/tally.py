@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hybridsync.config import OptimizerConfig, RunConfig
-from hybridsync.errors import ConfigError
+from hybridsync.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hybridsync.optimizer import Optimizer
-    from hybridsync.task import Task
-    from hybridsync.units import UnitSet
+    from hybridsync.core.units import UnitSet
+    from hybridsync.training.optimizer import Optimizer
+    from hybridsync.training.task import Task
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def task(config: RunConfig) -> Task:
     import jax.numpy as jnp
 
     from hybridsync.data import TallySource
-    from hybridsync.task import Task
+    from hybridsync.training.task import Task
 
     num_units = 2 * config.workload
     copies = getattr(config.model, "copies", 1)
@@ -94,6 +94,6 @@ def summarize(params: Any, model_state: Any, applied: UnitSet) -> dict[str, int]
 
 def optimizer(config: RunConfig) -> Optimizer:
     """Return the optimizer the configuration names."""
-    from hybridsync.optimizer import from_config
+    from hybridsync.training.optimizer import from_config
 
     return from_config(config.optimizer, config.workload, config.unit_size)

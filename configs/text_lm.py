@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from hybridsync.config import OptimizerConfig, RunConfig
 
 if TYPE_CHECKING:
-    from hybridsync.optimizer import Optimizer
-    from hybridsync.task import Task
+    from hybridsync.training.optimizer import Optimizer
+    from hybridsync.training.task import Task
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def task(config: RunConfig) -> Task:
     """Return the task: the next byte at every position of a window."""
     from hybridsync.data.text import NUM_TOKENS, TextSource
     from hybridsync.models import DecoderLM
-    from hybridsync.task import Task, language_model
+    from hybridsync.training.task import Task, language_model
 
     model, data = config.model, config.data
     source = TextSource(
@@ -93,7 +93,7 @@ def _bundled_text() -> str:
     """Return the path of the text that comes with Python."""
     import importlib.util
 
-    from hybridsync.errors import DataError
+    from hybridsync.core.errors import DataError
 
     spec = importlib.util.find_spec("pydoc_data.topics")
     if spec is None or spec.origin is None:
@@ -103,6 +103,6 @@ def _bundled_text() -> str:
 
 def optimizer(config: RunConfig) -> Optimizer:
     """Return the optimizer the configuration names."""
-    from hybridsync.optimizer import from_config
+    from hybridsync.training.optimizer import from_config
 
     return from_config(config.optimizer, config.workload, config.unit_size)

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
         ScheduleConfig,
         TelemetryConfig,
     )
-    from hybridsync.errors import HybridSyncError
-    from hybridsync.optimizer import Optimizer
-    from hybridsync.plan import Plan
-    from hybridsync.task import Task
+    from hybridsync.core.errors import HybridSyncError
+    from hybridsync.core.plan import Plan
     from hybridsync.trainer import FitResult, Trainer
+    from hybridsync.training.optimizer import Optimizer
+    from hybridsync.training.task import Task
     from hybridsync.tuning.embedded import tune
 
 __version__ = "0.1.0.dev0"
@@ -36,10 +36,10 @@ _HOMES = {
     "RunConfig": "config",
     "ScheduleConfig": "config",
     "TelemetryConfig": "config",
-    "HybridSyncError": "errors",
-    "Optimizer": "optimizer",
-    "Plan": "plan",
-    "Task": "task",
+    "HybridSyncError": "core.errors",
+    "Optimizer": "training.optimizer",
+    "Plan": "core.plan",
+    "Task": "training.task",
     "FitResult": "trainer",
     "Trainer": "trainer",
     "tune": "tuning.embedded",

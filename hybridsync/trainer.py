@@ -19,25 +19,25 @@ from typing import Any, get_args
 
 from absl import logging
 
-from hybridsync.autoplan import is_auto, job_of_run, recall
 from hybridsync.chief.chief import Chief
-from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.config import RunConfig, apply_overrides, load_config
 from hybridsync.config.keywords import check_known
 from hybridsync.config.typing import annotations
-from hybridsync.durable import local_path
-from hybridsync.errors import ConfigError, HybridSyncError
-from hybridsync.opening import AlreadyCompleted, Resume, open_run
-from hybridsync.optimizer import Optimizer
-from hybridsync.run import Run
+from hybridsync.core.clock import SYSTEM_CLOCK
+from hybridsync.core.errors import ConfigError, HybridSyncError
+from hybridsync.phases.reporter import Hook
 from hybridsync.runtime.inprocess import InProcess
-from hybridsync.state import TrainState
-from hybridsync.switching.reporter import Hook
-from hybridsync.task import Task
+from hybridsync.storage.durable import local_path
 from hybridsync.telemetry.metrics import Metrics
 from hybridsync.telemetry.progress import open_progress
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary, Units
+from hybridsync.training.optimizer import Optimizer
+from hybridsync.training.run import Run
+from hybridsync.training.state import TrainState
+from hybridsync.training.task import Task
+from hybridsync.workdir.auto_plan import is_auto, job_of_run, recall
+from hybridsync.workdir.opening import AlreadyCompleted, Resume, open_run
 
 STEP_SECS = 3600.0
 _OPTIONS = ("workdir", "resume", "init_from", "convert_units", "progress", "file", "history")

@@ -9,17 +9,17 @@ from typing import Any
 import jax
 
 from hybridsync import __version__
-from hybridsync.applylog import ApplyLog, NullApplyLog
-from hybridsync.clock import SYSTEM_CLOCK
-from hybridsync.holding import Holding
-from hybridsync.messages import Capture, Hello, Push, Standing
-from hybridsync.phase import Phase
-from hybridsync.plan import NO_EPOCH, Epoch
-from hybridsync.ps.primary import Primary
-from hybridsync.ps.publisher import DevicePublisher
-from hybridsync.ps.shard import Publisher
-from hybridsync.state import TrainState, initial_state
-from hybridsync.step import Programs
+from hybridsync.core.clock import SYSTEM_CLOCK
+from hybridsync.core.plan import NO_EPOCH, Epoch
+from hybridsync.interfaces.messages import Capture, Hello, Push, Standing
+from hybridsync.interfaces.phase import Phase
+from hybridsync.server.primary import Primary
+from hybridsync.server.publisher import DevicePublisher
+from hybridsync.server.shard_state import Publisher
+from hybridsync.storage.apply_log import ApplyLog, NullApplyLog
+from hybridsync.training.programs import Programs
+from hybridsync.training.snapshot import Holding
+from hybridsync.training.state import TrainState, initial_state
 from tests.tasks import plain_sgd, programs_of, tally_task
 
 WORKLOAD = 64

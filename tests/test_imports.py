@@ -15,23 +15,23 @@ HEAVY = ("jax", "flax", "optax", "orbax", "grain", "sklearn")
 PURE_PACKAGES = ("hybridsync.protocols", "hybridsync.policies", "hybridsync.config")
 PURE_MODULES = (
     "hybridsync",
-    "hybridsync.autoplan",
+    "hybridsync.workdir.auto_plan",
     "hybridsync.chief.ledger",
-    "hybridsync.clock",
-    "hybridsync.durable",
-    "hybridsync.errors",
-    "hybridsync.history",
-    "hybridsync.messages",
-    "hybridsync.plan",
-    "hybridsync.ports",
-    "hybridsync.switching.machine",
+    "hybridsync.core.clock",
+    "hybridsync.storage.durable",
+    "hybridsync.core.errors",
+    "hybridsync.storage.job_history",
+    "hybridsync.interfaces.messages",
+    "hybridsync.core.plan",
+    "hybridsync.interfaces.ports",
+    "hybridsync.phases.machine",
     "hybridsync.telemetry.recorder",
-    "hybridsync.telemetry.report.page",
-    "hybridsync.telemetry.report.reading",
-    "hybridsync.telemetry.stalls",
-    "hybridsync.tuning.processes",
+    "hybridsync.report.page",
+    "hybridsync.report.reading",
+    "hybridsync.report.stalls",
+    "hybridsync.tuning.process_runner",
     "hybridsync.tuning.session",
-    "hybridsync.units",
+    "hybridsync.core.units",
 )
 
 
@@ -149,7 +149,7 @@ def test_what_is_wrong_in_a_file_that_imports_jax_is_named_with_its_line(
 ) -> None:
     (imports_jax.parent / "my_model.py").write_text(beside)
     read = (
-        f"from hybridsync.config import load_values\nfrom hybridsync.errors import ConfigError\n"
+        f"from hybridsync.config import load_values\nfrom hybridsync.core.errors import ConfigError\n"
         f"try: load_values({str(imports_jax)!r})\n"
         f"except ConfigError as error: assert {said!r} in str(error), error\n"
         f"else: raise AssertionError('taken')"
@@ -159,7 +159,7 @@ def test_what_is_wrong_in_a_file_that_imports_jax_is_named_with_its_line(
 
 def test_a_refused_override_is_named_where_the_file_imports_jax(imports_jax: Path) -> None:
     read = (
-        f"from hybridsync.config import load_values\nfrom hybridsync.errors import ConfigError\n"
+        f"from hybridsync.config import load_values\nfrom hybridsync.core.errors import ConfigError\n"
         f"try: load_values({str(imports_jax)!r}, ['model.hiden=3'])\n"
         f"except ConfigError as error: assert 'did you mean \\'model.hidden\\'?' in str(error), error\n"
         f"else: raise AssertionError('taken')"

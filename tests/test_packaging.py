@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = "import sys; from setuptools import build_meta as b; print(getattr(b, f'build_{sys.argv[1]}')(sys.argv[2]))"
-MARKERS = {"hybridsync/py.typed", "hybridsync/telemetry/report/page.css", "hybridsync/telemetry/report/page.js"}
+MARKERS = {"hybridsync/py.typed", "hybridsync/report/page.css", "hybridsync/report/page.js"}
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridsync import CheckpointConfig, TelemetryConfig, Trainer
-from hybridsync.optimizer import Optimizer
+from hybridsync.training.optimizer import Optimizer
 from tests.tasks import UNIT_SIZE, mlp_task, momentum_sgd, plain_sgd, tally_task
 
 NEVER = CheckpointConfig(secs=3600.0)

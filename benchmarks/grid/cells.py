@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, fields
 from random import Random
 from typing import Any
 
-from hybridsync.errors import ConfigError
-from hybridsync.sim.cluster import Cluster, Device, Link, Scenario, Slow
+from hybridsync.core.errors import ConfigError
+from hybridsync.simulator.cluster import Cluster, Device, Link, Scenario, Slow
 
 WORKERS = 8
 COMPUTE_SECS, SPREAD = 0.05, 0.2

@@ -11,11 +11,11 @@ from benchmarks.grid.cells import PROTOCOLS, Outcome
 from benchmarks.grid.table import HEAD, NOTE, cells, titled
 from benchmarks.jobs import Row
 from benchmarks.protocol_cells import CLAIMS, CellResult
-from hybridsync.telemetry.report.charts import Chart, Line, draw
-from hybridsync.telemetry.report.figures import NUM_COLORS, STYLES
-from hybridsync.telemetry.report.page import document, heading, section
-from hybridsync.telemetry.report.scales import number
-from hybridsync.telemetry.report.tables import table
+from hybridsync.report.charts import Chart, Line, draw
+from hybridsync.report.figures import NUM_COLORS, STYLES
+from hybridsync.report.page import document, heading, section
+from hybridsync.report.scales import number
+from hybridsync.report.tables import table
 
 TITLE = "Protocols, simulated with real gradients"
 NO_CELLS: Mapping[str, CellResult] = {}

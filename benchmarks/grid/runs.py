@@ -19,12 +19,12 @@ from benchmarks.hybrid_accuracy import GUESSING
 from benchmarks.virtual import quiet, simulated
 from configs import digits_async_hurts as job
 from hybridsync import protocols
-from hybridsync.errors import Diverged, HybridSyncError
-from hybridsync.run import Run
-from hybridsync.sim.gradients import RealArithmetic, evaluator
-from hybridsync.sim.loop import Loop
-from hybridsync.step import Parameters
-from hybridsync.telemetry.lines import encode
+from hybridsync.core.errors import Diverged, HybridSyncError
+from hybridsync.simulator.event_loop import Loop
+from hybridsync.simulator.gradients import RealArithmetic, evaluator
+from hybridsync.storage.jsonl import encode
+from hybridsync.training.programs import Parameters
+from hybridsync.training.run import Run
 
 WINDOW, STRIDE = 8 * WORKERS, 2 * WORKERS
 """A point of the loss curve is the mean of so many units; one is kept after every so many."""

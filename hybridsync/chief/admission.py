@@ -3,7 +3,7 @@
 >>> check_role("worker", 4, num_workers=4, num_servers=1)
 Traceback (most recent call last):
 ...
-hybridsync.errors.UnknownRole: there is no worker 4 in this run: its workers are 0 to 3; start it with
+hybridsync.core.errors.UnknownRole: there is no worker 4 in this run: its workers are 0 to 3; start it with
 one of these numbers
 """
 
@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import math
 
-from hybridsync.errors import InvalidMessage, SchemaMismatch, UnknownRole
-from hybridsync.messages import GroupRequest, Hello, LeaseRequest, PhaseRequest, RoleEvent, Standing
-from hybridsync.phase import Phase
-from hybridsync.plan import MOST_UPDATES, most_issued
-from hybridsync.reports import Report
-from hybridsync.versions import check_version
+from hybridsync.chief.package_versions import check_version
+from hybridsync.core.errors import InvalidMessage, SchemaMismatch, UnknownRole
+from hybridsync.core.plan import MOST_UPDATES, most_issued
+from hybridsync.interfaces.messages import GroupRequest, Hello, LeaseRequest, PhaseRequest, RoleEvent, Standing
+from hybridsync.interfaces.phase import Phase
+from hybridsync.interfaces.reports import Report
 
 MOST_HOLD_SECS = 60.0
 """How long a heartbeat may let its answer wait: each occupies a thread of the chief."""

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hybridsync.errors import Diverged
-from hybridsync.messages import NON_FINITE
-from hybridsync.units import Range
+from hybridsync.core.errors import Diverged
+from hybridsync.core.units import Range
+from hybridsync.interfaces.messages import NON_FINITE
 
 MAX_IN_A_ROW = 10
 DIVERGED = "training has diverged"

@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hybridsync.units import Range, UnitMap, UnitSet, num_units
+from hybridsync.core.units import Range, UnitMap, UnitSet, num_units
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hybridsync.errors import NotRegistered, StaleIncarnation
-from hybridsync.messages import Hello
+from hybridsync.core.errors import NotRegistered, StaleIncarnation
+from hybridsync.interfaces.messages import Hello
 
 HEARTBEAT_SECS = 1.0
 LEASE_SECS = 3.0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hybridsync.messages import Held
-from hybridsync.plan import NO_EPOCH, Epoch
-from hybridsync.reports import WAITING, Report
+from hybridsync.core.plan import NO_EPOCH, Epoch
+from hybridsync.interfaces.messages import Held
+from hybridsync.interfaces.reports import WAITING, Report
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hybridsync.chief.suspects import Quarantined
-from hybridsync.messages import Hello, RoleEvent
-from hybridsync.policies.stragglers import Decision
-from hybridsync.reports import Report, Span
+from hybridsync.chief.poison_units import Quarantined
+from hybridsync.interfaces.messages import Hello, RoleEvent
+from hybridsync.interfaces.reports import Report, Span
+from hybridsync.policies.straggler_detector import Decision
 
 
 @dataclass

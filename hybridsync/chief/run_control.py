@@ -8,12 +8,12 @@ from hybridsync.chief.ledger import Counts, Ledger
 from hybridsync.chief.phase_membership import Doing
 from hybridsync.chief.report_buffer import ReportBuffer
 from hybridsync.chief.run_state import RunState
-from hybridsync.errors import HybridSyncError, PhaseBroken, RoleLost
-from hybridsync.messages import Capture, Held, RoleEvent, Standing
-from hybridsync.phase import Phase
-from hybridsync.policies.stragglers import Judged
-from hybridsync.reports import Report
-from hybridsync.units import UnitSet
+from hybridsync.core.errors import HybridSyncError, PhaseBroken, RoleLost
+from hybridsync.core.units import UnitSet
+from hybridsync.interfaces.messages import Capture, Held, RoleEvent, Standing
+from hybridsync.interfaces.phase import Phase
+from hybridsync.interfaces.reports import Report
+from hybridsync.policies.straggler_detector import Judged
 
 
 class RunControl:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hybridsync.chief.membership import HEARTBEAT_SECS, Member, Membership
-from hybridsync.errors import RoleLost
-from hybridsync.messages import Held, Hello, Standing
+from hybridsync.core.errors import RoleLost
+from hybridsync.interfaces.messages import Held, Hello, Standing
 
 SERVER_LEASE_SECS = 15.0
 """A server without a sign of life for so long is lost: its loss costs everybody's work since the last commit."""

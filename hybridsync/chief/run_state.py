@@ -7,26 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from hybridsync.chief.clock_sync import ClockOffsets
 from hybridsync.chief.divergence import Divergence
-from hybridsync.chief.grouping import Grouping
-from hybridsync.chief.leasing import Leasing
+from hybridsync.chief.group_rounds import Grouping
+from hybridsync.chief.leases import Leasing
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.membership import LEASE_SECS, Member
 from hybridsync.chief.phase_membership import PhaseMembership
+from hybridsync.chief.poison_units import Suspects
 from hybridsync.chief.report_buffer import ReportBuffer
 from hybridsync.chief.run_membership import RunMembership
-from hybridsync.chief.suspects import Suspects
-from hybridsync.chief.unfit import Unfit
+from hybridsync.chief.unfit_workers import Unfit
 from hybridsync.chief.waits import Waits
-from hybridsync.clock import Clock
-from hybridsync.errors import PhaseBroken
-from hybridsync.messages import NON_FINITE, Capture, RoleEvent, Standing
-from hybridsync.phase import Phase
-from hybridsync.plan import NO_EPOCH, Epoch
-from hybridsync.policies.stragglers import Detector, NullDetector
-from hybridsync.reports import Report
-from hybridsync.telemetry.offsets import ClockOffsets
-from hybridsync.units import Range, UnitSet
+from hybridsync.core.clock import Clock
+from hybridsync.core.errors import PhaseBroken
+from hybridsync.core.plan import NO_EPOCH, Epoch
+from hybridsync.core.units import Range, UnitSet
+from hybridsync.interfaces.messages import NON_FINITE, Capture, RoleEvent, Standing
+from hybridsync.interfaces.phase import Phase
+from hybridsync.interfaces.reports import Report
+from hybridsync.policies.straggler_detector import Detector, NullDetector
 
 
 class RunState:

@@ -16,11 +16,12 @@ from hybridsync.chief.admission import (
     check_rest,
     check_role,
 )
-from hybridsync.chief.grouping import Grouping
+from hybridsync.chief.group_rounds import Grouping
 from hybridsync.chief.membership import HEARTBEAT_SECS
 from hybridsync.chief.run_state import RunState
-from hybridsync.errors import RoleLost, StaleEpoch
-from hybridsync.messages import (
+from hybridsync.core.errors import RoleLost, StaleEpoch
+from hybridsync.core.plan import NO_EPOCH, Epoch
+from hybridsync.interfaces.messages import (
     STARTED_FIRST,
     GroupReply,
     GroupRequest,
@@ -32,9 +33,8 @@ from hybridsync.messages import (
     RoleEvent,
     Welcome,
 )
-from hybridsync.phase import Phase
-from hybridsync.plan import NO_EPOCH, Epoch
-from hybridsync.reports import ENTERING, Report, ReportReply
+from hybridsync.interfaces.phase import Phase
+from hybridsync.interfaces.reports import ENTERING, Report, ReportReply
 
 T = TypeVar("T")
 

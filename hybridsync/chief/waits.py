@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from hybridsync.clock import Clock, Condition
-from hybridsync.errors import HybridSyncError
+from hybridsync.core.clock import Clock, Condition
+from hybridsync.core.errors import HybridSyncError
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ import importlib
 import sys
 
 from hybridsync import __version__
-from hybridsync.errors import EXIT_COMPLETED, EXIT_REFUSED
+from hybridsync.core.errors import EXIT_COMPLETED, EXIT_REFUSED
 
 COMMANDS = {
     "train": "train a configuration, or resume a run",

@@ -13,14 +13,14 @@ from pathlib import Path
 from absl import flags, logging
 
 from hybridsync.cli.command import run
+from hybridsync.cli.standard_streams import ends_with_its_reader
 from hybridsync.config import load_config, restore_values
 from hybridsync.config.recipes import located
-from hybridsync.durable import WorkdirLock, local_path, make_directory
-from hybridsync.errors import EXIT_COMPLETED, EXIT_REFUSED, ConfigError, HybridSyncError, WorkdirError
-from hybridsync.runtime.child import Child
-from hybridsync.runtime.nursery import Nursery
-from hybridsync.runtime.seed import Seed, attach
-from hybridsync.streams import ends_with_its_reader
+from hybridsync.core.errors import EXIT_COMPLETED, EXIT_REFUSED, ConfigError, HybridSyncError, WorkdirError
+from hybridsync.runtime.fork_server import Seed, attach
+from hybridsync.runtime.fork_server_client import Nursery
+from hybridsync.runtime.role_line import Child
+from hybridsync.storage.durable import WorkdirLock, local_path, make_directory
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("config", None, "the run's configuration file; by default where the run found it")
@@ -32,7 +32,7 @@ def build_run(record):
     Raises:
       ConfigError: the configuration file is absent, or another one.
     """
-    from hybridsync.run import Run
+    from hybridsync.training.run import Run
 
     named = FLAGS.config or record.file
     if named is None:
@@ -47,8 +47,8 @@ def replay_here(workdir: Path) -> int:
     """Replay the run in `workdir`; returns the exit code."""
     import jax
 
-    from hybridsync.replay.record import read_record
-    from hybridsync.replay.story import replay
+    from hybridsync.replay.logged_run import read_record
+    from hybridsync.replay.verdict import replay
 
     if not workdir.is_dir():
         raise WorkdirError(f"there is no workdir {workdir}; give the --workdir of a run")
@@ -71,8 +71,8 @@ def replay_here(workdir: Path) -> int:
 
 def be_member(child: Child, workdir: Path) -> int:
     """Be one of the processes that compute a phase again; returns the exit code."""
+    from hybridsync.replay.logged_run import read_record
     from hybridsync.replay.members import run_member
-    from hybridsync.replay.record import read_record
 
     return run_member(child, child.spec(), workdir, lambda: build_run(read_record(workdir)))
 
@@ -89,7 +89,7 @@ def main(argv: list[str]) -> int:
             raise ConfigError(f"expected one workdir, got {argv[1:]}; write hybridsync replay RUN")
         workdir = local_path(argv[1])
         if isinstance(line, Seed):
-            child = line.grow("hybridsync.run", "hybridsync.replay.members")
+            child = line.grow("hybridsync.training.run", "hybridsync.replay.members")
         return replay_here(workdir) if child is None else be_member(child, workdir)
     except HybridSyncError as error:
         if child is not None:

@@ -12,12 +12,12 @@ from pathlib import Path
 from absl import flags
 
 from hybridsync.cli.command import run
-from hybridsync.durable import local_path, private
-from hybridsync.errors import EXIT_COMPLETED, ConfigError, HybridSyncError, WorkdirError
-from hybridsync.streams import ends_with_its_reader
-from hybridsync.telemetry.report.page import page
-from hybridsync.telemetry.report.reading import read_runs, read_search
-from hybridsync.telemetry.report.search import search_page
+from hybridsync.cli.standard_streams import ends_with_its_reader
+from hybridsync.core.errors import EXIT_COMPLETED, ConfigError, HybridSyncError, WorkdirError
+from hybridsync.report.page import page
+from hybridsync.report.reading import read_runs, read_search
+from hybridsync.report.search import search_page
+from hybridsync.storage.durable import local_path, private
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("out", None, "file to write; by default report.html in the first run's workdir")

@@ -14,19 +14,19 @@ from pathlib import Path
 from absl import flags, logging
 from rich.console import Console
 
-from hybridsync.autoplan import AUTO, SIMULATED, written_out
 from hybridsync.cli.command import run
+from hybridsync.cli.standard_streams import ends_with_its_reader
 from hybridsync.config import RunConfig, apply_overrides, load_config, restore_values
 from hybridsync.config.recipes import located
-from hybridsync.durable import local_path
-from hybridsync.errors import EXIT_COMPLETED, EXIT_INTERRUPTED, ConfigError, HybridSyncError
-from hybridsync.sim.calibration import fit, read_measured
-from hybridsync.sim.cluster import Scenario
-from hybridsync.sim.scenarios import load_scenario, write_scenario
-from hybridsync.sim.study import Study
-from hybridsync.sim.table import fitted_table, table
-from hybridsync.streams import ends_with_its_reader
+from hybridsync.core.errors import EXIT_COMPLETED, EXIT_INTERRUPTED, ConfigError, HybridSyncError
+from hybridsync.simulator.calibration import fit, read_measured
+from hybridsync.simulator.cluster import Scenario
+from hybridsync.simulator.scenarios import load_scenario, write_scenario
+from hybridsync.simulator.study import Study
+from hybridsync.simulator.table import fitted_table, table
+from hybridsync.storage.durable import local_path
 from hybridsync.telemetry.summary import counted
+from hybridsync.workdir.auto_plan import AUTO, SIMULATED, written_out
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("config", None, "configuration file, or recipe:NAME; that of the calibrating run by default")
@@ -89,9 +89,9 @@ def simulate_here(console: Console) -> None:
     config = dataclasses.replace(config, plan=plans[0]) if plans else config
     study = Study(config, plans, FLAGS.seeds, scenario, about, FLAGS.gradients)
 
-    from hybridsync.run import Run
-    from hybridsync.sim.campaign import carry_out
-    from hybridsync.sim.simulation import sizes_of
+    from hybridsync.simulator.campaign import carry_out
+    from hybridsync.simulator.simulation import sizes_of
+    from hybridsync.training.run import Run
 
     def run_of(config: RunConfig) -> Run:
         return Run(config, loaded.module.task(config), loaded.module.optimizer(config), None, file)

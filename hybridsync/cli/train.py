@@ -14,16 +14,16 @@ import threading
 
 from absl import flags, logging
 
-from hybridsync.autoplan import written_out
 from hybridsync.cli.command import run
+from hybridsync.cli.standard_streams import outlast
 from hybridsync.config import load_config, load_values
 from hybridsync.config.recipes import located
-from hybridsync.durable import local_path
-from hybridsync.errors import EXIT_COMPLETED, EXIT_PREEMPTED, ConfigError, HybridSyncError
-from hybridsync.runtime.child import Child
+from hybridsync.core.errors import EXIT_COMPLETED, EXIT_PREEMPTED, ConfigError, HybridSyncError
+from hybridsync.runtime.fork_server import Seed, attach
 from hybridsync.runtime.processes import ROLE_MODULES, Launch, play, supervise
-from hybridsync.runtime.seed import Seed, attach
-from hybridsync.streams import outlast
+from hybridsync.runtime.role_line import Child
+from hybridsync.storage.durable import local_path
+from hybridsync.workdir.auto_plan import written_out
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("config", None, "configuration file, or recipe:NAME, for example recipe:digits_mlp", required=True)

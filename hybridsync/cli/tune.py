@@ -16,20 +16,20 @@ from typing import TYPE_CHECKING
 from absl import flags, logging
 from rich.console import Console
 
-from hybridsync.autoplan import is_auto, job_of
 from hybridsync.cli.command import run
+from hybridsync.cli.standard_streams import outlast
 from hybridsync.config import LoadedConfig, RunConfig, load_config, load_values
 from hybridsync.config.recipes import located
-from hybridsync.durable import local_path
-from hybridsync.errors import EXIT_COMPLETED, EXIT_PREEMPTED, ConfigError, HybridSyncError
-from hybridsync.policies.timing import Rules, Search, plan_of
-from hybridsync.streams import outlast
+from hybridsync.core.errors import EXIT_COMPLETED, EXIT_PREEMPTED, ConfigError, HybridSyncError
+from hybridsync.policies.search_rules import Rules, Search, plan_of
+from hybridsync.storage.durable import local_path
 from hybridsync.tuning.search import Runner
+from hybridsync.tuning.search_table import next_line, table, verdict_lines
 from hybridsync.tuning.session import RUNTIMES, default_folder, search_in
-from hybridsync.tuning.table import next_line, table, verdict_lines
+from hybridsync.workdir.auto_plan import is_auto, job_of
 
 if TYPE_CHECKING:
-    from hybridsync.run import Run
+    from hybridsync.training.run import Run
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("config", None, "configuration file, or recipe:NAME, for example recipe:digits_mlp", required=True)
@@ -74,23 +74,23 @@ def runner_of(runtime: str, loaded: LoadedConfig, changes: tuple[str, ...], fold
     file, config = located(FLAGS.config), loaded.config
 
     def run_of(config: RunConfig) -> Run:
-        from hybridsync.run import Run
-        from hybridsync.runtime.heart import use_compilation_cache
+        from hybridsync.runtime.heartbeat import use_compilation_cache
+        from hybridsync.training.run import Run
 
         use_compilation_cache(folder)  # each run is a new one to the compiler
         return Run(config, loaded.module.task(config), loaded.module.optimizer(config), None, file)
 
     if runtime == "processes":
-        from hybridsync.tuning.processes import ProcessRuns
+        from hybridsync.tuning.process_runner import ProcessRuns
 
         return ProcessRuns(loaded, file, changes, folder)
     if runtime == "inprocess":
-        from hybridsync.tuning.inprocess import InProcessRuns
+        from hybridsync.tuning.inprocess_runner import InProcessRuns
 
         return InProcessRuns(run_of, config, folder)
-    from hybridsync.sim.cluster import Scenario
-    from hybridsync.sim.scenarios import load_scenario
-    from hybridsync.tuning.simulated import SimulatedRuns
+    from hybridsync.simulator.cluster import Scenario
+    from hybridsync.simulator.scenarios import load_scenario
+    from hybridsync.tuning.simulated_runner import SimulatedRuns
 
     scenario = load_scenario(located(FLAGS.scenario)) if FLAGS.scenario else Scenario()
     scenario.check(config.workers, config.servers)

@@ -5,11 +5,12 @@
 (0.1, 'bsp:12.5%,asp')
 """
 
+from hybridsync.config.injected_stragglers import AS_FAST, NO_STRAGGLERS, Slowness, Straggler, Stragglers, together
 from hybridsync.config.loading import LoadedConfig, advice, explained, load_config, run_file
+from hybridsync.config.loading_without_jax import load_values
 from hybridsync.config.overrides import apply_overrides
-from hybridsync.config.record import check_resumable, restore_values, to_json
-from hybridsync.config.stragglers import AS_FAST, NO_STRAGGLERS, Slowness, Straggler, Stragglers, together
-from hybridsync.config.values import (
+from hybridsync.config.resume_rules import check_resumable, restore_values, to_json
+from hybridsync.config.run_config import (
     CheckpointConfig,
     Empty,
     EmulationConfig,
@@ -19,7 +20,6 @@ from hybridsync.config.values import (
     ScheduleConfig,
     TelemetryConfig,
 )
-from hybridsync.config.values_alone import load_values
 
 __all__ = [
     "AS_FAST",

@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from hybridsync.errors import ConfigError
+from hybridsync.core.errors import ConfigError
 
 T = TypeVar("T")
 

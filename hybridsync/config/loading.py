@@ -11,8 +11,8 @@ from pathlib import Path
 from types import ModuleType
 
 from hybridsync.config.overrides import apply_overrides
-from hybridsync.config.values import RunConfig
-from hybridsync.errors import ConfigError
+from hybridsync.config.run_config import RunConfig
+from hybridsync.core.errors import ConfigError
 
 FUNCTIONS = ("config", "task", "optimizer")
 

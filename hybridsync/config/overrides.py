@@ -1,10 +1,10 @@
 """Changes from the command line: `--set optimizer.learning_rate=0.1`, checked before anything starts.
 
->>> from hybridsync.config.values import RunConfig
+>>> from hybridsync.config.run_config import RunConfig
 >>> apply_overrides(RunConfig(workload=10, unit_size=1), ["optimiser.momentum=0"])
 Traceback (most recent call last):
 ...
-hybridsync.errors.ConfigError: unknown configuration key 'optimiser'; did you mean 'optimizer'?
+hybridsync.core.errors.ConfigError: unknown configuration key 'optimiser'; did you mean 'optimizer'?
 """
 
 import dataclasses
@@ -12,9 +12,9 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
+from hybridsync.config.run_config import RunConfig
 from hybridsync.config.typing import annotations, describe, is_frozen_dataclass, read_text
-from hybridsync.config.values import RunConfig
-from hybridsync.errors import ConfigError
+from hybridsync.core.errors import ConfigError
 
 
 def apply_overrides(config: RunConfig, overrides: Iterable[str]) -> RunConfig:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-from hybridsync.errors import ConfigError
+from hybridsync.core.errors import ConfigError
 
 PREFIX = "recipe:"
 PACKAGE = "hybridsync.recipes"

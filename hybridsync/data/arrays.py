@@ -15,8 +15,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from hybridsync.core.errors import DataError
 from hybridsync.data.source import DeviceBatch, HostBatch, content_hash, unit_indices
-from hybridsync.errors import DataError
 
 
 class ArraySource:

@@ -17,9 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hybridsync.core.errors import DataError
 from hybridsync.data.arrays import ArraySource
 from hybridsync.data.source import DeviceBatch, require_hash
-from hybridsync.errors import DataError
 
 SIDE = 32
 CHANNELS = 3

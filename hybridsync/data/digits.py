@@ -13,9 +13,9 @@ import pathlib
 import jax.numpy as jnp
 import numpy as np
 
+from hybridsync.core.errors import DataError
 from hybridsync.data.arrays import ArraySource
 from hybridsync.data.source import DeviceBatch, content_hash, pass_order, require_hash
-from hybridsync.errors import DataError
 
 NUM_EXAMPLES = 1797
 NUM_TEST_EXAMPLES = 360

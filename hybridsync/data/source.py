@@ -26,7 +26,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from hybridsync.errors import DataError
+from hybridsync.core.errors import DataError
 
 HostBatch = dict[str, np.ndarray]
 """Raw examples in host memory, every array with the examples on its first axis."""

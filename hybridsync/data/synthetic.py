@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hybridsync.core.errors import DataError
 from hybridsync.data.source import DeviceBatch, HostBatch, content_hash
-from hybridsync.errors import DataError
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MULTIPLY_1 = np.uint64(0xBF58476D1CE4E5B9)

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from hybridsync.core.errors import DataError
 from hybridsync.data.source import DeviceBatch, HostBatch, content_hash
-from hybridsync.errors import DataError
 
 
 class TallySource:

@@ -7,9 +7,9 @@ import pathlib
 import jax.numpy as jnp
 import numpy as np
 
+from hybridsync.core.errors import DataError
 from hybridsync.data.arrays import ArraySource
 from hybridsync.data.source import DeviceBatch, require_hash
-from hybridsync.errors import DataError
 
 NUM_TOKENS = 256
 """Every byte value is a token: no vocabulary to build, store or mismatch."""

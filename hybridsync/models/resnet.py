@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from hybridsync.errors import TaskError
+from hybridsync.core.errors import TaskError
 
 _kaiming = nnx.initializers.variance_scaling(2.0, "fan_out", "normal")
 _Conv = partial(nnx.Conv, use_bias=False, padding="SAME", kernel_init=_kaiming)

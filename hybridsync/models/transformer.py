@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from hybridsync.errors import TaskError
+from hybridsync.core.errors import TaskError
 
 
 class DecoderBlock(nnx.Module):

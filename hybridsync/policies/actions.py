@@ -7,7 +7,7 @@
     (20.0, 20.0, 60.0)
 
 An action says how a lock-step stage is carried out, not what is to be done: whoever asks carries out the difference to
-what holds (`switching/steering.py`).
+what holds (`phases/policy_driver.py`).
 """
 
 from __future__ import annotations

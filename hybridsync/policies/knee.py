@@ -13,7 +13,7 @@ The loss of each window of the workload is averaged, and its fall from one windo
 such fall of the run so far. At a twentieth of it the knee is passed. Only a ratio of falls counts, so neither the
 loss's unit nor its floor does.
 
-Source: reconstruction. Sync-Switch (Li et al., ICDCS 2021) searches for the share by whole runs (`timing.py`).
+Source: reconstruction. Sync-Switch (Li et al., ICDCS 2021) searches for the share by whole runs (`search_rules.py`).
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ how long a straggler stays one, have priors (`hybridsync.policies.actions`).
 - *elastic* leaves the stragglers out: lock-step goes on with n - k members, n - k units an update, and the rate of so
   many. They come back at the planned switch to asynchrony, or earlier when they are well.
 - *rebalance* keeps everybody and deals a step's units out in proportion to speed: more units an update, and the rate of
-  so many (see `hybridsync.policies.shares`).
+  so many (see `hybridsync.policies.step_shares`).
 
 Lock-step with members M does |M| * min rate units a second, asynchrony the sum of the rates, and lock-step by shares c
 sum(c) units in max(c / rate) seconds.
@@ -34,9 +34,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from hybridsync.config.values import PolicyConfig
+from hybridsync.config.run_config import PolicyConfig
 from hybridsync.policies.actions import EPISODE_SECS, PLANNED, Action, Choice, Dealt, Instead, View, Without
-from hybridsync.policies.shares import MOST, shares, units_per_sec
+from hybridsync.policies.step_shares import MOST, shares, units_per_sec
 
 MARGIN = 0.05
 """Other members have to do more units a second by this share: measured rates scatter."""

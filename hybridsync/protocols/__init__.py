@@ -7,8 +7,8 @@ import difflib
 from dataclasses import replace
 
 from hybridsync.config.typing import read_text
-from hybridsync.errors import ConfigError, PlanError
-from hybridsync.plan import SPEC_CHARS, Plan, Stage
+from hybridsync.core.errors import ConfigError, PlanError
+from hybridsync.core.plan import SPEC_CHARS, Plan, Stage
 from hybridsync.protocols.adpsgd import AdPsgd
 from hybridsync.protocols.asp import Asp
 from hybridsync.protocols.backup import Backup

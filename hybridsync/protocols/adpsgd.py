@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hybridsync.protocols.base import Compute, Lease, LocalUpdate, Meet, Mix, Program, Protocol
-from hybridsync.protocols.groups import GroupRule, Pairs
+from hybridsync.protocols.group_generators import GroupRule, Pairs
 from hybridsync.protocols.modes import GROUP, SyncMode
 
 

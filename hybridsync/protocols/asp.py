@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hybridsync.protocols.base import Action, Apply, Arrival, Release, ServerRule
-from hybridsync.protocols.server import ServerProtocol
+from hybridsync.protocols.server_protocol import ServerProtocol
 
 
 class _ApplyOnArrival(ServerRule):

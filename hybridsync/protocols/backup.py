@@ -16,10 +16,10 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hybridsync.errors import ConfigError
+from hybridsync.core.errors import ConfigError
 from hybridsync.protocols.base import ServerRule, scaled
 from hybridsync.protocols.bsp_server import Barrier
-from hybridsync.protocols.server import ServerProtocol
+from hybridsync.protocols.server_protocol import ServerProtocol
 
 BACKUP_SHARE = 0.05
 

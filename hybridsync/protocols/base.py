@@ -16,8 +16,8 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
-from hybridsync.errors import PlanError
-from hybridsync.protocols.groups import GroupRule
+from hybridsync.core.errors import PlanError
+from hybridsync.protocols.group_generators import GroupRule
 from hybridsync.protocols.modes import SyncMode
 
 Handle = Any

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hybridsync.protocols.base import Action, Apply, Arrival, Release, ServerRule, scaled
-from hybridsync.protocols.server import ServerProtocol, WaitingRule
+from hybridsync.protocols.server_protocol import ServerProtocol, WaitingRule
 
 
 class Barrier(WaitingRule):

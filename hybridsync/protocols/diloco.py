@@ -17,7 +17,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hybridsync.errors import ConfigError
+from hybridsync.core.errors import ConfigError
 from hybridsync.protocols.base import Change, Outer, ServerRule
 from hybridsync.protocols.localsgd import LocalRounds
 

@@ -29,7 +29,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hybridsync.errors import ConfigError
+from hybridsync.core.errors import ConfigError
 from hybridsync.protocols.base import (
     Action,
     Apply,
@@ -45,7 +45,7 @@ from hybridsync.protocols.base import (
     ServerRule,
     scaled,
 )
-from hybridsync.protocols.server import ServerProtocol, WaitingRule, check_not_negative
+from hybridsync.protocols.server_protocol import ServerProtocol, WaitingRule, check_not_negative
 
 SHORTEST_OF = 4
 """Of so many times from an answer to READY the shortest holds the least of the answer's own transfer."""

@@ -20,8 +20,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hybridsync.errors import ConfigError
-from hybridsync.plan import MOST_ENTRIES
+from hybridsync.core.errors import ConfigError
+from hybridsync.core.plan import MOST_ENTRIES
 from hybridsync.protocols.base import (
     Action,
     Apply,
@@ -39,7 +39,7 @@ from hybridsync.protocols.base import (
     Step,
 )
 from hybridsync.protocols.modes import SERVER, SyncMode
-from hybridsync.protocols.server import WaitingRule
+from hybridsync.protocols.server_protocol import WaitingRule
 from hybridsync.protocols.staleness import Bounded
 
 

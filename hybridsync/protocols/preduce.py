@@ -2,7 +2,7 @@
 
     worker i: compute g_i(x_i); x_i <- optimizer(x_i, g_i, rate = n * eta); x_j <- mean of x over G, for all j in G
 
-Every worker has its own parameters and optimizer state. The *group generator* (`groups.py`) says who is in G:
+Every worker has its own parameters and optimizer state. The *group generator* (`group_generators.py`) says who is in G:
 
     groups=random    groups are made ahead by dividing all free workers at random; the slowdown filter leaves out who is
                      `slowdown` requests behind
@@ -24,9 +24,9 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hybridsync.errors import ConfigError
+from hybridsync.core.errors import ConfigError
 from hybridsync.protocols.base import Compute, Lease, LocalUpdate, Meet, Mix, Program, Protocol
-from hybridsync.protocols.groups import Arrivals, Divided, GroupRule, Scheduled
+from hybridsync.protocols.group_generators import Arrivals, Divided, GroupRule, Scheduled
 from hybridsync.protocols.modes import GROUP, SyncMode
 
 KINDS = ("random", "arrival", "static", "inter")

@@ -33,7 +33,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hybridsync.errors import ConfigError
+from hybridsync.core.errors import ConfigError
 from hybridsync.protocols.base import (
     Action,
     Apply,

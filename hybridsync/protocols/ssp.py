@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hybridsync.protocols.base import Action, Apply, Arrival, Release, ServerRule
-from hybridsync.protocols.server import ServerProtocol, WaitingRule, check_not_negative
+from hybridsync.protocols.server_protocol import ServerProtocol, WaitingRule, check_not_negative
 
 
 class Gate(WaitingRule):

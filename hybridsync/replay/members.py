@@ -21,20 +21,20 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from hybridsync.clock import SYSTEM_CLOCK
-from hybridsync.errors import HybridSyncError, RoleLost, WaitTimeout
-from hybridsync.layout import Layout
-from hybridsync.replay.groups import in_groups
+from hybridsync.collectives.mesh.group_mean import FlatParts, MeshMixer
+from hybridsync.collectives.mesh.process_group import World, start_service
+from hybridsync.collectives.mesh.step_sum import FlatContributions, MeshCollective
+from hybridsync.core.clock import SYSTEM_CLOCK
+from hybridsync.core.errors import HybridSyncError, RoleLost, WaitTimeout
+from hybridsync.replay.group_replay import in_groups
+from hybridsync.replay.logged_run import LoggedPhase, read_record
 from hybridsync.replay.phases import as_member, on_one_device
-from hybridsync.replay.record import LoggedPhase, read_record
-from hybridsync.run import Run
-from hybridsync.runtime.child import Child, RoleSpec
-from hybridsync.runtime.meshcollective import FlatContributions, MeshCollective
-from hybridsync.runtime.meshmixer import FlatParts, MeshMixer
-from hybridsync.runtime.nursery import Nursery
+from hybridsync.runtime.fork_server_client import Nursery
+from hybridsync.runtime.role_line import Child, RoleSpec
 from hybridsync.runtime.role_process import RoleProcess, describe_exit
-from hybridsync.runtime.world import World, start_service
-from hybridsync.state import TrainState
+from hybridsync.training.buffer_layout import Layout
+from hybridsync.training.run import Run
+from hybridsync.training.state import TrainState
 
 ROLE = "member"
 SILENT_SECS = 600.0

@@ -8,16 +8,16 @@ from typing import Any
 
 import jax
 
-from hybridsync.applylog import Entry
-from hybridsync.dealing import contribution_of
-from hybridsync.layout import fingerprint
-from hybridsync.paths.collective import Collective
-from hybridsync.paths.retracing import Retracer
+from hybridsync.collectives.thread_sum import Collective
+from hybridsync.core.step_assignment import contribution_of
 from hybridsync.protocols import base
-from hybridsync.replay.groups import in_groups
-from hybridsync.replay.record import LoggedPhase
-from hybridsync.state import TrainState
-from hybridsync.step import Parameters, Programs
+from hybridsync.replay.group_replay import in_groups
+from hybridsync.replay.local_workers import Retracer
+from hybridsync.replay.logged_run import LoggedPhase
+from hybridsync.storage.apply_log import Entry
+from hybridsync.training.buffer_layout import fingerprint
+from hybridsync.training.programs import Parameters, Programs
+from hybridsync.training.state import TrainState
 
 Note = Callable[[int], None]
 """Called with the sequence of each update that has been computed."""

@@ -14,43 +14,43 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from hybridsync import __version__, applylog
-from hybridsync.applylog import APPLY_LOG, FileApplyLog, NullApplyLog
+from hybridsync import __version__
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.run_state import RunState
-from hybridsync.clock import Clock
+from hybridsync.collectives.thread_mean import Mixer, ThreadMixer
+from hybridsync.collectives.thread_sum import Collective, Rendezvous
 from hybridsync.config import Stragglers
-from hybridsync.errors import HybridSyncError, RoleLost
-from hybridsync.evaluation import Evaluator
-from hybridsync.holding import Holding, Kept
-from hybridsync.messages import Hello, Push, PushReply
-from hybridsync.opening import Opening, start_capture
-from hybridsync.paths.collective import Collective, Rendezvous
-from hybridsync.paths.emulation import Emulation
-from hybridsync.paths.measuring import Measuring
-from hybridsync.paths.mixer import Mixer, ThreadMixer
-from hybridsync.paths.recorder import WorkerRecorder
-from hybridsync.paths.replica import Replica
-from hybridsync.paths.worker import WorkerLoop
-from hybridsync.phase import Phase
-from hybridsync.plan import Epoch
-from hybridsync.policies.stragglers import detector_of
+from hybridsync.core.clock import Clock
+from hybridsync.core.errors import HybridSyncError, RoleLost
+from hybridsync.core.plan import Epoch
+from hybridsync.emulation.device import Emulation
+from hybridsync.emulation.link_delays import Pacing, check_speed, emulated
+from hybridsync.interfaces.messages import Hello, Push, PushReply
+from hybridsync.interfaces.phase import Phase
+from hybridsync.interfaces.reports import Report
+from hybridsync.phases.assembly import assemble
+from hybridsync.phases.checkpointing import Committer
+from hybridsync.phases.recovery import Start
+from hybridsync.phases.reporter import Hook, Reporter
+from hybridsync.policies.straggler_detector import detector_of
 from hybridsync.protocols.modes import GROUP, LOCKSTEP, SERVER
-from hybridsync.ps.pacing import Pacing, check_speed, emulated
-from hybridsync.ps.primary import Primary
-from hybridsync.ps.publisher import DevicePublisher
-from hybridsync.reports import Report
-from hybridsync.state import TrainState
-from hybridsync.switching.assembly import assemble
-from hybridsync.switching.commits import Committer
-from hybridsync.switching.recovery import Start
-from hybridsync.switching.reporter import Hook, Reporter
+from hybridsync.server.primary import Primary
+from hybridsync.server.publisher import DevicePublisher
+from hybridsync.storage.apply_log import APPLY_LOG, FileApplyLog, NullApplyLog, forget
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary
+from hybridsync.training.evaluation import Evaluator
+from hybridsync.training.snapshot import Holding, Kept
+from hybridsync.training.state import TrainState
+from hybridsync.workdir.opening import Opening, start_capture
 from hybridsync.worker.context import WorkerContext
 from hybridsync.worker.group_runner import GroupRunner
 from hybridsync.worker.lockstep_runner import LockstepRunner
+from hybridsync.worker.loop import WorkerLoop
+from hybridsync.worker.replica import Replica
+from hybridsync.worker.self_probe import Measuring
 from hybridsync.worker.server_runner import ServerRunner
+from hybridsync.worker.stats import WorkerRecorder
 
 CHIEF, REPLICA, PRIMARY = "inprocess:chief", "inprocess:replica", "inprocess:server"
 REPORT_SECS = 0.1
@@ -257,7 +257,7 @@ class InProcess:
     def _forget(self, sequence: int) -> None:
         workdir = self._opening.run.workdir
         if workdir is not None:
-            applylog.forget(workdir / APPLY_LOG, sequence)
+            forget(workdir / APPLY_LOG, sequence)
 
     # --- how roles find each other ---
 

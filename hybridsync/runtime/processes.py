@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING
 
 from hybridsync import protocols
 from hybridsync.config import LoadedConfig, RunConfig, explained
-from hybridsync.durable import WorkdirLock, make_directory
-from hybridsync.errors import AddressError, ConfigError, HybridSyncError, WorkdirError
-from hybridsync.plan import Plan
-from hybridsync.resuming import Resume, check_init_from, check_workdir, continued
+from hybridsync.core.errors import AddressError, ConfigError, HybridSyncError, WorkdirError
+from hybridsync.core.plan import Plan
+from hybridsync.core.tcp_sockets import at_port
+from hybridsync.core.watching import COMPILE_SECS
 from hybridsync.runtime import watchdog
-from hybridsync.runtime.child import Child, RoleSpec
-from hybridsync.runtime.sockets import at_port
+from hybridsync.runtime.role_line import Child, RoleSpec
+from hybridsync.storage.durable import WorkdirLock, make_directory
 from hybridsync.telemetry.summary import counted
-from hybridsync.watching import COMPILE_SECS
+from hybridsync.workdir.resuming import Resume, check_init_from, check_workdir, continued
 
 if TYPE_CHECKING:
-    from hybridsync.run import Run
+    from hybridsync.training.run import Run
 
 ROLE_MODULES = tuple(f"hybridsync.runtime.{role}_process" for role in ("chief", "server", "worker"))
 """What a role's process imports (see `play`)."""
@@ -95,7 +95,7 @@ class Launch:
         Raises:
           HybridSyncError: the configuration's task or optimizer refuses its input.
         """
-        from hybridsync.run import Run
+        from hybridsync.training.run import Run
 
         module, config = self.loaded.module, self.config
         try:
@@ -130,8 +130,8 @@ def supervise(launch: Launch) -> int:
 
 
 def _supervise_locked(launch: Launch, lock: WorkdirLock) -> int:
-    from hybridsync.rpc.chief import ChiefClient
     from hybridsync.runtime.supervisor import Supervisor, SupervisorSpec
+    from hybridsync.transport.grpc.chief import ChiefClient
 
     config = launch.config
     sys.stderr.write(

@@ -1,7 +1,7 @@
 """Parent process of a host's roles: starts, watches, kills and restarts them. Imports neither jax nor orbax.
 
 One loop on the main thread polls the children's pidfds, their report pipes and the signals. All roles start
-at once, forked by a seed that has imported what they need (see seed.py); each is told what to do when the chief
+at once, forked by a seed that has imported what they need (see fork_server.py); each is told what to do when the chief
 serves. A role that dies is reported and replaced; a chief comes back at its former address. What happens while it is
 away is kept for it. A worker that fails again and again by itself is quarantined: the others go on without it.
 """
@@ -20,10 +20,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from hybridsync.chief.meshes import NUM_DEVICES
-from hybridsync.clock import SYSTEM_CLOCK
-from hybridsync.durable import make_directory
-from hybridsync.errors import (
+from hybridsync.collectives.device_choice import NUM_DEVICES
+from hybridsync.collectives.mesh.process_group import Service, start_service
+from hybridsync.core.clock import SYSTEM_CLOCK
+from hybridsync.core.errors import (
     EXIT_COMPLETED,
     EXIT_FAILED,
     EXIT_PREEMPTED,
@@ -31,16 +31,16 @@ from hybridsync.errors import (
     HybridSyncError,
     WorkdirError,
 )
-from hybridsync.messages import STARTED_FIRST, RoleEvent
-from hybridsync.ports import SupervisorPort
-from hybridsync.runtime.adopted import reap_adopted
-from hybridsync.runtime.child import RoleSpec
-from hybridsync.runtime.logs import Logs
-from hybridsync.runtime.nursery import log_tail
-from hybridsync.runtime.outbox import Outbox
+from hybridsync.interfaces.messages import STARTED_FIRST, RoleEvent
+from hybridsync.interfaces.ports import SupervisorPort
+from hybridsync.runtime.adopted_children import reap_adopted
+from hybridsync.runtime.event_outbox import Outbox
+from hybridsync.runtime.fork_server_client import log_tail
+from hybridsync.runtime.role_line import RoleSpec
+from hybridsync.runtime.role_logs import Logs
 from hybridsync.runtime.role_process import MAX_FAILURES, CrashLoop, RoleProcess, describe_exit
-from hybridsync.runtime.starts import NotStarted, Starts
-from hybridsync.runtime.world import Service, start_service
+from hybridsync.runtime.role_starts import NotStarted, Starts
+from hybridsync.storage.durable import make_directory
 
 _TICK_SECS = 1.0
 _KILL_SECS = 5.0

@@ -9,8 +9,8 @@ import threading
 from pathlib import Path
 from typing import Any, Protocol
 
-from hybridsync.clock import Clock
-from hybridsync.telemetry.lines import LineFile, read_lines
+from hybridsync.core.clock import Clock
+from hybridsync.storage.jsonl import LineFile, read_lines
 
 EVENTS_FILE = "events.jsonl"
 

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from hybridsync.storage.jsonl import LineFile
 from hybridsync.telemetry.events import Elapsed
-from hybridsync.telemetry.lines import LineFile
 
 METRICS_FILE = "metrics.jsonl"
 

@@ -7,7 +7,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from hybridsync.clock import Clock
+from hybridsync.core.clock import Clock
 from hybridsync.telemetry.metrics import Metrics
 
 PLAIN_SECS = 5.0

@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass
 
-from hybridsync.clock import Clock
+from hybridsync.core.clock import Clock
 from hybridsync.telemetry.events import EventLog, Events, NullEventLog
 from hybridsync.telemetry.metrics import MetricsLog, MetricsSink, NullMetrics
 from hybridsync.telemetry.progress import NullProgress, ProgressSink

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hybridsync.config import RunConfig, to_json
-from hybridsync.durable import write_durable
-from hybridsync.errors import WorkdirError
-from hybridsync.telemetry.lines import encode
+from hybridsync.core.errors import WorkdirError
+from hybridsync.storage.durable import write_durable
+from hybridsync.storage.jsonl import encode
 
 SUMMARY_FILE = "summary.json"
 CONFIG_FILE = "config.json"

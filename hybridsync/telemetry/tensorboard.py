@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from absl import logging
 
-from hybridsync.clock import Clock
-from hybridsync.durable import FILE_MODE, FOLDER_MODE
+from hybridsync.core.clock import Clock
+from hybridsync.storage.durable import FILE_MODE, FOLDER_MODE
 from hybridsync.telemetry.metrics import Metrics
 
 TENSORBOARD_FOLDER = "tensorboard"

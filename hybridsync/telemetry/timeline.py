@@ -13,11 +13,11 @@ from typing import Any, Protocol
 
 from absl import logging
 
-from hybridsync.durable import write_durable
-from hybridsync.reports import Span
+from hybridsync.interfaces.reports import Span
+from hybridsync.storage.durable import write_durable
+from hybridsync.storage.jsonl import encode
 from hybridsync.telemetry.events import Elapsed
-from hybridsync.telemetry.lines import encode
-from hybridsync.telemetry.part import PART_FILE, Part
+from hybridsync.telemetry.timeline_part import PART_FILE, Part
 
 TIMELINE_FILE = "timeline.json"
 

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from hybridsync.autoplan import job_of_run
 from hybridsync.config import RunConfig
-from hybridsync.optimizer import Optimizer
-from hybridsync.policies.timing import Rules, Search
-from hybridsync.run import Run
-from hybridsync.sim.cluster import Scenario
-from hybridsync.task import Task
-from hybridsync.tuning.inprocess import InProcessRuns
+from hybridsync.policies.search_rules import Rules, Search
+from hybridsync.simulator.cluster import Scenario
+from hybridsync.training.optimizer import Optimizer
+from hybridsync.training.run import Run
+from hybridsync.training.task import Task
+from hybridsync.tuning.inprocess_runner import InProcessRuns
 from hybridsync.tuning.session import default_folder, search_in
-from hybridsync.tuning.simulated import SimulatedRuns
+from hybridsync.tuning.simulated_runner import SimulatedRuns
+from hybridsync.workdir.auto_plan import job_of_run
 
 
 def tune(

@@ -9,13 +9,13 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Protocol
 
 from hybridsync.config import RunConfig
-from hybridsync.errors import ConfigError
-from hybridsync.history import AnswerRecord, History, RunRecord, Where
-from hybridsync.policies.job import Job
-from hybridsync.policies.timing import Rules, Search, Wanted, advance, plan_of
+from hybridsync.core.errors import ConfigError
+from hybridsync.policies.recurring_job import Job
+from hybridsync.policies.search_rules import Rules, Search, Wanted, advance, plan_of
+from hybridsync.storage.job_history import AnswerRecord, History, RunRecord, Where
 
 if TYPE_CHECKING:
-    from hybridsync.run import Run
+    from hybridsync.training.run import Run
 
 RunOf = Callable[[RunConfig], "Run"]
 """What makes the run of a configuration."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.config import RunConfig
-from hybridsync.durable import WorkdirLock, make_directory
-from hybridsync.errors import WorkdirError
-from hybridsync.history import History, default_place
-from hybridsync.policies.job import Job
-from hybridsync.policies.timing import Rules, Search
-from hybridsync.tuning.record import write_record
+from hybridsync.core.clock import SYSTEM_CLOCK
+from hybridsync.core.errors import WorkdirError
+from hybridsync.policies.recurring_job import Job
+from hybridsync.policies.search_rules import Rules, Search
+from hybridsync.storage.durable import WorkdirLock, make_directory
+from hybridsync.storage.job_history import History, default_place
 from hybridsync.tuning.search import Runner, carry_out
+from hybridsync.tuning.search_record import write_record
 
 RUNTIMES = ("simulator", "inprocess", "processes")
 

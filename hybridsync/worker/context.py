@@ -7,14 +7,14 @@ from typing import Any
 
 import jax
 
-from hybridsync.layout import first_non_finite
-from hybridsync.messages import LeaseReply
-from hybridsync.paths.emulation import Emulation
-from hybridsync.paths.recorder import WorkerRecorder
-from hybridsync.ports import WorkPort
-from hybridsync.state import TrainState
-from hybridsync.step import Parameters, Programs
+from hybridsync.emulation.device import Emulation
+from hybridsync.interfaces.messages import LeaseReply
+from hybridsync.interfaces.ports import WorkPort
+from hybridsync.training.buffer_layout import first_non_finite
+from hybridsync.training.programs import Parameters, Programs
+from hybridsync.training.state import TrainState
 from hybridsync.worker.requests import LeaseUnits, SendPart
+from hybridsync.worker.stats import WorkerRecorder
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hybridsync.errors import HybridSyncError, WaitTimeout
+from hybridsync.core.errors import HybridSyncError, WaitTimeout
 from hybridsync.worker.requests import IO, Join, Start
 
 JOIN_SECS = 1200.0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
-from hybridsync.errors import WaitTimeout
-from hybridsync.messages import NON_FINITE, AppliedUnit, GroupReply, GroupRequest
+from hybridsync.core.errors import WaitTimeout
+from hybridsync.interfaces.messages import NON_FINITE, AppliedUnit, GroupReply, GroupRequest
+from hybridsync.interfaces.reports import SEND, WAITING
 from hybridsync.protocols.base import Compute, Lease, LocalUpdate, Meet, Mix
-from hybridsync.reports import SEND, WAITING
 from hybridsync.worker.lease_queue import LeaseQueue
 from hybridsync.worker.member import Numerics, PhaseMember
 from hybridsync.worker.program import run_program

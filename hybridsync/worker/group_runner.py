@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hybridsync.deadlines import transfer_secs
-from hybridsync.messages import GroupReply
-from hybridsync.mixing import copied, mixed, part_of
-from hybridsync.paths.mixer import Mixer
-from hybridsync.paths.replica import Replica
-from hybridsync.paths.revocation import Revocation
-from hybridsync.phase import Phase
-from hybridsync.plan import Epoch
-from hybridsync.ports import GroupPort
-from hybridsync.state import TrainState
-from hybridsync.watching import UNLIMITED
+from hybridsync.collectives.thread_mean import Mixer
+from hybridsync.core.deadlines import transfer_secs
+from hybridsync.core.plan import Epoch
+from hybridsync.core.watching import UNLIMITED
+from hybridsync.interfaces.messages import GroupReply
+from hybridsync.interfaces.phase import Phase
+from hybridsync.interfaces.ports import GroupPort
+from hybridsync.training.averaging import copied, mixed, part_of
+from hybridsync.training.state import TrainState
 from hybridsync.worker.context import ProgramNumerics, WorkerContext
 from hybridsync.worker.drive_threads import Carriers, drive
 from hybridsync.worker.group_engine import GroupEngine
 from hybridsync.worker.lease_queue import LeaseQueue
 from hybridsync.worker.member import PhaseMember
+from hybridsync.worker.replica import Replica
 from hybridsync.worker.requests import (
     AverageGroup,
     ComputeUnit,
@@ -32,6 +31,7 @@ from hybridsync.worker.requests import (
     StoreFullSync,
     UpdateOwn,
 )
+from hybridsync.worker.revocation import Revocation
 
 
 class GroupRunner:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hybridsync.errors import WaitTimeout
-from hybridsync.messages import LeaseReply, LeaseRequest
-from hybridsync.paths.allotment import Allotment
-from hybridsync.plan import Epoch
-from hybridsync.units import Range
+from hybridsync.core.errors import WaitTimeout
+from hybridsync.core.plan import Epoch
+from hybridsync.core.units import Range
+from hybridsync.interfaces.messages import LeaseReply, LeaseRequest
+from hybridsync.worker.allotment import Allotment
 from hybridsync.worker.member import PhaseMember
 from hybridsync.worker.requests import IO, Join, LeaseUnits, Start, Ticket
 

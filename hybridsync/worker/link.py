@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from hybridsync.messages import Push, PushReply
-from hybridsync.step import Parameters
+from hybridsync.interfaces.messages import Push, PushReply
+from hybridsync.training.programs import Parameters
 
 
 class ServerLink(Protocol):

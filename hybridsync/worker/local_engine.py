@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Protocol
 
-from hybridsync.errors import HybridSyncError, PhaseRevoked
-from hybridsync.messages import PushReply
-from hybridsync.paths.stepping import Gradient, Local, Stepper, Stepping
+from hybridsync.core.errors import HybridSyncError, PhaseRevoked
+from hybridsync.interfaces.messages import PushReply
+from hybridsync.interfaces.reports import WAITING
 from hybridsync.protocols.base import (
     Await,
     Begin,
@@ -20,7 +20,7 @@ from hybridsync.protocols.base import (
     Step,
     Version,
 )
-from hybridsync.reports import WAITING
+from hybridsync.training.local_updates import Gradient, Local, Stepper, Stepping
 from hybridsync.worker.lease_queue import LeaseQueue
 from hybridsync.worker.member import Numerics, PhaseMember
 from hybridsync.worker.program import Effects, at_once, run_program

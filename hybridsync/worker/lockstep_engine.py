@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from hybridsync.dealing import outcome_of
-from hybridsync.messages import NON_FINITE
+from hybridsync.core.step_assignment import outcome_of
+from hybridsync.interfaces.messages import NON_FINITE
+from hybridsync.interfaces.reports import SEND, WAITING
 from hybridsync.protocols.base import Average, Compute, Lease, LocalUpdate
-from hybridsync.reports import SEND, WAITING
 from hybridsync.worker.lease_queue import LeaseQueue
 from hybridsync.worker.member import Numerics, PhaseMember
 from hybridsync.worker.program import run_program

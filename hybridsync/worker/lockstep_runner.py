@@ -6,18 +6,17 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any
 
-from hybridsync.deadlines import transfer_secs
-from hybridsync.paths.collective import Collective
-from hybridsync.paths.replica import Replica
-from hybridsync.paths.revocation import Revocation
-from hybridsync.phase import Phase
-from hybridsync.plan import Epoch
-from hybridsync.watching import COMPILE_SECS, UNLIMITED
+from hybridsync.collectives.thread_sum import Collective
+from hybridsync.core.deadlines import transfer_secs
+from hybridsync.core.plan import Epoch
+from hybridsync.core.watching import COMPILE_SECS, UNLIMITED
+from hybridsync.interfaces.phase import Phase
 from hybridsync.worker.context import ProgramNumerics, WorkerContext
 from hybridsync.worker.drive_threads import Beside, Carriers, drive
 from hybridsync.worker.lease_queue import LeaseQueue
 from hybridsync.worker.lockstep_engine import LockstepEngine
 from hybridsync.worker.member import PhaseMember
+from hybridsync.worker.replica import Replica
 from hybridsync.worker.requests import (
     AllGather,
     AllReduce,
@@ -27,6 +26,7 @@ from hybridsync.worker.requests import (
     SendPart,
     UpdateReplica,
 )
+from hybridsync.worker.revocation import Revocation
 
 
 class LockstepRunner:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hybridsync.phase import Phase
+from hybridsync.interfaces.phase import Phase
 from hybridsync.protocols import base
 
 if TYPE_CHECKING:
-    from hybridsync.paths.recorder import WorkerRecorder
+    from hybridsync.worker.stats import WorkerRecorder
 
 
 class Numerics(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hybridsync.errors import PhaseRevoked, StaleEpoch
+from hybridsync.core.errors import PhaseRevoked, StaleEpoch
 from hybridsync.protocols.base import Program
 from hybridsync.worker.requests import IO
 

@@ -28,8 +28,8 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from hybridsync.messages import GroupReply, GroupRequest, LeaseRequest, Push
-from hybridsync.phase import Phase
+from hybridsync.interfaces.messages import GroupReply, GroupRequest, LeaseRequest, Push
+from hybridsync.interfaces.phase import Phase
 
 Units = tuple[int, ...]
 
@@ -146,7 +146,7 @@ class AllGather:
 
 @dataclass(slots=True)
 class UpdateReplica:
-    """Apply a step's total to this worker's replica (see `hybridsync.paths.replica.Replica.update`)."""
+    """Apply a step's total to this worker's replica (see `hybridsync.worker.replica.Replica.update`)."""
 
     step: int
     units: Units

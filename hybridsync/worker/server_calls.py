@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hybridsync.errors import StillHeld
-from hybridsync.messages import Push, PushReply
+from hybridsync.core.errors import StillHeld
+from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.protocols.base import Version
 from hybridsync.worker.member import PhaseMember
 from hybridsync.worker.requests import IO, CallServer

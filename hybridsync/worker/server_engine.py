@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hybridsync.errors import StillHeld
-from hybridsync.paths.stepping import Gradient
+from hybridsync.core.errors import StillHeld
+from hybridsync.interfaces.reports import WAITING
 from hybridsync.protocols.base import Compute, Lease, Pull, PushPull, Ready
-from hybridsync.reports import WAITING
+from hybridsync.training.local_updates import Gradient
 from hybridsync.worker.lease_queue import LeaseQueue
 from hybridsync.worker.member import Numerics, PhaseMember
 from hybridsync.worker.program import run_program

@@ -12,11 +12,11 @@ import jax
 import numpy as np
 from absl import logging
 
-from hybridsync.deadlines import transfer_secs
-from hybridsync.errors import HybridSyncError
-from hybridsync.messages import Push
-from hybridsync.phase import Phase
-from hybridsync.plan import NO_EPOCH, Epoch
+from hybridsync.core.deadlines import transfer_secs
+from hybridsync.core.errors import HybridSyncError
+from hybridsync.core.plan import NO_EPOCH, Epoch
+from hybridsync.interfaces.messages import Push
+from hybridsync.interfaces.phase import Phase
 from hybridsync.worker.context import ProgramNumerics, WorkerContext
 from hybridsync.worker.drive_threads import Beside, Carriers, drive
 from hybridsync.worker.lease_queue import LeaseQueue

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hybridsync.errors import HybridSyncError, StillHeld
-from hybridsync.messages import PushReply
+from hybridsync.core.errors import HybridSyncError, StillHeld
+from hybridsync.interfaces.messages import PushReply
 from hybridsync.protocols.base import Pull, PushPull
 from hybridsync.worker.member import PhaseMember
 from hybridsync.worker.requests import IO, CallServer, Join, Start, Ticket

@@ -12,30 +12,30 @@ import grpc
 import numpy as np
 
 from hybridsync import __version__
-from hybridsync.applylog import NullApplyLog
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_state import RunState
-from hybridsync.clock import SYSTEM_CLOCK
-from hybridsync.holding import Holding, Kept
-from hybridsync.layout import fingerprint
-from hybridsync.messages import Hello, LeaseRequest, Push
-from hybridsync.phase import Phase
-from hybridsync.plan import Epoch
-from hybridsync.ps.endpoint import Endpoint
-from hybridsync.ps.partition import partition
-from hybridsync.ps.primary import Primary
-from hybridsync.ps.publisher import SnapshotPool
-from hybridsync.ps.store import Store
-from hybridsync.reports import Report
-from hybridsync.rpc import hybridsync_pb2 as pb
-from hybridsync.rpc.channels import make_channel, make_server, stub
-from hybridsync.rpc.chief import ChiefServicer
-from hybridsync.rpc.codec import encode
-from hybridsync.rpc.frames import send
-from hybridsync.rpc.holder import HolderClient, HolderServicer
-from hybridsync.rpc.parameter_server import ParameterServicer, PhaseServicer
-from hybridsync.rpc.shard import ShardServicer
+from hybridsync.core.clock import SYSTEM_CLOCK
+from hybridsync.core.plan import Epoch
+from hybridsync.interfaces.messages import Hello, LeaseRequest, Push
+from hybridsync.interfaces.phase import Phase
+from hybridsync.interfaces.reports import Report
+from hybridsync.server.endpoint import Endpoint
+from hybridsync.server.partition import partition
+from hybridsync.server.primary import Primary
+from hybridsync.server.publisher import SnapshotPool
+from hybridsync.server.secondary import Store
+from hybridsync.storage.apply_log import NullApplyLog
+from hybridsync.training.buffer_layout import fingerprint
+from hybridsync.training.snapshot import Holding, Kept
+from hybridsync.transport.grpc import hybridsync_pb2 as pb
+from hybridsync.transport.grpc.channels import make_channel, make_server, stub
+from hybridsync.transport.grpc.chief import ChiefServicer
+from hybridsync.transport.grpc.codec import encode
+from hybridsync.transport.grpc.frames import send
+from hybridsync.transport.grpc.holder import HolderClient, HolderServicer
+from hybridsync.transport.grpc.parameter_server import ParameterServicer, PhaseServicer
+from hybridsync.transport.grpc.shard import ShardServicer
 from tests.roles import gradient_of, tally_programs, tally_state
 
 EPOCH = Epoch(5, 0xABCD)

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from absl.testing import flagsaver
 
-from hybridsync.checkpoint import CheckpointStore, Restored
 from hybridsync.cli import train
 from hybridsync.config import EmulationConfig, load_config
-from hybridsync.run import Run
+from hybridsync.storage.checkpoints import CheckpointStore, Restored
 from hybridsync.trainer import Trainer
+from hybridsync.training.run import Run
 
 CONFIG = """
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ def task(config):
     import jax.numpy as jnp
 
     from hybridsync.data.text import TextSource
-    from hybridsync.task import Task
+    from hybridsync.training.task import Task
 
     def init(key):
         return {"w": jnp.zeros(config.model.width)}, {}
@@ -61,7 +61,7 @@ def task(config):
 
 
 def optimizer(config):
-    from hybridsync.optimizer import from_config
+    from hybridsync.training.optimizer import from_config
 
     return from_config(config.optimizer, config.workload, config.unit_size)
 """

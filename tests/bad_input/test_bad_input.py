@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 
 from hybridsync import protocols
-from hybridsync.errors import ConfigError
-from hybridsync.opening import open_run
+from hybridsync.core.errors import ConfigError
 from hybridsync.protocols.asp import Asp
 from hybridsync.protocols.base import ServerRule
-from hybridsync.rpc import hybridsync_pb2 as pb
-from hybridsync.rpc.codec import encode
-from hybridsync.rpc.frames import send
-from hybridsync.rpc.status import NAME_KEY
+from hybridsync.transport.grpc import hybridsync_pb2 as pb
+from hybridsync.transport.grpc.codec import encode
+from hybridsync.transport.grpc.frames import send
+from hybridsync.transport.grpc.status import NAME_KEY
+from hybridsync.workdir.opening import open_run
 from tests.bad_input.given import Given
 from tests.bad_input.job import Job, running
 from tests.bad_input.place import Place, flip, make_place

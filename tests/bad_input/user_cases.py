@@ -15,8 +15,8 @@ from unittest import mock
 
 import numpy as np
 
-from hybridsync.checkpoint import CheckpointStore, manifest
-from hybridsync.durable import WorkdirLock
+from hybridsync.storage.checkpoints import CheckpointStore, manifest
+from hybridsync.storage.durable import WorkdirLock
 from tests.bad_input.data_cases import DATA
 from tests.bad_input.given import FRESH, GRAMMAR, HERE, OTHER, Given, swap, values, write_config
 from tests.bad_input.place import PID, Place, flip
@@ -28,7 +28,7 @@ def own_optimizer(transformation: str, leaves: int = 1) -> Callable[[Place], Any
     def write(place: Place) -> None:
         place.change_config(
             "    return from_config(config.optimizer, config.workload, config.unit_size)",
-            "    import optax\n    from hybridsync.optimizer import Optimizer\n"
+            "    import optax\n    from hybridsync.training.optimizer import Optimizer\n"
             f"    return Optimizer(lambda learning_rate: {transformation}, learning_rate=0.1)",
         )
         names = [f"w{number}" for number in range(1, leaves)]

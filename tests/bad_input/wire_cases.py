@@ -18,12 +18,21 @@ import numpy as np
 from grpc import StatusCode
 
 from hybridsync import __version__
-from hybridsync.messages import GroupRequest, Hello, LeaseRequest, PhaseRequest, Push, RoleEvent, Standing, Update
-from hybridsync.plan import NO_EPOCH, Epoch
-from hybridsync.reports import Report
-from hybridsync.rpc import hybridsync_pb2 as pb
-from hybridsync.rpc.channels import MESSAGE_BYTES
-from hybridsync.rpc.codec import encode
+from hybridsync.core.plan import NO_EPOCH, Epoch
+from hybridsync.interfaces.messages import (
+    GroupRequest,
+    Hello,
+    LeaseRequest,
+    PhaseRequest,
+    Push,
+    RoleEvent,
+    Standing,
+    Update,
+)
+from hybridsync.interfaces.reports import Report
+from hybridsync.transport.grpc import hybridsync_pb2 as pb
+from hybridsync.transport.grpc.channels import MESSAGE_BYTES
+from hybridsync.transport.grpc.codec import encode
 from tests.bad_input.job import EPOCH, Job
 from tests.roles import gradient_of, tally_programs
 

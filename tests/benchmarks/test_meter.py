@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from benchmarks.meter import Meter, loopback_bytes, loopback_capacity, processor_secs
-from hybridsync.clock import SYSTEM_CLOCK
+from hybridsync.core.clock import SYSTEM_CLOCK
 
 
 def test_the_processor_time_of_a_child_is_counted_and_that_of_others_is_not() -> None:

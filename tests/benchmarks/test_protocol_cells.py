@@ -23,8 +23,8 @@ from benchmarks.protocol_cells import (
     steady,
 )
 from benchmarks.protocols import main, read_cells
-from hybridsync.errors import ConfigError
-from hybridsync.sim.simulation import simulate, sizes_of
+from hybridsync.core.errors import ConfigError
+from hybridsync.simulator.simulation import simulate, sizes_of
 
 
 def result(name: str, rate: float, simulated: float, loss_secs: float | None = None) -> CellResult:

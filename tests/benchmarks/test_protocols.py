@@ -16,9 +16,9 @@ from benchmarks.grid.cells import COMPUTE_SECS, PROTOCOLS, WORKERS, Cell, Outcom
 from benchmarks.grid.page import page
 from benchmarks.grid.runs import Runner
 from benchmarks.protocols import RECORD, WORKLOAD
-from hybridsync.errors import ConfigError
+from hybridsync.core.errors import ConfigError
 from hybridsync.protocols import REGISTRY
-from hybridsync.telemetry.lines import LineFile
+from hybridsync.storage.jsonl import LineFile
 
 
 def outcome(protocol: str = "bsp", seed: int = 200, straggler: str = "uniform", **values) -> Outcome:

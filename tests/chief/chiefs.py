@@ -9,11 +9,11 @@ from typing import Any
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_state import RunState
-from hybridsync.clock import SYSTEM_CLOCK, Clock
-from hybridsync.messages import Capture, Held, LeaseReply, LeaseRequest, PhaseReply, PhaseRequest, RoleEvent
-from hybridsync.phase import Phase
-from hybridsync.plan import NO_EPOCH, Epoch
-from hybridsync.reports import Report, ReportReply
+from hybridsync.core.clock import SYSTEM_CLOCK, Clock
+from hybridsync.core.plan import NO_EPOCH, Epoch
+from hybridsync.interfaces.messages import Capture, Held, LeaseReply, LeaseRequest, PhaseReply, PhaseRequest, RoleEvent
+from hybridsync.interfaces.phase import Phase
+from hybridsync.interfaces.reports import Report, ReportReply
 from tests.roles import hello, phase_of
 
 WORKLOAD = 20

@@ -12,10 +12,10 @@ from hybridsync.chief import service
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_state import RunState
-from hybridsync.clock import SYSTEM_CLOCK
-from hybridsync.errors import StaleEpoch
-from hybridsync.messages import Capture, Held, LeaseRequest, RoleEvent, Standing
-from hybridsync.reports import Exchange, Report, Span
+from hybridsync.core.clock import SYSTEM_CLOCK
+from hybridsync.core.errors import StaleEpoch
+from hybridsync.interfaces.messages import Capture, Held, LeaseRequest, RoleEvent, Standing
+from hybridsync.interfaces.reports import Exchange, Report, Span
 from tests.chief.chiefs import WORKLOAD, begin, collect, enter, lease, make_chief, served, units_of
 from tests.roles import hello, phase_of
 from tests.telemetry.clocks import ManualClock

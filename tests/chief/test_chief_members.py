@@ -9,10 +9,10 @@ import pytest
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_state import RunState
-from hybridsync.clock import SYSTEM_CLOCK
-from hybridsync.errors import NotRegistered, SchemaMismatch, StaleIncarnation
-from hybridsync.messages import STARTED_FIRST, RoleEvent
-from hybridsync.reports import Report
+from hybridsync.core.clock import SYSTEM_CLOCK
+from hybridsync.core.errors import NotRegistered, SchemaMismatch, StaleIncarnation
+from hybridsync.interfaces.messages import STARTED_FIRST, RoleEvent
+from hybridsync.interfaces.reports import Report
 from tests.chief.chiefs import WORKLOAD, begin, collect, enter, lease, make_chief, served, units_of
 from tests.roles import hello, phase_of
 from tests.telemetry.clocks import ManualClock

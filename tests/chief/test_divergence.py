@@ -14,10 +14,10 @@ from hybridsync.chief.chief import Chief
 from hybridsync.chief.divergence import MAX_IN_A_ROW, Divergence
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_state import RunState
-from hybridsync.clock import SYSTEM_CLOCK
-from hybridsync.errors import EXIT_REFUSED, Diverged
-from hybridsync.messages import NON_FINITE, LeaseRequest
-from hybridsync.reports import Report
+from hybridsync.core.clock import SYSTEM_CLOCK
+from hybridsync.core.errors import EXIT_REFUSED, Diverged
+from hybridsync.interfaces.messages import NON_FINITE, LeaseRequest
+from hybridsync.interfaces.reports import Report
 from tests.roles import hello, phase_of
 from tests.tasks import plain_sgd, tally_task
 from tests.trainers import NEVER, events_of, is_exact

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from hybridsync.chief.ledger import Ledger
-from hybridsync.units import Range
+from hybridsync.core.units import Range
 
 HOLDERS = ("mesh", "worker 0", "worker 1", "worker 2")
 WORKLOAD = 30

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hybridsync.chief.membership import LEASE_SECS, Membership
-from hybridsync.errors import NotRegistered, StaleIncarnation
-from hybridsync.messages import Hello
+from hybridsync.core.errors import NotRegistered, StaleIncarnation
+from hybridsync.interfaces.messages import Hello
 
 
 def hello(worker: int, life: int = 0) -> Hello:

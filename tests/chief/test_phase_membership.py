@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hybridsync.chief.phase_membership import PhaseMembership
-from hybridsync.messages import Held
-from hybridsync.reports import Report
+from hybridsync.interfaces.messages import Held
+from hybridsync.interfaces.reports import Report
 from tests.roles import phase_of
 
 EPOCH = phase_of(1).epoch

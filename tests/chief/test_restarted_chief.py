@@ -12,10 +12,10 @@ from hybridsync.chief import service
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_state import RunState
-from hybridsync.clock import SYSTEM_CLOCK
-from hybridsync.errors import NotRegistered
-from hybridsync.messages import Hello, LeaseReply, RoleEvent, Standing
-from hybridsync.phase import Phase
+from hybridsync.core.clock import SYSTEM_CLOCK
+from hybridsync.core.errors import NotRegistered
+from hybridsync.interfaces.messages import Hello, LeaseReply, RoleEvent, Standing
+from hybridsync.interfaces.phase import Phase
 from tests.chief.chiefs import (
     LONG_SECS,
     SERVER,

@@ -9,11 +9,11 @@ import pytest
 from hybridsync.chief import service
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.phase_membership import Doing
-from hybridsync.clock import SYSTEM_CLOCK
-from hybridsync.errors import PhaseBroken, RoleLost, StaleIncarnation, WaitTimeout
-from hybridsync.messages import Held, RoleEvent
-from hybridsync.phase import Phase
-from hybridsync.reports import COMPUTING, WAITING, Report
+from hybridsync.core.clock import SYSTEM_CLOCK
+from hybridsync.core.errors import PhaseBroken, RoleLost, StaleIncarnation, WaitTimeout
+from hybridsync.interfaces.messages import Held, RoleEvent
+from hybridsync.interfaces.phase import Phase
+from hybridsync.interfaces.reports import COMPUTING, WAITING, Report
 from tests.chief.chiefs import (
     LONG_SECS,
     SERVER,

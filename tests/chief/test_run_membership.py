@@ -8,8 +8,8 @@ import pytest
 
 from hybridsync.chief.membership import HEARTBEAT_SECS, LEASE_SECS
 from hybridsync.chief.run_membership import SERVER_LEASE_SECS, RunMembership
-from hybridsync.errors import RoleLost
-from hybridsync.messages import Standing
+from hybridsync.core.errors import RoleLost
+from hybridsync.interfaces.messages import Standing
 from tests.roles import hello, phase_of
 
 

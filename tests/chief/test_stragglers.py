@@ -10,12 +10,12 @@ from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_control import RunControl
 from hybridsync.chief.run_state import RunState
-from hybridsync.clock import SYSTEM_CLOCK
-from hybridsync.messages import PhaseReply, PhaseRequest
-from hybridsync.phase import Phase
-from hybridsync.plan import NO_EPOCH
-from hybridsync.policies.stragglers import WINDOW, Decision, Detector
-from hybridsync.reports import Report
+from hybridsync.core.clock import SYSTEM_CLOCK
+from hybridsync.core.plan import NO_EPOCH
+from hybridsync.interfaces.messages import PhaseReply, PhaseRequest
+from hybridsync.interfaces.phase import Phase
+from hybridsync.interfaces.reports import Report
+from hybridsync.policies.straggler_detector import WINDOW, Decision, Detector
 from tests.chief.chiefs import WORKLOAD, begin
 from tests.roles import hello, phase_of
 

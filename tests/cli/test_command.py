@@ -12,7 +12,7 @@ from hybridsync import __version__
 from hybridsync.cli import COMMANDS
 from hybridsync.cli.command import with_single_values
 from hybridsync.config.recipes import located
-from hybridsync.errors import ConfigError
+from hybridsync.core.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from configs import tally
-from hybridsync.units import UnitSet
+from hybridsync.core.units import UnitSet
 
 KEY = jax.random.key(0)
 

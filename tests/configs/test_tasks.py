@@ -6,9 +6,9 @@ import pytest
 
 from configs import cifar_resnet8, digits_async_hurts, digits_mlp, synthetic, text_lm
 from hybridsync.config import apply_overrides
+from hybridsync.core.errors import ConfigError, DataError
 from hybridsync.data.cifar import CIFAR10, CIFAR100
-from hybridsync.errors import ConfigError, DataError
-from hybridsync.step import Parameters, Programs
+from hybridsync.training.programs import Parameters, Programs
 
 
 def gradient_shapes(module, *overrides):

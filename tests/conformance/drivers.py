@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from hybridsync.config import apply_overrides, load_config
-from hybridsync.run import Run
-from hybridsync.sim.simulation import simulate
+from hybridsync.simulator.simulation import simulate
 from hybridsync.trainer import Trainer
+from hybridsync.training.run import Run
 from tests.multiprocess.job import Job
 
 PLAIN_OUTER = "outer_rate=1,outer_momentum=0,scale=0"

@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 
 from hybridsync import protocols
-from hybridsync.checkpoint import CheckpointStore
 from hybridsync.config import apply_overrides, load_config, restore_values
-from hybridsync.layout import Layout
 from hybridsync.protocols.base import Outer
-from hybridsync.replay.record import read_record
-from hybridsync.replay.story import replay
-from hybridsync.run import Run
-from hybridsync.runtime.nursery import Nursery
-from hybridsync.state import abstract_state
+from hybridsync.replay.logged_run import read_record
+from hybridsync.replay.verdict import replay
+from hybridsync.runtime.fork_server_client import Nursery
+from hybridsync.storage.checkpoints import CheckpointStore
+from hybridsync.training.buffer_layout import Layout
+from hybridsync.training.run import Run
+from hybridsync.training.state import abstract_state
 from tests.compilations import count_compilations
 from tests.conformance.drivers import DRIVERS, Summary, counting
 from tests.trainers import events_of, is_exact, lines_of

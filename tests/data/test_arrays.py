@@ -3,8 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from hybridsync.core.errors import DataError
 from hybridsync.data import ArraySource
-from hybridsync.errors import DataError
 
 
 def make(test=None):

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from hybridsync.core.errors import DataError
 from hybridsync.data.cifar import CIFAR10, CIFAR100, CifarSource, crop_and_mirror
-from hybridsync.errors import DataError
 
 
 def write(folder, layout, num_train=50, num_test=10):

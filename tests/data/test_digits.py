@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from hybridsync.core.errors import DataError
 from hybridsync.data import DigitsSource
 from hybridsync.data.digits import _bundled_path
-from hybridsync.errors import DataError
 
 HASH = "aea7a982ab18c60ecfb0ab6e7d125dae3b878a4fa9660ec4e235a5655a1ccdfa"
 FIRST_LABELS = [9, 0, 3, 7, 5, 0, 5, 0]

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hybridsync.core.errors import DataError
 from hybridsync.data.source import content_hash, pass_order, require_hash, unit_indices
-from hybridsync.errors import DataError
 
 # First examples of seed 0: a change here re-orders every user's run.
 FIRST = {

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from hybridsync.core.errors import DataError
 from hybridsync.data import SyntheticSource
-from hybridsync.errors import DataError
 
 
 def make(**kwargs):

@@ -1,7 +1,7 @@
 import pytest
 
+from hybridsync.core.errors import DataError
 from hybridsync.data import TallySource
-from hybridsync.errors import DataError
 
 
 def test_the_batch_of_a_unit_is_its_number():

@@ -2,8 +2,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from hybridsync.core.errors import DataError
 from hybridsync.data import TextSource
-from hybridsync.errors import DataError
 
 
 @pytest.fixture

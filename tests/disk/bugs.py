@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hybridsync import durable
-from hybridsync.checkpoint import CheckpointStore, store
-from hybridsync.checkpoint.manifest import Manifest
+from hybridsync.storage import durable
+from hybridsync.storage.checkpoints import CheckpointStore, store
+from hybridsync.storage.checkpoints.manifest import Manifest
 
 
 def renames_without_fsync(patch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hybridsync.checkpoint import CheckpointStore
+from hybridsync.storage.checkpoints import CheckpointStore
 from tests import shims
 from tests.disk import faultfs, oracle
 

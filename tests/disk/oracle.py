@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from hybridsync.checkpoint import QUARANTINE, REASON_FILE, CheckpointStore, Restored
-from hybridsync.durable import EpochFile
-from hybridsync.errors import CheckpointError
-from hybridsync.layout import fingerprint
+from hybridsync.core.errors import CheckpointError
+from hybridsync.storage.checkpoints import QUARANTINE, REASON_FILE, CheckpointStore, Restored
+from hybridsync.storage.durable import EpochFile
+from hybridsync.training.buffer_layout import fingerprint
 
 RUN = {"seed": 7}
 UNITS = 100

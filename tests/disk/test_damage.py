@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridsync.checkpoint import QUARANTINE, REASON_FILE, CheckpointStore
+from hybridsync.storage.checkpoints import QUARANTINE, REASON_FILE, CheckpointStore
 from tests.disk import oracle
 
 SWEEPS = [pytest.param(200, id="200"), pytest.param(1000, id="1000", marks=pytest.mark.soak)]

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from hybridsync.checkpoint import CheckpointStore
-from hybridsync.errors import HybridSyncError
+from hybridsync.core.errors import HybridSyncError
+from hybridsync.storage.checkpoints import CheckpointStore
 from tests.disk import bugs, oracle
 from tests.disk.conftest import Buggy
 from tests.disk.test_damage import check_flips

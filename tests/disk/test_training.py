@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hybridsync.applylog import APPLY_LOG, read
-from hybridsync.checkpoint import CheckpointStore
+from hybridsync.storage.apply_log import APPLY_LOG, read
+from hybridsync.storage.checkpoints import CheckpointStore
 from tests.disk.oracle import check_nothing_left
 from tests.trainers import events_of, is_exact
 

@@ -16,11 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hybridsync import CheckpointConfig, EmulationConfig, applylog
-from hybridsync.applylog import Entry, FileApplyLog
-from hybridsync.checkpoint import CheckpointStore
-from hybridsync.durable import EpochFile
-from hybridsync.errors import CheckpointError, HybridSyncError, WorkdirError
+from hybridsync import CheckpointConfig, EmulationConfig
+from hybridsync.core.errors import CheckpointError, HybridSyncError, WorkdirError
+from hybridsync.storage import apply_log
+from hybridsync.storage.apply_log import Entry, FileApplyLog
+from hybridsync.storage.checkpoints import CheckpointStore
+from hybridsync.storage.durable import EpochFile
 from hybridsync.telemetry.metrics import Metrics
 from tests.disk import bugs, oracle
 from tests.disk.faultfs import FaultyDisk
@@ -74,20 +75,20 @@ def log_with_fault(disk: FaultyDisk, folder: str, mode: str, at: int) -> dict[st
     """Log an update after three others, cut it off, and log others in its place, with a fault at one call."""
     path = Path(folder)
     path.mkdir()
-    file = path / applylog.APPLY_LOG
+    file = path / apply_log.APPLY_LOG
     updates = [Entry(1, number, (number,), number - 1, 1.0, 1.0, 1.0) for number in range(1, 5)]
     again = [Entry(2, number, (number,), number - 1, 1.0, 1.0, 1.0) for number in (4, 5, 6)]
     log = FileApplyLog(file)
     _log(log, updates[:3])
     disk.arm(path, mode, at)
     _log(log, updates[3:])
-    applylog.forget(file, 3)
+    apply_log.forget(file, 3)
     log.clear()
     _log(log, again[:1])
     _log(log, again[1:2])
     calls = disk.disarm()
     _log(log, again[2:])
-    found = list(applylog.read(file))
+    found = list(apply_log.read(file))
     assert found == [*updates[:3], *again], f"{found} were logged"
     shutil.rmtree(path)
     return {"calls": calls}

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import get_args
 
 from hybridsync.config import PolicyConfig
-from hybridsync.paths.measuring import BURST, DUTY
 from hybridsync.policies.actions import EPISODE_SECS, SWITCH_SECS
 from hybridsync.policies.online import ALIKE, MARGIN, RETURN_UNITS, SMALLER, WORTH
-from hybridsync.policies.shares import AS_GOOD, MOST, shares
-from hybridsync.policies.stragglers import RobustRule
+from hybridsync.policies.step_shares import AS_GOOD, MOST, shares
+from hybridsync.policies.straggler_detector import RobustRule
 from hybridsync.telemetry.events import FIELDS
+from hybridsync.worker.self_probe import BURST, DUTY
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (ROOT / "docs" / "policies.md").read_text()

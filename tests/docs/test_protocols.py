@@ -11,9 +11,9 @@ import pytest
 from benchmarks.protocol_page import DOCS, ORDER, PAGE, SHOWN, figure_of, refreshed
 from benchmarks.protocol_timeline import NUM_WORKERS, cost_of, timeline_of
 from hybridsync import protocols
-from hybridsync.plan import Plan
+from hybridsync.core.plan import Plan
 from hybridsync.protocols.modes import GROUP
-from hybridsync.protocols.server import STALENESS_RULES, ServerProtocol
+from hybridsync.protocols.server_protocol import STALENESS_RULES, ServerProtocol
 
 TEXT = PAGE.read_text(encoding="utf-8")
 NAMES = sorted(protocols.REGISTRY)

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from hybridsync.checkpoint import CheckpointStore
 from hybridsync.data import ArraySource
 from hybridsync.models import DecoderLM
-from hybridsync.task import Task, language_model
+from hybridsync.storage.checkpoints import CheckpointStore
 from hybridsync.trainer import Trainer
+from hybridsync.training.task import Task, language_model
 from tests.sweeps import swept
 from tests.tasks import Normalized, batchnorm_task, plain_sgd
 from tests.trainers import NEVER

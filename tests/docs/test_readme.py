@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hybridsync.config import apply_overrides, load_config
-from hybridsync.plan import Plan
+from hybridsync.core.plan import Plan
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()

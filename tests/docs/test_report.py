@@ -3,10 +3,10 @@
 import re
 from pathlib import Path
 
-from hybridsync.telemetry.report.page import page
-from hybridsync.telemetry.report.reading import read_runs
-from hybridsync.telemetry.report.scales import MOST_POINTS
-from tests.telemetry.report.workdirs import completed
+from hybridsync.report.page import page
+from hybridsync.report.reading import read_runs
+from hybridsync.report.scales import MOST_POINTS
+from tests.report.workdirs import completed
 
 GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "report.md").read_text()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridsync.sim.scenarios import load_scenario
+from hybridsync.simulator.scenarios import load_scenario
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (ROOT / "docs" / "simulate.md").read_text()

@@ -15,17 +15,16 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
-import hybridsync.rpc
-from hybridsync import __version__, holding, protocols
-from hybridsync.applylog import NullApplyLog
+import hybridsync.transport.grpc
+from hybridsync import __version__, protocols
 from hybridsync.chief import service
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_state import RunState
 from hybridsync.chief.waits import Waits
-from hybridsync.errors import RoleLost
-from hybridsync.holding import Holding, Kept
-from hybridsync.messages import (
+from hybridsync.core.errors import RoleLost
+from hybridsync.core.plan import NO_EPOCH, Epoch
+from hybridsync.interfaces.messages import (
     AppliedUnit,
     GroupRequest,
     Held,
@@ -37,27 +36,29 @@ from hybridsync.messages import (
     Standing,
     Update,
 )
-from hybridsync.paths.replica import Replica
-from hybridsync.phase import Phase
-from hybridsync.plan import NO_EPOCH, Epoch
+from hybridsync.interfaces.phase import Phase
+from hybridsync.interfaces.reports import Exchange, Report, Span
 from hybridsync.protocols.modes import GROUP, LOCKSTEP, SERVER
-from hybridsync.ps import primary as primary_module
-from hybridsync.ps import store as store_module
-from hybridsync.ps.endpoint import Endpoint, OptimizerEndpoint
-from hybridsync.ps.partition import partition
-from hybridsync.ps.primary import Primary
-from hybridsync.ps.publisher import SnapshotPool
-from hybridsync.ps.store import Store
-from hybridsync.reports import Exchange, Report, Span
-from hybridsync.rpc import hybridsync_pb2 as pb
-from hybridsync.rpc import parameter_server, shard
-from hybridsync.rpc.channels import Servicer
-from hybridsync.rpc.chief import ChiefServicer
-from hybridsync.rpc.codec import encode
-from hybridsync.rpc.holder import HolderServicer
-from hybridsync.rpc.optimizer_state import OptimizerServicer
-from hybridsync.rpc.parameter_server import ParameterServicer, PhaseServicer
-from hybridsync.rpc.shard import ShardServicer
+from hybridsync.server import primary as primary_module
+from hybridsync.server import secondary as store_module
+from hybridsync.server.endpoint import Endpoint, OptimizerEndpoint
+from hybridsync.server.partition import partition
+from hybridsync.server.primary import Primary
+from hybridsync.server.publisher import SnapshotPool
+from hybridsync.server.secondary import Store
+from hybridsync.storage.apply_log import NullApplyLog
+from hybridsync.training import snapshot
+from hybridsync.training.snapshot import Holding, Kept
+from hybridsync.transport.grpc import hybridsync_pb2 as pb
+from hybridsync.transport.grpc import parameter_server, shard
+from hybridsync.transport.grpc.channels import Servicer
+from hybridsync.transport.grpc.chief import ChiefServicer
+from hybridsync.transport.grpc.codec import encode
+from hybridsync.transport.grpc.holder import HolderServicer
+from hybridsync.transport.grpc.optimizer_state import OptimizerServicer
+from hybridsync.transport.grpc.parameter_server import ParameterServicer, PhaseServicer
+from hybridsync.transport.grpc.shard import ShardServicer
+from hybridsync.worker.replica import Replica
 from tests.roles import tally_programs, tally_state
 from tests.telemetry.clocks import ManualClock
 
@@ -84,7 +85,7 @@ def without_waits() -> Iterator[None]:
         patch.setattr(primary_module, "HELD_SECS", 0.0)
         patch.setattr(primary_module, "DEPOSIT_SECS", 0.0)
         patch.setattr(store_module, "RELEASE_SECS", 0.0)
-        patch.setattr(holding, "transfer_secs", lambda num_bytes: 0.0)
+        patch.setattr(snapshot, "transfer_secs", lambda num_bytes: 0.0)
         patch.setattr(parameter_server, "BUFFER_SECS", 0.0)
         patch.setattr(shard, "BUFFER_SECS", 0.0)
         patch.setattr(Waits, "wait", wait)
@@ -150,8 +151,8 @@ class TimedClock(ManualClock):
 
 def servicers() -> set[type[Servicer]]:
     """Return every servicer of the package, whether a role here has it or not."""
-    for module in pkgutil.iter_modules(hybridsync.rpc.__path__):
-        importlib.import_module(f"hybridsync.rpc.{module.name}")
+    for module in pkgutil.iter_modules(hybridsync.transport.grpc.__path__):
+        importlib.import_module(f"hybridsync.transport.grpc.{module.name}")
     return set(Servicer.__subclasses__())
 
 

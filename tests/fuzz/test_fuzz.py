@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from hybridsync.chief import service
-from hybridsync.chief.suspects import Suspects
-from hybridsync.errors import InvalidMessage
-from hybridsync.phase import Phase
-from hybridsync.ps import store as store_module
-from hybridsync.ps.primary import Primary
-from hybridsync.rpc import codec
-from hybridsync.rpc import hybridsync_pb2 as pb
+from hybridsync.chief.poison_units import Suspects
+from hybridsync.core.errors import InvalidMessage
+from hybridsync.interfaces.phase import Phase
+from hybridsync.server import secondary as store_module
+from hybridsync.server.primary import Primary
+from hybridsync.transport.grpc import codec
+from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from tests.fuzz.fuzzer import MOST_SECS, Found, Fuzzer
 from tests.fuzz.job import Job, servicers
 

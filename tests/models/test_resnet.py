@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from hybridsync.errors import TaskError
+from hybridsync.core.errors import TaskError
 from hybridsync.models import resnet
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")

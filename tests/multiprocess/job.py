@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from hybridsync.clock import SYSTEM_CLOCK
+from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.telemetry.events import read_events
 
 ROOT = Path(__file__).resolve().parents[2]

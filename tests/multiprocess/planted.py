@@ -22,11 +22,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from absl import app
 
 from hybridsync.cli import train
-from hybridsync.runtime import child, processes, seed, supervisor
+from hybridsync.runtime import fork_server, processes, role_line, supervisor
 
 if TYPE_CHECKING:
-    from hybridsync.clock import Clock
-    from hybridsync.messages import Capture
+    from hybridsync.core.clock import Clock
+    from hybridsync.interfaces.messages import Capture
 
 HOLD_SECS = 20.0
 CALL_SECS = 60.0
@@ -56,7 +56,7 @@ here = Here()
 
 def server_forgets_what_it_applied() -> None:
     """A unit that is pushed again is applied again."""
-    from hybridsync.ps.count import Count
+    from hybridsync.server.unit_counts import Count
 
     server_reports_late()
     if here.role == "server":
@@ -66,9 +66,9 @@ def server_forgets_what_it_applied() -> None:
 def server_reports_late() -> None:
     """No bug: the chief hears late of what was applied, so that units of a lost worker are surely pushed again."""
     if here.role == "server":
-        from hybridsync.runtime import server_process
+        from hybridsync.runtime import server_main
 
-        server_process.REPORT_SECS = 2.0
+        server_main.REPORT_SECS = 2.0
 
 
 def units_of_the_lost_stay_leased() -> None:
@@ -82,9 +82,9 @@ def ledger_outruns_the_state() -> None:
     """A resume takes the state of the checkpoint, but counts as applied what the metrics had seen applied."""
     if here.role != "chief":
         return
-    from hybridsync import opening
     from hybridsync.chief.ledger import Ledger
-    from hybridsync.telemetry.lines import read_lines
+    from hybridsync.storage.jsonl import read_lines
+    from hybridsync.workdir import opening
 
     resumed = opening._resumed
 
@@ -102,8 +102,8 @@ def preemption_saves_nothing() -> None:
     """A run that is asked to stop does, without a last checkpoint."""
     if here.role != "chief":
         return
-    from hybridsync.checkpoint import CheckpointStore, SaveInfo
     from hybridsync.chief.service import ChiefService
+    from hybridsync.storage.checkpoints import CheckpointStore, SaveInfo
 
     save, preempt = CheckpointStore.save, ChiefService.preempt
     asked = threading.Event()
@@ -131,8 +131,8 @@ def only_the_first_signal_counts() -> None:
 
 def survivors_forget_the_newest_state() -> None:
     """A broken phase goes on from the last commit although its survivors hold what was applied since."""
+    from hybridsync.phases.recovery import Found, Recovery
     from hybridsync.protocols.modes import SyncMode
-    from hybridsync.switching.recovery import Found, Recovery
 
     def forget(self: Recovery, floor: int, last: Capture, mode: SyncMode) -> Found | None:
         return None
@@ -150,7 +150,7 @@ def restarted_chief_starts_from_disk() -> None:
 def ledger_keeps_what_the_server_lost() -> None:
     """The state goes back to the last commit, the accounting does not."""
     from hybridsync.chief.ledger import Ledger
-    from hybridsync.units import UnitSet
+    from hybridsync.core.units import UnitSet
 
     restore = Ledger.restore
 
@@ -162,7 +162,7 @@ def ledger_keeps_what_the_server_lost() -> None:
 
 def deadlines_by_the_wall_clock() -> None:
     """Leases and deadlines go by a clock that somebody may set."""
-    from hybridsync.clock import SystemClock
+    from hybridsync.core.clock import SystemClock
 
     SystemClock.monotonic = SystemClock.wall
 
@@ -171,7 +171,7 @@ def worker_2_dies_while_a_mesh_connects() -> None:
     """No bug: once, when it has met the others in its second mesh and before it can be connected to."""
     if (here.role, here.role_id) != ("worker", 2):
         return
-    from hybridsync.runtime.mesh import MeshMean
+    from hybridsync.collectives.mesh.flat_sum import MeshMean
 
     prove, done = MeshMean._prove, workdir_of_the_run() / "died-connecting"
     met = []
@@ -196,7 +196,7 @@ def units_take_their_time_until_told() -> None:
     """No bug: once HURRY lies in the workdir, no unit is stretched, so that a run lasts as long as its story needs."""
     if here.role != "worker":
         return
-    from hybridsync.paths.emulation import Emulation
+    from hybridsync.emulation.device import Emulation
 
     told, finish = workdir_of_the_run() / HURRY, Emulation.finish
 
@@ -224,8 +224,8 @@ def servers_fetch_over_a_slow_link() -> None:
     """No bug: a server gets LINK_BYTES_PER_SEC of the state that it takes over."""
     if here.role != "server":
         return
-    from hybridsync.rpc.holder import Readers
-    from tests.rpc.relay import Relay
+    from hybridsync.transport.grpc.holder import Readers
+    from tests.transport.relay import Relay
 
     read_from = Readers.__call__
     Readers.__call__ = lambda self, address: read_from(self, Relay(address, LINK_BYTES_PER_SEC).address)
@@ -259,7 +259,7 @@ def _worker_1() -> bool:
 
 def worker_1_fails_at_each_unit() -> None:
     """Whatever unit worker 1 begins, it ends with an exception."""
-    from hybridsync.paths.recorder import WorkerRecorder
+    from hybridsync.worker.stats import WorkerRecorder
 
     computing = WorkerRecorder.computing
 
@@ -273,7 +273,7 @@ def worker_1_fails_at_each_unit() -> None:
 
 def worker_1_fails_before_its_world() -> None:
     """Worker 1 ends with an exception before it has met the others."""
-    from hybridsync.runtime.world import World
+    from hybridsync.collectives.mesh.process_group import World
 
     def fail(*args, **options):
         raise RuntimeError("worker 1 has no device")
@@ -284,7 +284,7 @@ def worker_1_fails_before_its_world() -> None:
 
 def every_worker_fails_at_each_unit() -> None:
     """Nobody can compute anything after the first 50 units."""
-    from hybridsync.paths.recorder import WorkerRecorder
+    from hybridsync.worker.stats import WorkerRecorder
 
     computing = WorkerRecorder.computing
 
@@ -305,7 +305,7 @@ def worker_1_has_a_broken_device() -> None:
     import jax
     import numpy as np
 
-    from hybridsync.step import Programs
+    from hybridsync.training.programs import Programs
 
     gradient = Programs.gradient
 
@@ -351,9 +351,9 @@ def stands_at(stage: str, workdir: Path) -> None:
     """
     if here.role != "chief":
         return
-    from hybridsync.checkpoint import CheckpointStore, store
-    from hybridsync.switching.capture_stage import CaptureStage
-    from hybridsync.switching.entry_stage import EntryStage
+    from hybridsync.phases.capture_stage import CaptureStage
+    from hybridsync.phases.entry_stage import EntryStage
+    from hybridsync.storage.checkpoints import CheckpointStore, store
 
     places = {
         "DRAIN": (CaptureStage, "drain"),
@@ -406,13 +406,13 @@ def main() -> None:
     """Plant the bug, and be `hybridsync train` otherwise."""
     name, play = sys.argv.pop(1), train.play
 
-    def play_planted(role: child.Child, load: Callable[[], processes.Launch]) -> int:
+    def play_planted(role: role_line.Child, load: Callable[[], processes.Launch]) -> int:
         here.role, here.role_id = role.role, role.role_id
         plant(name)
         return play(role, load)
 
     train.play = play_planted
-    if seed.SEED_FD not in os.environ:
+    if fork_server.SEED_FD not in os.environ:
         plant(name)
     supervisor.SupervisorSpec = functools.partial(supervisor.SupervisorSpec, command=(sys.executable, __file__, name))
     app.run(train.main)

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from hybridsync.clock import SYSTEM_CLOCK
+from hybridsync.core.clock import SYSTEM_CLOCK
 from tests.multiprocess.job import Job, assert_exactly_once
 from tests.multiprocess.scenarios import gone, tally
 

@@ -9,8 +9,8 @@ import signal
 from itertools import pairwise
 from pathlib import Path
 
-from hybridsync.plan import Plan
-from hybridsync.telemetry.lines import read_lines
+from hybridsync.core.plan import Plan
+from hybridsync.storage.jsonl import read_lines
 from tests.multiprocess.job import STUCK_SECS, Job, assert_exactly_once
 
 MIXED = "bsp:20%,asp:60%,bsp"

@@ -11,8 +11,8 @@ from configs import tally
 from hybridsync.config import RunConfig
 
 if TYPE_CHECKING:
-    from hybridsync.optimizer import Optimizer
-    from hybridsync.task import Task
+    from hybridsync.training.optimizer import Optimizer
+    from hybridsync.training.task import Task
 
 
 @dataclass(frozen=True)

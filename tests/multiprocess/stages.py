@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from hybridsync.clock import SYSTEM_CLOCK
+from hybridsync.core.clock import SYSTEM_CLOCK
 from tests.multiprocess.job import Job, assert_exactly_once
 from tests.multiprocess.scenarios import gone, newest_pid, tally
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import jax
 import pytest
 
-from hybridsync.checkpoint import CheckpointStore
 from hybridsync.config import load_config, restore_values
-from hybridsync.replay.record import read_record
-from hybridsync.replay.story import compare
-from hybridsync.resuming import CHECKPOINTS
-from hybridsync.run import Run
-from hybridsync.sim.following import follow
-from hybridsync.sim.gradients import RealArithmetic
-from hybridsync.state import abstract_state
+from hybridsync.replay.logged_run import read_record
+from hybridsync.replay.verdict import compare
+from hybridsync.simulator.gradients import RealArithmetic
+from hybridsync.storage.checkpoints import CheckpointStore
+from hybridsync.testing.log_order import follow
+from hybridsync.training.run import Run
+from hybridsync.training.state import abstract_state
+from hybridsync.workdir.resuming import CHECKPOINTS
 from tests.multiprocess.job import ROOT, Job
 
 CONFIG = "configs/digits_mlp.py"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hybridsync.telemetry.lines import read_lines
+from hybridsync.storage.jsonl import read_lines
 from tests.multiprocess.job import Job
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("main job")]  # one job for all tests of this file

@@ -9,8 +9,8 @@ import numpy as np
 import optax
 import pytest
 
-from hybridsync.checkpoint import CheckpointStore
 from hybridsync.config import apply_overrides, load_config
+from hybridsync.storage.checkpoints import CheckpointStore
 from tests.multiprocess.job import ROOT, Job
 
 OPTIMIZERS = {

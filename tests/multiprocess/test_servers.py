@@ -47,7 +47,7 @@ def test_an_optimizer_that_cannot_be_divided_is_refused_before_a_role_is_told_to
         "config, task = base.config, base.task\n"
         "def optimizer(config):\n"
         "    import optax\n"
-        "    from hybridsync.optimizer import Optimizer\n"
+        "    from hybridsync.training.optimizer import Optimizer\n"
         "    def make(learning_rate):\n"
         "        return optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(learning_rate))\n"
         "    return Optimizer(make, learning_rate=0.1)\n"

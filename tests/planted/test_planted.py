@@ -12,30 +12,30 @@ from typing import Any
 import pytest
 
 from hybridsync import EmulationConfig
-from hybridsync.chief.leasing import Leasing
+from hybridsync.chief.leases import Leasing
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_control import RunControl
 from hybridsync.chief.service import ChiefService
-from hybridsync.errors import HybridSyncError, StaleEpoch, StaleIncarnation
-from hybridsync.holding import Holding, fetch
-from hybridsync.messages import RoleEvent
-from hybridsync.opening import Opening
-from hybridsync.paths.collective import Rendezvous
-from hybridsync.paths.replica import Replica
+from hybridsync.collectives.thread_sum import Rendezvous
+from hybridsync.core.errors import HybridSyncError, StaleEpoch, StaleIncarnation
+from hybridsync.core.units import UnitSet
+from hybridsync.interfaces.messages import RoleEvent
+from hybridsync.interfaces.reports import ReportReply
+from hybridsync.phases.recovery import Recovery
 from hybridsync.protocols.bsp import Bsp
-from hybridsync.ps import core as core_module
-from hybridsync.ps import primary as primary_module
-from hybridsync.ps import sequencer as sequencer_module
-from hybridsync.ps.count import Count
-from hybridsync.ps.partitioned_state import PartitionedState
-from hybridsync.ps.primary import Primary
-from hybridsync.reports import ReportReply
 from hybridsync.runtime.inprocess import InProcess
-from hybridsync.switching.recovery import Recovery
+from hybridsync.server import core as core_module
+from hybridsync.server import primary as primary_module
+from hybridsync.server import sequencer as sequencer_module
+from hybridsync.server.partitioned_state import PartitionedState
+from hybridsync.server.primary import Primary
+from hybridsync.server.unit_counts import Count
 from hybridsync.telemetry.metrics import Metrics
-from hybridsync.units import UnitSet
+from hybridsync.training.snapshot import Holding, fetch
+from hybridsync.workdir.opening import Opening
 from hybridsync.worker import server_runner
 from hybridsync.worker.drive_threads import Carriers, drive
+from hybridsync.worker.replica import Replica
 from hybridsync.worker.requests import CallServer, LeaseUnits
 from tests.roles import Start, counts, gradient_of, phase_of, push_of, tally_programs
 from tests.trainers import is_exact, tally_trainer

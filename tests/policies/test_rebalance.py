@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hybridsync.config import PolicyConfig
 from hybridsync.policies.actions import PLANNED, Dealt, View
 from hybridsync.policies.online import Rebalance, policy_of
-from hybridsync.policies.shares import units_per_sec
+from hybridsync.policies.step_shares import units_per_sec
 
 
 def view(*rates: float, slow: tuple[int, ...] = (), **fields: Any) -> View:

@@ -12,14 +12,14 @@ import optax
 import pytest
 
 from hybridsync import Trainer, protocols
-from hybridsync.errors import ConfigError
-from hybridsync.optimizer import Optimizer
-from hybridsync.paths.stepping import Gradient, Stepper
+from hybridsync.core.errors import ConfigError
 from hybridsync.protocols.base import Difference, Outer, Step, Version
 from hybridsync.protocols.psplus import LOWEST_FACTOR, PsPlus
-from hybridsync.state import TrainState, initial_state
-from hybridsync.step import Parameters
-from hybridsync.task import Task
+from hybridsync.training.local_updates import Gradient, Stepper
+from hybridsync.training.optimizer import Optimizer
+from hybridsync.training.programs import Parameters
+from hybridsync.training.state import TrainState, initial_state
+from hybridsync.training.task import Task
 from tests.tasks import (
     UNIT_SIZE,
     adamw,

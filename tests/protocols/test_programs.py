@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hybridsync import protocols
-from hybridsync.errors import PhaseRevoked
+from hybridsync.core.errors import PhaseRevoked
 from hybridsync.protocols.base import (
     Apply,
     Arrival,

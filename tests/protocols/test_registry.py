@@ -9,8 +9,8 @@ from typing import ClassVar
 import pytest
 
 from hybridsync import protocols
-from hybridsync.errors import ConfigError, PlanError
-from hybridsync.plan import Plan
+from hybridsync.core.errors import ConfigError, PlanError
+from hybridsync.core.plan import Plan
 from hybridsync.protocols.asp import Asp
 from hybridsync.protocols.base import Protocol, ServerRule
 from hybridsync.protocols.bsp import Bsp

@@ -25,9 +25,9 @@ from typing import Any
 
 import numpy.random
 
-from hybridsync.errors import EXIT_FAILED, ConfigError, RoleLost
-from hybridsync.runtime.child import RoleSpec
-from hybridsync.runtime.seed import Seed, attach
+from hybridsync.core.errors import EXIT_FAILED, ConfigError, RoleLost
+from hybridsync.runtime.fork_server import Seed, attach
+from hybridsync.runtime.role_line import RoleSpec
 
 
 def main() -> int:

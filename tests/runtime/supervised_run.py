@@ -14,10 +14,10 @@ import signal
 import sys
 from pathlib import Path
 
-from hybridsync.durable import WorkdirLock
-from hybridsync.errors import WaitTimeout
-from hybridsync.messages import RoleEvent
+from hybridsync.core.errors import WaitTimeout
+from hybridsync.interfaces.messages import RoleEvent
 from hybridsync.runtime.supervisor import Supervisor, SupervisorSpec
+from hybridsync.storage.durable import WorkdirLock
 
 ROLE = Path(__file__).with_name("fake_role.py")
 

@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 
-from hybridsync.deadlines import transfer_secs
+from hybridsync.core.deadlines import transfer_secs
+from hybridsync.core.watching import COMPILE_SECS, SLACK_SECS, TIMES, UNLIMITED, Piece, Unwatched
+from hybridsync.phases.checkpointing import COMMIT_DEADLINE_SECS
 from hybridsync.runtime.watchdog import Watchdog
-from hybridsync.switching.commits import COMMIT_DEADLINE_SECS
-from hybridsync.watching import COMPILE_SECS, SLACK_SECS, TIMES, UNLIMITED, Piece, Unwatched
 from tests.trainers import is_exact, tally_trainer
 
 WORKLOAD = 60

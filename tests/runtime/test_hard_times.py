@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from hybridsync.durable import WorkdirLock
-from hybridsync.errors import WorkdirError
+from hybridsync.core.errors import WorkdirError
+from hybridsync.storage.durable import WorkdirLock
 from tests.runtime.supervised import WAIT_SECS, Begin, Run, gone, seed_of
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax
 import numpy as np
 
-from hybridsync.runtime.worker_process import warm_up
-from hybridsync.step import Parameters
+from hybridsync.runtime.worker_main import warm_up
+from hybridsync.training.programs import Parameters
 from tests.compilations import count_compilations
 from tests.roles import WORKLOAD, plain_sgd, programs_of, tally_task
 

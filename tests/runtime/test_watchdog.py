@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from hybridsync.errors import EXIT_FAILED
+from hybridsync.core.errors import EXIT_FAILED
+from hybridsync.core.watching import COMPILE_SECS, Overdue
 from hybridsync.runtime.watchdog import FLOOR_SECS, Watchdog
-from hybridsync.watching import COMPILE_SECS, Overdue
 from tests.telemetry.clocks import ManualClock
 
 PROGRAM = Path(__file__).with_name("watched_process.py")

@@ -15,8 +15,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from hybridsync import watching
-from hybridsync.clock import SYSTEM_CLOCK
+from hybridsync.core import watching
+from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.runtime.watchdog import Watchdog
 
 HANG_SECS = 10.0
@@ -41,7 +41,7 @@ class Worker:
     """
 
     def __init__(self, watchdog: Watchdog) -> None:
-        from hybridsync.paths.recorder import WorkerRecorder
+        from hybridsync.worker.stats import WorkerRecorder
 
         self._recorder = WorkerRecorder(3, SYSTEM_CLOCK, keep_spans=False)
         self._recorder.watchdog = watchdog
@@ -66,7 +66,7 @@ def compiling(watchdog: Watchdog) -> None:
     """The user's code hangs while it is compiled."""
     import jax
 
-    from hybridsync.runtime.heart import CompileTimer
+    from hybridsync.runtime.heartbeat import CompileTimer
 
     CompileTimer(lambda secs: None, watchdog)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridsync.reports import Span
+from hybridsync.interfaces.reports import Span
 from hybridsync.telemetry.events import read_events
 from hybridsync.telemetry.metrics import Metrics
 from hybridsync.telemetry.recorder import Recorder

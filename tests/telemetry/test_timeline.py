@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from hybridsync.reports import Span
+from hybridsync.interfaces.reports import Span
 from hybridsync.telemetry.events import Elapsed
 from hybridsync.telemetry.timeline import Timeline
 from tests.telemetry.clocks import ManualClock

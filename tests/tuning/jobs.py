@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from hybridsync.history import Where
-from hybridsync.plan import Plan
+from hybridsync.core.plan import Plan
+from hybridsync.storage.job_history import Where
 from hybridsync.tuning.search import Made
 
 SMALL_CONFIG = """
@@ -28,14 +28,14 @@ def config():
 def task(config):
     from hybridsync.data.synthetic import SyntheticSource
     from hybridsync.models import MLP
-    from hybridsync.task import Task
+    from hybridsync.training.task import Task
 
     source = SyntheticSource(512, (4, 4, 1), num_classes=4, num_test=64)
     return Task.from_nnx(lambda rngs: MLP((16, 32, 4), rngs=rngs), source)
 
 
 def optimizer(config):
-    from hybridsync.optimizer import from_config
+    from hybridsync.training.optimizer import from_config
 
     return from_config(config.optimizer, config.workload, config.unit_size)
 """

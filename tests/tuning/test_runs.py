@@ -12,19 +12,19 @@ import pytest
 import hybridsync
 from hybridsync.chief.divergence import DIVERGED
 from hybridsync.config import RunConfig, TelemetryConfig
-from hybridsync.errors import ConfigError, NoAnswer, ResumeError, WorkdirError
-from hybridsync.optimizer import Optimizer
-from hybridsync.plan import Plan
-from hybridsync.policies.timing import Rules, plan_of
-from hybridsync.run import Run
-from hybridsync.sim.cluster import Cluster, Device, Scenario
-from hybridsync.task import Task
+from hybridsync.core.errors import ConfigError, NoAnswer, ResumeError, WorkdirError
+from hybridsync.core.plan import Plan
+from hybridsync.policies.search_rules import Rules, plan_of
+from hybridsync.simulator.cluster import Cluster, Device, Scenario
 from hybridsync.telemetry.summary import Summary, Units, write_summary
 from hybridsync.trainer import Trainer
-from hybridsync.tuning.ending import accuracy_of, ended
-from hybridsync.tuning.inprocess import InProcessRuns
+from hybridsync.training.optimizer import Optimizer
+from hybridsync.training.run import Run
+from hybridsync.training.task import Task
+from hybridsync.tuning.inprocess_runner import InProcessRuns
+from hybridsync.tuning.run_ending import accuracy_of, ended
 from hybridsync.tuning.search import Made
-from hybridsync.tuning.simulated import SCRATCH, SimulatedRuns
+from hybridsync.tuning.simulated_runner import SCRATCH, SimulatedRuns
 from tests.tasks import UNIT_SIZE, mlp_task, momentum_sgd, plain_sgd, tally_task
 from tests.trainers import NEVER, events_of
 

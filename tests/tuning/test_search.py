@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from hybridsync.clock import SYSTEM_CLOCK
 from hybridsync.config import PolicyConfig, RunConfig
-from hybridsync.errors import ConfigError, NoTarget
-from hybridsync.history import History, RunRecord
-from hybridsync.policies.job import of_config
-from hybridsync.policies.timing import Rules, Search
+from hybridsync.core.clock import SYSTEM_CLOCK
+from hybridsync.core.errors import ConfigError, NoTarget
+from hybridsync.policies.recurring_job import of_config
+from hybridsync.policies.search_rules import Rules, Search
+from hybridsync.storage.job_history import History, RunRecord
 from hybridsync.tuning.search import carry_out
-from hybridsync.tuning.table import next_line, table, verdict_lines
+from hybridsync.tuning.search_table import next_line, table, verdict_lines
 from tests.tuning.jobs import FakeRuns, Stopped
 
 CONFIG = RunConfig(workload=4000, workers=4, seed=7)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hybridsync.errors import HybridSyncError
-from hybridsync.paths.recorder import WorkerRecorder
+from hybridsync.core.errors import HybridSyncError
 from hybridsync.worker.member import PhaseMember
 from hybridsync.worker.requests import IO, Join, Start
+from hybridsync.worker.stats import WorkerRecorder
 from tests.roles import phase_of
 from tests.telemetry.clocks import ManualClock
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from hybridsync.errors import HybridSyncError, RoleLost, WaitTimeout
-from hybridsync.messages import LeaseReply, LeaseRequest
-from hybridsync.plan import Epoch
+from hybridsync.core.errors import HybridSyncError, RoleLost, WaitTimeout
+from hybridsync.core.plan import Epoch
+from hybridsync.interfaces.messages import LeaseReply, LeaseRequest
 from hybridsync.worker import drive_threads as drive_module
 from hybridsync.worker.drive_threads import Beside, Carriers, drive
 from hybridsync.worker.requests import IO, ComputeUnit, Join, LeaseUnits, Start

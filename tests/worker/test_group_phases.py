@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from hybridsync import CheckpointConfig, EmulationConfig, TelemetryConfig
-from hybridsync.applylog import Entry
-from hybridsync.mixing import copied
+from hybridsync.replay.logged_run import LoggedPhase
 from hybridsync.replay.phases import on_one_device
-from hybridsync.replay.record import LoggedPhase
-from hybridsync.state import TrainState, initial_state
+from hybridsync.storage.apply_log import Entry
 from hybridsync.trainer import Trainer
+from hybridsync.training.averaging import copied
+from hybridsync.training.state import TrainState, initial_state
 from tests.tasks import UNIT_SIZE, adamw, mlp_task, plain_sgd, programs_of, tally_task
 from tests.trainers import events_of, is_exact, mlp_trainer, tally_trainer
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hybridsync.errors import HybridSyncError, StaleEpoch, WaitTimeout
-from hybridsync.messages import LeaseReply, LeaseRequest
+from hybridsync.core.errors import HybridSyncError, StaleEpoch, WaitTimeout
+from hybridsync.interfaces.messages import LeaseReply, LeaseRequest
 from hybridsync.worker import lease_queue as lease_queue_module
 from hybridsync.worker.lease_queue import LeaseQueue
 from hybridsync.worker.requests import IO, LeaseUnits

@@ -11,22 +11,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hybridsync.applylog import FileApplyLog, read
-from hybridsync.clock import SYSTEM_CLOCK
+from hybridsync.collectives.thread_sum import Rendezvous
 from hybridsync.config import EmulationConfig
-from hybridsync.dealing import Deal, contribution_of
-from hybridsync.messages import LeaseReply, LeaseRequest, PhaseReply, PhaseRequest
-from hybridsync.paths.collective import Rendezvous
-from hybridsync.paths.emulation import Emulation
-from hybridsync.paths.recorder import WorkerRecorder
-from hybridsync.paths.replica import Replica
-from hybridsync.phase import Phase
-from hybridsync.ports import WorkPort
+from hybridsync.core.clock import SYSTEM_CLOCK
+from hybridsync.core.step_assignment import Deal, contribution_of
+from hybridsync.emulation.device import Emulation
+from hybridsync.interfaces.messages import LeaseReply, LeaseRequest, PhaseReply, PhaseRequest
+from hybridsync.interfaces.phase import Phase
+from hybridsync.interfaces.ports import WorkPort
 from hybridsync.protocols.bsp import Bsp
-from hybridsync.state import initial_state
-from hybridsync.step import Parameters, Programs
+from hybridsync.storage.apply_log import FileApplyLog, read
+from hybridsync.training.programs import Parameters, Programs
+from hybridsync.training.state import initial_state
 from hybridsync.worker.context import WorkerContext
 from hybridsync.worker.lockstep_runner import LockstepRunner
+from hybridsync.worker.replica import Replica
+from hybridsync.worker.stats import WorkerRecorder
 from tests.roles import Start, counts, phase_of, tally_programs
 from tests.tasks import UNIT_SIZE, mlp_task, plain_sgd, programs_of
 

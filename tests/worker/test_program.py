@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hybridsync.errors import PhaseRevoked, StaleEpoch, StaleIncarnation
+from hybridsync.core.errors import PhaseRevoked, StaleEpoch, StaleIncarnation
 from hybridsync.protocols.base import Compute, Lease, Pull
 from hybridsync.worker.program import at_once, run_program
 from tests.worker.scripted import Script

@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 
-from hybridsync.applylog import NullApplyLog
-from hybridsync.clock import SYSTEM_CLOCK
+from hybridsync.collectives.thread_mean import ThreadMixer
+from hybridsync.collectives.thread_sum import Rendezvous
 from hybridsync.config import EmulationConfig
-from hybridsync.errors import HybridSyncError, PhaseRevoked, RoleLost
-from hybridsync.messages import (
+from hybridsync.core.clock import SYSTEM_CLOCK
+from hybridsync.core.errors import HybridSyncError, PhaseRevoked, RoleLost
+from hybridsync.core.plan import Epoch
+from hybridsync.emulation.device import Emulation
+from hybridsync.interfaces.messages import (
     GroupReply,
     GroupRequest,
     LeaseReply,
@@ -23,18 +26,15 @@ from hybridsync.messages import (
     Push,
     PushReply,
 )
-from hybridsync.paths.collective import Rendezvous
-from hybridsync.paths.emulation import Emulation
-from hybridsync.paths.mixer import ThreadMixer
-from hybridsync.paths.recorder import WorkerRecorder
-from hybridsync.paths.replica import Replica
-from hybridsync.phase import Phase
-from hybridsync.plan import Epoch
-from hybridsync.step import Parameters
+from hybridsync.interfaces.phase import Phase
+from hybridsync.storage.apply_log import NullApplyLog
+from hybridsync.training.programs import Parameters
 from hybridsync.worker.context import WorkerContext
 from hybridsync.worker.group_runner import GroupRunner
 from hybridsync.worker.lockstep_runner import LockstepRunner
+from hybridsync.worker.replica import Replica
 from hybridsync.worker.server_runner import ServerRunner
+from hybridsync.worker.stats import WorkerRecorder
 from tests.roles import Start, phase_of, tally_programs, tally_state
 
 SECS = 20.0

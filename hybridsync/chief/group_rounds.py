@@ -1,0 +1,142 @@
+"""One group phase as the chief sees it: who meets whom, what every replica has applied, and who is waited for. Pure.
+
+The generator's groups get their numbers here, one order for everybody, beside what their members have told of their
+units: at a full synchronisation everybody has told everything, so the units of the one state are known.
+"""
+
+from __future__ import annotations
+
+import math
+
+from hybridsync.core.units import UnitSet
+from hybridsync.interfaces.messages import GroupReply, GroupRequest, GroupUpdate
+from hybridsync.interfaces.phase import Phase
+from hybridsync.protocols.group_generators import Group, GroupRule
+
+
+class Grouping:
+    """The meetings of one phase.
+
+    Args:
+      phase: that is grouped.
+      rule: its generator.
+    """
+
+    def __init__(self, phase: Phase, rule: GroupRule) -> None:
+        self._rule = rule
+        for worker in phase.members:  # all of them come, or the phase breaks
+            rule.on_join(worker)
+        self._slots = {worker: slot for slot, worker in enumerate(phase.members)}
+        self._applied, self._dropped = UnitSet(phase.applied), UnitSet(phase.dropped)
+        self._sequence = phase.sequence
+        self._arrived: dict[int, tuple[GroupRequest, float]] = {}
+        self._answers: dict[int, tuple[int, GroupReply]] = {}
+        self._updates: list[GroupUpdate] = []
+        self._mixing: set[int] = set()
+        self._wanted = False
+
+    @classmethod
+    def of(cls, phase: Phase) -> Grouping | None:
+        """Return the meetings of `phase`; None where its mode has none."""
+        if not phase.mode.has_group_rounds:
+            return None
+        return cls(phase, phase.protocol.group_rule(phase.members, phase.epoch.number))
+
+    # --- what workers do; each tells whether somebody may have an answer by it ---
+
+    def meet(self, request: GroupRequest, now: float) -> bool:
+        """Take in a worker that has come to a meeting; a repeat changes nothing."""
+        worker = request.worker
+        self._mixing.discard(worker)
+        if worker in self._arrived or self._answers.get(worker, (0, None))[0] >= request.number:
+            return self._start(self._rule.on_time(now))
+        self._arrived[worker] = request, now
+        self._applied.update((unit, unit + 1) for unit, _ in request.applied)
+        self._dropped.update((unit, unit + 1) for unit, _ in request.dropped)
+        return self._start(self._rule.on_meet(worker, now, last=request.last))
+
+    def answer(self, request: GroupRequest) -> GroupReply | None:
+        """Return the worker's group, None while it has to wait."""
+        number, reply = self._answers.get(request.worker, (0, None))
+        return reply if number == request.number else None
+
+    def waiting(self, worker: int) -> GroupReply:
+        """Return what a worker is told that has to wait longer."""
+        return GroupReply((), self._rule.waits_for().get(worker, ()))
+
+    def rest(self, worker: int, now: float) -> bool:
+        """Let nobody wait for a worker that has no unit and gets none."""
+        self._mixing.discard(worker)
+        return self._start(self._rule.on_idle(worker, now))
+
+    def hear(self, worker: int) -> None:
+        """Note that a worker speaks, so its last average is behind it."""
+        self._mixing.discard(worker)
+
+    @property
+    def due(self) -> float:
+        """When somebody who waits is to ask again, seconds of the clock; infinite where nothing starts by itself."""
+        return self._rule.due
+
+    # --- full synchronisations ---
+
+    def synchronise(self, now: float) -> bool:
+        """Call everybody to the next meeting."""
+        self._wanted = True
+        return self._start(self._rule.synchronise(now))
+
+    @property
+    def calls_everybody(self) -> bool:
+        """Whether also workers without units have to come."""
+        return self._rule.calls_everybody
+
+    def is_synchronised(self, worker: int) -> bool:
+        """Whether the synchronisation that was asked for has been, and `worker` has gone on from it."""
+        return not self._wanted and worker not in self._mixing
+
+    # --- deadlines ---
+
+    def waited_for(self, now: float) -> dict[int, float]:
+        """Return the workers whom others wait for, each with the seconds since the first of these came."""
+        found: dict[int, float] = {}
+        for worker, missing in self._rule.waits_for().items():
+            waited = now - self._arrived[worker][1]
+            for other in missing:
+                if other not in self._arrived:  # who waits itself is not to blame
+                    found[other] = max(waited, found.get(other, -math.inf))
+        return found
+
+    # --- inside ---
+
+    def _start(self, groups: list[Group]) -> bool:
+        for group in groups:
+            self._sequence += 1
+            requests = [(worker, self._arrived.pop(worker)[0]) for worker in group.members]
+            optimizer = (group.whole or self._rule.mixes_optimizer) and len(group.members) > 1
+            if any(request.logs for _, request in requests):
+                self._updates.append(self._update(group.members, requests, optimizer))
+            reply = GroupReply(group.members, (), self._sequence, len(self._applied), optimizer)
+            if group.whole:
+                reply = self._whole(reply)
+            for worker, request in requests:
+                self._answers[worker] = request.number, reply
+        return bool(groups)
+
+    def _whole(self, reply: GroupReply) -> GroupReply:
+        self._wanted, self._mixing = False, set(reply.members)
+        updates, self._updates = tuple(self._updates), []
+        applied, dropped = self._applied.ranges(), self._dropped.ranges()
+        return GroupReply(
+            reply.members, (), reply.sequence, reply.units, reply.optimizer, True, applied, dropped, updates
+        )
+
+    def _update(
+        self, members: tuple[int, ...], requests: list[tuple[int, GroupRequest]], optimizer: bool
+    ) -> GroupUpdate:
+        own = sorted(
+            (self._slots[worker], unit, base) for worker, request in requests for unit, base in request.applied
+        )
+        slots, units, bases = (tuple(each) for each in zip(*own, strict=True)) if own else ((), (), ())
+        return GroupUpdate(
+            self._sequence, units, slots, bases, tuple(self._slots[worker] for worker in members), optimizer
+        )

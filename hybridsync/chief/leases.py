@@ -1,0 +1,203 @@
+"""Leases of one phase: streams of units, how far each has come, and when it ends. Pure: time is handed in.
+
+Under lock-step the whole mesh shares one stream; asynchronous workers have one each. A stream only grows, so an
+answer that was lost is given again by asking again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from hybridsync.chief.lease_sizes import MESH_SECS, WORKER_SECS, Rate, mesh_grant, worker_grant
+from hybridsync.chief.ledger import Ledger
+from hybridsync.core.errors import NotRegistered, StaleEpoch
+from hybridsync.core.plan import NO_EPOCH, Epoch
+from hybridsync.core.units import Range, UnitSet, UnitStream
+from hybridsync.interfaces.messages import LeaseReply, LeaseRequest
+from hybridsync.interfaces.phase import Phase
+from hybridsync.protocols.modes import LOCKSTEP, MESH, SyncMode
+
+
+class Leasing:
+    """What the chief hands out in the active phase.
+
+    Args:
+      ledger: the run's accounting.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.phase: Phase | None = None
+        self.first_leased = 0.0
+        self._open = self._ended = False
+        self._streams: dict[str, UnitStream] = {}
+        self._rates: dict[str, Rate] = {}
+        self._all_per_sec = 0.0
+        self._completed = 0
+        self._doubted: dict[str, UnitSet] = {}
+
+    @property
+    def epoch(self) -> Epoch:
+        """The active epoch."""
+        return self.phase.epoch if self.phase else NO_EPOCH
+
+    @property
+    def mode(self) -> SyncMode:
+        """The active phase's; that of lock-step before the first one."""
+        return self.phase.mode if self.phase else LOCKSTEP
+
+    def begin(self, phase: Phase) -> None:
+        """Make `phase` the active one; nothing goes out before `open`."""
+        self.phase = phase
+        self._open = self._ended = False
+        self._streams, self._rates, self._doubted, self._completed = {}, {}, {}, 0
+        self._all_per_sec = 0.0
+
+    def adopt(self, worker: int, ranges: tuple[Range, ...], completed: int) -> None:
+        """Go on with a stream that an earlier chief began: `completed` of its units are done.
+
+        An older word than what is known of that stream changes nothing.
+        """
+        key, stream = self.key_of(worker), UnitStream(ranges)
+        if len(stream) > len(self._streams.get(key, ())):
+            self.ledger.release(key)
+            self._streams[key] = stream
+            self.ledger.adopt(key, stream.ranges(completed, len(stream)))
+
+    def open(self) -> None:
+        """Let units go out."""
+        self._open = True
+
+    @property
+    def is_open(self) -> bool:
+        """Whether units go out."""
+        return self._open
+
+    def close(self) -> None:
+        """End every stream where it is."""
+        self._open, self._ended = False, True
+
+    @property
+    def closed(self) -> bool:
+        """Whether every stream has ended."""
+        return self._ended
+
+    def expect(self, epoch: Epoch) -> Phase:
+        """Return the active phase.
+
+        Raises:
+          StaleEpoch: it is another one.
+        """
+        if self.phase is None or self.phase.epoch != epoch:
+            named, active = epoch.beside(self.epoch)
+            raise StaleEpoch(f"epoch {named} was named, but epoch {active} is active; ask for the next phase")
+        return self.phase
+
+    def answer(self, request: LeaseRequest, now: float) -> LeaseReply | None:
+        """Return what extends the caller's stream, None while there is nothing to give.
+
+        Raises:
+          StaleEpoch: the caller is in another phase.
+          NotRegistered: it has units of this phase that this chief has not heard of: it has not said where it stands.
+        """
+        phase = self.expect(request.epoch)
+        key = self.key_of(request.worker)
+        stream = self._streams.setdefault(key, UnitStream())
+        if self._open and request.known > len(stream):  # what extended that stream would never reach the caller
+            raise NotRegistered(
+                f"worker {request.worker} has {request.known} units of epoch {request.epoch}, this chief knows of "
+                f"{len(stream)}; register and call again"
+            )
+        self.note_progress(key, request.completed, now)
+        if request.known >= len(stream) and self._open:
+            self._extend(key, stream, phase, request.wanted, now)
+        final = self._is_final(phase)
+        if final and not phase.mode.is_served:  # what is dropped later makes room, but some may be leaving
+            self.close()
+        if request.known >= len(stream) and not final:
+            return None
+        return LeaseReply(stream.ranges(request.known, len(stream)), final)
+
+    def note_progress(self, key: str, completed: int, now: float) -> bool:
+        """Note how many units of a stream are done; returns whether the ledger learned of new applied ones.
+
+        A member of the mesh that is a step behind says nothing new.
+        """
+        if key == MESH:
+            completed = max(completed, self._completed)
+        before = self._rates.get(key) or Rate()
+        after = self._rates[key] = before.observe(completed, now)
+        self._all_per_sec += after.per_sec - before.per_sec
+        stream = self._streams.get(key)
+        if key != MESH or stream is None or completed <= self._completed:
+            return False
+        self.ledger.record_applied(stream.ranges(self._completed, completed))
+        self._completed = completed
+        return True
+
+    def lose(self, worker: int) -> None:
+        """Take back what an asynchronous worker had: others get it."""
+        key = f"worker {worker}"
+        self._doubted = {key: self._doubted[key]} if key in self._doubted else {}  # else nobody might be left for them
+        self.ledger.release(key)
+        self._streams.pop(key, None)
+        lost = self._rates.pop(key, None)
+        self._all_per_sec -= lost.per_sec if lost else 0.0
+
+    def doubt(self, worker: int) -> None:
+        """Give what an asynchronous worker has to others only: whether it or its units are at fault is to be seen."""
+        key = f"worker {worker}"
+        self._doubted.setdefault(key, UnitSet()).update(self.ledger.leased(key))
+
+    def owners(self, ranges: Iterable[Range]) -> dict[int, int]:
+        """Return whose the units under way are: worker -> how many of `ranges`."""
+        found: dict[int, int] = {}
+        for start, stop in ranges:
+            for worker, count in self._owners(start, stop):
+                found[worker] = found.get(worker, 0) + count
+        return found
+
+    def _owners(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        if not self.mode.moves_together:
+            for key, count in self.ledger.owners(start, stop).items():
+                yield int(key.removeprefix("worker ")), count
+        elif self.phase is not None and MESH in self._streams:
+            turns, stream = self.phase.deal.turns, self._streams[MESH]
+            for unit in range(start, stop):
+                if (position := stream.position(unit)) >= 0:
+                    yield self.phase.members[turns[position % len(turns)]], 1
+
+    def key_of(self, worker: int) -> str:
+        """Return whose stream `worker` takes units from."""
+        return self.mode.lease_key(worker)
+
+    def rates(self, workers: tuple[int, ...]) -> dict[int, float]:
+        """Return units a second of each worker; under lock-step a member's share of the mesh, and 0 of all others."""
+        rates = {worker: self._rates.get(self.key_of(worker), Rate()).per_sec for worker in workers}
+        if self.phase is None or not self.mode.moves_together:
+            return rates
+        shares = dict(zip(self.phase.members, self.phase.deal.shares, strict=True))
+        return {worker: rate * shares.get(worker, 0) / self.phase.num_places for worker, rate in rates.items()}
+
+    def _is_final(self, phase: Phase) -> bool:
+        if self._ended:
+            return True
+        end_units = phase.end_units
+        return phase.mode.is_leased_out(end_units, self.ledger.num_applied, self.ledger.room(end_units))
+
+    def _extend(self, key: str, stream: UnitStream, phase: Phase, wanted: int, now: float) -> None:
+        rate = self._rates[key].per_sec
+        if key == MESH:
+            count = mesh_grant(phase.num_places, rate)
+        else:
+            in_hand = self.ledger.holders().get(key, 0) if wanted > 1 else 0
+            secs = WORKER_SECS if phase.mode.is_served else MESH_SECS  # where everybody is waited for at the end
+            room = self.ledger.room(phase.end_units)
+            count = worker_grant(rate, room, len(phase.members), wanted, in_hand, secs, self._all_per_sec)
+        had = stream.ranges(0, len(stream)) if self.ledger.num_waiting else ()
+        if key in self._doubted:
+            had = (*had, *self._doubted[key].ranges())
+        ranges = self.ledger.lease(key, count, phase.end_units, had)
+        if ranges and not self.first_leased:
+            self.first_leased = now
+        stream.extend(ranges)

@@ -1,0 +1,71 @@
+"""Units that end the processes that compute them. Pure.
+
+A process that ends by itself while it computes a unit (an exception, SIGSEGV, SIGABRT) makes the unit a suspect; the
+second one quarantines it. One that is killed, or told to end, may be innocent: it takes three of any kind.
+
+    >>> suspects = Suspects()
+    >>> suspects.note(RoleEvent("worker", 1, 4711, "exit 1", 0.0, unit=17))
+    >>> found = suspects.note(RoleEvent("worker", 0, 4712, "signal SIGSEGV", 1.0, unit=17))
+    >>> found.unit, found.workers
+    (17, (1, 0))
+    >>> found.reason
+    'worker 1 ended on it with exit 1, worker 0 with signal SIGSEGV'
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hybridsync.interfaces.messages import RoleEvent
+
+BY_ITSELF = 2
+OF_ANY_KIND = 3
+MAX_IN_A_ROW = 10
+"""How many units may be quarantined without one that is applied: then it is not the units."""
+_FROM_OUTSIDE = ("signal SIGKILL", "signal SIGTERM", "exit 70")
+"""How the reason begins for which a process ended that others may have ended."""
+
+
+@dataclass(frozen=True)
+class Quarantined:
+    """A unit that is not to be computed any more, the workers that ended on it, in order, and how."""
+
+    unit: int
+    workers: tuple[int, ...]
+    reason: str
+
+
+class Suspects:
+    """Counts processes by the unit that they ended on."""
+
+    def __init__(self) -> None:
+        self._ended: dict[int, dict[int, RoleEvent]] = {}
+        self._in_a_row = self._applied = 0
+
+    def is_hopeless(self, applied: int) -> bool:
+        """Note that another unit is quarantined when `applied` units are; tells if too many were with none applied.
+
+        >>> suspects = Suspects()
+        >>> [suspects.is_hopeless(5) for _ in range(11)].count(True), suspects.is_hopeless(6)
+        (1, False)
+        """
+        self._in_a_row = self._in_a_row + 1 if applied == self._applied else 1
+        self._applied = applied
+        return self._in_a_row > MAX_IN_A_ROW
+
+    def note(self, event: RoleEvent) -> Quarantined | None:
+        """Take in a worker's end, once for each process; returns the unit it was at where that is one too many."""
+        if event.unit < 0:
+            return None
+        ended = self._ended.setdefault(event.unit, {})
+        if len(ended) < OF_ANY_KIND:  # so many quarantine it, whatever ended them
+            ended[event.pid] = event
+        events = list(ended.values())
+        by_itself = [each for each in events if not each.reason.startswith(_FROM_OUTSIDE)]
+        if len(by_itself) < BY_ITSELF and len(events) < OF_ANY_KIND:
+            return None
+        first, *others = events
+        told = [f"worker {first.id} ended on it with {first.reason}"]
+        told += [f"worker {other.id} with {other.reason}" for other in others]
+        reason = ", ".join(told)
+        return Quarantined(event.unit, tuple(each.id for each in events), reason)

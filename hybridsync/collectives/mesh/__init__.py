@@ -1,0 +1,1 @@
+"""Collectives over the devices of a `jax.distributed` process group."""

@@ -1,0 +1,405 @@
+"""One `jax.distributed` world for the whole run (CPU, gloo), which outlives the death of its members.
+
+The coordination service runs in the supervisor (`start_service`), which never imports jax. Workers join once
+(`World.join`) and stay until they end. Who takes part in a phase is a mesh over some of the world's devices,
+in an order (`World.mesh`): each worker computes on its first local device, and a mesh takes one device of
+each member, as its lane says. A mesh that lost a member is dead for good; the same members go on over another lane.
+
+jax offers none of this in public. Every private name of jax and jaxlib that HybridSync uses is in this file,
+and each is looked up by `_private`, which says what an unsuited version lacks.
+
+Importing this file loads neither jax nor jaxlib.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import math
+import os
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hybridsync.collectives.device_choice import NUM_DEVICES, devices_of
+from hybridsync.collectives.mesh import gloo
+from hybridsync.core.clock import SYSTEM_CLOCK
+from hybridsync.core.errors import ConfigError, HybridSyncError, WaitTimeout
+from hybridsync.core.tcp_sockets import Endpoint, at_port, listening, shut_down_connected
+
+if TYPE_CHECKING:
+    from hybridsync.collectives.mesh.flat_sum import MeshMean
+
+# The service is a meeting point here, not the failure detector (leases and supervisors are), and a short
+# timeout would abort a worker that was merely stopped for a while.
+_HEARTBEAT_SECS = 3600
+_SHUTDOWN_SECS = 5
+_CONNECT_EXTRA_SECS = 5  # connect() takes this much longer than its init_timeout
+_POLL_SECS = 0.1
+_TOPOLOGY_KEY = "cpu:global_topology/cpu"
+_GLOO_KEY = "cpu:gloo"
+
+
+class CollectiveBroken(HybridSyncError):
+    """A collective cannot complete: a member died or the phase was revoked. Its mesh is dead for good."""
+
+
+class Service:
+    """The world's meeting point; its end aborts every worker that has joined. Made by `start_service`.
+
+    Attributes:
+      address: "host:port" that workers join.
+    """
+
+    def __init__(self, address: str, runtime: Any) -> None:
+        self.address = address
+        self._runtime = runtime
+
+    def stop(self) -> None:
+        """Stop serving; nothing happens the second time."""
+        runtime, self._runtime = self._runtime, None
+        if runtime is not None:
+            runtime.shutdown()
+
+
+def start_service(num_workers: int, host: str = "127.0.0.1") -> Service:
+    """Start the coordination service of a world with `num_workers` slots in this process, without jax.
+
+    The kernel chooses the port: the runtime dies of SIGSEGV when a given one is taken.
+
+    Args:
+      num_workers: slots; a restarted worker takes the slot it had.
+      host: the only address listened on.
+
+    Raises:
+      HybridSyncError: the installed jaxlib is unsuited, or `host` is no address of this machine.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # read when jaxlib is loaded
+    (make,) = _private("jaxlib._jax", "get_distributed_runtime_service")
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        socket.create_server((host, 0), family=family).close()
+    except OSError as error:
+        raise HybridSyncError(f"cannot listen on {host}: {error.strerror}; name an address of this machine") from error
+    before = listening()
+    runtime = _construct(
+        "the coordination service",
+        make,
+        at_port(host),
+        num_workers,
+        heartbeat_timeout=_HEARTBEAT_SECS,
+        shutdown_timeout=_SHUTDOWN_SECS,
+        recoverable=True,
+    )
+    opened = listening() - before
+    if len(opened) != 1:
+        raise _unsuited("the coordination service", f"it opened {sorted(opened)}, not one port")
+    host, port = opened.pop()
+    return Service(at_port(host, port), runtime)
+
+
+class World:
+    """A worker's place in the run's world: its devices, its meshes, and the way to break a hung collective.
+
+    The lock guards `_meshes` and `_peers`: the main thread enters meshes, the control thread breaks them.
+    Made by `World.join`.
+
+    Attributes:
+      process_index: this worker's slot.
+      slots: numbers of the workers that have a place in the world, ascending.
+      num_devices: local devices of each worker: another choice among them is a fresh communicator of the same members.
+      compute_device: where all of this worker's computation lives, so that another lane recompiles nothing
+        but the collective.
+    """
+
+    def __init__(
+        self, client: Any, process_index: int, slots: tuple[int, ...], num_devices: int, listener: Endpoint
+    ) -> None:
+        import jax
+
+        self.process_index = process_index
+        self.slots = slots
+        self.num_devices = num_devices
+        self.compute_device = jax.local_devices()[0]
+        self._client = client
+        self._listener = listener
+        self._devices: dict[int, list[Any]] = {slot: [] for slot in slots}
+        for device in sorted(jax.devices(), key=lambda device: device.id):
+            self._devices[slots[device.process_index]].append(device)
+        self._lock = threading.Lock()
+        self._meshes: dict[tuple[tuple[int, ...], int], MeshMean] = {}
+        self._peers: set[Endpoint] = set()
+
+    @classmethod
+    def join(
+        cls,
+        address: str,
+        process_index: int,
+        num_workers: int,
+        *,
+        num_devices: int = NUM_DEVICES,
+        timeout_secs: float = 60.0,
+        reborn: bool = False,
+        host: str = "127.0.0.1",
+        slots: tuple[int, ...] = (),
+    ) -> World:
+        """Enter the world before any other JAX call of this process; returns when all slots have joined once.
+
+        Args:
+          address: "host:port" of the service.
+          process_index: this worker's slot.
+          num_workers: slots of the world.
+          num_devices: local devices.
+          timeout_secs: how long to wait for the service and for the other workers.
+          reborn: an earlier process had this slot.
+          host: address that carries the collectives, in plain text: loopback or a private interface.
+          slots: numbers of the workers that have a place in the world, ascending; () for 0 to `num_workers` - 1.
+
+        Raises:
+          WaitTimeout: the service does not answer, or not all workers came.
+          HybridSyncError: JAX was used before, is not on CPU, or the installed version is unsuited.
+        """
+        import jax
+
+        deadline = SYSTEM_CLOCK.monotonic() + timeout_secs
+        slots = slots or tuple(range(num_workers))
+        place = slots.index(process_index)
+        (state,) = _private("jax._src.distributed", "global_state")
+        bridge = "jax._src.xla_bridge"
+        has_backends, register, make_cpu = _private(
+            bridge, "backends_are_initialized", "register_backend_factory", "make_cpu_client"
+        )
+        (make_collectives,) = _private("jaxlib._jax", "make_gloo_tcp_collectives")
+        if has_backends():
+            raise HybridSyncError(
+                f"worker {process_index} must join its world before any other JAX call, but JAX has its "
+                "devices already; move array work out of module level"
+            )
+        jax.config.update("jax_enable_recoverability", True)
+        jax.config.update("jax_num_cpu_devices", num_devices)
+        client = _connect(address, process_index, place, slots, timeout_secs)
+        state.coordinator_address, state.client = address, client
+        state.process_id, state.num_processes = place, len(slots)
+        if reborn and place == 0:  # the first slot publishes the topology; a second life finds the key taken
+            client.key_value_delete(_TOPOLOGY_KEY)
+        _publish(client, f"hybridsync/joined/{process_index}", host)
+        _collect(client, "hybridsync/joined", slots, deadline, f"worker {process_index}, joining the world,")
+        before = listening()
+        made = _construct("the gloo collectives", make_collectives, distributed_client=client, hostname=host)
+        opened = listening() - before
+        if len(opened) != 1:
+            raise _unsuited("the gloo collectives", f"they opened {sorted(opened)}, not one port")
+        # The same factory with our collectives: jax's own would listen where the machine's name points to.
+        register("cpu", functools.partial(make_cpu, made), priority=0, fail_quietly=False)
+        if (platform := jax.default_backend()) != "cpu":
+            raise ConfigError(
+                f"the process runtime joins workers over CPU devices, but worker {process_index} runs on "
+                f"{platform}; set JAX_PLATFORMS=cpu, or run with --runtime=inprocess"
+            )
+        # Read from here on only to let process 0 alone write the persistent compilation cache. Each worker
+        # compiles for its own device, under its own key: without this all but one compile anew in each life.
+        state.process_id = 0
+        return cls(client, process_index, slots, num_devices, opened.pop())
+
+    def mesh(self, members: Sequence[int], lane: int) -> MeshMean:
+        """Return the collective over `members`, in this order, on `lane`; the same object each time.
+
+        Only the members may ask for it. The order decides the rounding, so it belongs to a phase. A member alone
+        is connected to nobody, so that what broke its mesh leaves nothing behind: it gets a new one.
+        """
+        from hybridsync.collectives.mesh.flat_sum import MeshMean
+
+        key = members, lane = tuple(members), lane
+        assert len(set(members)) == len(members) and self.process_index in members, f"members {members}"
+        assert set(members) <= set(self.slots), f"members {members} of {self.slots}"
+        chosen = devices_of(lane, len(members), self.num_devices)
+        with self._lock:
+            if key not in self._meshes or (len(members) == 1 and self._meshes[key].dead):
+                if any(mesh.dead for mesh in self._meshes.values()):  # the chief names none of them again
+                    for mesh in self._meshes.values():
+                        mesh.release()
+                devices = [self._devices[member][device] for member, device in zip(members, chosen, strict=True)]
+                arrive = functools.partial(self._arrive, members, lane)
+                self._meshes[key] = MeshMean(members, lane, devices, self.process_index, arrive)
+            return self._meshes[key]
+
+    def break_collective(self, mesh: MeshMean, reason: str, timeout_secs: float = 2.0) -> bool:
+        """Make the call on `mesh` that this process may be blocked in raise; the mesh is dead then.
+
+        Called by the control thread when a phase is revoked: a stopped peer, or one that died elsewhere in
+        the ring, would block the main thread for ever. This process's connected gloo sockets are shut down,
+        but only while the call is under way: no other mesh is entered meanwhile, and the next one connects
+        anew. Its listener lives on. Where the call is about to connect to a member that died in that very moment,
+        it is made to find that out.
+
+        Args:
+          mesh: of the revoked phase.
+          reason: for the error of whoever calls it.
+          timeout_secs: how long to go on while the call does not return: its sockets may be about to connect.
+
+        Returns:
+          Whether no call on the mesh is under way any more.
+        """
+        mesh.kill(reason)
+        deadline, first = SYSTEM_CLOCK.monotonic() + timeout_secs, True
+        while not mesh.wait_idle(0.0):
+            with self._lock:
+                peers = self._peers - {self._listener}
+            shut_down_connected(self._listener, peers)
+            if not first:  # whoever was in a connected call is out of it by now
+                self._give_up_connecting(mesh)
+            first = False
+            remaining = max(0.0, deadline - SYSTEM_CLOCK.monotonic())
+            if mesh.wait_idle(min(_POLL_SECS, remaining)):
+                return True
+            if not remaining:
+                return False
+        return True
+
+    def _give_up_connecting(self, mesh: MeshMean) -> None:
+        """End the wait of a mesh that connects: for a member's address, and for a member that was to connect to us."""
+        import jax
+
+        devices = devices_of(mesh.lane, len(mesh.members), self.num_devices)
+        ids = [self._devices[member][device].id for member, device in zip(mesh.members, devices, strict=True)]
+        places = range(len(ids))
+        key = f"{_GLOO_KEY}/{','.join(map(str, ids))}"
+        try:
+            own = f"{key}/{mesh.members.index(self.process_index)}"
+            record: bytes = self._client.blocking_key_value_get_bytes(own, 1)
+        except jax.errors.JaxRuntimeError:  # not that far, or all connections are made already in this version
+            return
+        absent = gloo.nowhere(record, len(ids))
+        if absent is None:
+            return
+        for place in places:
+            try:
+                self._client.key_value_set_bytes(f"{key}/{place}", absent)
+            except jax.errors.JaxRuntimeError:  # it is there
+                continue
+        for number in gloo.expected(record, len(ids)) or ():
+            try:
+                with socket.create_connection(self._listener, timeout=_POLL_SECS) as stranger:
+                    stranger.sendall(number)
+            except OSError:
+                return
+
+    def leave(self) -> None:
+        """Take leave of the service; no other worker is waited for. A normal exit does the same."""
+        (state,) = _private("jax._src.distributed", "global_state")
+        state.shutdown()
+
+    def _arrive(self, members: tuple[int, ...], lane: int, timeout_secs: float, check: Callable[[], None]) -> None:
+        """Wait until all members have come to this mesh, and learn where their gloo listens.
+
+        A mesh is entered for the first time once in a world, so its key is never a leftover.
+        """
+        name = f"hybridsync/mesh/{lane}/{'-'.join(map(str, members))}"
+        _publish(self._client, f"{name}/{self.process_index}", f"{self._listener[0]} {self._listener[1]}")
+        deadline = SYSTEM_CLOCK.monotonic() + timeout_secs
+        who = f"worker {self.process_index}, entering lane {lane} of {list(members)},"
+        for text in _collect(self._client, name, members, deadline, who, check).values():
+            host, port = text.split()
+            with self._lock:
+                self._peers.add((host, int(port)))
+
+
+def _connect(address: str, process_index: int, place: int, slots: Sequence[int], timeout_secs: float) -> Any:
+    """Connect to the service; returns when every slot has connected once."""
+    (make,) = _private("jaxlib._jax", "get_distributed_runtime_client")
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_secs).close()
+    except OSError as error:
+        raise WaitTimeout(
+            f"worker {process_index} finds no coordination service at {address} within {timeout_secs:g} s "
+            f"({error}): is the supervisor alive?"
+        ) from error
+    client = _construct(
+        "the coordination client",
+        make,
+        address,
+        place,
+        init_timeout=max(1, math.ceil(timeout_secs) - _CONNECT_EXTRA_SECS),
+        use_compression=True,
+        heartbeat_timeout=_HEARTBEAT_SECS,
+        missed_heartbeat_callback=lambda status: None,  # without one, a failed connect() ends the process
+    )
+    try:
+        client.connect()
+    except RuntimeError as error:
+        raise WaitTimeout(
+            f"worker {process_index} waited {timeout_secs:g} s at {address} for workers "
+            f"{list(slots)}, and not all of them connected ({error}); see their logs"
+        ) from error
+    return client
+
+
+def _publish(client: Any, key: str, value: str) -> None:
+    client.key_value_set(key, value, allow_overwrite=True)
+
+
+def _collect(
+    client: Any,
+    prefix: str,
+    slots: Sequence[int],
+    deadline: float,
+    who: str,
+    check: Callable[[], None] = lambda: None,
+) -> dict[int, str]:
+    """Read `prefix/slot` of every slot, waiting for those not there yet; `check` may raise meanwhile.
+
+    Raises:
+      WaitTimeout: naming the slots that did not come.
+    """
+    import jax
+
+    started = SYSTEM_CLOCK.monotonic()
+    found: dict[int, str] = {}
+    while missing := [slot for slot in slots if slot not in found]:
+        check()
+        try:
+            key = f"{prefix}/{missing[0]}"
+            found[missing[0]] = client.blocking_key_value_get(key, round(_POLL_SECS * 1000))
+        except jax.errors.JaxRuntimeError as error:
+            if SYSTEM_CLOCK.monotonic() < deadline:
+                continue
+            there = {int(key.rpartition("/")[2]) for key, _ in client.key_value_dir_get(prefix)}
+            waited = SYSTEM_CLOCK.monotonic() - started
+            raise WaitTimeout(
+                f"{who} waited {waited:.1f} s for workers {sorted(set(missing) - there)}; see their logs"
+            ) from error
+    return found
+
+
+def _private(module: str, *names: str) -> tuple[Any, ...]:
+    """Look up private names of jax or jaxlib.
+
+    Raises:
+      HybridSyncError: the installed version lacks one of them.
+    """
+    try:
+        found = importlib.import_module(module)
+    except ImportError as error:
+        raise _unsuited(module, str(error)) from error
+    missing = [name for name in names if not hasattr(found, name)]
+    if missing:
+        raise _unsuited(module, f"it has no {', '.join(missing)}")
+    return tuple(getattr(found, name) for name in names)
+
+
+def _construct(what: str, make: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Call a private constructor, so that a changed signature is told like a missing name."""
+    try:
+        return make(*args, **options)
+    except TypeError as error:
+        raise _unsuited(what, str(error).splitlines()[0]) from error
+
+
+def _unsuited(what: str, reason: str) -> HybridSyncError:
+    version = importlib.import_module("jaxlib.version").__version__
+    return HybridSyncError(
+        f"jaxlib {version} does not offer {what} as the process runtime needs it ({reason}); HybridSync is "
+        "tested with jax 0.10.2 and 0.12.0: install one of these, or run with --runtime=inprocess"
+    )

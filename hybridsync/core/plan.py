@@ -1,0 +1,185 @@
+"""What a run will do: a plan of stages, and the fencing tokens of the phases it becomes.
+
+>>> plan = Plan.parse("bsp:12.5%,asp")
+>>> plan.ends(4000)
+(500, 4000)
+>>> Plan.parse("ssp(staleness=3):30%,bsp").stages[0]
+Stage(protocol='ssp', arguments=(('staleness', '3'),), share=Fraction(3, 10))
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+from hybridsync.core.errors import PlanError
+from hybridsync.core.units import MOST_UNITS
+
+
+class Epoch(NamedTuple):
+    """The fencing token of a phase: a number that is handed out once ever, and a random nonce.
+
+    Epochs compare by number first, so `max` of two is the newer one.
+    """
+
+    number: int
+    nonce: int
+
+    def __str__(self) -> str:
+        return str(self.number)
+
+    def beside(self, other: Epoch) -> tuple[str, str]:
+        """Return both as a message tells them apart: by number, or where that is the same, by nonce too.
+
+        >>> Epoch(3, 255).beside(Epoch(4, 1)), Epoch(3, 255).beside(Epoch(3, 1))[0]
+        (('3', '4'), '3 (nonce 00000000000000ff)')
+        """
+        if self.number != other.number:
+            return str(self), str(other)
+        return f"{self} (nonce {self.nonce:016x})", f"{other} (nonce {other.nonce:016x})"
+
+
+MOST_ENTRIES = 10_000
+"""Most entries in one list of a message. The account of a whole state may have more (`transport/grpc/codec.py`)."""
+
+MOST_UPDATES = 2**62
+"""Above every epoch's number and every update's, so that one may be added to either."""
+
+
+def most_issued(workload: int) -> int:
+    """Return how many units a run issues at most, which bounds the memory that a peer can ask for.
+
+    A dropped unit is issued anew; a run that drops fifteen of sixteen gets nowhere.
+
+    >>> most_issued(1000)
+    17024
+    """
+    return min(16 * workload + 1024, MOST_UNITS)
+
+
+NO_EPOCH = Epoch(0, 0)
+"""Before the first phase; real epochs count from 1."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One entry of a plan.
+
+    Args:
+      protocol: registered name of the protocol.
+      arguments: (key, value) texts as written in the parentheses; the protocol's factory types them.
+      share: share of the workload; None takes what the others leave.
+    """
+
+    protocol: str
+    arguments: tuple[tuple[str, str], ...] = ()
+    share: Fraction | None = None
+
+    @property
+    def spec(self) -> str:
+        """The stage without its share, as written in a plan: `ssp(staleness=3)`."""
+        inside = ",".join(f"{key}={value}" for key, value in self.arguments)
+        return f"{self.protocol}({inside})" if inside else self.protocol
+
+
+PLAN_CHARS, STAGE_CHARS, SPEC_CHARS = 4096, 224, 256
+"""Longest plan, longest stage of it, and longest stage that travels: the run may add an argument to what was given."""
+
+# No two repeats of white space stand side by side: on a text that does not match they would be tried in every split.
+_STAGE = re.compile(r"([a-z][a-z0-9_]*)\s*(?:\(([^()]*)\)\s*)?(?::\s*([0-9]{1,9}(?:\.[0-9]{1,18})?)\s*%)?")
+_ARGUMENT = re.compile(r"\s*([a-z][a-z0-9_]*)\s*=\s*([A-Za-z0-9_.+-]+)\s*")
+GRAMMAR = "name[(key=value,...)][:share%], separated by commas; for example bsp:12.5%,asp"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A sequence of stages whose shares make up the whole workload."""
+
+    stages: tuple[Stage, ...]
+
+    @classmethod
+    def parse(cls, text: str, stage_chars: int = STAGE_CHARS) -> Plan:
+        """Parse `name[(key=value,...)][:share%]` entries separated by commas, each of up to `stage_chars` characters.
+
+        At most one stage may leave its share out and takes the rest; otherwise the shares sum to 100 %.
+
+        Raises:
+          PlanError: the text does not follow the grammar, is too long, or the shares do not make up 100 %.
+        """
+        if len(text) > PLAN_CHARS:
+            raise PlanError(
+                f"the plan {text[:40]!r}... has {len(text)} characters, above the {PLAN_CHARS} that are read; shorten "
+                "it"
+            )
+        if not text.strip():
+            raise PlanError(f"the plan is empty; write {GRAMMAR}")
+        parts = _split(text)
+        if (longest := max(map(len, parts))) > stage_chars:
+            raise PlanError(
+                f"the plan {text[:40]!r}... has a stage of {longest} characters, above the {stage_chars} that are "
+                "read; shorten it"
+            )
+        stages = tuple(_parse_stage(part, text) for part in parts)
+        open_stages = [stage for stage in stages if stage.share is None]
+        total = sum((stage.share for stage in stages if stage.share is not None), Fraction(0))
+        if len(open_stages) > 1:
+            names = " and ".join(repr(stage.spec) for stage in open_stages)
+            raise PlanError(f"plan {text!r}: {names} both lack a share; give all but one of them a share in %")
+        if open_stages and total >= 1:
+            raise PlanError(
+                f"plan {text!r}: the shares already sum to {float(total * 100):g} %, which leaves nothing for "
+                f"{open_stages[0].spec!r}; lower a share or remove that stage"
+            )
+        if not open_stages and total != 1:
+            raise PlanError(
+                f"plan {text!r}: the shares sum to {float(total * 100):g} %, not 100 %; change a share, or leave "
+                "the last one out to take the rest"
+            )
+        return cls(stages)
+
+    def ends(self, workload: int) -> tuple[int, ...]:
+        """Return for each stage the number of applied units at which it ends: round(cumulative share x workload)."""
+        rest = 1 - sum((stage.share for stage in self.stages if stage.share is not None), Fraction(0))
+        total, ends = Fraction(0), []
+        for stage in self.stages:
+            total += rest if stage.share is None else stage.share
+            ends.append(round(total * workload))
+        return tuple(ends)
+
+    def __str__(self) -> str:
+        return ",".join(
+            stage.spec if stage.share is None else f"{stage.spec}:{float(stage.share * 100):.12g}%"
+            for stage in self.stages
+        )
+
+
+def _split(text: str) -> list[str]:
+    """Split at the commas that are outside parentheses."""
+    parts, depth, start = [], 0, 0
+    for at, char in enumerate(text):
+        depth += (char == "(") - (char == ")")
+        if char == "," and depth == 0:
+            parts.append(text[start:at])
+            start = at + 1
+    return [*parts, text[start:]]
+
+
+def _parse_stage(part: str, text: str) -> Stage:
+    match = _STAGE.fullmatch(part.strip())
+    if match is None:
+        raise PlanError(f"plan {text!r}: cannot read {part.strip()!r}; write {GRAMMAR}")
+    name, inside, share_text = match.groups()
+    arguments: list[tuple[str, str]] = []
+    for argument in (inside or "").split(",") if inside and inside.strip() else ():
+        pair = _ARGUMENT.fullmatch(argument)
+        if pair is None:
+            raise PlanError(f"plan {text!r}: cannot read {argument.strip()!r} in {part.strip()!r}; write key=value")
+        if pair.group(1) in dict(arguments):
+            raise PlanError(f"plan {text!r}: {pair.group(1)!r} is given twice in {part.strip()!r}; keep one")
+        arguments.append((pair.group(1), pair.group(2)))
+    share = Fraction(share_text) / 100 if share_text is not None else None
+    if share is not None and not 0 < share <= 1:
+        raise PlanError(f"plan {text!r}: the share of {name!r} is {share_text} %; it must lie above 0 and up to 100 %")
+    return Stage(name, tuple(arguments), share)

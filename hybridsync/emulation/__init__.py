@@ -1,0 +1,1 @@
+"""Emulated accelerators and links, with which a machine stands for a slower or an uneven one."""

@@ -1,0 +1,138 @@
+"""Emulated links: what workers push and pull takes as long as it would on them, whatever this machine carries faster.
+
+The bytes are really moved; for the rest of the time whoever waits for them is kept waiting. That is done at the
+primary, for the links of the workers as for the port of the servers: every push and every pull passes there, it knows
+which of them share the port, and one arithmetic serves here and in the simulator (`emulation/link_model.py`). With
+several servers the primary stands for all of them: their ports together carry the whole of a push, evenly.
+
+Calls without a contribution or parameters are not kept waiting, nor are heartbeats, the hand-over of a state, or the
+optimizer states that workers take at a phase's start. Lock-step collectives and the averages of groups go from worker
+to worker, not through a server's port, and are as fast as the machine: where links are slow, the like of an
+asynchronous protocol is `bsp_server`, not `bsp`. What one worker alone is slowed by, it waits for itself there
+(`emulation/device.py`).
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator
+
+from hybridsync.config import AS_FAST, NO_STRAGGLERS, EmulationConfig, Slowness, Straggler, Stragglers, together
+from hybridsync.core.clock import SYSTEM_CLOCK, Clock, pause
+from hybridsync.core.errors import ConfigError
+from hybridsync.emulation.link_model import SlowLinks, Wire
+from hybridsync.interfaces.messages import Push
+
+
+def emulated(
+    config: EmulationConfig,
+    num_servers: int,
+    *,
+    link_bytes_per_sec: float = math.inf,
+    port_bytes_per_sec: float = math.inf,
+) -> Wire:
+    """Return the wire that a configuration emulates, on a network that is no faster than this.
+
+    Args:
+      config: what is emulated; None of a value is the network's own.
+      num_servers: whose ports are one.
+      link_bytes_per_sec: of each worker's link in the network itself.
+      port_bytes_per_sec: of each server's port in it.
+    """
+    link = link_bytes_per_sec if config.link_bytes_per_sec is None else config.link_bytes_per_sec
+    port = port_bytes_per_sec if config.port_bytes_per_sec is None else config.port_bytes_per_sec
+    return Wire(min(link, link_bytes_per_sec), num_servers * min(port, port_bytes_per_sec), config.latency_secs)
+
+
+MOST_SECS = 30.0
+"""Of a push and a pull together: a worker gives a call a minute, of which a rule may hold it 20 s."""
+
+
+def check_speed(config: EmulationConfig, num_workers: int, num_servers: int, push_bytes: int, pull_bytes: int) -> None:
+    """Refuse emulated links on which workers would give up their calls as lost.
+
+    Raises:
+      ConfigError: a push and a pull take too long, where all workers begin them together.
+    """
+    slow: dict[int, list[Slowness]] = {}
+    for one in Straggler.parse(config.stragglers):
+        slow.setdefault(one.worker, []).append(one.slowness)
+    found: list[float] = []
+    for last in (AS_FAST, *map(together, slow.values())):
+        wire = emulated(config, num_servers)
+        for _ in range(num_workers - 1):
+            wire.push_ends(0.0, push_bytes)
+            wire.pull_ends(0.0, pull_bytes)
+        found.append(wire.push_ends(0.0, push_bytes, last) + wire.pull_ends(0.0, pull_bytes, last))
+    secs = max(found)
+    if secs > MOST_SECS:
+        raise ConfigError(
+            f"a push of {push_bytes:,} bytes and a pull of {pull_bytes:,} of {num_workers} workers would take "
+            f"{secs:.3g} s with emulation.link_bytes_per_sec={config.link_bytes_per_sec}, "
+            f"emulation.port_bytes_per_sec={config.port_bytes_per_sec}, emulation.latency_secs={config.latency_secs} "
+            f"and emulation.stragglers={config.stragglers!r}, above the {MOST_SECS:g} s that calls have for it; "
+            "emulate faster links, or a smaller model"
+        )
+
+
+class Pacing:
+    """Keeps transfers waiting for their emulated end; called by the threads that carry them.
+
+    The lock guards the wire and what is known of slow links.
+
+    Args:
+      wire: says when transfers end.
+      push_bytes, pull_bytes: of a whole contribution, and of all parameters.
+      clock: time.
+      wait: blocks for some seconds.
+      stragglers: whose transfers take longer, and when.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        push_bytes: int,
+        pull_bytes: int,
+        clock: Clock = SYSTEM_CLOCK,
+        wait: Callable[[float], None] = pause,
+        stragglers: Stragglers = NO_STRAGGLERS,
+    ) -> None:
+        self._wire, self._push_bytes, self._pull_bytes = wire, push_bytes, pull_bytes
+        self._clock, self._wait = clock, wait
+        self._lock = threading.Lock()
+        self._slow = SlowLinks(stragglers.of)
+
+    def push_begins(self, push: Push) -> Callable[[], None]:
+        """Return what blocks until the push that begins now has arrived."""
+        with self._lock:
+            slow = self._slow.of(push)
+            return self._until(self._wire.push_ends(self._clock.monotonic(), self._push_bytes, slow))
+
+    def pull_begins(self, push: Push) -> Callable[[], None]:
+        """Return what blocks until the pull that begins now for `push` has arrived."""
+        with self._lock:
+            slow = self._slow.of(push)
+            return self._until(self._wire.pull_ends(self._clock.monotonic(), self._pull_bytes, slow))
+
+    def _until(self, ends: float) -> Callable[[], None]:
+        def block() -> None:
+            left = ends - self._clock.monotonic()
+            if left > 0:
+                self._wait(left)
+
+        return block
+
+
+UNPACED = Pacing(Wire(), 0, 0)
+"""As fast as the machine."""
+
+
+def last_after(frames: Iterator[bytes], ends: Callable[[], None]) -> Iterator[bytes]:
+    """Yield frames, the last one of them when the transfer ends."""
+    held = next(frames)
+    for frame in frames:
+        yield held
+        held = frame
+    ends()
+    yield held

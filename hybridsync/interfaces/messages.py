@@ -1,0 +1,344 @@
+"""What roles say to each other: plain values, the same in one process and over gRPC (`hybridsync.proto`).
+
+Every mutating message carries the epoch and the incarnation of who speaks; the receiver refuses older ones by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from hybridsync.core.plan import Epoch
+from hybridsync.core.units import Range
+from hybridsync.interfaces.phase import Phase
+
+MOST_CHARS, MOST_REASON_CHARS = 256, 4000
+"""Characters that a name in a message may have, and those of a text that says why."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a role is in the middle of when a restarted chief hears of it for the first time.
+
+    Args:
+      phase: that it takes part in.
+      open: whether it still does: a server takes pushes, a worker has not come back.
+      stream: units leased to it in this phase so far, in order (workers).
+      completed: how many of them are done (workers).
+    """
+
+    phase: Phase
+    open: bool
+    stream: tuple[Range, ...] = ()
+    completed: int = 0
+
+
+@dataclass(frozen=True)
+class Hello:
+    """A role's first words to a chief.
+
+    Args:
+      role: "server" or "worker".
+      id: number of the role, from 0.
+      pid: process id; 0 for a thread.
+      host: host name, for the event log.
+      address: where the role serves its own state.
+      schema: `Layout.schema_hash` of the training state it was built for.
+      version: version of the package.
+      life: how many processes had this place before; makes the incarnation.
+      standing: what the role is in the middle of; None in its own first words.
+    """
+
+    role: str
+    id: int
+    pid: int
+    host: str
+    address: str
+    schema: str
+    version: str
+    life: int = 0
+    standing: Standing | None = None
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """The chief's answer: the role's incarnation (unique per process start) and the beat it has to keep."""
+
+    incarnation: int
+    heartbeat_secs: float
+    lease_secs: float
+
+
+@dataclass(frozen=True)
+class Held:
+    """A state that a role holds in memory.
+
+    Args:
+      epoch: phase in which it was reached.
+      units: units applied to it in the whole run.
+      sequence: updates applied to it in the whole run.
+      fingerprint: fingerprint of the whole training state.
+    """
+
+    epoch: Epoch
+    units: int
+    sequence: int
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Capture:
+    """A consistent copy of the training state that its holder keeps until the next capture.
+
+    Args:
+      capture_id: names the copy in `read`.
+      held: epoch, units, sequence, fingerprint.
+      applied: all units ever applied to it.
+      dropped: all units ever finally dropped.
+      num_bytes: size of the canonical buffer (`Layout.nbytes`).
+      first_applied: monotonic seconds of the phase's first update; 0 before it.
+      last_applied: monotonic seconds of the phase's last update; 0 before the first.
+    """
+
+    capture_id: int
+    held: Held
+    applied: tuple[Range, ...]
+    dropped: tuple[Range, ...]
+    num_bytes: int
+    first_applied: float
+    last_applied: float
+
+
+@dataclass(frozen=True)
+class PhaseRequest:
+    """A worker asks for the phase after `after`.
+
+    Args:
+      held: the state it brings along, if any.
+      failure: why it left that phase before its end; "" if it did not.
+      rest_secs: for how long it is not to be told to measure itself, should it be left out; 0 not at all.
+    """
+
+    worker: int
+    incarnation: int
+    after: Epoch
+    held: Held | None
+    failure: str = ""
+    rest_secs: float = 0.0
+
+
+@dataclass(frozen=True)
+class PhaseReply:
+    """`phase` to enter; or the run is over (`done`); or measure yourself by unit `probe`, unless -1; or ask again."""
+
+    phase: Phase | None
+    done: bool = False
+    probe: int = -1
+
+
+@dataclass(frozen=True)
+class LeaseRequest:
+    """A worker asks for units behind the `known` ones it has received in this phase.
+
+    Repeating the request is harmless: the answer is a pure extension of what the chief has already given.
+
+    Args:
+      known: units received so far in this phase (the mesh's common stream under lock-step).
+      completed: how many of them are done.
+      at_once: whether to answer though there is nothing to give, instead of waiting for it.
+      wanted: units that the worker takes at a time.
+    """
+
+    worker: int
+    incarnation: int
+    epoch: Epoch
+    known: int
+    completed: int
+    at_once: bool = False
+    wanted: int = 1
+
+
+@dataclass(frozen=True)
+class LeaseReply:
+    """Units to append to the stream; `final` when none will follow.
+
+    Args:
+      meet: there are none now, and everybody is called to a full synchronisation.
+    """
+
+    ranges: tuple[Range, ...]
+    final: bool
+    meet: bool = False
+
+
+class AppliedUnit(NamedTuple):
+    """A unit that a worker applied to its own replica, with the sequence of the meeting that it was computed behind."""
+
+    unit: int
+    base: int
+
+
+@dataclass(frozen=True)
+class GroupRequest:
+    """A worker has come to a meeting, and asks whom to average with.
+
+    Args:
+      number: of the worker's meetings in this phase; the same one asks for the same answer again.
+      applied: to its replica since its last meeting.
+      dropped: (unit, reason) finally dropped since then.
+      last: it has no work any more.
+      logs: whether it wants to hear of every update at a full synchronisation.
+    """
+
+    worker: int
+    incarnation: int
+    epoch: Epoch
+    number: int
+    applied: tuple[AppliedUnit, ...] = ()
+    dropped: tuple[tuple[int, str], ...] = ()
+    last: bool = False
+    logs: bool = False
+
+
+@dataclass(frozen=True)
+class GroupUpdate:
+    """What a meeting made of its members' replicas: their own updates since their last ones, then an average.
+
+    Args:
+      sequence: of the meeting.
+      units: applied by the members in `slots`, computed behind the meetings in `bases`.
+      slots: positions in the phase.
+      group: positions of all members, in the order of their sum.
+      optimizer: whether the optimizer's state was averaged too.
+    """
+
+    sequence: int
+    units: tuple[int, ...]
+    slots: tuple[int, ...]
+    bases: tuple[int, ...]
+    group: tuple[int, ...]
+    optimizer: bool
+
+
+@dataclass(frozen=True)
+class GroupReply:
+    """Whom to average with.
+
+    Args:
+      members: all of the group, in the order of their sum; one alone does not average. () while it has to wait.
+      missing: whom it waits for.
+      sequence: counts the meetings of the run, in the order in which they began.
+      units: applied in the whole run by then, as far as anybody has told.
+      optimizer: whether the optimizer's state is averaged too.
+      whole: everybody is in it, and all replicas become one state.
+      applied, dropped: units of that state; only of a whole one.
+      updates: meetings since the last whole one, this one included; only of a whole one, and where they are wanted.
+    """
+
+    members: tuple[int, ...]
+    missing: tuple[int, ...] = ()
+    sequence: int = 0
+    units: int = 0
+    optimizer: bool = False
+    whole: bool = False
+    applied: tuple[Range, ...] = ()
+    dropped: tuple[Range, ...] = ()
+    updates: tuple[GroupUpdate, ...] = ()
+
+
+class Push(NamedTuple):
+    """A set of units offered to the server, all or nothing; the payload is the contribution buffer.
+
+    Args:
+      units: the units whose mean gradient is offered.
+      base: sequence of the parameters that the gradient was computed on; where a server other than the primary is
+        asked for parameters, the sequence that is wanted.
+      non_finite: the first entry of the contribution that is no finite number, as another server than the primary
+        named it to the worker; "" where it named none.
+      life: how often the worker's program was begun anew in this phase, for replays.
+    """
+
+    epoch: Epoch
+    worker: int
+    incarnation: int
+    units: tuple[int, ...]
+    base: int
+    non_finite: str = ""
+    life: int = 0
+
+
+class Part(NamedTuple):
+    """One push in an update: its units, the sequence of its parameters, and the weight of its gradient in the sum."""
+
+    units: tuple[int, ...]
+    base: int
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class Update:
+    """One update that the primary decided, for the other servers to apply in the order of `sequence`.
+
+    Args:
+      sequence: of the parameters after it.
+      pushes: whose contributions make it up, in the order of their sum.
+      rate: the protocol's factor on the schedule's learning rate.
+      wanted: sequences before this one whose parameters a worker may still ask for.
+      weights: of each push's gradient in the sum; () is 1 each.
+    """
+
+    sequence: int
+    pushes: tuple[Push, ...]
+    rate: float
+    wanted: tuple[int, ...]
+    weights: tuple[float, ...] = ()
+
+
+NON_FINITE = "non_finite"
+"""How the reason begins for which a contribution with an infinite entry, or one that is no number, is dropped."""
+
+
+class PushReply(NamedTuple):
+    """What became of a push.
+
+    Args:
+      sequence: of the newest parameters, which come with the reply to a pull, or to a push computed on older ones.
+      duplicate: the units had already been applied or dropped; nothing was done now.
+      dropped: reason, when the units were finally dropped; "" otherwise.
+      units, own, fastest: progress of those parameters (see `protocols.base.Version`); 0 where nobody asks for it.
+      settled: of a duplicate, which of its units had been applied or dropped; the others still have no end.
+    """
+
+    sequence: int
+    duplicate: bool = False
+    dropped: str = ""
+    units: int = 0
+    own: int = 0
+    fastest: int = 0
+    settled: tuple[int, ...] = ()
+
+    def brings_parameters(self, push: Push) -> bool:
+        """Whether parameters come with the reply: not where the worker has them, from which `push` was computed."""
+        return self.sequence != push.base
+
+
+STARTED_FIRST = "start"
+"""The reason of a process that takes nobody's place."""
+
+
+@dataclass(frozen=True)
+class RoleEvent:
+    """A supervisor tells of a process it started or lost.
+
+    Args:
+      unit: that a lost worker was computing; -1 for none.
+      quarantined: nobody takes the place of this worker in this life of the run.
+    """
+
+    role: str
+    id: int
+    pid: int
+    reason: str
+    wall: float
+    unit: int = -1
+    quarantined: bool = False

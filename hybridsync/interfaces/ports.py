@@ -1,0 +1,293 @@
+"""The interfaces between roles: what one role may call on another, in one process or over gRPC.
+
+In-process, the objects themselves stand behind a port; in the process runtime, a client of the same shape does.
+All calls raise the named errors of `hybridsync.core.errors`; over gRPC also `WaitTimeout` and `RoleLost` when the other
+role does not answer within its deadline.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from hybridsync.core.plan import Epoch
+from hybridsync.interfaces.messages import (
+    Capture,
+    GroupReply,
+    GroupRequest,
+    Held,
+    Hello,
+    LeaseReply,
+    LeaseRequest,
+    PhaseReply,
+    PhaseRequest,
+    Push,
+    PushReply,
+    RoleEvent,
+    Update,
+    Welcome,
+)
+from hybridsync.interfaces.phase import Phase
+from hybridsync.interfaces.reports import Report, ReportReply
+
+
+class WorkPort(Protocol):
+    """Where a worker gets its work."""
+
+    def next_phase(self, request: PhaseRequest) -> PhaseReply:
+        """Return the phase after `request.after`, waiting for it up to about a second.
+
+        Raises:
+          StaleIncarnation: the worker has been replaced.
+          NotRegistered: this chief does not know the worker.
+        """
+        ...
+
+    def lease(self, request: LeaseRequest) -> LeaseReply:
+        """Extend the caller's stream of units, waiting up to about a second while there is nothing to give.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: the caller is out of date.
+          NotRegistered: this chief does not know the worker, or not of all the units that it has.
+        """
+        ...
+
+
+class GroupPort(WorkPort, Protocol):
+    """Where a worker of a group protocol also learns whom to average with."""
+
+    def meet(self, request: GroupRequest) -> GroupReply:
+        """Come to a meeting, waiting up to about a second for the group; without members: ask again.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: the caller is out of date.
+          NotRegistered: this chief does not know the worker.
+        """
+        ...
+
+
+class ChiefPort(WorkPort, Protocol):
+    """What workers and servers ask of the chief."""
+
+    def register(self, hello: Hello) -> Welcome:
+        """Take part in the run; a repeat changes nothing.
+
+        Raises:
+          SchemaMismatch: the role's state has other leaves than the chief's.
+          StaleIncarnation: a later process has this place.
+        """
+        ...
+
+    def report(self, report: Report) -> ReportReply:
+        """Take a heartbeat; the answer waits up to `report.hold_secs` for news.
+
+        Raises:
+          StaleIncarnation: the role has been replaced.
+          NotRegistered: this chief does not know the role.
+        """
+        ...
+
+
+class SupervisorPort(Protocol):
+    """What a supervisor tells the chief."""
+
+    def role_started(self, event: RoleEvent) -> None: ...
+
+    def role_lost(self, event: RoleEvent) -> None: ...
+
+    def preempt(self) -> None: ...
+
+
+class Epochs(Protocol):
+    """Hands out epoch numbers, each once ever."""
+
+    def reserve(self, above: int = 0) -> Epoch:
+        """Return the next epoch, with a number above all handed out and above `above`."""
+        ...
+
+
+class ReaderPort(Protocol):
+    """A role that keeps a captured training state."""
+
+    def read(self, capture_id: int, into: np.ndarray) -> None:
+        """Fill `into` (uint8, `Capture.num_bytes`) with the canonical buffer of that capture.
+
+        Raises:
+          StaleEpoch: the holder no longer keeps that capture.
+        """
+        ...
+
+
+class Served(Protocol):
+    """A buffer lent out for one reply; `release` gives it back."""
+
+    @property
+    def buffer(self) -> np.ndarray: ...
+
+    def release(self) -> None: ...
+
+
+class LenderPort(ReaderPort, Protocol):
+    """A role that streams a captured state to others without copying it first."""
+
+    def lend(self, capture_id: int) -> Served:
+        """Lend the canonical buffer of that capture; the next capture waits for its return.
+
+        Raises:
+          StaleEpoch: the holder no longer keeps that capture.
+        """
+        ...
+
+
+class HolderPort(ReaderPort, Protocol):
+    """A role that holds the training state and can capture it."""
+
+    def capture(self, epoch: Epoch, final: bool) -> Capture:
+        """Keep a consistent copy of the state; `final` also ends the phase for the holder: later pushes are refused.
+
+        Raises:
+          StaleEpoch: the holder is in another epoch.
+        """
+        ...
+
+
+class ServerPort(HolderPort, Protocol):
+    """A parameter server, as the chief drives it."""
+
+    def enter(self, phase: Phase) -> Held:
+        """Take the phase's starting state from its source and serve the phase; returns what is now held."""
+        ...
+
+    def fence(self, epoch: Epoch, worker: int, incarnation: int) -> None:
+        """Refuse calls of `worker` with an incarnation up to this one."""
+        ...
+
+
+class ParameterPort(Protocol):
+    """A parameter server, as its gRPC service sees it: byte buffers in and out."""
+
+    def pull(self, push: Push) -> tuple[PushReply, Served]:
+        """Lend the current parameters (`push.units` is empty).
+
+        Raises:
+          StaleEpoch, StaleIncarnation: the caller is out of date.
+        """
+        ...
+
+    def idle(self, push: Push) -> None:
+        """Hear that a worker has nothing to compute, so that nobody waits for it (`push.units` is empty).
+
+        Raises:
+          StaleEpoch, StaleIncarnation: the caller is out of date.
+        """
+        ...
+
+    def ready(self, push: Push) -> None:
+        """Return when the protocol's rule grants the transfer of what the worker would push.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: the caller is out of date.
+          WaitTimeout: the rule did not grant it in time.
+        """
+        ...
+
+    def push_pull(self, push: Push, contribution: np.ndarray) -> tuple[PushReply, Served]:
+        """Offer a contribution buffer; returns when the protocol's rule releases the push, with the parameters then.
+
+        The buffer may be reused when the call has returned.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: the caller is out of date; nothing was applied.
+          SchemaMismatch: the buffer has the wrong size.
+          WaitTimeout: the rule did not release the push in time.
+        """
+        ...
+
+
+class ShardPort(ReaderPort, Protocol):
+    """A parameter server that is not the primary, as the primary drives it: in one order, one call after another."""
+
+    def apply(self, epoch: Epoch, updates: tuple[Update, ...]) -> None:
+        """Apply staged contributions; updates that were applied before are passed over.
+
+        Raises:
+          StaleEpoch: another epoch is served.
+          HybridSyncError: an update before these, or a contribution to them, never came.
+        """
+        ...
+
+    def discard(self, push: Push) -> None:
+        """Drop what was staged for a push that will not be applied.
+
+        Raises:
+          StaleEpoch: another epoch is served.
+        """
+        ...
+
+    def forget(self, epoch: Epoch, worker: int, incarnation: int) -> None:
+        """Drop what the worker's incarnations up to this one have staged, and refuse more of it.
+
+        Raises:
+          StaleEpoch: another epoch is served.
+        """
+        ...
+
+    def snapshot(self, epoch: Epoch, sequence: int, final: bool, left: tuple[int, ...] = ()) -> Capture:
+        """Keep a copy of this server's part of the state after update `sequence`, which is the last one it was given.
+
+        Args:
+          epoch: that is served.
+          sequence: of the copy.
+          final: also ends the phase for the server.
+          left: workers whose optimizer states, left here, make up the state's; with none of them it stays.
+
+        Raises:
+          StaleEpoch: another epoch is served.
+          HybridSyncError: the part is at another sequence.
+        """
+        ...
+
+
+class OptimizerPort(Protocol):
+    """A parameter server whose workers step by themselves, as its gRPC service sees it: byte buffers of its part."""
+
+    def opt_state(self, push: Push) -> np.ndarray:
+        """Return the optimizer state that the phase began with (`push.units` is empty).
+
+        Raises:
+          StaleEpoch, StaleIncarnation: the caller is out of date.
+        """
+        ...
+
+    def deposit(self, push: Push, opt_state: np.ndarray) -> None:
+        """Keep the optimizer state that a worker leaves behind, as it was after its push with the unit `push.units`.
+
+        Raises:
+          StaleEpoch: another epoch is served.
+        """
+        ...
+
+
+class BlockPort(Protocol):
+    """A parameter server that is not the primary, as its gRPC service sees it for workers: byte buffers in and out."""
+
+    def stage(self, push: Push, block: Served) -> str:
+        """Keep this server's part of a contribution until the primary decides; `block` is released then.
+
+        Returns:
+          the first entry that is no finite number, of a contribution which is not kept then; "" where all are.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: the caller is out of date.
+        """
+        ...
+
+    def pull_at(self, push: Push) -> Served:
+        """Lend the parameters after update `push.base`, waiting for it.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: the caller is out of date.
+          WaitTimeout: the update did not come.
+        """
+        ...

@@ -1,0 +1,139 @@
+"""What a role's heartbeat tells the chief, and what it hears in return: plain values, as in `messages.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+
+from hybridsync.core.plan import MOST_ENTRIES, Epoch
+from hybridsync.core.units import Range
+
+COMPUTING, WAITING = "compute", "average"
+"""Values of `doing` of a worker: it computes a unit or waits for others (in a step, at a meeting, with a held push)."""
+ENTERING = "enter"
+"""Value of `doing` of a server that fetches the state of the next phase."""
+
+SEND = "send"
+"""The span of a worker's own part in a collective or an average, before anybody waits for anybody."""
+
+BESIDE = "transfer"
+"""Category of the spans of what goes on beside a worker's training: a track of its own, and no time of the worker."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """One stretch of a role's time for the timeline: monotonic start and length in seconds."""
+
+    name: str
+    category: str
+    start: float
+    secs: float
+    epoch: int
+    units: int
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A role's heartbeat and the chief's answer, stamped by both monotonic clocks in seconds.
+
+    Args:
+      sent: by the role's clock.
+      received: by the chief's clock.
+      replied: by the chief's clock.
+      returned: by the role's clock.
+    """
+
+    sent: float
+    received: float
+    replied: float
+    returned: float
+
+    @property
+    def round_trip(self) -> float:
+        """Seconds on the way, there and back, without what the chief took."""
+        return (self.returned - self.sent) - (self.replied - self.received)
+
+    @property
+    def offset(self) -> float:
+        """Seconds to add to the role's clock to have the chief's; wrong by half the round trip at most."""
+        return ((self.received - self.sent) + (self.replied - self.returned)) / 2
+
+
+@dataclass(frozen=True)
+class Report:
+    """A role's heartbeat, with what it did since the last one.
+
+    Args:
+      epoch: phase the role is in (`NO_EPOCH` between phases).
+      completed: units of the role's stream that are done (workers), else 0.
+      sequence: updates applied (servers), else 0.
+      applied: units applied since the last report (servers, and a mesh's first member); repeating some is harmless.
+      dropped: (unit, reason) finally dropped since the last report (likewise).
+      staleness: staleness of each update since the last report (servers).
+      num_losses, loss_sum: how many unit losses there were, and their sum.
+      compute_secs, wait_secs, compile_secs: time of local computation, waiting and compiling in that interval.
+      spans: for the timeline.
+      doing: what a worker's training thread is at, `COMPUTING` or `WAITING`, or a server, `ENTERING`; "" for nothing.
+      hold_secs: how long the chief may keep its answer back while it has no news: a long poll.
+      exchange: stamps of the last heartbeat that was answered, by which the chief knows this host's clock.
+      unit_secs: of each unit since the last report, what it took the worker itself, without waiting for others; ()
+        where nobody judges it by them.
+      doing_secs: for how long the training thread has been at what it is `doing`, by the worker's own clock.
+      usual_secs: what the worker's recent units took it to compute, in this phase; 0 before the first one ended.
+    """
+
+    role: str
+    id: int
+    incarnation: int
+    epoch: Epoch
+    completed: int = 0
+    sequence: int = 0
+    applied: tuple[Range, ...] = ()
+    dropped: tuple[tuple[int, str], ...] = ()
+    staleness: tuple[int, ...] = ()
+    num_losses: int = 0
+    loss_sum: float = 0.0
+    compute_secs: float = 0.0
+    wait_secs: float = 0.0
+    compile_secs: float = 0.0
+    first_applied: float = 0.0
+    last_applied: float = 0.0
+    spans: tuple[Span, ...] = ()
+    doing: str = ""
+    hold_secs: float = 0.0
+    exchange: Exchange | None = None
+    unit_secs: tuple[float, ...] = ()
+    doing_secs: float = 0.0
+    usual_secs: float = 0.0
+
+    def pieces(self, most: int = MOST_ENTRIES) -> Iterator[Report]:
+        """Yield the report as several with at most `most` entries in each list; after an outage it may be long.
+
+        The sums go with the first piece, and only the last one waits for news.
+
+        >>> report = Report("worker", 0, 1, Epoch(1, 7), staleness=(1, 2, 3), loss_sum=0.5)
+        >>> [(piece.staleness, piece.loss_sum) for piece in report.pieces(most=2)]
+        [((1, 2), 0.5), ((3,), 0.0)]
+        """
+        lists = {each.name: getattr(self, each.name) for each in fields(self) if each.default == ()}
+        piece, starts = self, range(0, max(1, *map(len, lists.values())), most)
+        for start in starts:
+            cut = {name: entries[start : start + most] for name, entries in lists.items()}
+            yield replace(piece, **cut, hold_secs=self.hold_secs if start == starts[-1] else 0.0)
+            piece = replace(piece, num_losses=0, loss_sum=0.0, compute_secs=0.0, wait_secs=0.0, compile_secs=0.0)
+
+
+@dataclass(frozen=True)
+class ReportReply:
+    """The active epoch; whether the role is to leave the phase that it reported from; `done` when the run is over.
+
+    Args:
+      received: when the chief had the report, monotonic seconds of its clock.
+      replied: when it answered, which may be later than it could have.
+    """
+
+    epoch: Epoch
+    revoked: bool
+    done: bool = False
+    received: float = 0.0
+    replied: float = 0.0

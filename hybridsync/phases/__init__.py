@@ -1,0 +1,1 @@
+"""Phase changes: a pure machine, and the controller that carries it out."""

@@ -1,0 +1,138 @@
+"""Builds the controller of a run from what stands around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from hybridsync.chief.run_control import RunControl
+from hybridsync.collectives.device_choice import NUM_DEVICES
+from hybridsync.core.clock import Clock
+from hybridsync.core.deadlines import transfer_secs
+from hybridsync.core.watching import SLACK_SECS, UNWATCHED, Watching
+from hybridsync.interfaces.ports import Epochs, HolderPort, ServerPort
+from hybridsync.phases.capture_stage import CaptureStage
+from hybridsync.phases.checkpointing import Commits
+from hybridsync.phases.commit_stage import CommitStage
+from hybridsync.phases.controller import Manager
+from hybridsync.phases.controller_state import ControllerState
+from hybridsync.phases.entry_stage import EntryStage
+from hybridsync.phases.gather_stage import GatherStage
+from hybridsync.phases.housekeeping import Upkeep
+from hybridsync.phases.member_waits import START_DEADLINE_SECS, TICK_SECS, Arrivals
+from hybridsync.phases.policy_driver import Steering
+from hybridsync.phases.process_groups import Worlds
+from hybridsync.phases.progress_watchdog import Pace
+from hybridsync.phases.recovery import GATHER_SECS, Keeper, Recovery, Start
+from hybridsync.phases.rejoining import Rejoining
+from hybridsync.phases.reporter import Reporter
+from hybridsync.phases.run_stage import RunStage
+from hybridsync.phases.save_schedule import Saving
+from hybridsync.phases.server_entry import Begin, Entering, side_by_side
+from hybridsync.phases.stage_timer import StageTimer
+from hybridsync.phases.stages import Stages
+from hybridsync.policies.online import Policy, policy_of
+from hybridsync.training.run import Run
+
+LONG_UNIT_SECS = 6.0
+"""What a restarted chief takes a unit for, until it has seen one."""
+
+
+def assemble(
+    run: Run,
+    board: RunControl,
+    start: Start,
+    *,
+    servers: Callable[[], Mapping[str, ServerPort]],
+    holder_at: Callable[[str], HolderPort],
+    epochs: Epochs,
+    committer: Commits,
+    reporter: Reporter,
+    keeper: Keeper,
+    clock: Clock,
+    threads: bool = False,
+    renew: Callable[[], None] = lambda: None,
+    forget: Callable[[int], object] = lambda sequence: None,
+    restarted: bool = False,
+    num_devices: int = NUM_DEVICES,
+    tick_secs: float = TICK_SECS,
+    policy: Policy | None = None,
+    begin: Begin = side_by_side,
+    watchdog: Watching = UNWATCHED,
+) -> Manager:
+    """Return the manager of one run.
+
+    Args:
+      run: what to run.
+      board: members, leases, announcements.
+      start: the state to start from.
+      servers: address -> server, called when they are needed.
+      holder_at: address -> role that can capture the state.
+      epochs: reserves epoch numbers.
+      committer: commits and evaluates behind the training.
+      reporter: writes the record.
+      keeper: of the last committed state, for when nobody holds a newer one.
+      clock: for stage times and deadlines.
+      threads: roles are threads of this process, which cannot be given up.
+      renew: has every worker's process started again in a new world; threads have none that could be used up.
+      forget: called with the sequence of the state that a run goes on from when updates behind it are lost.
+      restarted: another manager took the run to where it is; roles may be in the middle of a phase.
+      num_devices: local devices of each worker, among which a mesh chooses.
+      tick_secs: how often a phase is looked after that nobody tells anything of.
+      policy: what is done about stragglers in lock-step; None takes the configuration's.
+      begin: begins the call by which a server enters a phase.
+      watchdog: of the process.
+    """
+    config, workload, home = run.config, run.config.workload, start.source
+    state = ControllerState(start.capture, start.source, start.reason)
+    timer = StageTimer(clock, reporter.span)
+    pace = Pace(board, config.drain_secs, clock, reporter.note, threads=threads)
+    steering = Steering(run, board, reporter, policy or policy_of(config.policy), clock, start.detours)
+    submitted = start.capture if start.committed else None
+    saving = Saving(run, board, committer, reporter, clock, submitted, steering.told, watchdog)
+    worlds = Worlds(board, keeper, home, holder_at, renew, reporter.renewed, num_devices)
+    # The upkeep comes first: everything built below calls its tick while it waits.
+    upkeep = Upkeep(state, board, servers, pace, saving, worlds, reporter, watchdog)
+    arrivals = Arrivals(board, config, clock, upkeep.tick, reporter.note)
+    entering = Entering(board, clock, upkeep.look_around, reporter.note, begin)
+    gather_secs = START_DEADLINE_SECS if threads else GATHER_SECS
+    await_newer = partial(saving.await_newer, tick=upkeep.tick)
+    recovery = Recovery(board, holder_at, keeper, home, clock, await_newer, gather_secs, watchdog)
+
+    commit = CommitStage(state, start.epoch, board, saving, reporter, upkeep.tick)
+    capture = CaptureStage(state, workload, board, holder_at, pace, saving, reporter, timer, upkeep.tick)
+    guess_secs = LONG_UNIT_SECS if restarted else 0.0
+    gather = GatherStage(state, workload, board, pace, recovery, worlds, reporter, timer, upkeep, forget, guess_secs)
+    entry = EntryStage(
+        state,
+        config.workers,
+        start.epoch,
+        board,
+        servers,
+        epochs,
+        steering=steering,
+        arrivals=arrivals,
+        worlds=worlds,
+        entering=entering,
+        pace=pace,
+        reporter=reporter,
+        timer=timer,
+        upkeep=upkeep,
+    )
+    watch = RunStage(state, workload, board, pace, steering, saving, commit, upkeep.tick, tick_secs)
+    rejoining = Rejoining(state, board, arrivals, steering, worlds, reporter, capture, gather) if restarted else None
+    return Manager(
+        workload,
+        board,
+        start,
+        state,
+        Stages(board, watch, capture, gather, entry, commit),
+        arrivals=arrivals,
+        rejoining=rejoining,
+        saving=saving,
+        committer=committer,
+        reporter=reporter,
+        forget=forget,
+        stage_secs=SLACK_SECS + (config.workers + config.servers + 4) * transfer_secs(start.capture.num_bytes),
+        watchdog=watchdog,
+    )

@@ -1,0 +1,124 @@
+"""The commands STOP_LEASES, CAPTURE and CAPTURE_LIVE: a phase is drained, and its state captured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from hybridsync.chief.run_control import RunControl
+from hybridsync.interfaces.messages import Capture
+from hybridsync.interfaces.ports import HolderPort
+from hybridsync.phases import machine
+from hybridsync.phases.controller_state import ControllerState
+from hybridsync.phases.member_waits import TICK_SECS
+from hybridsync.phases.process_groups import check_replicas
+from hybridsync.phases.progress_watchdog import SILENT_SHARE, Pace
+from hybridsync.phases.recovery import GONE, Reach
+from hybridsync.phases.reporter import Reporter
+from hybridsync.phases.save_schedule import Saving
+from hybridsync.phases.stage_timer import StageTimer
+
+
+class CaptureStage:
+    """Drains the phase under way, and captures the state at the role that holds it.
+
+    Args:
+      state: the phase under way; takes the new capture.
+      workload: units of the run.
+      board: leases, and who holds what.
+      holder_at: address -> role that can capture the state.
+      pace: whether everybody has come back, and how long that may take.
+      saving: whether an evaluation is due.
+      reporter: writes the record.
+      timer: measures the stages.
+      tick: called while somebody is waited for.
+    """
+
+    def __init__(
+        self,
+        state: ControllerState,
+        workload: int,
+        board: RunControl,
+        holder_at: Callable[[str], HolderPort],
+        pace: Pace,
+        saving: Saving,
+        reporter: Reporter,
+        timer: StageTimer,
+        tick: Callable[[], None],
+    ) -> None:
+        self._state, self._workload, self._board, self._holder_at = state, workload, board, holder_at
+        self._pace, self._saving, self._reporter = pace, saving, reporter
+        self._timer, self._tick = timer, tick
+
+    def drain(self) -> machine.Event:
+        """Stop the leases; where the members hold the state, wait until everybody has come back.
+
+        Raises:
+          PhaseBroken: somebody was lost, or was waited for too long.
+          WaitTimeout: these are threads, which cannot be given up.
+        """
+        phase = self._state.current_phase
+        started = self._timer.start()
+        self._board.close_leases()
+        limit = self._pace.step_limit_secs(phase)
+        while not phase.mode.is_served and not self._board.wait_until(self._pace.is_drained, TICK_SECS):
+            self._tick()
+            if self._board.broken:
+                raise self._board.as_broken()
+            if self._timer.start() - started > limit:
+                why = f"the last step was not finished within {limit:.3g} s"
+                self._pace.give_up(self._board.stuck(SILENT_SHARE * limit), why)  # the others wait for those in a step
+        self._timer.restart()
+        self._timer.note("drain", started)
+        if ended := not phase.mode.is_served and self._pace.units_reached() >= phase.end_units:
+            self._state.reason = "planned"
+        return machine.Drained(ended, last=phase.end_units >= self._workload)
+
+    def capture_final(self) -> machine.Event:
+        """Capture the state with which the phase ends, and let its members go.
+
+        Raises:
+          PhaseBroken: the holder could not be reached, or somebody was lost.
+          HybridSyncError: the members' replicas are not equal.
+        """
+        started = self._timer.start()
+        capture = self.take(final=True)
+        self._board.record(capture)
+        self._board.release_all()
+        check_replicas(self._board.drained(), capture, self._state.source)
+        self._reporter.tick()
+        self._reporter.ended(capture)
+        is_last = capture.held.units >= self._workload
+        self._state.evaluates = is_last or not self._board.preempted
+        self._saving.training.clear()
+        self._timer.note("capture", started)
+        return machine.Captured(last=is_last)
+
+    def capture_live(self) -> machine.Event:
+        """Capture the state while the phase goes on.
+
+        Raises:
+          PhaseBroken: the holder could not be reached, or somebody was lost.
+        """
+        self._state.evaluates = self._saving.take_evaluation()
+        self.take(final=False)
+        return machine.Captured()
+
+    def take(self, *, final: bool) -> Capture:
+        """Have the role that holds the state capture it, and return the capture.
+
+        Raises:
+          PhaseBroken: it could not be reached, or somebody was lost.
+        """
+        state, phase = self._state, self._state.current_phase
+        if phase.mode.has_group_rounds:
+            self._pace.await_together(phase, self._tick, final=final)
+        role, role_id = phase.mode.holder(phase.members)
+        with Reach(self._board, f"the state of {role} {role_id} could not be captured"):
+            source = self._board.address_of(role, role_id)
+            if source == state.source:
+                state.source = GONE  # a holder has room for one capture: should this one fail, the last is lost too
+            capture = self._holder_at(source).capture(phase.epoch, final)
+        first, last = self._board.stamps_of(role, role_id, capture)
+        state.capture, state.source = replace(capture, first_applied=first, last_applied=last), source
+        return state.capture

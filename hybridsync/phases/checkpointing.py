@@ -1,0 +1,239 @@
+"""What happens to a captured state behind the training: it is fetched, committed, and evaluated, one at a time."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Protocol
+
+from absl import logging
+
+from hybridsync.core.clock import Clock
+from hybridsync.core.deadlines import transfer_secs
+from hybridsync.core.errors import WaitTimeout
+from hybridsync.core.units import UnitSet
+from hybridsync.core.watching import COMPILE_SECS, SLACK_SECS, UNWATCHED, Watching
+from hybridsync.interfaces.messages import Capture
+from hybridsync.training.buffer_layout import Layout
+from hybridsync.training.evaluation import Evaluator
+from hybridsync.training.snapshot import ReaderAt, fetch
+from hybridsync.training.state import TrainState
+
+COMMIT_DEADLINE_SECS = 600.0
+"""For everything in a commit but its bytes: the wait for others to go first, and a slow disk."""
+YIELD_SECS = 30.0
+
+
+def commit_secs(num_bytes: int) -> float:
+    """Return the deadline of the commit of a state: it is fetched, then written, either as slowly as a transfer."""
+    return COMMIT_DEADLINE_SECS + 2 * (transfer_secs(num_bytes) - transfer_secs(0))
+
+
+class Store(Protocol):
+    """Where states are committed (`CheckpointStore`, or nowhere)."""
+
+    def save(self, state: Any, *, units: int, ledger: dict[str, Any], run: dict[str, Any]) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A finished commit.
+
+    Args:
+      units: units applied in the state.
+      bytes: on disk; 0 for a run without a workdir.
+      secs: from the request to the durable end.
+    """
+
+    units: int
+    bytes: int
+    secs: float
+
+
+class Commits(Protocol):
+    """What commits and evaluates captures (`Committer`, or one in virtual time)."""
+
+    @property
+    def durable(self) -> bool:
+        """Whether commits outlive the process."""
+        ...
+
+    def submit(
+        self,
+        capture: Capture,
+        source: str,
+        ledger: dict[str, Any],
+        run: dict[str, Any],
+        *,
+        evaluate: bool,
+        after: threading.Event,
+    ) -> tuple[Future[Commit], Future[dict[str, Any] | None]]:
+        """Start a commit; returns its end, and the end of the evaluation behind it (see `Committer.submit`)."""
+        ...
+
+    def close(self) -> None:
+        """Wait for the commits under way."""
+        ...
+
+
+class _Answer:
+    """Puts what the block raises into a future, whoever waits there: no error ends the thread that carries it."""
+
+    def __init__(self, future: Future) -> None:
+        self._future = future
+
+    def __enter__(self) -> Future:
+        return self._future
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if error is not None:
+            self._future.set_exception(error)
+        return True
+
+
+class _Queue:
+    """Does one job after another in a thread of its own, which does not keep a process alive as an executor's would."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[tuple[Future, Callable[[], Any]] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._work, name="commit", daemon=True).start()
+
+    def submit(self, job: Callable[[], Any]) -> Future:
+        future: Future = Future()
+        self._jobs.put((future, job))
+        return future
+
+    def close(self) -> None:
+        self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (next_job := self._jobs.get()) is not None:
+            future, job = next_job
+            with _Answer(future):
+                future.set_result(job())
+
+
+class Committer:
+    """One background thread that commits and evaluates captures in the order in which they come.
+
+    Args:
+      store: where to; None for a run without a workdir.
+      layout: of the training state.
+      reader_at: how to reach the holder of a capture.
+      evaluator: evaluates a state.
+      clock: for `Commit.secs`.
+      keep: called with each state that is durable.
+      watchdog: of the process.
+    """
+
+    def __init__(
+        self,
+        store: Store | None,
+        layout: Layout,
+        reader_at: ReaderAt,
+        evaluator: Evaluator,
+        clock: Clock,
+        keep: Callable[[Capture, TrainState], None],
+        watchdog: Watching = UNWATCHED,
+    ) -> None:
+        self._watchdog, self._commit_secs = watchdog, COMMIT_DEADLINE_SECS + 2 * transfer_secs(layout.nbytes)
+        self._store, self._layout, self._reader_at = store, layout, reader_at
+        self._evaluator, self._clock, self._keep = evaluator, clock, keep
+        self._queue = _Queue()
+        self._commits: dict[Future[Commit], tuple[int, float]] = {}
+        self.state: TrainState | None = None
+
+    @property
+    def durable(self) -> bool:
+        """Whether commits outlive the process."""
+        return self._store is not None
+
+    def submit(
+        self,
+        capture: Capture,
+        source: str,
+        ledger: dict[str, Any],
+        run: dict[str, Any],
+        *,
+        evaluate: bool,
+        after: threading.Event,
+    ) -> tuple[Future[Commit], Future[dict[str, Any] | None]]:
+        """Start a commit; returns its end, and the end of the evaluation behind it.
+
+        Args:
+          capture: what to commit.
+          source: address of the role that keeps it.
+          ledger: stored beside the state.
+          run: stored beside the state.
+          evaluate: whether to measure the state as well.
+          after: the fetch waits for it, at most YIELD_SECS: those who need the state to train come first.
+        """
+        fetched: Future[TrainState] = Future()
+        started = self._clock.monotonic()
+
+        def commit() -> Commit:
+            after.wait(YIELD_SECS)
+            state = fetch(source, capture.capture_id, capture.held.fingerprint, self._layout, self._reader_at)
+            self.state = state
+            fetched.set_result(state)
+            num_bytes = 0
+            if self._store is not None:
+                num_bytes = self._store.save(state, units=capture.held.units, ledger=ledger, run=run).bytes
+            self._keep(capture, state)
+            return Commit(capture.held.units, num_bytes, self._clock.monotonic() - started)
+
+        def measure() -> dict[str, float] | None:
+            if not evaluate or not fetched.done():
+                return None
+            return self._evaluator.evaluate(fetched.result(), UnitSet(capture.applied))
+
+        self._commits = {earlier: told for earlier, told in self._commits.items() if not earlier.done()}
+        units = capture.held.units
+        committed = self._queue.submit(self._watched(commit, f"the commit of {units} units", self._commit_secs))
+        self._commits[committed] = units, started
+        return committed, self._queue.submit(self._watched(measure, f"the evaluation of {units} units", COMPILE_SECS))
+
+    def _watched(self, job: Callable[[], Any], name: str, limit_secs: float) -> Callable[[], Any]:
+        def watched() -> Any:
+            with self._watchdog.work(name, limit_secs):
+                return job()
+
+        return watched
+
+    def close(self) -> None:
+        """Wait for the commits under way, for each until `commit_secs` after it was asked for.
+
+        An error of one stays in its future. One that has not ended by then is left behind and named in the log,
+        not raised: what ended the run may be on its way to the caller.
+        """
+        self._queue.close()
+        newest = max((started for _, started in self._commits.values()), default=0.0)
+        secs = commit_secs(self._layout.nbytes)
+        left = newest + secs - self._clock.monotonic()
+        with self._watchdog.work("the last commits", secs + SLACK_SECS):
+            late_ones = wait(self._commits, timeout=max(0.0, left)).not_done
+        for late in late_ones:
+            logging.error(
+                "The checkpoint of %d units did not end within %.1f s and is left behind; is the disk hanging?",
+                self._commits[late][0],
+                secs,
+            )
+
+
+def result_of(commit: Future, what: str, secs: float = COMMIT_DEADLINE_SECS, waited_secs: float = 0.0) -> Any:
+    """Return a future's result, waiting for it up to `secs`, beside what the caller has waited already.
+
+    Raises:
+      WaitTimeout: it did not end in time.
+      HybridSyncError: what it raised.
+    """
+    try:
+        return commit.result(timeout=secs)
+    except TimeoutError:
+        raise WaitTimeout(f"{what} did not end within {secs + waited_secs:.1f} s; is the disk hanging?") from None

@@ -1,0 +1,107 @@
+"""The commands COMMIT and AWAIT_COMMIT: the captured state is made durable behind the training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hybridsync.chief.run_control import RunControl
+from hybridsync.core.errors import CheckpointError
+from hybridsync.phases import machine
+from hybridsync.phases.checkpointing import Commit
+from hybridsync.phases.controller_state import ControllerState
+from hybridsync.phases.recovery import UNREACHED
+from hybridsync.phases.reporter import Reporter
+from hybridsync.phases.save_schedule import Saving
+
+RETRY_SECS = 1.0
+"""Between two tries to make a state durable."""
+
+
+class CommitStage:
+    """Submits the newest captured state, and takes note of what came of it.
+
+    Args:
+      state: the captured state, and whether it is the run's last.
+      start_epoch: number of the epoch that the run begins above.
+      board: whether the phase under way is broken.
+      saving: the commit under way.
+      reporter: writes the record.
+      tick: called while a commit is waited for.
+    """
+
+    def __init__(
+        self,
+        state: ControllerState,
+        start_epoch: int,
+        board: RunControl,
+        saving: Saving,
+        reporter: Reporter,
+        tick: Callable[[], None],
+    ) -> None:
+        self._state, self._start_epoch, self._board = state, start_epoch, board
+        self._saving, self._reporter, self._tick = saving, reporter, tick
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a commit has ended, one way or the other, that nobody has taken note of yet."""
+        return self._saving.done
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a commit has been submitted that nobody has taken note of yet."""
+        return self._saving.under_way
+
+    @property
+    def covers_newest(self) -> bool:
+        """Whether the newest captured state is the one that was submitted last, and has not failed."""
+        return self._saving.submitted is self._state.capture
+
+    def submit(self) -> None:
+        """Begin to commit the newest captured state."""
+        state = self._state
+        epoch = state.epoch.number if state.epoch else self._start_epoch
+        self._saving.submit(state.capture, state.source, epoch, evaluate=state.evaluates)
+
+    def settle(self) -> machine.Event:
+        """Wait for the commit under way; training goes on when it failed, unless it was the run's last.
+
+        Raises:
+          PhaseBroken: the phase under way was broken meanwhile.
+          WaitTimeout: the commit did not end in time.
+          CheckpointError: the run's last state could not be written.
+        """
+        try:
+            commit = self._wait()
+        except (CheckpointError, *UNREACHED) as error:
+            return self._failed(error)
+        self._reporter.committed(commit)
+        return machine.Committed()
+
+    def commit(self) -> None:
+        """Commit the newest captured state, and return when it is durable.
+
+        Raises:
+          PhaseBroken, WaitTimeout, CheckpointError, RoleLost, StaleEpoch: it did not become durable.
+        """
+        self.submit()
+        self._reporter.committed(self._wait())
+
+    def _failed(self, error: Exception) -> machine.Event:
+        state = self._state
+        if state.is_ending and isinstance(error, CheckpointError):  # nothing goes on that could be saved later
+            raise error
+        if state.is_ending:
+            state.broken_by = f"the last state could not be fetched: {error}"
+            self._board.break_phase(state.broken_by)
+            return machine.CommitFailed()
+        self._reporter.not_durable(state.capture.held.units, str(error))
+        self._board.wait_until(lambda: self._board.preempted or bool(self._board.broken), RETRY_SECS)
+        return machine.CommitFailed()
+
+    def _wait(self) -> Commit:
+        def tick() -> None:
+            self._tick()
+            if self._board.broken and not (self._state.is_ending or self._board.gathering):
+                raise self._board.as_broken()
+
+        return self._saving.wait(tick)

@@ -1,0 +1,142 @@
+"""The controller of a run: it follows the phase-change machine and has the stages carry its commands out."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from hybridsync.chief.run_control import RunControl
+from hybridsync.core.errors import HybridSyncError, PhaseBroken, Preempted
+from hybridsync.core.watching import Watching
+from hybridsync.phases import machine
+from hybridsync.phases.checkpointing import Commits
+from hybridsync.phases.controller_state import ControllerState
+from hybridsync.phases.machine import Command, Step, Switching
+from hybridsync.phases.member_waits import Arrivals
+from hybridsync.phases.recovery import Start
+from hybridsync.phases.rejoining import Rejoining
+from hybridsync.phases.reporter import Reporter
+from hybridsync.phases.save_schedule import Saving
+from hybridsync.phases.stages import Stages
+from hybridsync.telemetry.summary import Summary
+
+
+class Manager:
+    """Takes one run from its starting state to its end, in the calling thread (`assembly.assemble` builds it).
+
+    Args:
+      workload: units of the run.
+      board: what the chief knows.
+      start: the state to start from.
+      state: where the run stands.
+      stages: carry the commands out.
+      arrivals: waits for the roles that a run begins with.
+      rejoining: takes up what an earlier manager left; None for the first one.
+      saving: commits and evaluations under way.
+      committer: is closed at the end.
+      reporter: writes the record.
+      forget: called with the sequence of the state that a run goes on from when updates behind it are lost.
+      stage_secs: how long one stage may take before the watchdog ends the process.
+      watchdog: of the process.
+    """
+
+    def __init__(
+        self,
+        workload: int,
+        board: RunControl,
+        start: Start,
+        state: ControllerState,
+        stages: Stages,
+        *,
+        arrivals: Arrivals,
+        rejoining: Rejoining | None,
+        saving: Saving,
+        committer: Commits,
+        reporter: Reporter,
+        forget: Callable[[int], object],
+        stage_secs: float,
+        watchdog: Watching,
+    ) -> None:
+        self._workload, self._board, self._start, self._state, self._stages = workload, board, start, state, stages
+        self._arrivals, self._rejoining = arrivals, rejoining
+        self._saving, self._committer, self._reporter, self._forget = saving, committer, reporter, forget
+        self._stage_secs, self._watchdog = stage_secs, watchdog
+
+    def run(self) -> Summary:
+        """Run to the end of the workload or to a preemption; returns the summary that was written.
+
+        Raises:
+          HybridSyncError: the run could not go on; the summary says "failed", as for any other exception.
+        """
+        try:
+            return self._run()
+        except HybridSyncError as error:
+            self._board.fail(error)
+            self._reporter.finish("failed", str(error))
+            raise
+        except BaseException as error:  # a hook's own error, or the user's interrupt: nobody may train on
+            failure = HybridSyncError(f"the run was broken off by {type(error).__name__}: {error}")
+            self._board.fail(failure)
+            self._reporter.finish("failed", str(failure))
+            raise
+        finally:
+            self._saving.training.set()
+            self._board.finish()
+            self._committer.close()
+
+    def _run(self) -> Summary:
+        try:
+            self._train()
+        except Preempted:  # while those who were to train on were waited for
+            self._state.is_ending = True
+            self._commit_newest()
+        self._saving.collect(all_of_them=True)
+        completed = self._board.num_applied >= self._workload
+        if not completed and (failure := self._board.nobody_left) is not None:
+            raise failure
+        return self._reporter.finish("completed" if completed else "preempted", None)
+
+    def _train(self) -> None:
+        state, commit = self._state, self._stages.commit
+        if not self._start.committed:
+            commit.commit()
+        if state.capture.held.units >= self._workload:  # the earlier life had no time for its summary
+            self._forget(state.capture.held.sequence)  # a meeting without units may have followed
+            state.evaluates = True
+            commit.commit()
+            return
+        self._follow(*self._begin())
+
+    def _begin(self) -> tuple[Switching, tuple[Command, ...]]:
+        """Return the machine to follow, with its first commands: that of an earlier chief's phase, or a new one."""
+        if self._rejoining is not None and (taken_up := self._rejoining.take_up()) is not None:
+            return taken_up
+        self._arrivals.await_all()
+        self._reporter.tick()
+        return machine.start(self._start.epoch)
+
+    def _follow(self, switching: Switching, commands: tuple[Command, ...]) -> None:
+        """Carry the machine's commands out, and tell it what came of each, until it is done."""
+        queue = deque(commands)
+        while queue or switching.step is not Step.DONE:
+            doing = queue[0].name if queue else Step.RUN.name
+            try:
+                with self._watchdog.work(f"the stage {doing}", self._stage_secs):
+                    event = self._stages.execute(queue.popleft()) if queue else self._stages.run.watch()
+            except PhaseBroken as broken:
+                self._state.broken_by = str(broken)
+                queue.clear()  # they belong to the way that is broken off
+                event = machine.Broken()
+            if event is not None:
+                switching, commands = machine.advance(switching, event)
+                self._state.is_ending = switching.step is Step.DONE
+                queue.extend(commands)
+
+    def _commit_newest(self) -> None:
+        """Commit the newest state that somebody holds; whoever held the last one may be gone."""
+        commit = self._stages.commit
+        while commit.is_under_way or not commit.covers_newest:
+            if not commit.is_under_way:
+                commit.submit()
+            if isinstance(commit.settle(), machine.CommitFailed):
+                self._stages.gather.gather()

@@ -1,0 +1,44 @@
+"""What the controller of a run and its stages share: the newest state, the phase under way, and why it is left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hybridsync.core.plan import Epoch
+from hybridsync.interfaces.messages import Capture
+from hybridsync.interfaces.phase import Phase
+
+
+@dataclass
+class ControllerState:
+    """Where a run stands, as its controller knows it; used by the controller's thread alone.
+
+    Args:
+      capture: the newest captured state.
+      source: address of the role that keeps it; empty when nobody does.
+      reason: why the next phase is entered, as its announcement says it.
+      phase: the phase under way, or the last one; None before the first.
+      epoch: the epoch that was reserved last; None before the first.
+      broken_by: what broke the last phase, until the next one is entered.
+      unit_secs: mean seconds of one unit in the phase that is being left.
+      num_broken: phases in a row that broke before they applied a unit.
+      evaluates: whether the captured state is to be evaluated.
+      is_ending: whether no phase follows, so that the captured state is the run's last.
+    """
+
+    capture: Capture
+    source: str
+    reason: str
+    phase: Phase | None = None
+    epoch: Epoch | None = None
+    broken_by: str = ""
+    unit_secs: float = 0.0
+    num_broken: int = 0
+    evaluates: bool = False
+    is_ending: bool = False
+
+    @property
+    def current_phase(self) -> Phase:
+        """The phase under way, where there must be one."""
+        assert self.phase is not None, "no phase has been entered yet"
+        return self.phase

@@ -1,0 +1,88 @@
+"""The command GATHER: after a broken phase the newest state that someone holds is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hybridsync.chief.run_control import RunControl
+from hybridsync.interfaces.messages import Capture
+from hybridsync.phases import machine
+from hybridsync.phases.controller_state import ControllerState
+from hybridsync.phases.housekeeping import Upkeep
+from hybridsync.phases.process_groups import Worlds
+from hybridsync.phases.progress_watchdog import Pace
+from hybridsync.phases.recovery import Recovery, give_up
+from hybridsync.phases.reporter import Reporter
+from hybridsync.phases.stage_timer import StageTimer
+
+MAX_BROKEN = 10
+"""How many phases in a row may break before one applies a unit."""
+
+
+class GatherStage:
+    """Takes the run back to the newest state that someone holds.
+
+    Args:
+      state: the phase that broke; takes the state that was found.
+      workload: units of the run.
+      board: members and ledger.
+      pace: how long a unit took.
+      recovery: finds the state.
+      worlds: whose meshes have lost somebody.
+      reporter: writes the record.
+      timer: measures the stage.
+      upkeep: knows who was lost.
+      forget: called with the sequence of the state that the run goes on from when updates behind it are lost.
+      guess_secs: taken for the seconds of a unit until one was seen.
+    """
+
+    def __init__(
+        self,
+        state: ControllerState,
+        workload: int,
+        board: RunControl,
+        pace: Pace,
+        recovery: Recovery,
+        worlds: Worlds,
+        reporter: Reporter,
+        timer: StageTimer,
+        upkeep: Upkeep,
+        forget: Callable[[int], object],
+        guess_secs: float,
+    ) -> None:
+        self._state, self._workload, self._board = state, workload, board
+        self._pace, self._recovery, self._worlds = pace, recovery, worlds
+        self._reporter, self._timer, self._upkeep = reporter, timer, upkeep
+        self._forget, self._guess_secs = forget, guess_secs
+
+    def gather(self) -> machine.Event:
+        """Find the newest state that someone holds, and make the ledger say what it does.
+
+        Raises:
+          RoleLost: too many phases in a row broke before they applied a unit.
+          HybridSyncError: the run cannot go on.
+        """
+        state = self._state
+        started = self._timer.start()
+        reason = self._board.gather() or state.broken_by  # the way into a run's first phase has no phase to say it
+        self._upkeep.take_fenced()
+        if state.phase is not None:
+            unit_secs, self._guess_secs = self._pace.unit_secs(state.phase) or self._guess_secs, 0.0
+            found = self._recovery.gather(state.phase, (state.capture, state.source), unit_secs)
+            state.capture, state.source = found.capture, found.source
+            self.go_on_from(found.capture, reason, rolled_back=found.rolled_back)
+        self._worlds.lose()
+        state.num_broken += 1
+        if state.num_broken > MAX_BROKEN:
+            raise give_up(state.num_broken, reason)
+        state.reason = "death"
+        self._timer.note("gather", started)
+        self._timer.restart()
+        state.evaluates = state.capture.held.units >= self._workload
+        return machine.Gathered(last=state.evaluates or self._board.preempted)
+
+    def go_on_from(self, capture: Capture, why: str, *, rolled_back: bool) -> None:
+        """Make ledger, apply log and record say what `capture` does, and what it lacks."""
+        lost = self._board.restore(capture, rolled_back=rolled_back)
+        self._forget(capture.held.sequence)
+        self._reporter.broke(capture, why, lost)

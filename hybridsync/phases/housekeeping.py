@@ -1,0 +1,85 @@
+"""What goes on while the controller waits: silent roles are given up, losses passed on, and the record written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from hybridsync.chief.run_control import RunControl
+from hybridsync.core.watching import Watching
+from hybridsync.interfaces.ports import ServerPort
+from hybridsync.phases.controller_state import ControllerState
+from hybridsync.phases.process_groups import Worlds
+from hybridsync.phases.progress_watchdog import Pace
+from hybridsync.phases.recovery import Reach
+from hybridsync.phases.reporter import Reporter
+from hybridsync.phases.save_schedule import Saving
+
+
+class Upkeep:
+    """Does what is due at every tick of the controller.
+
+    Args:
+      state: the phase under way.
+      board: members, and who was lost.
+      servers: address -> server of the phase under way.
+      pace: gives the last units of a phase to others.
+      saving: evaluations behind the training.
+      worlds: whose meshes end with a lost worker.
+      reporter: writes the record.
+      watchdog: of the process.
+    """
+
+    def __init__(
+        self,
+        state: ControllerState,
+        board: RunControl,
+        servers: Callable[[], Mapping[str, ServerPort]],
+        pace: Pace,
+        saving: Saving,
+        worlds: Worlds,
+        reporter: Reporter,
+        watchdog: Watching,
+    ) -> None:
+        self._state, self._board, self._servers = state, board, servers
+        self._pace, self._saving, self._worlds = pace, saving, worlds
+        self._reporter, self._watchdog = reporter, watchdog
+
+    def look_around(self) -> None:
+        """Give up who is silent, and write the record.
+
+        This is the tick while servers enter a phase: they hear of lost workers once they have entered.
+        """
+        self._watchdog.progress()
+        self._board.expire()
+        self._reporter.tick()
+
+    def tick(self) -> None:
+        """Give up who is silent, tell servers of lost workers, write the record.
+
+        Raises:
+          PhaseBroken: a server could not be told.
+        """
+        self._watchdog.progress()
+        self._board.expire()
+        self._pace.reclaim_tail(self._state.phase)
+        if self._board.stamps()[0]:
+            self._saving.training.set()
+        for worker, incarnation in self.take_fenced():
+            self._fence(worker, incarnation)
+        self._reporter.tick()
+        self._saving.collect()
+
+    def take_fenced(self) -> list[tuple[int, int]]:
+        """Return the workers lost since the last call, with their incarnations."""
+        lost = self._board.take_fenced()
+        if lost:
+            self._worlds.lose()
+        return lost
+
+    def _fence(self, worker: int, incarnation: int) -> None:
+        phase = self._state.phase
+        if phase is None or not phase.mode.is_served or self._board.broken:
+            return
+        with Reach(self._board, f"a server could not be told of the loss of worker {worker}"):
+            for server in self._servers().values():
+                server.fence(phase.epoch, worker, incarnation)

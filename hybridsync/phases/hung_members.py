@@ -1,0 +1,46 @@
+"""Which members of a phase hang and keep others waiting. Pure.
+
+A worker hangs that has been at one unit for longer than its limit, though its process lives and reports. Nobody is
+given up for being slow: the limit follows the worker's own units, and time in which the rule holds its push is none.
+
+>>> from hybridsync.interfaces.phase import Phase
+>>> from hybridsync.core.plan import Epoch
+>>> phase = Phase(Epoch(3, 7), "ssp", (0, 1, 2), 0, 99, (), (), 0, "", 1, "", ("server-0",), "start")
+>>> doing = {0: Doing(COMPUTING, 2.5, 0.05, phase.epoch), 1: Doing(WAITING, 2.2, 0.05, phase.epoch)}
+>>> hung(phase, {**doing, 2: Doing(epoch=phase.epoch)}, lambda usual_secs: max(2.0, 10 * usual_secs))
+{0: 2.0}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from hybridsync.chief.phase_membership import Doing
+from hybridsync.interfaces.phase import Phase
+from hybridsync.interfaces.reports import COMPUTING, WAITING
+
+
+def hung(phase: Phase, doing: Mapping[int, Doing], limit_secs: Callable[[float], float]) -> dict[int, float]:
+    """Return the members that hang and are waited for, each with its limit in seconds.
+
+    Where servers hold the state, a member is waited for when the rule has made another one wait for as long as that
+    limit, or when no member does anything but hang. A mesh and groups watch their own steps and meetings; they begin
+    with all members, so they wait for one that hangs in an older epoch.
+
+    Args:
+      phase: under way.
+      doing: what each live member does that has not come back from the phase.
+      limit_secs: what a worker's units usually take, 0 while that is not known -> how long one may take.
+    """
+    late = {
+        worker: limit
+        for worker, each in doing.items()
+        if each.what == COMPUTING and each.secs > (limit := limit_secs(each.usual_secs))
+    }
+    if not phase.mode.is_served:
+        return {worker: limit for worker, limit in late.items() if doing[worker].epoch != phase.epoch}
+    if len(late) == len(doing):
+        return late
+    waits = [each.secs for each in doing.values() if each.what == WAITING and each.epoch == phase.epoch]
+    longest = max(waits, default=0.0) if phase.protocol.awaits_workers else 0.0
+    return {worker: limit for worker, limit in late.items() if longest > limit}

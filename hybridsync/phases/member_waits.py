@@ -1,0 +1,98 @@
+"""Waits for the roles that a run, or its next phase, needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from hybridsync.chief.run_control import RunControl
+from hybridsync.config import RunConfig
+from hybridsync.core.clock import Clock
+from hybridsync.core.errors import Preempted, WaitTimeout
+from hybridsync.interfaces.messages import RoleEvent
+from hybridsync.protocols.modes import SyncMode
+
+TICK_SECS = 0.05
+START_DEADLINE_SECS = 600.0
+"""For every role to register: imports and compilation of all of them on few cores."""
+SAY_SECS = 20.0
+"""How long the wait for roles goes without a word."""
+SETTLE_SECS = 3.0
+"""A restarted chief takes up the run when it has heard of nobody new for so long; calls are repeated every second."""
+
+
+class Arrivals:
+    """Waits for roles to register, while the record goes on.
+
+    Args:
+      board: who is there.
+      config: how many there are to be.
+      clock: for deadlines.
+      tick: called every TICK_SECS meanwhile.
+      say: shows the user a line when it takes long.
+    """
+
+    def __init__(
+        self, board: RunControl, config: RunConfig, clock: Clock, tick: Callable[[], None], say: Callable[[str], None]
+    ) -> None:
+        self._board, self._config, self._clock = board, config, clock
+        self._tick, self._say = tick, say
+
+    def await_all(self) -> None:
+        """Wait until every role of the run takes part, but for workers that are to come later.
+
+        Raises:
+          Preempted: the run was asked to stop.
+          PhaseBroken: the phase under way lost somebody.
+          WaitTimeout: a role did not come.
+        """
+        self._await(self._board.num_awaited, self._config.servers)
+
+    def await_needed(self, mode: SyncMode) -> None:
+        """Wait until a phase can begin: with the workers that are left, and with every server where it is served.
+
+        Raises:
+          Preempted, PhaseBroken, WaitTimeout: see `await_all`.
+        """
+        self._await(lambda: 1, self._config.servers if mode.is_served else 0)
+
+    def await_settled(self, present: Mapping[tuple[str, int], int]) -> None:
+        """Wait until every role has been heard of, or none has come for SETTLE_SECS; give up who has not.
+
+        A process that is stopped does not end by itself, and nobody would replace it.
+
+        Args:
+          present: (role, id) -> process, of those that an earlier chief has seen.
+        """
+        known, since = 0, self._clock.monotonic()
+        while self._clock.monotonic() - since < SETTLE_SECS:
+            heard = len(self._board.live_workers()) + self._board.num_live_servers()
+            if heard >= self._config.workers + self._config.servers:
+                return
+            if heard != known:
+                known, since = heard, self._clock.monotonic()
+            self._board.wait_until(lambda: False, TICK_SECS)
+        for (role, role_id), pid in present.items():
+            if role in ("server", "worker"):
+                reason = f"no sign of life for {SETTLE_SECS:g} s since the chief was restarted"
+                self._board.miss(RoleEvent(role, role_id, pid, reason, self._clock.wall()))
+
+    def _await(self, num_workers: Callable[[], int], num_servers: int) -> None:
+        def here() -> bool:
+            return len(self._board.live_workers()) >= num_workers() and self._board.num_live_servers() >= num_servers
+
+        now = self._clock.monotonic()
+        deadline, say_at = now + START_DEADLINE_SECS, now + SAY_SECS
+        while not self._board.watch(here, TICK_SECS):
+            now = self._clock.monotonic()
+            missing = (
+                f"workers {self._board.missing_workers()} have not registered; "
+                f"{self._board.num_live_servers()} of {self._config.servers} servers have"
+            )
+            if self._board.preempted:
+                raise Preempted(f"asked to stop while {missing}; run the same command again")
+            if now >= deadline:
+                raise WaitTimeout(f"after {START_DEADLINE_SECS:g} s: {missing}")
+            if now >= say_at:
+                self._say(f"waiting: {missing}")
+                say_at = deadline
+            self._tick()

@@ -1,0 +1,249 @@
+"""Asks the online policy how a lock-step stage is to be carried out, and keeps who is left out and what is detoured.
+
+Here alone a policy is asked, for every runtime and the simulator. What it wants otherwise than it is becomes a phase
+change by the one mechanism: other members or shares regroup, as for a join, and another protocol is a switch that is
+committed.
+A decision changes the course where the next phase is entered, and only if the stage is not done by then.
+
+A restarted chief knows the detours from the last commit and from the phase that its roles are in; its detector, and so
+its policy, begin anew. A resumed run begins with its plan's stage and everybody; an early end that was decided before
+is handed in only while the configuration still asks for it (`course.resumed`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from hybridsync.chief.run_control import RunControl
+from hybridsync.core.clock import Clock
+from hybridsync.core.units import Range
+from hybridsync.interfaces.phase import Phase
+from hybridsync.phases import machine
+from hybridsync.phases.reporter import Reporter
+from hybridsync.phases.schedule import Course, Leg, Stretch
+from hybridsync.policies.actions import PLANNED, Action, Choice, Dealt, Episodes, Instead, View, Without
+from hybridsync.policies.knee import WINDOWS, Knee
+from hybridsync.policies.momentum import is_asynchronous
+from hybridsync.policies.online import Policy
+from hybridsync.policies.step_shares import of_members
+from hybridsync.training.run import Run
+
+
+class Steering:
+    """Decides what is entered next, and whether the phase under way is to be left for it.
+
+    Args:
+      run: its plan, and what its configuration says.
+      board: who lives, and how the workers are held.
+      reporter: writes decisions, and knows what switches have cost.
+      policy: is asked.
+      clock: for how long stragglers have been some.
+      detours: that the run has made before, as a course tells them.
+
+    Attributes:
+      course: what remains of the plan.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        board: RunControl,
+        reporter: Reporter,
+        policy: Policy,
+        clock: Clock,
+        detours: tuple[Range, ...] = (),
+    ) -> None:
+        self._board, self._reporter, self._policy, self._clock = board, reporter, policy, clock
+        self._fixed = run.config.policy.shares
+        stages = zip(run.plan.stages, run.stages, run.plan.ends(run.config.workload), strict=True)
+        self.course = Course(
+            tuple(
+                Stretch(
+                    stage.spec,
+                    end,
+                    lock_step=protocol.mode.moves_together,
+                    asynchronous=protocol.mode.is_served and is_asynchronous(protocol, run.config.workers),
+                )
+                for stage, protocol, end in stages
+            )
+        ).with_told(detours)
+        workload = run.config.workload
+        self._knee = Knee(max(1, workload // WINDOWS)) if run.config.policy.trigger == "knee" else None
+        self._ends = False
+        self._holds: Action = PLANNED
+        self._wanted: Action = PLANNED
+        self._episodes = Episodes()
+        self._told: tuple[str, str, tuple[int, ...]] = ("", "", ())
+
+    # --- while a phase is under way ---
+
+    def look(self, phase: Phase) -> tuple[machine.Event, str] | None:
+        """Return how the phase is to be left, and why: its members or its protocol are to change; None to stay."""
+        self._episodes.note(self._board.stragglers(), self._clock.monotonic())
+        if not self._board.stamps()[0] or self._reporter.switch_pending:
+            return None
+        if self._passes_knee(phase):
+            self._ends = True
+            return machine.Begin(), "policy"
+        self._holds = self._living(self._holds)
+        applied = self._board.num_applied  # read once: a report may end the run between two reads
+        if units_left := self._units_left(phase, applied):
+            self._wanted = self._living(self._ask(self._holds, applied, units_left))
+            if self._wanted != self._holds:
+                away = isinstance(self._wanted, Instead) or isinstance(self._holds, Instead)
+                return (machine.Begin() if away else machine.Regroup()), "policy"
+        if not phase.servers and set(self.members()) - set(phase.members):
+            return machine.Regroup(), "join"
+        return None
+
+    def _units_left(self, phase: Phase, applied: int) -> int:
+        """Return the units that lock-step has still to do in the phase's stage; 0 where it is none of lock-step."""
+        if applied >= phase.end_units:
+            return 0
+        course = self.course.back(applied)
+        stage = course.stage(applied)
+        return course.end(stage) - applied if course.stretches[stage].lock_step else 0
+
+    # --- when the next one is entered ---
+
+    def told(self, units: int) -> tuple[Range, ...]:
+        """Return what a checkpoint of `units` keeps of the course (see `Course.told`).
+
+        The state that a switch hands over is committed before the next phase is entered: what was decided by then is
+        in its checkpoint, too, so that a resume from it does not go back to the stage that was left.
+        """
+        return self._decided(units).told(units)
+
+    def settle(self, units: int) -> Leg:
+        """Return what is entered at `units`, where the phase before it has ended, as decided."""
+        self.course, self._ends = self._decided(units), False
+        course = self.course.cut(units)
+        if not course.stretches[course.stage(units)].lock_step:
+            self._wanted = PLANNED
+        elif self._wanted == PLANNED:  # somebody may be slow where a stage begins, or is entered again
+            planned = course.back(units)
+            self._wanted = self._ask(PLANNED, units, planned.end(planned.stage(units)) - units)
+        self.course = course.left(units) if isinstance(self._wanted, Instead) else course.back(units)
+        self._holds = self._wanted
+        return self.course.at(units)
+
+    def members(self) -> tuple[int, ...]:
+        """Return who takes part in lock-step: who lives and is not left out; everybody where that is nobody."""
+        live, out = self._board.live_workers(), self._out(self._holds)
+        return tuple(worker for worker in live if worker not in out) or live
+
+    def shares(self, members: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the units of a lock-step step that each member takes, () for one each."""
+        if isinstance(self._holds, Dealt):
+            own = self._holds.of(members)
+            return own if set(own) != {1} else ()
+        return of_members(self._fixed, members)
+
+    def left_out(self, phase: Phase) -> tuple[int, ...]:
+        """Return the live workers that the policy leaves out of a phase."""
+        return tuple(w for w in self._board.live_workers() if w in self._out(self._holds) and w not in phase.members)
+
+    def step_secs(self, phase: Phase) -> float:
+        """Return for how long the first update of a phase computes; 0 while nobody was measured.
+
+        In lock-step that is the slowest member with all its units, else the fastest one with one.
+        """
+        rates, units = self._board.judged().rates, zip(phase.members, phase.deal.shares, strict=True)
+        secs = [each / rates[worker] for worker, each in units if worker in rates]
+        return (min if phase.servers else max)(secs, default=0.0)
+
+    def adopt(self, phase: Phase) -> None:
+        """Take up a phase that an earlier chief announced, which may be a detour of which no commit tells."""
+        units = sum(stop - start for start, stop in phase.applied)
+        self.course = course = self.course.cut(units)
+        stretch = course.stretches[course.stage(units)]
+        if phase.mode.is_served and stretch.lock_step and self._knee is not None:
+            self.course = course.over(units)
+        elif phase.mode.is_served and stretch.lock_step:
+            self.course = course.left(units)
+            self._holds = self._wanted = Instead(phase.spec)
+
+    # --- inside ---
+
+    def _decided(self, units: int) -> Course:
+        """Return the course on which a lock-step stage has ended at `units`, if that was decided."""
+        return self.course.cut(units).over(units) if self._ends else self.course
+
+    def _passes_knee(self, phase: Phase) -> bool:
+        """Follow the loss; returns whether it says that the lock-step stage under way has done its part."""
+        if self._knee is None:
+            return False
+        applied = self._board.num_applied
+        passed = self._knee.observe(applied, *self._reporter.take_losses())
+        if not passed or applied >= phase.end_units or self.course.since is not None:
+            return False
+        stage = self.course.stage(applied)
+        if not self.course.can_end_early(stage) or any(each.lock_step for each in self.course.stretches[:stage]):
+            return False  # the knee is one of the run: a later stage of lock-step keeps its share
+        after, units_left = self.course.stretches[stage + 1].spec, self.course.end(stage) - applied
+        fall, steepest = self._knee.fall or 0.0, self._knee.steepest or 0.0
+        self._reporter.decided(
+            policy="knee",
+            action=f"{after} from here on",
+            why=f"the loss falls by {fall:.3g} in {self._knee.window:,} units, where {steepest:.3g} was the most",
+            workers=[],
+            rates={},
+            threshold=None,
+            expected_secs=None,
+            saved_secs=0.0,
+            cost_secs=0.0,
+            units_left=units_left,
+        )
+        return True
+
+    def _living(self, action: Action) -> Action:
+        """Return an action without those who are gone: who takes the place of one is another."""
+        if not isinstance(action, Without):
+            return action
+        out = tuple(worker for worker in action.workers if worker in self._board.live_workers())
+        return Without(out) if out else PLANNED
+
+    @staticmethod
+    def _out(action: Action) -> tuple[int, ...]:
+        return action.workers if isinstance(action, Without) else ()
+
+    def _ask(self, holds: Action, applied: int, units_left: int) -> Action:
+        judged = self._board.judged()
+        view = View(
+            now=self._clock.monotonic(),
+            units_left=units_left,
+            live=self._board.live_workers(),
+            slow={worker: since for worker, since in self._episodes.slow.items() if worker in judged.flagged},
+            rates=judged.rates,
+            holds=holds,
+            detour=self.course.detour_of(self.course.stage(applied)),
+            switch_secs=self._reporter.stalls(same_protocol=self._policy.keeps_protocol),
+            episodes=self._episodes.lengths,
+        )
+        choice = self._policy.decide(view)
+        self._tell(choice, view, judged.threshold)
+        return choice.action
+
+    def _tell(self, choice: Choice, view: View, threshold: float | None) -> None:
+        """Write a decision, once: a change, or why there is none though somebody is slow."""
+        slow = tuple(sorted(view.slow))
+        news = choice.action.name, choice.why, slow
+        if not choice.why or news == self._told:
+            if not slow and choice.action == view.holds:
+                self._told = ("", "", ())
+            return
+        self._told = news
+        stays = choice.action == view.holds
+        numbers: dict[str, Any] = dataclasses.asdict(choice)
+        del numbers["action"]
+        concerned = {*slow, *self._out(choice.action), *self._out(view.holds)}
+        self._reporter.decided(
+            policy=self._policy.name,
+            action="stay" if stays else choice.action.name,
+            workers=sorted(concerned),
+            rates={str(worker): rate for worker, rate in view.rates.items()},
+            threshold=threshold,
+            units_left=view.units_left,
+            **numbers,
+        )

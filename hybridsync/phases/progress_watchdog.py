@@ -1,0 +1,182 @@
+"""Watches that a phase goes on: for whom it stands still, and whose last units are to go to others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from hybridsync.chief.run_control import RunControl
+from hybridsync.core.clock import Clock
+from hybridsync.core.errors import WaitTimeout
+from hybridsync.interfaces.phase import Phase
+from hybridsync.phases.hung_members import hung
+from hybridsync.phases.member_waits import TICK_SECS
+
+STUCK_SECS = 2.0
+"""The shortest time without a lock-step step, or at one unit, after which a process is given up."""
+THREADS_STUCK_SECS = 60.0
+"""The same where workers are threads: they cannot be given up, only named."""
+FIRST_STEP_SECS = 600.0
+"""Before the phase's first step, or a worker's first unit in it, roles may be compiling."""
+SILENT_SHARE = 0.5
+"""Of that time without a heartbeat: who is stopped, and not only waiting for others."""
+STEPS = 10
+"""How many times its own recent step a lock-step phase may stand still, and a worker its own recent unit."""
+
+
+class Pace:
+    """Judges the progress of the phase under way.
+
+    Args:
+      board: what was applied when, and who said what last.
+      drain_secs: how long the last units of an asynchronous phase may stay with whoever has them.
+      clock: for all of it.
+      say: shows the user a line.
+      threads: workers are threads of this process.
+    """
+
+    def __init__(
+        self, board: RunControl, drain_secs: float, clock: Clock, say: Callable[[str], None], *, threads: bool
+    ) -> None:
+        self._board, self._drain_secs, self._clock = board, drain_secs, clock
+        self._say, self._threads = say, threads
+        self._stuck_secs = THREADS_STUCK_SECS if threads else STUCK_SECS
+        self._tail = self._moved = (clock.monotonic(), 0)
+        self._began = clock.monotonic()
+
+    def unit_secs(self, phase: Phase) -> float:
+        """Return the mean seconds of one worker's unit in the last second; 0 while that is not known.
+
+        Under lock-step those of a step, in which a member may have several units.
+        """
+        rate = math.fsum(self._board.worker_rates().values())
+        return phase.num_places / rate if rate else 0.0
+
+    def is_over(self, phase: Phase) -> bool:
+        """Whether a phase has come to its end: in lock-step, whether everybody has come back from it."""
+        board, members = self._board, phase.members
+        return phase.mode.is_over(phase.end_units, board.num_applied, len(members), len(board.drained()))
+
+    def is_short(self, phase: Phase) -> bool:
+        """Whether a lock-step phase has ended with units dropped, so that its stage goes on with fresh ones."""
+        return phase.mode.is_short(phase.end_units, self.units_reached())
+
+    def is_drained(self) -> bool:
+        """Whether everybody has come back from a lock-step phase, or it has broken."""
+        return not self._board.missing_drained() or bool(self._board.broken)
+
+    def units_reached(self) -> int:
+        """Return the units that members hold who have come back; -1 where none has."""
+        return max((held.units for held in self._board.drained().values() if held is not None), default=-1)
+
+    def limit_secs(self, unit_secs: float) -> float:
+        """Return how long a step may take of which one usually takes `unit_secs`."""
+        return max(self._stuck_secs, STEPS * unit_secs)
+
+    def step_limit_secs(self, phase: Phase) -> float:
+        """Return how long the step under way of a lock-step phase may take; its first one may be compiling."""
+        return self.limit_secs(self.unit_secs(phase)) if self._board.stamps()[0] else FIRST_STEP_SECS
+
+    def check(self, phase: Phase) -> None:
+        """Give up the members for whom the phase stands still; where no server holds the state, it breaks by that.
+
+        Raises:
+          WaitTimeout: they are threads, which cannot be given up.
+        """
+        now, applied = self._clock.monotonic(), self._board.num_applied
+        waits = phase.protocol.awaits_workers or not phase.mode.is_served
+        self._check_hung(phase, 0.0 if waits else self._drain_secs)
+        if phase.mode.is_served:
+            return
+        if phase.mode.has_group_rounds:
+            self._check_groups()
+        if applied != self._moved[1]:
+            self._moved = now, applied
+            return
+        limit = self.step_limit_secs(phase)
+        if now - self._moved[0] <= limit:
+            return
+        self._moved = now, applied
+        self.give_up(self._board.stuck(SILENT_SHARE * limit), f"no lock-step step was completed for {limit:.3g} s")
+
+    def await_together(self, phase: Phase, tick: Callable[[], None], *, final: bool) -> None:
+        """Call everybody in a group phase to a full synchronisation, and wait until the first member has its state.
+
+        Args:
+          phase: under way.
+          tick: called meanwhile.
+          final: the phase is drained: everybody has been to its last meeting, unless somebody was lost before.
+
+        Raises:
+          PhaseBroken: somebody was lost, or was waited for too long.
+          WaitTimeout: these are threads, which cannot be given up.
+        """
+        first, board = phase.members[0], self._board
+        if not final:
+            board.call_together()
+        while not final and not board.wait_until(lambda: board.is_together(first) or bool(board.broken), TICK_SECS):
+            tick()
+            self.check(phase)
+        if self._board.broken:
+            raise self._board.as_broken()
+
+    def _check_hung(self, phase: Phase, floor_secs: float) -> None:
+        """Give up the members that hang at a unit while others wait for them; after `floor_secs` at the earliest."""
+
+        def limit_secs(usual_secs: float) -> float:
+            return max(floor_secs, self.limit_secs(usual_secs)) if usual_secs else FIRST_STEP_SECS
+
+        # A chief that was restarted, or announced the phase just now, has seen nobody wait before.
+        watched = self._clock.monotonic() - self._began
+        doing = {worker: replace(each, secs=min(each.secs, watched)) for worker, each in self._board.doing().items()}
+        late = hung(phase, doing, limit_secs)
+        why = "at one unit for more than {:.3g} s, and others wait for it"
+        if late and self._threads:
+            self.give_up([*late], f"workers {[*late]} have been {why.format(max(late.values()))}")
+        for worker, limit in late.items():
+            self._board.evict(worker, f"worker {worker} has been {why.format(limit)}")
+
+    def _check_groups(self) -> None:
+        """Give up the members of a group phase for whom others wait much longer than one of their units takes."""
+        rates, late = self._board.worker_rates(), {}
+        for worker, secs in self._board.waited_for().items():
+            rate = rates.get(worker, 0.0)
+            limit = self.limit_secs(1 / rate) if rate else FIRST_STEP_SECS
+            if secs > limit:
+                late[worker] = limit
+        if late:
+            secs = min(late.values())
+            stuck = [worker for worker in self._board.stuck(SILENT_SHARE * secs) if worker in late]
+            # Who is in an average with one that is stopped has not come either, and is not to blame.
+            self.give_up(stuck, f"a group has waited for workers {stuck or [*late]} for more than {secs:.3g} s")
+
+    def give_up(self, workers: list[int], why: str) -> None:
+        """Go on without those for whom a lock-step phase stands still.
+
+        Raises:
+          WaitTimeout: they are threads, which cannot be given up.
+        """
+        if self._threads:
+            raise WaitTimeout(
+                f"{why}; workers {workers or self._board.behind()} are behind: run the same command again to resume "
+                "from the last checkpoint"
+            )
+        for worker in workers:
+            self._board.evict(worker, f"{why}, and worker {worker} was not waiting for the others")
+        self._board.break_phase(why)
+
+    def begin(self) -> None:
+        """Count from now on: another phase was announced."""
+        self._began = self._clock.monotonic()
+        self._moved = self._began, self._board.num_applied
+
+    def reclaim_tail(self, phase: Phase | None) -> None:
+        """Give the last units of an asynchronous phase to others when nothing was applied for drain_secs."""
+        now, applied = self._clock.monotonic(), self._board.num_applied
+        if applied != self._tail[1] or phase is None or not phase.mode.is_served:
+            self._tail = now, applied
+        elif now - self._tail[0] > self._drain_secs and self._board.nothing_left(phase):
+            self._tail = now, applied
+            if held := self._board.reclaim():
+                self._say(f"the last units of epoch {phase.epoch} are given to others too: {held}")

@@ -1,0 +1,372 @@
+"""Turns what roles report and what the manager does into events, metrics, spans and the summary."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from hybridsync.chief.report_buffer import ReportBuffer
+from hybridsync.chief.run_control import RunControl
+from hybridsync.core.clock import Clock
+from hybridsync.interfaces.messages import Capture, RoleEvent
+from hybridsync.interfaces.phase import Phase
+from hybridsync.interfaces.reports import Span
+from hybridsync.phases.checkpointing import Commit
+from hybridsync.policies.straggler_detector import Decision
+from hybridsync.telemetry.events import read_events
+from hybridsync.telemetry.metrics import Metrics, Staleness
+from hybridsync.telemetry.process_registry import Roster
+from hybridsync.telemetry.recorder import Recorder
+from hybridsync.telemetry.summary import Summary, Units, counted, write_summary
+from hybridsync.telemetry.switch_costs import StageTimes, Switches
+from hybridsync.training.run import Run
+
+Hook = Callable[[Metrics], None]
+
+
+class Reporter:
+    """Writes the run's record; used by the manager's thread alone.
+
+    Args:
+      run: what is being run.
+      chief: whose intake is taken.
+      recorder: events, metrics, timeline, progress.
+      clock: for intervals.
+      seconds: of the run's earlier lives, from the first unit leased.
+      hooks: (function, every so many units): called with the newest metrics.
+      switches: switch events of earlier lives.
+      told_until: the run's time up to which `seconds` counts.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        chief: RunControl,
+        recorder: Recorder,
+        clock: Clock,
+        *,
+        seconds: float,
+        hooks: list[tuple[Hook, int]],
+        switches: list[dict[str, Any]],
+        told_until: float = 0.0,
+    ) -> None:
+        self._run, self._chief, self._recorder, self._clock = run, chief, recorder, clock
+        self._seconds, self._hooks = seconds, hooks
+        self._told_until, self._under_way = told_until, False
+        self._switches = Switches(self.event, switches)
+        self._next_log = clock.monotonic() + run.config.telemetry.log_secs
+        self._last = (clock.monotonic(), chief.num_applied)
+        self._loss: tuple[float, int] = (0.0, 0)
+        self._news: tuple[float, int] = (0.0, 0)
+        self._interval, self._whole = Staleness(), Staleness()
+        self._compile_secs = 0.0
+        self._compute_secs: Counter[int] = Counter()
+        self._wait_secs: Counter[int] = Counter()
+        self._phase: Phase | None = None
+        self._over = False
+        self._roster = Roster(read_events(run.workdir) if run.workdir else [])
+        self._due = [(chief.num_applied // every + 1) * every for _, every in hooks]
+        self._final: dict[str, Any] = {}
+        self._stragglers: set[int] = set()
+
+    # --- what the manager tells ---
+
+    def event(self, kind: str, **fields: Any) -> dict[str, Any]:
+        """Write one event, of the current epoch if `fields` name none."""
+        epoch = self._phase.epoch.number if self._phase else 0
+        if kind == "straggler_flagged":
+            self._stragglers.add(fields["worker"])
+        elif kind in ("straggler_cleared", "worker_left"):
+            self._stragglers.discard(fields.get("worker", -1))
+        return self._recorder.events.write(kind, **{"epoch": epoch, **fields})
+
+    def note(self, text: str) -> None:
+        """Show one line that stays."""
+        self._recorder.progress.note(text)
+
+    def entered(self, phase: Phase, units: int, why: str = "") -> None:
+        """Write that `phase` was announced, and why the one before it broke, if it did."""
+        self._phase, self._over = phase, False
+        protocol = phase.protocol
+        per_update = sum(phase.shares) or protocol.units_per_update(len(phase.members))
+        self.event(
+            "phase_entered",
+            protocol=phase.spec,
+            members=list(phase.members),
+            lane=phase.lane,
+            reason=phase.reason,
+            units=units,
+            learning_rate=self._learning_rate(units),
+            units_per_update=per_update,
+            fingerprint=phase.fingerprint,
+            compile_secs=self._compile_secs,
+            **({"shares": list(phase.shares)} if phase.shares else {}),
+            **({"why": why} if why else {}),
+        )
+        text = f"epoch {phase.epoch}: {phase.spec} from unit {units:,} to {phase.end_units:,} ({phase.reason})"
+        self.note(text)
+        self._recorder.board.entered(units, text)
+
+    def continues(self, phase: Phase) -> None:
+        """Go on with a phase that an earlier chief announced, and write what that one had no time to."""
+        self._under_way = True
+        workdir = self._run.workdir
+        if workdir is None:  # no chief is restarted there
+            self._phase = phase
+            return
+        if phase.epoch.number not in {event["epoch"] for event in read_events(workdir, "phase_entered")}:
+            units = sum(stop - start for start, stop in phase.applied)
+            self.entered(phase, units, "the chief was lost while it began")
+        self._phase = phase
+        self._switches.write_lost(read_events(workdir))
+
+    @property
+    def present(self) -> dict[tuple[str, int], int]:
+        """(role, id) -> process, of those that the record says take part; the chief, which writes it, is among them."""
+        return self._roster.present
+
+    def meshes_used(self) -> list[tuple[tuple[int, ...], int]]:
+        """Return the members and lanes of all phases since the roles' world began, which an earlier chief announced."""
+        found: list[tuple[tuple[int, ...], int]] = []
+        for event in read_events(self._run.workdir) if self._run.workdir else []:
+            if event["kind"] in ("run_started", "world_renewed"):
+                found.clear()
+            if event["kind"] == "phase_entered":
+                found.append((tuple(event["members"]), event["lane"]))
+        return found
+
+    def renewed(self, why: str) -> None:
+        """Write that the workers start again in a new world."""
+        self.event("world_renewed", why=why)
+        self.note(f"{why}: all workers start again in a new one and go on from unit {self._chief.num_applied:,}")
+
+    def ended(self, capture: Capture) -> None:
+        """Write that the current phase is over; its capture knows the first update even of the shortest phase."""
+        self._settle_switches(capture.first_applied)
+        self._compile_secs = 0.0
+        self._over = True
+        self.event("phase_ended", units=capture.held.units, fingerprint=capture.held.fingerprint)
+
+    def broke(self, capture: Capture, why: str, rolled_back: int) -> None:
+        """Write that the current phase broke, and that the run goes on from `capture`."""
+        self._compile_secs = 0.0
+        if self._phase is not None and not self._over:
+            self.event("phase_ended", units=capture.held.units, fingerprint=capture.held.fingerprint, why=why)
+        if rolled_back:
+            self.event("rollback", to_units=capture.held.units, rolled_back=rolled_back)
+            self.note(f"{rolled_back:,} units after the last commit were lost and are done again")
+
+    def switching(
+        self, before: Phase, after: Phase, capture: Capture, times: StageTimes, unit_secs: float, commits: bool = True
+    ) -> None:
+        """Note a switch; its event follows when the stall is known, and the commit where it has one."""
+        self._switches.begin(before, after, capture, times, unit_secs, commits)
+
+    def committed(self, commit: Commit) -> None:
+        """Write that a state is durable."""
+        if commit.bytes:
+            self.event("checkpoint", units=commit.units, bytes=commit.bytes, secs=commit.secs)
+        self._switches.committed(commit.secs)
+        self._settle_switches()
+
+    def decided(self, **numbers: Any) -> None:
+        """Write what the online policy has decided, and show it."""
+        self.event("policy_decided", **numbers)
+        saves = f": saves {numbers['saved_secs']:.3g} s, costs {numbers['cost_secs']:.3g} s"
+        numbers_told = saves if numbers["saved_secs"] or numbers["cost_secs"] else ""
+        who = f" (workers {numbers['workers']})" if numbers["workers"] else ""
+        self.note(f"policy {numbers['policy']}: {numbers['action']}, {numbers['why']}{numbers_told}{who}")
+
+    def stalls(self, *, same_protocol: bool) -> tuple[float, ...]:
+        """Return for how long each switch has kept the run from training: those of members alone, or of protocols."""
+        return self._switches.stalls(same_protocol=same_protocol)
+
+    def not_durable(self, units: int, why: str) -> None:
+        """Say that the state at `units` could not be saved, and that training goes on."""
+        self.event("save_failed", units=units, error=why)
+        self.note(f"not durable since unit {units:,}, training goes on and the save is tried again: {why}")
+
+    def evaluated(self, units: int, figures: dict[str, Any] | None) -> None:
+        """Write what a task measured of the state at `units`."""
+        if figures is None:
+            return
+        self._final = figures
+        fields = {"accuracy": None, "loss": None, **figures}
+        self.event("evaluation", examples=units * self._run.config.unit_size, **fields)
+        self._recorder.board.evaluated(units, figures)
+        shown = ", ".join(f"{key} {value:.4g}" for key, value in figures.items())
+        self.note(f"unit {units:,}: {shown}")
+
+    def span(self, name: str, started: float, ended: float) -> None:
+        """Put a stretch of the chief's time on the timeline."""
+        epoch = self._phase.epoch.number if self._phase else 0
+        self._recorder.timeline.add("chief", 0, [Span(name, "switch", started, ended - started, epoch, 0)])
+
+    # --- the beat ---
+
+    def _came_and_went(self, intake: ReportBuffer) -> None:
+        """Write which processes are new and which are gone: what a place lost stands before who takes it next."""
+        new = {(hello.role, hello.id, hello.pid) for hello in intake.joined}
+        quick = [lost for lost in intake.lost if (lost.role, lost.id, lost.pid) in new]
+        for lost in intake.lost:
+            if lost not in quick:
+                self._lost(lost)
+        for hello in intake.joined:
+            self._roster.joined(hello.role, hello.id, hello.pid)
+            self.event(
+                "role_started", role=hello.role, id=hello.id, pid=hello.pid, host=hello.host, address=hello.address
+            )
+            if hello.role == "worker":
+                self.event("worker_joined", worker=hello.id)
+        for lost in quick:
+            self._lost(lost)
+        for event in intake.restarted:
+            self.note(f"{event.role} {event.id}: {event.reason}")
+
+    def _lost(self, lost: RoleEvent) -> None:
+        is_news, leaves = self._roster.lost(lost.role, lost.id, lost.pid)
+        if not is_news:
+            return
+        self.event("role_lost", role=lost.role, id=lost.id, reason=lost.reason, pid=lost.pid)
+        if lost.role == "worker" and leaves:
+            self.event("worker_left", worker=lost.id)
+        self.note(f"{lost.role} {lost.id} lost: {lost.reason}")
+
+    def _judged(self, decision: Decision) -> None:
+        numbers = asdict(decision)
+        self.event("straggler_flagged" if numbers.pop("flagged") else "straggler_cleared", **numbers)
+        said = "is slow" if decision.flagged else "is as fast as the others again"
+        self.note(
+            f"worker {decision.worker} {said}: {decision.rate:.3g} units a second, "
+            f"the threshold is {decision.threshold:.3g}"
+        )
+
+    def take_losses(self) -> tuple[float, int]:
+        """Return the losses that came since the last call: their sum, and how many units' they are."""
+        news, self._news = self._news, (0.0, 0)
+        return news
+
+    def tick(self) -> None:
+        """Take what roles reported; write what is due."""
+        intake = self._chief.take_intake()
+        self._came_and_went(intake)
+        for role, role_id, spans, offset in intake.spans:
+            self._recorder.timeline.add(role, role_id, spans, offset)
+        for found in intake.quarantined:
+            self.event("unit_quarantined", unit=found.unit, workers=list(found.workers), reason=found.reason)
+            self.note(f"unit {found.unit:,} is left out from now on: {found.reason}; see their logs")
+        for event in intake.unfit:
+            self.event("worker_quarantined", worker=event.id, reason=event.reason)
+            self.note(f"worker {event.id} is quarantined, the others go on without it: {event.reason}")
+        for decision in intake.decisions:
+            self._judged(decision)
+        self._loss = self._loss[0] + intake.loss_sum, self._loss[1] + intake.num_losses
+        self._news = self._news[0] + intake.loss_sum, self._news[1] + intake.num_losses
+        self._interval.add(intake.staleness)
+        self._whole.add(intake.staleness)
+        self._compile_secs += intake.compile_secs
+        self._compute_secs.update(intake.compute_secs)
+        self._wait_secs.update(intake.wait_secs)
+        self._settle_switches()
+        now = self._clock.monotonic()
+        units = self._chief.num_applied
+        due = any(units >= at for at in self._due)
+        if self._phase is not None and (now >= self._next_log or due):
+            self._next_log = now + self._run.config.telemetry.log_secs
+            self._write_metrics(now, units)
+
+    def _write_metrics(self, now: float, units: int) -> None:
+        assert self._phase is not None
+        then, before = self._last
+        self._last = now, units
+        unit_size = self._run.config.unit_size
+        loss_sum, num_losses = self._loss
+        self._loss = (0.0, 0)
+        metrics = Metrics(
+            units=units,
+            examples=units * unit_size,
+            epoch=self._phase.epoch.number,
+            protocol=self._phase.spec,
+            loss=loss_sum / num_losses if num_losses else None,
+            learning_rate=self._learning_rate(units),
+            examples_per_sec=(units - before) * unit_size / max(now - then, 1e-9),
+            staleness=self._interval.summary(),
+            workers={worker: rate * unit_size for worker, rate in self._chief.worker_rates().items()},
+            compute_secs=dict(self._compute_secs),
+            wait_secs=dict(self._wait_secs),
+        )
+        self._interval.clear()
+        self._compute_secs.clear()
+        self._wait_secs.clear()
+        self._recorder.metrics.write(metrics)
+        self._recorder.progress.update(metrics, sorted(self._stragglers))
+        self._recorder.board.metrics(metrics)
+        for index, (hook, every) in enumerate(self._hooks):
+            if units >= self._due[index]:
+                self._due[index] = (units // every + 1) * every
+                hook(metrics)
+
+    def _settle_switches(self, first_applied: float = 0.0) -> None:
+        if self._switches.pending:
+            self._switches.settle(first_applied or self._chief.stamps()[0], self._compile_secs)
+
+    # --- the end ---
+
+    @property
+    def switch_pending(self) -> bool:
+        """Whether the last switch still waits for its stall or its commit."""
+        return self._switches.pending
+
+    def seconds(self) -> float:
+        """Seconds from the first unit leased, earlier lives included, and a chief's absence from a phase under way."""
+        if self._under_way:
+            return self._seconds + self._recorder.events.elapsed() - self._told_until
+        first = self._chief.first_leased
+        return self._seconds + (self._clock.monotonic() - first if first else 0.0)
+
+    def finish(self, how: Any, error: str | None) -> Summary:
+        """Write the last metrics and the summary, and return it.
+
+        A run that failed calls no hooks any more: it may be one of them that ended it, and would do so again.
+        """
+        self._hooks = [] if how == "failed" else self._hooks
+        self.tick()
+        if self._phase is not None and (self._chief.num_applied > self._last[1] or self._loss[1]):
+            self._write_metrics(self._clock.monotonic(), self._chief.num_applied)
+        counts = self._chief.counts()
+        summary = Summary(
+            exit=how,
+            units=Units(**counts.to_json()),
+            examples=counts.applied * self._run.config.unit_size,
+            seconds=self.seconds(),
+            plan=str(self._run.plan),
+            switches=self._switches.told,
+            final=self._final,
+            staleness=self._whole.summary(),
+            error=error,
+            quarantined_workers={str(worker): why for worker, why in sorted(self._chief.quarantined.items())},
+        )
+        self.event("run_finished", exit=how, units=counts.applied, error=error)
+        self._recorder.progress.close()
+        self.note(
+            f"{how}: {counts.applied:,} of {counts.workload:,} units in {summary.seconds:.1f} s, "
+            f"{counted(len(self._switches.told), 'switch', 'switches')}"
+            + (f"; everything is in {self._run.workdir}" if self._run.workdir is not None else "")
+        )
+        if self._run.workdir is not None:
+            write_summary(self._run.workdir, summary)
+        return summary
+
+    def _learning_rate(self, units: int) -> float:
+        assert self._phase is not None
+        protocol = self._phase.protocol
+        workers = len(self._phase.members)
+        factor = protocol.rate(sum(self._phase.shares) or protocol.units_per_update(workers), workers)
+        config = self._run.config
+        rate = self._run.optimizer.rate_after(jnp.int32(units), config.unit_size, config.workload)
+        return float(rate * np.float32(factor))

@@ -1,0 +1,83 @@
+"""What the controller does between two commands: it lets the phase run until something is due."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from hybridsync.chief.run_control import RunControl
+from hybridsync.phases import machine
+from hybridsync.phases.commit_stage import CommitStage
+from hybridsync.phases.controller_state import ControllerState
+from hybridsync.phases.policy_driver import Steering
+from hybridsync.phases.progress_watchdog import Pace
+from hybridsync.phases.save_schedule import Saving
+
+
+class RunStage:
+    """Watches the phase under way.
+
+    Args:
+      state: the phase under way.
+      workload: units of the run.
+      board: what was applied, and what ended the phase.
+      pace: whether the phase goes on.
+      steering: whether it is to be left for another one.
+      saving: whether a save is due.
+      commits: the commit under way.
+      tick: called again and again.
+      tick_secs: how often a phase is looked after that nobody tells anything of.
+    """
+
+    def __init__(
+        self,
+        state: ControllerState,
+        workload: int,
+        board: RunControl,
+        pace: Pace,
+        steering: Steering,
+        saving: Saving,
+        commits: CommitStage,
+        tick: Callable[[], None],
+        tick_secs: float,
+    ) -> None:
+        self._state, self._workload, self._board = state, workload, board
+        self._pace, self._steering, self._saving, self._commits = pace, steering, saving, commits
+        self._tick, self._tick_secs = tick, tick_secs
+
+    def watch(self) -> machine.Event:
+        """Let the phase run until something is due.
+
+        Raises:
+          PhaseBroken: the phase lost somebody without whom it cannot go on.
+          WaitTimeout: it stands still, and its workers are threads, which cannot be given up.
+        """
+        phase = self._state.current_phase
+        is_over = partial(self._pace.is_over, phase)
+        while True:
+            over = self._board.watch(is_over, self._tick_secs)
+            self._tick()
+            if self._commits.is_over:
+                return self._commits.settle()
+            if over or self._board.preempted:
+                return self._ends()
+            self._pace.check(phase)
+            if self._board.stamps()[0]:
+                self._state.num_broken = 0
+            if (leaves := self._steering.look(phase)) is not None:
+                self._state.unit_secs = self._pace.unit_secs(phase)
+                event, self._state.reason = leaves
+                return event
+            if self._saving.is_due(phase):
+                return machine.Checkpoint()
+
+    def _ends(self) -> machine.Event:
+        """Return how the phase is left that is over, or that a signal ends."""
+        state, phase = self._state, self._state.current_phase
+        state.unit_secs = self._pace.unit_secs(phase)
+        last = self._board.preempted or phase.end_units >= self._workload
+        if self._pace.is_short(phase) and not self._board.preempted:
+            state.reason = "dropped"
+            return machine.Regroup()
+        state.reason = "planned"
+        return machine.Begin(last=last)

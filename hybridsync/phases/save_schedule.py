@@ -1,0 +1,160 @@
+"""When a state is saved and evaluated, and what of it is under way; `checkpointing.py` does it behind the training."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from typing import Any
+
+from hybridsync.chief.run_control import RunControl
+from hybridsync.config import to_json
+from hybridsync.core.clock import Clock
+from hybridsync.core.units import Range
+from hybridsync.core.watching import SLACK_SECS, UNWATCHED, Watching
+from hybridsync.interfaces.messages import Capture
+from hybridsync.interfaces.phase import Phase
+from hybridsync.phases.checkpointing import COMMIT_DEADLINE_SECS, Commit, Commits, commit_secs, result_of
+from hybridsync.phases.member_waits import TICK_SECS
+from hybridsync.phases.reporter import Reporter
+from hybridsync.training.run import Run
+
+
+class Saving:
+    """Keeps the one commit under way, and the evaluations behind it.
+
+    Args:
+      run: configuration and data source, which are stored.
+      board: ledger and rates.
+      committer: commits and evaluates.
+      reporter: is told of evaluations.
+      clock: for deadlines.
+      submitted: a capture that is durable already, None if none is.
+      detours: units applied -> the detours from the plan up to there, which are stored.
+      watchdog: of the process.
+
+    Attributes:
+      submitted: the capture that was handed to the committer last; None if that came to nothing.
+      training: clear while a switch's next phase has not applied its first unit: a commit lets it go first.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        board: RunControl,
+        committer: Commits,
+        reporter: Reporter,
+        clock: Clock,
+        submitted: Capture | None,
+        detours: Callable[[int], Iterable[Range]] = lambda units: (),
+        watchdog: Watching = UNWATCHED,
+    ) -> None:
+        self._run, self._board, self._committer = run, board, committer
+        self._reporter, self._clock, self.submitted = reporter, clock, submitted
+        self._detours, self._watchdog = detours, watchdog
+        self.training = threading.Event()
+        self.training.set()
+        self._commit: Future[Commit] | None = None
+        self._evaluations: deque[tuple[int, Future]] = deque()
+        self._next_save = self._save_secs = 0.0
+        self._next_evaluation = run.config.telemetry.evaluate_units or None
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a commit has not been taken note of yet."""
+        return self._commit is not None
+
+    @property
+    def done(self) -> bool:
+        """Whether the commit under way has ended, one way or the other."""
+        return self._commit is not None and self._commit.done()
+
+    def submit(self, capture: Capture, source: str, epoch: int, *, evaluate: bool) -> None:
+        """Begin to commit `capture`, which `source` keeps."""
+        self.submitted = capture
+        record: dict[str, Any] = {
+            "config": to_json(self._run.config),
+            "source": self._run.describe_source(),
+            "epoch": epoch,
+            "sequence": capture.held.sequence,
+            "fingerprint": capture.held.fingerprint,
+            "seconds": self._reporter.seconds(),
+            "detours": [list(detour) for detour in self._detours(capture.held.units)],
+        }
+        ledger = self._board.ledger.to_json(capture.applied, capture.dropped)
+        self._commit, evaluation = self._committer.submit(
+            capture, source, ledger, record, evaluate=evaluate, after=self.training
+        )
+        if evaluate:
+            self._evaluations.append((capture.held.units, evaluation))
+
+    def wait(self, tick: Callable[[], None]) -> Commit:
+        """Return the commit under way when it has ended; `tick` is called meanwhile and may raise.
+
+        Raises:
+          WaitTimeout: it did not end in time.
+          CheckpointError, RoleLost, StaleEpoch: what it met; nothing is under way any more.
+        """
+        assert self._commit is not None
+        waited_secs = self._await_end(self._commit, tick)
+        pending, self._commit = self._commit, None
+        submitted, self.submitted = self.submitted, None
+        commit: Commit = result_of(pending, "the checkpoint", 0.0, waited_secs)
+        self.submitted = submitted
+        self._save_secs = commit.secs
+        self._next_save = self._clock.monotonic() + self._run.config.checkpoint.secs
+        return commit
+
+    def await_newer(self, units: int, tick: Callable[[], None]) -> bool:
+        """Let the commit under way end if its state has more than `units`; returns whether there was such a one.
+
+        Once it is durable it would pass for the newest state, though the run had gone on from less.
+        """
+        if self._commit is None or self.submitted is None or self.submitted.held.units <= units:
+            return False
+        self._await_end(self._commit, tick)
+        return True
+
+    def is_due(self, phase: Phase) -> bool:
+        """Whether a save or evaluation is due, and the phase does not end before it would be committed."""
+        save = self._committer.durable and self._clock.monotonic() >= self._next_save
+        if (not save and not self._evaluation_is_due()) or self._commit is not None or not self._board.stamps()[0]:
+            return False
+        rate = math.fsum(self._board.worker_rates().values())
+        left = (phase.end_units - self._board.num_applied) / rate if rate else 0.0
+        return left > 2 * self._save_secs + 0.5
+
+    def take_evaluation(self) -> bool:
+        """Return whether the state to be saved now is to be evaluated as well, and plan the next one."""
+        due, every = self._evaluation_is_due(), self._run.config.telemetry.evaluate_units
+        if due:
+            self._next_evaluation = (self._board.num_applied // every + 1) * every
+        return due
+
+    def collect(self, *, all_of_them: bool = False) -> None:
+        """Tell of the evaluations that have ended, or wait for all of them.
+
+        Raises:
+          WaitTimeout: one did not end in time.
+          HybridSyncError: what one met.
+        """
+        while self._evaluations and (all_of_them or self._evaluations[0][1].done()):
+            units, evaluation = self._evaluations.popleft()
+            what = f"the evaluation at unit {units}"
+            with self._watchdog.work(what, COMMIT_DEADLINE_SECS + SLACK_SECS):
+                accuracy = result_of(evaluation, what)
+            self._reporter.evaluated(units, accuracy)
+
+    def _await_end(self, commit: Future[Commit], tick: Callable[[], None]) -> float:
+        """Wait for a commit until its deadline, which is returned in seconds."""
+        self.training.set()
+        secs = commit_secs(self.submitted.num_bytes if self.submitted is not None else 0)
+        deadline = self._clock.monotonic() + secs
+        while not self._board.wait_until(commit.done, TICK_SECS) and self._clock.monotonic() < deadline:
+            tick()
+        return secs
+
+    def _evaluation_is_due(self) -> bool:
+        return self._next_evaluation is not None and self._board.num_applied >= self._next_evaluation

@@ -1,0 +1,211 @@
+"""What remains of a run: its plan's stages, and the detours that were taken from them. Pure.
+
+A detour leaves a lock-step stage for an asynchronous protocol for a while. Its units count towards the asynchronous
+stage that follows, and the lock-step share is done behind it: the stage's end moves on by as many units, to the end of
+that next stage at most. The workload stays. Where no asynchronous stage follows, the end stays, too: then the units of
+the detour are ones that are not done in lock-step.
+
+    >>> course = Course((Stretch("bsp", 400, lock_step=True), Stretch("asp", 1000, asynchronous=True)))
+    >>> away = course.left(100)
+    >>> away.at(100)
+    Leg(spec='asp', end_units=1000, stage=0, detour=True)
+    >>> back = away.back(250)
+    >>> back.at(250), back.at(550)
+    (Leg(spec='bsp', end_units=550, stage=0, detour=False), Leg(spec='asp', end_units=1000, stage=1, detour=False))
+
+A lock-step stage may also end before its share is done, for good: then the asynchronous stage behind it begins there.
+
+    >>> early = course.over(250)
+    >>> early.at(250), early.told(250)
+    (Leg(spec='asp', end_units=1000, stage=1, detour=False), ((250, 250),))
+
+A checkpoint keeps the detours so far, and such an end as a detour of no units; where the run stands follows from them
+and the units applied. A resume may ask for something else (`resumed`): a detour has been made and stays, an early end
+is only what was decided under the trigger and the plan of then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hybridsync import protocols
+from hybridsync.config.run_config import RunConfig
+from hybridsync.core.plan import Plan
+from hybridsync.core.units import Range
+
+DETOUR = "asp"
+"""Where a detour goes when the plan names no asynchronous protocol next."""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A stage of the plan.
+
+    Args:
+      spec: protocol, as written in the plan.
+      end_units: applied units at which it ends where there is no detour.
+      lock_step: whether detours may leave it.
+      asynchronous: whether a detour may be one of its units.
+    """
+
+    spec: str
+    end_units: int
+    lock_step: bool = False
+    asynchronous: bool = False
+
+
+@dataclass(frozen=True)
+class Leg:
+    """What is to be entered: a protocol, up to a number of applied units, for a stage of the plan, or as a detour."""
+
+    spec: str
+    end_units: int
+    stage: int
+    detour: bool = False
+
+
+@dataclass(frozen=True)
+class Course:
+    """The stages, and the detours.
+
+    Args:
+      stretches: the plan's stages, in order.
+      detours: that have ended, ascending: units applied at their begin and end.
+      since: units applied at the beginning of the detour that is under way; None while there is none.
+      ends: units applied where lock-step stages ended early.
+    """
+
+    stretches: tuple[Stretch, ...]
+    detours: tuple[Range, ...] = ()
+    since: int | None = None
+    ends: tuple[int, ...] = ()
+
+    def at(self, units: int) -> Leg:
+        """Return what is to be entered when `units` are applied, less than the workload."""
+        stage = self.stage(units)
+        if self._is_away(stage):
+            return Leg(self.detour_of(stage), self._limit(stage), stage, detour=True)
+        return Leg(self.stretches[stage].spec, self.end(stage), stage)
+
+    def stage(self, units: int) -> int:
+        """Return the number of the stage whose work is to be done when `units` are applied."""
+        return next(stage for stage in range(len(self.stretches)) if self._now(stage, units) > units)
+
+    def end(self, stage: int) -> int:
+        """Return the applied units at which a stage ends, by the detours that have ended."""
+        low, limit = self._low(stage), self._limit(stage)
+        if early := [end for end in self.ends if low <= end < limit and self.can_end_early(stage)]:
+            return early[0]
+        moved = sum(stop - start for start, stop in self.detours if low <= start < limit)
+        return min(self.stretches[stage].end_units + moved, limit) if self.stretches[stage].lock_step else limit
+
+    def detour_of(self, stage: int) -> str:
+        """Return the protocol that takes the place of a lock-step stage."""
+        after = self.stretches[stage + 1] if stage + 1 < len(self.stretches) else None
+        return after.spec if after is not None and after.asynchronous else DETOUR
+
+    def left(self, units: int) -> Course:
+        """Return the course on which a detour begins, if none is under way."""
+        return self if self.since is not None else replace(self.cut(units), since=units)
+
+    def back(self, units: int) -> Course:
+        """Return the course on which the detour, if one is under way, has ended."""
+        known = self.cut(units)
+        if known.since is None:
+            return known
+        ended = ((known.since, units),) if units > known.since else ()
+        return replace(known, detours=(*known.detours, *ended), since=None)
+
+    def can_end_early(self, stage: int) -> bool:
+        """Return whether a stage is one of lock-step that an asynchronous one follows."""
+        return self._limit(stage) > self.stretches[stage].end_units
+
+    def over(self, units: int) -> Course:
+        """Return the course on which the lock-step stage under way has ended at `units`, if it can end early."""
+        known = self.back(units)
+        return replace(known, ends=(*known.ends, units)) if known.can_end_early(known.stage(units)) else known
+
+    def cut(self, units: int) -> Course:
+        """Return the course of a run that was set back to `units`, if it was further."""
+        detours = tuple((start, min(stop, units)) for start, stop in self.detours if start < units)
+        ends = tuple(end for end in self.ends if end <= units)
+        return replace(self, detours=detours, since=None if self.since is None else min(self.since, units), ends=ends)
+
+    def told(self, units: int) -> tuple[Range, ...]:
+        """Return what a checkpoint of `units` keeps: the detours up to there, and the early ends."""
+        known = self.back(units)
+        return (*known.detours, *((end, end) for end in known.ends))
+
+    def with_told(self, told: Iterable[Range]) -> Course:
+        """Return the course with what a checkpoint has kept."""
+        kept = [(start, stop) for start, stop in told]
+        detours = tuple(each for each in kept if each[0] < each[1])
+        return replace(self, detours=detours, ends=tuple(start for start, stop in kept if start == stop))
+
+    def _limit(self, stage: int) -> int:
+        """Return up to where detours may move a stage's end, which is where one of them ends at the latest."""
+        after = self.stretches[stage + 1] if stage + 1 < len(self.stretches) else None
+        follows = self.stretches[stage].lock_step and after is not None and after.asynchronous
+        return after.end_units if follows and after is not None else self.stretches[stage].end_units
+
+    def _now(self, stage: int, units: int) -> int:
+        """Return a stage's end as the detour under way has moved it."""
+        return self.back(max(units, self.since or 0)).end(stage) if self._is_away(stage) else self.end(stage)
+
+    def _is_away(self, stage: int) -> bool:
+        """Return whether the detour under way is one of this stage."""
+        return self.stretches[stage].lock_step and self.since is not None and self._low(stage) <= self.since
+
+    def _low(self, stage: int) -> int:
+        return self.stretches[stage - 1].end_units if stage else 0
+
+
+def resumed(told: Iterable[Sequence[int]], saved: Mapping[str, Any], config: RunConfig) -> tuple[Range, ...]:
+    """Return what a run goes on with, perhaps under another configuration, of what a checkpoint has kept.
+
+    An early end stays while `policy.trigger` is on and the plan is the same up to the stage that ended, that one
+    included: what comes behind it may be another protocol. Else the configuration says anew how long lock-step lasts,
+    and the end is left out: the plan counts as it is now, by the units applied, so that lock-step comes back where its
+    share is not reached. With the trigger on and another share, the knee is looked for again.
+
+    Args:
+      told: as `Course.told` says it.
+      saved: configuration of the run that kept it, as JSON.
+      config: that it goes on with.
+
+    >>> from hybridsync.config.run_config import PolicyConfig
+    >>> before = {"plan": "bsp:60%,asp", "workload": 2000}
+    >>> knee = RunConfig(workload=2000, plan="bsp:60%,ssp", policy=PolicyConfig(trigger="knee"))
+    >>> resumed([[100, 140], [700, 700]], before, knee)
+    ((100, 140), (700, 700))
+    >>> resumed([[100, 140], [700, 700]], before, RunConfig(workload=2000, plan="bsp:60%,asp"))
+    ((100, 140),)
+    """
+    before, now = (_ends(Plan.parse(plan), saved["workload"]) for plan in (saved["plan"], config.plan))
+
+    def stays(start: int, stop: int) -> bool:
+        stage = min(sum(end <= start for _, end in before), len(before) - 1)
+        if not protocols.parse(before[stage][0]).mode.moves_together:
+            stage -= 1  # detours have moved the end of the stage before it up to here
+        return start < stop or (config.policy.trigger != "off" and before[: stage + 1] == now[: stage + 1])
+
+    return tuple((start, stop) for start, stop in told if stays(start, stop))
+
+
+def _ends(plan: Plan, workload: int) -> list[tuple[str, int]]:
+    return [(stage.spec, end) for stage, end in zip(plan.stages, plan.ends(workload), strict=True)]
+
+
+def rescaled(told: Iterable[Sequence[int]], rescale: Callable[[int], int]) -> tuple[Range, ...]:
+    """Return what a checkpoint has kept, in units of another size.
+
+    A detour of less than such a unit is none any more: it would read as an early end.
+
+    Args:
+      told: as `Course.told` says it.
+      rescale: units of the size that it was told in -> units of the other size.
+    """
+    moved = [(start < stop, rescale(start), rescale(stop)) for start, stop in told]
+    return tuple((start, stop) for is_detour, start, stop in moved if start < stop or not is_detour)

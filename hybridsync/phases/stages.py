@@ -1,0 +1,53 @@
+"""Carries out the machine's commands: one class a stage, which share a `ControllerState` and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hybridsync.chief.run_control import RunControl
+from hybridsync.phases.capture_stage import CaptureStage
+from hybridsync.phases.commit_stage import CommitStage
+from hybridsync.phases.entry_stage import EntryStage
+from hybridsync.phases.gather_stage import GatherStage
+from hybridsync.phases.machine import Command, Event
+from hybridsync.phases.run_stage import RunStage
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The stages of one run's phase changes.
+
+    Args:
+      board: opens the leases, and ends the run.
+      run, capture, gather, entry, commit: the stages.
+    """
+
+    board: RunControl
+    run: RunStage
+    capture: CaptureStage
+    gather: GatherStage
+    entry: EntryStage
+    commit: CommitStage
+
+    def execute(self, command: Command) -> Event | None:
+        """Carry `command` out; returns what the machine is told of it, None where that is nothing.
+
+        Raises:
+          PhaseBroken: somebody was lost without whom the phase cannot go on.
+          Preempted: the run was asked to stop while roles were waited for.
+          HybridSyncError: the run cannot go on.
+        """
+        carry_out: dict[Command, Callable[[], Event | None]] = {
+            Command.STOP_LEASES: self.capture.drain,
+            Command.CAPTURE: self.capture.capture_final,
+            Command.CAPTURE_LIVE: self.capture.capture_live,
+            Command.GATHER: self.gather.gather,
+            Command.COMMIT: self.commit.submit,
+            Command.AWAIT_COMMIT: self.commit.settle,
+            Command.RESERVE: self.entry.reserve,
+            Command.ANNOUNCE: self.entry.announce,
+            Command.RESUME_LEASES: self.board.open_leases,
+            Command.FINISH: self.board.finish,
+        }
+        return carry_out[command]()

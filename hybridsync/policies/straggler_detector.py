@@ -1,0 +1,341 @@
+"""Who is a straggler: judged by what a unit takes a worker itself, never by the step, which takes everybody the same.
+
+    >>> detector = Detector(RobustRule(consecutive=2))
+    >>> detector.begin(range(4))
+    >>> for _ in range(2):
+    ...     for worker, secs in enumerate((0.02, 0.02, 0.02, 0.04)):
+    ...         decisions = detector.observe(worker, [secs] * WINDOW)
+    >>> [(decision.worker, decision.flagged, decision.rate) for decision in decisions]
+    [(3, True, 25.0)]
+
+A worker's units make up windows of ten, and windows make up rounds: a round ends when everybody who takes part has
+closed another window. Whoever closed several meanwhile is judged by all of them, so that the workers of a round are
+compared over the same stretch of time: what slows everybody down at once makes nobody a straggler.
+
+Source: the detector of Sync-Switch (Li et al., ICDCS 2021), reconstructed as `PaperRule`, with its known weaknesses;
+`RobustRule` mends them.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from hybridsync.config.run_config import PolicyConfig
+
+WINDOW = 10
+"""Units of a worker that are judged together."""
+PATIENCE = 3
+"""A worker that has closed a window waits for the others' through so many of its own reports."""
+
+
+class Level(NamedTuple):
+    """What a round's rates, in units a second, are compared with: below `threshold` is slow."""
+
+    centre: float
+    threshold: float
+
+
+Severe = tuple[tuple[float, int], ...]
+
+
+class Rule(Protocol):
+    """Says from which rate on a worker is slow.
+
+    Attributes:
+      consecutive: rounds in a row that make a straggler, and that clear it.
+      severe: shares of the centre, and how many rounds in a row below one make a straggler sooner.
+      hiccup: seconds that a window must have lost against the centre to count there.
+    """
+
+    @property
+    def consecutive(self) -> int: ...
+
+    @property
+    def severe(self) -> Severe: ...
+
+    @property
+    def hiccup(self) -> float: ...
+
+    def rate(self, secs: Sequence[float]) -> float:
+        """Return the units a second of a worker whose last units took `secs`, at least one."""
+        ...
+
+    def level(self, rates: Sequence[float]) -> Level:
+        """Return what the rates of a round, of at least two workers, are compared with."""
+        ...
+
+
+@dataclass(frozen=True)
+class PaperRule:
+    """Slow is whose throughput is below mean - k std of the cluster: Sync-Switch, section IV; reconstruction.
+
+    k equal stragglers of n have a z-score of sqrt((n - k) / k), however slow they are: at half the cluster nobody is
+    ever flagged. In any window 16 % of healthy workers are below mean - std, so that only `consecutive` keeps them
+    from being flagged; one unit that took long is in the mean.
+
+    Args:
+      deviations: k.
+      consecutive: windows in a row.
+      severe, hiccup: see `Rule`; the paper has no such thing.
+    """
+
+    deviations: float = 1.0
+    consecutive: int = 4
+    severe: Severe = ()
+    hiccup: float = 0.0
+
+    def rate(self, secs: Sequence[float]) -> float:
+        return len(secs) / math.fsum(secs)
+
+    def level(self, rates: Sequence[float]) -> Level:
+        mean = statistics.fmean(rates)
+        return Level(mean, mean - self.deviations * statistics.pstdev(rates, mean))
+
+
+@dataclass(frozen=True)
+class RobustRule:
+    """Slow is who is below the median by more than the cluster's scatter, and by a tenth at least.
+
+        threshold = min(floor * median, median - k * 1.4826 * MAD)
+
+    A window's rate is that of its middle units, without a fifth at either end, so that one unit that took long is
+    nothing. Of an even number the higher median is taken, and the lower median of the deviations: with half the
+    cluster slow both are the others'.
+
+    Args:
+      deviations: k.
+      floor: share of the median above which nobody is slow, however little the cluster scatters.
+      consecutive: windows in a row.
+      severe: shares of the median below which fewer windows in a row are enough: what costs most is to be told
+        soonest. With one unit of a hundred three times as long, one window in 10^4 is below .75 of it by chance, and
+        not one in 10^9 below .45; a single one below .3 takes most of its units so slow.
+      hiccup: seconds that a window must have lost against the median to count there: a machine that is busy for a
+        moment slows a whole window of units of a millisecond, and is no straggler.
+    """
+
+    deviations: float = 2.0
+    floor: float = 0.9
+    consecutive: int = 4
+    severe: Severe = ((0.75, 3), (0.45, 2), (0.3, 1))
+    hiccup: float = 0.1
+
+    def rate(self, secs: Sequence[float]) -> float:
+        ends = len(secs) // 5
+        middle = sorted(secs)[ends : len(secs) - ends]
+        return len(middle) / math.fsum(middle)
+
+    def level(self, rates: Sequence[float]) -> Level:
+        median = statistics.median_high(rates)
+        scatter = 1.4826 * statistics.median_low([abs(rate - median) for rate in rates])
+        return Level(median, min(self.floor * median, median - self.deviations * scatter))
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A worker is a straggler from now on, or no longer, and the numbers that this rests on.
+
+    Args:
+      worker: id.
+      flagged: whether it is one now.
+      rate: of its last window, units a second of local computation and transfer.
+      centre: what the cluster's middle would be at this worker's speed.
+      threshold: below which it is slow.
+      rounds: in a row in which it was, or was not.
+      workers: that were compared.
+    """
+
+    worker: int
+    flagged: bool
+    rate: float
+    centre: float
+    threshold: float
+    rounds: int
+    workers: int
+
+
+@dataclass(frozen=True)
+class Judged:
+    """All workers, as a detector holds them.
+
+    Args:
+      flagged: stragglers, ascending.
+      rates: worker -> units a second, as measured last.
+      threshold: below which one was slow in the last round; None before it.
+    """
+
+    flagged: tuple[int, ...]
+    rates: dict[int, float]
+    threshold: float | None
+
+
+@dataclass
+class _Watched:
+    """What is known of one worker.
+
+    Args:
+      secs: of its units since the last round.
+      waited: reports of its own since it has closed a window.
+      rate: of the last round that it was in, at speed 1; None before one.
+      known: the same, of any phase.
+      against: rounds in a row that speak against what is held of it.
+      severe: rounds in a row in which it was below each share of the rule's.
+      flagged: whether it is held to be a straggler.
+      awaited: whether a round waits for its windows; not for those of who is left out and measures itself.
+    """
+
+    secs: list[float] = field(default_factory=list)
+    waited: int = 0
+    rate: float | None = None
+    known: float | None = None
+    against: int = 0
+    severe: tuple[int, ...] = ()
+    flagged: bool = False
+    awaited: bool = True
+
+    @property
+    def num_windows(self) -> int:
+        return len(self.secs) // WINDOW
+
+    def take(self, round_index: int, num_rounds: int) -> list[float]:
+        """Return the units of one of the rounds that its closed windows are divided among."""
+        first, last = (i * self.num_windows // num_rounds * WINDOW for i in (round_index, round_index + 1))
+        return self.secs[first:last]
+
+
+class Detector:
+    """Watches the units of a cluster's workers.
+
+    A worker takes part from its first unit until it is forgotten.
+
+    Args:
+      rule: says who is slow.
+      speeds: worker -> how many times as fast as the others it is known to be, where devices differ; 1 where absent.
+
+    Attributes:
+      threshold: units a second, at speed 1, below which the last round held a worker for slow; None before one.
+    """
+
+    def __init__(self, rule: Rule | None = None, speeds: Mapping[int, float] | None = None) -> None:
+        self.rule: Rule = rule or RobustRule()
+        self._speeds = dict(speeds or {})
+        self._watched: dict[int, _Watched] = {}
+        self.threshold: float | None = None
+        self._flagged: tuple[int, ...] | None = ()  # None: to be counted anew
+        self._late: set[int] = set()  # who is waited for: nobody else is looked at for every report
+
+    @property
+    def flagged(self) -> tuple[int, ...]:
+        """Who is held to be a straggler, ascending."""
+        if self._flagged is None:  # asked far more often than anybody is judged otherwise than before
+            self._flagged = tuple(sorted(worker for worker, watched in self._watched.items() if watched.flagged))
+        return self._flagged
+
+    @property
+    def rates(self) -> dict[int, float]:
+        """Units a second of each worker, as it was measured last; ascending ids, without those never measured."""
+        known = ((worker, self._watched[worker].known) for worker in sorted(self._watched))
+        return {worker: rate * self._speeds.get(worker, 1.0) for worker, rate in known if rate is not None}
+
+    def forget(self, worker: int) -> None:
+        """Let go of a worker that is gone; who takes its place begins anew."""
+        self._watched.pop(worker, None)
+        self._late.discard(worker)
+        self._flagged = None
+
+    def begin(self, workers: Iterable[int]) -> None:
+        """Begin to measure anew where units cost something else than before, in another phase; what is held stays.
+
+        Args:
+          workers: that are expected to report; a round waits for none of the others.
+        """
+        expected = set(workers)
+        for worker in sorted(expected):
+            self._watched.setdefault(worker, _Watched())
+        for worker, watched in self._watched.items():
+            watched.secs, watched.waited, watched.rate = [], 0, None
+            watched.awaited = worker in expected
+        self._late = expected
+
+    def observe(self, worker: int, secs: Sequence[float]) -> list[Decision]:
+        """Take what a worker reports, which may be nothing; return what it is decided by, in order.
+
+        Args:
+          worker: id.
+          secs: of each unit since its last report: local computation and transfer, without waiting for others.
+        """
+        watched = self._watched.get(worker)
+        if watched is None:
+            watched = self._watched[worker] = _Watched()
+            self._late.add(worker)
+        if secs:
+            usual = min(secs) > 0.0 and math.isfinite(sum(secs))
+            watched.secs += secs if usual else [unit for unit in secs if 0.0 < unit < math.inf]
+        if not watched.num_windows:
+            return []
+        self._late.discard(worker)
+        watched.waited += 1
+        if self._late and watched.waited <= PATIENCE:
+            return []
+        ready = {other: each for other, each in self._watched.items() if each.num_windows}
+        awaited = [each.num_windows for each in ready.values() if each.awaited]
+        num_rounds = min(awaited or [each.num_windows for each in ready.values()])
+        decisions = [found for i in range(num_rounds) for found in self._round(ready, i, num_rounds)]
+        for each in ready.values():
+            del each.secs[: each.num_windows * WINDOW]
+            each.waited = 0
+        self._late = {other for other, each in self._watched.items() if each.awaited}
+        return decisions
+
+    def _round(self, ready: Mapping[int, _Watched], index: int, num_rounds: int) -> list[Decision]:
+        ready = {worker: watched for worker, watched in ready.items() if watched.take(index, num_rounds)}
+        for worker, watched in ready.items():
+            rate = self.rule.rate(watched.take(index, num_rounds)) / self._speeds.get(worker, 1.0)
+            watched.rate = watched.known = rate
+        rates = [watched.rate for _, watched in sorted(self._watched.items()) if watched.rate is not None]
+        if len(rates) < 2:
+            return []
+        level = self.rule.level(rates)
+        self.threshold = level.threshold
+        found = (self._judge(worker, watched, level, len(rates)) for worker, watched in sorted(ready.items()))
+        return [decision for decision in found if decision is not None]
+
+    def _judge(self, worker: int, watched: _Watched, level: Level, num_workers: int) -> Decision | None:
+        assert watched.rate is not None
+        slow = watched.rate < level.threshold
+        watched.against = watched.against + 1 if slow != watched.flagged else 0
+        rule, before = self.rule, watched.severe or (0,) * len(self.rule.severe)
+        speed = self._speeds.get(worker, 1.0)
+        lasting = WINDOW * (1 / watched.rate - 1 / level.centre) / speed >= rule.hiccup
+        watched.severe = tuple(
+            rounds + 1 if lasting and watched.rate < share * level.centre else 0
+            for rounds, (share, _) in zip(before, rule.severe, strict=True)
+        )
+        told = any(rounds >= enough for rounds, (_, enough) in zip(watched.severe, rule.severe, strict=True))
+        if watched.against < rule.consecutive and not (slow and told and not watched.flagged):
+            return None
+        rounds, watched.against, watched.flagged = watched.against, 0, slow
+        self._flagged = None
+        centre, threshold = level.centre * speed, level.threshold * speed
+        return Decision(worker, slow, watched.rate * speed, centre, threshold, rounds, num_workers)
+
+
+class NullDetector(Detector):
+    """Judges nobody."""
+
+    def begin(self, workers: Iterable[int]) -> None:
+        pass
+
+    def observe(self, worker: int, secs: Sequence[float]) -> list[Decision]:
+        return []
+
+
+def detector_of(config: PolicyConfig) -> Detector:
+    """Return the detector that a configuration names."""
+    if not config.detects:
+        return NullDetector()
+    rule = PaperRule() if config.detector == "paper" else RobustRule()
+    return Detector(rule, dict(enumerate(config.speeds)))

@@ -1,0 +1,77 @@
+"""A group phase computed again: every member's replica on one device, or one of them as a member of its groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from hybridsync.collectives.thread_mean import Mixer
+from hybridsync.interfaces.messages import GroupReply
+from hybridsync.replay.group_history import Meetings
+from hybridsync.replay.logged_run import LoggedPhase
+from hybridsync.training.averaging import copied, mixed, mixed_on_one_device, part_of
+from hybridsync.training.programs import Parameters, Programs
+from hybridsync.training.state import TrainState
+
+
+class _Steps:
+    """A replica's steps by the run's programs, which may not donate the parameters (see `meetings.Steps`)."""
+
+    def __init__(self, programs: Programs) -> None:
+        self._programs = programs
+
+    def parameters(self, state: TrainState) -> Parameters:
+        return Parameters(state.params, state.model_state)
+
+    def gradient(self, parameters: Parameters, unit: int) -> Any:
+        return self._programs.gradient(parameters, unit)
+
+    def step(self, state: TrainState, contribution: Any, factor: float) -> TrainState:
+        opt_state, counters = copied((state.opt_state, state.counters))  # which the update donates
+        own = TrainState(state.params, opt_state, state.model_state, state.protocol_state, counters)
+        return self._programs.update(own, contribution, units=1, factor=factor, blend=1.0)
+
+    def mixed(self, states: list[TrainState], reply: GroupReply) -> list[TrainState]:
+        return mixed_on_one_device(states, reply)
+
+
+class _MemberSteps(_Steps):
+    """The same for one member, whose averages are those of its groups."""
+
+    def __init__(self, programs: Programs, mixer: Mixer, own: int) -> None:
+        super().__init__(programs)
+        self._mixer, self._own = mixer, own
+
+    def mixed(self, states: list[TrainState], reply: GroupReply) -> list[TrainState]:
+        (state,) = states
+        part = part_of(state, optimizer=reply.optimizer)
+        if len(reply.members) > 1:
+            part = self._mixer.mean(reply, self._own, part)
+        return [mixed(state, part, reply)]
+
+
+def in_groups(
+    programs: Programs,
+    state: TrainState,
+    phase: LoggedPhase,
+    note: Callable[[int], None],
+    member: tuple[Mixer, int] | None = None,
+) -> TrainState:
+    """Return the state after a group phase.
+
+    Args:
+      programs: may not donate the parameters.
+      state: the phase's starting state, on the device; not donated.
+      phase: what to compute.
+      note: told of the sequence of each meeting.
+      member: how the groups of this process average, and its place in the phase; None computes all replicas here.
+    """
+    steps = _Steps(programs) if member is None else _MemberSteps(programs, *member)
+    own = None if member is None else member[1]
+    meetings = Meetings(steps, state, phase.first, int(jax.device_get(state.counters["units"])), own)
+    for entry in phase.entries:
+        state = meetings.meet(entry)
+        note(entry.sequence)
+    return state

@@ -1,0 +1,296 @@
+"""What a finished run left for its replay: the configuration, the phases, and every update in order."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from hybridsync import protocols
+from hybridsync.core.errors import ResumeError, WorkdirError
+from hybridsync.core.step_assignment import Deal
+from hybridsync.protocols import base
+from hybridsync.protocols.modes import SyncMode
+from hybridsync.storage import apply_log
+from hybridsync.storage.apply_log import APPLY_LOG, Entry, Left
+from hybridsync.storage.jsonl import read_lines
+from hybridsync.telemetry.events import read_events
+from hybridsync.telemetry.metrics import METRICS_FILE
+from hybridsync.telemetry.summary import read_config
+
+
+@dataclass(frozen=True)
+class LoggedPhase:
+    """One phase of the run, as far as its updates were kept.
+
+    Args:
+      epoch: its number.
+      spec: its protocol, as in the plan.
+      members: worker ids in mesh order.
+      lane: of the mesh.
+      runtime: "inprocess", "processes" or "simulated".
+      fingerprint: of the state that it began with.
+      entries: its updates.
+      left: workers, as (worker, incarnation), whose optimizer states it left behind.
+      after: fingerprint of the state that was gone on from; "" where that is not known here. One that was captured at
+        its end may have been lost, and with it what those workers left.
+      shares: units that each member took in one lock-step step; () for one each.
+    """
+
+    epoch: int
+    spec: str
+    members: tuple[int, ...]
+    lane: int
+    runtime: str
+    fingerprint: str
+    entries: tuple[Entry, ...]
+    left: tuple[tuple[int, int], ...] = ()
+    after: str = ""
+    shares: tuple[int, ...] = ()
+
+    @property
+    def protocol(self) -> base.Protocol:
+        """What it ran."""
+        return protocols.parse(self.spec)
+
+    @property
+    def mode(self) -> SyncMode:
+        """How its members were synchronised."""
+        return self.protocol.mode
+
+    @functools.cached_property
+    def deal(self) -> Deal:
+        """Whose each unit of a lock-step step was."""
+        return Deal(self.shares or (1,) * len(self.members))
+
+    @property
+    def first(self) -> int:
+        """Sequence of the parameters that it began with."""
+        return self.entries[0].sequence - 1
+
+    def __str__(self) -> str:
+        return f"epoch {self.epoch} ({self.spec}, updates {self.first + 1} to {self.entries[-1].sequence})"
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a run left.
+
+    Args:
+      workdir: where it was read.
+      config: resolved configuration, as JSON.
+      file: the configuration file as the run was given it, None if it had none.
+      phases: those with updates, in order.
+    """
+
+    workdir: Path
+    config: dict[str, Any]
+    file: str | None
+    phases: tuple[LoggedPhase, ...]
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """All updates in order."""
+        return tuple(entry for phase in self.phases for entry in phase.entries)
+
+    @property
+    def on_cpu_only(self) -> bool:
+        """Whether the process runtime did all of it, whose roles compute on CPU."""
+        return all(phase.runtime == "processes" for phase in self.phases)
+
+
+def read_record(workdir: Path) -> Record:
+    """Read and check what the run in `workdir` left.
+
+    Raises:
+      WorkdirError: there is no run, no apply log, the run is not finished, or the log is cut or damaged.
+      ResumeError: the run began from another one, or changed its unit size: its log does not tell the whole.
+    """
+    config = read_config(workdir)
+    if config is None:
+        raise WorkdirError(f"{workdir} holds no run; give the --workdir of one")
+    if not config["config"]["telemetry"]["apply_log"]:
+        raise WorkdirError(f"{workdir} holds no apply log, or not all of it; run with --apply_log to replay")
+    _check_ended(workdir)
+    if not (workdir / APPLY_LOG).exists():
+        raise WorkdirError(f"{workdir} holds no apply log: nothing was trained, or the file is gone")
+    _check_origin(workdir, config["config"]["unit_size"])
+    entries, ends = _read_entries(workdir / APPLY_LOG)
+    return Record(workdir, config["config"], config.get("file"), _phases(workdir, entries, ends))
+
+
+def _check_ended(workdir: Path) -> None:
+    """A run that goes on, or died, has updates that no checkpoint holds."""
+    last = [event for event in read_events(workdir) if event["kind"] in ("run_started", "run_finished")][-1:]
+    if not last or last[0]["kind"] != "run_finished":
+        raise WorkdirError(f"the run in {workdir} is not finished; let it end, or resume it, then replay")
+    if last[0]["exit"] == "failed":
+        raise WorkdirError(f"the run in {workdir} failed: {last[0]['error']}; resume it to its end, then replay")
+
+
+def _check_origin(workdir: Path, unit_size: int) -> None:
+    starts = [event["reason"] for event in read_events(workdir, "run_started") if event["reason"] != "resume"]
+    if starts[-1:] == ["init_from"]:
+        raise ResumeError(
+            f"the run in {workdir} began from another run's state (--init_from), not from its seed; "
+            "replay the run that it began from"
+        )
+    for line in read_lines(workdir / METRICS_FILE):
+        if line["examples"] != line["units"] * unit_size:
+            raise ResumeError(
+                f"the run in {workdir} was resumed with another unit size: {line['examples'] // line['units']} at "
+                f"unit {line['units']}, {unit_size} at its end; only runs of one unit size can be replayed"
+            )
+
+
+def _read_entries(path: Path) -> tuple[tuple[Entry, ...], dict[int, Left]]:
+    """Return the log's entries, each of which must follow from those before it, and how epochs ended."""
+    entries: list[Entry] = []
+    ends: dict[int, Left] = {}
+    applied: dict[int, int] = {}
+    try:
+        for entry in apply_log.records(path):
+            if isinstance(entry, Left):
+                ends[entry.epoch] = entry
+                continue
+            entries.append(entry)
+            expected = len(entries)
+            if entry.sequence != expected:
+                raise WorkdirError(
+                    f"the apply log {path} is incomplete from update {expected} on: update {entry.sequence} stands "
+                    "there; the disk refused lines, or a life of the run was without --apply_log: the run cannot be "
+                    "replayed"
+                )
+            for base in entry.versions:
+                if not 0 <= base < entry.sequence:
+                    raise WorkdirError(
+                        f"the apply log {path} is damaged: update {entry.sequence} says that its gradient was "
+                        f"computed on update {base}'s parameters"
+                    )
+            listed = tuple(unit for part in entry.parts for unit in part.units)
+            if entry.parts and (listed != entry.units or min(entry.versions) != entry.base):
+                raise WorkdirError(
+                    f"the apply log {path} is damaged: update {entry.sequence} has units {list(entry.units)} on update "
+                    f"{entry.base}'s parameters, but its parts hold {list(listed)} on {min(entry.versions)}'s"
+                )
+            if not (entry.units or entry.group) or entry.weight != len(entry.units):
+                raise WorkdirError(
+                    f"the apply log {path} is damaged: update {entry.sequence} has weight {entry.weight:g} and units "
+                    f"{list(entry.units)}"
+                )
+            if entry.stepped and (
+                sum(push.num_units for push in entry.stepped) != len(entry.units)
+                or min(push.base for push in entry.stepped) != entry.base
+                or max(push.base for push in entry.stepped) >= entry.sequence
+            ):
+                raise WorkdirError(
+                    f"the apply log {path} is damaged: update {entry.sequence} has units {list(entry.units)} on update "
+                    f"{entry.base}'s parameters, and its pushes are {[list(push) for push in entry.stepped]}"
+                )
+            if entry.group and not len(entry.units) == len(entry.slots) == len(entry.bases):
+                raise WorkdirError(
+                    f"the apply log {path} is damaged: meeting {entry.sequence} has {len(entry.units)} units in "
+                    f"{len(entry.slots)} places, computed behind {len(entry.bases)} meetings"
+                )
+            if entry.slots and (len(entry.slots) != len(entry.units) or list(entry.slots) != sorted(set(entry.slots))):
+                raise WorkdirError(
+                    f"the apply log {path} is damaged: update {entry.sequence} has units {list(entry.units)} in the "
+                    f"places {list(entry.slots)} of its mesh"
+                )
+            for unit in entry.units:
+                if unit in applied:
+                    raise WorkdirError(
+                        f"unit {unit} was applied twice: the apply log {path} has it in updates {applied[unit]} and "
+                        f"{entry.sequence}"
+                    )
+                applied[unit] = entry.sequence
+    except (ValueError, TypeError, KeyError) as error:
+        if isinstance(error, WorkdirError):
+            raise
+        raise WorkdirError(f"the apply log {path} is damaged behind update {len(entries)}: {error}") from error
+    return tuple(entries), ends
+
+
+def _check_mesh(workdir: Path, event: dict[str, Any]) -> None:
+    """Check the members and shares that an event says a phase had, before a mesh is made of them."""
+    members, shares = event.get("members"), event.get("shares", [])
+    if not _are_counts(members) or not members or len(set(members)) < len(members):
+        raise WorkdirError(
+            f"the events of {workdir} are damaged: epoch {event['epoch']} was entered with the members {members}, "
+            "which are no worker ids, each once; restore events.jsonl"
+        )
+    if not _are_counts(shares) or (shares and (len(shares) != len(members) or not sum(shares))):
+        raise WorkdirError(
+            f"the events of {workdir} are damaged: epoch {event['epoch']} was entered with the shares {shares} for the "
+            f"members {members}, which are not the units of a step of each; restore events.jsonl"
+        )
+
+
+def _are_counts(values: Any) -> TypeGuard[list[int]]:
+    """Return whether a value is a list of integers of 0 or more."""
+    return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
+
+
+def _phases(workdir: Path, entries: tuple[Entry, ...], ends: dict[int, Left]) -> tuple[LoggedPhase, ...]:
+    """Divide the entries into their phases."""
+    entered: dict[int, tuple[dict[str, Any], str]] = {}
+    runtime = ""
+    for event in read_events(workdir):
+        if event["kind"] == "run_started":
+            runtime = event["runtime"]
+        elif event["kind"] == "phase_entered":
+            _check_mesh(workdir, event)
+            entered[event["epoch"]] = event, runtime
+    by_epoch: dict[int, list[Entry]] = {}
+    for entry in entries:
+        by_epoch.setdefault(entry.epoch, []).append(entry)
+    phases, units = [], 0
+    for epoch, updates in by_epoch.items():
+        if epoch not in entered:
+            raise WorkdirError(
+                f"update {updates[0].sequence} is of epoch {epoch}, which no event of {workdir} announces; the log and "
+                "the events are of different runs"
+            )
+        event, runtime = entered[epoch]
+        if event["units"] != units:
+            raise WorkdirError(
+                f"the apply log of {workdir} is cut: epoch {epoch} began at unit {event['units']}, but the updates "
+                f"before it hold {units} units"
+            )
+        phase = LoggedPhase(
+            epoch=epoch,
+            spec=event["protocol"],
+            members=tuple(event["members"]),
+            lane=event["lane"],
+            runtime=runtime,
+            fingerprint=event["fingerprint"],
+            entries=tuple(updates),
+            shares=tuple(event.get("shares", ())),
+            left=ends[epoch].left if epoch in ends else (),
+            after=next((entered[later][0]["fingerprint"] for later in sorted(entered) if later > epoch), ""),
+        )
+        if phase.protocol.local and not all(entry.stepped for entry in updates):
+            raise WorkdirError(
+                f"the apply log of {workdir} is damaged: {phase} does not say whose its pushes were, and its workers "
+                "stepped by themselves"
+            )
+        if early := [entry for entry in updates if entry.base < phase.first]:
+            raise WorkdirError(
+                f"update {early[0].sequence} was computed on update {early[0].base}'s parameters, which are older "
+                f"than its phase, {phase}"
+            )
+        places = phase.deal.num_places
+        if wide := [entry for entry in updates if max((*entry.slots, *entry.group), default=0) >= places]:
+            raise WorkdirError(
+                f"the apply log of {workdir} is damaged: update {wide[0].sequence} has units in the places "
+                f"{list(wide[0].slots)} of a mesh of {len(phase.members)} members with {places} places"
+            )
+        if phase.mode.moves_together and (long := [entry for entry in updates if len(entry.units) > places]):
+            raise WorkdirError(
+                f"the apply log of {workdir} is damaged: update {long[0].sequence} holds {len(long[0].units)} units, "
+                f"a step of {phase} has {places} places"
+            )
+        units += sum(len(entry.units) for entry in updates)
+        phases.append(phase)
+    return tuple(phases)

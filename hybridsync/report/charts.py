@@ -1,0 +1,167 @@
+"""Line charts as HTML around an SVG that stretches: lines scale with the page, text keeps its size."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Literal
+
+from hybridsync.report.scales import Axis, Point, duration, linear, logarithmic, number, short, thin, time_axis
+
+Style = Literal["solid", "dashed", "dotted", "dots", "marked"]
+
+LOG_FROM = 20.0
+"""An axis is logarithmic when its highest value is so many times its lowest."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a chart.
+
+    Args:
+        label: as the legend says.
+        run: index of its run, so that the page can hide it.
+        color: index into the page's colours.
+        style: how it is drawn; "dots" joins nothing, "marked" is a line with its points.
+        points: in order.
+    """
+
+    label: str
+    run: int
+    color: int
+    style: Style
+    points: Sequence[Point]
+
+
+@dataclass(frozen=True)
+class Band:
+    """A stretch of the x axis that is coloured behind the lines: a phase."""
+
+    begin: float
+    end: float
+    color: int
+
+
+@dataclass(frozen=True)
+class Chart:
+    """What a chart shows.
+
+    Args:
+        title: what is drawn, with its unit.
+        x: "time" in seconds or "examples".
+        lines: what is drawn; lines without points are left out.
+        bands: phases behind the lines.
+        note: how to read it, one line; may be empty.
+        x_high: end of the x axis; 0 for the last point.
+        may_be_log: whether values far apart get a logarithmic axis.
+        from_zero: whether the y axis begins at 0 otherwise.
+    """
+
+    title: str
+    x: Literal["time", "examples"]
+    lines: Sequence[Line]
+    bands: Sequence[Band] = ()
+    note: str = ""
+    x_high: float = 0.0
+    may_be_log: bool = False
+    from_zero: bool = True
+
+
+def draw(chart: Chart) -> str:
+    """Return the chart as one HTML figure; one that has no point says so."""
+    lines = [line for line in chart.lines if line.points]
+    if not lines:
+        caption = f"<figcaption>{escape(_title(chart))}</figcaption>"
+        return f'<figure class="chart">{caption}<p class="none">nothing yet</p></figure>'
+    x, y = _axes(chart, lines)
+    is_time = chart.x == "time"
+    title = f"{_title(chart)}, logarithmic" if y.is_log else _title(chart)
+    svg = "".join(
+        f'<rect class="band q{band.color}" x="{1000 * x.share(band.begin):.1f}" y="0" height="1000" '
+        f'width="{1000 * (x.share(band.end) - x.share(band.begin)):.1f}"/>'
+        for band in chart.bands
+    )
+    svg += "".join(f'<path class="grid" d="M0 {_up(y, tick)}H1000"/>' for tick in y.ticks)
+    svg += "".join(_path(line, x, y) for line in lines)
+    data = {
+        "x": [x.low, x.high],
+        "time": is_time,
+        "lines": [
+            [
+                line.label,
+                line.run,
+                line.color,
+                [[round(at, 3), float(f"{value:.5g}")] for at, value in thin(line.points)],
+            ]
+            for line in lines
+        ],
+    }
+    embedded = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    return (
+        f'<figure class="chart"><figcaption>{escape(title)}</figcaption>{_legend(lines)}'
+        f'<div class="plot"><div class="ys">{tick_labels(y, "bottom", short)}</div>'
+        f'<div class="area" tabindex="0" aria-label="{escape(_said(title, lines))}" role="img">'
+        f'<svg viewBox="0 0 1000 1000" preserveAspectRatio="none" aria-hidden="true">{svg}</svg></div>'
+        f'<div class="xs">{tick_labels(x, "left", duration if is_time else short)}</div></div>'
+        f'<p class="note">{escape(chart.note)}</p>'
+        f'<script type="application/json">{embedded}</script></figure>'
+    )
+
+
+def _axes(chart: Chart, lines: Sequence[Line]) -> tuple[Axis, Axis]:
+    high = chart.x_high or max(point[0] for line in lines for point in line.points)
+    x = time_axis(high) if chart.x == "time" else linear(0.0, high)
+    values = [point[1] for line in lines for point in line.points]
+    low, top = min(values), max(values)
+    if chart.may_be_log and low > 0 and top / low >= LOG_FROM:
+        return x, logarithmic(low / 1.15, top * 1.15)
+    pad = (top - low or abs(top) or 1.0) * 0.06
+    return x, linear(0.0 if chart.from_zero and low >= 0 else low - pad, top + pad)
+
+
+def _up(y: Axis, value: float) -> str:
+    return f"{1000 * (1 - y.share(value)):.1f}"
+
+
+def _path(line: Line, x: Axis, y: Axis) -> str:
+    at = [f"{1000 * x.share(left):.1f} {_up(y, value)}" for left, value in thin(line.points)]
+    drawn = {"dots": ("dots",), "marked": ("solid", "dots")}.get(line.style, (line.style,))
+    if len(at) == 1:
+        drawn = ("dots",)
+    return "".join(
+        f'<path class="line {style} k{line.color}" data-run="{line.run}" '
+        f'd="{"".join(f"M{point}h0" for point in at) if style == "dots" else "M" + "L".join(at)}"/>'
+        for style in drawn
+    )
+
+
+def tick_labels(axis: Axis, side: str, written: Callable[[float], str]) -> str:
+    """Return an axis' labels; those at its two ends stay inside the chart's width."""
+    labels = []
+    for tick in axis.ticks:
+        share = axis.share(tick)
+        edge = " first" if share < 0.04 else " last" if share > 0.94 else ""
+        labels.append(f'<span class="tick{edge}" style="{side}:{100 * share:.2f}%">{escape(written(tick))}</span>')
+    return "".join(labels)
+
+
+def _legend(lines: Sequence[Line]) -> str:
+    if len(lines) == 1:
+        return ""
+    entries = "".join(
+        f'<li data-run="{line.run}"><i class="key {line.style} k{line.color}"></i>{escape(line.label)}</li>'
+        for line in lines
+    )
+    return f'<ul class="legend">{entries}</ul>'
+
+
+def _title(chart: Chart) -> str:
+    return f"{chart.title} over {chart.x}"
+
+
+def _said(title: str, lines: Sequence[Line]) -> str:
+    """Return what a screen reader says of the chart."""
+    ends = "; ".join(
+        f"{line.label}: {number(line.points[0][1])} to {number(line.points[-1][1])}" for line in lines[:12]
+    )
+    return f"{title}. {ends}"

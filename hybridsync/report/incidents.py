@@ -1,0 +1,130 @@
+"""What went otherwise than planned, as marks on the lanes and rows of a table."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hybridsync.report.scales import duration, number
+
+Sort = Literal["lost", "back", "slow", "decided", "rollback", "other"]
+
+QUIET = frozenset(
+    {
+        "run_started",
+        "role_started",
+        "phase_entered",
+        "phase_ended",
+        "switch",
+        "evaluation",
+        "checkpoint",
+        "run_finished",
+    }
+)
+"""Kinds that are no incident by themselves; what a reader does not know is shown as it is."""
+
+_COMMON = ("t", "wall", "kind", "epoch")
+
+
+@dataclass(frozen=True)
+class Incident:
+    """One mark.
+
+    Args:
+        t: seconds of the run.
+        epoch: number of the active epoch.
+        sort: which mark stands for it.
+        worker: whose lane it stands on; None for the run's own.
+        kind: of its event.
+        text: what happened.
+    """
+
+    t: float
+    epoch: int
+    sort: Sort
+    worker: int | None
+    kind: str
+    text: str
+
+
+def _lost(event: Mapping[str, Any]) -> str:
+    return f"{event['role']} {event['id']} lost: {event['reason']}"
+
+
+def _straggler(event: Mapping[str, Any]) -> str:
+    said = "is slow" if event["kind"] == "straggler_flagged" else "is as fast as the others again"
+    rates = [number(value) if isinstance(value, int | float) else "?" for value in (event["rate"], event["threshold"])]
+    return f"worker {event['worker']} {said}: {rates[0]}, the threshold is {rates[1]}"
+
+
+def _decided(event: Mapping[str, Any]) -> str:
+    """Return what a policy decided, and the numbers that it rests on."""
+    slow, rates = event["workers"], event["rates"]
+    measured = [f"worker {worker} at {number(rates[str(worker)])}" for worker in slow if str(worker) in rates]
+    numbers: list[str] = []
+    if measured:
+        numbers.append(f"{', '.join(measured)} units/s, the threshold is {number(event['threshold'] or 0.0)}")
+    if event["expected_secs"] is not None:
+        numbers.append(f"expected to last {duration(event['expected_secs'])}")
+    if event["cost_secs"]:
+        numbers.append(f"saves {duration(event['saved_secs'])} and costs {duration(event['cost_secs'])}")
+    told = "; ".join([*numbers, f"{event['units_left']:,} units of the stage are left"])
+    return f"{event['policy']}: {event['action']}, because {event['why']} ({told})"
+
+
+_TOLD: dict[str, tuple[Sort, Callable[[Mapping[str, Any]], str]]] = {
+    "role_lost": ("lost", _lost),
+    "worker_left": ("lost", lambda event: f"worker {event.get('worker', '?')} left"),
+    "worker_joined": ("back", lambda event: f"worker {event.get('worker', '?')} joined"),
+    "straggler_flagged": ("slow", _straggler),
+    "straggler_cleared": ("back", _straggler),
+    "policy_decided": ("decided", _decided),
+    "rollback": (
+        "rollback",
+        lambda event: f"back to unit {event['to_units']:,}; {event['rolled_back']:,} units are applied again",
+    ),
+}
+
+
+def incidents(events: Sequence[Mapping[str, Any]]) -> tuple[Incident, ...]:
+    """Return a run's incidents in order.
+
+    Workers that join before their life's first phase are no incident, nor is the `worker_left` that says
+    again what a `role_lost` said.
+    """
+    found: list[Incident] = []
+    seen: set[tuple[str, int]] = set()
+    lost: set[int] = set()
+    in_phase = False
+    for event in events:
+        kind = event["kind"]
+        if kind == "run_started":
+            in_phase = False
+            if event.get("reason") == "resume":
+                found.append(_incident(event, "back", "the run goes on from its newest checkpoint"))
+        elif kind == "phase_entered":
+            in_phase = True
+        elif kind == "role_started":
+            role = (event["role"], event["id"])
+            if role in seen and in_phase and role[0] != "worker":
+                found.append(_incident(event, "back", f"{role[0]} {role[1]} started again"))
+            seen.add(role)
+        elif kind == "worker_joined" and not in_phase:
+            continue
+        elif kind == "worker_left" and event.get("worker") in lost:
+            lost.discard(event["worker"])
+        elif kind in _TOLD:
+            sort, tell = _TOLD[kind]
+            if kind == "role_lost" and event["role"] == "worker":
+                lost.add(event["id"])
+            found.append(_incident(event, sort, tell(event)))
+        elif kind not in QUIET:
+            fields = ", ".join(f"{key} {value}" for key, value in event.items() if key not in _COMMON)
+            found.append(_incident(event, "other", f"{kind.replace('_', ' ')}{': ' if fields else ''}{fields}"))
+    return tuple(found)
+
+
+def _incident(event: Mapping[str, Any], sort: Sort, text: str) -> Incident:
+    worker = event.get("worker")
+    if event["kind"] == "role_lost" and event["role"] == "worker":
+        worker = event["id"]
+    return Incident(event["t"], event["epoch"], sort, worker, event["kind"], text)

@@ -1,0 +1,307 @@
+"""What the page says about a run, computed from what the run left; nothing here touches a file."""
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hybridsync.interfaces.reports import BESIDE
+from hybridsync.report.incidents import Incident, incidents
+from hybridsync.report.scales import Point
+
+STAGES = ("drain", "capture", "reserve", "enter")
+"""A switch's stages that have a length of their own; `rest` is what of the stall they do not explain."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a run left, as read.
+
+    Args:
+        name: how the page calls the run.
+        config: what config.json says; None without one.
+        events: lines of events.jsonl.
+        metrics: lines of metrics.jsonl.
+        summary: what summary.json says; None before the run's first end.
+        trace: Chrome trace events of timeline.json; empty without one.
+        stall_secs: epoch to the stall at its beginning, by the timeline.
+        simulation: what simulation.json says; None of a real run.
+        num_unreadable: lines that were left out, because they hold a text for a number, say.
+    """
+
+    name: str
+    config: Mapping[str, Any] | None
+    events: Sequence[Mapping[str, Any]]
+    metrics: Sequence[Mapping[str, Any]]
+    summary: Mapping[str, Any] | None
+    trace: Sequence[Mapping[str, Any]]
+    stall_secs: Mapping[int, float]
+    simulation: Mapping[str, Any] | None = None
+    num_unreadable: int = 0
+
+
+@dataclass(frozen=True)
+class PhaseBar:
+    """A phase on the lanes; one that nothing ended lasts as long as the run has lines."""
+
+    epoch: int
+    protocol: str
+    reason: str
+    members: tuple[int, ...]
+    begin: float
+    end: float
+    units: int
+    end_units: int
+    learning_rate: float
+    units_per_update: int
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """From when to when a worker was there, or was marked as slow."""
+
+    worker: int
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Stall:
+    """What entering a phase cost.
+
+    Args:
+        epoch: that was entered.
+        before: protocol that was left.
+        after: protocol that was entered.
+        reason: of the phase.
+        units: at which it happened.
+        secs: the stall; None when nothing tells.
+        stages: seconds of each of STAGES and of the `rest`; empty where no `switch` event tells them.
+        compile_secs: before the stall, apart from it.
+        commit_secs: behind the training.
+        timeline_secs: the stall by the timeline; None without one.
+    """
+
+    epoch: int
+    before: str
+    after: str
+    reason: str
+    units: int
+    secs: float | None
+    stages: Mapping[str, float]
+    compile_secs: float | None
+    commit_secs: float | None
+    timeline_secs: float | None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One measurement of the state."""
+
+    t: float
+    examples: int
+    accuracy: float | None
+    loss: float | None
+
+
+@dataclass(frozen=True)
+class RunModel:
+    """One run, ready to be drawn.
+
+    Args:
+        record: what it was made from.
+        exit: "completed", "preempted", "failed" or "unfinished".
+        error: why it failed; None when it did not.
+        secs: the run's last moment on its own time axis.
+        phases: in order.
+        present: when each worker was there.
+        slow: when a worker was marked as a straggler.
+        incidents: marks and rows.
+        stalls: of every phase that followed another.
+        evaluations: in order.
+        busy: worker to seconds of each kind of span, of those that the timeline kept.
+    """
+
+    record: Record
+    exit: str
+    error: str | None
+    secs: float
+    phases: tuple[PhaseBar, ...]
+    present: tuple[Stretch, ...]
+    slow: tuple[Stretch, ...]
+    incidents: tuple[Incident, ...]
+    stalls: tuple[Stall, ...]
+    evaluations: tuple[Evaluation, ...]
+    busy: Mapping[str, Mapping[str, float]]
+
+    @property
+    def name(self) -> str:
+        """How the page calls the run."""
+        return self.record.name
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        """Every worker that the run ever had."""
+        reported = {int(worker) for line in self.record.metrics for worker in line["workers"]}
+        return tuple(sorted(reported | {stretch.worker for stretch in self.present}))
+
+    def line(self, x: str, value: Callable[[Mapping[str, Any]], float | None]) -> list[Point]:
+        """Return a figure of the metrics over `x` ("t" or "examples"), where there is one."""
+        points = [(line[x], value(line)) for line in self.record.metrics]
+        return [(at, figure) for at, figure in points if figure is not None]
+
+
+def model(record: Record) -> RunModel:
+    """Return what there is to draw of a run."""
+    events = record.events
+    secs = max([0.0, *(event["t"] for event in events[-1:]), *(line["t"] for line in record.metrics[-1:])])
+    phases = _phases(record, secs)
+    how, error = _ended(record)
+    return RunModel(
+        record=record,
+        exit=how,
+        error=error,
+        secs=secs,
+        phases=phases,
+        present=_stretches(events, "worker_joined", "worker_left", secs),
+        slow=_stretches(events, "straggler_flagged", "straggler_cleared", secs),
+        incidents=incidents(events),
+        stalls=_stalls(record, phases),
+        evaluations=tuple(
+            Evaluation(event["t"], event["examples"], event.get("accuracy"), event.get("loss"))
+            for event in events
+            if event["kind"] == "evaluation"
+        ),
+        busy=_busy(record.trace),
+    )
+
+
+def _ended(record: Record) -> tuple[str, str | None]:
+    """Return how the run's last life ended: a summary may be of an earlier one."""
+    for event in reversed(record.events):
+        if event["kind"] == "run_finished":
+            summary = record.summary or {}
+            return event.get("exit") or summary.get("exit") or "unfinished", event.get("error") or summary.get("error")
+        if event["kind"] == "run_started":
+            return "unfinished", None
+    return (record.summary or {}).get("exit", "unfinished"), (record.summary or {}).get("error")
+
+
+def _phases(record: Record, secs: float) -> tuple[PhaseBar, ...]:
+    """Return the phases; one that was cut off lasts until its life's last line."""
+    bars: list[PhaseBar] = []
+    entered: Mapping[str, Any] | None = None
+    last_t, last_units = 0.0, 0
+
+    def close(end: float, units: int) -> None:
+        nonlocal entered
+        if entered is not None:
+            bars.append(
+                PhaseBar(
+                    epoch=entered["epoch"],
+                    protocol=entered["protocol"],
+                    reason=entered["reason"],
+                    members=tuple(entered["members"]),
+                    begin=entered["t"],
+                    end=max(end, entered["t"]),
+                    units=entered["units"],
+                    end_units=max(units, entered["units"]),
+                    learning_rate=entered["learning_rate"],
+                    units_per_update=entered["units_per_update"],
+                )
+            )
+        entered = None
+
+    lines = sorted([*record.events, *record.metrics], key=lambda line: line["t"])
+    for line in lines:
+        kind = line.get("kind")
+        if kind == "phase_entered":
+            close(line["t"], line["units"])
+            entered = line
+        elif kind == "phase_ended" and entered is not None and line["epoch"] == entered["epoch"]:
+            close(line["t"], line.get("units", last_units))
+        elif kind == "run_started":
+            close(last_t, last_units)
+        elif kind is None:
+            last_units = line["units"]
+        last_t = line["t"]
+    close(secs, last_units)
+    return tuple(bars)
+
+
+def _stretches(events: Sequence[Mapping[str, Any]], begins: str, ends: str, secs: float) -> tuple[Stretch, ...]:
+    """Return from when to when something held for each worker; a new life of the run begins anew."""
+    since: dict[int, float] = {}
+    found: list[Stretch] = []
+    last = 0.0
+    for event in events:
+        worker = event.get("worker", -1)
+        if event["kind"] == begins:
+            since.setdefault(worker, event["t"])
+        elif event["kind"] == ends and worker in since:
+            found.append(Stretch(worker, since.pop(worker), event["t"]))
+        elif event["kind"] == "run_started":
+            found += [Stretch(open_one, begin, last) for open_one, begin in since.items()]
+            since.clear()
+        last = event["t"]
+    found += [Stretch(worker, begin, secs) for worker, begin in since.items()]
+    return tuple(sorted(found, key=lambda stretch: (stretch.worker, stretch.begin)))
+
+
+def _stalls(record: Record, phases: Sequence[PhaseBar]) -> tuple[Stall, ...]:
+    switches = {event["epoch"]: event for event in record.events if event["kind"] == "switch"}
+    stalls = []
+    for before, after in itertools.pairwise(phases):
+        event = switches.get(after.epoch)
+        timeline_secs = record.stall_secs.get(after.epoch)
+        if event is None and timeline_secs is None:
+            continue
+        # A chief that died during the switch left an event without its figures.
+        told = {} if event is None else {stage: event[f"{stage}_secs"] for stage in STAGES}
+        stages = {} if None in told.values() else {stage: float(secs) for stage, secs in told.items()}
+        secs = timeline_secs if event is None or event["stall_secs"] is None else event["stall_secs"]
+        if stages:
+            stages["rest"] = max((secs or 0.0) - sum(stages.values()), 0.0)
+        stalls.append(
+            Stall(
+                epoch=after.epoch,
+                before=before.protocol,
+                after=after.protocol,
+                reason=after.reason,
+                units=after.units,
+                secs=secs,
+                stages=stages,
+                compile_secs=event["compile_secs"] if event else None,
+                commit_secs=event["commit_secs"] if event else None,
+                timeline_secs=timeline_secs,
+            )
+        )
+    return tuple(stalls)
+
+
+def _busy(trace: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Return each worker's seconds by span name; what a span encloses is counted once, as the inner one.
+
+    What went on beside the training took none of them.
+    """
+    names = {row["pid"]: row["args"]["name"] for row in trace if row["name"] == "process_name"}
+    rows: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for span in trace:
+        if span["ph"] == "X" and span["cat"] != BESIDE and names.get(span["pid"], "").startswith("worker"):
+            rows[names[span["pid"]]].append(span)
+    return {role: _own_secs(rows[role]) for role in sorted(rows, key=lambda role: int(role.split()[-1]))}
+
+
+def _own_secs(spans: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    secs: dict[str, float] = defaultdict(float)
+    enclosing: list[tuple[float, str]] = []
+    for span in sorted(spans, key=lambda span: (span["ts"], -span["dur"])):
+        name = span["name"].replace("_", " ")
+        while enclosing and enclosing[-1][0] <= span["ts"]:
+            enclosing.pop()
+        if enclosing:
+            secs[enclosing[-1][1]] -= min(span["dur"], enclosing[-1][0] - span["ts"]) / 1e6
+        secs[name] += span["dur"] / 1e6
+        enclosing.append((span["ts"] + span["dur"], name))
+    return {name: max(value, 0.0) for name, value in secs.items()}

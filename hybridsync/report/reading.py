@@ -1,0 +1,261 @@
+"""Reads what runs left into records; every refusal names the file and what to change."""
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hybridsync.core.errors import WorkdirError
+from hybridsync.report.model import Record
+from hybridsync.report.stalls import switch_stalls
+from hybridsync.storage.jsonl import read_lines
+from hybridsync.telemetry.events import EVENTS_FILE, FIELDS, read_events
+from hybridsync.telemetry.metrics import METRICS_FILE
+from hybridsync.telemetry.summary import CONFIG_FILE, SUMMARY_FILE, read_config, read_summary
+from hybridsync.telemetry.timeline import TIMELINE_FILE
+
+SIMULATION_FILE = "simulation.json"
+"""Beside the record of a simulated run."""
+
+SEARCH_FILE = "search.json"
+"""In a search's folder: where it has come to."""
+
+SEARCH = {
+    "job": "a text",
+    "where": "a text",
+    "runs": "a count",
+    "tolerance": "a number",
+    "target": "a number or null",
+    "settings": "a list",
+    "missing": "a text or null",
+    "answer": "a text or null",
+    "lines": "texts",
+}
+SETTING = {
+    "plan": "a text",
+    "share": "a number above 0",
+    "accuracies": "numbers or nulls",
+    "mean": "a number or null",
+    "spread": "a number or null",
+    "secs_a_run": "a number or null",
+    "accepted": "true, false or null",
+    "verdict": "a text",
+}
+"""What a search's record, and each of its settings, hold."""
+
+LINES = {
+    **dict.fromkeys(("t", "wall", "units", "examples", "ts", "dur", "pid", "tid"), "a number"),
+    **dict.fromkeys(("to_units", "rolled_back", "units_left", "bytes", "secs"), "a number"),
+    **dict.fromkeys(("learning_rate", "units_per_update", "loss", "accuracy", "examples_per_sec"), "a number or null"),
+    **dict.fromkeys(("rate", "threshold", "worker"), "a number or null"),
+    **dict.fromkeys(("kind", "protocol", "role", "ph", "cat", "from", "to"), "a text"),
+    **dict.fromkeys(("reason", "exit", "error", "why", "policy", "action"), "a text or null"),
+    "epoch": "a count",
+    "id": "a count",
+    "members": "counts",
+    "workers": "counts, or numbers by count",
+    **dict.fromkeys(("staleness", "compute_secs", "wait_secs"), "numbers by name"),
+}
+"""What lines of events, metrics and the timeline hold under a name. One of another kind is left out, and counted."""
+
+FIGURES = {"workload", "unit_size", "workers", "servers", "examples", "seconds"} | {
+    *("issued", "applied", "dropped", "outstanding", "rolled_back"),
+}
+"""Numbers that a page shows of a configuration and a summary."""
+
+NAMED = 5
+"""How many folders a refusal names."""
+
+BEFORE_WORK = ("run_started", "role_started", "worker_joined", "checkpoint")
+"""Kinds of events that a run writes before there is anything to show."""
+
+_EVENT = ("t", "kind", "epoch")
+_METRICS = (
+    "t", "units", "examples", "epoch", "protocol", "loss", "learning_rate", "examples_per_sec", "staleness", "workers"
+)  # fmt: skip
+
+
+def read_runs(workdirs: Sequence[str | os.PathLike[str]]) -> list[Record]:
+    """Return the records of some runs, each with a name of its own.
+
+    Raises:
+        WorkdirError: a folder holds no run, a run that has nothing to show yet, or a damaged file.
+    """
+    paths = [Path(workdir) for workdir in workdirs]
+    names = [path.resolve().name for path in paths]
+    if len(set(names)) < len(names):
+        names = [str(path) for path in paths]
+    return [read_run(path, name) for path, name in zip(paths, names, strict=True)]
+
+
+def read_run(workdir: Path, name: str) -> Record:
+    """Return what the run in `workdir` left; files that a run may lack are empty.
+
+    Raises:
+        WorkdirError: as `read_runs`.
+    """
+    if not workdir.is_dir():
+        raise WorkdirError(f"there is no folder {workdir}; name the --workdir of a run")
+    try:
+        config, summary = read_config(workdir), read_summary(workdir)
+        if config is None and not (workdir / EVENTS_FILE).exists():
+            raise WorkdirError(
+                f"{workdir} holds no run: neither {CONFIG_FILE} nor {EVENTS_FILE}; name a run's --workdir"
+                f"{_below(workdir)}"
+            )
+        events = read_events(workdir)
+        metrics = read_lines(workdir / METRICS_FILE)
+        trace = _read_trace(workdir / TIMELINE_FILE)
+        simulation = _read_object(workdir / SIMULATION_FILE)
+    except OSError as error:
+        raise WorkdirError(f"cannot read {error.filename}: {error.strerror}; give yourself access to it") from None
+    num_lines = len(events) + len(metrics) + len(trace)
+    events, metrics, trace = ([line for line in lines if _is_sound(line)] for lines in (events, metrics, trace))
+    _check_figures(workdir / CONFIG_FILE, (config or {}).get("config") or {})
+    _check_figures(workdir / SUMMARY_FILE, {**(summary or {}), **((summary or {}).get("units") or {}), "units": 0})
+    for event in events:
+        _check(workdir / EVENTS_FILE, event, (*_EVENT, *FIELDS.get(event.get("kind", ""), ())))
+    for line in metrics:
+        _check(workdir / METRICS_FILE, line, _METRICS)
+    if summary is None and all(event["kind"] in BEFORE_WORK for event in events):
+        raise WorkdirError(f"the run in {workdir} has nothing to show yet: no phase was entered; come back when one is")
+    try:
+        stalls = switch_stalls(trace, events)
+    except (KeyError, TypeError) as error:
+        raise WorkdirError(f"{workdir / TIMELINE_FILE} is no timeline of this run ({error!r}); remove it") from None
+    return Record(
+        name=name,
+        config=config,
+        events=events,
+        metrics=metrics,
+        summary=summary,
+        trace=trace,
+        stall_secs={stall.epoch: stall.stall_secs for stall in stalls},
+        simulation=simulation,
+        num_unreadable=num_lines - len(events) - len(metrics) - len(trace),
+    )
+
+
+def _is_sound(line: Any) -> bool:
+    """Return whether a line holds numbers where numbers are drawn, and texts where texts are."""
+    return isinstance(line, dict) and all(
+        _KINDS[kind](value) for name, value in line.items() if (kind := _kind_of(name)) is not None
+    )
+
+
+def _kind_of(name: str) -> str | None:
+    return LINES.get(name, "a number or null" if name.endswith("_secs") else None)
+
+
+def _check_figures(path: Path, values: Mapping[str, Any]) -> None:
+    """Check the numbers that a page shows of a configuration or a summary."""
+    for name in FIGURES & values.keys():
+        if not _is_number(values[name]):
+            raise WorkdirError(f"{path} is damaged: {name} is {_said(values[name])}, not a number; restore it")
+
+
+def _below(folder: Path) -> str:
+    """Return a part of a sentence that names what there is in a folder of runs or of searches."""
+    marks = (CONFIG_FILE, SEARCH_FILE)
+    found = sorted({path.parent.name for mark in marks for path in folder.glob(f"*/{mark}")})
+    more = ", ..." if len(found) > NAMED else ""
+    return f"; it has some in {', '.join(found[:NAMED])}{more}" if found else ""
+
+
+def read_search(folder: Path) -> dict[str, Any] | None:
+    """Return what a search left in `folder`; None where there is none.
+
+    Raises:
+        WorkdirError: the file is damaged.
+    """
+    path = folder / SEARCH_FILE
+    search = _read_object(path)
+    if search is not None:
+        _check_kinds(path, search, SEARCH, "")
+        for at, setting in enumerate(search["settings"]):
+            if not isinstance(setting, dict):
+                raise WorkdirError(f"{path} is damaged: settings[{at}] is {_said(setting)}, not an object; restore it")
+            _check_kinds(path, setting, SETTING, f"settings[{at}].")
+    return search
+
+
+def _read_trace(path: Path) -> list[dict[str, Any]]:
+    try:
+        return json.loads(path.read_bytes())["traceEvents"]
+    except FileNotFoundError:
+        return []
+    except (ValueError, KeyError, TypeError) as error:
+        raise WorkdirError(
+            f"{path} is damaged ({error}); restore it, or remove it and lose its part of the page"
+        ) from None
+
+
+def _read_object(path: Path) -> dict[str, Any] | None:
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise WorkdirError(f"{path} is damaged ({error}); restore it") from None
+    if not isinstance(value, dict):
+        raise WorkdirError(f"{path} is damaged: it holds a {type(value).__name__}; restore it")
+    return value
+
+
+def _check(path: Path, line: Mapping[str, Any], fields: Sequence[str]) -> None:
+    missing = [field for field in fields if field not in line]
+    if missing:
+        raise WorkdirError(f"{path} is damaged: the line {_said(line)} lacks {', '.join(missing)}; restore the file")
+
+
+def _check_kinds(path: Path, values: Mapping[str, Any], kinds: Mapping[str, str], where: str) -> None:
+    """Check that an object holds a value of its kind under each name; `where` it stands in the file."""
+    _check(path, values, tuple(kinds))
+    for name, kind in kinds.items():
+        if not _KINDS[kind](values[name]):
+            raise WorkdirError(f"{path} is damaged: {where}{name} is {_said(values[name])}, not {kind}; restore it")
+
+
+def _said(value: Any) -> str:
+    return json.dumps(value)[:80]
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_by_name(value: Any) -> bool:
+    return isinstance(value, dict) and all(each is None or _is_number(each) for each in value.values())
+
+
+def _is_list(value: Any, holds: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list) and all(map(holds, value))
+
+
+_KINDS: dict[str, Callable[[Any], bool]] = {
+    "a text": _is_text,
+    "a text or null": lambda value: value is None or _is_text(value),
+    "texts": lambda value: _is_list(value, _is_text),
+    "a count": lambda value: _is_count(value),
+    "a number": _is_number,
+    "a number above 0": lambda value: _is_number(value) and value > 0,
+    "a number or null": lambda value: value is None or _is_number(value),
+    "numbers or nulls": lambda value: _is_list(value, lambda each: each is None or _is_number(each)),
+    "true, false or null": lambda value: value is None or isinstance(value, bool),
+    "a list": lambda value: isinstance(value, list),
+    "counts": lambda value: _is_list(value, _is_count),
+    "counts, or numbers by count": lambda value: (
+        _is_list(value, _is_count) or (_is_by_name(value) and all(map(str.isdecimal, value)))
+    ),
+    "numbers by name": lambda value: _is_by_name(value),
+}

@@ -1,0 +1,147 @@
+"""The process that roles grow from: it has imported what they need, and forks whenever its supervisor asks for one.
+
+Importing is most of what a new process costs (2 s of a processor for each role); a fork has it at once, and shares the
+memory. A role is forked twice, so that the process between them ends and the role becomes a child of the supervisor,
+which has said that it takes in such orphans (`nursery.Nursery`): the seed may die, and none of its roles does.
+
+The order is a packet on a socket, {"environment": {...}}, with its descriptors: stdin, stdout, stderr, the report's
+end of a pipe, the memory of the unit, and for a chief the workdir's lock. The answer is {"pid": n} or {"error": text}.
+
+Nobody else's thread survives a fork. Where a configuration file has started some while it was read, by computing with
+JAX, say, a role is not forked but started as a program of its own, with its imports before it.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import importlib
+import json
+import os
+import socket
+import sys
+from typing import NoReturn
+
+from hybridsync.runtime.role_line import LOCK_FD, REPORT_FD, SUPERVISOR_PID, UNIT_FD, Child, die_with_parent
+
+SEED_FD = "HYBRIDSYNC_SEED_FD"
+ORDER_BYTES = 1 << 16
+NUM_DESCRIPTORS = 6
+
+
+def attach() -> Child | Seed | None:
+    """Take up the line to the supervisor, before any slow import; None when no supervisor started this process.
+
+    Raises:
+      RoleLost: the supervisor has died meanwhile.
+    """
+    descriptor = os.environ.pop(SEED_FD, None)
+    if descriptor is None:
+        return Child.attach()
+    supervisor = int(os.environ.pop(SUPERVISOR_PID))
+    die_with_parent(supervisor, "the seed of the roles")
+    return Seed(int(descriptor), supervisor)
+
+
+class Seed:
+    """The seed's line to its supervisor. Made by `attach`.
+
+    Args:
+      descriptor: of a socket that keeps packets apart.
+      supervisor: its process id.
+    """
+
+    def __init__(self, descriptor: int, supervisor: int) -> None:
+        os.set_inheritable(descriptor, False)
+        self._line = socket.socket(fileno=descriptor)
+        self._supervisor = supervisor
+
+    def grow(self, *modules: str) -> Child:
+        """Serve orders, and return in each process that becomes a role; the seed itself ends with its supervisor.
+
+        To be called on the main thread.
+
+        Args:
+          modules: what the roles need, imported before the first of them is forked.
+
+        Raises:
+          RoleLost: in a role: the supervisor has died meanwhile.
+        """
+        for module in modules:
+            importlib.import_module(module)
+        own, alone = os.getpid(), _has_one_thread()
+        gc.collect()
+        gc.freeze()  # what is here is never garbage: no collection of a role's touches, and so copies, its pages
+        while True:
+            packet, descriptors, _, _ = socket.recv_fds(self._line, ORDER_BYTES, NUM_DESCRIPTORS)
+            if not packet:
+                sys.exit()
+            if error := self._fork_twice():
+                self._line.send(json.dumps({"error": os.strerror(error)}).encode())
+            if os.getpid() != own:
+                return self._become(json.loads(packet)["environment"], descriptors, alone)
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _fork_twice(self) -> int:
+        """Fork a process, in a session of its own, whose parent is the nearest ancestor that takes in orphans.
+
+        Returns an error's number, 0 for none; in the new process, which has answered the order, too.
+        """
+        try:
+            if first := os.fork():
+                return os.waitstatus_to_exitcode(os.waitpid(first, 0)[1])
+        except OSError as error:
+            return error.errno or errno.EAGAIN
+        between = os.getpid()
+        try:
+            if os.fork():
+                os._exit(0)
+        except OSError as error:
+            os._exit(error.errno or errno.EAGAIN)
+        while os.getppid() == between:
+            os.sched_yield()
+        os.setsid()
+        # Told by the role itself: whatever becomes of the seed, the supervisor hears of just those who are there.
+        self._line.send(json.dumps({"pid": os.getpid()}).encode())
+        self._line.close()
+        return 0
+
+    def _become(self, environment: dict[str, str], descriptors: list[int], alone: bool) -> Child:
+        stdin, stdout, stderr, report, unit, *lock = descriptors
+        for descriptor, number in ((stdin, 0), (stdout, 1), (stderr, 2)):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+        os.environ.update(environment)
+        os.environ.update({REPORT_FD: str(report), UNIT_FD: str(unit), SUPERVISOR_PID: str(self._supervisor)})
+        for descriptor in lock:
+            os.environ[LOCK_FD] = str(descriptor)
+        if not alone:
+            _be_program(report, unit, *lock)
+        if "jax" in sys.modules:  # it has read the seed's environment, not this role's
+            import jax
+
+            jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS"))
+        if "numpy.random" in sys.modules:  # as the fork does with Python's own: else all roles would draw the same
+            import numpy.random
+
+            numpy.random.seed()
+        child = Child.attach()
+        assert child is not None, "an order's environment names a role"
+        return child
+
+
+def _be_program(*inherited: int) -> NoReturn:
+    """Start this process's program anew, which takes the role up from the environment."""
+    for descriptor in inherited:
+        os.set_inheritable(descriptor, True)
+    os.execv(sys.executable, sys.orig_argv)
+
+
+def _has_one_thread() -> bool:
+    """Tell whether this process may be forked. Libraries that know of forks put their threads away for the first."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    return len(os.listdir("/proc/self/task")) == 1

@@ -1,0 +1,165 @@
+"""Where a supervisor has its roles' processes started: by a seed (see fork_server.py), which is kept alive."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from hybridsync.core.errors import RoleLost, WaitTimeout
+from hybridsync.runtime.fork_server import ORDER_BYTES, SEED_FD
+from hybridsync.runtime.role_line import SUPERVISOR_PID, process_control
+from hybridsync.storage.durable import private
+
+START_SECS = 120.0
+"""A seed imports for so long at most."""
+END_SECS = 5.0
+TAIL_LINES = 20
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class CannotStart(RoleLost):
+    """There are too many processes, or there is too little memory, for another one; later there may be less of them."""
+
+
+def open_at_end(path: Path) -> BinaryIO:
+    """Open a log to append to it."""
+    return open(path, "ab", opener=private)
+
+
+class Nursery:
+    """Start processes for roles, as children of this process. To be made on the main thread, with which they end.
+
+    Args:
+      command: program and arguments; the program takes up its line by `seed.attach`.
+      log_path: what the seed itself says; appended to.
+      open_log: opens a log at its end.
+
+    Raises:
+      OSError: the seed cannot be started.
+    """
+
+    def __init__(
+        self, command: Sequence[str], log_path: Path, open_log: Callable[[Path], BinaryIO] = open_at_end
+    ) -> None:
+        self._command = list(command)
+        self._log_path, self._open_log = log_path, open_log
+        process_control(_PR_SET_CHILD_SUBREAPER, 1)
+        self._process, self._line = self._start()
+
+    def _start(self) -> tuple[subprocess.Popen, socket.socket]:
+        line, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        line.settimeout(START_SECS)
+        environment = {
+            **os.environ,
+            "PYTHONUNBUFFERED": "1",
+            SEED_FD: str(other.fileno()),
+            SUPERVISOR_PID: str(os.getpid()),
+        }
+        environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        with other, self._open_log(self._log_path) as log:
+            process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                pass_fds=(other.fileno(),),
+                start_new_session=True,
+            )
+        return process, line
+
+    @property
+    def pid(self) -> int:
+        """The seed's process id."""
+        return self._process.pid
+
+    def keep(self) -> bool:
+        """Start another seed where the last one has ended: its roles go on, and the next ones need one.
+
+        Returns whether it had ended.
+
+        Raises:
+          OSError: another one cannot be started.
+        """
+        ended = self._process.poll() is not None
+        if ended:
+            self._line.close()
+            self._process, self._line = self._start()
+        return ended
+
+    def start(self, environment: Mapping[str, str], descriptors: Sequence[int]) -> int:
+        """Start a process in a session of its own; returns its id.
+
+        Waits until the seed has imported what roles need.
+
+        Args:
+          environment: what its environment has besides this process's.
+          descriptors: its stdin, stdout, stderr, the end of its reports, the memory of its unit.
+
+        Raises:
+          CannotStart: there are too many processes, or there is too little memory.
+          RoleLost: the seed ended, and the next one did, too.
+          WaitTimeout: the seed does not answer.
+        """
+        order = json.dumps({"environment": dict(environment)}).encode()
+        for _ in range(2):
+            try:
+                self.keep()
+                socket.send_fds(self._line, [order], descriptors)
+                answer = self._line.recv(ORDER_BYTES)
+            except TimeoutError:
+                raise WaitTimeout(
+                    f"the seed of the roles, process {self._process.pid}, has not imported everything after "
+                    f"{START_SECS:g} s; {log_tail(self._log_path)}"
+                ) from None
+            except (BrokenPipeError, ConnectionResetError):
+                answer = b""
+            except OSError as error:
+                raise _none_can_be_started(error) from error
+            if answer:
+                break
+            self._await_end()
+        else:
+            raise RoleLost(
+                f"the seed of the roles ended, exit {self._process.returncode}, before it started one; "
+                f"{log_tail(self._log_path)}"
+            )
+        told = json.loads(answer)
+        if "error" in told:
+            raise _none_can_be_started(told["error"])
+        return told["pid"]
+
+    def _await_end(self) -> None:
+        """Reap a seed that has closed its line."""
+        try:
+            self._process.wait(END_SECS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def close(self) -> None:
+        """End the seed, and take in no more orphans; what it has started goes on."""
+        process_control(_PR_SET_CHILD_SUBREAPER, 0)
+        self._line.close()
+        self._process.kill()
+        self._process.wait()
+
+
+def _none_can_be_started(why: object) -> CannotStart:
+    return CannotStart(f"no process can be started for a role: {why}; free memory, or raise the limit of processes")
+
+
+def log_tail(path: Path) -> str:
+    """Return where a log is and its last lines."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as log:
+            lines = "".join(deque(log, TAIL_LINES))
+    except OSError as error:
+        return f"its log cannot be read: {error}"
+    return f"last lines of {path}:\n{lines.rstrip()}"

@@ -1,0 +1,194 @@
+"""What server and worker processes have in common: first words, heartbeat, compilation cache and its account."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import jax
+
+from hybridsync import __version__
+from hybridsync.core.clock import SYSTEM_CLOCK, Clock, pause
+from hybridsync.core.errors import HybridSyncError, NotRegistered
+from hybridsync.core.plan import Epoch
+from hybridsync.core.watching import Watching
+from hybridsync.interfaces.messages import (
+    GroupReply,
+    GroupRequest,
+    Hello,
+    LeaseReply,
+    LeaseRequest,
+    PhaseReply,
+    PhaseRequest,
+    Standing,
+    Welcome,
+)
+from hybridsync.interfaces.reports import Exchange, Report, ReportReply
+from hybridsync.runtime.role_line import RoleSpec
+from hybridsync.transport.grpc.chief import ChiefClient
+
+T = TypeVar("T")
+
+CHIEF_SECS = 60.0
+"""How long a role goes on without a chief: a restarted one has to import everything, on few cores."""
+
+AGAIN_SECS = 0.1
+"""Between two tries at a chief that forgets a role again: it was lost as well."""
+
+COMPILATION_CACHE = "compilation_cache"
+STOP_SECS = 10.0
+
+
+class LastingChief:
+    """The chief as a role process calls it: `ChiefPort` and `GroupPort`, whatever chief process answers.
+
+    A restarted chief does not know the role: it is told who calls and what it is in the middle of, and asked again.
+
+    Args:
+      client: of the chief's address, which a restarted one keeps.
+      hello: says who calls, and where it stands.
+    """
+
+    def __init__(self, client: ChiefClient, hello: Callable[[], Hello]) -> None:
+        self._client, self._hello = client, hello
+
+    def register(self) -> Welcome:
+        """Take part in the run."""
+        return self._client.register(self._hello())
+
+    def next_phase(self, request: PhaseRequest) -> PhaseReply:
+        """See `ChiefPort.next_phase`."""
+        return self._known(lambda: self._client.next_phase(request))
+
+    def lease(self, request: LeaseRequest) -> LeaseReply:
+        """See `ChiefPort.lease`."""
+        return self._known(lambda: self._client.lease(request))
+
+    def meet(self, request: GroupRequest) -> GroupReply:
+        """See `GroupPort.meet`."""
+        return self._known(lambda: self._client.meet(request))
+
+    def report(self, report: Report) -> ReportReply:
+        """See `ChiefPort.report`."""
+        return self._known(lambda: self._client.report(report))
+
+    def _known(self, ask: Callable[[], T]) -> T:
+        deadline = SYSTEM_CLOCK.monotonic() + CHIEF_SECS
+        while True:
+            try:
+                return ask()
+            except NotRegistered:  # and once more, if that chief is lost as well
+                if SYSTEM_CLOCK.monotonic() > deadline:
+                    raise
+                self.register()
+                pause(AGAIN_SECS)
+
+
+def hello(spec: RoleSpec, address: str, schema: str, standing: Standing | None = None) -> Hello:
+    """Return who this process is, which serves its state at `address`."""
+    host = socket.gethostname()
+    return Hello(spec.role, spec.role_id, os.getpid(), host, address, schema, __version__, spec.life, standing)
+
+
+def use_compilation_cache(workdir: Path) -> None:
+    """Keep compiled programs in the workdir, for roles that are started again; readable by its owner only.
+
+    Whoever has named a folder for JAX, as by JAX_COMPILATION_CACHE_DIR, has them there, by JAX's own settings: runs of
+    one job find what the last one compiled.
+    """
+    if jax.config.values["jax_compilation_cache_dir"]:
+        return
+    cache = workdir / COMPILATION_CACHE
+    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    jax.config.update("jax_compilation_cache_dir", str(cache))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+
+class CompileTimer:
+    """Sums what XLA compiles in this process, seconds, and tells the watchdog that a thread compiles."""
+
+    def __init__(self, note: Callable[[float], None], watchdog: Watching) -> None:
+        self._note, self._watchdog = note, watchdog
+        jax.monitoring.register_event_duration_secs_listener(self._listen)
+
+    def _listen(self, event: str, duration_secs: float, **_: str | int) -> None:
+        if "/compile/" in event:  # also when a function was traced, which its compilation follows
+            self._watchdog.compiles()
+        if event.endswith("backend_compile_duration"):
+            self._note(duration_secs)
+
+
+class Heart:
+    """Reports to the chief from a thread of its own, and hears from it.
+
+    Args:
+      chief: where to.
+      drain: returns what happened since the last report.
+      secs: between reports.
+      wake: set by others to report at once.
+      hold_secs: how long the chief may keep its answer back while it has no news.
+      heard: called with the epoch that was reported from, and the answer.
+      clock: stamps when a report left and when its answer came.
+      ended: called once, with None when the run is over, or with why the chief refused this process or is gone.
+    """
+
+    def __init__(
+        self,
+        chief: LastingChief,
+        drain: Callable[[], Report],
+        secs: float,
+        wake: threading.Event,
+        ended: Callable[[HybridSyncError | None], None],
+        *,
+        hold_secs: float = 0.0,
+        heard: Callable[[Epoch, ReportReply], None] = lambda epoch, reply: None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._chief, self._drain, self._secs = chief, drain, secs
+        self._wake, self._ended = wake, ended
+        self._hold_secs, self._heard, self._clock = hold_secs, heard, clock
+        self._stopping = False
+        self._thread = threading.Thread(target=self._beat, name="heart", daemon=True)
+
+    def start(self) -> None:
+        """Begin to report."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Send a last report and end."""
+        self._stopping = True
+        self._wake.set()
+        self._thread.join(STOP_SECS)
+
+    def _report(self, report: Report) -> tuple[float, ReportReply]:
+        """Send a report in as many messages as it needs; returns when the last one left, and its answer."""
+        *first, last = report.pieces()
+        for piece in first:
+            self._chief.report(piece)
+        return self._clock.monotonic(), self._chief.report(last)
+
+    def _beat(self) -> None:
+        exchange: Exchange | None = None
+        while True:
+            self._wake.wait(self._secs)
+            self._wake.clear()
+            last = self._stopping
+            report = replace(self._drain(), hold_secs=0.0 if last else self._hold_secs, exchange=exchange)
+            try:
+                sent, reply = self._report(report)
+            except HybridSyncError as error:
+                if not last:
+                    self._ended(error)
+                return
+            exchange = Exchange(sent, reply.received, reply.replied, self._clock.monotonic())
+            self._heard(report.epoch, reply)
+            if reply.done and not last:
+                self._ended(None)
+            if reply.done or last:
+                return

@@ -1,0 +1,136 @@
+"""A parameter server's process: the primary, or another server's store, behind gRPC, on CPU."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+
+import jax
+import numpy as np
+
+from hybridsync.config import Stragglers
+from hybridsync.core.clock import SYSTEM_CLOCK
+from hybridsync.core.errors import HybridSyncError, WaitTimeout
+from hybridsync.core.tcp_sockets import at_port
+from hybridsync.core.watching import COMPILE_SECS, Watching
+from hybridsync.emulation.link_delays import Pacing, check_speed, emulated
+from hybridsync.interfaces.reports import Report
+from hybridsync.runtime.heartbeat import CHIEF_SECS, CompileTimer, Heart, LastingChief, hello, use_compilation_cache
+from hybridsync.runtime.role_line import RoleSpec
+from hybridsync.server.endpoint import Endpoint, OptimizerEndpoint
+from hybridsync.server.partition import PRIMARY, partition
+from hybridsync.server.primary import Primary
+from hybridsync.server.publisher import SnapshotPool
+from hybridsync.server.replication import Peers
+from hybridsync.server.secondary import Store
+from hybridsync.storage.apply_log import APPLY_LOG, FileApplyLog, NullApplyLog
+from hybridsync.training.programs import Programs
+from hybridsync.training.run import Run
+from hybridsync.transport.grpc.channels import make_server
+from hybridsync.transport.grpc.chief import ChiefClient
+from hybridsync.transport.grpc.directory import Directory
+from hybridsync.transport.grpc.holder import HolderServicer, Readers
+from hybridsync.transport.grpc.optimizer_state import OptimizerServicer
+from hybridsync.transport.grpc.parameter_server import ParameterServicer, PhaseServicer
+from hybridsync.transport.grpc.shard import ShardClient, ShardServicer
+from hybridsync.transport.grpc.watched import watched_calls
+
+REPORT_SECS = 0.2
+RUN_SECS = 365 * 86400.0
+
+
+def run_server(spec: RoleSpec, run: Run, watchdog: Watching) -> int:
+    """Serve until the chief says that the run is over, and return the exit code.
+
+    Args:
+      spec: who this is and where the others are.
+      run: what to run.
+      watchdog: of this process.
+
+    Raises:
+      HybridSyncError: the chief refused this process or is gone, or the servers cannot go on together.
+    """
+    assert run.workdir is not None
+    use_compilation_cache(run.workdir)
+    compile_secs: list[float] = []
+    CompileTimer(compile_secs.append, watchdog)
+    clock, workers = SYSTEM_CLOCK, run.config.workers
+    device = jax.local_devices()[0]
+    programs = run.programs(donate_parameters=True)
+    apply_log = FileApplyLog(run.workdir / APPLY_LOG) if run.config.telemetry.apply_log else NullApplyLog()
+    completed = threading.Event()
+    over = threading.Event()
+    failure: list[HybridSyncError] = []
+
+    def ended(error: HybridSyncError | None) -> None:
+        if error is not None:
+            failure.append(error)
+        over.set()
+
+    num_servers = run.config.servers
+    with watchdog.work("compiling the programs", COMPILE_SECS):
+        parts = partition(programs, num_servers)
+        own = parts[spec.role_id].programs
+        warm_up(own, device)
+    readers = Readers()
+    backend: Primary | Store
+    if spec.role_id == PRIMARY:
+        connect = partial(ShardClient, state_bytes=programs.state_layout.nbytes)
+        peers = Peers(parts, Directory(connect, lambda address: address in peers.servers), ended)
+        pool = SnapshotPool(own.parameters_layout)
+        backend = Primary(programs, pool, readers, clock, apply_log, completed, device, peers, watchdog)
+        endpoint = Endpoint(backend, own.contribution_layout)
+        sizes = programs.contribution_layout.nbytes, programs.parameters_layout.nbytes
+        check_speed(run.config.emulation, workers, num_servers, *sizes)
+        stragglers = Stragglers(run.config.emulation.stragglers, run.config.workload)
+        pacing = Pacing(emulated(run.config.emulation, num_servers), *sizes, clock, stragglers=stragglers)
+        serving = ParameterServicer(endpoint, own.contribution_layout.nbytes, workers + 2, pacing)
+    else:
+        backend = Store(parts[spec.role_id], readers, clock, device, watchdog)
+        early = max(protocol.num_answered_early(workers) for protocol in run.stages)
+        serving = ShardServicer(backend, own.contribution_layout.nbytes, num_buffers=2 * workers + 2 + early)
+    opt_layout = parts[spec.role_id].opt_state.layout
+    stepping = OptimizerServicer(OptimizerEndpoint(backend, opt_layout), opt_layout.nbytes)
+    servicers = [PhaseServicer(backend), serving, stepping, HolderServicer(backend)]
+    watched = watched_calls(watchdog, programs.state_layout.nbytes)
+    server, address = make_server(servicers, at_port(spec.host), max_workers=3 * workers + 4, interceptors=[watched])
+    server.start()
+    schema = programs.state_layout.schema_hash
+    chief = LastingChief(ChiefClient(spec.chief, CHIEF_SECS), lambda: hello(spec, address, schema, backend.standing()))
+    incarnation = chief.register().incarnation
+
+    def drain() -> Report:
+        progress = backend.drain()
+        secs = sum(compile_secs)
+        compile_secs.clear()
+        return Report(
+            role="server",
+            id=spec.role_id,
+            incarnation=incarnation,
+            epoch=progress.epoch,
+            sequence=progress.sequence,
+            applied=progress.applied,
+            dropped=progress.dropped,
+            staleness=progress.staleness,
+            compile_secs=secs,
+            first_applied=progress.first_applied,
+            last_applied=progress.last_applied,
+            spans=progress.spans,
+            doing=progress.doing,
+        )
+
+    Heart(chief, drain, REPORT_SECS, completed, ended).start()
+    if not over.wait(RUN_SECS):
+        raise WaitTimeout(f"server {spec.role_id} served for {RUN_SECS:g} s and the chief has not ended the run")
+    server.stop(grace=None)
+    readers.close()  # a state that is being fetched is for nobody any more, and the process would wait for it
+    if failure:
+        raise failure[0]
+    return 0
+
+
+def warm_up(programs: Programs, device) -> None:
+    """Compile and run the sum and the update once, on zeros, as a phase will call them."""
+    jax.block_until_ready(programs.sum((programs.one, programs.one)))
+    state = jax.device_put(jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), programs.state), device)
+    jax.block_until_ready(programs.update(state, programs.one, units=1, factor=1.0, blend=1.0))

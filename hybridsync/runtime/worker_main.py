@@ -1,0 +1,189 @@
+"""A worker's process: member of the world, client of the chief and the parameter server, holder of its replica."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import numpy as np
+from absl import logging
+
+from hybridsync.collectives.mesh.group_mean import FlatParts, MeshMixer, compile_groups
+from hybridsync.collectives.mesh.process_group import World
+from hybridsync.collectives.mesh.step_sum import FlatContributions, MeshCollective
+from hybridsync.core.clock import SYSTEM_CLOCK
+from hybridsync.core.errors import EXIT_FAILED, HybridSyncError
+from hybridsync.core.plan import Epoch
+from hybridsync.core.tcp_sockets import at_port
+from hybridsync.core.watching import COMPILE_SECS, LOOP_SECS, SLACK_SECS, Watching
+from hybridsync.emulation.device import Emulation
+from hybridsync.interfaces.messages import Hello
+from hybridsync.interfaces.phase import Phase
+from hybridsync.interfaces.reports import ReportReply
+from hybridsync.protocols.modes import GROUP, LOCKSTEP, SERVER
+from hybridsync.runtime.heartbeat import CHIEF_SECS, CompileTimer, Heart, LastingChief, hello, use_compilation_cache
+from hybridsync.runtime.role_line import RoleSpec
+from hybridsync.server.partition import partition
+from hybridsync.storage.apply_log import APPLY_LOG, FileApplyLog, NullApplyLog
+from hybridsync.training.programs import Parameters, Programs
+from hybridsync.training.run import Run
+from hybridsync.training.state import TrainState
+from hybridsync.transport.grpc.channels import make_server
+from hybridsync.transport.grpc.chief import ChiefClient
+from hybridsync.transport.grpc.holder import HolderServicer, Readers
+from hybridsync.transport.grpc.server_link import RemoteLink
+from hybridsync.transport.grpc.watched import watched_calls
+from hybridsync.worker.context import WorkerContext
+from hybridsync.worker.group_runner import GroupRunner
+from hybridsync.worker.link import ServerLink
+from hybridsync.worker.lockstep_runner import LockstepRunner
+from hybridsync.worker.loop import WorkerLoop
+from hybridsync.worker.replica import Replica
+from hybridsync.worker.self_probe import Measuring
+from hybridsync.worker.server_runner import ServerRunner
+from hybridsync.worker.stats import WorkerRecorder
+
+JOIN_SECS = 300.0
+REPORT_SECS = 0.5
+"""Between two heartbeats; the chief answers earlier when it has news."""
+
+
+def run_worker(
+    spec: RoleSpec,
+    make_run: Callable[[], Run],
+    at_unit: Callable[[int], None],
+    report: Callable[[dict], None],
+    watchdog: Watching,
+) -> int:
+    """Join the world, train until the chief says that the run is over, and return the exit code.
+
+    Args:
+      spec: who this is and where the others are.
+      make_run: builds task and optimizer; called behind the join, because it may touch JAX.
+      at_unit: leaves behind which unit is computed, should this process end on it.
+      report: tells the supervisor: {"joined": ...} once every worker has been in the world.
+      watchdog: of this process.
+
+    Raises:
+      HybridSyncError: refused input, or the run could not go on.
+    """
+    loop: WorkerLoop | None = None
+    with watchdog.work("joining the world", 2 * JOIN_SECS + SLACK_SECS):  # to find its service, then for the others
+        world = World.join(
+            spec.coordinator,
+            spec.role_id,
+            spec.num_workers,
+            num_devices=spec.num_devices,
+            timeout_secs=JOIN_SECS,
+            reborn=spec.life > 0,
+            host=spec.host,
+            slots=spec.slots,
+        )
+    report({"joined": spec.coordinator})
+    run = make_run()
+    assert run.workdir is not None
+    use_compilation_cache(run.workdir)
+    clock = SYSTEM_CLOCK
+    recorder = WorkerRecorder(spec.role_id, clock, run.config.telemetry.timeline, run.config.policy.detects)
+    recorder.at_unit, recorder.watchdog = at_unit, watchdog
+    CompileTimer(recorder.compiled, watchdog)
+    programs = run.programs(donate_parameters=True)
+    flat = FlatContributions(programs.contribution_layout)
+    flats = FlatParts(programs.state)
+    with watchdog.work("compiling the programs", COMPILE_SECS):
+        local = {stage.change(run.config.workers) == "replace" for stage in run.stages if stage.local}
+        warm_up(programs, several=run.config.policy.deals_several, local=local)
+        if spec.life == 0:  # its members meet when a phase names it: nobody waits here for one that has died
+            world.mesh(world.slots, 0).compile(flat.num_floats, flat.num_ints)
+            if any(stage.mode.has_group_rounds for stage in run.stages):
+                compile_groups(world, flats, programs.state)
+
+    apply_log = FileApplyLog(run.workdir / APPLY_LOG) if run.config.telemetry.apply_log else NullApplyLog()
+    readers = Readers()
+    replica = Replica(programs, readers, clock, apply_log)
+    server, address = make_server(
+        [HolderServicer(replica)],
+        at_port(spec.host),
+        max_workers=4,
+        interceptors=[watched_calls(watchdog, programs.state_layout.nbytes)],
+    )
+    server.start()
+
+    def hello_now() -> Hello:
+        return hello(spec, address, programs.state_layout.schema_hash, loop.standing() if loop else None)
+
+    chief = LastingChief(ChiefClient(spec.chief, CHIEF_SECS), hello_now)
+
+    def ended(error: HybridSyncError | None) -> None:
+        if error is not None:  # the main thread may hang in a collective, or train for nobody
+            logging.error("worker %d ends: %s", spec.role_id, error)
+            logging.flush()
+            os._exit(EXIT_FAILED)
+
+    emulation = Emulation(run.config.emulation, run.config.workload)
+
+    def collective_of(phase: Phase) -> MeshCollective:
+        return MeshCollective(world, world.mesh(phase.members, phase.lane), flat)
+
+    def mixer_of(phase: Phase) -> MeshMixer:
+        return MeshMixer(world, phase.lane, flats)
+
+    parts = partition(programs, run.config.servers)
+
+    def link_of(phase: Phase) -> ServerLink:
+        return RemoteLink.to(phase.servers, parts)
+
+    context = WorkerContext(spec.role_id, chief, programs, recorder, emulation)
+    with ThreadPoolExecutor(1, "leases") as ahead:
+        engines = {
+            LOCKSTEP: LockstepRunner(context, replica, collective_of, ahead),
+            SERVER: ServerRunner(context, link_of, ahead),
+            GROUP: GroupRunner(context, chief, replica, mixer_of, logs=run.config.telemetry.apply_log),
+        }
+        measuring = Measuring(spec.role_id, programs, replica, recorder, emulation)
+        loop = WorkerLoop(spec.role_id, chief, engines, replica, recorder, clock, measuring)
+        recorder.incarnation = chief.register().incarnation
+
+        def heard(epoch: Epoch, reply: ReportReply) -> None:
+            if reply.revoked and loop.is_inside(epoch):  # else it is on its way already, and may read a state
+                readers.close()
+                loop.revoke(epoch, "the chief has revoked the phase")
+
+        heart = Heart(chief, recorder.drain, 0.0, threading.Event(), ended, hold_secs=REPORT_SECS, heard=heard)
+        heart.start()
+        with watchdog.work("the loop over phases", LOOP_SECS):
+            loop.run()
+    heart.stop()
+    server.stop(grace=None)
+    return 0
+
+
+def warm_up(programs: Programs, *, several: bool = False, local: Collection[bool] = ()) -> None:
+    """Compile and run the programs once, on zeros, as the phases will call them.
+
+    A replica's parameters lie on the default device, a server's reply and a mesh's total are views in host memory.
+    Neither is bound to a device, so that one compiled program takes both.
+
+    Args:
+      programs: of the run.
+      several: whether a member may take several units of a lock-step step, whose gradients it sums up.
+      local: of the plan's phases with local updates, whether a push replaces the servers' parameters.
+    """
+    zeros = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), programs.state)
+    state: TrainState = jax.device_put(zeros)
+    gradient = programs.gradient(Parameters(state.params, state.model_state), 0)
+    if several:
+        jax.block_until_ready(programs.sum((gradient, gradient)))
+    for replaces in local:  # a worker that had few units in its first such phase would compile in a later one
+        parameters, opt_state, moved = Parameters(state.params, state.model_state), zeros.opt_state, None
+        for _ in range(2):  # the first step since a version has moved nothing yet, and is a program of its own
+            parameters, opt_state, moved = programs.local_step(
+                parameters, opt_state, moved, gradient, at=0, factor=1.0, replaces=replaces
+            )
+        difference = programs.difference(gradient, moved)
+        jax.block_until_ready(programs.combine(parameters, difference, 1.0, replaces))
+    total = jax.device_get(gradient)
+    jax.block_until_ready(programs.update(state, total, units=1, factor=1.0, blend=1.0))

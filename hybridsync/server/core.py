@@ -1,0 +1,345 @@
+"""The parameter server without IO: takes calls, has updates applied, and says which held calls are released. Pure.
+
+A driver lets one caller in at a time and ends each turn with `release`. Three rules hold for every driver:
+
+- The update is carried out inside the turn, between its decision and its count: the core calls a `StateHolder`.
+- A reply is made when it is sent (`answer`), not when the call is released: the parameters that go with it are then the
+  newest.
+- The end of a call is not the end of its push. A driver that gives a call up says so (`withdraw`). The push stays held,
+  and the same units find it again.
+
+>>> from hybridsync.core.plan import Epoch
+>>> class Adding:
+...     total = 0
+...     def apply(self, update, sequence): self.total += sum(update.contributions)
+...     def record_read(self, push): pass
+...     def hand(self, push, sequence): pass
+>>> core = ServerCore(holder := Adding(), now=lambda: 0.0)
+>>> core.enter(Phase(Epoch(3, 7), "bsp_server", (0, 1), 0, 10, (), (), 0, "", 1, "", (), "start"))
+>>> first = core.push(Push(Epoch(3, 7), 0, 1, units=(4,), base=0), 40, "")
+>>> core.release(), holder.total
+([], 0)
+>>> second = core.push(Push(Epoch(3, 7), 1, 1, units=(5,), base=0), 2, "")
+>>> holder.total, second.sequence, [core.answer(call).sequence for call in core.release()]
+(42, 1, [1])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from hybridsync.core.errors import HybridSyncError
+from hybridsync.core.plan import Epoch
+from hybridsync.interfaces.messages import Push, PushReply
+from hybridsync.interfaces.phase import Phase
+from hybridsync.server.admission import check_epoch, check_place
+from hybridsync.server.held_pushes import Decided, Decision, Dropped, Ticket, missing_deposits, usable_deposits
+from hybridsync.server.sequencer import Sequencer
+
+
+class StateHolder(Protocol):
+    """Holds the training state, and carries out what the core decides. No call of it waits for a worker."""
+
+    def check_base(self, push: Push) -> None:
+        """Refuse a push whose staleness cannot be compensated.
+
+        Raises:
+          InvalidMessage: the parameters that it was computed on are not kept.
+        """
+        ...
+
+    def record_read(self, push: Push) -> None:
+        """Note that the worker of `push` has read all of the parameters that it computed on."""
+        ...
+
+    def apply(self, update: Decided, sequence: int) -> None:
+        """Apply an update, by which the state comes to `sequence`. If it raises, the update was never decided."""
+        ...
+
+    def discard(self, push: Push) -> None:
+        """Forget what was staged of a push that is not applied."""
+        ...
+
+    def hand(self, push: Push, sequence: int) -> None:
+        """Note that `push` is answered with the parameters of `sequence`, the newest."""
+        ...
+
+    def forget(self, worker: int, incarnation: int) -> None:
+        """Forget a worker's processes up to `incarnation`, which are gone."""
+        ...
+
+    def keep(self, contribution: Any) -> Any:
+        """Return a contribution that outlives its caller's buffer."""
+        ...
+
+    def take_deposits(self, left: tuple[tuple[int, int], ...], sequence: int) -> None:
+        """Make the mean of the optimizer states that workers left behind that of the state at `sequence`.
+
+        Args:
+          left: workers and their incarnations, at least one.
+          sequence: of the phase's last version.
+        """
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class HeldCall:
+    """A call that is not answered yet: a push, or a worker that is ready to push and waits to be granted it.
+
+    Args:
+      push: what is pushed.
+      contribution: what it brings; the caller's, until the call ends.
+      non_finite: the first entry of it that is no finite number.
+      ticket: the push that decides about it, its own or another one with the same units; None waits for a grant.
+      was_settled: whether its units had their end when it was offered.
+      outcome: how it ended; None while it is held.
+    """
+
+    push: Push
+    contribution: Any = None
+    non_finite: str = ""
+    ticket: Ticket | None = None
+    was_settled: bool = False
+    outcome: PushReply | HybridSyncError | None = None
+
+
+class ServerCore:
+    """One server's decisions, in the order in which its driver lets callers in.
+
+    Args:
+      holder: carries updates out.
+      now: the driver's clock.
+      sequencer: decides about pushes.
+
+    Attributes:
+      sequencer: to be read by the driver.
+    """
+
+    def __init__(self, holder: StateHolder, now: Callable[[], float], sequencer: Sequencer | None = None) -> None:
+        self.sequencer = sequencer or Sequencer()
+        self._holder, self._now, self._count = holder, now, self.sequencer.count
+        self._pushes: dict[HeldCall, None] = {}  # in the order in which they came
+        self._grants: dict[HeldCall, None] = {}
+        self._deposits: dict[int, Push] = {}
+        self._left: tuple[tuple[int, int], ...] | None = None
+
+    # --- phases ---
+
+    def enter(self, phase: Phase) -> None:
+        """Serve `phase`, whose state the holder has (see `Sequencer.enter`)."""
+        self.sequencer.enter(phase)
+        self._deposits, self._left = {}, None
+
+    def close(self) -> None:
+        """Refuse every later push of the phase; held calls end with the turn."""
+        self.sequencer.close()
+
+    def fence(self, epoch: Epoch, worker: int, incarnation: int) -> None:
+        """Refuse `worker` up to `incarnation`: its process is gone, and so is what it pushed and nobody applied.
+
+        Raises:
+          UnknownRole: no run has a worker of that number.
+        """
+        check_place(worker)
+        if self.sequencer.epoch == epoch:
+            self._carry_out(self.sequencer.fence(worker, incarnation))
+            self._holder.forget(worker, incarnation)  # behind the updates that the fence lets go
+
+    # --- calls of workers ---
+
+    def pull(self, push: Push) -> PushReply:
+        """Return the answer to a pull.
+
+        Raises:
+          StaleEpoch, StaleIncarnation, UnknownRole: the caller is out of date.
+        """
+        self._carry_out(self.sequencer.join(push))
+        return self._answer(push, PushReply(self.sequencer.sequence))
+
+    def idle(self, push: Push) -> None:
+        """Hear that a worker has nothing to compute: nobody is to wait for it.
+
+        Raises:
+          StaleEpoch, StaleIncarnation, UnknownRole: the caller is out of date.
+        """
+        self._carry_out(self.sequencer.idle(push))
+
+    def ready(self, push: Push) -> HeldCall:
+        """Hear that a worker could push; its call ends when the rule grants the transfer.
+
+        Raises:
+          StaleEpoch, StaleIncarnation, UnknownRole: the caller is out of date.
+        """
+        self._carry_out(self.sequencer.ready(push, self._now()))
+        call = HeldCall(push)
+        self._grants[call] = None
+        return call
+
+    def push(self, push: Push, contribution: Any, non_finite: str) -> PushReply | HeldCall:
+        """Take a push; returns its answer, to be sent now, or the call that is held.
+
+        A unit is applied once: a repeated push waits for the release of the first one and gets its result. What is not
+        finite is dropped without asking the rule.
+
+        Raises:
+          StaleEpoch, StaleIncarnation, UnknownRole: the caller is out of date; nothing was applied.
+          InvalidMessage: the units or the base cannot be.
+        """
+        sequencer, holder = self.sequencer, self._holder
+        if sequencer.compensation is not None and not non_finite:
+            sequencer.check(push)
+            if not sequencer.is_known(push):
+                holder.check_base(push)
+        if not non_finite and sequencer.passes(push):
+            holder.record_read(push)
+            holder.apply(sequencer.passing(push, contribution), self._count.sequence + 1)
+            reply = sequencer.passed(push)
+            holder.hand(push, reply.sequence)
+            return reply
+        call = HeldCall(push, contribution, non_finite)
+        reply = self._offer(call)
+        if reply is not None:
+            return self._answer(push, reply)
+        self._pushes[call] = None
+        return call
+
+    def deposit(self, push: Push) -> bool:
+        """Return whether to keep the optimizer state that a worker leaves behind, as it was after `push.units`.
+
+        Raises:
+          StaleEpoch: another phase is served.
+        """
+        check_epoch(push.epoch, self.sequencer.phase)
+        last = self.sequencer.settled.get(push.worker)
+        if last is None or last.incarnation > push.incarnation:
+            return False
+        self._deposits[push.worker] = push
+        return True
+
+    # --- held calls ---
+
+    def release(self) -> list[HeldCall]:
+        """End a turn: return the calls that have their outcome now, in the order in which they are to be answered."""
+        ended: list[HeldCall] = []
+        while self._pushes and self._release_pushes(ended):
+            pass
+        for call in [*self._grants] if self._grants else ():
+            if not self.sequencer.is_ungranted(call.push):
+                del self._grants[call]
+                call.outcome = self._granted(call.push)
+                ended.append(call)
+        return ended
+
+    def answer(self, call: HeldCall) -> PushReply:
+        """Return the reply to a released call, to be sent now.
+
+        Raises:
+          HybridSyncError: the call was refused.
+        """
+        assert call.outcome is not None, f"{call.push} is still held"
+        if isinstance(call.outcome, HybridSyncError):
+            raise call.outcome
+        return call.outcome if call.ticket is None else self._answer(call.push, call.outcome)
+
+    def withdraw(self, call: HeldCall) -> None:
+        """Forget a call whose caller waits no longer; its push is held on."""
+        self._pushes.pop(call, None)
+        self._grants.pop(call, None)
+        self._outlive(call)
+
+    # --- the end of a phase whose workers step by themselves ---
+
+    @property
+    def missing_deposits(self) -> list[int]:
+        """The workers whose optimizer states are still to come."""
+        if not self.sequencer.local or self._left is not None:
+            return []
+        return missing_deposits(self.sequencer.settled, self._deposits)
+
+    def take_deposits(self) -> tuple[int, ...]:
+        """Have the mean of what workers left behind become the optimizer state, once a phase; returns whose it is."""
+        if not self.sequencer.local:
+            return ()
+        if self._left is None:
+            settled = self.sequencer.settled
+            self._left = tuple((at, settled[at].incarnation) for at in usable_deposits(settled, self._deposits))
+            if self._left:
+                self._holder.take_deposits(self._left, self.sequencer.sequence)
+        return tuple(worker for worker, _ in self._left)
+
+    # --- inside ---
+
+    def _carry_out(self, decisions: Iterable[Decision]) -> None:
+        holder, sequencer = self._holder, self.sequencer
+        for decision in decisions:
+            if isinstance(decision, Dropped):
+                holder.discard(decision.push)
+            else:
+                holder.apply(decision, sequencer.sequence + 1)
+
+    def _answer(self, push: Push, reply: PushReply) -> PushReply:
+        sequencer = self.sequencer
+        self._holder.hand(push, sequencer.sequence)
+        return sequencer.answer(push.worker, reply)
+
+    def _offer(self, call: HeldCall) -> PushReply | None:
+        """Offer a call's push to the rule; returns its reply, None where it is held.
+
+        Raises:
+          HybridSyncError: it is refused.
+        """
+        push = call.push
+        ticket, decisions = self.sequencer.offer(push, call.contribution, call.non_finite, self._now())
+        call.ticket, call.was_settled = ticket, ticket.reply is not None
+        if ticket.push is push and not call.was_settled:
+            self._holder.record_read(push)  # before its update is told of, which names what is still to be read
+        self._carry_out(decisions)
+        return self._reply_of(call)
+
+    def _release_pushes(self, ended: list[HeldCall]) -> bool:
+        """Append the calls that have their outcome; returns whether one was offered anew, which may let others go."""
+        sequencer, offered = self.sequencer, False
+        for call in [*self._pushes]:
+            assert call.ticket is not None
+            if not sequencer.is_over(call.push, call.ticket):
+                continue
+            call.outcome = self._reply_of(call)
+            if call.outcome is None:  # another push has decided, or nobody will: it is offered anew, or refused by name
+                offered = True
+                try:
+                    call.outcome = self._offer(call)
+                except HybridSyncError as error:
+                    call.outcome = error
+            if call.outcome is not None:
+                del self._pushes[call]
+                ended.append(call)
+        return offered
+
+    def _reply_of(self, call: HeldCall) -> PushReply | None:
+        """Return a call's reply, if its ticket has one that is for it."""
+        push, ticket = call.push, call.ticket
+        assert ticket is not None
+        if ticket.reply is None or not self.sequencer.is_same(push, ticket):
+            return None
+        self._outlive(call)
+        if call.was_settled or ticket.push != push or (ticket.push is not push and ticket.decided):
+            self._holder.discard(push)  # nothing comes of what was staged for this copy
+        return ticket.reply
+
+    def _outlive(self, call: HeldCall) -> None:
+        """Have a push that is held on outlive its call, whose buffer is filled again."""
+        ticket = call.ticket
+        if ticket is None or ticket.push is not call.push or not self.sequencer.open:
+            return
+        if not (ticket.decided or ticket.fenced):
+            ticket.contribution = self._holder.keep(ticket.contribution)
+
+    def _granted(self, push: Push) -> PushReply | HybridSyncError:
+        """Return what ends the wait for a grant."""
+        try:
+            self.sequencer.admit(push)
+        except HybridSyncError as error:
+            return error
+        return PushReply(self.sequencer.sequence)

@@ -1,0 +1,72 @@
+"""The primary behind its gRPC service: contribution buffers in, packed parameters out."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from hybridsync.interfaces.messages import Push, PushReply
+from hybridsync.interfaces.ports import Served
+from hybridsync.server.primary import Primary
+from hybridsync.training.buffer_layout import Layout
+
+
+class Endpoint:
+    """A `ParameterPort` over a primary whose publisher lends packed snapshots.
+
+    Args:
+      primary: decides and updates.
+      contribution_layout: of the buffers that workers push.
+    """
+
+    def __init__(self, primary: Primary, contribution_layout: Layout) -> None:
+        self._primary, self._layout = primary, contribution_layout
+
+    def pull(self, push: Push) -> tuple[PushReply, Served]:
+        """See `Primary.pull`."""
+        return self._primary.pull(push)
+
+    def idle(self, push: Push) -> None:
+        """See `Primary.idle`."""
+        self._primary.idle(push)
+
+    def ready(self, push: Push) -> None:
+        """See `Primary.ready`."""
+        self._primary.ready(push)
+
+    def push_pull(self, push: Push, contribution: np.ndarray) -> tuple[PushReply, Served]:
+        """See `Primary.push_pull`; the update reads `contribution` where it lies, until the call returns.
+
+        Views go straight into the jitted update: on CPU it aliases them, where a `device_put` of each leaf would cost
+        more than a small update does.
+        """
+        return self._primary.push_pull(push, self._layout.unpack(contribution))
+
+
+class Keeper(Protocol):
+    """A server whose workers step by themselves: trees in and out."""
+
+    def opt_state(self, push: Push) -> Any: ...
+
+    def deposit(self, push: Push, opt_state: Any) -> None: ...
+
+
+class OptimizerEndpoint:
+    """An `OptimizerPort` over any parameter server.
+
+    Args:
+      keeper: the server.
+      layout: of its part of the optimizer state.
+    """
+
+    def __init__(self, keeper: Keeper, layout: Layout) -> None:
+        self._keeper, self._layout = keeper, layout
+
+    def opt_state(self, push: Push) -> np.ndarray:
+        """See `Primary.opt_state`."""
+        return self._layout.pack(self._keeper.opt_state(push))
+
+    def deposit(self, push: Push, opt_state: np.ndarray) -> None:
+        """See `Primary.deposit`; the buffer is the server's from now on."""
+        self._keeper.deposit(push, self._layout.unpack(opt_state))

@@ -1,0 +1,169 @@
+"""Pushes that are held, and what is decided about them: values that pass between a sequencer and its owner. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hybridsync.interfaces.messages import Part, Push, PushReply
+
+DEPOSIT_SECS = 5.0
+"""How long the end of a phase waits for the optimizer states of workers that stepped by themselves."""
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """A push that is held: until it is decided (applied or dropped) and released, whoever waits for it meanwhile.
+
+    Args:
+      push: as it arrived.
+      contribution: what it brought; None once its end is decided.
+      reply: what it is answered; None while the rule holds it.
+      decided: whether its units were applied or dropped.
+      reason: why they were dropped; "" if they were not.
+      fenced: its worker is gone, nobody waits for it and nothing may come of it.
+      push_id: names it in the rule's actions; 0 where the rule was not asked.
+    """
+
+    push: Push
+    contribution: Any
+    reply: PushReply | None = None
+    decided: bool = False
+    reason: str = ""
+    fenced: bool = False
+    push_id: int = 0
+
+
+class HeldPushes:
+    """The pushes that are held.
+
+    Attributes:
+      by_id: by their number, to be read.
+    """
+
+    def __init__(self) -> None:
+        self.by_id: dict[int, Ticket] = {}
+        self._by_unit: dict[int, Ticket] = {}
+        self._next_id = 1
+
+    def __iter__(self) -> Iterator[Ticket]:
+        """Go through those that are held now; they may be forgotten meanwhile."""
+        return iter([*self.by_id.values()])
+
+    def of_unit(self, unit: int) -> Ticket | None:
+        """Return the push that was offered last with `unit`."""
+        return self._by_unit.get(unit)
+
+    def add(self, push: Push, contribution: Any) -> Ticket:
+        """Hold a push from now on."""
+        push_id = self._next_id
+        self._next_id = push_id + 1
+        ticket = self.by_id[push_id] = Ticket(push, contribution, push_id=push_id)
+        by_unit = self._by_unit
+        for unit in push.units:
+            by_unit[unit] = ticket
+        return ticket
+
+    def forget(self, ticket: Ticket) -> None:
+        """Forget a push of which nothing is to come any more; a repeat is told by its units.
+
+        A push that is decided, and whose reply the rule still holds, is kept, for repeats of it.
+        """
+        del self.by_id[ticket.push_id]
+        by_unit = self._by_unit
+        for unit in ticket.push.units:
+            if by_unit.get(unit) is ticket:
+                del by_unit[unit]
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        self.by_id.clear()
+        self._by_unit.clear()
+
+
+@dataclass(slots=True)
+class Decided:
+    """One update to carry out.
+
+    Args:
+      pushes: that make it up, in the order of their sum.
+      contributions: of each push.
+      units: of all of them.
+      base: oldest sequence that one of them was computed on.
+      rate: the protocol's factor on the schedule's learning rate.
+      blend: share of the new float model statistics.
+      weights: of each push's gradient in the sum; () is 1 each.
+      local: whether its workers step by themselves.
+    """
+
+    pushes: tuple[Push, ...]
+    contributions: tuple[Any, ...]
+    units: tuple[int, ...]
+    base: int
+    rate: float
+    blend: float
+    weights: tuple[float, ...] = ()
+    local: bool = False
+
+    @classmethod
+    def of(
+        cls, tickets: Sequence[Ticket], rate: float, blend: float, weights: tuple[float, ...], local: bool
+    ) -> Decided:
+        """Return the update that these pushes make up."""
+        pushes = tuple(ticket.push for ticket in tickets)
+        units = tuple(unit for push in pushes for unit in push.units)
+        base = min(push.base for push in pushes)
+        return cls(pushes, tuple(ticket.contribution for ticket in tickets), units, base, rate, blend, weights, local)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What each push brings, as the apply log has it; () where all were computed on `base` and weigh 1."""
+        pushes, weights = self.pushes, self.weights
+        if self.local or (not weights and all(push.base == self.base for push in pushes)):
+            return ()
+        return tuple(
+            Part(push.units, push.base, weight)
+            for push, weight in zip(pushes, weights or (1.0,) * len(pushes), strict=True)
+        )
+
+    @property
+    def stepped(self) -> tuple[tuple[int, int, int, int, int], ...]:
+        """Return what the log says of each push of local updates (see `hybridsync.storage.apply_log.Stepped`)."""
+        if not self.local:
+            return ()
+        return tuple((push.worker, push.incarnation, push.life, push.base, len(push.units)) for push in self.pushes)
+
+
+@dataclass(slots=True)
+class Dropped:
+    """A push that will not be applied."""
+
+    push: Push
+
+
+Decision = Decided | Dropped
+
+
+def missing_deposits(last: Mapping[int, Push], deposits: Mapping[int, Push]) -> list[int]:
+    """Return the workers from whose process that pushed last no optimizer state has come, whether it is usable or not.
+
+    Args:
+      last: each worker's last push that was applied.
+      deposits: worker -> behind which push the state that came last was left.
+    """
+    return [
+        worker
+        for worker in sorted(last)
+        if worker not in deposits or deposits[worker].incarnation < last[worker].incarnation
+    ]
+
+
+def usable_deposits(last: Mapping[int, Push], deposits: Mapping[int, Push]) -> list[int]:
+    """Return the workers whose optimizer state is the one after their last push that was applied, ascending."""
+    usable = []
+    for worker, push in sorted(deposits.items()):
+        end = last.get(worker)
+        if end is not None and end.incarnation == push.incarnation and push.units == end.units[-1:]:
+            usable.append(worker)
+    return usable

@@ -1,0 +1,225 @@
+"""Which parameter server holds which leaves of the training state, and the state as a union of its parts. Pure.
+
+A part is the whole tree with the other servers' leaves replaced by None. None is an empty pytree, so that an optax
+state of a part keeps the paths it has in the whole, and the update program of a part is that of the whole, traced on
+fewer leaves: its results are the same bits. What optax keeps beside the parameters (step counts, hyperparameters)
+exists in every part and is equal in all of them, as are the counters; the model's state belongs to server 0, the
+primary. What a protocol keeps beside the parameters is divided as they are.
+
+    >>> shapes = Layout.of({"w": np.zeros((4, 4), np.float32), "b": np.zeros(4, np.float32), "c": np.zeros(3)})
+    >>> [leaf.path for leaf in shapes.leaves], owners(shapes, 2)
+    (['b', 'c', 'w'], (1, 1, 0))
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from hybridsync.core.errors import HybridSyncError, OptimizerError, SchemaMismatch
+from hybridsync.training.buffer_layout import Layout, leaf_bytes
+from hybridsync.training.optimizer import Optimizer
+from hybridsync.training.programs import Programs
+from hybridsync.training.state import TrainState
+
+PRIMARY = 0
+"""The server that runs the protocol's rule."""
+
+
+def owners(layout: Layout, num_servers: int) -> tuple[int, ...]:
+    """Return the server of each leaf: whole leaves, the largest first, each to the emptiest server.
+
+    Args:
+      layout: of the parameters.
+      num_servers: servers to divide them among; where there are fewer leaves, some hold none.
+    """
+    filled = [0] * num_servers
+    found = [PRIMARY] * len(layout.leaves)
+    for index in sorted(range(len(layout.leaves)), key=lambda i: (-layout.leaves[i].nbytes, i)):
+        found[index] = filled.index(min(filled))
+        filled[found[index]] += layout.leaves[index].nbytes
+    return tuple(found)
+
+
+def shares(layout: Layout, num_servers: int) -> tuple[tuple[int, ...], ...]:
+    """Return for each server which leaves it keeps: those it owns, and for a single one a companion.
+
+    XLA divides by a scalar that only one leaf uses as a multiplication with its reciprocal, which rounds otherwise
+    (seen on CPU in Adam's bias correction). So the update of a leaf alone would not have the bits of its update in the
+    whole tree; beside the smallest other leaf, which is then updated on two servers, it has.
+    """
+    belongs = owners(layout, num_servers)
+    sizes = [leaf.nbytes for leaf in layout.leaves]
+    kept = [[index for index, owner in enumerate(belongs) if owner == server] for server in range(num_servers)]
+    for indices in kept:
+        others = [index for index, size in enumerate(sizes) if size and index not in indices]
+        if len(indices) == 1 and others:
+            indices.append(min(others, key=sizes.__getitem__))
+    return tuple(tuple(sorted(indices)) for indices in kept)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Some leaves of a whole tree as a tree of their own.
+
+    Args:
+      whole: layout of the whole tree.
+      layout: of the part alone.
+      inside: where the part's leaves lie in a buffer of the whole.
+      indices: the part's leaves by their number in the whole.
+    """
+
+    whole: Layout
+    layout: Layout
+    inside: Layout
+    indices: tuple[int, ...]
+
+    @classmethod
+    def of(cls, whole: Layout, part: Any) -> Cut:
+        """Return the cut that leaves `part`, a tree of arrays or shapes whose paths `whole` has too.
+
+        Raises:
+          SchemaMismatch: a leaf of the part is not in the whole, or is of another type there.
+        """
+        layout = Layout.of(part)
+        numbers = {leaf.path: number for number, leaf in enumerate(whole.leaves)}
+        return cls(whole, layout, layout.within(whole), tuple(numbers[leaf.path] for leaf in layout.leaves))
+
+    def take(self, tree: Any) -> Any:
+        """Return the part of a whole tree."""
+        leaves = jax.tree.leaves(tree)
+        return self.layout.treedef.unflatten([leaves[index] for index in self.indices])
+
+
+def join(cuts: Sequence[Cut], parts: Sequence[Any]) -> Any:
+    """Return the whole tree of its parts; of a leaf that several parts have, the first one's is taken."""
+    whole = cuts[0].whole
+    leaves: list[Any] = [None] * len(whole.leaves)
+    for cut, part in zip(reversed(cuts), reversed(parts), strict=True):
+        for index, leaf in zip(cut.indices, jax.tree.leaves(part), strict=True):
+            leaves[index] = leaf
+    return whole.treedef.unflatten(leaves)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one server has of the trees that travel and of the state.
+
+    Args:
+      server: its number.
+      programs: the run's programs on its leaves.
+      state, contribution, parameters, opt_state: how its trees are cut from the whole ones.
+    """
+
+    server: int
+    programs: Programs
+    state: Cut
+    contribution: Cut
+    parameters: Cut
+    opt_state: Cut
+
+
+@functools.lru_cache(maxsize=4)
+def partition(programs: Programs, num_servers: int) -> tuple[Part, ...]:
+    """Divide a run among its servers; the same in every process.
+
+    Raises:
+      OptimizerError: the optimizer's state is not the union of its states on the parts.
+    """
+    kept = shares(Layout.of(programs.state.params), num_servers)
+    parts = tuple(_part(programs, kept[server], server) for server in range(num_servers))
+    held = {leaf.path for part in parts for leaf in part.state.layout.leaves}
+    if lost := [leaf.path for leaf in programs.state_layout.leaves if leaf.path not in held]:
+        raise OptimizerError(
+            f"the optimizer cannot be divided among servers: leaf {lost[0]} is in its state for the whole tree, and in "
+            "none of its states for the parts; use one server"
+        )
+    return parts
+
+
+def prune(tree: Any, kept: Sequence[int]) -> Any:
+    """Return a tree of the parameters' structure in which all leaves but those with these numbers are None."""
+    leaves, treedef = jax.tree.flatten(tree)
+    return treedef.unflatten([leaf if index in kept else None for index, leaf in enumerate(leaves)])
+
+
+def initial_part(optimizer: Optimizer, params: Any) -> Any:
+    """Return the optax state of pruned parameters.
+
+    Raises:
+      OptimizerError: the optimizer cannot be set up for a part of the tree.
+    """
+    try:
+        return optimizer.init(params)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise OptimizerError(
+            f"the optimizer cannot be divided among servers: on a part of the parameters its init raises "
+            f"{type(error).__name__}: {error}; use one server"
+        ) from None
+
+
+def place(cut: Cut, part: Any, whole: np.ndarray, taken: set[str]) -> None:
+    """Copy a part to its place in the whole buffer.
+
+    Args:
+      cut: of the part.
+      part: its tree, numpy arrays.
+      whole: uint8, filled in here.
+      taken: paths that are in `whole` already, to which those of the part are added.
+
+    Raises:
+      HybridSyncError: a leaf that is there already has other bits in this part: the servers have come apart.
+    """
+    there = jax.tree.leaves(cut.inside.unpack(whole))
+    for spec, leaf, view in zip(cut.layout.leaves, jax.tree.leaves(part), there, strict=True):
+        if spec.path not in taken:
+            np.copyto(view, leaf)
+            taken.add(spec.path)
+        elif not np.array_equal(leaf_bytes(view), leaf_bytes(leaf)):
+            raise HybridSyncError(
+                f"the servers have come apart: leaf {spec.path}, which all of them keep, is {view} on one and {leaf} "
+                "on another; run the same command again to resume from the last checkpoint"
+            )
+
+
+def _part(programs: Programs, kept: tuple[int, ...], server: int) -> Part:
+    state, contribution, primary = programs.state, programs.contribution, server == PRIMARY
+    params = prune(state.params, kept)
+    part = TrainState(
+        params=params,
+        opt_state=jax.eval_shape(lambda: initial_part(programs.optimizer, _zeros(params))),
+        model_state=state.model_state if primary else jax.tree.map(lambda _: None, state.model_state),
+        protocol_state={name: prune(kept_there, kept) for name, kept_there in state.protocol_state.items()},
+        counters=state.counters,
+    )
+    floats = contribution["floats"]
+    offered = {
+        "floats": {
+            "grads": prune(floats["grads"], kept),
+            "loss": floats["loss"] if primary else None,
+            "stats": floats["stats"] if primary else [],
+            "weight": floats["weight"],
+        },
+        "ints": contribution["ints"] if primary else [],
+    }
+    on_part = programs.on_part(part, offered)
+    try:
+        return Part(
+            server,
+            on_part,
+            Cut.of(programs.state_layout, part),
+            Cut.of(programs.contribution_layout, offered),
+            Cut.of(programs.parameters_layout, on_part.parameters),
+            Cut.of(programs.opt_state_layout, part.opt_state),
+        )
+    except SchemaMismatch as error:
+        raise OptimizerError(f"the optimizer cannot be divided among servers: {error}; use one server") from None
+
+
+def _zeros(tree: Any) -> Any:
+    return jax.tree.map(lambda a: jax.numpy.zeros(a.shape, a.dtype), tree)

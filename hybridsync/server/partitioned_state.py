@@ -1,0 +1,172 @@
+"""The training state as the primary holds it: its own shard, the other servers that follow it, and the apply log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from hybridsync.core.clock import Clock
+from hybridsync.interfaces.messages import Push, Update
+from hybridsync.interfaces.phase import Phase
+from hybridsync.interfaces.reports import Span
+from hybridsync.protocols.base import Change, Compensation
+from hybridsync.server.held_pushes import Decided
+from hybridsync.server.replication import Peers, Snapshot
+from hybridsync.server.shard_state import Shard
+from hybridsync.storage.apply_log import ApplyLog, Entry, Left, Stepped
+from hybridsync.training.state import TrainState
+
+
+class PartitionedState:
+    """A `StateHolder` for the primary. Its owner lets one thread at a time in, but for `fetch`.
+
+    Args:
+      shard: the primary's part of the state.
+      peers: the other servers.
+      apply_log: where updates are written down.
+      clock: for spans.
+
+    Attributes:
+      first_applied: monotonic seconds of the phase's first update; 0 before it.
+      last_applied: of its last one.
+    """
+
+    def __init__(self, shard: Shard, peers: Peers, apply_log: ApplyLog, clock: Clock) -> None:
+        self._shard, self._peers, self._apply_log, self._clock = shard, peers, apply_log, clock
+        self._epoch_number = 0
+        self._change: Change = "optimizer"
+        self._unread: dict[int, set[int]] = {}  # worker -> versions whose parts it may still read at the other servers
+        self._spans: list[Span] = []
+        self.first_applied = self.last_applied = 0.0
+
+    @property
+    def empty(self) -> bool:
+        """Whether no phase was entered yet."""
+        return self._shard.empty
+
+    @property
+    def current(self) -> Callable[[], Any]:
+        """Lends the newest parameters."""
+        return self._shard.publisher.current
+
+    def check(self, phase: Phase) -> None:
+        """Refuse a phase of a run with another number of servers (see `Peers.check`)."""
+        self._peers.check(phase)
+
+    def fetch(self, phase: Phase) -> TrainState:
+        """Fetch the phase's starting state (see `Shard.fetch`); called while others use the state that is here."""
+        return self._shard.fetch(phase)
+
+    def take(self, phase: Phase, state: TrainState | None) -> None:
+        """Take over the starting state of `phase`; None where it is here already."""
+        if state is not None:
+            self._shard.take(state)
+        self._epoch_number, self._unread = phase.epoch.number, {}
+        self.first_applied = self.last_applied = 0.0
+        self._apply_log.clear()
+        self._peers.enter(phase)
+
+    def begin(self, compensation: Compensation | None, change: Change) -> None:
+        """Begin the phase with the state that was taken over.
+
+        Args:
+          compensation: how the phase's protocol makes up for staleness.
+          change: what an update does with its contributions.
+        """
+        self._change = change
+        self._shard.begin(compensation)
+        self._shard.publish()
+
+    def drain(self) -> tuple[Span, ...]:
+        """Return and forget the spans of what was applied."""
+        spans, self._spans = tuple(self._spans), []
+        return spans
+
+    def opt_state(self) -> Any:
+        """Return a copy of the optimizer state (see `Shard.opt_state`)."""
+        return self._shard.opt_state()
+
+    def deposit(self, worker: int, opt_state: Any) -> None:
+        """Keep what a worker that stepped by itself leaves behind."""
+        self._shard.deposit(worker, opt_state)
+
+    def pack_inside(self, whole: np.ndarray) -> None:
+        """Copy the primary's part to its place in a buffer of the whole state."""
+        self._shard.pack_inside(whole)
+
+    def snapshot(self, sequence: int, final: bool, left: tuple[int, ...]) -> list[Snapshot]:
+        """Write the log out, and ask the other servers for their parts (see `Peers.snapshot`)."""
+        snapshots = self._peers.snapshot(sequence, final, left)
+        self._apply_log.flush()
+        return snapshots
+
+    def gather(self, snapshots: Sequence[Snapshot], whole: np.ndarray) -> None:
+        """Copy the other servers' parts into the buffer of the whole state (see `Peers.gather`)."""
+        self._peers.gather(snapshots, whole)
+
+    # --- what the core decides (StateHolder) ---
+
+    def check_base(self, push: Push) -> None:
+        """See `StateHolder`."""
+        self._shard.check_base(push)
+
+    def record_read(self, push: Push) -> None:
+        """See `StateHolder`."""
+        self._unread.pop(push.worker, None)
+
+    def apply(self, update: Decided, sequence: int) -> None:
+        """See `StateHolder`; the other servers begin while the primary's shard is updated."""
+        started, units = self._clock.monotonic(), update.units
+        if self._peers:
+            wanted = tuple(sorted(set().union(*self._unread.values())))
+            self._peers.update(Update(sequence, update.pushes, update.rate, wanted, update.weights))
+        self._shard.update(update.pushes, update.contributions, update.rate, update.blend, update.weights, self._change)
+        self.last_applied = self._clock.monotonic()
+        self.first_applied = self.first_applied or self.last_applied
+        self._apply_log.write(
+            Entry(
+                self._epoch_number,
+                sequence,
+                units,
+                update.base,
+                update.rate,
+                float(len(units)),
+                update.blend,
+                parts=update.parts,
+                stepped=tuple(Stepped(*push) for push in update.stepped),
+            )
+        )
+        self._spans.append(
+            Span("apply", "server", started, self.last_applied - started, self._epoch_number, len(units))
+        )
+
+    def discard(self, push: Push) -> None:
+        """See `StateHolder`."""
+        self._peers.discard(push)
+
+    def hand(self, push: Push, sequence: int) -> None:
+        """See `StateHolder`; the other servers keep this version for the worker until it has read it."""
+        if self._peers:
+            unread = self._unread.setdefault(push.worker, set())
+            if not push.units and unread:  # a pull reads what it is answered; a repeat of it may read the last answer
+                self._unread[push.worker] = unread = {max(unread)}
+            unread.add(sequence)
+        self._shard.hand(push, sequence, self.current)
+
+    def forget(self, worker: int, incarnation: int) -> None:
+        """See `StateHolder`."""
+        self._unread.pop(worker, None)
+        self._shard.forget(worker, incarnation)
+        self._peers.forget(worker, incarnation)
+
+    def keep(self, contribution: Any) -> Any:
+        """See `StateHolder`; the caller's buffer is filled again when its call has ended."""
+        return jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, contribution)
+
+    def take_deposits(self, left: tuple[tuple[int, int], ...], sequence: int) -> None:
+        """See `StateHolder`."""
+        self._shard.take_deposits([worker for worker, _ in left])
+        self._apply_log.leave(Left(self._epoch_number, sequence, left))

@@ -1,0 +1,335 @@
+"""The primary of a job's servers: lets the threads of its callers into a `ServerCore`, one at a time."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from absl import logging
+
+from hybridsync.core.clock import Clock
+from hybridsync.core.deadlines import transfer_secs
+from hybridsync.core.errors import StillHeld
+from hybridsync.core.plan import Epoch
+from hybridsync.core.watching import UNWATCHED, Watching
+from hybridsync.interfaces.messages import Capture, Held, Push, PushReply, Standing
+from hybridsync.interfaces.phase import Phase
+from hybridsync.server.admission import check_epoch
+from hybridsync.server.core import HeldCall, ServerCore
+from hybridsync.server.entrance import Entrance
+from hybridsync.server.held_pushes import DEPOSIT_SECS
+from hybridsync.server.partition import PRIMARY, partition
+from hybridsync.server.partitioned_state import PartitionedState
+from hybridsync.server.replication import Peers
+from hybridsync.server.sequencer import Sequencer
+from hybridsync.server.shard_state import Progress, Publisher, Shard
+from hybridsync.storage.apply_log import ApplyLog
+from hybridsync.training.buffer_layout import first_non_finite
+from hybridsync.training.programs import Programs
+from hybridsync.training.snapshot import Holding, Loan, ReaderAt
+from hybridsync.training.state import TrainState
+
+HELD_SECS = 20.0
+"""How long one call waits for the rule's release before the worker is told to ask again; a client waits longer."""
+
+
+class Primary:
+    """The server that runs the rule; it keeps the whole state, or its part of it where there are other servers.
+
+    The condition guards everything below it; it is notified at the end of each turn, when calls may be released. The
+    other servers are told of every decision in the order in which it was made under this condition. Heartbeats need
+    it, so nothing that takes as long as a transfer of the state is waited for under it.
+
+    Args:
+      programs: the run's compiled programs; of them `update` and `total` are used.
+      publisher: how parameters are lent out.
+      reader_at: how to reach the role that holds a phase's starting state.
+      clock: for spans.
+      apply_log: where updates are written down.
+      completed: set when the phase's units are all applied, so that the chief hears of it at once.
+      device: where the state lives; None is jax's default.
+      peers: the other servers; None where there are none.
+      watchdog: of the process.
+    """
+
+    def __init__(
+        self,
+        programs: Programs,
+        publisher: Publisher,
+        reader_at: ReaderAt,
+        clock: Clock,
+        apply_log: ApplyLog,
+        completed: threading.Event,
+        device: Any = None,
+        peers: Peers | None = None,
+        watchdog: Watching = UNWATCHED,
+    ) -> None:
+        peers = peers or Peers.none(partition(programs, 1))
+        shard = Shard(peers.parts[PRIMARY], publisher, reader_at, device, watchdog)
+        self._clock, self._completed = clock, completed
+        self._holding = Holding(programs.state_layout)
+        self._condition = threading.Condition()
+        self._entrance = Entrance(self._condition, transfer_secs(programs.state_layout.nbytes))
+        self._state = PartitionedState(shard, peers, apply_log, clock)
+        self._core = ServerCore(self._state, clock.monotonic, Sequencer(programs.workload))
+        self._sequencer = self._core.sequencer
+        self._fingerprint = ""
+        self._entered = ""
+
+    # --- what the chief calls ---
+
+    def enter(self, phase: Phase) -> Held:
+        """Take over the phase's starting state and serve it; repeating the call is harmless.
+
+        The phase before takes no more pushes from now on. While the state is fetched it can still be captured.
+
+        Raises:
+          ConfigError: the protocol is unknown, has no server rule, or cannot work with these members.
+          InvalidMessage: the phase has no members.
+          StaleEpoch: a newer phase is served or being entered, or another one of that number.
+          DamagedState: what arrived is not the state that was captured.
+          WaitTimeout: the state did not arrive in time.
+        """
+        return self._entrance.enter(
+            phase.epoch,
+            held=lambda: self._held_of(phase),
+            leave=self._close,
+            fetch=lambda: self._fetch(phase),
+            swap=lambda state: self._begin(phase, state),
+        )
+
+    def _held_of(self, phase: Phase) -> Held | None:
+        """Return what is held of `phase`; None where it may be entered."""
+        if self._sequencer.check_phase(phase):
+            return self._held()
+        self._state.check(phase)
+        return None
+
+    def _fetch(self, phase: Phase) -> TrainState | None:
+        """Return the starting state of `phase`; None where it is here: a closed phase changes nothing any more."""
+        kept = not self._state.empty and self._fingerprint == phase.fingerprint
+        return None if kept else self._state.fetch(phase)
+
+    def _begin(self, phase: Phase, state: TrainState | None) -> Held:
+        """Serve `phase` from `state`, or from the one that is here; called under the condition."""
+        self._fingerprint = ""
+        self._state.take(phase, state)
+        self._core.enter(phase)
+        self._state.begin(self._sequencer.compensation, self._sequencer.change)
+        self._entered = phase.fingerprint
+        self._release()
+        return self._held()
+
+    def _close(self) -> None:
+        """Refuse every later push of the phase, also those that wait."""
+        self._core.close()
+        self._release()
+
+    def capture(self, epoch: Epoch, final: bool) -> Capture:
+        """Copy the whole state between two updates; `final` refuses every later push of the epoch.
+
+        Raises:
+          StaleEpoch: another epoch is served.
+          WaitTimeout: somebody still reads the last capture, or another server did not hand over its part in time.
+          HybridSyncError: another server failed.
+        """
+        with self._condition:
+            check_epoch(epoch, self._sequencer.phase)  # a late call must not cost the last capture
+        with self._holding.room():  # before the condition: readers of the last capture may take long, pushes go on
+            with self._condition:
+                phase = check_epoch(epoch, self._sequencer.phase)
+                left: tuple[int, ...] = ()
+                if final:
+                    self._close()
+                    left = self._take_deposits(phase)
+                self._holding.fill(self._state.pack_inside)
+                sequence = self._sequencer.sequence
+                applied, dropped = self._sequencer.count.applied.ranges(), self._sequencer.count.dropped.ranges()
+                first, last = self._state.first_applied, self._state.last_applied
+                snapshots = self._state.snapshot(sequence, final, left)
+            self._holding.complete(lambda whole: self._state.gather(snapshots, whole))
+            capture = self._holding.seal(
+                phase.epoch,
+                sequence=sequence,
+                applied=applied,
+                dropped=dropped,
+                first_applied=first,
+                last_applied=last,
+            )
+        if final:
+            self._fingerprint = capture.held.fingerprint
+        return capture
+
+    def read(self, capture_id: int, into: Any) -> None:
+        """Copy a capture (see `Holding.read`)."""
+        self._holding.read(capture_id, into)
+
+    def lend(self, capture_id: int) -> Loan:
+        """Lend a capture (see `Holding.lend`)."""
+        return self._holding.lend(capture_id)
+
+    def fence(self, epoch: Epoch, worker: int, incarnation: int) -> None:
+        """Refuse `worker` up to `incarnation`: its process is gone, and so is what it pushed and nobody applied.
+
+        Raises:
+          UnknownRole: no run has a worker of that number.
+        """
+        with self._condition:
+            self._core.fence(epoch, worker, incarnation)
+            self._end_turn()
+
+    def standing(self) -> Standing | None:
+        """Return the phase that is served, for a chief that has not heard of it."""
+        with self._condition:
+            phase = self._sequencer.phase
+            return Standing(phase, self._sequencer.open) if phase is not None else None
+
+    def drain(self) -> Progress:
+        """Return and forget what happened since the last call."""
+        with self._condition:
+            applied, dropped, staleness = self._sequencer.count.drain()
+            return Progress(
+                self._sequencer.epoch,
+                applied,
+                dropped,
+                staleness,
+                self._state.drain(),
+                self._sequencer.sequence,
+                self._state.first_applied,
+                self._state.last_applied,
+                self._entrance.doing,
+            )
+
+    @property
+    def epoch(self) -> Epoch:
+        """The phase being served."""
+        return self._sequencer.epoch
+
+    # --- what workers call ---
+
+    def pull(self, push: Push) -> tuple[PushReply, Any]:
+        """Return the current sequence and parameters.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: the caller is out of date.
+          UnknownRole: the caller takes no part in the phase.
+        """
+        with self._condition:
+            answer = self._core.pull(push), self._state.current()
+            self._end_turn()
+            return answer
+
+    def idle(self, push: Push) -> None:
+        """Hear that a worker has nothing to compute: nobody is to wait for it.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: the caller is out of date.
+          UnknownRole: the caller takes no part in the phase.
+        """
+        with self._condition:
+            self._core.idle(push)
+            self._end_turn()
+
+    def ready(self, push: Push) -> None:
+        """Wait until the rule grants the transfer of what the worker would push.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: the caller is out of date.
+          UnknownRole: the caller takes no part in the phase.
+          StillHeld: it is not granted yet; say the same again.
+        """
+        with self._condition:
+            call = self._core.ready(push)
+            self._end_turn()
+            self._await(call, "is not granted its transfer yet by", "say again that it is ready")
+
+    def push_pull(self, push: Push, contribution: Any) -> tuple[PushReply, Any]:
+        """Offer a contribution tree; returns when the rule releases it, with the newest parameters then.
+
+        A unit is applied once: a repeated push waits for the first one's release and gets its result. A push goes on
+        being held when its call ends; the same units find it again. A contribution that is not finite is dropped
+        without asking the rule.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: the caller is out of date; nothing was applied.
+          InvalidMessage: the units or the base cannot be.
+          StillHeld: the rule has not released the push yet; push the same units again.
+        """
+        found = first_non_finite(contribution) or push.non_finite
+        with self._condition:
+            reply = self._core.push(push._replace(non_finite=""), contribution, found)
+            if isinstance(reply, HeldCall):
+                self._end_turn()
+                reply = self._await(reply, "is still held by", "push the same units again")
+                return reply, self._state.current()
+            answer = reply, self._state.current()  # before the turn ends, in which held pushes may be applied
+            self._end_turn()
+            return answer
+
+    def opt_state(self, push: Push) -> Any:
+        """Return the optimizer state that the phase began with, for a worker that steps by itself.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: the caller is out of date.
+          UnknownRole: the caller takes no part in the phase.
+        """
+        with self._condition:
+            self._sequencer.admit(push)
+            return self._state.opt_state()
+
+    def deposit(self, push: Push, opt_state: Any) -> None:
+        """Take the optimizer state that a worker leaves behind, as it was after the push of `push.units`.
+
+        The phase may have ended; what comes after its final capture, or is of another push than the worker's last one
+        that was applied, is not taken.
+
+        Raises:
+          StaleEpoch: the server is in another epoch.
+        """
+        with self._condition:
+            if self._core.deposit(push):
+                self._state.deposit(push.worker, opt_state)
+                self._condition.notify_all()
+
+    # --- inside ---
+
+    def _take_deposits(self, phase: Phase) -> tuple[int, ...]:
+        """Wait for what the workers leave behind; returns whose optimizer states make up the next phase's."""
+        core = self._core
+        self._condition.wait_for(lambda: not core.missing_deposits, DEPOSIT_SECS)
+        left = core.take_deposits()
+        if missing := sorted(self._sequencer.settled.keys() - set(left)):
+            logging.warning(
+                "epoch %s: worker(s) %s left no optimizer state behind within %g s; the mean is of %s",
+                *(phase.epoch, ", ".join(map(str, missing)), DEPOSIT_SECS, ", ".join(map(str, left)) or "nobody's"),
+            )
+        return left
+
+    def _await(self, call: HeldCall, what: str, again: str) -> PushReply:
+        """Wait for a call's end; returns its reply.
+
+        Raises:
+          HybridSyncError: it is refused.
+          StillHeld: it has not ended yet; its push is held on.
+        """
+        if self._condition.wait_for(lambda: call.outcome is not None, HELD_SECS):
+            return self._core.answer(call)
+        self._core.withdraw(call)
+        push = call.push
+        raise StillHeld(
+            f"the push of worker {push.worker} with units {push.units} {what} {self._sequencer.waiting_for()}: {again}"
+        )
+
+    def _end_turn(self) -> None:
+        """Let callers go, and tell the chief of a phase whose units are all applied."""
+        self._release()
+        if self._sequencer.count.complete:
+            self._completed.set()
+
+    def _release(self) -> None:
+        """Wake the threads whose calls have ended."""
+        self._core.release()
+        self._condition.notify_all()
+
+    def _held(self) -> Held:
+        return Held(self.epoch, len(self._sequencer.count.applied), self._sequencer.sequence, self._entered)

@@ -1,0 +1,97 @@
+"""Ways to lend out the server's parameters: as device arrays to threads, as packed buffers to other processes."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+
+from hybridsync.training.buffer_layout import Layout
+from hybridsync.training.programs import Parameters
+from hybridsync.training.state import TrainState
+
+
+class DevicePublisher:
+    """Lends the arrays themselves: immutable, and kept out of the update's donation by `Programs`."""
+
+    def __init__(self) -> None:
+        self._current: Parameters | None = None
+
+    def publish(self, state: TrainState) -> None:
+        """Make the parameters of `state` the current ones."""
+        self._current = Parameters(state.params, state.model_state)
+
+    def current(self) -> Parameters:
+        """Return the current parameters."""
+        assert self._current is not None, "nothing was published yet"
+        return self._current
+
+    def read(self, served: Parameters) -> Parameters:
+        """Return the parameters that were lent."""
+        return served
+
+    def give_back(self, served: Parameters) -> None:
+        """Nothing: what nobody uses any more is freed."""
+
+
+class Snapshot:
+    """A packed copy of the parameters, lent to any number of readers at once."""
+
+    def __init__(self, pool: SnapshotPool, buffer: np.ndarray) -> None:
+        self._pool = pool
+        self.buffer = buffer
+        self.readers = 0
+
+    def release(self) -> None:
+        """Give the copy back; it may be rewritten when nobody reads it any more."""
+        self._pool.release(self)
+
+
+class SnapshotPool:
+    """Packs the parameters of each update into a buffer that nobody reads.
+
+    Two buffers serve unless a reader is slow; then another one is added, so that a pull never sees half an update.
+    The lock guards the readers' counts and the current snapshot.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._lock = threading.Lock()
+        self._snapshots: list[Snapshot] = []
+        self._current: Snapshot | None = None
+
+    def publish(self, state: TrainState) -> None:
+        """Pack the parameters of `state` and make them the current ones; one caller at a time."""
+        with self._lock:
+            free = next((s for s in self._snapshots if not s.readers and s is not self._current), None)
+        if free is None:
+            free = Snapshot(self, self._layout.empty())
+            self._snapshots.append(free)
+        self._layout.pack(Parameters(state.params, state.model_state), out=free.buffer)
+        with self._lock:
+            self._current = free
+
+    def current(self) -> Snapshot:
+        """Lend the current snapshot; the caller releases it."""
+        assert self._current is not None, "nothing was published yet"
+        return self.lend(self._current)
+
+    def read(self, served: Snapshot) -> Parameters:
+        """Return the parameters that were lent, as views."""
+        return self._layout.unpack(served.buffer)
+
+    def give_back(self, served: Snapshot) -> None:
+        """Take back what was lent."""
+        served.release()
+
+    def lend(self, snapshot: Snapshot) -> Snapshot:
+        """Lend a snapshot that is current, or that somebody else has not given back yet."""
+        with self._lock:
+            snapshot.readers += 1
+            return snapshot
+
+    def release(self, snapshot: Snapshot) -> None:
+        """Take one reader off `snapshot`."""
+        with self._lock:
+            snapshot.readers -= 1
+            assert snapshot.readers >= 0, "a snapshot was released twice"

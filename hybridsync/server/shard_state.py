@@ -1,0 +1,198 @@
+"""One parameter server's part of the training state: taken over, updated, handed on; the same on every server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hybridsync.core.deadlines import transfer_secs
+from hybridsync.core.errors import InvalidMessage
+from hybridsync.core.plan import Epoch
+from hybridsync.core.units import Range
+from hybridsync.core.watching import UNWATCHED, Watching
+from hybridsync.interfaces.messages import Push
+from hybridsync.interfaces.phase import Phase
+from hybridsync.interfaces.reports import Span
+from hybridsync.protocols.base import Change, Compensation
+from hybridsync.server.partition import Part
+from hybridsync.server.sent_parameters import Versions
+from hybridsync.training.programs import Parameters
+from hybridsync.training.snapshot import ReaderAt, fetch
+from hybridsync.training.state import TrainState
+
+RELEASE_SECS = 45.0
+"""How long a server lets a worker wait for an update: less than the worker's call, so that it hears who is missing."""
+
+
+class Publisher(Protocol):
+    """Makes the parameters of a state readable while the next update runs."""
+
+    def publish(self, state: TrainState) -> None: ...
+
+    def current(self) -> Any: ...
+
+    def read(self, served: Any) -> Parameters: ...
+
+    def give_back(self, served: Any) -> None: ...
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a server did since the last `drain`."""
+
+    epoch: Epoch
+    applied: tuple[Range, ...]
+    dropped: tuple[tuple[int, str], ...]
+    staleness: tuple[int, ...]
+    spans: tuple[Span, ...]
+    sequence: int
+    first_applied: float
+    last_applied: float
+    doing: str = ""
+
+
+class Shard:
+    """The state itself; whoever owns it lets one thread at a time in.
+
+    Args:
+      part: which leaves they are, and the programs for them.
+      publisher: how parameters are lent out.
+      reader_at: how to reach the role that holds a phase's starting state.
+      device: where the state lives; None is jax's default.
+      watchdog: of the process.
+    """
+
+    def __init__(
+        self,
+        part: Part,
+        publisher: Publisher,
+        reader_at: ReaderAt,
+        device: Any = None,
+        watchdog: Watching = UNWATCHED,
+    ) -> None:
+        self.part, self.publisher, self._watchdog = part, publisher, watchdog
+        self._limit_secs = 2 * transfer_secs(part.state.whole.nbytes)  # above the deadline of the transfer itself
+        self._reader_at, self._device = reader_at, device
+        self._state: TrainState | None = None
+        self._versions = Versions(publisher.give_back)
+        self._how: Compensation | None = None
+        self._squares: Any = None
+        self._deposits: dict[int, Any] = {}
+
+    @property
+    def empty(self) -> bool:
+        """Whether no phase was entered yet."""
+        return self._state is None
+
+    @property
+    def state(self) -> TrainState:
+        """The part's state."""
+        assert self._state is not None, "no phase was entered yet"
+        return self._state
+
+    def fetch(self, phase: Phase) -> TrainState:
+        """Fetch the phase's whole starting state, check it, and return this part of it; nothing here changes.
+
+        It may be called while another thread uses the state that is here.
+
+        Raises:
+          HybridSyncError: what arrived is not the state that was captured.
+        """
+        cut = self.part.state
+        with self._watchdog.work(f"the state of epoch {phase.epoch}", self._limit_secs):
+            whole = fetch(phase.source, phase.capture_id, phase.fingerprint, cut.whole, self._reader_at)
+        state = cut.take(whole)
+        if cut.layout.nbytes < cut.whole.nbytes:  # jax uses aligned memory in place: the rest would stay alive with it
+            state = cut.layout.unpack(cut.layout.pack(state))
+        return jax.device_put(state, self._device)
+
+    def take(self, state: TrainState) -> None:
+        """Keep a state that was fetched, in place of the one that is here."""
+        self._state = state
+
+    def begin(self, how: Compensation | None) -> None:
+        """Begin a phase whose protocol compensates staleness in this way, with the state that was taken over."""
+        self._state = self.part.programs.entered(self.state)
+        self._versions.clear()
+        self._how, self._squares, self._deposits = how, None, {}
+
+    def publish(self) -> None:
+        """Make the current parameters those that are lent out."""
+        self.publisher.publish(self.state)
+
+    def hand(self, push: Push, sequence: int, lend: Callable[[], Any]) -> None:
+        """Note that `push` is answered with the parameters of `sequence`; `lend` lends them once more."""
+        if self._how is not None:
+            self._versions.hand(push, sequence, lend)
+
+    def check_base(self, push: Push) -> None:
+        """Refuse a push for which compensation lacks what it was computed on.
+
+        Raises:
+          InvalidMessage: its worker was not handed these parameters.
+        """
+        if self._how is not None and not self._versions.has_base(push):
+            raise InvalidMessage(
+                f"worker {push.worker} pushes a gradient on sequence {push.base}, which incarnation {push.incarnation} "
+                "of it was not handed in this phase; pull first"
+            )
+
+    def forget(self, worker: int, incarnation: int) -> None:
+        """Forget what a worker's processes up to this one were handed, which are gone."""
+        self._versions.forget(worker, incarnation)
+
+    def update(
+        self,
+        pushes: Sequence[Push],
+        contributions: Sequence[Any],
+        rate: float,
+        blend: float,
+        weights: Sequence[float] = (),
+        change: Change = "optimizer",
+    ) -> None:
+        """Run one update on the weighted sum of the pushes' contributions, in order, and publish the parameters."""
+        programs, num_units = self.part.programs, sum(len(push.units) for push in pushes)
+        with self._watchdog.work("an update", self._limit_secs):
+            if self._how is not None:
+                contributions = [self._compensated(*pair) for pair in zip(pushes, contributions, strict=True)]
+            total = programs.sum(contributions, weights)
+            self._state = programs.update(self.state, total, units=num_units, factor=rate, blend=blend, change=change)
+            self.publish()
+
+    def _compensated(self, push: Push, contribution: Any) -> Any:
+        """Return a push's contribution, made up for what happened since its parameters were handed out."""
+        assert self._how is not None
+        base = self.publisher.read(self._versions.base_of(push))
+        now = Parameters(self.state.params, self.state.model_state)
+        made, self._squares = self.part.programs.compensate(contribution, base, now, self._how, self._squares)
+        jax.block_until_ready(made)  # what was handed out may be given back
+        self._versions.settle(push)
+        return made
+
+    def opt_state(self) -> Any:
+        """Return a copy of the optimizer state, for a worker that steps by itself."""
+        return jax.tree.map(jnp.copy, self.state.opt_state)
+
+    def deposit(self, worker: int, opt_state: Any) -> None:
+        """Keep what a worker that stepped by itself leaves behind."""
+        self._deposits[worker] = opt_state
+
+    def deposited(self, workers: Iterable[int]) -> bool:
+        """Whether all of them have left something."""
+        return all(worker in self._deposits for worker in workers)
+
+    def take_deposits(self, workers: Sequence[int]) -> None:
+        """Make the mean of what these workers left the optimizer state; with none of them it stays."""
+        states = tuple(self._deposits[worker] for worker in workers)
+        if states:
+            merged = jax.device_put(self.part.programs.mean_state(states), self._device)
+            self._state = replace(self.state, opt_state=jax.block_until_ready(merged))
+
+    def pack_inside(self, whole: np.ndarray) -> None:
+        """Copy this part to its place in a buffer of the whole state."""
+        self.part.state.inside.pack(self.state, out=whole)

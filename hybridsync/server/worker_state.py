@@ -1,0 +1,34 @@
+"""What a server knows of each worker in the phase that it serves. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hybridsync.interfaces.messages import Push
+
+
+@dataclass(slots=True, eq=False)
+class WorkerState:
+    """One worker.
+
+    Args:
+      newest: the lowest incarnation that may still speak; it outlives the phase.
+      admitted: the incarnation that was let in; its later calls are not checked again. None before the first.
+      joined: the incarnation that the rule has heard of; None where it has heard of none.
+      passes_as: the incarnation that is admitted, joined and not idle: its pushes may pass. None where there is none.
+      ready: the push that the worker waits to be granted.
+      granted: the push that it was granted, and that has not come yet.
+      is_idle: whether a worker that steps by itself has said that it has nothing to compute.
+      num_units: units that a worker which steps by itself has had applied.
+      last: its last push that was applied; None where it steps not by itself, or is fenced.
+    """
+
+    newest: int = 0
+    admitted: int | None = None
+    joined: int | None = None
+    passes_as: int | None = None
+    ready: Push | None = None
+    granted: Push | None = None
+    is_idle: bool = False
+    num_units: int = 0
+    last: Push | None = None

@@ -1,0 +1,104 @@
+"""The chief's front in virtual time: calls wait here until the board has an answer, as over the network they do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from hybridsync.chief.chief import Chief
+from hybridsync.core.errors import HybridSyncError
+from hybridsync.interfaces.reports import Report
+from hybridsync.simulator.event_loop import Loop
+from hybridsync.simulator.network import Network
+
+if TYPE_CHECKING:
+    from hybridsync.simulator.simulated_cluster import Watch
+    from hybridsync.simulator.simulated_process import Process
+
+Answer = Callable[[], Any]
+
+
+class Desk:
+    """Takes calls of processes, and answers them now or when something has changed.
+
+    Args:
+      chief: who answers.
+      loop, network: time, and the way back.
+      watch: hears of reports.
+
+    Attributes:
+      closed: the chief's process has ended; nobody gets an answer any more.
+    """
+
+    def __init__(self, chief: Chief, loop: Loop, network: Network, watch: Watch) -> None:
+        self._service, self._control = chief.service, chief.control
+        self._loop, self._network, self._watch = loop, network, watch
+        self.closed = False
+        self._calls: dict[tuple[int, str], tuple[Process, int, Answer, Callable[[Any], object]]] = {}
+        self._reports: dict[int, tuple[Process, Report, float]] = {}
+        self._stirred = False
+
+    def ask(self, process: Process, kind: str, number: int, answer: Answer, then: Callable[[Any], object]) -> None:
+        """Take a call; it waits here while there is no answer."""
+        if self.closed:
+            return
+        reply = self._try(answer)
+        if reply is None:
+            self._calls[process.pid, kind] = process, number, answer, then
+        else:
+            self._network.message(process.port, process.answered, kind, number, then, reply)
+
+    def take(self, process: Process, report: Report, number: int) -> None:
+        """Take a heartbeat; the answer waits for news, or for the next one."""
+        if self.closed:
+            return
+        earlier = self._reports.pop(process.pid, None)
+        if earlier is not None:
+            self._reply(*earlier)
+        received = self._loop.now
+        refused = self._try(lambda: self._service.take(report))
+        if refused is not None:
+            self._network.message(process.port, process.heard, report, refused)
+            return
+        self._watch.reported(report)
+        self._network.message(process.port, process.taken, number)
+        if self._control.over or self._service.has_news(report):
+            self._reply(process, report, received)
+        else:
+            self._reports[process.pid] = process, report, received
+
+    def stir(self) -> None:
+        """Look at what waits, as soon as whoever changed something is done; called at every change."""
+        if not self._stirred and (self._calls or self._control.over or self._control.broken):
+            self._stirred = True
+            self._loop.after(0.0, self._sweep)
+
+    def _sweep(self) -> None:
+        self._stirred = False
+        if self.closed:
+            return
+        calls, self._calls = self._calls, {}
+        for (pid, kind), (process, number, answer, then) in calls.items():
+            if process.dead:
+                continue
+            reply = self._try(answer)
+            if reply is None:
+                self._calls.setdefault((pid, kind), (process, number, answer, then))
+            else:
+                self._network.message(process.port, process.answered, kind, number, then, reply)
+        if self._control.over or self._control.broken:
+            for pid, (process, report, received) in [*self._reports.items()]:
+                if self._control.over or self._service.has_news(report):
+                    del self._reports[pid]
+                    self._reply(process, report, received)
+
+    def _reply(self, process: Process, report: Report, received: float) -> None:
+        if not process.dead:
+            self._network.message(process.port, process.heard, report, self._service.answer(report, received))
+
+    def _try(self, answer: Answer) -> Any:
+        """Return an answer, or the refusal that it is."""
+        try:
+            return answer()
+        except HybridSyncError as error:
+            return error

@@ -1,0 +1,435 @@
+"""The cluster of a simulation, and what happens to it: plain values with units in their names. Pure.
+
+Every default is an even, fault-free cluster of small CPU machines; a scenario file changes what differs.
+
+>>> cluster = Cluster(devices=(Device(0.05), Device(0.2)))
+>>> [cluster.device(worker).secs for worker in range(3)]
+[0.05, 0.2, 0.05]
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from random import Random
+from typing import Literal, get_args
+
+from hybridsync.config.injected_stragglers import Slowness
+from hybridsync.core.errors import ConfigError
+
+Role = Literal["worker", "server", "chief"]
+
+
+def _check(
+    value: object,
+    *,
+    above: tuple[str, ...] = (),
+    not_below: tuple[str, ...] = (),
+    endless: tuple[str, ...] = (),
+) -> None:
+    for name in (*above, *not_below, *endless):
+        number = getattr(value, name)
+        holds = (number > 0 if name in above else number >= 0) and (number < math.inf or name in endless)
+        if not holds:
+            bound = "above 0" if name in above else "0 or more"
+            raise ConfigError(f"{type(value).__name__}.{name} must be {bound}, got {number}; correct it")
+
+
+def normals(random: Random) -> Iterator[float]:
+    """Yield draws of the standard normal distribution, those of `random.gauss(0, 1)`, in pairs (Box and Muller)."""
+    uniform = random.random
+    while True:
+        angle = uniform() * (2.0 * math.pi)
+        radius = math.sqrt(-2.0 * math.log(1.0 - uniform()))
+        yield math.cos(angle) * radius
+        yield math.sin(angle) * radius
+
+
+@dataclass(frozen=True)
+class Device:
+    """How long a worker's gradient of one unit takes.
+
+    Args:
+      secs: mean seconds of a unit.
+      spread: standard deviation over mean of a lognormal distribution; 0 is constant.
+      trace: seconds of units in turn, begun anew at its end; where it is given, `secs` and `spread` are not used.
+
+    Raises:
+      ConfigError: a value is out of range.
+    """
+
+    secs: float = 0.05
+    spread: float = 0.0
+    trace: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check(self, above=("secs",), not_below=("spread",))
+        if any(not 0 < secs < math.inf for secs in self.trace):
+            raise ConfigError(f"Device.trace must hold seconds above 0, got {min(self.trace)}; correct the file")
+
+    def seconds(self, normals: Iterator[float]) -> Iterator[float]:
+        """Yield the seconds of one unit after another; `normals` are drawn from, one for each."""
+        if self.trace:
+            return itertools.cycle(self.trace)
+        if not self.spread:
+            return itertools.repeat(self.secs)
+        variance = math.log1p(self.spread * self.spread)
+        mean, deviation = math.log(self.secs) - variance / 2, math.sqrt(variance)
+        return map(math.exp, map(mean.__add__, map(deviation.__mul__, normals)))  # no step of Python for each
+
+
+@dataclass(frozen=True)
+class Link:
+    """A role's network port.
+
+    Args:
+      latency_secs: from the last byte sent to the last one received, one way.
+      bytes_per_sec: of the port, each direction; transfers through one port come one after another.
+
+    Raises:
+      ConfigError: a value is out of range.
+    """
+
+    latency_secs: float = 100e-6
+    bytes_per_sec: float = 1.25e9
+
+    def __post_init__(self) -> None:
+        _check(self, above=("bytes_per_sec",), not_below=("latency_secs",))
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What the roles themselves take, in seconds, beside compute and transfers.
+
+    Args:
+      apply_secs: of one update at a server.
+      update_secs: of a replica's own update in lock-step.
+      step_secs: of a lock-step step, whatever its size.
+      call_secs: of a call at whoever answers it.
+      capture_secs: of copying the whole state at its holder.
+      reserve_secs: of making an epoch's number durable.
+      commit_secs: of one checkpoint, beside the training.
+      restart_secs: from the loss of a process to its successor's first words.
+      notice_secs: from a process's end to the chief's knowing.
+
+    Raises:
+      ConfigError: a value is out of range.
+    """
+
+    apply_secs: float = 200e-6
+    update_secs: float = 200e-6
+    step_secs: float = 200e-6
+    call_secs: float = 50e-6
+    capture_secs: float = 2e-3
+    reserve_secs: float = 5e-3
+    commit_secs: float = 0.2
+    restart_secs: float = 2.5
+    notice_secs: float = 0.01
+
+    def __post_init__(self) -> None:
+        _check(self, not_below=tuple(each.name for each in fields(self)))
+
+
+@dataclass(frozen=True)
+class Colocated:
+    """Every worker's machine holds a part of the parameters as well, and what some machines send comes late.
+
+    An exchange of worker i with the machines j takes so much longer, where t_ij = latency_i + latency_j:
+
+        alone (asynchronous)      round_trips * sum_j t_ij + recovery * (max_j t_ij)^2
+        all at once (lock-step)   max(0, round_trips * max_i sum_j t_ij - Costs.step_secs) + incast * recovery * max t^2
+
+    Layers ask their machines in turn, so waits add up; in lock-step they lie beside the others' transfers. A flow that
+    has lost a packet grows its window by a packet a round trip, which takes the square of the round trip to make up.
+
+    Source: reconstruction; Chiu and Jain, Analysis of the increase and decrease algorithms, 1989, for the recovery.
+
+    Args:
+      latency_secs: more for what machine 0, 1, ... sends; one for each worker.
+      round_trips: with each machine in one exchange, in their turn.
+      recovery: seconds a squared second of round trip, for an exchange that has the ports to itself.
+      incast: how many times more where all exchange at once.
+
+    Raises:
+      ConfigError: a value is out of range.
+    """
+
+    latency_secs: tuple[float, ...]
+    round_trips: float = 1.0
+    recovery: float = 0.0
+    incast: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check(self, not_below=("round_trips", "recovery", "incast"))
+        if any(not 0 <= secs < math.inf for secs in self.latency_secs):
+            raise ConfigError(f"Colocated.latency_secs must hold seconds of 0 or more, got {min(self.latency_secs)}")
+
+    def exchange_secs(self, worker: int) -> float:
+        """Return how much longer an exchange of `worker` takes that has the ports to itself."""
+        trips = self._trips(worker)
+        return self.round_trips * math.fsum(trips) + self.recovery * max(trips, default=0.0) ** 2
+
+    def step_secs(self, beside_secs: float) -> float:
+        """Return how much longer a lock-step step takes, in which the transfers take `beside_secs` anyway."""
+        trips = [self._trips(worker) for worker in range(len(self.latency_secs))]
+        waits = self.round_trips * max((math.fsum(some) for some in trips), default=0.0)
+        longest = max((max(some, default=0.0) for some in trips), default=0.0)
+        return max(0.0, waits - beside_secs) + self.incast * self.recovery * longest**2
+
+    def _trips(self, worker: int) -> list[float]:
+        late = self.latency_secs
+        return [late[worker] + late[other] for other in range(len(late)) if other != worker]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Devices, links and costs.
+
+    Args:
+      devices: of worker 0, 1, ...; begun anew where there are more workers.
+      worker_link, server_link: the ports of every worker, and of every server.
+      costs: of the roles themselves.
+      colocated: the latency of machines that are worker and server; None where they are others, or all alike.
+      node_size: workers of a machine, in their order; the averages of groups inside one go over `node_link`, and those
+        that leave it through the one `worker_link` that its workers share.
+      node_link: between workers of one machine.
+
+    Raises:
+      ConfigError: there is no device, or a machine has no worker.
+    """
+
+    devices: tuple[Device, ...] = (Device(),)
+    worker_link: Link = Link()
+    server_link: Link = Link()
+    costs: Costs = Costs()
+    colocated: Colocated | None = None
+    node_size: int = 1
+    node_link: Link = Link(5e-6, 1.2e10)
+
+    def __post_init__(self) -> None:
+        if not self.devices:
+            raise ConfigError("Cluster.devices is empty; give at least one Device")
+        _check(self, above=("node_size",))
+
+    def device(self, worker: int) -> Device:
+        """Return the device of `worker`."""
+        return self.devices[worker % len(self.devices)]
+
+    def nodes_of(self, workers: tuple[int, ...]) -> list[int]:
+        """Return the machines that `workers` are on, ascending."""
+        return sorted({worker // self.node_size for worker in workers})
+
+    def all_reduce_secs(self, num_bytes: int, num_members: int, *, inside: bool = False) -> float:
+        """Return the seconds of a ring all-reduce: 2 (n-1) messages of 1/n of the buffer each, one after another.
+
+        Args:
+          num_bytes: of the buffer.
+          num_members: n.
+          inside: whether all of them are on one machine, where a machine has several workers.
+
+        Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, 2009.
+        """
+        if num_members == 1:
+            return 0.0
+        rounds = 2 * (num_members - 1)
+        link = self.node_link if inside and self.node_size > 1 else self.worker_link
+        return rounds * (link.latency_secs + num_bytes / num_members / link.bytes_per_sec)
+
+
+@dataclass(frozen=True)
+class Slow:
+    """A worker that is slow for a while: a transient straggler.
+
+    Args:
+      worker: which one.
+      delay_secs: more for each unit.
+      factor: of its compute time.
+      start_secs, stop_secs: when, seconds of the run.
+      rpc_secs: more for each push, each pull, and each collective that it takes part in.
+      bytes_per_sec: of its link, each direction.
+
+    Raises:
+      ConfigError: a value is out of range.
+    """
+
+    worker: int
+    delay_secs: float = 0.0
+    factor: float = 1.0
+    start_secs: float = 0.0
+    stop_secs: float = math.inf
+    rpc_secs: float = 0.0
+    bytes_per_sec: float = math.inf
+
+    def __post_init__(self) -> None:
+        not_below = ("worker", "delay_secs", "start_secs", "rpc_secs")
+        _check(self, above=("factor", "bytes_per_sec"), not_below=not_below, endless=("stop_secs", "bytes_per_sec"))
+
+    @property
+    def slowness(self) -> Slowness:
+        """How slow it is, while it is."""
+        return Slowness(self.factor, self.delay_secs, self.rpc_secs, self.bytes_per_sec)
+
+
+@dataclass(frozen=True)
+class Death:
+    """A process that is killed at a second of the run.
+
+    Args:
+      role, id: whose; a chief's is 0.
+      at_secs: when.
+      back_secs: until its successor's first words; None is `Costs.restart_secs`.
+
+    Raises:
+      ConfigError: a value is out of range.
+    """
+
+    role: Role
+    id: int
+    at_secs: float
+    back_secs: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.role not in get_args(Role):
+            raise ConfigError(f"Death.role must be one of {', '.join(get_args(Role))}, got {self.role!r}; correct it")
+        _check(self, not_below=("id", "at_secs") if self.back_secs is None else ("id", "at_secs", "back_secs"))
+
+
+@dataclass(frozen=True)
+class Pause:
+    """A worker process that is stopped for a while; `replaced` starts a successor that it later meets as a zombie."""
+
+    worker: int
+    at_secs: float
+    secs: float
+    replaced: bool = False
+
+    def __post_init__(self) -> None:
+        _check(self, not_below=("worker", "at_secs"), endless=("secs",))
+
+
+@dataclass(frozen=True)
+class Hang:
+    """A worker process whose first unit that begins after `at_secs` never ends, though it goes on to report."""
+
+    worker: int
+    at_secs: float
+
+    def __post_init__(self) -> None:
+        _check(self, not_below=("worker", "at_secs"))
+
+
+@dataclass(frozen=True)
+class Join:
+    """A worker that comes only at a second of the run: the others begin without it."""
+
+    worker: int
+    at_secs: float
+
+    def __post_init__(self) -> None:
+        _check(self, not_below=("worker", "at_secs"))
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Workers that nobody reaches for a while, and that reach nobody."""
+
+    workers: tuple[int, ...]
+    at_secs: float
+    secs: float
+
+    def __post_init__(self) -> None:
+        _check(self, not_below=("at_secs",), endless=("secs",))
+
+
+@dataclass(frozen=True)
+class Chaos:
+    """What happens to each message, by chance.
+
+    Args:
+      lost, duplicated, delayed: probabilities.
+      delay_secs: mean of the exponential delay of a delayed message, or of the second copy of a duplicated one.
+      until_secs: messages after that are delivered as they should be.
+
+    Raises:
+      ConfigError: a value is out of range.
+    """
+
+    lost: float = 0.0
+    duplicated: float = 0.0
+    delayed: float = 0.0
+    delay_secs: float = 0.1
+    until_secs: float = math.inf
+
+    def __post_init__(self) -> None:
+        _check(self, above=("delay_secs",), not_below=("lost", "duplicated", "delayed"), endless=("until_secs",))
+        if self.lost + self.duplicated + self.delayed > 1:
+            raise ConfigError(
+                f"Chaos: lost {self.lost}, duplicated {self.duplicated} and delayed {self.delayed} sum to more than 1; "
+                "lower one"
+            )
+
+    @property
+    def active(self) -> bool:
+        """Whether any message fares otherwise than it should."""
+        return bool(self.lost or self.duplicated or self.delayed)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A cluster and what happens to it.
+
+    Args:
+      cluster: the machines.
+      slow, deaths, pauses, hangs, joins, partitions: what happens when.
+      chaos: what happens to messages.
+      save_fails: which saves fail, counted from 0.
+      preempt_secs: when the run is asked to save its state and stop; infinite for never.
+    """
+
+    cluster: Cluster = field(default_factory=Cluster)
+    slow: tuple[Slow, ...] = ()
+    deaths: tuple[Death, ...] = ()
+    pauses: tuple[Pause, ...] = ()
+    hangs: tuple[Hang, ...] = ()
+    joins: tuple[Join, ...] = ()
+    partitions: tuple[Partition, ...] = ()
+    chaos: Chaos = Chaos()
+    save_fails: tuple[int, ...] = ()
+    preempt_secs: float = math.inf
+
+    @property
+    def reliable(self) -> bool:
+        """Whether every message arrives: then nobody needs to ask twice."""
+        lost = any(death.role == "chief" for death in self.deaths)  # with it goes what it was asked
+        return not (self.chaos.active or self.partitions or self.pauses or lost)
+
+    def check(self, num_workers: int, num_servers: int) -> None:
+        """Refuse what names a role that the run does not have.
+
+        Raises:
+          ConfigError: it does.
+        """
+        colocated = self.cluster.colocated
+        if colocated is not None and len(colocated.latency_secs) != num_workers:
+            raise ConfigError(
+                f"Colocated.latency_secs has {len(colocated.latency_secs)} machines, but the run has {num_workers} "
+                "workers; give each one"
+            )
+        named = [each.worker for each in (*self.slow, *self.pauses, *self.hangs, *self.joins)]
+        named += [worker for partition in self.partitions for worker in partition.workers]
+        named += [death.id for death in self.deaths if death.role == "worker"]
+        for worker in named:
+            if worker >= num_workers:
+                raise ConfigError(
+                    f"the scenario names worker {worker}, but the run has workers 0 to {num_workers - 1}; correct one"
+                )
+        late = [join.worker for join in self.joins]
+        if len(set(late)) < len(late):
+            raise ConfigError(f"Scenario.joins names workers {late}, one of them twice; say once when it comes")
+        for death in self.deaths:
+            if death.role == "server" and death.id >= num_servers:
+                raise ConfigError(
+                    f"the scenario names server {death.id}, but the run has servers 0 to {num_servers - 1}; correct one"
+                )

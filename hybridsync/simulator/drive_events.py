@@ -1,0 +1,183 @@
+"""Carries out a worker engine's requests in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hybridsync.core.errors import HybridSyncError, PhaseRevoked, RoleLost, StaleEpoch, WaitTimeout
+from hybridsync.interfaces.phase import Phase
+from hybridsync.worker.lease_queue import LeaseQueue
+from hybridsync.worker.requests import IO, ComputeUnit, Join, LeaseUnits, Start, Ticket
+
+if TYPE_CHECKING:
+    from hybridsync.simulator.simulated_worker import Worker
+
+PENDING: Any = object()
+"""A carrier returns this where its reply comes later."""
+Then = Callable[[Any], None]
+Carrier = Callable[[Any, Then], Any]
+"""(request, what takes its reply or error) -> the reply where it is known at once, else PENDING."""
+Carriers = Mapping[type, Carrier]
+
+
+class Engine(Protocol):
+    """What a driver drives."""
+
+    leases: LeaseQueue
+
+    def run(self) -> IO: ...
+
+
+class EventTicket:
+    """A request that was begun (see `hybridsync.worker.requests.Ticket`)."""
+
+    __slots__ = ("_driver", "_is_awaited", "reply", "span")
+
+    def __init__(self, driver: EventDriver) -> None:
+        self._driver, self._is_awaited = driver, False
+        self.reply: Any = PENDING
+        now = driver.now
+        self.span = (now, now)
+
+    def done(self) -> bool:
+        return self.reply is not PENDING
+
+    def peek(self) -> Any:
+        return self.reply if self.done() and not isinstance(self.reply, HybridSyncError) else None
+
+    def settle(self, reply: Any) -> None:
+        """Take the reply, or the error that it is."""
+        if self._driver.is_over:
+            return
+        self.reply, self.span = reply, (self.span[0], self._driver.now)
+        if self._is_awaited:
+            self._driver.resume(reply)
+
+    def join(self) -> Any:
+        """Return the reply; PENDING where the engine is resumed with it later."""
+        self._is_awaited = self.reply is PENDING
+        return self.reply
+
+
+class EventDriver:
+    """Drives one engine through one phase.
+
+    Args:
+      worker: whose engine it is.
+      phase: that it takes part in.
+      engine: generates the requests.
+      carriers: how the requests of the phase's mode are carried out, beside units and leases; given what resumes.
+    """
+
+    def __init__(
+        self, worker: Worker, phase: Phase, engine: Engine, carriers: Callable[[EventDriver], Carriers]
+    ) -> None:
+        self.worker, self.phase, self.world = worker, phase, worker.world
+        self.leases = engine.leases
+        self._loop, self._io = worker.world.loop, engine.run()
+        self._ended = self._revoked = False
+        self._carriers: Carriers = {
+            LeaseUnits: self._lease,
+            ComputeUnit: self._compute,
+            Start: self._start,
+            Join: self._join,
+            **carriers(self),
+        }
+
+    @property
+    def now(self) -> float:
+        """Virtual seconds."""
+        return self._loop.now
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the engine has ended or was revoked: what comes now is not for it any more."""
+        return self._ended or self._revoked
+
+    def begin(self) -> None:
+        """Take part in the phase."""
+        self._go_on(self._io.send, None)
+
+    def resume(self, reply: Any) -> None:
+        """Go on with the reply that the engine waits for, or with the error that it is.
+
+        A stopped process hears it later, and an engine that is over never.
+        """
+        if self._ended or self._revoked or (self.worker.stopped and self.worker.halted(self.resume, reply)):
+            return
+        io = self._io
+        self._go_on(io.throw if isinstance(reply, HybridSyncError) else io.send, reply)
+
+    def revoke(self, reason: str) -> None:
+        """Throw the revocation in; what is under way has failed."""
+        if self.is_over or self.worker.out_of_reach:
+            return
+        self._revoked = True
+        self._go_on(self._io.throw, PhaseRevoked(reason))
+
+    def close(self) -> None:
+        """End with the process."""
+        self._ended = True
+        self._io.close()
+
+    def is_stale(self, call: Callable[..., object], *args: Any) -> bool:
+        """Whether what comes now is not for this engine any more, or not yet: a stopped process hears it later."""
+        return self._ended or self._revoked or self.worker.halted(call, *args)
+
+    def compute(self, unit: int, parameters: Any, then: Then) -> Any:
+        """Compute a unit's contribution, which takes as long as the worker's device takes."""
+        contribution = self.world.arithmetic.gradient(parameters, unit)
+        self._loop.after(self.worker.unit_secs(unit), then, contribution)
+        return PENDING
+
+    def _go_on(self, step: Callable[[Any], Any], value: Any) -> None:
+        carriers, io, resume = self._carriers, self._io, self.resume
+        try:
+            while True:
+                request = step(value)
+                value = carriers[type(request)](request, resume)
+                if value is PENDING:
+                    return
+                step = io.throw if isinstance(value, HybridSyncError) else io.send
+        except StopIteration:
+            self._end("")
+        except (PhaseRevoked, RoleLost, StaleEpoch, WaitTimeout) as error:  # as the worker's loop over phases
+            self._end(f"{type(error).__name__}: {error}")
+        except HybridSyncError:  # another process has this place, say: this one ends
+            self.worker.leave()
+
+    def _end(self, failure: str) -> None:
+        self._ended = True
+        self.worker.left(failure)
+
+    # --- requests of every mode ---
+
+    def _lease(self, request: LeaseUnits, then: Then) -> Any:
+        world = self.world
+
+        def given(reply: Any) -> None:
+            if not self.is_over:
+                if not isinstance(reply, HybridSyncError):
+                    world.watch.leased(self.worker, self.phase, reply)
+                then(reply)
+
+        self.worker.call("lease", lambda: world.units_for(request.request), given)
+        return PENDING
+
+    def _compute(self, request: ComputeUnit, then: Then) -> Any:
+        return self.compute(request.unit, request.parameters, then)
+
+    def _start(self, request: Start, then: Then) -> Ticket:
+        ticket = EventTicket(self)
+        reply = self._carriers[type(request.request)](request.request, ticket.settle)
+        if reply is not PENDING:
+            ticket.settle(reply)
+        return ticket
+
+    def _join(self, request: Join, then: Then) -> Any:
+        ticket = request.ticket
+        assert isinstance(ticket, EventTicket)
+        if self._revoked and not ticket.done():
+            return PhaseRevoked("the phase is over, and nobody answers any more")
+        return ticket.join()

@@ -1,0 +1,333 @@
+"""What stands around a manager in virtual time: the chief's own copy of the state, its commits, and its hosts."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hybridsync.chief.ledger import Ledger
+from hybridsync.core.errors import CheckpointError, HybridSyncError, StaleEpoch
+from hybridsync.core.plan import Epoch
+from hybridsync.interfaces.messages import Capture, Held, RoleEvent
+from hybridsync.interfaces.ports import Epochs
+from hybridsync.phases.checkpointing import Commit
+from hybridsync.phases.reporter import Reporter
+from hybridsync.simulator.simulated_process import Process
+from hybridsync.simulator.simulated_server import Server
+from hybridsync.simulator.simulated_worker import Worker
+from hybridsync.storage.apply_log import Entry, Left
+from hybridsync.workdir.opening import MemoryEpochs
+
+if TYPE_CHECKING:
+    from hybridsync.simulator.simulated_cluster import World
+
+
+class ChiefKilled(BaseException):
+    """Ends a manager as a kill ends its process.
+
+    Args:
+      back_secs: until another one says its first words.
+    """
+
+    def __init__(self, back_secs: float) -> None:
+        super().__init__(f"the chief was killed; another one follows after {back_secs:g} s")
+        self.back_secs = back_secs
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A commit: a state, and what is stored beside it."""
+
+    capture: Capture
+    state: Any
+    ledger: dict[str, Any]
+    run: dict[str, Any]
+
+
+@dataclass
+class Workdir:
+    """What outlives every process of a run.
+
+    Args:
+      epochs: hands out epoch numbers.
+      commits: in order.
+      log: of the updates.
+      ends: whose optimizer states a phase left behind, by its epoch.
+      num_saves: how many were tried.
+    """
+
+    epochs: Epochs = field(default_factory=MemoryEpochs)
+    commits: list[Saved] = field(default_factory=list)
+    log: list[Entry] = field(default_factory=list)
+    ends: dict[int, Left] = field(default_factory=dict)
+    num_saves: int = 0
+
+    def open(self, workload: int, start: Any, *, alive: bool) -> tuple[Ledger, Held, Any]:
+        """Return the ledger, the state and what it is, as `hybridsync.workdir.opening.open_run` does.
+
+        Args:
+          workload: units of the run.
+          start: the state of a run that has saved none.
+          alive: only the chief was lost, so that what was applied after the last commit may still be held.
+        """
+        if not self.commits:
+            self.log.clear()
+            self.ends.clear()
+            return Ledger(workload), Held(Epoch(0, 0), 0, 0, ""), start
+        saved = self.commits[-1]
+        sequence = saved.capture.held.sequence
+        if not alive:
+            self.forget(sequence)
+        held = Held(Epoch(saved.run["epoch"], 0), saved.capture.held.units, sequence, "")
+        return Ledger.from_json(saved.ledger), held, saved.state
+
+    def forget(self, sequence: int) -> None:
+        """Cut the log behind the update number `sequence`."""
+        while self.log and self.log[-1].sequence > sequence:
+            self.log.pop()
+        for epoch in [epoch for epoch, end in self.ends.items() if end.sequence > sequence]:
+            del self.ends[epoch]
+
+
+class MortalReporter(Reporter):
+    """A reporter of a process that may be killed, and says nothing then.
+
+    Attributes:
+      dead: it was.
+    """
+
+    dead: ChiefKilled | None = None
+
+    def finish(self, how: Any, error: str | None) -> Any:
+        if self.dead is not None:
+            raise self.dead
+        return super().finish(how, error)
+
+
+class Keeper:
+    """The chief as a holder of the last committed state (see `hybridsync.training.snapshot.Kept`).
+
+    Args:
+      capture, state: that the run starts from.
+    """
+
+    def __init__(self, capture: Capture, state: Any) -> None:
+        self._kept = self._offered = capture, state
+        self._next_id = capture.capture_id + 1
+
+    @property
+    def units(self) -> int:
+        """Units applied in the kept state."""
+        return self._kept[0].held.units
+
+    def keep(self, capture: Capture, state: Any) -> None:
+        """Keep a newer state."""
+        self._kept = capture, state
+
+    def take(self, capture: Capture, source: str, reader: Any) -> None:
+        """Fetch and keep another state, though it is not committed."""
+        self.keep(capture, reader.read(capture.capture_id))
+
+    def offer(self) -> Capture:
+        """Return a capture of the kept state, readable here."""
+        capture, state = self._kept
+        held = capture.held
+        offered = Capture(self._next_id, held, capture.applied, capture.dropped, capture.num_bytes, 0.0, 0.0)
+        self._next_id += 1
+        self._offered = offered, state
+        return offered
+
+    def capture(self, epoch: Epoch, final: bool) -> Capture:
+        """Refuse: the chief takes part in no epoch.
+
+        Raises:
+          StaleEpoch: always.
+        """
+        raise StaleEpoch(f"the chief takes no part in epoch {epoch}")
+
+    def await_reached(self) -> None:
+        """Do nothing: the chief does not wait for itself."""
+
+    def read(self, capture_id: int) -> Any:
+        """Return the state offered last.
+
+        Raises:
+          StaleEpoch: that is another one.
+        """
+        if self._offered[0].capture_id != capture_id:
+            raise StaleEpoch(f"capture {capture_id} is no longer kept at the chief")
+        return self._offered[1]
+
+
+class Disk:
+    """Commits in virtual time, one after another (see `hybridsync.phases.checkpointing.Committer`).
+
+    Args:
+      world: time and costs.
+      keeper: gets each state that is durable.
+      fails: which saves fail, counted from 0.
+      workdir: where commits end up.
+
+    Attributes:
+      closed: the process that writes has ended; what is under way comes to nothing.
+    """
+
+    def __init__(self, world: World, keeper: Keeper, fails: tuple[int, ...], workdir: Workdir) -> None:
+        self._world, self._keeper, self._fails, self._workdir = world, keeper, fails, workdir
+        self._free_at = 0.0
+        self.closed = False
+        self.state: Any = None
+
+    @property
+    def durable(self) -> bool:
+        """Whether commits outlive the process: they are simulated, not skipped."""
+        return True
+
+    def submit(
+        self,
+        capture: Capture,
+        source: str,
+        ledger: dict[str, Any],
+        run: dict[str, Any],
+        *,
+        evaluate: bool,
+        after: threading.Event,
+    ) -> tuple[Future[Commit], Future[dict[str, Any] | None]]:
+        """Start a commit; returns its end, and the end of the evaluation behind it."""
+        committed: Future[Commit] = Future()
+        measured: Future[dict[str, Any] | None] = Future()
+        loop = self._world.loop
+        started, number = loop.now, self._workdir.num_saves
+        self._workdir.num_saves += 1
+        self._free_at = max(self._free_at, started) + self._world.network.cluster.costs.commit_secs
+
+        def fetch() -> None:
+            if self.closed:
+                return
+            try:
+                state = self._world.holder(source).read(capture.capture_id)
+            except HybridSyncError as error:
+                committed.set_exception(error)
+                measured.set_result(None)
+                return
+            self.state = state
+            loop.at(self._free_at, end, state)
+
+        def end(state: Any) -> None:
+            if self.closed:
+                return
+            if number in self._fails:
+                committed.set_exception(CheckpointError(f"save {number} fails in this scenario"))
+            else:
+                self._keeper.keep(capture, state)
+                self._workdir.commits.append(Saved(capture, state, ledger, run))
+                size = self._world.arithmetic.sizes.state
+                committed.set_result(Commit(capture.held.units, size, loop.now - started))
+            measured.set_result(self._world.evaluate(state, capture) if evaluate else None)
+
+        loop.after(self._world.transfer_secs, fetch)
+        return committed, measured
+
+    def close(self) -> None:
+        """Let the commits under way end."""
+        if self.closed:
+            return
+        self._world.loop.run_until(self._free_at + self._world.transfer_secs)
+
+
+class Hosts:
+    """Starts, ends and replaces the roles' processes: the supervisors of a simulation.
+
+    Attributes:
+      newest: the process of each place.
+      ended_on: unit -> how many processes ended while they computed it; -1 is none.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._lives: dict[tuple[str, int], int] = {}
+        self._unheard: list[RoleEvent] = []
+        self._gone: list[Process] = []
+        self.ended_on: Counter[int] = Counter()
+        self.newest: dict[tuple[str, int], Process] = {}
+
+    def start(self, role: str, role_id: int) -> None:
+        """Start the next process of a place."""
+        life = self._lives[role, role_id] = self._lives.get((role, role_id), -1) + 1
+        kind = Worker if role == "worker" else Server
+        process = self.newest[role, role_id] = kind(self._world, role_id, life)
+        self._world.processes[process.address] = process
+        process.start()
+
+    def kill(self, role: str, role_id: int, back_secs: float | None = None) -> bool:
+        """Kill the newest process of a place; another follows. False where there is none to kill.
+
+        Raises:
+          ChiefKilled: it was the chief's; the manager is not to go on.
+        """
+        if role == "chief":
+            if self._world.desk.closed:
+                return False
+            raise self._world.end_chief(back_secs)
+        process = self.newest.get((role, role_id))
+        if process is None or process.dead:
+            return False
+        self._end(process, "signal SIGKILL", back_secs)
+        return True
+
+    def evict(self, event: RoleEvent) -> None:
+        """End a process that the chief has given up."""
+        process = self.newest.get((event.role, event.id))
+        if process is not None and process.pid == event.pid and not process.dead:
+            self._end(process, event.reason, None)
+
+    def left(self, process: Process) -> None:
+        """Follow a process that has ended by itself with another one, unless the run is over."""
+        if self.newest[process.role, process.id] is not process:
+            return
+        if self._world.chief.control.over:
+            self._gone.append(process)
+        else:
+            self._end(process, "exit 70", None)
+
+    def hang(self, worker: int) -> None:
+        """Let the newest process of a worker hang; its successor does not."""
+        process = self.newest.get(("worker", worker))
+        if isinstance(process, Worker):
+            process.hang()
+
+    def replace(self, worker: int) -> None:
+        """Start a successor although the process lives: it becomes a zombie."""
+        self.start("worker", worker)
+
+    def _end(self, process: Process, reason: str, back_secs: float | None) -> None:
+        world, costs = self._world, self._world.network.cluster.costs
+        unit = process.unit if isinstance(process, Worker) else -1
+        self.ended_on[unit] += 1
+        process.kill()
+        event = RoleEvent(process.role, process.id, process.pid, reason, world.clock.wall(), unit)
+        world.loop.after(costs.notice_secs, self._notice, event)
+        back = costs.restart_secs if back_secs is None else back_secs
+        world.loop.after(back, self._start_again, process)
+
+    def _notice(self, event: RoleEvent) -> None:
+        if self._world.desk.closed:  # told to the next chief
+            self._unheard.append(event)
+        else:
+            self._world.chief.service.role_lost(event)
+
+    def tell(self) -> None:
+        """Tell a new chief whom the last one did not live to hear of; who took the run for over starts again."""
+        gone, self._gone = self._gone, []
+        for process in gone:
+            self._start_again(process)
+        unheard, self._unheard = self._unheard, []
+        for event in unheard:
+            self._world.chief.service.role_lost(event)
+
+    def _start_again(self, process: Process) -> None:
+        if self.newest[process.role, process.id] is process:
+            self.start(process.role, process.id)

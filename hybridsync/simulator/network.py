@@ -1,0 +1,169 @@
+"""Carries messages in virtual time: ports that are shared, latency, and what a scenario does to messages.
+
+Transfers through a shared port come one after another. What has no bytes worth counting, a grant or a refusal, has its
+own connection, whose packets come between those of the transfers under way: it does not wait behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from hybridsync.config import AS_FAST, EmulationConfig, Slowness
+from hybridsync.emulation.link_delays import emulated
+from hybridsync.emulation.link_model import SlowLinks
+from hybridsync.interfaces.messages import Push
+from hybridsync.simulator.cluster import Cluster, Scenario
+from hybridsync.simulator.event_loop import Loop
+
+NOTHING_EMULATED = EmulationConfig()
+
+
+class Network:
+    """Delivers calls.
+
+    Args:
+      loop: virtual time.
+      scenario: links, chaos and partitions.
+      random: draws for the chaos.
+      num_servers: how many ports the traffic with the servers is spread over.
+      emulation: links that are slower than the scenario's, for the traffic with the servers.
+      slowness: (worker, unit) -> how slow the worker's link is now; None where none ever is.
+
+    Attributes:
+      num_bytes: moved between workers and servers.
+      reliable: every message arrives once.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        scenario: Scenario,
+        random: Random,
+        num_servers: int,
+        emulation: EmulationConfig = NOTHING_EMULATED,
+        slowness: Callable[[int, int], Slowness] | None = None,
+    ) -> None:
+        self._loop, self._random = loop, random
+        self._chaos, self._partitions = scenario.chaos, scenario.partitions
+        self.cluster: Cluster = scenario.cluster
+        self.reliable = scenario.reliable
+        link, port = scenario.cluster.worker_link.bytes_per_sec, scenario.cluster.server_link.bytes_per_sec
+        wire = emulated(emulation, num_servers, link_bytes_per_sec=link, port_bytes_per_sec=port)
+        self._push_ends, self._pull_ends = wire.push_ends, wire.pull_ends
+        self._slow = None if slowness is None else SlowLinks(slowness)
+        self._latency = scenario.cluster.worker_link.latency_secs + scenario.cluster.server_link.latency_secs
+        late = scenario.cluster.colocated
+        self._longer = [late.exchange_secs(worker) for worker in range(len(late.latency_secs))] if late else []
+        self._call_secs = scenario.cluster.worker_link.latency_secs + scenario.cluster.costs.call_secs
+        self._is_plain = self.reliable and self._slow is None and not self._longer
+        self._node_free_at: dict[int, float] = {}
+        self.num_bytes = 0
+
+    def to_server(self, push: Push, num_bytes: int, call: Callable[..., object], *args: Any) -> None:
+        """Carry a transfer of the worker of `push` to the servers."""
+        self.num_bytes += num_bytes
+        loop = self._loop
+        if self._is_plain:
+            loop.plan((self._push_ends(loop.now, num_bytes) + self._latency, loop.turn(), call, args))
+            return
+        at = self._push_ends(loop.now, num_bytes, self._slow.of(push) if self._slow else AS_FAST)
+        if self._longer:
+            at += self._longer[push.worker]
+        self._deliver(push.worker, at + self._latency, call, args)
+
+    def from_server(self, push: Push, ready: float, num_bytes: int, call: Callable[..., object], *args: Any) -> None:
+        """Carry the answer to `push`, which begins at `ready`, to its worker; one without bytes as a call."""
+        self.num_bytes += num_bytes
+        if self._is_plain:
+            loop = self._loop
+            loop.plan((self._pull_ends(ready, num_bytes) + self._latency, loop.turn(), call, args))
+            return
+        at = self._pull_ends(ready, num_bytes, self._slow.of(push) if self._slow else AS_FAST)
+        self._deliver(push.worker, at + self._latency, call, args)
+
+    def message(self, worker: int, call: Callable[..., object], *args: Any) -> None:
+        """Carry a small message between a worker and the chief."""
+        loop = self._loop
+        at = loop.now + self._call_secs
+        if self.reliable:
+            loop.plan((at, loop.turn(), call, args))
+        else:
+            self._deliver(worker, at, call, args)
+
+    def averaged_at(self, members: tuple[int, ...], num_bytes: int) -> float:
+        """Return when a group that begins now has averaged `num_bytes` of each of its members, by a ring over them.
+
+        A ring that leaves a node goes once through the port of each node it comes to, which its workers share.
+        """
+        now, cluster = self._loop.now, self.cluster
+        nodes = cluster.nodes_of(members)
+        at = now + cluster.costs.step_secs
+        if len(nodes) > 1:
+            secs = 2 * (len(members) - 1) / len(members) * num_bytes / cluster.worker_link.bytes_per_sec
+            begins = [max(now, self._node_free_at.get(node, now)) for node in nodes]
+            self._node_free_at.update((node, begin + secs) for node, begin in zip(nodes, begins, strict=True))
+            return at + max(begins) - now + cluster.all_reduce_secs(num_bytes, len(members))
+        return at + cluster.all_reduce_secs(num_bytes, len(members), inside=True)
+
+    def cut_off(self, worker: int) -> bool:
+        """Whether nobody reaches `worker` now."""
+        now = self._loop.now
+        return any(worker in p.workers and p.at_secs <= now < p.at_secs + p.secs for p in self._partitions)
+
+    def _deliver(self, worker: int, at: float, call: Callable[..., object], args: tuple[Any, ...]) -> None:
+        loop = self._loop
+        if self.reliable:
+            loop.plan((at, loop.turn(), call, args))
+            return
+        if self._partitions and self.cut_off(worker):
+            return
+        chaos = self._chaos
+        if chaos.active and loop.now < chaos.until_secs:
+            drawn = self._random.random()
+            if drawn < chaos.lost:
+                return
+            if drawn < chaos.lost + chaos.duplicated:
+                loop.at(at + self._random.expovariate(1 / chaos.delay_secs), call, *args)
+            elif drawn < chaos.lost + chaos.duplicated + chaos.delayed:
+                at += self._random.expovariate(1 / chaos.delay_secs)
+        loop.at(at, call, *args)
+
+
+class Insisting:
+    """One caller's way over a network that loses messages: it calls again and again, until the first answer is here.
+
+    Args:
+      network: that loses them.
+      loop: virtual time.
+      retry_secs: between two tries.
+      is_stale: (function, arguments) -> whether the caller is over, or goes on with that later, as it stands still.
+    """
+
+    def __init__(self, network: Network, loop: Loop, retry_secs: float, is_stale: Callable[..., bool]) -> None:
+        self._network, self._loop, self._retry_secs, self._is_stale = network, loop, retry_secs, is_stale
+        self._call = 0
+
+    def to_server(self, push: Push, num_bytes: int, call: Callable[..., object], *args: Any) -> None:
+        """Carry a transfer to the servers as `Network.to_server` does; the last argument takes the answer.
+
+        A new call ends the one before it.
+        """
+        self._call += 1
+        self._try(self._call, push, num_bytes, call, args[:-1], args[-1])
+
+    def _try(
+        self, number: int, push: Push, num_bytes: int, call: Callable[..., object], message: Any, then: Any
+    ) -> None:
+        if self._call != number or self._is_stale(self._try, number, push, num_bytes, call, message, then):
+            return
+
+        def reply(answer: Any, parameters: Any) -> None:
+            if self._call != number or self._is_stale(reply, answer, parameters):
+                return
+            self._call += 1
+            then(answer, parameters)
+
+        self._network.to_server(push, num_bytes, call, *message, reply)
+        self._loop.after(self._retry_secs, self._try, number, push, num_bytes, call, message, then)

@@ -1,0 +1,70 @@
+"""Carries out a worker's calls on a simulated parameter server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from hybridsync.core.errors import HybridSyncError
+from hybridsync.interfaces.messages import Push
+from hybridsync.simulator.drive_events import PENDING, Carriers, EventDriver, Then
+from hybridsync.simulator.network import Insisting, Network
+from hybridsync.simulator.simulated_server import Server
+from hybridsync.worker.requests import CallServer
+
+
+class ServerCarriers:
+    """The calls of one worker on the server of its phase.
+
+    A worker uploads its state at its end in one message, sent once: if that is lost, the server goes on without it
+    after a while, as everywhere.
+
+    Args:
+      driver: of the worker's engine.
+    """
+
+    def __init__(self, driver: EventDriver) -> None:
+        world = driver.world
+        network = world.network
+        insisting = Insisting(network, world.loop, world.retry_secs, driver.is_stale)
+        self._driver, self._world = driver, world
+        self._way: Network | Insisting = network if network.reliable else insisting
+        self._server: Server = world.at(driver.phase.servers[0])
+        self._sizes = world.arithmetic.sizes
+
+    @property
+    def carriers(self) -> Carriers:
+        """What carries out the requests of phases whose state servers hold."""
+        return {CallServer: self._call}
+
+    def _call(self, request: CallServer, then: Then) -> Any:
+        verb, push, server, sizes = request.verb, request.push, self._server, self._sizes
+        if verb == "push_pull":
+            heard = partial(self._pushed, push, then)
+            self._way.to_server(push, sizes.gradient, server.push, push, request.body, heard)
+        elif verb == "deposit":
+            opt_state_bytes = sizes.state - sizes.parameters
+            self._world.network.to_server(push, opt_state_bytes, server.deposit, push, request.body)
+            return None, None
+        else:
+            calls: dict[str, Callable[..., object]] = {
+                "pull": server.pull,
+                "ready": server.ready,
+                "idle": server.idle,
+                "opt_state": server.opt_state,
+            }
+            self._way.to_server(push, 0, calls[verb], push, partial(_answered, then))
+        return PENDING
+
+    def _pushed(self, push: Push, then: Then, answer: Any, parameters: Any) -> None:
+        if isinstance(answer, HybridSyncError):
+            then(answer)
+            return
+        if self._world.watches and not self._driver.is_over:
+            self._world.watch.pushed(push, answer)
+        then((answer, parameters))
+
+
+def _answered(then: Then, answer: Any, brought: Any) -> None:
+    then(answer if isinstance(answer, HybridSyncError) else (answer, brought))

@@ -1,0 +1,427 @@
+"""A simulated run: the real manager, chief and protocols around roles whose time and messages are virtual."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from hybridsync.chief.chief import Chief
+from hybridsync.chief.run_state import RunState
+from hybridsync.config import Slowness, Straggler, Stragglers, together
+from hybridsync.core.errors import DamagedState, RoleLost
+from hybridsync.core.plan import Epoch
+from hybridsync.interfaces.messages import (
+    Capture,
+    GroupReply,
+    GroupRequest,
+    LeaseReply,
+    LeaseRequest,
+    PhaseReply,
+    PhaseRequest,
+    Push,
+    PushReply,
+)
+from hybridsync.interfaces.phase import Phase
+from hybridsync.interfaces.ports import Epochs
+from hybridsync.interfaces.reports import Report
+from hybridsync.phases.assembly import assemble
+from hybridsync.phases.recovery import Start
+from hybridsync.phases.schedule import resumed
+from hybridsync.phases.server_entry import in_turn
+from hybridsync.policies.online import Policy
+from hybridsync.policies.straggler_detector import detector_of
+from hybridsync.simulator.arithmetic import Arithmetic
+from hybridsync.simulator.chief_front import Desk
+from hybridsync.simulator.cluster import Device, Scenario, Slow, normals
+from hybridsync.simulator.event_loop import Loop, VirtualClock
+from hybridsync.simulator.fake_io import ChiefKilled, Disk, Hosts, Keeper, MortalReporter, Workdir
+from hybridsync.simulator.network import Network
+from hybridsync.simulator.simulated_process import Process
+from hybridsync.simulator.virtual_collectives import GroupAverage, Meeting
+from hybridsync.storage.apply_log import ApplyLog, Entry, Left, NullApplyLog
+from hybridsync.telemetry.recorder import Recorder
+from hybridsync.telemetry.summary import Summary
+from hybridsync.training.run import Run
+
+Units = tuple[int, ...]
+RETRY_SECS = 1.0
+"""After so long without an answer a push or pull is repeated, where messages may be lost."""
+
+
+class Watch:
+    """Hears of what a simulation does, for those who check it."""
+
+    world: World | None = None
+    """The world that is watched."""
+
+    def announced(self, request: PhaseRequest, phase: Phase) -> None:
+        """The chief tells a worker of a phase."""
+
+    def entered(self, process: Process, phase: Phase, state: Any) -> None:
+        """A server, or a member of a mesh, holds the phase's starting state."""
+
+    def granted(self, request: LeaseRequest, reply: LeaseReply) -> None:
+        """The chief gave out units."""
+
+    def reported(self, report: Report) -> None:
+        """The chief has taken a report."""
+
+    def applied(self, process: Process, phase: Phase, sequence: int, pushes: tuple[Push, ...], units: Units) -> None:
+        """A server, or a member of a mesh, which has no pushes, applied units, by which it came to `sequence`."""
+
+    def stepped(self, worker: Process, phase: Phase, unit: int) -> None:
+        """A member of a group phase applied a unit to its own replica."""
+
+    def settled(self, worker: Process, phase: Phase, reply: GroupReply, state: Any) -> None:
+        """A member of a group phase holds what a full synchronisation made of all replicas."""
+
+    def fenced(self, server: Process, worker: int, incarnation: int) -> None:
+        """A server is told to refuse a worker's processes up to `incarnation`."""
+
+    def arrived(self, server: Process, push: Push) -> None:
+        """A push has come to a server."""
+
+    def acknowledged(self, server: Process, push: Push, reply: PushReply) -> None:
+        """A server answers a push or a pull."""
+
+    def served(self, server: Process, phase: Phase) -> None:
+        """A server serves a phase."""
+
+    def leased(self, worker: Process, phase: Phase, reply: LeaseReply) -> None:
+        """A worker was given units."""
+
+    def pushed(self, push: Push, reply: PushReply) -> None:
+        """A worker has the answer to a push."""
+
+
+class SharedLog:
+    """Keeps what a captured holder wrote to the apply log (see `hybridsync.storage.apply_log.ApplyLog`)."""
+
+    def __init__(self, entries: list[Entry], ends: dict[int, Left]) -> None:
+        self._entries, self._ends = entries, ends
+        self._noted: list[Entry] = []
+
+    def write(self, entry: Entry) -> None:
+        self._noted.append(entry)
+
+    def leave(self, left: Left) -> None:
+        self._ends[left.epoch] = left
+
+    def flush(self) -> None:
+        noted, self._noted = self._noted, []
+        known = self._entries[-1].sequence if self._entries else -1
+        self._entries.extend(entry for entry in noted if entry.sequence > known)
+
+    def clear(self) -> None:
+        self._noted.clear()
+
+
+class World:
+    """One run in virtual time.
+
+    Args:
+      run: configuration, plan and task.
+      scenario: the cluster, and what happens to it.
+      arithmetic: what is computed.
+      recorder_of: the clock -> where the record goes.
+      seed: of every draw.
+      keeps_spans: whether spans are noted for a timeline.
+      logs_updates: whether every update is written down.
+      told: a role's apply log -> one that tells of its updates as well; None tells nobody.
+      watch: hears of what happens.
+      epochs: hands out epoch numbers.
+      tick_secs: how often the manager looks after what nobody tells it of.
+      evaluator: (state, capture) -> what the task measures; None measures nothing.
+      workdir: what an earlier world of this run has left; None is a run that begins.
+      policy: what is done about stragglers in lock-step; None takes the configuration's.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        scenario: Scenario,
+        arithmetic: Arithmetic,
+        recorder: Recorder,
+        loop: Loop,
+        *,
+        seed: int = 0,
+        keeps_spans: bool = False,
+        logs_updates: bool = False,
+        told: Callable[[ApplyLog], ApplyLog] | None = None,
+        watch: Watch | None = None,
+        epochs: Epochs | None = None,
+        tick_secs: float = 0.05,
+        evaluator: Any = None,
+        workdir: Workdir | None = None,
+        policy: Policy | None = None,
+    ) -> None:
+        config = run.config
+        scenario.check(config.workers, config.servers)
+        self.run_, self.scenario, self.arithmetic, self.loop = run, scenario, arithmetic, loop
+        self.clock = VirtualClock(loop)
+        self._normals = normals(Random(seed))
+        self._seconds: dict[Device, Iterator[float]] = {}
+        self.stragglers = Stragglers(config.emulation.stragglers, config.workload)
+        slow = [one.slowness for one in (*scenario.slow, *Straggler.parse(config.emulation.stragglers))]
+        self.slow, self.late = bool(slow), any(one.is_late for one in slow)
+        self._slow_of: dict[int, list[Slow]] = {}
+        for one in scenario.slow:
+            self._slow_of.setdefault(one.worker, []).append(one)
+        slowness = self.slowness if self.late else None
+        self.network = Network(loop, scenario, Random(seed + 1), config.servers, config.emulation, slowness)
+        self.keeps_spans, self.logs_updates, self._told = keeps_spans, logs_updates, told
+        self.watch, self.watches = watch or Watch(), watch is not None
+        self.watch.world = self
+        self.is_recorded = self.watches or logs_updates or keeps_spans
+        self.workdir = workdir or Workdir()
+        if epochs is not None:
+            self.workdir.epochs = epochs
+        self.apply_secs, self.retry_secs = scenario.cluster.costs.apply_secs / config.servers, RETRY_SECS
+        port = min(scenario.cluster.server_link.bytes_per_sec, scenario.cluster.worker_link.bytes_per_sec)
+        self.transfer_secs = arithmetic.sizes.state / port
+        self.schema = "simulated"
+        self.processes: dict[str, Process] = {}
+        self._pids = itertools.count(1)
+        self._meetings: dict[Epoch, Meeting] = {}
+        self._averages: dict[tuple[Epoch, int], GroupAverage] = {}
+        self._due = math.inf
+        self._evaluator = evaluator
+        self._recorder, self._tick_secs, self._policy = recorder, tick_secs, policy
+        self.num_chiefs = 0
+        self.hosts = Hosts(self)
+        self._open_chief(restarted=False)
+
+    def _open_chief(self, *, restarted: bool) -> None:
+        """Start a chief from what the workdir holds, as its process does."""
+        run, config, workdir, size = self.run_, self.run_.config, self.workdir, self.arithmetic.sizes.state
+        committed = bool(workdir.commits)
+        saved = workdir.commits[-1].run if committed else {}
+        detours = resumed(saved["detours"], saved["config"], config) if committed else ()
+        ledger, held, state = workdir.open(config.workload, self.arithmetic.start(), alive=restarted)
+        held = replace(held, fingerprint=self.arithmetic.fingerprint(state))
+        capture = Capture(1, held, ledger.applied().ranges(), ledger.dropped().ranges(), size, 0.0, 0.0)
+        self.home = f"chief-{self.num_chiefs}"
+        self.num_chiefs += 1
+        chief_state = RunState(
+            ledger,
+            config.workers,
+            self.schema,
+            self.clock,
+            num_servers=config.servers,
+            restarted=restarted,
+            evict=self.hosts.evict,
+            detector=detector_of(config.policy),
+            late=[join.worker for join in self.scenario.joins if join.at_secs > self.loop.now],
+        )
+        self.chief = Chief(chief_state)
+        self.desk = Desk(self.chief, self.loop, self.network, self.watch)
+        self.clock.on_notify(self.desk.stir)
+        self.keeper = Keeper(capture, state)
+        self.disk = Disk(self, self.keeper, self.scenario.save_fails, workdir)
+        self.reporter = MortalReporter(
+            run, self.chief.control, self._recorder, self.clock, seconds=0.0, hooks=[], switches=[]
+        )
+        self.manager = assemble(
+            run,
+            self.chief.control,
+            Start(capture, self.home, "resume" if committed else "start", held.epoch.number, committed, detours),
+            servers=self._servers,
+            holder_at=self.holder,
+            epochs=workdir.epochs,
+            committer=self.disk,
+            reporter=self.reporter,
+            keeper=self.keeper,
+            clock=self.clock,
+            forget=workdir.forget,
+            restarted=restarted,
+            tick_secs=self._tick_secs,
+            policy=self._policy,
+            begin=in_turn,
+        )
+
+    def end_chief(self, back_secs: float | None) -> ChiefKilled:
+        """Silence the chief, and return what ends its manager."""
+        killed = ChiefKilled(self.network.cluster.costs.restart_secs if back_secs is None else back_secs)
+        self.desk.closed = self.disk.closed = True
+        self.reporter.dead = killed
+        return killed
+
+    def run(self) -> Summary:
+        """Run to the end of the workload; returns the summary.
+
+        Raises:
+          HybridSyncError: the run could not go on.
+        """
+        collecting = gc.isenabled()
+        gc.disable()  # a unit leaves no cycle behind, and looking for one among all that is alive takes a tenth
+        try:
+            return self._run()
+        finally:
+            if collecting:
+                gc.enable()
+
+    def _run(self) -> Summary:
+        config, late = self.run_.config, {join.worker for join in self.scenario.joins}
+        for role, count in (("server", config.servers), ("worker", config.workers)):
+            for role_id in range(count):
+                if role == "server" or role_id not in late:
+                    self.hosts.start(role, role_id)
+        self._plan(self.scenario)
+        while True:
+            try:
+                return self.manager.run()
+            except ChiefKilled as killed:
+                self.loop.run_until(self.loop.now + killed.back_secs)
+                self._open_chief(restarted=True)
+                self.hosts.tell()
+
+    @property
+    def final(self) -> Any:
+        """The state that was committed last."""
+        return self.workdir.commits[-1].state
+
+    @property
+    def log(self) -> list[Entry]:
+        """The updates that led to the newest state, as far as its holders have written them down."""
+        return self.workdir.log
+
+    # --- what roles share ---
+
+    def next_pid(self) -> int:
+        """Return a number that no process has."""
+        return next(self._pids)
+
+    def at(self, address: str) -> Any:
+        """Return the process at `address`."""
+        return self.processes[address]
+
+    def holder(self, address: str) -> Any:
+        """Return the role that holds a state at `address`.
+
+        Raises:
+          RoleLost: there is none.
+        """
+        if address == self.home:
+            return self.keeper
+        if address not in self.processes:
+            raise RoleLost(f"nobody is at {address}")
+        return self.processes[address]
+
+    def fetch(self, phase: Phase) -> Any:
+        """Return the phase's starting state from the role that holds it.
+
+        Raises:
+          HybridSyncError: it cannot be reached, or keeps another.
+          DamagedState: it is not the state that was captured.
+        """
+        state = self.holder(phase.source).read(phase.capture_id)
+        got = self.arithmetic.fingerprint(state)
+        if got != phase.fingerprint:
+            raise DamagedState(f"{phase.source} handed over {got}, but {phase.fingerprint} was captured")
+        return state
+
+    def meeting(self, phase: Phase) -> Meeting:
+        """Return where the members of `phase` meet."""
+        if phase.epoch not in self._meetings:
+            self._meetings[phase.epoch] = Meeting(self, len(phase.members))
+        return self._meetings[phase.epoch]
+
+    def average(self, phase: Phase, reply: GroupReply) -> GroupAverage:
+        """Return where the members of a group of `phase` average."""
+        key = phase.epoch, reply.sequence
+        if key not in self._averages:
+            self._averages[key] = GroupAverage(self, reply)
+        return self._averages[key]
+
+    def apply_log(self) -> ApplyLog:
+        """Return where one role notes its updates."""
+        log = SharedLog(self.log, self.workdir.ends) if self.logs_updates else NullApplyLog()
+        return self._told(log) if self._told is not None else log
+
+    def spend(self, secs: float) -> None:
+        """Let `secs` go by while the manager is busy."""
+        self.loop.run_until(self.loop.now + secs)
+
+    def phase_for(self, request: PhaseRequest) -> PhaseReply | None:
+        """Return what the chief answers to a worker that asks for a phase."""
+        reply = self.chief.service.phase_for(request)
+        if reply is not None and reply.phase is not None:
+            self.watch.announced(request, reply.phase)
+        return reply
+
+    def units_for(self, request: LeaseRequest) -> LeaseReply | None:
+        """Return what the chief answers to a worker that asks for units."""
+        reply = self.chief.service.units_for(request)
+        if reply is not None:
+            self.watch.granted(request, reply)
+        return reply
+
+    def group_for(self, request: GroupRequest) -> GroupReply | None:
+        """Return what the chief answers to a worker that has come to a meeting."""
+        reply, due = self.chief.service.group_for(request), self.chief.service.meetings_due
+        if reply is None and due != self._due and self.loop.now < due < math.inf:
+            self._due = due
+            self.loop.at(due, self.desk.stir)
+        return reply
+
+    def seconds_of(self, worker: int) -> Iterator[float]:
+        """Return what yields the seconds of the worker's units: one for all alike devices, which draw from one place.
+
+        A trace is of one device alone.
+        """
+        device = self.network.cluster.device(worker)
+        if device.trace:
+            return device.seconds(self._normals)
+        if device not in self._seconds:
+            self._seconds[device] = device.seconds(self._normals)
+        return self._seconds[device]
+
+    def slowness(self, worker: int, unit: int) -> Slowness:
+        """Return how slow a worker is now, with this unit: by the scenario's time, and by its place in the workload."""
+        now = self.loop.now
+        here = [slow.slowness for slow in self._slow_of.get(worker, ()) if slow.start_secs <= now < slow.stop_secs]
+        by_unit = self.stragglers.of(worker, unit)
+        return together((*here, by_unit)) if here else by_unit
+
+    def evaluate(self, state: Any, capture: Capture) -> dict[str, Any] | None:
+        """Return what the task measures of a state; None where nothing is computed."""
+        return self._evaluator(state, capture) if self._evaluator is not None else None
+
+    # --- what the scenario does ---
+
+    def _plan(self, scenario: Scenario) -> None:
+        loop, hosts = self.loop, self.hosts
+        for death in scenario.deaths:
+            loop.at(death.at_secs, hosts.kill, death.role, death.id, death.back_secs)
+        for join in scenario.joins:
+            loop.at(join.at_secs, hosts.start, "worker", join.worker)
+        if scenario.preempt_secs < math.inf:
+            loop.at(scenario.preempt_secs, self._preempt)
+        for pause in scenario.pauses:
+            loop.at(pause.at_secs, self._pause, pause.worker, pause.secs, pause.replaced)
+        for hang in scenario.hangs:
+            loop.at(hang.at_secs, hosts.hang, hang.worker)
+
+    def _pause(self, worker: int, secs: float, replaced: bool) -> None:
+        process = self.hosts.newest.get(("worker", worker))
+        if process is None or process.dead:
+            return
+        process.stopped = True
+        if secs < math.inf:
+            self.loop.after(secs, process.resume)
+        if replaced:
+            self.loop.after(secs / 2, self.hosts.replace, worker)
+
+    def _preempt(self) -> None:
+        self.chief.service.preempt()
+
+    # --- what the manager needs ---
+
+    def _servers(self) -> Mapping[str, Any]:
+        control, count = self.chief.control, self.run_.config.servers
+        return {address: self.at(address) for address in (control.address_of("server", i) for i in range(count))}

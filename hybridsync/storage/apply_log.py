@@ -1,0 +1,362 @@
+"""The apply log: one JSON line for every update, from which `hybridsync replay` computes the run again, bit for bit.
+
+    {"epoch", "sequence", "units", "base", "rate", "weight", "blend"[, "slots"][, "parts"][, "stepped"]}
+    {"epoch", "sequence", "units", "base", "rate", "weight", "blend", "slots", "group", "bases", "optimizer"}
+    {"epoch", "sequence", "left"}
+
+`sequence` counts updates, `base` is the sequence of the parameters the gradient was computed on, `rate` the
+protocol's factor on the schedule's learning rate, `weight` the units in the update, `blend` the share of the new model
+statistics. Under lock-step the units stand in the order of the step's places and `base` is `sequence - 1`; `slots` are
+the places that they have, and left out where those are the first ones. Whose a place is follows from the phase's shares
+(see `hybridsync.core.step_assignment`); with one unit each it is the member's in that place of the mesh. `parts` are
+the pushes of an update whose gradients were computed on several versions, or do not weigh the same: [units, base,
+weight] of each, in the order of their sum; `base` is the oldest of them then.
+
+Where workers step by themselves, what a push holds depends on all that its worker has done before. So `stepped` says
+of each of an update's pushes [worker, incarnation, life, base, number of units]: an incarnation begins with the phase's
+optimizer state, each of its lives with the worker's own. At the end of such a phase `left` names the workers, as
+[worker, incarnation], whose optimizer states the phase left behind; their mean is the next one's.
+
+In a group phase an entry is a meeting: each unit was applied by the member in its place of `slots` to its own replica,
+with the gradient on what that was behind the meeting in its place of `bases`; then the members in the places `group`
+averaged their parameters, in this order, and their optimizer's state where `optimizer` says so.
+
+Every member of a mesh notes every update; whoever is captured writes down what the file does not hold yet, so that a
+member's death loses none.
+
+A disk that refuses does not end the run: the lines wait in memory and go out with the next capture of the same role.
+Where another role has written by then, or the role is gone, they are missing, and the sequences show from where on.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from absl import logging
+
+from hybridsync.interfaces.messages import GroupUpdate, Part
+from hybridsync.storage.durable import FILE_MODE, sync_directory
+
+APPLY_LOG = "apply_log"
+"""Its name in the workdir."""
+
+_TAIL_BYTES = 1 << 20
+"""More than the longest line, and less than is noticed."""
+
+_MOST_WAITING = 100_000
+"""Lines, some 50 MB of them, that wait in memory for a disk that refuses."""
+
+
+class Stepped(NamedTuple):
+    """One push of a worker that steps by itself, within an update (see the module's docstring)."""
+
+    worker: int
+    incarnation: int
+    life: int
+    base: int
+    num_units: int
+
+
+@dataclass(frozen=True)
+class Left:
+    """Whose optimizer states a phase left behind (see the module's docstring)."""
+
+    epoch: int
+    sequence: int
+    left: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One update (see the module's docstring)."""
+
+    epoch: int
+    sequence: int
+    units: tuple[int, ...]
+    base: int
+    rate: float
+    weight: float
+    blend: float
+    slots: tuple[int, ...] = ()
+    parts: tuple[Part, ...] = ()
+    stepped: tuple[Stepped, ...] = ()
+    group: tuple[int, ...] = ()
+    bases: tuple[int, ...] = ()
+    optimizer: bool = False
+
+    @classmethod
+    def of_groups(cls, epoch: int, update: GroupUpdate, rate: float) -> Entry:
+        """Return the entry of a meeting."""
+        return cls(
+            epoch,
+            update.sequence,
+            update.units,
+            update.sequence - 1,
+            rate,
+            float(len(update.units)),
+            1.0,
+            update.slots,
+            group=update.group,
+            bases=update.bases,
+            optimizer=update.optimizer,
+        )
+
+    @property
+    def pushes(self) -> tuple[Part, ...]:
+        """What each push of a served update brought, in the order of their sum."""
+        if self.stepped:
+            stops = itertools.accumulate(push.num_units for push in self.stepped)
+            ends = zip(self.stepped, stops, strict=True)
+            return tuple(Part(self.units[stop - push.num_units : stop], push.base) for push, stop in ends)
+        return self.parts or tuple(Part((unit,), self.base) for unit in self.units)
+
+    @property
+    def versions(self) -> set[int]:
+        """Sequences of the parameters that the update's gradients were computed on."""
+        return set(self.bases) or {part.base for part in self.stepped or self.parts} or {self.base}
+
+    def by_slot(self) -> dict[int, int]:
+        """Return the unit of each place of a step, or of a mesh in groups, that contributed one, in their order."""
+        return dict(zip(self.slots or range(len(self.units)), self.units, strict=True))
+
+
+class ApplyLog(Protocol):
+    """Where updates are written down."""
+
+    def write(self, entry: Entry) -> None:
+        """Note one update; the caller serialises the calls."""
+        ...
+
+    def leave(self, left: Left) -> None:
+        """Note whose optimizer states a phase leaves behind; the caller serialises the calls."""
+        ...
+
+    def flush(self) -> None:
+        """Write down what was noted, durably, or keep it for the next call where the disk refuses."""
+        ...
+
+    def clear(self) -> None:
+        """Forget what was noted since the last flush: it is not, or no longer, part of the run."""
+        ...
+
+
+class NullApplyLog:
+    """Keeps nothing."""
+
+    def write(self, entry: Entry) -> None: ...
+
+    def leave(self, left: Left) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def clear(self) -> None: ...
+
+
+class FileApplyLog:
+    """Appends to a file that other processes append to before and after; see `ApplyLog`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._entries: list[Entry | Left] = []
+        self._owed: list[Entry | Left] = []
+
+    def write(self, entry: Entry) -> None:
+        self._entries.append(entry)
+
+    def leave(self, left: Left) -> None:
+        self._entries.append(left)
+
+    def flush(self) -> None:
+        entries, self._entries = self._entries, []
+        waiting, self._owed = [*_before(entries, self._owed), *entries], []
+        if not waiting:
+            return
+        try:
+            _append(self._path, waiting)
+        except OSError as error:
+            self._keep(waiting, error)
+
+    def clear(self) -> None:
+        self._entries = []
+
+    def _keep(self, waiting: list[Entry | Left], error: OSError) -> None:
+        """Let the lines wait for the next flush, so that none before them is taken for the last."""
+        if isinstance(waiting[0], Left):
+            waiting = [*_take_back(self._path, waiting[0]), *waiting]
+        if len(waiting) > _MOST_WAITING:
+            logging.error(
+                "%s: %s; the log is incomplete from update %d on: %d lines were waiting, more than memory is kept for",
+                *(self._path, error, waiting[0].sequence, len(waiting)),
+            )
+            return
+        logging.error(
+            "%s: %s; the lines of updates %d to %d wait in memory until there is room",
+            *(self._path, error, waiting[0].sequence, waiting[-1].sequence),
+        )
+        self._owed = waiting
+
+
+def _before(entries: list[Entry | Left], owed: list[Entry | Left]) -> list[Entry | Left]:
+    """Return what of `owed` comes right before `entries`: nothing where the run went on from another state."""
+    if not entries or not owed:
+        return owed
+    begin = entries[0].sequence - isinstance(entries[0], Entry)
+    kept = [entry for entry in owed if entry.sequence <= begin]
+    if kept and kept[-1].sequence == begin:
+        return kept
+    numbers = owed[0].sequence, owed[-1].sequence, begin
+    logging.error("the waiting lines of updates %d to %d are dropped: the run went on from update %d", *numbers)
+    return []
+
+
+def _append(path: Path, entries: list[Entry | Left]) -> None:
+    """Write what the file does not hold yet behind its last whole line, durably: all of it or nothing."""
+    is_new = not path.exists()
+    end, last = _tail(path)
+    if last is not None:
+        newer = next((entry for entry in entries if entry.epoch > last.epoch), None)
+        if newer is not None and _place(newer) <= _place(last):  # a `cut` was refused
+            cut(path, newer.sequence - 1)
+            end, last = _tail(path)
+    held = (0, False) if last is None else _place(last)
+    content = "".join(_line(entry) for entry in entries if _place(entry) > held).encode()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, FILE_MODE)
+    try:
+        if os.fstat(descriptor).st_size > end:
+            os.ftruncate(descriptor, end)
+        try:
+            written = os.pwrite(descriptor, content, end)
+            if written < len(content):
+                raise OSError(f"the disk took {written} of {len(content)} bytes of the apply log; make room on it")
+            os.fsync(descriptor)
+        except OSError:
+            os.ftruncate(descriptor, end)  # also what a failed fsync may or may not have left
+            raise
+    finally:
+        os.close(descriptor)
+    if is_new:
+        sync_directory(path.parent)
+
+
+def _take_back(path: Path, left: Left) -> list[Entry]:
+    """Remove the update before the end of a phase that could not be written, and return it.
+
+    Without that line a phase of which all updates are there would be taken for one that left nothing behind, and
+    computed wrongly. Without its last update it is incomplete.
+    """
+    try:
+        _, last = _tail(path)
+        if not isinstance(last, Entry) or last.sequence != left.sequence:
+            return []
+        cut(path, last.sequence - 1)
+    except OSError as error:
+        logging.error("%s: %s; it lacks what epoch %d left behind", path, error, left.epoch)
+        return []
+    return [last]
+
+
+def _line(entry: Entry | Left) -> str:
+    fields = asdict(entry)
+    for optional in ("slots", "parts", "stepped"):
+        if not fields.get(optional, True):
+            del fields[optional]
+    if isinstance(entry, Entry) and not entry.group:
+        del fields["group"], fields["bases"], fields["optimizer"]
+    return json.dumps(fields, separators=(",", ":")) + "\n"
+
+
+def _place(entry: Entry | Left) -> tuple[int, bool]:
+    """Return what orders the lines: the end of a phase comes behind its last update."""
+    return entry.sequence, isinstance(entry, Left)
+
+
+def _parse(line: str | bytes) -> Entry | Left:
+    fields = json.loads(line)
+    if "left" in fields:
+        return Left(**{**fields, "left": tuple(map(tuple, fields["left"]))})
+    parts = (Part(tuple(units), base, weight) for units, base, weight in fields.get("parts", ()))
+    fields["parts"] = tuple(parts)
+    fields["stepped"] = tuple(Stepped(*push) for push in fields.get("stepped", ()))
+    lists = {name: tuple(fields.get(name, ())) for name in ("units", "slots", "group", "bases")}
+    return Entry(**{**fields, **lists})
+
+
+def _tail(path: Path) -> tuple[int, Entry | Left | None]:
+    """Return where the last whole line ends, and what it says; a writer that was killed may leave a torn one."""
+    if not path.exists():
+        return 0, None
+    with open(path, "rb") as log:
+        size = log.seek(0, os.SEEK_END)
+        start = max(0, size - _TAIL_BYTES)
+        log.seek(start)
+        tail = log.read()
+    end = tail.rfind(b"\n") + 1
+    if not end:
+        return 0, None
+    return start + end, _parse(tail[:end].splitlines()[-1])
+
+
+def read(path: Path) -> Iterator[Entry]:
+    """Yield the updates in file order (see `records`)."""
+    yield from (record for record in records(path) if isinstance(record, Entry))
+
+
+def records(path: Path) -> Iterator[Entry | Left]:
+    """Yield what was written in file order; a torn last line is ignored.
+
+    Raises:
+      OSError: the file cannot be read.
+      ValueError: a whole line is not JSON.
+      TypeError: it is no entry.
+    """
+    with open(path) as lines:
+        for line in lines:
+            if line.endswith("\n"):
+                yield _parse(line)
+
+
+def cut(path: Path, sequence: int) -> int:
+    """Remove the entries after `sequence`, those of updates that were lost, and a torn last line.
+
+    Args:
+      path: of the log; may be absent.
+      sequence: updates that the state holds.
+
+    Returns:
+      How many entries were removed.
+
+    Raises:
+      OSError: the disk refuses; the log is as it was.
+      ValueError: a whole line is no entry (see `read`); the log is as it was.
+    """
+    if not path.exists():
+        return 0
+    end, last = _tail(path)
+    removed = 0
+    if last is not None and last.sequence > sequence:
+        end = 0
+        with open(path, "rb") as lines:
+            for line in lines:
+                if removed or (line.endswith(b"\n") and _parse(line).sequence > sequence):
+                    removed += line.endswith(b"\n")
+                else:
+                    end += len(line)
+    if end < path.stat().st_size:
+        with open(path, "r+b") as log:  # needs no room, and a crash leaves the log as it was or as it will be
+            os.ftruncate(log.fileno(), end)
+            os.fsync(log.fileno())
+    return removed
+
+
+def forget(path: Path, sequence: int) -> None:
+    """Cut the log behind `sequence` (see `cut`); where the disk refuses, the next lines that it takes do so first."""
+    try:
+        cut(path, sequence)
+    except OSError as error:
+        logging.error("%s: %s; what it holds behind update %d is not part of the run", path, error, sequence)

@@ -1,1 +1,0 @@
-"""Phase changes: a pure machine, and the manager that carries it out."""

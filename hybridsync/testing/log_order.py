@@ -1,0 +1,293 @@
+"""A logged run's order, carried out by the simulator's own roles: the log decides who comes when.
+
+Its asynchronous phases lead to the run's bits whether its roles were threads or processes; lock-step ones only for
+threads, because a mesh of processes sums in another order. Nobody is leased a unit, and time stands for nothing: each
+contribution is computed on the version that the log names and reaches the server, or the mesh, in the log's order. What
+becomes of it is for the protocol's rule to say, and what the simulator then writes down has to be that log again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from hybridsync.core.errors import HybridSyncError
+from hybridsync.core.plan import Epoch
+from hybridsync.core.step_assignment import contribution_of
+from hybridsync.core.units import Range, UnitSet
+from hybridsync.interfaces.messages import Capture, Part, Push, PushReply
+from hybridsync.interfaces.phase import Phase
+from hybridsync.replay.local_workers import Retracer
+from hybridsync.simulator.arithmetic import Arithmetic, State
+from hybridsync.simulator.cluster import Scenario
+from hybridsync.simulator.event_loop import Loop, VirtualClock
+from hybridsync.simulator.simulated_cluster import World
+from hybridsync.simulator.simulated_server import Server
+from hybridsync.simulator.simulated_worker import Worker
+from hybridsync.simulator.virtual_collectives import Total
+from hybridsync.storage.apply_log import Entry
+from hybridsync.telemetry.recorder import Recorder
+from hybridsync.training.run import Run
+
+START_SECS = 5.0
+"""Virtual time in which a role that nothing delays has registered."""
+ANSWER_SECS = 0.05
+"""Virtual time in which a server that nothing delays has answered a push that it does not hold."""
+
+
+class Logged(Protocol):
+    """One phase of a log (see `hybridsync.replay.logged_run.LoggedPhase`)."""
+
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def spec(self) -> str: ...
+
+    @property
+    def members(self) -> tuple[int, ...]: ...
+
+    @property
+    def shares(self) -> tuple[int, ...]: ...
+
+    @property
+    def entries(self) -> tuple[Entry, ...]: ...
+
+    @property
+    def left(self) -> tuple[tuple[int, int], ...]: ...
+
+
+def follow(run: Run, phases: Sequence[Logged], arithmetic: Arithmetic) -> State:
+    """Return the state that a logged order leads to.
+
+    Args:
+      run: with the configuration of the logged one.
+      phases: of the log, in order.
+      arithmetic: what is computed.
+
+    Raises:
+      HybridSyncError: the rule did with a contribution what the log does not say.
+    """
+    loop = Loop()
+    world = World(run, Scenario(), arithmetic, Recorder.null(VirtualClock(loop)), loop, logs_updates=True)
+    server, worker = Server(world, 0, 0), Worker(world, 0, 0)
+    server.start()
+    world.spend(START_SECS)
+    dropped = _never_applied(phases)
+    for logged in phases:
+        phase, written = _phase(world, logged, dropped), len(world.log)
+        if phase.mode.has_group_rounds:
+            raise HybridSyncError(
+                f"epoch {logged.epoch} ({logged.spec}) was in groups, whose order a simulation makes itself; replay "
+                "the run with hybridsync replay"
+            )
+        if phase.mode.moves_together:
+            _step(worker, phase, logged)
+            capture, state = _captured(worker, phase.epoch)
+        else:
+            server.enter(phase)
+            if phase.protocol.local:
+                _retrace(server, phase, logged)
+            else:
+                _Pushes(server, phase).offer(logged)
+            capture, state = _captured(server, phase.epoch)
+        _compare(world.log[written:], logged)
+        world.keeper.keep(capture, state)
+    return world.keeper.read(world.keeper.offer().capture_id)
+
+
+def _phase(world: World, logged: Logged, dropped: tuple[Range, ...]) -> Phase:
+    capture = world.keeper.offer()
+    held = capture.held
+    return Phase(
+        epoch=Epoch(logged.epoch, 0),
+        spec=logged.spec,
+        members=logged.members,
+        lane=0,
+        end_units=held.units + sum(len(entry.units) for entry in logged.entries),
+        applied=capture.applied,
+        dropped=dropped,
+        sequence=held.sequence,
+        source=world.home,
+        capture_id=capture.capture_id,
+        fingerprint=held.fingerprint,
+        servers=(),
+        reason="start",
+        shares=logged.shares,
+    )
+
+
+def _never_applied(phases: Sequence[Logged]) -> tuple[Range, ...]:
+    """Return the units that no update holds, though later ones were issued: they count as dropped."""
+    applied = UnitSet((unit, unit + 1) for logged in phases for entry in logged.entries for unit in entry.units)
+    issued = max((stop for _, stop in applied.ranges()), default=0)
+    return UnitSet([(0, issued)]).difference(applied).ranges() if issued else ()
+
+
+def _captured(role: Server | Worker, epoch: Epoch) -> tuple[Capture, State]:
+    capture = role.capture(epoch, final=True)
+    return capture, role.read(capture.capture_id)
+
+
+def _step(worker: Worker, phase: Phase, logged: Logged) -> None:
+    """Carry out a lock-step phase: every step's total in member order, as its members' collective does it."""
+    world, replica = worker.world, worker.replica
+    protocol, arithmetic, num_members = phase.protocol, world.arithmetic, len(phase.members)
+    deal = phase.deal
+    replica.enter(phase)
+    for entry in logged.entries:
+        parameters = arithmetic.parameters(replica.state)
+        divided = deal.divide(entry.by_slot().items())
+        contributions = [contribution_of(arithmetic, parameters, units) for units in divided]
+        factor = protocol.rate(len(entry.units), num_members)
+        total = Total(world, contributions)
+        state = total.applied_to(replica.state, units=len(entry.units), factor=factor)
+        replica.update(entry.units, state, factor, entry.slots)
+
+
+def _retrace(server: Server, phase: Phase, logged: Logged) -> None:
+    """Carry out a phase whose workers stepped by themselves: the log says who pushed, and who left what behind."""
+    world, arithmetic, spec = server.world, server.world.arithmetic, phase.protocol
+    start, members = sum(stop - first for first, stop in phase.applied), phase.members
+    opt_state = arithmetic.opt_state(server.state)
+    retracer = Retracer(spec, arithmetic, opt_state, len(members), start, phase.sequence, logged.entries)
+    versions = {phase.sequence: arithmetic.parameters(server.state)}
+    last_use = {base: entry.sequence for entry in logged.entries for base in entry.versions}
+    newest, last = dict.fromkeys(members, 1), dict[int, int]()
+    refused: list[HybridSyncError] = []
+
+    def push_of(worker: int, units: tuple[int, ...], base: int) -> Push:
+        return Push(phase.epoch, worker, newest[worker], units, base)
+
+    def heard(answer: PushReply | HybridSyncError, parameters: Any) -> None:
+        if isinstance(answer, HybridSyncError):
+            refused.append(answer)
+
+    for entry in logged.entries:
+        newest.update({push.worker: push.incarnation for push in entry.stepped})
+        for worker in (push.worker for push in entry.stepped):  # who was idle is awaited again
+            server.pull(push_of(worker, (), 0), heard)
+        for absent in sorted(set(members) - {push.worker for push in entry.stepped}):
+            server.idle(push_of(absent, (), 0), heard)
+        contributions = retracer.contributions(entry, versions)
+        for part, stepped, contribution in zip(entry.pushes, entry.stepped, contributions, strict=True):
+            push = push_of(stepped.worker, part.units, part.base)._replace(life=stepped.life)
+            server.push(push, contribution, heard)
+            last[stepped.worker] = part.units[-1]
+        world.spend(ANSWER_SECS)
+        if refused:
+            raise refused[0]
+        if server.sequencer.sequence != entry.sequence:
+            raise HybridSyncError(
+                f"the pushes of update {entry.sequence} led to update {server.sequencer.sequence}; the log is of "
+                "another protocol"
+            )
+        versions = {at: kept for at, kept in versions.items() if last_use.get(at, 0) > entry.sequence}
+        versions[entry.sequence] = arithmetic.parameters(server.state)
+    for (worker, _), state in zip(logged.left, retracer.left(logged.left), strict=True):
+        server.deposit(push_of(worker, (last[worker],), 0), state)
+
+
+class _Pushes:
+    """Offers the pushes of a served phase in their order.
+
+    The log does not say whose a push was; whoever was answered last with nothing newer than its base may have sent it.
+    A rule that waits for workers is told of those who have no part in an update that they have nothing to do.
+    """
+
+    def __init__(self, server: Server, phase: Phase) -> None:
+        self._server, self._phase = server, phase
+        self._awaited = phase.protocol.awaits_workers
+        self._versions: dict[int, Any] = {}
+        self._stand: dict[int, float] = dict.fromkeys(phase.members, phase.sequence)
+        self._incarnations = dict.fromkeys(phase.members, 1)
+        self._idle: set[int] = set()
+        self._failed: list[HybridSyncError] = []
+
+    def offer(self, logged: Logged) -> None:
+        """Offer them all, each once the one before was answered or is held."""
+        last_use = {version: entry.sequence for entry in logged.entries for version in entry.versions}
+        for worker in self._phase.members:
+            self._begin(worker)
+        for entry in logged.entries:
+            senders = self._senders(entry) if self._awaited else None
+            for index, part in enumerate(entry.pushes):
+                if part.base not in self._versions:
+                    raise HybridSyncError(
+                        f"update {entry.sequence} was computed on version {part.base}, which nobody was handed"
+                    )
+                self._push(senders[index] if senders else self._sender(entry.sequence, part.base), part)
+            for worker in senders or ():  # all of them were held until the last one's push
+                self._await(worker)
+            for version in entry.versions:
+                if last_use[version] == entry.sequence:
+                    del self._versions[version]
+
+    def _begin(self, worker: int) -> None:
+        """Have a process of `worker` take part, for whom the rule waits."""
+        self._stand[worker] = math.inf
+        self._server.pull(self._header(worker, (), 0), partial(self._keep, worker))
+        self._await(worker)
+
+    def _push(self, worker: int, part: Part) -> None:
+        (unit,) = part.units
+        contribution = self._server.world.arithmetic.gradient(self._versions[part.base], unit)
+        self._stand[worker] = math.inf
+        self._server.push(self._header(worker, part.units, part.base), contribution, partial(self._keep, worker))
+        self._await(worker)
+
+    def _await(self, worker: int) -> None:
+        """Let time go by until the worker has its answer, or has none because the rule holds it."""
+        loop = self._server.world.loop
+        limit = loop.now + ANSWER_SECS
+        while self._stand[worker] == math.inf and not self._failed and loop.step(limit):
+            pass
+        if self._failed:
+            raise self._failed[0]
+
+    def _senders(self, entry: Entry) -> list[int]:
+        """Return who sends the parts of an update, in the members' order; all others are idle by then."""
+        pushes, senders = entry.pushes, list[int]()
+        for part in pushes:
+            senders.append(self._sender(entry.sequence, part.base, [*senders], ordered=len(pushes) > 1))
+        for worker in self._phase.members:
+            if worker in senders and worker in self._idle:  # only another process of it is waited for again
+                self._idle.remove(worker)
+                self._incarnations[worker] += 1
+                self._begin(worker)
+            elif worker not in senders and worker not in self._idle:
+                self._idle.add(worker)
+                self._server.idle(self._header(worker, (), 0), lambda answer, parameters: None)
+        return senders
+
+    def _sender(self, sequence: int, base: int, taken: Sequence[int] = (), *, ordered: bool = False) -> int:
+        able = [worker for worker, stand in self._stand.items() if stand <= base and worker not in taken]
+        if not able:
+            raise HybridSyncError(
+                f"update {sequence} was computed on version {base}, but all of the "
+                f"{len(self._stand)} members had newer ones; this is no log of such a run"
+            )
+        return min(able) if ordered else max(able, key=lambda worker: self._stand[worker])
+
+    def _header(self, worker: int, units: tuple[int, ...], base: int) -> Push:
+        return Push(self._phase.epoch, worker, self._incarnations[worker], units, base)
+
+    def _keep(self, worker: int, answer: PushReply | HybridSyncError, parameters: Any) -> None:
+        if isinstance(answer, HybridSyncError):
+            self._failed.append(answer)
+        else:
+            self._stand[worker] = answer.sequence
+            self._versions[answer.sequence] = parameters
+
+
+def _compare(written: Sequence[Entry], logged: Logged) -> None:
+    for ours, theirs in zip(written, logged.entries, strict=False):
+        if ours != theirs:
+            raise HybridSyncError(f"the simulator made {ours} of the logged {theirs}; the log is of another protocol")
+    if len(written) != len(logged.entries):
+        raise HybridSyncError(
+            f"the simulator made {len(written)} updates of the {len(logged.entries)} that epoch {logged.epoch} logged; "
+            "the log is of another protocol"
+        )

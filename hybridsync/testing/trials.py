@@ -1,0 +1,150 @@
+"""Trials of the protocol code by drawn schedules; what must hold is checked all the way (see `checks.py`)."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hybridsync.config import CheckpointConfig, TelemetryConfig
+from hybridsync.core.errors import CheckpointError, Diverged, HybridSyncError
+from hybridsync.simulator.arithmetic import Counting
+from hybridsync.simulator.event_loop import Loop, VirtualClock
+from hybridsync.simulator.fake_io import Workdir
+from hybridsync.simulator.simulated_cluster import World
+from hybridsync.telemetry.recorder import Recorder
+from hybridsync.telemetry.summary import Summary
+from hybridsync.testing.checks import SIZES, Checks, Violation
+from hybridsync.testing.schedules import Restless, Schedule
+from hybridsync.training.run import Run
+
+END_SECS = 900.0
+"""A run that has not ended by then never will: the longest wait of the chief is 600 s."""
+TICK_SECS = 0.25
+"""How often the manager looks after what nobody tells it of: nothing but its time depends on it."""
+MAX_LIVES = 12
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a schedule.
+
+    Args:
+      exit: "completed", or "diverged" where so many contributions in a row were unfit that the run ended by design.
+      units: applied.
+      dropped: units left out for good.
+      epochs: entered.
+      lives: how often the whole run was started.
+      rolled_back: units that were applied again.
+      seconds: virtual.
+      calls: events carried out.
+    """
+
+    exit: str
+    units: int
+    dropped: int
+    epochs: int
+    lives: int
+    rolled_back: int
+    seconds: float
+    calls: int
+
+
+RecorderOf = Callable[[VirtualClock], Recorder]
+
+
+def try_schedule(
+    schedule: Schedule, run_of: Callable[[Schedule], Run], recorder_of: RecorderOf = Recorder.null
+) -> Outcome:
+    """Run a schedule and check it.
+
+    A run that is preempted, or ends because its last save fails, is started again, as its user would.
+
+    Args:
+      schedule: what to try.
+      run_of: the schedule -> the run, of any task: only its configuration counts.
+      recorder_of: the clock of a life -> where the record goes.
+
+    Raises:
+      Violation: something that must hold did not.
+    """
+    run, checks, workdir = run_of(schedule), Checks(), Workdir()
+    seconds, calls = 0.0, 0
+    scenario = schedule.scenario
+    for life in range(1, MAX_LIVES):
+        checks.begin_life()
+        loop = Loop()
+        world = World(
+            run,
+            scenario,
+            Counting(SIZES, schedule.unfit),
+            recorder_of(VirtualClock(loop)),
+            loop,
+            seed=schedule.seed + life - 1,
+            logs_updates=True,
+            watch=checks,
+            tick_secs=TICK_SECS,
+            workdir=workdir,
+            policy=Restless(schedule.seed) if schedule.online else None,
+        )
+        loop.at(END_SECS, _never_ends, world, checks)
+        how = _live(world, checks)
+        seconds, calls = seconds + loop.now, calls + loop.num_calls
+        if how in ("completed", "diverged"):
+            if how == "completed":
+                checks.check_end(schedule.units, schedule.unfit, life)
+            elif not schedule.unfit:
+                raise checks.fail("the run has diverged, though every contribution is finite")
+            units = world.chief.control.counts()
+            return Outcome(
+                how, units.applied, units.dropped, len(checks.phases), life, units.rolled_back, seconds, calls
+            )
+        if how == "preempted":
+            checks.check_saved()
+        scenario = dataclasses.replace(scenario, preempt_secs=math.inf)
+    raise checks.fail(f"the run has not ended after {MAX_LIVES} starts")
+
+
+def _live(world: World, checks: Checks) -> str:
+    """Run one life of a run; returns how it ended."""
+    try:
+        summary: Summary = world.run()
+    except CheckpointError as error:
+        if not world.scenario.save_fails:
+            raise checks.fail(f"the run failed: {error}") from error
+        return "unsaved"
+    except Diverged:
+        return "diverged"
+    except HybridSyncError as error:
+        raise checks.fail(f"the run failed: {type(error).__name__}: {error}") from error
+    except Violation:
+        raise checks.found or Violation("?") from None
+    if summary.exit == "preempted" and world.scenario.preempt_secs == math.inf:
+        raise checks.fail("the run was preempted, though nobody asked it to stop")
+    return summary.exit
+
+
+def _never_ends(world: World, checks: Checks) -> None:
+    applied = world.chief.control.num_applied
+    raise checks.fail(f"the run has not ended after {END_SECS:g} s: {applied} of {world.run_.config.workload} units")
+
+
+def run_of(base: Run) -> Callable[[Schedule], Run]:
+    """Return what makes the run of a schedule out of `base`, whose task is not used."""
+
+    def make(schedule: Schedule) -> Run:
+        config = dataclasses.replace(
+            base.config,
+            workload=schedule.units,
+            workers=schedule.workers,
+            servers=schedule.servers,
+            plan=schedule.plan,
+            seed=0,
+            checkpoint=CheckpointConfig(secs=1.0),
+            telemetry=TelemetryConfig(log_secs=1e9, timeline=False),
+            drain_secs=2.0,
+        )
+        return dataclasses.replace(base, config=config)
+
+    return make

@@ -1,0 +1,257 @@
+"""Where each leaf of a pytree lies in one contiguous buffer, and what a tree's content is called.
+
+    >>> tree = {"b": np.zeros(3, np.float32), "a": (np.int32(7), np.ones((2, 2), np.float32))}
+    >>> layout = Layout.of(tree)
+    >>> [(leaf.path, str(leaf), leaf.offset) for leaf in layout.leaves]
+    [('a/0', 'int32[]', 0), ('a/1', 'float32[2,2]', 64), ('b', 'float32[3]', 128)]
+    >>> copy = layout.unpack(layout.pack(tree))
+    >>> int(copy["a"][0]), fingerprint(copy) == fingerprint(tree)
+    (7, True)
+
+The padding between leaves is never part of a fingerprint, so a packed state and its tree have the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import xxhash
+
+from hybridsync.core.errors import SchemaMismatch, TaskError, printable
+
+ALIGNMENT = 64
+_SUMMED = (np.dtype(np.float32), np.dtype(np.float64))
+BLOCK = 1 << 16
+"""Numbers looked at together in the search for one that is not finite: they stay in the processor's cache."""
+
+
+@dataclass(frozen=True)
+class LeafSpec:
+    """One leaf's place.
+
+    Args:
+      path: the keys from the root, joined by "/"; unique in its tree.
+      dtype: numpy dtype, native byte order.
+      shape: dimensions; () for a scalar.
+      offset: first byte in the buffer, a multiple of 64.
+      nbytes: bytes without padding.
+    """
+
+    path: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+    def __str__(self) -> str:
+        return describe(self.dtype, self.shape)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A bijection between trees of one structure and one contiguous buffer with 64-byte-aligned leaves.
+
+    Args:
+      leaves: in the order in which jax flattens the tree.
+      nbytes: size of the buffer, padding included.
+      schema_hash: digest of all paths, dtypes and shapes; equal on two sides that can exchange buffers.
+      treedef: jax PyTreeDef of the structure that `unpack` gives back.
+    """
+
+    leaves: tuple[LeafSpec, ...]
+    nbytes: int
+    schema_hash: str
+    treedef: Any
+
+    @classmethod
+    def of(cls, tree: Any) -> Layout:
+        """Lay out a tree of arrays or of `jax.ShapeDtypeStruct`.
+
+        Raises:
+          TaskError: a leaf is not an array of numbers (PRNG key, Python scalar), or two have one path.
+        """
+        entries, treedef = jax.tree_util.tree_flatten_with_path(tree)
+        leaves: list[LeafSpec] = []
+        seen: set[str] = set()
+        offset = 0
+        for keys, leaf in entries:
+            path = jax.tree_util.keystr(keys, simple=True, separator="/")
+            if path in seen:
+                raise TaskError(
+                    f"two leaves are both called {path!r}: a key contains '/', or an integer key meets its "
+                    "text; rename one"
+                )
+            seen.add(path)
+            dtype = _checked_dtype(path, leaf)
+            shape = tuple(leaf.shape)
+            nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+            leaves.append(LeafSpec(path, dtype, shape, offset, nbytes))
+            offset += -(-nbytes // ALIGNMENT) * ALIGNMENT
+        schema = "\n".join(f"{leaf.path}\t{leaf}" for leaf in leaves)
+        return cls(tuple(leaves), offset, xxhash.xxh3_128_hexdigest(schema.encode()), treedef)
+
+    def within(self, whole: Layout) -> Layout:
+        """Return where this tree's leaves, found by their paths, lie in a buffer of the larger tree `whole`.
+
+        Raises:
+          SchemaMismatch: `whole` has no such leaf, or it is of another type.
+        """
+        places = {leaf.path: leaf for leaf in whole.leaves}
+        types = {path: whole.types[path] for path in self.types if path in places}
+        if difference := first_difference(types, self.types):
+            raise SchemaMismatch(f"a part does not fit into the whole tree: {difference}")
+        leaves = tuple(places[leaf.path] for leaf in self.leaves)
+        return Layout(leaves, whole.nbytes, self.schema_hash, self.treedef)
+
+    @property
+    def types(self) -> dict[str, str]:
+        """Each leaf's type by its path, as `float32[2,3]`."""
+        return {leaf.path: str(leaf) for leaf in self.leaves}
+
+    def empty(self) -> np.ndarray:
+        """Return a fresh zeroed buffer: uint8[nbytes], its first byte at a multiple of 64."""
+        raw = np.zeros(self.nbytes + ALIGNMENT, np.uint8)
+        start = -raw.ctypes.data % ALIGNMENT
+        return raw[start : start + self.nbytes]
+
+    def pack(self, tree: Any, out: np.ndarray | None = None) -> np.ndarray:
+        """Copy a tree's leaves into a buffer; the padding between them is left alone.
+
+        Args:
+          tree: arrays (numpy or jax) of this layout's structure, dtypes and shapes.
+          out: uint8[nbytes] to fill; None takes a fresh one.
+
+        Returns:
+          `out`, or the fresh buffer.
+
+        Raises:
+          SchemaMismatch: the tree or the buffer does not fit; names the leaf and both values.
+        """
+        leaves, treedef = jax.tree_util.tree_flatten(tree)
+        if treedef != self.treedef:
+            difference = first_difference(Layout.of(tree).types, self.types)
+            raise SchemaMismatch(f"cannot pack: {difference or f'{treedef} is not {self.treedef}'}")
+        buffer = self.empty() if out is None else out
+        for spec, leaf in zip(self.leaves, leaves, strict=True):
+            array = np.asarray(leaf)
+            if array.dtype != spec.dtype or array.shape != spec.shape:
+                raise SchemaMismatch(
+                    f"cannot pack: leaf {spec.path} is {describe(array.dtype, array.shape)}, expected {spec}"
+                )
+        for spec, leaf, view in zip(self.leaves, leaves, self._views(buffer), strict=True):
+            if not view.flags.writeable:
+                raise SchemaMismatch(f"cannot pack leaf {spec.path}: the buffer is read-only")
+            np.copyto(view, np.asarray(leaf))
+        return buffer
+
+    def unpack(self, buffer: np.ndarray | bytes | bytearray | memoryview) -> Any:
+        """Return the tree whose leaves are views into `buffer`: they see later writes to it.
+
+        Views of a read-only buffer are read-only.
+
+        Raises:
+          SchemaMismatch: the buffer has another size or is not a contiguous block of bytes.
+        """
+        return self.treedef.unflatten(self._views(buffer))
+
+    def _views(self, buffer: np.ndarray | bytes | bytearray | memoryview) -> list[np.ndarray]:
+        block = buffer.data if isinstance(buffer, np.ndarray) else memoryview(buffer)
+        if block.nbytes != self.nbytes or block.itemsize != 1 or not block.c_contiguous:
+            raise SchemaMismatch(
+                f"the buffer is {block.nbytes} bytes in items of {block.itemsize}, this layout needs a "
+                f"contiguous uint8[{self.nbytes}]"
+            )
+        return [np.ndarray(spec.shape, spec.dtype, buffer, spec.offset) for spec in self.leaves]
+
+
+def describe(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
+    """Return a leaf's type as messages show it: `float32[2,3]`."""
+    return f"{dtype.name}[{','.join(map(str, shape))}]"
+
+
+def first_difference(found: Mapping[str, str], expected: Mapping[str, str]) -> str | None:
+    """Name the first leaf in which two trees differ, and both its types; None where they agree.
+
+    >>> first_difference({"w": "float32[2]", "b": "int32[]"}, {"w": "float32[3]", "b": "int32[]"})
+    'leaf w is float32[2], expected float32[3]'
+    """
+    for path in [*expected, *(path for path in found if path not in expected)]:
+        if found.get(path) != expected.get(path):
+            there, wanted = found.get(path, "absent"), expected.get(path, "no such leaf")
+            return f"leaf {path} is {there}, expected {wanted}"
+    return None
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def first_non_finite(tree: Any) -> str | None:
+    """Name the first entry of a tree's floating-point leaves that is infinite or not a number; None where all are.
+
+    >>> first_non_finite({"w": np.array([[0.0, 1.0], [np.nan, np.inf]]), "n": np.int32(3)})
+    'leaf w, first index [1, 0]'
+    """
+    for number, leaf in enumerate(jax.tree.leaves(tree)):
+        flat = np.asarray(leaf).reshape(-1)
+        # A sum of squares is finite only where every entry is; that it overflowed proves nothing.
+        if flat.dtype in _SUMMED and math.isfinite(np.dot(flat, flat)):
+            continue
+        if not jax.dtypes.issubdtype(leaf.dtype, np.inexact):
+            continue
+        for start in range(0, flat.size, BLOCK):
+            finite = np.isfinite(flat[start : start + BLOCK])
+            if not finite.all():
+                index = np.unravel_index(start + int(np.argmin(finite)), leaf.shape)
+                return f"leaf {printable(Layout.of(tree).leaves[number].path)}, first index {[int(i) for i in index]}"
+    return None
+
+
+def leaf_bytes(array: Any) -> np.ndarray:
+    """Return an array's bytes, uint8[nbytes] in row-major order: a view where its memory allows one."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def digest(data: bytes | memoryview) -> str:
+    """Return the hexadecimal 128-bit XXH3 digest of bytes; detects damage, not forgery."""
+    return xxhash.xxh3_128_hexdigest(data)
+
+
+def fingerprint(tree: Any) -> str:
+    """Return one digest of a tree's schema and content: equal exactly where the states are bit-equal.
+
+    Raises:
+      TaskError: a leaf is not an array of numbers.
+    """
+    hasher = xxhash.xxh3_128(Layout.of(tree).schema_hash.encode())
+    for leaf in jax.tree_util.tree_leaves(tree):
+        hasher.update(leaf_bytes(leaf).data)
+    return hasher.hexdigest()
+
+
+def leaf_digests(tree: Any) -> dict[str, str]:
+    """Return each leaf's digest by its path.
+
+    Raises:
+      TaskError: a leaf is not an array of numbers.
+    """
+    pairs = zip(Layout.of(tree).leaves, jax.tree_util.tree_leaves(tree), strict=True)
+    return {spec.path: digest(leaf_bytes(leaf).data) for spec, leaf in pairs}
+
+
+def _checked_dtype(path: str, leaf: Any) -> np.dtype[Any]:
+    """Return the leaf's numpy dtype, or refuse it by name."""
+    dtype = getattr(leaf, "dtype", None)
+    if dtype is None or not hasattr(leaf, "shape"):
+        raise TaskError(f"leaf {path} is a {type(leaf).__name__}, not an array; wrap it: np.asarray(value, dtype)")
+    if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
+        raise TaskError(
+            f"leaf {path} is a PRNG key array ({dtype}), not numbers; keep jax.random.key_data(key) (uint32) "
+            "in the state, or derive the key from the unit"
+        )
+    numeric = jax.dtypes.issubdtype(dtype, np.number) or jax.dtypes.issubdtype(dtype, np.bool_)
+    if not numeric or not np.dtype(dtype).isnative:
+        raise TaskError(f"leaf {path} has dtype {dtype}; only numbers and bools in native byte order fit")
+    return np.dtype(dtype)

@@ -1,0 +1,354 @@
+"""The optimizer as a factory that names its hyperparameters, so that one optax state serves every protocol.
+
+    >>> import optax
+    >>> optimizer = Optimizer(lambda learning_rate, momentum: optax.sgd(learning_rate, momentum),
+    ...                       learning_rate=0.05, momentum=0.9)
+
+The rate of an update is `learning_rate x the protocol's factor`, set in the optax state inside the jitted step;
+everything else in the optax state means what it means in a plain optax loop. A rate that changes is a function of the
+examples applied so far, or of the units with `per="units"`:
+
+    >>> decaying = Optimizer(lambda learning_rate: optax.sgd(learning_rate),
+    ...                      learning_rate=optax.cosine_decay_schedule(0.05, decay_steps=2000), per="units")
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.extend.core import Literal as Constant
+
+from hybridsync.config import OptimizerConfig, ScheduleConfig
+from hybridsync.core.errors import OptimizerError
+from hybridsync.policies.momentum import MomentumHandling
+
+Rate = Callable[[jax.Array], Any]
+"""Progress -> learning rate. Progress is examples applied so far (see `examples_at`); with `per="units"` it is units
+applied so far (int32)."""
+
+Per = Literal["examples", "units"]
+
+MAX_INT32 = 2**31 - 1
+
+SLOTS = ("trace", "mu")
+"""Fields of optax states that hold a momentum."""
+
+_HOW = (
+    "pass a function that names its hyperparameters and their values, for example "
+    "Optimizer(lambda learning_rate, momentum: optax.sgd(learning_rate, momentum), learning_rate=0.05, momentum=0.9)"
+)
+_REFUSED_STATES = {
+    "MultiStepsState": "it counts optimizer steps; batches change by units per update here",
+    "ScheduleFreeState": "its parameters are not those to evaluate",
+    "LookaheadState": "its parameters are not those to evaluate",
+}
+
+_NEEDS_VALUES = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+"""What JAX raises where Python asks for the value of a traced array."""
+
+
+class Optimizer:
+    """An optax transformation to be built from named hyperparameters.
+
+    Args:
+      factory: returns an `optax.GradientTransformation`; its parameters are the hyperparameters' names and include
+        `learning_rate`.
+      learning_rate: eta for one worker's unit: a float, or a function of progress (see `per`).
+      per: what a `learning_rate` function is given: the "examples" applied so far, or the "units". A resume that
+        converts units to another size changes what a unit is, but not an example.
+      clip: global norm to which each unit's gradient is clipped on its worker; None leaves it.
+      **hyperparameters: the factory's other arguments.
+
+    Raises:
+      OptimizerError: a ready transformation was passed, `learning_rate` is not a parameter of the factory, a
+        hyperparameter is unknown to it, `per` is neither, or the transformation is one that cannot be trained with
+        here.
+    """
+
+    def __init__(
+        self,
+        factory: Callable[..., optax.GradientTransformation],
+        *,
+        learning_rate: float | Rate,
+        per: Per = "examples",
+        clip: float | None = None,
+        **hyperparameters: Any,
+    ) -> None:
+        if isinstance(factory, tuple) or not callable(factory):
+            raise no_optimizer(factory)
+        names = set(inspect.signature(factory).parameters)
+        if "learning_rate" not in names:
+            raise OptimizerError(f"the factory's parameters are {sorted(names)}, no learning_rate: {_HOW}")
+        unknown = sorted(set(hyperparameters) - names)
+        if unknown:
+            raise OptimizerError(f"the factory has no parameter {unknown[0]!r}, only {sorted(names)}; {_HOW}")
+        if clip is not None and not clip > 0:
+            raise OptimizerError(f"clip is {clip}; it must be above 0, or None for no clipping")
+        if per not in get_args(Per):
+            raise OptimizerError(f"per is {per!r}; a rate counts per {' or '.join(map(repr, get_args(Per)))}")
+        self.factory = factory
+        self.learning_rate = learning_rate
+        self.per: Per = per
+        self.clip = clip
+        self.hyperparameters = hyperparameters
+        injected = optax.inject_hyperparams(factory, hyperparam_dtype=jnp.dtype(jnp.float32))
+        first = learning_rate(jnp.int32(0)) if callable(learning_rate) else learning_rate
+        self.transformation = injected(learning_rate=jnp.float32(first), **hyperparameters)
+
+    def rate(self, progress: jax.Array) -> jax.Array:
+        """Return eta at `progress`, which counts what `per` says, float32 scalar."""
+        value = self.learning_rate(progress) if callable(self.learning_rate) else self.learning_rate
+        return jnp.asarray(value, jnp.float32)
+
+    def rate_after(self, units: jax.Array, unit_size: int, workload: int) -> jax.Array:
+        """Return eta after `units` (int32) applied units; traceable.
+
+        Args:
+          units: applied so far.
+          unit_size: examples of a unit.
+          workload: units of the whole run.
+        """
+        if self.per == "units":
+            return self.rate(units)
+        return self.rate(examples_at(units, unit_size, workload))
+
+    def init(self, params: Any) -> Any:
+        """Return the optax state for `params`.
+
+        Raises:
+          OptimizerError: the transformation needs extra arguments, or keeps other parameters than the model's.
+        """
+        state = self.transformation.init(params)
+        for kind, why in _REFUSED_STATES.items():
+            if _contains(state, kind):
+                raise OptimizerError(f"the optimizer keeps a {kind}: {why}; use the transformation inside it")
+        try:
+            jax.eval_shape(self.transformation.update, params, state, params)
+        except _NEEDS_VALUES as error:
+            line, *_ = str(error).splitlines()
+            raise OptimizerError(
+                f"the optimizer's factory needs the value of a hyperparameter in Python ({line}), but hyperparameters "
+                "are traced, because the rate changes while the run goes on: leave out float(), int() and `if` on "
+                "them, and write a schedule as learning_rate=schedule of the Optimizer, not inside the factory"
+            ) from None
+        except TypeError as error:
+            raise OptimizerError(
+                f"the optimizer needs more than gradients, state and parameters ({error}); transformations with extra "
+                "arguments cannot be used"
+            ) from None
+        return state
+
+    def update(
+        self, grads: Any, state: Any, params: Any, rate: jax.Array, share: jax.Array | None = None
+    ) -> tuple[Any, Any]:
+        """Return (updates, state) at learning rate `rate`; traceable.
+
+        Args:
+          grads: like `params`.
+          state: the optax state.
+          params: before the update.
+          rate: learning rate of this update.
+          share: of the momentum's own coefficient, in this update alone; None for all of it.
+        """
+        state = state._replace(hyperparams={**state.hyperparams, "learning_rate": rate})
+        if share is None:
+            updates, newer = self.transformation.update(grads, state, params)
+            return updates, _in_types_of(state, newer)
+        own = state.hyperparams["momentum"]
+        scaled = state._replace(hyperparams={**state.hyperparams, "momentum": own * share})
+        after: Any
+        updates, after = self.transformation.update(grads, scaled, params)
+        after = after._replace(hyperparams={**after.hyperparams, "momentum": own})
+        return updates, _in_types_of(state, after)
+
+    def check_rate(self, params: Any) -> None:
+        """Check that the updates depend on the learning rate, which the run scales and reports.
+
+        The check is on the traced program, not on numbers: it needs no memory, and knows no gradient by chance.
+
+        Args:
+          params: the model's parameters, or their shapes.
+
+        Raises:
+          OptimizerError: no update depends on it, for example in `lambda learning_rate: optax.sgd(0.1)`.
+        """
+        if not jax.tree.leaves(params):
+            return
+        state = jax.eval_shape(self.init, params)
+        program = jax.make_jaxpr(lambda rate, grads, state, params: self.update(grads, state, params, rate)[0])
+        jaxpr = program(jax.ShapeDtypeStruct((), jnp.float32), params, state, params).jaxpr
+        reached = {jaxpr.invars[0]}
+        for equation in jaxpr.eqns:
+            if any(not isinstance(variable, Constant) and variable in reached for variable in equation.invars):
+                reached.update(equation.outvars)
+        if not any(not isinstance(variable, Constant) and variable in reached for variable in jaxpr.outvars):
+            raise OptimizerError(
+                "the optimizer's factory takes learning_rate and does not use it: its updates are the same at every "
+                "rate, so neither the rate that the run reports nor a protocol's scaling would have any effect. Hand "
+                "the argument on, as in lambda learning_rate: optax.sgd(learning_rate); a schedule goes into "
+                "Optimizer(..., learning_rate=schedule)"
+            )
+
+    def check_momentum(self, handling: MomentumHandling, state: Any) -> None:
+        """Check that the momentum can be handled so.
+
+        Args:
+          handling: what is to become of it.
+          state: an optax state, or its shapes.
+
+        Raises:
+          OptimizerError: there is no such coefficient, or there are no such slots.
+        """
+        name = f"policy.momentum={handling.variant}"
+        if handling.variant == "zero":
+            if not momentum_slots(state):
+                raise OptimizerError(
+                    f"{name} zeroes the momentum, but the optimizer keeps none: its state has no field "
+                    f"{' or '.join(SLOTS)}; choose policy.momentum=keep, or an optimizer with momentum"
+                )
+        elif handling.variant != "keep" and "momentum" not in state.hyperparams:
+            raise OptimizerError(
+                f"{name} changes the coefficient, but the factory names {sorted(state.hyperparams)} and no momentum "
+                f"that is a number; {_HOW}"
+            )
+
+
+def _in_types_of(before: Any, after: Any) -> Any:
+    """Return the state `after` with the dtypes of `before`.
+
+    Hyperparameters are float32 arrays, so a bfloat16 momentum times its coefficient is float32. A state whose types
+    changed with its first update would fit no checkpoint and no other role's.
+    """
+    return jax.tree.map(lambda old, new: new if new.dtype == old.dtype else new.astype(old.dtype), before, after)
+
+
+def momentum_slots(state: Any) -> list[Any]:
+    """Return the paths of an optax state's momentum."""
+    return [path for name in SLOTS for path, _ in optax.tree.get_all_with_path(state, name, filtering=_is_field)]
+
+
+def without_momentum(state: Any) -> Any:
+    """Return an optax state whose momentum is zero; everything else in it stays."""
+    for path in momentum_slots(state):
+        (slot,) = (value for at, value in optax.tree.get_all_with_path(state, path[-1].name) if at == path)
+        zeros = jax.tree.map(_zeros, slot)
+        state = optax.tree.set(state, lambda at, _, wanted=path: at == wanted, **{path[-1].name: zeros})
+    return state
+
+
+def _is_field(path: Any, value: Any) -> bool:
+    """Whether a place in an optax state is a field of one of its tuples, and no parameter of that name."""
+    return isinstance(path[-1], optax.tree_utils.NamedTupleKey)
+
+
+def _zeros(leaf: Any) -> Any:
+    if isinstance(leaf, jax.Array):
+        return jnp.zeros_like(leaf, device=leaf.sharding)
+    return np.zeros(leaf.shape, leaf.dtype)
+
+
+def no_optimizer(value: Any) -> OptimizerError:
+    """Return the error for a value that stands where an optimizer is expected; it says how to pass one."""
+    kind = "a ready GradientTransformation" if isinstance(value, tuple) else f"a {type(value).__name__}"
+    return OptimizerError(f"the optimizer is {kind}, whose learning rate can no longer be set; {_HOW}")
+
+
+def _contains(tree: Any, kind: str) -> bool:
+    """Tell whether any node of an optax state is of the class named `kind`."""
+    if type(tree).__name__ == kind:
+        return True
+    children = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, tuple | list) else ()
+    return any(_contains(child, kind) for child in children)
+
+
+def examples_at(units: jax.Array, unit_size: int, workload: int) -> jax.Array:
+    """Return the examples in `units` units, as every schedule of a run reads them; traceable.
+
+    Args:
+      units: int32 scalar.
+      unit_size: examples a unit.
+      workload: units of the run.
+    """
+    return (units.astype(jnp.float32) if reads_floats(workload * unit_size) else units) * unit_size
+
+
+def reads_floats(total_examples: int) -> bool:
+    """Return whether a run's schedules read float32: twice its examples do not fit into int32."""
+    return 2 * total_examples > MAX_INT32
+
+
+def schedule(config: ScheduleConfig, learning_rate: float, total_examples: int) -> float | Rate:
+    """Return the learning rate that a configuration describes, as a function of examples (Sync-Switch, ICDCS 2021).
+
+    Args:
+      config: kind, boundaries, factors, warm-up.
+      learning_rate: eta at factor 1.
+      total_examples: examples of the whole workload; the configuration speaks in shares of it.
+    """
+    if config.kind == "constant" and not config.warmup:
+        return learning_rate
+
+    def rate(examples: jax.Array) -> jax.Array:
+        share = examples.astype(jnp.float32) / float(total_examples)
+        factor = jnp.float32(1.0)
+        if config.kind == "piecewise":
+            for boundary, value in zip(config.boundaries, config.factors, strict=True):
+                begin = jnp.asarray(round(boundary * total_examples), examples.dtype)
+                factor = jnp.where(examples >= begin, jnp.float32(value), factor)
+        elif config.kind == "cosine":
+            factor = 0.5 * (1.0 + jnp.cos(jnp.pi * jnp.clip(share, 0.0, 1.0)))
+        if config.warmup:
+            factor = factor * jnp.minimum(1.0, share / config.warmup)
+        return learning_rate * factor
+
+    return rate
+
+
+def from_config(config: OptimizerConfig, workload: int, unit_size: int) -> Optimizer:
+    """Return the optimizer that a configuration names: sgd, adam, adamw or lion.
+
+    Raises:
+      OptimizerError: unknown name.
+    """
+    rate = schedule(config.schedule, config.learning_rate, workload * unit_size)
+    if config.name == "sgd" and config.weight_decay:
+        return Optimizer(
+            lambda learning_rate, momentum, weight_decay: optax.chain(
+                optax.add_decayed_weights(weight_decay), optax.sgd(learning_rate, momentum)
+            ),
+            learning_rate=rate,
+            momentum=config.momentum,
+            weight_decay=config.weight_decay,
+            clip=config.clip,
+        )
+    if config.name == "sgd" and config.momentum:
+        return Optimizer(
+            lambda learning_rate, momentum: optax.sgd(learning_rate, momentum),
+            learning_rate=rate,
+            momentum=config.momentum,
+            clip=config.clip,
+        )
+    if config.name == "sgd":
+        return Optimizer(lambda learning_rate: optax.sgd(learning_rate), learning_rate=rate, clip=config.clip)
+    if config.name == "adam":
+        return Optimizer(lambda learning_rate: optax.adam(learning_rate), learning_rate=rate, clip=config.clip)
+    decayed = {"adamw": optax.adamw, "lion": optax.lion}
+    if config.name not in decayed:
+        raise OptimizerError(f"unknown optimizer {config.name!r}; known: adam, adamw, lion, sgd")
+    make = decayed[config.name]
+    return Optimizer(
+        lambda learning_rate, weight_decay: make(learning_rate, weight_decay=weight_decay),
+        learning_rate=rate,
+        weight_decay=config.weight_decay,
+        clip=config.clip,
+    )

@@ -1,0 +1,414 @@
+"""The step as three programs, the same on every path: unit gradient, mean, update.
+
+    unit_gradient(parameters, unit)    local; pure function of the parameters and (seed, unit)
+    total(contributions)               the only collective: an ordered sum (over threads, or psum over the mesh)
+    update(state, total)               local; divides by the weight, sets the rate, runs the optimizer
+
+Where workers step by themselves there are three more: `local_step`, a worker's own update; `combine`, a version less
+what is not in it yet; and `mean_state`, the shared optimizer state of all of theirs. An update then takes the mean
+contribution off the parameters, as it is or through an outer optimizer.
+
+A *contribution* is one tree of float32 and int32 leaves: gradients, float model statistics and loss, each already
+weighted, beside their weight. Idle members contribute weight 0. What a failed collective could lose is never donated:
+`update` runs behind it.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from hybridsync.policies.momentum import KEEP, MomentumHandling
+from hybridsync.protocols.base import Change, Compensation
+from hybridsync.training.buffer_layout import Layout
+from hybridsync.training.optimizer import Optimizer, without_momentum
+from hybridsync.training.state import TrainState, abstract_state
+from hybridsync.training.task import Task
+
+
+class Parameters(NamedTuple):
+    """What a worker needs to compute a gradient: `params` and `model_state` of a TrainState."""
+
+    params: Any
+    model_state: Any
+
+
+class Programs:
+    """The compiled programs of one task and optimizer, shared by all phases so that a switch compiles nothing.
+
+    Args:
+      task, optimizer: what to train, and how.
+      unit_size: examples a unit, B.
+      workload: units W.
+      seed: of the run.
+      donate_parameters: whether `update` may reuse the parameters' memory. False where others read them while it
+        runs (threads sharing one state).
+      donate_rest: whether it may reuse the memory of everything else in the state. False where a state is needed
+        again behind its update (a simulation, whose states are values).
+      kept: names of the protocols whose outer optimizers keep something in the state.
+      handling: what becomes of the momentum where the plan goes over to asynchrony.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        optimizer: Optimizer,
+        *,
+        unit_size: int,
+        workload: int,
+        seed: int,
+        donate_parameters: bool,
+        donate_rest: bool = True,
+        kept: tuple[str, ...] = (),
+        handling: MomentumHandling = KEEP,
+    ) -> None:
+        self.task, self.optimizer = task, optimizer
+        self._handling = handling
+        self.unit_size, self.workload, self.seed = unit_size, workload, seed
+        self.key = key = jax.random.key(seed)
+        self.unit_gradient = jax.jit(functools.partial(_unit_gradient, task, optimizer.clip))
+        self.total = jax.jit(_total)
+        self._add, self._weigh = jax.jit(_add), jax.jit(_weigh)
+        self._compensate, self._adapt = jax.jit(_compensate), jax.jit(_adapt)
+        donated = ("parameters",) * donate_parameters + ("opt_state", "counters") * donate_rest
+        self._update = jax.jit(self._update_program, donate_argnames=donated)
+        alone = ("parameters",) * donate_parameters
+        self._outer_update = jax.jit(self._outer_program, static_argnames="replaces", donate_argnames=alone)
+        self._local_step = jax.jit(self._local_program, static_argnames="replaces")
+        self._combine = jax.jit(_combine, static_argnames="replaces")
+        self.mean_state = jax.jit(_mean_state)
+        example = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in self.batch(0).items()}
+        state = abstract_state(task, optimizer, kept)
+        parameters = Parameters(state.params, state.model_state)
+        self.lay_out(state, jax.eval_shape(self.unit_gradient, parameters, example, jnp.int32(0), key))
+
+    def on_part(self, state: TrainState, contribution: Any) -> Programs:
+        """Return the same programs for a part of the leaves; `gradient` needs the whole ones.
+
+        Args:
+          state: shapes, with None in place of the leaves that are elsewhere.
+          contribution: likewise.
+        """
+        part = copy.copy(self)
+        part.lay_out(state, contribution)
+        return part
+
+    def with_seed(self, seed: int) -> Programs:
+        """Return the same compiled programs for a run of another seed."""
+        other = copy.copy(self)
+        other.seed, other.key = seed, jax.random.key(seed)
+        return other
+
+    def entered(self, state: TrainState) -> TrainState:
+        """Return what a phase that begins with `state` trains on: the same, unless its momentum is to begin anew.
+
+        It depends on the units applied alone, so that whoever enters with a state that has had no update since, for
+        whatever reason and however often, does what was done to it before.
+        """
+        if not self._handling.zero_at or int(state.counters["units"]) not in self._handling.zero_at:
+            return state
+        return dataclasses.replace(state, opt_state=without_momentum(state.opt_state))
+
+    def _momentum_share(self, units: jax.Array) -> jax.Array | None:
+        """Return the share of the momentum's coefficient in the update after `units` units; None for all of it."""
+        if not self._handling.segments:
+            return None
+        share = jnp.float32(1.0)
+        for begin, end, first, last in self._handling.segments:
+            inside = (units >= begin) & (units < end)
+            slope = (last - first) / (end - begin)
+            share = jnp.where(inside, first + slope * (units - begin).astype(jnp.float32), share)
+        return share
+
+    def lay_out(self, state: TrainState, contribution: Any) -> None:
+        """Set the shapes and layouts of everything that is computed on (see `on_part`, which does it in a copy)."""
+        self.state, self.contribution = state, contribution
+        self.parameters = Parameters(state.params, state.model_state)
+        self.contribution_layout = Layout.of(contribution)
+        self.parameters_layout = Layout.of(self.parameters)
+        self.state_layout = Layout.of(state)
+        self.opt_state_layout = Layout.of(state.opt_state)
+        self.zero = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), self.contribution)
+        weight = np.ones((), np.float32)
+        self.one = {**self.zero, "floats": {**self.zero["floats"], "weight": weight}}
+
+    def batch(self, unit: int) -> dict[str, np.ndarray]:
+        """Return the raw examples of `unit`, gathered on the host."""
+        return self.task.source.batch(unit, unit_size=self.unit_size, seed=self.seed)
+
+    def gradient(self, parameters: Parameters, unit: int) -> Any:
+        """Return the contribution of `unit` at `parameters`; dispatched, not awaited."""
+        return self.unit_gradient(parameters, self.batch(unit), np.int32(unit), self.key)
+
+    def sum(self, contributions: Sequence[Any], weights: Sequence[float] = ()) -> Any:
+        """Return the sum of contributions in their order, to the bit what `total` gives for any number of them.
+
+        Two by two, so that one compiled program serves updates of every size.
+
+        Args:
+          contributions: at least one.
+          weights: factor on each one's gradients; () is 1 each. What is divided by, the number of units, stays.
+        """
+        if weights:
+            contributions = [
+                contribution if weight == 1.0 else self._weigh(contribution, np.float32(weight))
+                for contribution, weight in zip(contributions, weights, strict=True)
+            ]
+        return functools.reduce(self._add, contributions)
+
+    def compensate(
+        self, contribution: Any, base: Parameters, now: Parameters, how: Compensation, squares: Any
+    ) -> tuple[Any, Any]:
+        """Return a unit's contribution with its gradients compensated for their staleness, and the squares after it.
+
+        Args:
+          contribution: of one unit.
+          base: that it was computed on.
+          now: that it will be applied to.
+          how: see `Compensation`.
+          squares: moving mean of the gradients' squares before it; None before the first, or where `how` needs none.
+        """
+        if not how.adaptive:
+            return self._compensate(contribution, base.params, now.params, np.float32(how.strength)), None
+        if squares is None:
+            squares = self.zero["floats"]["grads"]
+        return self._adapt(contribution, base.params, now.params, np.float32(how.strength), squares)
+
+    def update(
+        self,
+        state: TrainState,
+        total: Any,
+        *,
+        units: int,
+        factor: float,
+        blend: float,
+        change: Change = "optimizer",
+    ) -> TrainState:
+        """Return the state after one update; parts of `state` may be donated (see the class).
+
+        Args:
+          state: before it.
+          total: summed contributions, of weight at least one unit.
+          units: units in `total`.
+          factor: the protocol's factor on the schedule's learning rate; on the mean where no optimizer reads one.
+          blend: share of the new float model statistics: 1 under lock-step, 1/n from one of n asynchronous workers.
+          change: what is done with the mean of `total`.
+        """
+        if change != "optimizer":
+            return self._without_optimizer(state, total, np.int32(units), np.float32(factor), np.float32(blend), change)
+        parameters, opt_state, counters = self._update(
+            Parameters(state.params, state.model_state),
+            state.opt_state,
+            state.counters,
+            total,
+            np.int32(units),
+            np.float32(factor),
+            np.float32(blend),
+        )
+        return TrainState(parameters.params, opt_state, parameters.model_state, state.protocol_state, counters)
+
+    def local_step(
+        self,
+        parameters: Parameters,
+        opt_state: Any,
+        moved: Any,
+        gradient: Any,
+        *,
+        at: int,
+        factor: float,
+        replaces: bool = False,
+    ) -> tuple[Parameters, Any, Any]:
+        """Return parameters, optax state and `moved` after a worker's own update; nothing is donated.
+
+        Args:
+          parameters: before it.
+          opt_state: the worker's.
+          moved: what its steps have taken off the parameters since their start, like `params`; None at the start.
+          gradient: contribution of one unit.
+          at: units that the schedule reads.
+          factor: on the schedule's learning rate.
+          replaces: whether `moved` is to be where the steps came to instead.
+        """
+        before = None if replaces else moved
+        return self._local_step(
+            parameters, opt_state, before, gradient, np.int32(at), np.float32(factor), replaces=replaces
+        )
+
+    @staticmethod
+    def difference(contribution: Any, moved: Any) -> Any:
+        """Return the contribution that says `moved` in place of the gradient of `contribution`, the last one's."""
+        return {**contribution, "floats": {**contribution["floats"], "grads": moved}}
+
+    def combine(self, parameters: Parameters, contribution: Any, blend: float, replaces: bool) -> Parameters:
+        """Return parameters less a difference, or in its place, with a share of its model statistics."""
+        return self._combine(parameters, contribution, np.float32(blend), replaces=replaces)
+
+    def _without_optimizer(
+        self, state: TrainState, total: Any, units: Any, factor: Any, blend: Any, change: Change
+    ) -> TrainState:
+        outer, replaces = (None if isinstance(change, str) else change), change == "replace"
+        momentum = state.protocol_state[outer.name] if outer else None
+        rate, decay = (np.float32(outer.rate), np.float32(outer.momentum)) if outer else (None, None)
+        parameters = Parameters(state.params, state.model_state)
+        parameters, momentum, counters = self._outer_update(
+            parameters, momentum, state.counters, total, units, factor, blend, rate, decay, replaces=replaces
+        )
+        protocol_state = {**state.protocol_state, outer.name: momentum} if outer else state.protocol_state
+        return TrainState(parameters.params, state.opt_state, parameters.model_state, protocol_state, counters)
+
+    def _outer_program(
+        self, parameters, momentum, counters, total, units, factor, blend, rate, decay, *, replaces: bool
+    ):
+        params, model_state = parameters
+        weight = total["floats"]["weight"]
+        taken = jax.tree.map(lambda d: factor * (d / weight), total["floats"]["grads"])
+        if momentum is not None:
+            after: Any
+            taken, after = optax.trace(decay, nesterov=True).update(taken, optax.TraceState(momentum))
+            momentum = after.trace
+            taken = jax.tree.map(lambda d: rate * d, taken)
+        params = jax.tree.map(lambda p, d: (d if replaces else p - d).astype(p.dtype), params, taken)
+        model_state = _merge_model_state(model_state, total, weight, blend)
+        counters = {"units": counters["units"] + units, "updates": counters["updates"] + 1}
+        return Parameters(params, model_state), momentum, counters
+
+    def _local_program(self, parameters, opt_state, moved, gradient, at, factor, *, replaces: bool):
+        params, model_state = parameters
+        rate = self.optimizer.rate_after(at, self.unit_size, self.workload) * factor
+        weight = gradient["floats"]["weight"]
+        grads = jax.tree.map(lambda g, p: (g / weight).astype(p.dtype), gradient["floats"]["grads"], params)
+        updates, opt_state = self.optimizer.update(grads, opt_state, params, rate, self._momentum_share(at))
+        params = jax.tree.map(lambda p, u: jnp.asarray(p + u).astype(p.dtype), params, updates)
+        if replaces:  # and the updates have no other use, so that XLA rounds as in a plain loop
+            moved = jax.tree.map(lambda p: p.astype(jnp.float32), params)
+        else:
+            taken = jax.tree.map(lambda u: -u.astype(jnp.float32), updates)
+            moved = taken if moved is None else jax.tree.map(jnp.add, moved, taken)
+        model_state = _merge_model_state(model_state, gradient, weight, jnp.float32(1.0))
+        return Parameters(params, model_state), opt_state, moved
+
+    def _update_program(self, parameters, opt_state, counters, total, units, factor, blend):
+        params, model_state = parameters
+        applied = counters["units"]
+        rate = self.optimizer.rate_after(applied, self.unit_size, self.workload) * factor
+        weight = total["floats"]["weight"]
+        grads = jax.tree.map(lambda g, p: (g / weight).astype(p.dtype), total["floats"]["grads"], params)
+        updates, opt_state = self.optimizer.update(grads, opt_state, params, rate, self._momentum_share(applied))
+        params = jax.tree.map(lambda p, u: jnp.asarray(p + u).astype(p.dtype), params, updates)
+        model_state = _merge_model_state(model_state, total, weight, blend)
+        counters = {"units": applied + units, "updates": counters["updates"] + 1}
+        return Parameters(params, model_state), opt_state, counters
+
+
+def _unit_gradient(task: Task, clip: float | None, parameters: Parameters, batch: dict, unit, key) -> dict:
+    """The gradient of one unit on that unit alone: its own batch statistics, its own mask mean."""
+    params, model_state = parameters
+    data_key, model_key = jax.random.split(jax.random.fold_in(key, unit))
+    batch = task.source.augment(batch, data_key)
+
+    def loss(params):
+        value, (_, new_state) = task.loss(params, model_state, batch, model_key)
+        return value, new_state
+
+    (value, new_state), grads = jax.value_and_grad(loss, has_aux=True)(params)
+    grads = jax.tree.map(lambda g: g.astype(jnp.float32), grads)
+    if clip is not None:
+        norm = jnp.sqrt(sum(jnp.sum(jnp.square(g)) for g in jax.tree.leaves(grads)))
+        grads = jax.tree.map(lambda g: g * jnp.minimum(1.0, clip / jnp.maximum(norm, 1e-30)), grads)
+    leaves = jax.tree.leaves(new_state)
+    return {
+        "floats": {
+            "grads": grads,
+            "loss": value.astype(jnp.float32),
+            "stats": [leaf.astype(jnp.float32) for leaf in leaves if _is_float(leaf)],
+            "weight": jnp.float32(1.0),
+        },
+        "ints": [leaf.astype(jnp.int32) for leaf in leaves if not _is_float(leaf)],
+    }
+
+
+def _total(contributions: tuple) -> dict:
+    """The ordered sum of contributions: floats add up in member order, integers take the maximum."""
+    return functools.reduce(_add, contributions)
+
+
+def _add(left: dict, right: dict) -> dict:
+    """The sum of two contributions (see `_total`)."""
+    return {
+        "floats": jax.tree.map(jnp.add, left["floats"], right["floats"]),
+        "ints": jax.tree.map(jnp.maximum, left["ints"], right["ints"]),
+    }
+
+
+def _weigh(contribution: dict, weight: jax.Array) -> dict:
+    """A contribution whose gradients count `weight` times."""
+    grads = jax.tree.map(lambda g: g * weight, contribution["floats"]["grads"])
+    return {**contribution, "floats": {**contribution["floats"], "grads": grads}}
+
+
+MEAN_SQUARE_SHARE = 0.95
+"""Of the moving mean that the newest square leaves as it is, m."""
+MEAN_SQUARE_FLOOR = 1e-7
+
+
+def _compensate(contribution: dict, base: Any, now: Any, strength: jax.Array) -> dict:
+    """Add strength * g * g * (now - base) to the gradients g."""
+    moved = jax.tree.map(lambda n, b: n.astype(jnp.float32) - b.astype(jnp.float32), now, base)
+    grads = jax.tree.map(lambda g, d: g + strength * g * g * d, contribution["floats"]["grads"], moved)
+    return {**contribution, "floats": {**contribution["floats"], "grads": grads}}
+
+
+def _adapt(contribution: dict, base: Any, now: Any, strength: jax.Array, squares: Any) -> tuple[dict, Any]:
+    """The same with a strength for each entry, by the moving mean of its squares."""
+    share, grads = MEAN_SQUARE_SHARE, contribution["floats"]["grads"]
+    squares = jax.tree.map(lambda v, g: share * v + (1.0 - share) * g * g, squares, grads)
+    moved = jax.tree.map(lambda n, b: n.astype(jnp.float32) - b.astype(jnp.float32), now, base)
+    grads = jax.tree.map(
+        lambda g, d, v: g + strength / jnp.sqrt(v + MEAN_SQUARE_FLOOR) * g * g * d, grads, moved, squares
+    )
+    return {**contribution, "floats": {**contribution["floats"], "grads": grads}}, squares
+
+
+def _combine(parameters: Parameters, contribution: Any, blend: jax.Array, *, replaces: bool) -> Parameters:
+    """A version less what one contribution takes off it, before the server has done so."""
+    params, model_state = parameters
+    floats = contribution["floats"]
+    params = jax.tree.map(lambda p, d: (d if replaces else p - d).astype(p.dtype), params, floats["grads"])
+    return Parameters(params, _merge_model_state(model_state, contribution, floats["weight"], blend))
+
+
+def _mean_state(states: tuple) -> Any:
+    """The mean of optax states in their order; what counts, their integers, takes the maximum."""
+
+    def merge(first: jax.Array, *others: jax.Array) -> jax.Array:
+        if not _is_float(first):
+            return functools.reduce(jnp.maximum, others, first)
+        total = functools.reduce(jnp.add, (leaf.astype(jnp.float32) for leaf in others), first.astype(jnp.float32))
+        return (total / len(states)).astype(first.dtype)
+
+    return jax.tree.map(merge, *states)
+
+
+def _merge_model_state(model_state: Any, total: dict, weight: jax.Array, blend: jax.Array) -> Any:
+    """Average float statistics into the shared ones as (1-a)*s + a*w; integers take the maximum."""
+    leaves, treedef = jax.tree.flatten(model_state)
+    stats, ints = iter(total["floats"]["stats"]), iter(total["ints"])
+    merged = [
+        ((1.0 - blend) * leaf.astype(jnp.float32) + blend * (next(stats) / weight)).astype(leaf.dtype)
+        if _is_float(leaf)
+        else jnp.maximum(leaf, next(ints).astype(leaf.dtype))
+        for leaf in leaves
+    ]
+    return jax.tree.unflatten(treedef, merged)
+
+
+def _is_float(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jnp.floating)

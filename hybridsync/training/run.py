@@ -1,0 +1,132 @@
+"""What a run is made of before anybody starts it: the same values in every role's process."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hybridsync import protocols
+from hybridsync.config import RunConfig
+from hybridsync.core.errors import ConfigError, TaskError
+from hybridsync.core.plan import Plan
+from hybridsync.policies.momentum import MomentumHandling, is_asynchronous, momentum_handling
+from hybridsync.protocols.base import Outer, Protocol
+from hybridsync.training.optimizer import Optimizer, no_optimizer
+from hybridsync.training.programs import Programs
+from hybridsync.training.state import TrainState, abstract_state, initial_state
+from hybridsync.training.task import Task
+
+
+@dataclass(frozen=True)
+class Run:
+    """A task, an optimizer and the values they run with.
+
+    Args:
+      config: resolved configuration.
+      task, optimizer: what to train, and how.
+      workdir: where everything is left; None leaves nothing.
+      file: the configuration file as it was given; None for an embedded run.
+    """
+
+    config: RunConfig
+    task: Task
+    optimizer: Optimizer
+    workdir: Path | None
+    file: Path | None = None
+
+    @functools.cached_property
+    def plan(self) -> Plan:
+        """The parsed plan, whose stages scale the rate as the configuration says where they do not say it themselves.
+
+        Raises:
+          ConfigError: the configuration wants another scaling than a stage has.
+        """
+        return protocols.with_scaling(Plan.parse(self.config.plan), self.config.policy.rate, self.config.workers)
+
+    @functools.cached_property
+    def stages(self) -> tuple[Protocol, ...]:
+        """The protocol of each stage.
+
+        Raises:
+          PlanError: unknown protocol or argument.
+        """
+        return tuple(protocols.resolve(stage) for stage in self.plan.stages)
+
+    @functools.cached_property
+    def handling(self) -> MomentumHandling:
+        """What becomes of the momentum where the plan goes over to asynchrony."""
+        policy, workers = self.config.policy, self.config.workers
+        ends = self.plan.ends(self.config.workload)
+        asynchronous = [is_asynchronous(protocol, workers) for protocol in self.stages]
+        return momentum_handling(policy.momentum, policy.ramp, workers, ends, asynchronous)
+
+    @functools.cached_property
+    def kept(self) -> tuple[str, ...]:
+        """Names of the protocols in the plan that keep an outer momentum in the state."""
+        changes = [stage.change(self.config.workers) for stage in self.stages]
+        return tuple(sorted({change.name for change in changes if isinstance(change, Outer)}))
+
+    def check(self) -> None:
+        """Check what can be checked before anything starts.
+
+        Raises:
+          TaskError: the task is none.
+          OptimizerError: the optimizer is none, for example a ready GradientTransformation.
+          OptimizerError: its momentum cannot be handled as the configuration says.
+          ConfigError: a stage cannot work with these workers, or another value is impossible.
+        """
+        if not isinstance(self.task, Task):
+            raise TaskError(
+                f"the task is a {type(self.task).__name__}, not a Task; return one from task(config), made by "
+                "Task.from_nnx, Task.from_linen or Task(init, loss, source)"
+            )
+        if not isinstance(self.optimizer, Optimizer):
+            raise no_optimizer(self.optimizer)
+        members = tuple(range(self.config.workers))
+        for protocol in self.stages:
+            if protocol.mode.is_served:
+                protocol.server_rule(members)
+        if self.config.policy.trigger != "off" and not self._may_end_early():
+            raise ConfigError(
+                f"policy.trigger is {self.config.policy.trigger!r}, but no lock-step stage of the plan "
+                f"{self.config.plan!r} has an asynchronous one behind it: write one like bsp:50%,asp, whose share is "
+                "then the most, or policy.trigger=off"
+            )
+        if self.handling.variant != "keep":
+            self.optimizer.check_momentum(self.handling, self.abstract_state().opt_state)
+
+    def _may_end_early(self) -> bool:
+        """Return whether an asynchronous stage follows one of lock-step."""
+        return any(
+            before.mode.moves_together and after.mode.is_served and is_asynchronous(after, self.config.workers)
+            for before, after in itertools.pairwise(self.stages)
+        )
+
+    def programs(self, *, donate_parameters: bool, donate_rest: bool = True) -> Programs:
+        """Return the compiled programs (see `Programs`)."""
+        return Programs(
+            self.task,
+            self.optimizer,
+            unit_size=self.config.unit_size,
+            workload=self.config.workload,
+            seed=self.config.seed,
+            donate_parameters=donate_parameters,
+            donate_rest=donate_rest,
+            kept=self.kept,
+            handling=self.handling,
+        )
+
+    def initial_state(self) -> TrainState:
+        """Return the state before the first unit."""
+        return initial_state(self.task, self.optimizer, self.config.seed, self.kept)
+
+    def abstract_state(self) -> TrainState:
+        """Return the shapes and dtypes of the state without computing it."""
+        return abstract_state(self.task, self.optimizer, self.kept)
+
+    def describe_source(self) -> dict[str, Any]:
+        """Return what the data source says of itself, for the checkpoint."""
+        return self.task.source.describe()

@@ -1,0 +1,257 @@
+"""A role's captured copy of the training state: taken between updates, read by whoever needs it, and handed over.
+
+The canonical buffer is the whole TrainState packed by its layout; handing it over is bit-exact and checked by
+fingerprint. A capture stays readable until the next one.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from hybridsync.core.clock import SYSTEM_CLOCK
+from hybridsync.core.deadlines import transfer_secs
+from hybridsync.core.errors import DamagedState, StaleEpoch, WaitTimeout
+from hybridsync.core.plan import Epoch
+from hybridsync.core.units import Range
+from hybridsync.interfaces.messages import Capture, Held
+from hybridsync.interfaces.phase import Phase
+from hybridsync.interfaces.ports import ReaderPort
+from hybridsync.training.buffer_layout import Layout, fingerprint
+from hybridsync.training.state import TrainState
+
+ReaderAt = Callable[[str], ReaderPort]
+"""Address of a role -> the role as one that keeps a captured state."""
+
+
+@dataclass(frozen=True)
+class Loan:
+    """A captured buffer in a reader's hands: read-only uint8, given back once by `release`."""
+
+    buffer: np.ndarray
+    release: Callable[[], None]
+
+
+class Holding:
+    """Keeps the newest capture of a training state.
+
+    The condition guards the buffer and counts its readers: a capture waits until the last of them is done. `room` is
+    that wait alone, for an owner whose own lock must stay free meanwhile.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self._capturing = threading.Lock()
+        self._condition = threading.Condition()
+        self._read_secs = transfer_secs(layout.nbytes)
+        self._readers = 0
+        self._buffer: np.ndarray | None = None
+        self._capture: Capture | None = None
+        self._next_id = secrets.randbits(40)  # another process at this address must not have the same
+
+    @contextmanager
+    def room(self) -> Iterator[None]:
+        """Take one capture at a time inside this block, which is entered when nobody reads the last one any more.
+
+        The owner takes its own lock inside, not around it: the readers may be slow.
+
+        Raises:
+          WaitTimeout: somebody still reads the last capture, or takes another one.
+        """
+        deadline = SYSTEM_CLOCK.monotonic() + self._read_secs
+        if not self._capturing.acquire(timeout=self._read_secs):
+            raise WaitTimeout(f"another capture has been under way for more than {self._read_secs:g} s; ask again")
+        try:
+            with self._condition:
+                self._await_readers(deadline - SYSTEM_CLOCK.monotonic())
+            yield
+        finally:
+            self._capturing.release()
+
+    def pack(self, state: TrainState) -> None:
+        """Copy `state` into the buffer; the caller keeps updates away meanwhile.
+
+        Raises:
+          WaitTimeout: somebody still reads the last capture.
+        """
+        self.fill(lambda buffer: self.layout.pack(state, out=buffer))
+
+    def fill(self, write: Callable[[np.ndarray], object]) -> None:
+        """Let `write` put a state into the canonical buffer, or a part of it: nobody reads it before `seal`.
+
+        Raises:
+          WaitTimeout: somebody still reads the last capture.
+        """
+        with self._condition:
+            self._await_readers(self._read_secs)
+            if self._buffer is None:
+                self._buffer = self.layout.empty()
+            write(self._buffer)
+
+    def _await_readers(self, secs: float) -> None:
+        self._capture = None  # no new reader comes, so that a stream of them cannot keep the next capture away
+        if not self._condition.wait_for(lambda: not self._readers, secs):
+            raise WaitTimeout(
+                f"{self._readers} reader(s) of the last capture have not ended within {self._read_secs:g} s; "
+                "no other capture can be taken"
+            )
+
+    def complete(self, write: Callable[[np.ndarray], object]) -> None:
+        """Let `write` put in what is missing between `fill` and `seal`; the lock is free, so it may take its time."""
+        assert self._buffer is not None and self._capture is None, "complete follows fill"
+        write(self._buffer)
+
+    def seal(
+        self,
+        epoch: Epoch,
+        *,
+        sequence: int,
+        applied: Iterable[Range],
+        dropped: Iterable[Range] = (),
+        first_applied: float = 0.0,
+        last_applied: float = 0.0,
+    ) -> Capture:
+        """Fingerprint what was packed and make it readable; updates may go on meanwhile."""
+        with self._condition:
+            assert self._buffer is not None, "seal follows pack"
+            applied = tuple(applied)
+            digest = fingerprint(self.layout.unpack(self._buffer))
+            units = sum(stop - start for start, stop in applied)
+            self._capture = Capture(
+                capture_id=self._next_id,
+                held=Held(epoch, units, sequence, digest),
+                applied=applied,
+                dropped=tuple(dropped),
+                num_bytes=self.layout.nbytes,
+                first_applied=first_applied,
+                last_applied=last_applied,
+            )
+            self._next_id += 1
+            return self._capture
+
+    def read(self, capture_id: int, into: np.ndarray) -> None:
+        """Copy the captured buffer.
+
+        Raises:
+          StaleEpoch: another capture has taken its place.
+        """
+        loan = self.lend(capture_id)
+        try:
+            np.copyto(into, loan.buffer)
+        finally:
+            loan.release()
+
+    def lend(self, capture_id: int) -> Loan:
+        """Lend the captured buffer, read-only (see `LenderPort.lend`)."""
+        with self._condition:
+            if self._capture is None or self._buffer is None or self._capture.capture_id != capture_id:
+                kept = self._capture.capture_id if self._capture else "none"
+                raise StaleEpoch(f"capture {capture_id} is no longer kept here (kept: {kept}); ask the chief again")
+            self._readers += 1
+            view = self._buffer.view()
+            view.flags.writeable = False
+            return Loan(view, self._release)
+
+    def _release(self) -> None:
+        with self._condition:
+            self._readers -= 1
+            self._condition.notify_all()
+
+
+class Kept:
+    """The chief as a holder: it keeps the last committed state, for when nobody holds a newer one.
+
+    The state itself is the commit's own copy; it is packed when somebody needs it.
+
+    Args:
+      holding: what others read.
+      capture: of the state that the run starts from.
+      state: that state.
+    """
+
+    def __init__(self, holding: Holding, capture: Capture, state: TrainState) -> None:
+        self._holding = holding
+        self._kept = capture, state
+
+    def keep(self, capture: Capture, state: TrainState) -> None:
+        """Keep a newer state, which nobody changes any more."""
+        self._kept = capture, state
+
+    def take(self, capture: Capture, source: str, reader: ReaderPort) -> None:
+        """Fetch and keep another state instead, though it is not committed.
+
+        Raises:
+          StaleEpoch: the source no longer keeps that capture.
+          DamagedState: what arrived is not the state that was captured.
+        """
+        layout = self._holding.layout
+        self.keep(capture, fetch(source, capture.capture_id, capture.held.fingerprint, layout, lambda address: reader))
+
+    @property
+    def units(self) -> int:
+        """Units applied in the kept state."""
+        return self._kept[0].held.units
+
+    def offer(self) -> Capture:
+        """Return a capture of the kept state, readable here.
+
+        Raises:
+          WaitTimeout: somebody still reads the capture offered before.
+        """
+        capture, state = self._kept
+        self._holding.pack(state)
+        held = capture.held
+        return self._holding.seal(held.epoch, sequence=held.sequence, applied=capture.applied, dropped=capture.dropped)
+
+    def capture(self, epoch: Epoch, final: bool) -> Capture:
+        """Refuse: the chief takes part in no epoch.
+
+        Raises:
+          StaleEpoch: always.
+        """
+        raise StaleEpoch(f"the chief keeps the last committed state only and takes no part in epoch {epoch}")
+
+    def read(self, capture_id: int, into: np.ndarray) -> None:
+        """Copy what was offered last (see `Holding.read`)."""
+        self._holding.read(capture_id, into)
+
+    def lend(self, capture_id: int) -> Loan:
+        """Lend what was offered last (see `Holding.lend`)."""
+        return self._holding.lend(capture_id)
+
+
+def take_over(phase: Phase, layout: Layout, reader_at: ReaderAt) -> TrainState:
+    """Return the starting state of `phase`, fetched from the role that holds it, on the default device.
+
+    It is not bound to that device: programs take it and arrays in host memory alike, compiled once.
+
+    Raises:
+      DamagedState: what arrived is not the state that was captured.
+    """
+    state = fetch(phase.source, phase.capture_id, phase.fingerprint, layout, reader_at)
+    return jax.device_put(state)
+
+
+def fetch(source: str, capture_id: int, digest: str, layout: Layout, reader_at: ReaderAt) -> TrainState:
+    """Return a captured state as numpy views of one fresh buffer, checked against its fingerprint.
+
+    Raises:
+      DamagedState: what arrived is not the state that was captured.
+      StaleEpoch: the source no longer keeps that capture.
+    """
+    buffer = layout.empty()
+    reader_at(source).read(capture_id, buffer)
+    state = layout.unpack(buffer)
+    got = fingerprint(state)
+    if got != digest:
+        raise DamagedState(
+            f"the state handed over by {source} has fingerprint {got}, but {digest} was captured; nothing was trained "
+            "on it, run the same command again to resume from the last checkpoint"
+        )
+    return state

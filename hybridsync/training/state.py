@@ -1,0 +1,83 @@
+"""The training state, the same on every path: arrays only, free of any topology."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from hybridsync.core.errors import HybridSyncError, TaskError
+from hybridsync.training.optimizer import Optimizer
+from hybridsync.training.task import Task
+
+
+@flax.struct.dataclass
+class TrainState:
+    """Everything training carries from one update to the next.
+
+    Args:
+      params: the model's parameters, as the task returns them.
+      opt_state: the optax state, with the injected hyperparameters.
+      model_state: non-parameters (BatchNorm statistics, counters); {} when there are none.
+      protocol_state: what one protocol keeps beyond that; {} is always legal.
+      counters: {"units": int32 units applied, "updates": int32 optimizer updates applied}.
+    """
+
+    params: Any
+    opt_state: Any
+    model_state: Any
+    protocol_state: Any
+    counters: dict[str, Any]
+
+
+def initial_state(task: Task, optimizer: Optimizer, seed: int, kept: tuple[str, ...] = ()) -> TrainState:
+    """Return the state before the first unit; a pure function of the arguments.
+
+    Args:
+      task: what is trained.
+      optimizer: how.
+      seed: of the run.
+      kept: names of the protocols that keep an outer momentum; it is 0 at the start.
+
+    Raises:
+      TaskError: the task's init raises, or does not return (params, model_state), or a parameter cannot be trained.
+      OptimizerError: the optimizer is one that cannot be trained with.
+    """
+    try:
+        made = task.init(jax.random.key(seed))
+    except HybridSyncError:
+        raise
+    except Exception as error:  # the task is its author's: whatever it raises becomes one clear message
+        line, *_ = [*str(error).strip().splitlines(), ""]
+        raise TaskError(f"task.init raised {type(error).__name__}: {line}; correct the model or its values") from error
+    if not isinstance(made, tuple) or len(made) != 2:
+        raise TaskError(f"task.init returned a {type(made).__name__}; it must return (params, model_state)")
+    params, model_state = made
+    _check_parameters(params)
+    counters = {"units": jnp.int32(0), "updates": jnp.int32(0)}
+    momenta = {name: jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params) for name in kept}
+    return TrainState(params, optimizer.init(params), model_state, momenta, counters)
+
+
+def _check_parameters(params: Any) -> None:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        dtype = jnp.result_type(leaf)
+        if dtype in (jnp.float32, jnp.bfloat16, jnp.float64):
+            continue
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        if dtype == jnp.float16:
+            raise TaskError(
+                f"parameter {name} is float16, whose gradients overflow above 65,504 and vanish below 6e-8, and losses "
+                "are not scaled here; use bfloat16 or float32 (in Flax, param_dtype=jnp.bfloat16)"
+            )
+        raise TaskError(
+            f"parameter {name} is {dtype}, which cannot be trained; use float32 or bfloat16, and put what is not "
+            "learned into the model state"
+        )
+
+
+def abstract_state(task: Task, optimizer: Optimizer, kept: tuple[str, ...] = ()) -> TrainState:
+    """Return the shapes and dtypes of the state without computing it (see `initial_state`)."""
+    return jax.eval_shape(lambda: initial_state(task, optimizer, 0, kept))

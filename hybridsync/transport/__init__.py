@@ -1,0 +1,1 @@
+"""How roles reach each other."""

@@ -1,0 +1,153 @@
+"""A holder of the training state over gRPC: `HolderServicer` has the state, `HolderClient` wants it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Protocol
+
+import grpc
+import numpy as np
+
+from hybridsync.core.deadlines import transfer_secs
+from hybridsync.core.errors import SchemaMismatch
+from hybridsync.core.plan import Epoch
+from hybridsync.interfaces.messages import Capture
+from hybridsync.interfaces.ports import HolderPort, LenderPort
+from hybridsync.server.held_pushes import DEPOSIT_SECS
+from hybridsync.server.replication import snapshot_secs
+from hybridsync.transport.grpc import hybridsync_pb2 as pb
+from hybridsync.transport.grpc.channels import ANSWER_SECS, CALL_SECS, Servicer, call, make_channel, retrying, stub
+from hybridsync.transport.grpc.codec import decode, encode, parse
+from hybridsync.transport.grpc.frames import check_size, receive_whole, send
+from hybridsync.transport.grpc.status import Guard
+
+UNREACHABLE_SECS = 3.0
+"""How long a holder may be out of reach; one that is gone comes back at another address."""
+
+STATE_BYTES = 1 << 36
+"""Limit of a state; a reader who asks for more is refused before anything is allocated."""
+
+
+def capture_secs(state_bytes: int) -> float:
+    """Return the deadline of a capture: above everything that a holder of so large a state may wait for.
+
+    These are the readers of its last capture, what workers leave behind, and the other servers' parts.
+    """
+    readers = fetch = transfer_secs(state_bytes)
+    return readers + DEPOSIT_SECS + snapshot_secs(state_bytes) + fetch + ANSWER_SECS
+
+
+class LendingHolder(HolderPort, LenderPort, Protocol):
+    """What stands behind the service."""
+
+
+class HolderServicer(Servicer):
+    """Serves a holder.
+
+    Args:
+      backend: is called by several threads at a time.
+    """
+
+    def __init__(self, backend: LendingHolder) -> None:
+        self._backend = backend
+        super().__init__("Holder", unary={"Capture": self._capture}, streams={"Read": self._read})
+
+    def _capture(self, request: pb.CaptureRequest) -> pb.Capture:
+        return encode(self._backend.capture(decode(Epoch, request.epoch), request.final))
+
+    def _read(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        with Guard(context, "hybridsync.Holder.Read"):
+            request = parse(pb.ReadRequest, data)
+            if request.num_bytes > STATE_BYTES:
+                raise SchemaMismatch(f"a state of {request.num_bytes} bytes is over the limit, {STATE_BYTES}")
+            loan = self._backend.lend(request.capture_id)
+            try:
+                check_size(request.num_bytes, loan.buffer.nbytes)
+                yield from send(pb.Header(), loan.buffer)
+            finally:
+                loan.release()
+
+
+class Readers:
+    """The way to whichever holder is read next: one open client, which another thread may close.
+
+    The lock guards the client.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._client: HolderClient | None = None
+
+    def __call__(self, address: str) -> HolderClient:
+        """Return a client of the holder at `address`; the one before is closed."""
+        client = HolderClient(address)
+        with self._lock:
+            former, self._client = self._client, client
+        if former is not None:
+            former.close()
+        return client
+
+    def close(self) -> None:
+        """End the read under way, with RoleLost; a later one opens another client."""
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+
+class HolderClient:
+    """A holder in another process: `HolderPort`.
+
+    Args:
+      address: `host:port` of the holder.
+      deadline_secs: for each call, all attempts together; None takes each call's own: above what the holder may wait
+        for, and for as many bytes as are transferred.
+      who: the role behind the address, for errors, as "worker 3".
+      state_bytes: of the whole state, where the client asks for more than `read`, which knows it.
+
+    All methods raise, besides the errors of the port:
+      RoleLost: the holder could not be reached.
+      WaitTimeout: the holder did not answer in time.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        deadline_secs: float | None = None,
+        who: str = "the state's holder",
+        state_bytes: int = 0,
+    ) -> None:
+        self._who = f"{who} at {address}"
+        self._fixed_secs, self._state_bytes = deadline_secs, state_bytes
+        self._deadline_secs = self._within(CALL_SECS)
+        self._channel = make_channel(address)
+        self._capture = stub(self._channel, "Holder", "Capture")
+        self._read = stub(self._channel, "Holder", "Read")
+
+    def capture(self, epoch: Epoch, final: bool) -> Capture:
+        """Keep a consistent copy of the state at the holder."""
+        request = pb.CaptureRequest(epoch=encode(epoch), final=final)
+        secs = self._within(capture_secs(self._state_bytes))
+        return decode(Capture, call(self._capture, request, secs, self._who, "Capture", UNREACHABLE_SECS))
+
+    def read(self, capture_id: int, into: np.ndarray) -> None:
+        """Fill `into` (uint8, C-contiguous) with that capture; after an error its content is undefined.
+
+        Raises:
+          SchemaMismatch: the capture has another size than `into`.
+        """
+        request = pb.ReadRequest(capture_id=capture_id, num_bytes=into.nbytes)
+
+        def attempt(secs: float) -> None:
+            receive_whole(self._read(request, timeout=secs), into)
+
+        retrying(attempt, self._within(transfer_secs(into.nbytes)), self._who, "Read", UNREACHABLE_SECS)
+
+    def close(self) -> None:
+        """Close the channel; calls under way end with `RoleLost`."""
+        self._channel.close()
+
+    def _within(self, secs: float) -> float:
+        """Return the deadline of a call that takes `secs` where none was given for all of them."""
+        return secs if self._fixed_secs is None else self._fixed_secs

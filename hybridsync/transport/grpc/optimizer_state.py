@@ -1,0 +1,90 @@
+"""The optimizer states of workers that step by themselves, over gRPC: taken at a phase's start, left at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import grpc
+import numpy as np
+
+from hybridsync.interfaces.messages import Push
+from hybridsync.interfaces.ports import OptimizerPort
+from hybridsync.transport.grpc import hybridsync_pb2 as pb
+from hybridsync.transport.grpc.buffers import aligned
+from hybridsync.transport.grpc.channels import Servicer, make_channel, retrying, stub
+from hybridsync.transport.grpc.codec import decode, encode, parse
+from hybridsync.transport.grpc.frames import check_size, receive, receive_header, receive_whole, send
+from hybridsync.transport.grpc.holder import UNREACHABLE_SECS
+from hybridsync.transport.grpc.status import Guard
+
+LEAVE_SECS = 10.0
+"""How long a worker tries to leave its state behind; the server waits less, so that a phase's end is not held up."""
+
+
+class OptimizerServicer(Servicer):
+    """Serves any parameter server to workers that step by themselves.
+
+    Args:
+      backend: is called by several threads at a time; a buffer it is handed is its own from then on.
+      num_bytes: size of this server's part; another is refused before it is received.
+    """
+
+    def __init__(self, backend: OptimizerPort, num_bytes: int) -> None:
+        self._backend, self._num_bytes = backend, num_bytes
+        super().__init__("OptimizerState", unary={}, streams={"Take": self._take, "Leave": self._leave})
+
+    def _take(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        with Guard(context, "hybridsync.OptimizerState.Take"):
+            yield from send(pb.Header(), self._backend.opt_state(decode(Push, parse(pb.Push, data))))
+
+    def _leave(self, stream: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        with Guard(context, "hybridsync.OptimizerState.Leave"):
+            header = receive_header(stream)
+            check_size(header.num_bytes, self._num_bytes)
+            buffer = aligned(header.num_bytes)
+            receive(stream, header, buffer)
+            self._backend.deposit(decode(Push, header.push), buffer)
+            yield pb.Empty().SerializeToString()
+
+
+class OptimizerClient:
+    """The optimizer state at a server in another process: `OptimizerPort`; a connection for each call.
+
+    Args:
+      address: `host:port` of the server.
+      num_bytes: size of its part.
+
+    All methods raise, besides the errors of the port:
+      RoleLost: the server could not be reached.
+      WaitTimeout: the server did not answer in time.
+    """
+
+    def __init__(self, address: str, num_bytes: int) -> None:
+        self._address, self._num_bytes = address, num_bytes
+
+    def opt_state(self, push: Push) -> np.ndarray:
+        """Return the state that the phase began with (see `OptimizerPort.opt_state`)."""
+        into, request = aligned(self._num_bytes), encode(push)
+        with make_channel(self._address) as channel:
+            take = stub(channel, "OptimizerState", "Take")
+
+            def attempt(secs: float) -> None:
+                receive_whole(take(request, timeout=secs), into)
+
+            retrying(attempt, 60.0, self._who, "Take", UNREACHABLE_SECS)
+        return into
+
+    def deposit(self, push: Push, opt_state: np.ndarray) -> None:
+        """Leave a state behind (see `OptimizerPort.deposit`)."""
+        header = pb.Header(push=encode(push))
+        with make_channel(self._address) as channel:
+            leave = stub(channel, "OptimizerState", "Leave")
+
+            def attempt(secs: float) -> None:
+                next(leave(send(header, opt_state), timeout=secs))
+
+            retrying(attempt, LEAVE_SECS, self._who, "Leave", UNREACHABLE_SECS)
+
+    @property
+    def _who(self) -> str:
+        return f"the parameter server at {self._address}"

@@ -1,0 +1,244 @@
+"""A parameter server over gRPC: servicers here, `ParameterClient` for the chief, and for workers on the primary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import numpy as np
+
+from hybridsync.core.deadlines import transfer_secs
+from hybridsync.core.plan import Epoch
+from hybridsync.emulation.link_delays import UNPACED, Pacing, last_after
+from hybridsync.interfaces.messages import Held, Push, PushReply
+from hybridsync.interfaces.phase import Phase
+from hybridsync.interfaces.ports import ParameterPort, Served, ServerPort
+from hybridsync.transport.grpc import hybridsync_pb2 as pb
+from hybridsync.transport.grpc.buffers import Buffers
+from hybridsync.transport.grpc.channels import ANSWER_SECS, Servicer, call, retrying, stub
+from hybridsync.transport.grpc.codec import decode, encode, parse
+from hybridsync.transport.grpc.exchange import Exchange
+from hybridsync.transport.grpc.frames import check_size, receive, receive_header, receive_whole, send
+from hybridsync.transport.grpc.holder import UNREACHABLE_SECS, HolderClient
+from hybridsync.transport.grpc.status import Guard
+
+SMALL_BYTES = 1 << 20
+"""Buffers below this go in one message."""
+
+NOTHING = np.empty(0, np.uint8)
+
+BUFFER_SECS = 30.0
+"""How long a push waits for a receive buffer."""
+
+
+class PhaseServicer(Servicer):
+    """Serves any parameter server to the chief; its state is served by a `HolderServicer` on the same backend.
+
+    Args:
+      backend: is called by several threads at a time.
+    """
+
+    def __init__(self, backend: ServerPort) -> None:
+        self._backend = backend
+        super().__init__("PhaseServer", unary={"Enter": self._enter, "Fence": self._fence})
+
+    def _enter(self, request: pb.Phase) -> pb.Held:
+        return encode(self._backend.enter(decode(Phase, request)))
+
+    def _fence(self, request: pb.FenceRequest) -> pb.Empty:
+        self._backend.fence(decode(Epoch, request.epoch), request.worker, request.incarnation)
+        return pb.Empty()
+
+
+class ParameterServicer(Servicer):
+    """Serves the primary to workers.
+
+    Args:
+      backend: is called by several threads at a time; a contribution it is handed is 64-byte aligned and its
+        own until the call returns.
+      contribution_bytes: size of every contribution; another is refused before it is received.
+      num_buffers: contributions that may be held at a time; at least the number of workers.
+      pacing: how long pushes and pulls take at least.
+    """
+
+    def __init__(
+        self, backend: ParameterPort, contribution_bytes: int, num_buffers: int = 32, pacing: Pacing = UNPACED
+    ) -> None:
+        self._backend, self._pacing = backend, pacing
+        self._buffers = Buffers(contribution_bytes, num_buffers)
+        super().__init__(
+            "ParameterServer",
+            unary={"Idle": self._idle, "Ready": self._ready},
+            streams={"PushPull": self._push_pull, "PushPullSmall": self._push_pull_small, "Pull": self._pull},
+        )
+
+    def _idle(self, request: pb.Push) -> pb.Empty:
+        self._backend.idle(decode(Push, request))
+        return pb.Empty()
+
+    def _ready(self, request: pb.Push) -> pb.Empty:
+        self._backend.ready(decode(Push, request))
+        return pb.Empty()
+
+    def _push_pull_small(self, stream: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        with Guard(context, "hybridsync.ParameterServer.PushPullSmall"):
+            for data in stream:
+                yield self._answer_small(parse(pb.SmallPush, data)).SerializeToString()
+
+    def _answer_small(self, request: pb.SmallPush) -> pb.SmallReply:
+        check_size(len(request.contribution), self._buffers.num_bytes)
+        push = decode(Push, request.push)
+        arrives = self._pacing.push_begins(push)
+        with self._buffers.lend(BUFFER_SECS) as buffer:
+            buffer[:] = np.frombuffer(request.contribution, np.uint8)
+            arrives()
+            reply, served = self._backend.push_pull(push, buffer)
+        try:
+            if not reply.brings_parameters(push):
+                return pb.SmallReply(reply=encode(reply))
+            self._pacing.pull_begins(push)()
+            return pb.SmallReply(reply=encode(reply), parameters=served.buffer.tobytes())
+        finally:
+            served.release()
+
+    def _push_pull(self, stream: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        with Guard(context, "hybridsync.ParameterServer.PushPull"):
+            header = receive_header(stream)
+            check_size(header.num_bytes, self._buffers.num_bytes)
+            push = decode(Push, header.push)
+            arrives = self._pacing.push_begins(push)
+            with self._buffers.lend(BUFFER_SECS) as buffer:
+                receive(stream, header, buffer)
+                arrives()
+                reply, served = self._backend.push_pull(push, buffer)
+            if reply.brings_parameters(push):
+                yield from self._answer(push, reply, served)
+            else:
+                served.release()
+                yield from send(pb.Header(reply=encode(reply)), NOTHING)
+
+    def _pull(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        with Guard(context, "hybridsync.ParameterServer.Pull"):
+            push = decode(Push, parse(pb.Push, data))
+            reply, served = self._backend.pull(push)
+            yield from self._answer(push, reply, served)
+
+    def _answer(self, push: Push, reply: PushReply, served: Served) -> Iterator[bytes]:
+        """Yield the frames of a reply; the lent buffer goes back after the last, or when the caller is gone."""
+        try:
+            arrives = self._pacing.pull_begins(push)
+            yield from last_after(send(pb.Header(reply=encode(reply)), served.buffer), arrives)
+        finally:
+            served.release()
+
+
+class ParameterClient(HolderClient):
+    """A parameter server in another process: `ServerPort` for the chief, `pull` and `push_pull` for workers.
+
+    Args:
+      address: `host:port` of the server.
+      deadline_secs: for each call, all attempts together; None takes each call's own (see `HolderClient`).
+      who: the role behind the address, for errors.
+      state_bytes: of the whole state, for the chief's calls.
+
+    All methods raise, besides the errors of the ports:
+      RoleLost: the server could not be reached.
+      WaitTimeout: the server did not answer in time.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        deadline_secs: float | None = None,
+        who: str = "the parameter server",
+        state_bytes: int = 0,
+    ) -> None:
+        super().__init__(address, deadline_secs, who, state_bytes)
+        self._enter = stub(self._channel, "PhaseServer", "Enter")
+        self._fence = stub(self._channel, "PhaseServer", "Fence")
+        self._pull = stub(self._channel, "ParameterServer", "Pull")
+        self._idle = stub(self._channel, "ParameterServer", "Idle")
+        self._ready = stub(self._channel, "ParameterServer", "Ready")
+        self._push_pull = stub(self._channel, "ParameterServer", "PushPull")
+        self._small = Exchange(stub(self._channel, "ParameterServer", "PushPullSmall"), self._who)
+
+    def enter(self, phase: Phase) -> Held:
+        """Make the server take the phase's starting state and serve the phase."""
+        secs = self._within(transfer_secs(self._state_bytes) + ANSWER_SECS)
+        return decode(Held, call(self._enter, encode(phase), secs, self._who, "Enter", UNREACHABLE_SECS))
+
+    def fence(self, epoch: Epoch, worker: int, incarnation: int) -> None:
+        """Make the server refuse the worker's incarnations up to this one."""
+        request = pb.FenceRequest(epoch=encode(epoch), worker=worker, incarnation=incarnation)
+        call(self._fence, request, self._deadline_secs, self._who, "Fence", UNREACHABLE_SECS)
+
+    def pull(self, push: Push, into: np.ndarray) -> PushReply:
+        """Fill `into` (uint8, C-contiguous) with the current parameters; after an error it holds anything.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: the caller is out of date.
+          SchemaMismatch: the parameters have another size than `into`.
+        """
+        request = encode(push)
+
+        def attempt(secs: float) -> PushReply:
+            return decode(PushReply, receive_whole(self._pull(request, timeout=secs), into).reply)
+
+        return retrying(attempt, self._deadline_secs, self._who, "Pull")
+
+    def idle(self, push: Push) -> None:
+        """Tell the primary that the worker has nothing to compute (see `ParameterPort.idle`)."""
+        call(self._idle, encode(push), self._deadline_secs, self._who, "Idle")
+
+    def ready(self, push: Push) -> None:
+        """Wait until the primary grants the push (see `ParameterPort.ready`)."""
+        call(self._ready, encode(push), self._deadline_secs, self._who, "Ready")
+
+    def push_pull(self, push: Push, contribution: np.ndarray, into: np.ndarray) -> PushReply:
+        """Offer a contribution; fill `into` with the parameters of the moment the rule releases it.
+
+        They are not sent where they are still those of `push.base`: then `into` is left as it is.
+
+        Args:
+          push: what is offered.
+          contribution: uint8, C-contiguous; unchanged until the call returns.
+          into: uint8, C-contiguous; after an error its content is undefined.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: the caller is out of date; nothing was applied.
+          SchemaMismatch: the contribution or `into` has another size than the server's.
+        """
+        if max(contribution.nbytes, into.nbytes) < SMALL_BYTES:
+            small = pb.SmallPush(push=encode(push), contribution=contribution.tobytes())
+            request = small.SerializeToString()
+            data = retrying(lambda secs: self._small.send(request, secs), self._deadline_secs, self._who, "PushPull")
+            answer = parse(pb.SmallReply, data)
+            reply = decode(PushReply, answer.reply)
+            if reply.brings_parameters(push):
+                check_size(len(answer.parameters), into.nbytes)
+                into[:] = np.frombuffer(answer.parameters, np.uint8)
+            return reply
+        header = pb.Header(push=encode(push))
+
+        def attempt(secs: float) -> PushReply:
+            return _receive_reply(self._push_pull(send(header, contribution), timeout=secs), push, into)
+
+        return retrying(attempt, self._deadline_secs, self._who, "PushPull")
+
+    def close(self) -> None:
+        """Close the channel; calls under way end with `RoleLost`."""
+        self._small.close()
+        super().close()
+
+
+def _receive_reply(stream: Any, push: Push, into: np.ndarray) -> PushReply:
+    """Read the reply to a push, and fill `into` where parameters come with it."""
+    try:
+        header = receive_header(stream)
+        reply = decode(PushReply, header.reply)
+        if reply.brings_parameters(push):
+            receive(stream, header, into)
+        return reply
+    finally:
+        stream.cancel()

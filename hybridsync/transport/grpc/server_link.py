@@ -1,0 +1,120 @@
+"""A worker's link to the parameter servers in other processes: trees here, packed buffers on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from hybridsync.interfaces.messages import Push, PushReply
+from hybridsync.interfaces.ports import OptimizerPort
+from hybridsync.server.partition import Part, join
+from hybridsync.training.programs import Parameters
+from hybridsync.transport.grpc.optimizer_state import OptimizerClient
+from hybridsync.transport.grpc.parameter_server import ParameterClient
+from hybridsync.transport.grpc.shard import ShardClient
+
+T = TypeVar("T")
+
+
+class RemoteLink:
+    """Pushes contributions and pulls parameters over gRPC.
+
+    With several servers a push first stages each other server's block there, then asks the primary with its own; the
+    reply names a sequence, and every other server is asked for exactly its parameters. The calls to the other servers
+    run side by side.
+
+    Who pushes has pulled before in the phase: parameters that are still those of the push stay where they are.
+
+    One pair of buffers for each server serves the whole phase: the parameters of the last reply have been read by the
+    gradient that is pushed now, so their buffers may be overwritten. The gradient reads them where they lie: on CPU a
+    jitted program aliases aligned views, where a `device_put` of each leaf would cost more than a small gradient does.
+
+    Args:
+      parts: what each server has of the trees, the primary's first.
+      primary: client of server 0.
+      others: clients of the other servers, in order.
+      optimizers: every server as one that keeps optimizer states, the primary first; for workers that step by
+        themselves.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        primary: ParameterClient,
+        others: Sequence[ShardClient] = (),
+        optimizers: Sequence[OptimizerPort] = (),
+    ) -> None:
+        self._optimizers = tuple(optimizers)
+        self._optimizer_cuts = [part.opt_state for part in parts]
+        self._num_servers = len(parts)
+        self._primary, self._others = primary, tuple(others)
+        self._contributions = [part.contribution.layout.empty() for part in parts]
+        self._parameters = [part.parameters.layout.empty() for part in parts]
+        self._contribution_cuts = [part.contribution for part in parts]
+        self._parameter_cuts = [part.parameters for part in parts]
+        self._side_by_side = ThreadPoolExecutor(len(self._others), "servers") if len(self._others) > 1 else None
+
+    @classmethod
+    def to(cls, servers: Sequence[str], parts: Sequence[Part]) -> RemoteLink:
+        """Return the link to the servers at these addresses, the primary's first."""
+        assert len(servers) == len(parts), "a phase names every server"
+        return cls(
+            parts,
+            ParameterClient(servers[0]),
+            [ShardClient(address) for address in servers[1:]],
+            [OptimizerClient(at, part.opt_state.layout.nbytes) for at, part in zip(servers, parts, strict=True)],
+        )
+
+    def pull(self, push: Push) -> tuple[PushReply, Parameters]:
+        """See `ServerLink.pull`."""
+        return self._completed(push, self._primary.pull(push, self._parameters[0]))
+
+    def push_pull(self, push: Push, contribution: Any) -> tuple[PushReply, Parameters]:
+        """See `ServerLink.push_pull`."""
+        for cut, buffer in zip(self._contribution_cuts, self._contributions, strict=True):
+            cut.layout.pack(cut.take(contribution), out=buffer)
+        found = self._of_each(lambda index, server: server.stage(push, self._contributions[index]))
+        offered = push._replace(non_finite=next(filter(None, found), "")) if found else push
+        reply = self._primary.push_pull(offered, self._contributions[0], self._parameters[0])
+        return self._completed(push, reply)
+
+    def idle(self, push: Push) -> None:
+        """See `ServerLink.idle`."""
+        self._primary.idle(push)
+
+    def ready(self, push: Push) -> None:
+        """See `ServerLink.ready`."""
+        self._primary.ready(push)
+
+    def opt_state(self, push: Push) -> Any:
+        """See `ServerLink.opt_state`."""
+        pairs = zip(self._optimizer_cuts, self._optimizers, strict=True)
+        found = [cut.layout.unpack(server.opt_state(push)) for cut, server in pairs]
+        return join(self._optimizer_cuts, found)
+
+    def deposit(self, push: Push, opt_state: Any) -> None:
+        """See `ServerLink.deposit`; the primary's comes last: when it has its part, all have theirs."""
+        for cut, server in [*zip(self._optimizer_cuts, self._optimizers, strict=True)][::-1]:
+            server.deposit(push, cut.layout.pack(cut.take(opt_state)))
+
+    def close(self) -> None:
+        """See `ServerLink.close`."""
+        for client in (self._primary, *self._others):
+            client.close()
+        if self._side_by_side is not None:
+            self._side_by_side.shutdown(wait=False)
+
+    def _completed(self, push: Push, reply: PushReply) -> tuple[PushReply, Parameters]:
+        """Fetch what belongs to the primary's reply from the others, and join it."""
+        if not push.units or reply.brings_parameters(push):
+            wanted = push._replace(units=(), base=reply.sequence)
+            self._of_each(lambda index, server: server.pull_at(wanted, self._parameters[index]))
+        pairs = zip(self._parameter_cuts, self._parameters, strict=True)
+        return reply, join(self._parameter_cuts, [cut.layout.unpack(buffer) for cut, buffer in pairs])
+
+    def _of_each(self, ask: Callable[[int, ShardClient], T]) -> list[T]:
+        """Ask every other server at once; returns their answers in order."""
+        if self._side_by_side is None:
+            return [ask(index, server) for index, server in enumerate(self._others, start=1)]
+        return list(self._side_by_side.map(ask, range(1, self._num_servers), self._others))

@@ -1,0 +1,174 @@
+"""A parameter server that is not the primary, over gRPC: `ShardServicer`, and `ShardClient` for primary and workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import grpc
+import numpy as np
+
+from hybridsync.core.deadlines import transfer_secs
+from hybridsync.core.plan import Epoch
+from hybridsync.interfaces.messages import Capture, Push, Update
+from hybridsync.interfaces.ports import BlockPort, ShardPort
+from hybridsync.transport.grpc import hybridsync_pb2 as pb
+from hybridsync.transport.grpc.buffers import Buffers
+from hybridsync.transport.grpc.channels import ANSWER_SECS, Servicer, call, retrying, stub
+from hybridsync.transport.grpc.codec import check_length, decode, encode, parse
+from hybridsync.transport.grpc.frames import check_size, receive, receive_header, receive_whole, send
+from hybridsync.transport.grpc.holder import UNREACHABLE_SECS, HolderClient
+from hybridsync.transport.grpc.parameter_server import BUFFER_SECS
+from hybridsync.transport.grpc.status import Guard
+
+
+class ShardBackend(ShardPort, BlockPort, Protocol):
+    """What stands behind the service."""
+
+
+class ShardServicer(Servicer):
+    """Serves a server that is not the primary; its part of the state is served by a `HolderServicer`.
+
+    Args:
+      backend: is called by several threads at a time; a block it is handed is 64-byte aligned and its own until it
+        releases it.
+      block_bytes: size of every block; another is refused before it is received.
+      num_buffers: blocks that may be staged at a time; above the pushes that the rule may hold, and twice the number
+        of workers, since a lost one's block stays until the chief has noticed.
+    """
+
+    def __init__(self, backend: ShardBackend, block_bytes: int, num_buffers: int = 32) -> None:
+        self._backend = backend
+        self._buffers = Buffers(block_bytes, num_buffers)
+        super().__init__(
+            "Shard",
+            unary={
+                "Apply": self._apply,
+                "Discard": self._discard,
+                "Forget": self._forget,
+                "Snapshot": self._snapshot,
+            },
+            streams={"Stage": self._stage, "PullAt": self._pull_at},
+        )
+
+    def _apply(self, request: pb.Updates) -> pb.Empty:
+        check_length("updates of Updates", request.updates)
+        updates = tuple(decode(Update, update) for update in request.updates)
+        self._backend.apply(decode(Epoch, request.epoch), updates)
+        return pb.Empty()
+
+    def _discard(self, request: pb.Push) -> pb.Empty:
+        self._backend.discard(decode(Push, request))
+        return pb.Empty()
+
+    def _forget(self, request: pb.FenceRequest) -> pb.Empty:
+        self._backend.forget(decode(Epoch, request.epoch), request.worker, request.incarnation)
+        return pb.Empty()
+
+    def _snapshot(self, request: pb.SnapshotRequest) -> pb.Capture:
+        check_length("left of SnapshotRequest", request.left)
+        epoch = decode(Epoch, request.epoch)
+        return encode(self._backend.snapshot(epoch, request.sequence, request.final, tuple(request.left)))
+
+    def _stage(self, stream: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        with Guard(context, "hybridsync.Shard.Stage"):
+            header = receive_header(stream)
+            check_size(header.num_bytes, self._buffers.num_bytes)
+            block = self._buffers.borrow(BUFFER_SECS)
+            try:
+                receive(stream, header, block.buffer)
+            except BaseException:
+                block.release()
+                raise
+            found = self._backend.stage(decode(Push, header.push), block)
+            yield pb.StageReply(non_finite=found).SerializeToString()
+
+    def _pull_at(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        with Guard(context, "hybridsync.Shard.PullAt"):
+            served = self._backend.pull_at(decode(Push, parse(pb.Push, data)))
+            try:
+                yield from send(pb.Header(), served.buffer)
+            finally:
+                served.release()
+
+
+class ShardClient(HolderClient):
+    """A server that is not the primary, in another process: `ShardPort`, and `stage` and `pull_at` for workers.
+
+    Args:
+      address: `host:port` of the server.
+      deadline_secs: for each call, all attempts together; None takes each call's own (see `HolderClient`).
+      who: the role behind the address, for errors.
+      state_bytes: of the whole state, for the primary's calls.
+
+    All methods raise, besides the errors of the ports:
+      RoleLost: the server could not be reached.
+      WaitTimeout: the server did not answer in time.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        deadline_secs: float | None = None,
+        who: str = "the parameter server",
+        state_bytes: int = 0,
+    ) -> None:
+        super().__init__(address, deadline_secs, who, state_bytes)
+        self._apply = stub(self._channel, "Shard", "Apply")
+        self._discard = stub(self._channel, "Shard", "Discard")
+        self._forget = stub(self._channel, "Shard", "Forget")
+        self._snapshot = stub(self._channel, "Shard", "Snapshot")
+        self._stage = stub(self._channel, "Shard", "Stage")
+        self._pull_at = stub(self._channel, "Shard", "PullAt")
+
+    def apply(self, epoch: Epoch, updates: tuple[Update, ...]) -> None:
+        """Tell of decided updates (see `ShardPort.apply`)."""
+        request = pb.Updates(epoch=encode(epoch), updates=[encode(update) for update in updates])
+        call(self._apply, request, self._deadline_secs, self._who, "Apply", UNREACHABLE_SECS)
+
+    def discard(self, push: Push) -> None:
+        """Tell that a push will not be applied (see `ShardPort.discard`)."""
+        call(self._discard, encode(push), self._deadline_secs, self._who, "Discard", UNREACHABLE_SECS)
+
+    def forget(self, epoch: Epoch, worker: int, incarnation: int) -> None:
+        """Tell that a worker is gone (see `ShardPort.forget`)."""
+        request = pb.FenceRequest(epoch=encode(epoch), worker=worker, incarnation=incarnation)
+        call(self._forget, request, self._deadline_secs, self._who, "Forget", UNREACHABLE_SECS)
+
+    def snapshot(self, epoch: Epoch, sequence: int, final: bool, left: tuple[int, ...] = ()) -> Capture:
+        """Keep a copy of the part at the server (see `ShardPort.snapshot`)."""
+        request = pb.SnapshotRequest(epoch=encode(epoch), sequence=sequence, final=final, left=left)
+        secs = self._within(transfer_secs(self._state_bytes) + ANSWER_SECS)
+        return decode(Capture, call(self._snapshot, request, secs, self._who, "Snapshot", UNREACHABLE_SECS))
+
+    def stage(self, push: Push, block: np.ndarray) -> str:
+        """Stage a part of a contribution; returns its first entry that is no finite number, or "".
+
+        Args:
+          push: to which it belongs.
+          block: uint8, C-contiguous; unchanged until the call returns.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: the caller is out of date; nothing is kept.
+          SchemaMismatch: the block has another size than the server's.
+        """
+        header = pb.Header(push=encode(push))
+
+        def attempt(secs: float) -> str:
+            return parse(pb.StageReply, next(self._stage(send(header, block), timeout=secs))).non_finite
+
+        return retrying(attempt, self._deadline_secs, self._who, "Stage")
+
+    def pull_at(self, push: Push, into: np.ndarray) -> None:
+        """Fill `into` (uint8, C-contiguous) with the parameters after update `push.base`.
+
+        Raises:
+          StaleEpoch, StaleIncarnation: the caller is out of date.
+          SchemaMismatch: the parameters have another size than `into`.
+        """
+        request = encode(push)
+
+        def attempt(secs: float) -> None:
+            receive_whole(self._pull_at(request, timeout=secs), into)
+
+        retrying(attempt, self._deadline_secs, self._who, "PullAt")

@@ -1,0 +1,149 @@
+"""Errors across the wire: one table between the named errors and gRPC's status codes, read both ways."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, NoReturn
+
+import grpc
+from absl import logging
+
+from hybridsync.core.errors import (
+    AddressError,
+    CheckpointError,
+    ConfigError,
+    DamagedState,
+    DataError,
+    Diverged,
+    HistoryError,
+    HybridSyncError,
+    InvalidMessage,
+    NoAnswer,
+    NoTarget,
+    NotRegistered,
+    OptimizerError,
+    PhaseBroken,
+    PhaseRevoked,
+    PlanError,
+    Preempted,
+    RefusedInput,
+    ResumeError,
+    RoleLost,
+    SchemaMismatch,
+    ServersApart,
+    StaleEpoch,
+    StaleIncarnation,
+    StillHeld,
+    TaskError,
+    UnknownRole,
+    VersionMismatch,
+    WaitTimeout,
+    WorkdirError,
+    printable,
+)
+
+NAME_KEY = "hybridsync-error"
+"""Trailing metadata: class name of the error."""
+
+MAX_TEXT = 4000
+"""Characters of an error's text that travel; metadata is limited (`channels.METADATA_BYTES`)."""
+
+CODES: dict[type[HybridSyncError], grpc.StatusCode] = {
+    RefusedInput: grpc.StatusCode.INVALID_ARGUMENT,
+    ConfigError: grpc.StatusCode.INVALID_ARGUMENT,
+    PlanError: grpc.StatusCode.INVALID_ARGUMENT,
+    OptimizerError: grpc.StatusCode.INVALID_ARGUMENT,
+    TaskError: grpc.StatusCode.INVALID_ARGUMENT,
+    DataError: grpc.StatusCode.INVALID_ARGUMENT,
+    CheckpointError: grpc.StatusCode.INVALID_ARGUMENT,
+    ResumeError: grpc.StatusCode.INVALID_ARGUMENT,
+    WorkdirError: grpc.StatusCode.INVALID_ARGUMENT,
+    AddressError: grpc.StatusCode.INVALID_ARGUMENT,
+    Diverged: grpc.StatusCode.INVALID_ARGUMENT,
+    HistoryError: grpc.StatusCode.INVALID_ARGUMENT,
+    NoAnswer: grpc.StatusCode.INVALID_ARGUMENT,
+    NoTarget: grpc.StatusCode.INVALID_ARGUMENT,
+    SchemaMismatch: grpc.StatusCode.INVALID_ARGUMENT,
+    InvalidMessage: grpc.StatusCode.INVALID_ARGUMENT,
+    UnknownRole: grpc.StatusCode.UNAUTHENTICATED,
+    VersionMismatch: grpc.StatusCode.FAILED_PRECONDITION,
+    DamagedState: grpc.StatusCode.DATA_LOSS,
+    StaleEpoch: grpc.StatusCode.FAILED_PRECONDITION,
+    StaleIncarnation: grpc.StatusCode.FAILED_PRECONDITION,
+    NotRegistered: grpc.StatusCode.FAILED_PRECONDITION,
+    PhaseBroken: grpc.StatusCode.FAILED_PRECONDITION,
+    PhaseRevoked: grpc.StatusCode.FAILED_PRECONDITION,
+    WaitTimeout: grpc.StatusCode.DEADLINE_EXCEEDED,
+    StillHeld: grpc.StatusCode.DEADLINE_EXCEEDED,
+    RoleLost: grpc.StatusCode.ABORTED,
+    ServersApart: grpc.StatusCode.ABORTED,
+    Preempted: grpc.StatusCode.ABORTED,
+    HybridSyncError: grpc.StatusCode.INTERNAL,
+}
+
+_CLASSES = {kind.__name__: kind for kind in CODES}
+
+
+class Guard:
+    """Ends a call with the status of the error that leaves its `with` block; any other exception is a defect.
+
+    A caller that has gone away (`grpc.RpcError`) is passed on: gRPC ends such calls in silence.
+    """
+
+    __slots__ = ("_context", "_what")
+
+    def __init__(self, context: grpc.ServicerContext, what: str) -> None:
+        self._context = context
+        self._what = what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None or isinstance(error, (grpc.RpcError, GeneratorExit)):
+            return
+        if not isinstance(error, HybridSyncError):
+            logging.error("%s failed", self._what, exc_info=error)
+            error = HybridSyncError(f"{type(error).__name__}: {error}")
+        _abort(self._context, error)
+
+
+def _plain(text: str) -> str:
+    """Return an error's text without control characters but its line breaks."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def _abort(context: grpc.ServicerContext, error: HybridSyncError) -> NoReturn:
+    known = next(kind for kind in type(error).__mro__ if kind in CODES)
+    text = _plain(str(error))
+    if len(text) > MAX_TEXT:
+        text = text[: MAX_TEXT - 6] + " [cut]"
+    context.set_trailing_metadata(((NAME_KEY, known.__name__),))
+    context.abort(CODES[known], text)
+
+
+def to_error(error: grpc.RpcError, who: str, what: str) -> HybridSyncError | None:
+    """Return the named error that ended a call, or None where the same request may be sent again.
+
+    Args:
+      error: what the stub raised.
+      who: the role that was called, for the text.
+      what: the call, for the text.
+    """
+    assert isinstance(error, grpc.Call)
+    code, text = error.code(), _plain(error.details() or "")
+    trailing: Any = error.trailing_metadata() or ()
+    kind = _CLASSES.get(dict(trailing).get(NAME_KEY, ""))
+    if kind is HybridSyncError:
+        return HybridSyncError(f"{who} failed in {what}: {text}; see its log")
+    if kind is not None:
+        return kind(text)
+    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+        return None
+    if code is grpc.StatusCode.CANCELLED:
+        return RoleLost(f"{who} ended {what} without an answer ({text}): it stopped, or the channel did")
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return SchemaMismatch(f"{who} refused the size of {what}: {text}")
+    return HybridSyncError(f"{who} failed in {what} with {code.name}: {text}; are both of the same version?")

@@ -1,0 +1,78 @@
+"""Makes the runs of a search as threads of this process: what `Trainer.fit` does."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hybridsync.config import RunConfig
+from hybridsync.core.errors import Diverged, Preempted
+from hybridsync.storage.job_history import Where
+from hybridsync.trainer import Trainer
+from hybridsync.tuning.run_ending import accuracy_of, cluster_of, end_of, ended, run_folder
+from hybridsync.tuning.search import Made, RunOf
+
+
+@dataclass(frozen=True)
+class InProcessRuns:
+    """Runs of threads in this process, each in a workdir of its own; SIGTERM and SIGINT save the one under way.
+
+    Args:
+      run_of, config, folder: as of simulated runs.
+    """
+
+    run_of: RunOf
+    config: RunConfig
+    folder: Path
+
+    @property
+    def where(self) -> Where:
+        """Threads of one process, with what is emulated."""
+        return Where("inprocess", cluster_of(self.config.emulation))
+
+    @property
+    def place(self) -> str:
+        """The host."""
+        return socket.gethostname()
+
+    def carry_out(self, plan: str, seed: int) -> Made:
+        workdir = self.folder / run_folder(plan, seed)
+        config = dataclasses.replace(self.config, plan=plan, seed=seed)
+        if (made := ended(workdir, config)) is not None:
+            return made
+        run = self.run_of(config)
+        trainer = Trainer(run.task, run.optimizer, run.config, workdir=workdir, file=run.file)
+        try:
+            with _preempting(trainer):
+                result = trainer.fit()
+        except Diverged:
+            return end_of(workdir, config)
+        if not result.completed:
+            units = result.summary.units.applied
+            raise Preempted(f"the run in {workdir} is saved at {units} units; give the same command again")
+        return Made(accuracy_of(result.summary.final), result.summary.seconds)
+
+
+@contextlib.contextmanager
+def _preempting(trainer: Trainer) -> Iterator[None]:
+    """Let SIGTERM and SIGINT save the run and stop it; in another thread than the main one signals stay as they are."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def save_and_stop(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_DFL)  # a second one does not wait
+        trainer.preempt()
+
+    before = {number: signal.signal(number, save_and_stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

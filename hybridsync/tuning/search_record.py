@@ -1,0 +1,61 @@
+"""What a search leaves in its folder for `hybridsync report`: where it has come to, as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from hybridsync.core.errors import WorkdirError
+from hybridsync.policies.search_rules import Search, Setting, plan_of
+from hybridsync.report.reading import SEARCH_FILE
+from hybridsync.storage.durable import write_durable
+from hybridsync.tuning.search_table import next_line, verdict_lines, verdict_of
+
+
+def record_of(search: Search, job: str, where: str) -> dict[str, Any]:
+    """Return a search as plain values (see `hybridsync.report.reading.SEARCH`).
+
+    Args:
+      search: under way, or at its end.
+      job: its name.
+      where: its runs are made, in words.
+    """
+    ended = search.missing is None
+    return {
+        "job": job,
+        "where": where,
+        "runs": search.rules.runs,
+        "tolerance": search.rules.tolerance,
+        "target": search.target,
+        "settings": [_setting(search, setting) for setting in search.settings],
+        "missing": None if ended else next_line(search),
+        "answer": plan_of(search.share) if ended else None,
+        "lines": verdict_lines(search) if ended else [],
+    }
+
+
+def write_record(folder: Path, search: Search, job: str, where: str) -> None:
+    """Write a search's record into its folder, in place of the last one.
+
+    Raises:
+      WorkdirError: the disk refuses.
+    """
+    path = folder / SEARCH_FILE
+    try:
+        write_durable(path, json.dumps(record_of(search, job, where), indent=1) + "\n")
+    except OSError as error:
+        raise WorkdirError(f"cannot write {path}: {error.strerror}; make room, then give the command again") from None
+
+
+def _setting(search: Search, setting: Setting) -> dict[str, Any]:
+    return {
+        "plan": plan_of(setting.share),
+        "share": float(setting.share),
+        "accuracies": [outcome.accuracy for outcome in setting.outcomes],
+        "mean": setting.mean,
+        "spread": setting.spread,
+        "secs_a_run": setting.seconds / len(setting.outcomes) if setting.outcomes else None,
+        "accepted": setting.accepted,
+        "verdict": verdict_of(search, setting),
+    }

@@ -1,0 +1,343 @@
+"""Opening a run: a fresh start, or the newest good checkpoint of its workdir, with what that means for the record."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from hybridsync.chief.ledger import Ledger
+from hybridsync.core.errors import ResumeError, WorkdirError
+from hybridsync.core.plan import Epoch
+from hybridsync.core.units import Range
+from hybridsync.interfaces.messages import Capture
+from hybridsync.phases.schedule import rescaled, resumed
+from hybridsync.server.divisibility import check_divisible
+from hybridsync.storage import apply_log
+from hybridsync.storage.checkpoints import CheckpointStore, Restored
+from hybridsync.storage.durable import EpochFile, WorkdirLock, local_path, make_directory
+from hybridsync.storage.jsonl import read_lines
+from hybridsync.telemetry.events import read_events
+from hybridsync.telemetry.metrics import METRICS_FILE
+from hybridsync.telemetry.recorder import Recorder
+from hybridsync.telemetry.summary import read_identity, read_summary, write_config
+from hybridsync.training.run import Run
+from hybridsync.training.snapshot import Holding
+from hybridsync.training.state import TrainState
+from hybridsync.workdir.resuming import CHECKPOINTS, Resume, check_init_from, check_record, check_workdir
+
+
+class MemoryEpochs:
+    """Epoch numbers of a run that leaves nothing."""
+
+    def __init__(self) -> None:
+        self._number = 0
+
+    def reserve(self, above: int = 0) -> Epoch:
+        """Return the next epoch."""
+        self._number = max(self._number, above) + 1
+        return Epoch(self._number, 0)
+
+
+@dataclass
+class Opening:
+    """Everything a chief starts from.
+
+    Args:
+      run: with the workload converted, when units were.
+      state: starting state on the host.
+      ledger: accounting before the first unit.
+      sequence: updates applied before.
+      reason: "start", "resume" or "init_from".
+      epoch: newest epoch number of an earlier life.
+      committed: whether `state` is durable already.
+      seconds: of earlier lives.
+      told_until: the run's time at their last sign.
+      switches: switch events of earlier lives.
+      rolled_back: units of an earlier life that were lost with it.
+      quarantined: damaged checkpoints that were set aside, (step, reason).
+      detours: from the plan so far, by units applied at their begin and end.
+      given_up: units applied where lock-step had ended early, which is not what the configuration asks for now.
+      store, epochs, lock: of the workdir; None, in memory, None without one.
+    """
+
+    run: Run
+    state: TrainState
+    ledger: Ledger
+    sequence: int
+    reason: str
+    epoch: int
+    committed: bool
+    seconds: float
+    told_until: float
+    switches: list[dict[str, Any]]
+    rolled_back: int
+    quarantined: tuple[tuple[int, str], ...]
+    detours: tuple[Range, ...]
+    given_up: tuple[int, ...]
+    store: CheckpointStore | None
+    epochs: Any
+    lock: WorkdirLock | None
+
+    @property
+    def known(self) -> int:
+        """Units that an earlier chief knew to be applied: more than the state holds, if somebody has a newer one."""
+        return self.ledger.num_applied + self.rolled_back
+
+    def announce(self, recorder: Recorder, **fields: Any) -> None:
+        """Write down that the run starts, with `fields`, what was lost before, and what was found damaged."""
+        quarantined = [list(step) for step in self.quarantined]
+        recorder.events.write("run_started", epoch=self.epoch, reason=self.reason, quarantined=quarantined, **fields)
+        if self.rolled_back:
+            units = self.ledger.num_applied
+            recorder.events.write("rollback", epoch=self.epoch, to_units=units, rolled_back=self.rolled_back)
+            recorder.progress.note(f"{self.rolled_back:,} units after the last commit were lost and are done again")
+        for step, reason in self.quarantined:
+            recorder.progress.note(f"checkpoint {step} is damaged and was set aside: {reason}")
+        for end in self.given_up:
+            recorder.progress.note(
+                f"lock-step had ended early at unit {end:,}; with policy.trigger={self.run.config.policy.trigger} and "
+                f"the plan {self.run.config.plan} it goes by its share again"
+            )
+
+
+def start_capture(opening: Opening, holding: Holding) -> Capture:
+    """Pack the state that a run begins with into `holding`, and return its capture."""
+    holding.pack(opening.state)
+    return holding.seal(
+        Epoch(opening.epoch, 0),
+        sequence=opening.sequence,
+        applied=opening.ledger.applied().ranges(),
+        dropped=opening.ledger.dropped().ranges(),
+    )
+
+
+class AlreadyCompleted(Exception):
+    """The workdir's run has reached its workload; nothing is left to do.
+
+    Args:
+      message: says so, with the units.
+      state: the final state.
+      summary: what summary.json holds.
+    """
+
+    def __init__(self, message: str, state: TrainState, summary: dict[str, Any]) -> None:
+        super().__init__(message)
+        self.state, self.summary = state, summary
+
+
+def open_run(
+    run: Run,
+    *,
+    resume: Resume = "auto",
+    init_from: Path | None = None,
+    convert_units: bool = False,
+    alive: bool = False,
+    lock_fd: int | None = None,
+) -> Opening:
+    """Lock the workdir, and find where the run begins.
+
+    Args:
+      run: what to run, and where.
+      resume: "auto" starts fresh or resumes, "must" refuses without a checkpoint, "never" refuses a used workdir.
+      init_from: workdir of another run whose newest parameters, optax and model state to start from, at unit 0.
+      convert_units: whether a checkpoint with another unit size may be resumed.
+      lock_fd: by which a supervisor has locked the workdir; None where nobody has.
+      alive: only the chief was lost: what was applied after the last commit may still be held, and is not cut off.
+
+    Raises:
+      AlreadyCompleted: nothing is left to do.
+      WorkdirError: the workdir is in use, not writable, somebody else's, or used and `resume` is "never".
+      ResumeError: the run in the workdir contradicts the configuration, or there is no checkpoint and there must be.
+      OptimizerError: no run can train with this optimizer (see `check_optimizer`).
+      CheckpointError: no checkpoint of the workdir can be used.
+      DataError: the source has no units of the size that is asked for.
+    """
+    if not alive:  # before anything is written or any role is told to begin; a run under way has passed it
+        check_optimizer(run)
+    if run.workdir is None:
+        if resume == "must":
+            raise ResumeError("resume is 'must', but the run has no workdir to resume from; name one")
+        return _fresh(run, None, MemoryEpochs(), None, init_from)
+    used = check_workdir(run.workdir, run.config, resume=resume, convert_units=convert_units)
+    if init_from is not None and used is None:  # before the workdir is made, so that a refusal leaves no trace
+        check_init_from(init_from, run.workdir)
+    try:
+        workdir = make_directory(local_path(run.workdir))
+    except OSError as error:
+        raise WorkdirError(
+            f"the workdir {run.workdir} cannot be made: {error.strerror}; name a writable directory"
+        ) from None
+    lock = WorkdirLock(workdir, lock_fd)
+    lock.acquire()
+    try:
+        return _open_locked(run, workdir, lock, resume, init_from, convert_units, alive)
+    except BaseException:
+        lock.release()
+        raise
+
+
+def check_optimizer(run: Run) -> None:
+    """Check what only a traced or a computed update shows of the optimizer.
+
+    Whoever opens the run asks once for all roles: `Run.check` is for every role's process, and has to be cheap.
+
+    Raises:
+      OptimizerError: the updates ignore the learning rate, or cannot be divided among the run's servers.
+    """
+    params = run.abstract_state().params
+    run.optimizer.check_rate(params)
+    if run.config.servers > 1:
+        check_divisible(run.optimizer, params, run.config.servers)
+
+
+def _open_locked(
+    run: Run,
+    workdir: Path,
+    lock: WorkdirLock,
+    resume: Resume,
+    init_from: Path | None,
+    convert_units: bool,
+    alive: bool,
+) -> Opening:
+    workload_asked = run.config.workload
+    used = check_workdir(workdir, run.config, resume=resume, convert_units=convert_units)
+    run = dataclasses.replace(run, config=used or run.config)
+    EpochFile(workdir).read()  # a damaged one is refused before anything is written
+    identity = read_identity(workdir) or secrets.token_hex(8)
+    store = CheckpointStore(workdir / CHECKPOINTS, keep=run.config.checkpoint.keep, run=identity)
+    restored = store.newest(run.abstract_state()) if used else None
+    if restored is None and resume == "must":
+        raise ResumeError(
+            f"resume is 'must', but {run.workdir} holds no checkpoint; check the path, or start with 'auto'"
+        )
+    if restored is None:
+        opening = _fresh(run, store, EpochFile(workdir), lock, init_from)
+        (workdir / apply_log.APPLY_LOG).unlink(missing_ok=True)
+    else:
+        opening = _resumed(run, workdir, store, lock, restored, alive)
+    write_config(workdir, opening.run.config, opening.run.file, workload_asked, identity)
+    return opening
+
+
+def _fresh(run: Run, store: Any, epochs: Any, lock: Any, init_from: Path | None) -> Opening:
+    state = jax.device_get(run.initial_state())
+    if init_from is not None:
+        state = _adopt(init_from, state)
+    ledger = Ledger(run.config.workload)
+    reason = "start" if init_from is None else "init_from"
+    return Opening(run, state, ledger, 0, reason, 0, False, 0.0, 0.0, [], 0, (), (), (), store, epochs, lock)
+
+
+def _adopt(init_from: Path, state: TrainState) -> TrainState:
+    """Return `state` with the parameters, optax and model state of another run."""
+    check_init_from(init_from)
+    with WorkdirLock(init_from):  # a run that is still writing there is left alone
+        restored = CheckpointStore(init_from / CHECKPOINTS, run=read_identity(init_from)).newest(state)
+    if restored is None:
+        raise ResumeError(f"init_from names {init_from}, which holds no checkpoint; name a run that has saved one")
+    found = restored.state
+    return dataclasses.replace(state, params=found.params, opt_state=found.opt_state, model_state=found.model_state)
+
+
+def _resumed(
+    run: Run, workdir: Path, store: CheckpointStore, lock: WorkdirLock, restored: Restored, alive: bool
+) -> Opening:
+    record = restored.run
+    check_record(record, restored.ledger, f"checkpoint {restored.step} in {workdir / CHECKPOINTS}")
+    summary = read_summary(workdir)
+    if summary is not None and summary["exit"] == "completed" and restored.units >= run.config.workload:
+        message = f"{run.workdir} is complete: {restored.units} of {run.config.workload} units applied"
+        raise AlreadyCompleted(message, restored.state, summary)
+    source = run.describe_source()
+    if record["source"] != source:
+        changed = sorted(key for key in {*source, *record["source"]} if source.get(key) != record["source"].get(key))
+        both = ", ".join(f"{key} was {record['source'].get(key)!r}, is {source.get(key)!r}" for key in changed)
+        raise ResumeError(f"the data of this run have changed: {both}; restore them, or start in a fresh workdir")
+    ledger, state = Ledger.from_json(restored.ledger), _with_momenta(run, restored.state)
+    before = record["config"]["unit_size"]
+    if before != run.config.unit_size:
+        ledger, state = _convert(run, before, ledger, state)
+    told = [(start, stop) for start, stop in record.get("detours", ())]
+    kept = resumed(told, record["config"], run.config)
+    events, lines = read_events(workdir), read_lines(workdir / METRICS_FILE)
+    since = (line["units"] for line in lines if line["epoch"] >= record["epoch"])  # not those of lives before it
+    applied_before = max(since, default=0)
+    lost = max(0, applied_before - restored.units) if before == run.config.unit_size else 0
+    if not alive:
+        ledger.rolled_back += lost
+        apply_log.forget(workdir / apply_log.APPLY_LOG, record["sequence"])
+    return Opening(
+        run=run,
+        state=state,
+        ledger=ledger,
+        sequence=record["sequence"],
+        reason="resume",
+        epoch=record["epoch"],
+        committed=True,
+        seconds=max(record["seconds"], _seconds_told(events, lines)),
+        told_until=max((sign["t"] for sign in (*events, *lines)), default=0.0),
+        switches=read_events(workdir, "switch"),
+        rolled_back=lost,
+        quarantined=restored.quarantined,
+        detours=rescaled(kept, lambda units: _units(run, before, units)),
+        given_up=tuple(_units(run, before, start) for start, stop in told if (start, stop) not in kept),
+        store=store,
+        epochs=EpochFile(workdir),
+        lock=lock,
+    )
+
+
+def _with_momenta(run: Run, state: TrainState) -> TrainState:
+    """Return a restored state with the momenta that the plan's protocols keep: what was not saved is 0."""
+    momenta = dict(state.protocol_state)
+    for name in run.kept:
+        if name not in momenta:
+            momenta[name] = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), state.params)
+    return dataclasses.replace(state, protocol_state=momenta)
+
+
+def _seconds_told(events: list[dict[str, Any]], lines: list[dict[str, Any]]) -> float:
+    """Return for how long the lives so far trained, by what they wrote: a checkpoint knows only the time up to it.
+
+    A life counts from its first phase to its last sign; what was before a start from unit 0 is another run's.
+    """
+    lives: list[list[dict[str, Any]]] = []
+    for event in events:
+        if event["kind"] == "run_started":
+            lives = [*lives, []] if event.get("reason") == "resume" else [[]]
+        if lives:
+            lives[-1].append(event)
+    total = 0.0
+    for life in lives:
+        entered = [event for event in life if event["kind"] == "phase_entered"]
+        if entered:
+            epochs = {event["epoch"] for event in entered}
+            signs = [line["t"] for line in lines if line["epoch"] in epochs]
+            total += max([life[-1]["t"], *signs]) - entered[0]["t"]
+    return total
+
+
+def _units(run: Run, before: int, units: int) -> int:
+    """Return how many units make up as many examples as `units` of `before` examples each."""
+    return math.ceil(units * before / run.config.unit_size)
+
+
+def _convert(run: Run, before: int, ledger: Ledger, state: TrainState) -> tuple[Ledger, TrainState]:
+    """Go on with units of another size: the first one is ceil(examples / B), the workload keeps its examples.
+
+    Raises:
+      DataError: the source has no units of that size.
+    """
+    run.task.source.batch(0, unit_size=run.config.unit_size, seed=run.config.seed)  # before anything is written
+    first = _units(run, before, ledger.num_applied)
+    counters = {**state.counters, "units": np.int32(first)}
+    applied = [(0, first)] if first else []
+    converted = Ledger(run.config.workload, issued=first, applied=applied, rolled_back=ledger.rolled_back)
+    return converted, dataclasses.replace(state, counters=counters)

@@ -1,0 +1,123 @@
+"""What the record in a workdir rules out: asked before any role starts, and again under the workdir's lock.
+
+A run that goes on with units of another size has another workload than its command line says. The record keeps
+both, so that the same command still means the same run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from hybridsync.config import RunConfig, check_resumable
+from hybridsync.core.errors import CheckpointError, ResumeError, WorkdirError
+from hybridsync.storage.durable import EPOCH_FILE
+from hybridsync.telemetry.summary import read_config
+
+Resume = Literal["auto", "must", "never"]
+CHECKPOINTS = "checkpoints"
+
+RECORD = ("config", "epoch", "seconds", "sequence", "source")
+LEDGER = ("applied", "dropped", "issued", "rolled_back", "workload")
+"""What a resume reads from a checkpoint's two records."""
+
+
+def check_workdir(workdir: Path, config: RunConfig, *, resume: Resume, convert_units: bool) -> RunConfig | None:
+    """Return what the run in `workdir` goes on with, None where there is no run yet; needs no JAX.
+
+    Args:
+      workdir: may be absent.
+      config: to start or go on with.
+      resume: "auto" starts fresh or resumes, "must" refuses a fresh workdir, "never" a used one.
+      convert_units: whether a run may go on with units of another size.
+
+    Raises:
+      WorkdirError: the workdir is used and `resume` is "never".
+      ResumeError: it is fresh and `resume` is "must", or its run contradicts the configuration.
+    """
+    saved = _begun(workdir)
+    if saved is None and resume == "must":
+        raise ResumeError(f"resume is 'must', but {workdir} holds no checkpoint; check the path, or start with 'auto'")
+    if saved is None:
+        return None
+    if resume == "never":
+        raise WorkdirError(
+            f"{workdir} holds a run already and resume is 'never'; name a fresh workdir, or resume with 'auto'"
+        )
+    asked = config
+    if config.workload == saved.get("workload_asked"):
+        config = dataclasses.replace(config, workload=saved["config"]["workload"])
+    check_resumable(saved["config"], config, convert_units=convert_units)
+    return continued(workdir, asked)
+
+
+def continued(workdir: Path, config: RunConfig) -> RunConfig:
+    """Return `config` with the workload that the run in `workdir` has in units of `config.unit_size`.
+
+    Every role builds its optimizer from it, so that schedules keep their place when the units change.
+
+    Args:
+      workdir: may be absent.
+      config: as the command line asks for it.
+    """
+    saved = _begun(workdir)
+    if saved is None:
+        return config
+    before, size = saved["config"]["unit_size"], config.unit_size
+    if before != size:
+        return dataclasses.replace(config, workload=math.ceil(saved["config"]["workload"] * before / size))
+    if config.workload == saved.get("workload_asked"):
+        return dataclasses.replace(config, workload=saved["config"]["workload"])
+    return config
+
+
+def _begun(workdir: Path) -> dict[str, Any] | None:
+    """Return what config.json says of the run in `workdir`, None where none has begun.
+
+    One that was refused before its first epoch, by its data or its model, has left a config.json and no work: what was
+    wrong in it is not to be held against the command that sets it right.
+    """
+    saved = read_config(workdir)
+    if (workdir / EPOCH_FILE).exists() or any((workdir / CHECKPOINTS).glob("*")):
+        return saved
+    return None
+
+
+def check_init_from(init_from: Path, workdir: Path | None = None) -> None:
+    """Check, without JAX, that a run can start from the state in `init_from`.
+
+    Args:
+      init_from: workdir of the run to take it from.
+      workdir: of the run to start; None leaves nothing.
+
+    Raises:
+      ResumeError: it is the same workdir, or holds no checkpoints.
+    """
+    if workdir is not None and init_from.resolve() == workdir.resolve():
+        raise ResumeError(
+            f"init_from names {init_from}, which is this run's own workdir, {workdir}; name another run's"
+        )
+    if not (init_from / CHECKPOINTS).is_dir():
+        raise ResumeError(f"init_from names {init_from}, which holds no checkpoints; name the workdir of a run")
+
+
+def check_record(run: Mapping[str, Any], ledger: Mapping[str, Any], what: str) -> None:
+    """Check that a checkpoint holds what a resume reads from it.
+
+    Args:
+      run: one of its two records.
+      ledger: the other.
+      what: names the checkpoint.
+
+    Raises:
+      CheckpointError: something is missing: another program saved it.
+    """
+    for name, record, needed in (("run", run, RECORD), ("ledger", ledger, LEDGER)):
+        if missing := sorted(set(needed) - record.keys()):
+            raise CheckpointError(
+                f"{what} lacks {', '.join(missing)} in its record {name!r}, which holds "
+                f"{', '.join(sorted(record)) or 'nothing'}: a run cannot go on from it; start one with --init_from"
+            )

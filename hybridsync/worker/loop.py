@@ -1,0 +1,147 @@
+"""The worker loop, the same in a thread and in a process: take the next phase, run its engine, until none follows."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Protocol
+
+from hybridsync.core.clock import Clock
+from hybridsync.core.errors import PhaseRevoked, RoleLost, StaleEpoch, WaitTimeout, printable
+from hybridsync.core.plan import NO_EPOCH, Epoch
+from hybridsync.core.units import Range
+from hybridsync.interfaces.messages import MOST_REASON_CHARS, PhaseRequest, Standing
+from hybridsync.interfaces.phase import Phase
+from hybridsync.interfaces.ports import WorkPort
+from hybridsync.protocols.modes import SyncMode
+from hybridsync.worker.replica import Replica
+from hybridsync.worker.self_probe import Measuring
+from hybridsync.worker.stats import WorkerRecorder
+
+PHASE_DEADLINE_SECS = 900.0
+"""How long a worker waits for a next phase: the slowest role may be compiling for ten minutes."""
+
+
+class Leases(Protocol):
+    """The units that a worker was given in one phase."""
+
+    @property
+    def epoch(self) -> Epoch: ...
+
+    @property
+    def ranges(self) -> tuple[Range, ...]: ...
+
+
+class Engine(Protocol):
+    """Runs phases of one mode."""
+
+    def run(self, phase: Phase) -> None: ...
+
+    def revoke(self, epoch: Epoch, reason: str) -> None: ...
+
+    @property
+    def stream(self) -> Leases | None: ...
+
+
+class WorkerLoop:
+    """One worker's life.
+
+    Args:
+      worker: id.
+      chief: says what comes next.
+      engines: by path.
+      replica: what this worker holds at the end of a lock-step phase.
+      recorder: carries the incarnation and the current epoch.
+      measuring: what it does while it is left out of lock-step.
+    """
+
+    def __init__(
+        self,
+        worker: int,
+        chief: WorkPort,
+        engines: Mapping[SyncMode, Engine],
+        replica: Replica,
+        recorder: WorkerRecorder,
+        clock: Clock,
+        measuring: Measuring,
+    ) -> None:
+        self._worker, self._chief, self._engines = worker, chief, engines
+        self._replica, self._recorder, self._clock, self._measuring = replica, recorder, clock, measuring
+        self._lock = threading.Lock()
+        self._phase: Phase | None = None
+        self._inside = False
+
+    def run(self) -> None:
+        """Work until the chief says that the run is over.
+
+        Raises:
+          StaleIncarnation: another process has taken this worker's place.
+          WaitTimeout: the chief announced no phase in time.
+        """
+        epoch, failure = NO_EPOCH, ""
+        while (phase := self._next_phase(epoch, failure)) is not None:
+            self._recorder.enter(phase.epoch, not phase.protocol.awaits_workers)
+            with self._lock:
+                self._phase, self._inside = phase, True
+            failure = self._take_part(phase)
+            with self._lock:
+                self._inside = False
+            epoch = phase.epoch
+
+    def revoke(self, epoch: Epoch, reason: str) -> None:
+        """Call the worker back from the phase `epoch`, if it is in it; from the thread that hears of it."""
+        with self._lock:
+            phase = self._phase
+        if phase is not None and self.is_inside(epoch):
+            self._engines[phase.mode].revoke(epoch, reason)
+
+    def is_inside(self, epoch: Epoch) -> bool:
+        """Whether the worker takes part in the phase `epoch` now: others may hear of its end before this one leaves."""
+        with self._lock:
+            return self._inside and self._phase is not None and self._phase.epoch == epoch
+
+    def standing(self) -> Standing | None:
+        """Return where the worker is, for a chief that has not heard of it."""
+        with self._lock:
+            phase, inside = self._phase, self._inside
+        if phase is None:
+            return None
+        stream = self._engines[phase.mode].stream
+        # A chief takes up what was leased against servers alone; elsewhere it begins another phase.
+        if (
+            not (inside and phase.mode.is_served) or stream is None or stream.epoch != phase.epoch
+        ):  # or has not begun with it
+            return Standing(phase, inside)
+        return Standing(phase, inside, stream.ranges, self._recorder.completed)
+
+    def _take_part(self, phase: Phase) -> str:
+        """Run the phase to its end; returns why it ended early, "" if it did not.
+
+        What others did, or did not do, is for the chief to judge: it hears of it with the request for the next phase.
+        """
+        try:
+            self._engines[phase.mode].run(phase)
+        except (PhaseRevoked, RoleLost, StaleEpoch, WaitTimeout) as failure:
+            return printable(f"{type(failure).__name__}: {failure}")[:MOST_REASON_CHARS]
+        return ""
+
+    def _next_phase(self, after: Epoch, failure: str) -> Phase | None:
+        held = self._replica.held()
+        deadline = self._clock.monotonic() + PHASE_DEADLINE_SECS
+        while self._clock.monotonic() < deadline:
+            who = self._worker, self._recorder.incarnation
+            rest_secs = self._measuring.rest_secs
+            self._recorder.watchdog.progress()
+            reply = self._chief.next_phase(PhaseRequest(*who, after, held, failure, rest_secs))
+            if reply.done:
+                return None
+            if reply.phase is not None:
+                self._measuring.begin()
+                return reply.phase
+            if reply.probe >= 0:
+                self._measuring.measure(reply.probe)
+                deadline = self._clock.monotonic() + PHASE_DEADLINE_SECS  # the run goes on without this worker
+        raise WaitTimeout(
+            f"worker {self._worker} waited {PHASE_DEADLINE_SECS:g} s for the phase after epoch {after}; the chief "
+            "answers but announces none"
+        )

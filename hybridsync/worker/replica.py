@@ -1,0 +1,202 @@
+"""A lock-step replica of the training state: updated once a step, captured between steps.
+
+In the process runtime every worker has its own; in one process all workers share one, and the first of them to bring
+a step's total updates it.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from hybridsync.core.clock import Clock
+from hybridsync.core.errors import StaleEpoch
+from hybridsync.core.plan import NO_EPOCH, Epoch
+from hybridsync.core.units import UnitSet
+from hybridsync.interfaces.messages import Capture, GroupReply, Held
+from hybridsync.interfaces.phase import Phase
+from hybridsync.storage.apply_log import ApplyLog, Entry
+from hybridsync.training.averaging import copied
+from hybridsync.training.buffer_layout import fingerprint
+from hybridsync.training.programs import Parameters, Programs
+from hybridsync.training.snapshot import Holding, Loan, ReaderAt, take_over
+from hybridsync.training.state import TrainState
+
+
+class Replica:
+    """One copy of the state on the SYNC path.
+
+    The lock guards state and position: a capture sees whole steps only.
+
+    Args:
+      programs: the compiled programs.
+      reader_at: how to reach the role that holds a phase's starting state.
+      clock: for the stamps of the first and last update.
+      apply_log: where updates are noted; whichever member is captured writes them down.
+    """
+
+    def __init__(self, programs: Programs, reader_at: ReaderAt, clock: Clock, apply_log: ApplyLog) -> None:
+        self._programs, self._reader_at, self._clock, self._apply_log = programs, reader_at, clock, apply_log
+        self._holding = Holding(programs.state_layout)
+        self._lock = threading.Lock()
+        self._state: TrainState | None = None
+        self._phase: Phase | None = None
+        self._step = 0
+        self._sequence = 0
+        self._applied, self._dropped = UnitSet(), UnitSet()
+        self._fingerprint = ""
+        self._first_applied = self._last_applied = 0.0
+
+    def enter(self, phase: Phase) -> None:
+        """Hold the phase's starting state: keep it where it is held already, else take it over.
+
+        Raises:
+          HybridSyncError: what was handed over is not what was captured.
+        """
+        with self._lock:
+            if self._phase is not None and self._phase.epoch == phase.epoch:
+                return
+            if self._state is None or self._fingerprint != phase.fingerprint:
+                # The old state stays until its successor is here: should the sender die, somebody may need it.
+                self._state = take_over(phase, self._programs.state_layout, self._reader_at)
+            self._apply_log.clear()  # the phase's starting state was captured, and its updates were written, elsewhere
+            self._phase = phase
+            self._step, self._sequence = 0, phase.sequence
+            self._applied, self._dropped = UnitSet(phase.applied), UnitSet(phase.dropped)
+            taken, self._state = self._state, self._programs.entered(self._state)
+            self._fingerprint = phase.fingerprint if self._state is taken else ""
+            self._first_applied = self._last_applied = 0.0
+
+    @property
+    def holds(self) -> bool:
+        """Whether there is a state."""
+        return self._state is not None
+
+    @property
+    def parameters(self) -> Parameters:
+        """The replica's own parameters; only valid until its next update."""
+        assert self._state is not None
+        return Parameters(self._state.params, self._state.model_state)
+
+    def update(
+        self,
+        step: int,
+        units: tuple[int, ...],
+        total: Any,
+        factor: float,
+        *,
+        slots: tuple[int, ...] = (),
+        dropped: tuple[int, ...] = (),
+    ) -> None:
+        """Apply the total of `step` with `units`; a step that was applied already is ignored.
+
+        Args:
+          step: counted from the phase's beginning.
+          units: whose contributions are in the total; without any the state stays as it is.
+          total: of the members' contributions.
+          factor: the protocol's, on the schedule's learning rate.
+          slots: places of the step that they have (see `hybridsync.core.step_assignment`); () for the first ones.
+          dropped: the step's other units, which are final.
+        """
+        with self._lock:
+            if step < self._step:
+                return
+            assert self._state is not None and self._phase is not None and step == self._step
+            self._step += 1
+            for unit in dropped:
+                self._dropped.add(unit)
+            if not units:
+                return
+            self._state = self._programs.update(self._state, total, units=len(units), factor=factor, blend=1.0)
+            self._sequence += 1
+            for unit in units:
+                self._applied.add(unit)
+            self._fingerprint = ""
+            self._last_applied = self._clock.monotonic()
+            self._first_applied = self._first_applied or self._last_applied
+            epoch, base, weight = self._phase.epoch.number, self._sequence - 1, float(len(units))
+            self._apply_log.write(Entry(epoch, self._sequence, units, base, factor, weight, 1.0, slots))
+
+    def branch(self) -> TrainState:
+        """Return a copy of the state for a worker that goes its own way from here."""
+        with self._lock:
+            assert self._state is not None
+            return copied(self._state)
+
+    def settle(self, reply: GroupReply, state: TrainState, factor: float) -> None:
+        """Hold what a full synchronisation has made of everybody's replicas; threads share it: the first brings it.
+
+        Args:
+          reply: what that meeting was.
+          state: of which nobody else may donate a part.
+          factor: the protocol's, on the schedule's learning rate of each unit.
+        """
+        with self._lock:
+            assert self._phase is not None
+            if reply.sequence <= self._sequence:
+                return
+            self._state, self._sequence, self._fingerprint = state, reply.sequence, ""
+            self._applied, self._dropped = UnitSet(reply.applied), UnitSet(reply.dropped)
+            epoch = self._phase.epoch.number
+            for update in reply.updates:
+                self._apply_log.write(Entry.of_groups(epoch, update, factor))
+
+    def note_update(self) -> None:
+        """Note that a unit was applied now to a replica that goes its own way."""
+        with self._lock:
+            self._last_applied = self._clock.monotonic()
+            self._first_applied = self._first_applied or self._last_applied
+
+    def held(self) -> Held | None:
+        """Return what is held between two phases, with its fingerprint; None before the first."""
+        with self._lock:
+            if self._state is None or self._phase is None:
+                return None
+            if not self._fingerprint:
+                self._fingerprint = fingerprint(self._state)
+            return Held(self._phase.epoch, len(self._applied), self._sequence, self._fingerprint)
+
+    def stamps(self) -> tuple[float, float]:
+        """Return the monotonic seconds of the phase's first and last update, 0 before them."""
+        with self._lock:
+            return self._first_applied, self._last_applied
+
+    def capture(self, epoch: Epoch, final: bool) -> Capture:
+        """Copy the state between two steps; a lock-step phase ends by its stream, so `final` changes nothing.
+
+        Raises:
+          StaleEpoch: the replica is in another epoch.
+          WaitTimeout: somebody still reads the last capture.
+        """
+        with self._lock:
+            self._expect(epoch)  # a late call must not cost the last capture
+        with self._holding.room():  # before the lock: heartbeats and steps do not wait for the last capture's readers
+            with self._lock:
+                self._holding.pack(self._expect(epoch))
+                applied, dropped, sequence = self._applied.ranges(), self._dropped.ranges(), self._sequence
+                first, last = self._first_applied, self._last_applied
+                self._apply_log.flush()
+            return self._holding.seal(
+                epoch,
+                sequence=sequence,
+                applied=applied,
+                dropped=dropped,
+                first_applied=first,
+                last_applied=last,
+            )
+
+    def _expect(self, epoch: Epoch) -> TrainState:
+        """Return the state, if it is one of `epoch`."""
+        if self._phase is None or self._phase.epoch != epoch or self._state is None:
+            have = self._phase.epoch if self._phase else NO_EPOCH
+            named, held = epoch.beside(have)
+            raise StaleEpoch(f"epoch {named} was named, but this replica is in epoch {held}; ask the chief again")
+        return self._state
+
+    def read(self, capture_id: int, into: Any) -> None:
+        """Copy a capture (see `Holding.read`)."""
+        self._holding.read(capture_id, into)
+
+    def lend(self, capture_id: int) -> Loan:
+        """Lend a capture (see `Holding.lend`)."""
+        return self._holding.lend(capture_id)

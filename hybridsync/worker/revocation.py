@@ -1,0 +1,65 @@
+"""What lets a control thread break off the phase in which a training thread is."""
+
+from __future__ import annotations
+
+import threading
+from typing import Generic, Protocol, TypeVar
+
+from hybridsync.core.errors import PhaseRevoked
+from hybridsync.core.plan import NO_EPOCH, Epoch
+
+
+class Breakable(Protocol):
+    """What members of a phase wait for each other in."""
+
+    def break_off(self, reason: str) -> None:
+        """Make everybody who waits in it raise PhaseRevoked."""
+        ...
+
+
+B = TypeVar("B", bound=Breakable)
+
+
+class Revocation(Generic[B]):
+    """Of one worker's phases, one after another; its methods are called from two threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._epoch = NO_EPOCH
+        self._waits_in: B | None = None
+        self._reason = ""
+
+    def begin(self, epoch: Epoch) -> None:
+        """From now on `epoch` is under way."""
+        with self._lock:
+            self._epoch, self._waits_in, self._reason = epoch, None, ""
+
+    def revoke(self, epoch: Epoch, reason: str) -> None:
+        """Break off what is under way, if it is `epoch`."""
+        with self._lock:
+            if epoch != self._epoch:
+                return
+            self._reason, waits_in = reason, self._waits_in
+        if waits_in is not None:
+            waits_in.break_off(reason)
+
+    def attach(self, waits_in: B) -> B:
+        """Make `waits_in` what a revocation breaks off, and return it.
+
+        Raises:
+          PhaseRevoked: the revocation came first.
+        """
+        with self._lock:
+            self._waits_in = waits_in
+        self.check()
+        return waits_in
+
+    def check(self) -> None:
+        """Go on only while the phase is not revoked.
+
+        Raises:
+          PhaseRevoked: it is.
+        """
+        with self._lock:
+            if self._reason:
+                raise PhaseRevoked(self._reason)

@@ -1,0 +1,210 @@
+"""What a worker notes while it trains, handed to the chief with each heartbeat.
+
+Losses stay on the device until the heartbeat fetches them, so that the training never waits for their values.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from hybridsync.core.clock import Clock
+from hybridsync.core.plan import NO_EPOCH, Epoch
+from hybridsync.core.units import UnitSet
+from hybridsync.core.watching import UNLIMITED, UNWATCHED, UnitLimit, Watching
+from hybridsync.interfaces.reports import BESIDE, COMPUTING, SEND, Report, Span
+
+RECENT_SHARE = 0.25
+"""Weight of a worker's newest unit in what its units usually take."""
+
+
+def _nowhere(unit: int) -> None: ...
+
+
+def _no_stamps() -> tuple[float, float]:
+    return 0.0, 0.0
+
+
+class WorkerRecorder:
+    """Collects one worker's spans, losses and times.
+
+    What a unit takes the worker itself is its computation, and its transfer where that waits for nobody: in a push that
+    is held, as in a step, everybody waits for the slowest. Of a step that is what it sends, before it waits. A step is
+    sent once, however many units this worker has in it: they have equal parts of that, so that none of them stands out
+    from a window of the detector. What is sent of a step without units is no unit's.
+
+    Lists are appended to by the training thread and swapped by the heartbeat's; the lock guards the swap, the sums
+    and the phase, so that a report never carries one phase's position under another's epoch.
+
+    Attributes:
+      watchdog: of the worker's process; each unit is a piece of work there.
+    """
+
+    def __init__(self, worker: int, clock: Clock, keep_spans: bool, keep_unit_secs: bool = False) -> None:
+        self._worker, self._keep_spans, self._keep_unit_secs = worker, keep_spans, keep_unit_secs
+        self.clock = clock
+        self.incarnation = 0
+        self.epoch: Epoch = NO_EPOCH
+        self.completed = 0
+        self._at = ("", clock.monotonic())  # one value: the heartbeat never reads half of a change
+        self._usual_secs, self._has_usual = 0.0, False
+        self._lock = threading.Lock()
+        self._spans: list[tuple[str, str, float, float, int, int]] = []
+        self._losses: list[Any] = []
+        self._applied, self._dropped = UnitSet(), ()
+        self._compute_secs = self._wait_secs = self._compile_secs = 0.0
+        self._unit_secs: list[float] = []
+        self._open: list[float] = []  # of the same step before the last unit; what was sent comes to all of them
+        self._last_unit_secs = self._transfer_secs = 0.0
+        self._waited = self._stepped = self._counts_transfers = False
+        self.stamps: Callable[[], tuple[float, float]] = _no_stamps
+        self.at_unit: Callable[[int], None] = _nowhere
+        self.watchdog: Watching = UNWATCHED
+        self._unit_limit, self._piece = UnitLimit(), UNWATCHED.begin("", 0.0)
+
+    def enter(self, epoch: Epoch, counts_transfers: bool = False) -> None:
+        """Begin to note for another phase; `counts_transfers` where its pushes wait for no other worker."""
+        with self._lock:
+            self._unit_secs, self._open = [], []
+            self._last_unit_secs = self._transfer_secs = 0.0
+            self._waited, self._stepped, self._counts_transfers = False, False, counts_transfers
+            self.stamps = _no_stamps
+            self._applied, self._dropped = UnitSet(), ()  # the last phase's capture has told of them
+            self._usual_secs, self._has_usual = 0.0, False
+            self.epoch, self.completed = epoch, 0
+            self.turn_to("")
+        self._unit_limit = UnitLimit()  # another path computes with another program, which may have to be compiled
+
+    def turn_to(self, doing: str) -> None:
+        """Note what the training thread is at from now on: `COMPUTING`, `WAITING` or ""."""
+        self._at = doing, self.clock.monotonic()
+
+    def computing(self, unit: int) -> None:
+        """Note that the computation of `unit` begins."""
+        self.turn_to(COMPUTING)
+        self._piece = self.watchdog.begin(f"unit {unit}", self._unit_limit.secs)
+        self.at_unit(unit)
+
+    def emulating(self) -> None:
+        """Note that the computation has ended. Its emulated device goes on: it is slow on purpose and never hangs."""
+        self.turn_to("")
+        self.watchdog.end(self._piece)
+        self._piece = self.watchdog.begin("an emulated device", UNLIMITED)
+
+    def compute(self, category: str, started: float, ended: float, loss: Any) -> None:
+        """Note one unit's local computation, which has ended; `loss` is None where none was computed."""
+        self.at_unit(-1)
+        self.watchdog.end(self._piece)
+        secs = ended - started
+        self._unit_limit.note(secs)
+        with self._lock:
+            self._compute_secs += secs
+            if self._has_usual:
+                self._usual_secs += RECENT_SHARE * (secs - self._usual_secs)
+            else:  # the second unit takes the first one's place, which may have been compiled
+                self._usual_secs, self._has_usual = secs, self._usual_secs > 0.0
+            if self._keep_unit_secs:
+                last = self._last_unit_secs
+                if self._waited or not self._counts_transfers:  # nothing more comes to those before it
+                    if self._open:
+                        self._divide()
+                    elif last:
+                        self._unit_secs.append(last + self._transfer_secs)
+                    self._transfer_secs, self._waited, self._stepped = 0.0, False, False
+                elif last:
+                    self._open.append(last)
+                self._last_unit_secs = secs
+            if loss is not None:
+                self._losses.append(loss)
+            if self._keep_spans:
+                self._spans.append(("compute", category, started, secs, self.epoch.number, 1))
+
+    def wait(self, name: str, category: str, started: float, ended: float) -> None:
+        """Note time in which this worker waited for others or for a transfer."""
+        secs = ended - started
+        with self._lock:
+            self._wait_secs += secs
+            self._waited = True
+            if self._counts_transfers if name == "push_pull" else name == SEND and not self._stepped:
+                self._transfer_secs += secs
+            if self._keep_spans:
+                self._spans.append((name, category, started, secs, self.epoch.number, 0))
+
+    def _divide(self) -> None:
+        """Divide what was sent among the units of a step, and have the next report tell of them."""
+        units = (*self._open, self._last_unit_secs)
+        self._unit_secs += [secs + self._transfer_secs / len(units) for secs in units]
+        self._open = []
+
+    def probe(self, started: float, ended: float) -> None:
+        """Note a unit that was computed for its seconds alone, by a worker that is left out."""
+        with self._lock:
+            if self._keep_unit_secs:
+                self._unit_secs.append(ended - started)
+            if self._keep_spans:
+                self._spans.append(("probe", BESIDE, started, ended - started, self.epoch.number, 0))
+
+    def beside(self, name: str, started: float, ended: float) -> None:
+        """Note a transfer that went on beside the training, which did not wait for it meanwhile."""
+        with self._lock:
+            if self._keep_spans:
+                self._spans.append((name, BESIDE, started, ended - started, self.epoch.number, 0))
+
+    def step(self, started: float, ended: float, num_units: int) -> None:
+        """Note one completed lock-step step."""
+        with self._lock:
+            self._stepped = True
+            if self._keep_spans:
+                self._spans.append(("step", "sync", started, ended - started, self.epoch.number, num_units))
+
+    def settled(self, applied: tuple[int, ...], dropped: tuple[tuple[int, str], ...]) -> None:
+        """Note what became of a lock-step step's units; one member does so for all."""
+        with self._lock:
+            for unit in applied:
+                self._applied.add(unit)
+            self._dropped += dropped
+
+    def compiled(self, secs: float) -> None:
+        """Note time spent compiling."""
+        with self._lock:
+            self._compile_secs += secs
+
+    def drain(self) -> Report:
+        """Return what was noted since the last call as a report."""
+        with self._lock:
+            spans, self._spans = self._spans, []
+            losses, self._losses = self._losses, []
+            applied, self._applied = self._applied, UnitSet()
+            dropped, self._dropped = self._dropped, ()
+            unit_secs, self._unit_secs = self._unit_secs, []
+            sums = self._compute_secs, self._wait_secs, self._compile_secs
+            self._compute_secs = self._wait_secs = self._compile_secs = 0.0
+            epoch, completed, stamps = self.epoch, self.completed, self.stamps
+            usual_secs, (doing, since) = self._usual_secs, self._at
+        values = [value for value in map(float, jax.device_get(losses)) if math.isfinite(value)] if losses else []
+        first, last = stamps()
+        return Report(
+            role="worker",
+            id=self._worker,
+            incarnation=self.incarnation,
+            epoch=epoch,
+            completed=completed,
+            applied=applied.ranges(),
+            dropped=dropped,
+            num_losses=len(values),
+            loss_sum=sum(values),
+            compute_secs=sums[0],
+            wait_secs=sums[1],
+            compile_secs=sums[2],
+            first_applied=first,
+            last_applied=last,
+            doing=doing,
+            spans=tuple(Span(*span) for span in spans),
+            unit_secs=tuple(unit_secs),
+            doing_secs=self.clock.monotonic() - since if doing else 0.0,
+            usual_secs=usual_secs,
+        )

@@ -1,0 +1,247 @@
+"""Commits behind the training: in order, after those who train, and never in anybody's way when the disk is bad."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hybridsync.core.clock import SYSTEM_CLOCK
+from hybridsync.core.errors import CheckpointError, HybridSyncError, StaleEpoch, WaitTimeout
+from hybridsync.core.plan import Epoch
+from hybridsync.core.units import UnitSet
+from hybridsync.interfaces.messages import Capture
+from hybridsync.phases import checkpointing
+from hybridsync.phases.checkpointing import Committer, result_of
+from hybridsync.training import evaluation
+from hybridsync.training.buffer_layout import Layout, fingerprint
+from hybridsync.training.snapshot import Holding
+from hybridsync.training.state import TrainState
+
+SECS = 10.0
+EPOCH = Epoch(3, 5)
+FREE = threading.Event()
+FREE.set()
+
+
+def state_of(value: float) -> TrainState:
+    return TrainState({"w": np.full((30,), value, np.float32)}, {}, {}, {}, {"units": np.int32(value)})
+
+
+class Disk:
+    """A store that does what a test tells it."""
+
+    def __init__(self) -> None:
+        self.saved: list[tuple[TrainState, int, dict[str, Any], dict[str, Any]]] = []
+        self.error: Exception | None = None
+        self.spins = threading.Event()
+        self.spins.set()
+        self.reached = threading.Event()
+
+    def save(self, state: Any, *, units: int, ledger: dict[str, Any], run: dict[str, Any]) -> Any:
+        self.reached.set()
+        assert self.spins.wait(SECS)
+        if self.error is not None:
+            raise self.error
+        self.saved.append((state, units, ledger, run))
+        return SimpleNamespace(bytes=123)
+
+
+class Evaluator(evaluation.Evaluator):
+    """Knows a state by its first parameter, and remembers which units were said to be in it."""
+
+    def __init__(self) -> None:
+        self.seen: list[UnitSet] = []
+
+    def evaluate(self, state: TrainState, applied: UnitSet) -> dict[str, float] | None:
+        self.seen.append(applied)
+        return {"loss": float(state.params["w"][0])}
+
+
+class Bench:
+    """A committer, and what stands around it."""
+
+    def __init__(self) -> None:
+        self.holding, self.disk, self.evaluator = Holding(Layout.of(state_of(0))), Disk(), Evaluator()
+        self.kept: list[tuple[Capture, TrainState]] = []
+        self.committer = self.committer_to(self.disk)
+
+    def committer_to(self, store: Any) -> Committer:
+        layout = Layout.of(state_of(0))
+        reader_at = {"holder": self.holding}.__getitem__
+        return Committer(store, layout, reader_at, self.evaluator, SYSTEM_CLOCK, lambda *kept: self.kept.append(kept))
+
+    def capture(self, units: int) -> Capture:
+        self.holding.pack(state_of(units))
+        return self.holding.seal(EPOCH, sequence=units, applied=[(0, units)])
+
+    def submit(self, capture: Capture, *, evaluate: bool = True, after: threading.Event = FREE) -> Any:
+        return self.committer.submit(capture, "holder", {"issued": 9}, {"epoch": 3}, evaluate=evaluate, after=after)
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench()
+    yield bench
+    bench.disk.spins.set()
+    bench.committer.close()
+
+
+def test_a_commit_saves_the_captured_state_with_its_record_and_evaluates_it(bench: Bench) -> None:
+    commit, evaluation = bench.submit(bench.capture(4))
+    told = result_of(commit, "the checkpoint")
+    assert (told.units, told.bytes) == (4, 123) and 0.0 <= told.secs < SECS
+    ((state, units, ledger, run),) = bench.disk.saved
+    assert fingerprint(state) == fingerprint(state_of(4)) and bench.committer.state is state
+    assert (units, ledger, run) == (4, {"issued": 9}, {"epoch": 3})
+    assert evaluation.result(SECS) == {"loss": 4.0}
+    assert bench.evaluator.seen == [UnitSet([(0, 4)])]
+
+
+def test_a_state_that_is_not_asked_for_figures_is_not_evaluated(bench: Bench) -> None:
+    assert bench.submit(bench.capture(4), evaluate=False)[1].result(SECS) is None
+    assert bench.evaluator.seen == []
+
+
+def test_without_a_workdir_nothing_is_durable_and_the_state_is_fetched_and_evaluated_all_the_same(
+    bench: Bench,
+) -> None:
+    assert bench.committer.durable
+    bench.committer = bench.committer_to(None)
+    assert not bench.committer.durable
+    commit, evaluation = bench.submit(bench.capture(2))
+    assert commit.result(SECS).bytes == 0
+    assert evaluation.result(SECS) == {"loss": 2.0}
+
+
+def test_the_fetch_waits_for_those_who_need_the_state_to_train(bench: Bench) -> None:
+    training = threading.Event()
+    commit, _ = bench.submit(bench.capture(4), after=training)
+    assert not bench.disk.reached.wait(0.1) and bench.committer.state is None
+    training.set()
+    assert commit.result(SECS).units == 4
+
+
+def test_the_fetch_does_not_wait_for_ever(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpointing, "YIELD_SECS", 0.05)
+    assert bench.submit(bench.capture(4), after=threading.Event())[0].result(SECS).units == 4
+
+
+def test_commits_come_in_the_order_in_which_they_were_asked_for(bench: Bench) -> None:
+    bench.disk.spins.clear()
+    first = bench.submit(bench.capture(1))
+    assert bench.disk.reached.wait(SECS)  # its state is fetched: the holder may keep another
+    second = bench.submit(bench.capture(2))
+    bench.disk.spins.set()
+    assert [future.result(SECS) for future in (first[1], second[1])] == [{"loss": 1.0}, {"loss": 2.0}]
+    assert [units for _, units, _, _ in bench.disk.saved] == [1, 2]
+
+
+def test_a_state_is_kept_as_soon_as_it_is_durable_and_not_before(bench: Bench) -> None:
+    bench.disk.spins.clear()
+    capture = bench.capture(3)
+    commit, _ = bench.submit(capture)
+    assert bench.disk.reached.wait(SECS) and bench.kept == []
+    bench.disk.spins.set()
+    commit.result(SECS)
+    ((kept, state),) = bench.kept
+    assert kept == capture and fingerprint(state) == capture.held.fingerprint
+
+
+def test_a_state_that_could_not_be_saved_is_not_kept(bench: Bench) -> None:
+    bench.disk.error = CheckpointError("the disk is full")
+    assert bench.submit(bench.capture(4))[0].exception(SECS) is bench.disk.error
+    assert bench.kept == []
+
+
+def test_a_failed_save_leaves_its_error_in_the_future_and_the_next_is_made(bench: Bench) -> None:
+    bench.disk.error = CheckpointError("the disk is full")
+    commit, evaluation = bench.submit(bench.capture(4))
+    with pytest.raises(CheckpointError, match="the disk is full"):
+        result_of(commit, "the checkpoint")
+    assert evaluation.result(SECS) == {"loss": 4.0}, "the state is known, though not saved"
+    bench.disk.error = None
+    assert result_of(bench.submit(bench.capture(5))[0], "the checkpoint").units == 5
+
+
+def test_a_failed_fetch_saves_nothing_and_has_no_evaluation(bench: Bench) -> None:
+    overtaken = bench.capture(4)
+    bench.capture(5)
+    commit, evaluation = bench.submit(overtaken)
+    with pytest.raises(StaleEpoch, match="no longer kept"):
+        result_of(commit, "the checkpoint")
+    assert evaluation.result(SECS) is None
+    assert bench.disk.saved == [] and bench.committer.state is None
+
+
+def test_an_evaluation_that_raises_says_so_to_who_asks_for_it(bench: Bench) -> None:
+    def evaluate(state: TrainState, applied: UnitSet) -> None:
+        raise ZeroDivisionError("no examples")
+
+    bench.evaluator.evaluate = evaluate
+    commit, evaluation = bench.submit(bench.capture(4))
+    with pytest.raises(ZeroDivisionError, match="no examples"):
+        evaluation.result(SECS)
+    assert commit.result(SECS).units == 4
+
+
+def test_waiting_for_a_hung_disk_ends_by_name(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpointing, "COMMIT_DEADLINE_SECS", 0.1)
+    bench.disk.spins.clear()
+    with pytest.raises(WaitTimeout, match=r"the checkpoint of epoch 3 .* 0\.1 s; is the disk hanging"):
+        result_of(bench.submit(bench.capture(4))[0], "the checkpoint of epoch 3", secs=0.1)
+
+
+# --- the end ---
+
+
+def test_closing_waits_for_the_commit_under_way(bench: Bench) -> None:
+    bench.disk.spins.clear()
+    commit, _ = bench.submit(bench.capture(4))
+    assert bench.disk.reached.wait(SECS)
+    threading.Timer(0.1, bench.disk.spins.set).start()
+    bench.committer.close()
+    assert commit.done() and len(bench.disk.saved) == 1
+
+
+def test_closing_leaves_an_error_where_it_is(bench: Bench) -> None:
+    bench.disk.error = HybridSyncError("the disk is gone")
+    commit, _ = bench.submit(bench.capture(4))
+    bench.committer.close()
+    assert isinstance(commit.exception(0), HybridSyncError)
+
+
+def test_closing_leaves_a_hung_disk_behind_and_names_the_checkpoint(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(checkpointing, "COMMIT_DEADLINE_SECS", 0.2)
+    bench.disk.spins.clear()
+    commit, _ = bench.submit(bench.capture(4))
+    started = SYSTEM_CLOCK.monotonic()
+    bench.committer.close()
+    assert 0.1 < SYSTEM_CLOCK.monotonic() - started < 2.0
+    assert "The checkpoint of 4 units did not end within 0.2 s" in caplog.text
+    assert not commit.done()
+    caplog.clear()
+    bench.committer.close()
+    assert SYSTEM_CLOCK.monotonic() - started < 2.0, "its time is counted from the request"
+
+
+def test_a_process_whose_disk_hangs_can_end() -> None:
+    """Python waits for the threads of its executors before it ends; a commit's is none of them."""
+    program = (
+        "import threading\n"
+        "from hybridsync.phases.checkpointing import _Queue\n"
+        "hangs = threading.Event()\n"
+        "future = _Queue().submit(lambda: (hangs.set(), threading.Event().wait()))\n"
+        "assert hangs.wait(10)\n"
+        "print('ends', future.done())\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout == "ends False\n"

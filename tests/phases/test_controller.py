@@ -1,0 +1,180 @@
+"""How a run follows the machine: command by command, past a broken phase, and to the end that a signal asks for."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Any
+
+import pytest
+
+from hybridsync.core.errors import CheckpointError, HybridSyncError, PhaseBroken, Preempted
+from hybridsync.core.watching import UNWATCHED
+from hybridsync.phases.controller import Manager
+from hybridsync.phases.controller_state import ControllerState
+from hybridsync.phases.machine import (
+    Begin,
+    Captured,
+    Command,
+    CommitFailed,
+    Committed,
+    Drained,
+    Entered,
+    Event,
+    Gathered,
+    Reserved,
+)
+from hybridsync.phases.recovery import Start
+from tests.roles import Start as Held
+
+WORKLOAD = 64
+Outcome = Event | Exception | None
+
+
+class Board:
+    """A chief that hears how the run ends."""
+
+    num_applied = WORKLOAD
+    nobody_left: HybridSyncError | None = None
+
+    def __init__(self) -> None:
+        self.failed: HybridSyncError | None = None
+
+    def fail(self, error: HybridSyncError) -> None:
+        self.failed = error
+
+    def finish(self) -> None: ...
+
+
+class Reporter:
+    def tick(self) -> None: ...
+
+    def finish(self, how: str, error: str | None) -> tuple[str, str | None]:
+        return how, error
+
+
+class Saving:
+    training = threading.Event()
+
+    def collect(self, *, all_of_them: bool) -> None: ...
+
+
+class Committer:
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Stages:
+    """Stages that do what a test has laid out, and note what they were asked; they are each one stage as well."""
+
+    def __init__(self, outcomes: list[Outcome]) -> None:
+        self._outcomes = deque(outcomes)
+        self.asked: list[str] = []
+        self.run = self.commit = self
+        self.is_under_way, self.covers_newest = False, False
+
+    def _next(self, asked: str) -> Any:
+        self.asked.append(asked)
+        outcome = self._outcomes.popleft()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def execute(self, command: Command) -> Any:
+        return self._next(command.name)
+
+    def watch(self) -> Any:
+        return self._next("watch")
+
+    def submit(self) -> None:
+        self.asked.append("submit")
+        self.is_under_way = self.covers_newest = True
+
+    def settle(self) -> Any:
+        event = self._next("settle")
+        self.is_under_way, self.covers_newest = False, isinstance(event, Committed)
+        return event
+
+    @property
+    def gather(self) -> Any:
+        return Gathering(self)
+
+
+class Gathering:
+    def __init__(self, stages: Stages) -> None:
+        self._stages = stages
+
+    def gather(self) -> None:
+        self._stages.asked.append("gather")
+
+
+class Desk:
+    """A manager whose stages do what `outcomes` say."""
+
+    def __init__(self, *outcomes: Outcome) -> None:
+        self.stages, self.board, self.committer = Stages([*outcomes]), Board(), Committer()
+        capture = Held().capture
+        self.state = ControllerState(capture, "chief", "start")
+        parts: Any = (self.board, self.stages, Saving(), self.committer, Reporter(), Roles())
+        board, stages, saving, committer, reporter, arrivals = parts
+        self.manager = Manager(
+            WORKLOAD,
+            board,
+            Start(capture, "chief", "start", 0, True),
+            self.state,
+            stages,
+            arrivals=arrivals,
+            rejoining=None,
+            saving=saving,
+            committer=committer,
+            reporter=reporter,
+            forget=lambda sequence: None,
+            stage_secs=1.0,
+            watchdog=UNWATCHED,
+        )
+
+
+class Roles:
+    def await_all(self) -> None: ...
+
+
+LAST = (Begin(last=True), Drained(last=True), Captured(last=True), None, Committed(), None)
+"""How the last phase of a run ends: watched, drained, captured, submitted, committed, finished."""
+
+
+def test_a_run_of_one_phase_carries_out_every_command_in_the_machines_order():
+    desk = Desk(Reserved(1), Entered(), None, *LAST)
+    assert desk.manager.run() == ("completed", None)
+    assert desk.stages.asked == [
+        *("RESERVE", "ANNOUNCE", "RESUME_LEASES"),
+        *("watch", "STOP_LEASES", "CAPTURE", "COMMIT", "AWAIT_COMMIT", "FINISH"),
+    ]
+    assert desk.committer.closed
+
+
+def test_what_was_to_follow_in_a_phase_that_breaks_is_left_out():
+    broken = PhaseBroken("worker 3 was lost")
+    switch = (Begin(), Drained(), Captured(), broken)  # submitting breaks: RESERVE stood behind it
+    desk = Desk(Reserved(1), Entered(), None, *switch, Gathered(), Reserved(2), Entered(), None)
+    with pytest.raises(IndexError):  # nothing more is laid out
+        desk.manager.run()
+    assert desk.stages.asked[6:] == ["COMMIT", "GATHER", "RESERVE", "ANNOUNCE", "RESUME_LEASES", "watch"]
+    assert desk.state.broken_by == "worker 3 was lost"
+
+
+def test_a_run_that_is_stopped_while_roles_are_awaited_commits_the_newest_state_that_somebody_holds():
+    desk = Desk(Reserved(1), Preempted("asked to stop"), CommitFailed(), Committed())
+    desk.board.num_applied = 8
+    assert desk.manager.run() == ("preempted", None)
+    assert desk.stages.asked[2:] == ["submit", "settle", "gather", "submit", "settle"]
+    assert desk.state.is_ending
+
+
+def test_a_run_that_fails_tells_its_roles_and_closes_the_committer():
+    failure = CheckpointError("the disk is full")
+    desk = Desk(failure)
+    with pytest.raises(CheckpointError, match="the disk is full"):
+        desk.manager.run()
+    assert desk.board.failed is failure and desk.committer.closed

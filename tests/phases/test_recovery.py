@@ -1,0 +1,220 @@
+"""What follows a broken phase: who is waited for, who is asked for the newest state, and who is given up."""
+
+from __future__ import annotations
+
+import pytest
+
+from hybridsync.core.clock import SYSTEM_CLOCK
+from hybridsync.core.errors import CheckpointError, HybridSyncError, PhaseBroken, RoleLost, StaleEpoch, WaitTimeout
+from hybridsync.core.plan import Epoch
+from hybridsync.interfaces.messages import PhaseRequest
+from hybridsync.phases.recovery import Reach, give_up
+from tests.chief.chiefs import begin, enter
+from tests.phases.scenes import HOME, SECS, Scene, capture_of, lock_step, meanwhile
+from tests.roles import hello
+
+pytestmark = pytest.mark.usefixtures("hurry")
+
+
+# --- who is asked ---
+
+
+def test_the_worker_that_is_furthest_hands_over_its_state():
+    """A member that died between two steps leaves some of the others a step behind."""
+    scene = lock_step()
+    for worker, units in [(0, 8), (1, 12), (3, 8)]:
+        scene.back(worker, units)
+    found = scene.gather()
+    assert (found.capture.held.units, found.source, found.rolled_back) == (12, "worker:1", False)
+    assert scene.asked == [("worker:1", scene.phase.epoch, True)]
+    assert scene.chief.control.live_workers() == (0, 1, 3) and scene.keeper.num_offers == 0
+
+
+def test_of_equals_the_first_is_asked():
+    scene = lock_step()
+    for worker in (3, 1, 0):
+        scene.back(worker, 8)
+    assert scene.gather().source == "worker:0"
+
+
+def test_a_state_is_asked_for_in_the_epoch_in_which_it_was_reached():
+    """Who never entered the broken phase may hold the state that the phase began with."""
+    scene = lock_step(units=8)
+    before = Epoch(scene.phase.epoch.number - 1, 5)
+    for worker in (0, 1, 3):
+        scene.back(worker, 8, epoch=before)
+    scene.gather()
+    assert scene.asked == [("worker:0", before, True)]
+
+
+def test_a_past_that_the_run_has_left_is_not_gone_back_to():
+    """The phase began with an older state than an unheard worker held: what follows that state is in no log."""
+    scene = lock_step(units=8)
+    before = Epoch(scene.phase.epoch.number - 1, 5)
+    for worker, units, epoch in [(0, 12, before), (1, 9, scene.phase.epoch), (3, 8, before)]:
+        scene.back(worker, units, epoch)
+    assert scene.gather().capture.held.units == 9
+    assert scene.asked == [("worker:1", scene.phase.epoch, True)]
+
+
+def test_nor_when_phases_have_gone_by_since():
+    """Nobody had heard of the 12 when the run went on from 9; later nobody is left but who holds them."""
+    scene = lock_step(units=8)
+    first = scene.phase.epoch
+    for worker, units in [(0, None), (1, 9), (3, 8)]:
+        scene.back(worker, units)
+    assert scene.gather().capture.held.units == 9
+    scene.phase = begin(scene.chief, "bsp", number=3, capture=capture_of(Epoch(2, 77), 20), members=(0, 1, 3))
+    for worker in scene.phase.members:
+        enter(scene.chief, worker)
+    for worker, units in [(0, 12), (1, None), (3, None)]:
+        scene.back(worker, units, epoch=first)
+    found = scene.gather()
+    assert (found.capture.held.units, found.source) == (scene.keeper.units, HOME)
+
+
+def test_everybody_is_waited_for_before_anybody_is_asked():
+    scene = lock_step()
+    scene.back(0, 8)
+
+    def come_back() -> None:
+        for worker in (1, 3):
+            scene.back(worker, 8 + worker)
+
+    with meanwhile(come_back):
+        assert scene.gather(unit_secs=SECS).capture.held.units == 11
+    assert scene.chief.control.live_workers() == (0, 1, 3)
+
+
+# --- who is given up ---
+
+
+def test_a_worker_whose_state_cannot_be_captured_is_evicted_and_the_next_is_asked():
+    scene = lock_step()
+    for worker, units in [(0, 8), (1, 12), (3, 10)]:
+        scene.back(worker, units)
+    scene.answers["worker:1"] = RoleLost("worker 1 could not be reached")
+    scene.answers["worker:3"] = WaitTimeout("worker 3 did not answer")
+    found = scene.gather()
+    assert (found.source, found.capture.held.units, found.rolled_back) == ("worker:0", 8, False)
+    assert [asked[0] for asked in scene.asked] == ["worker:1", "worker:3", "worker:0"]
+    evicted = {event.id: event.reason for event in scene.chief.evicted}
+    assert evicted == {
+        1: "its state could not be captured: worker 1 could not be reached",
+        3: "its state could not be captured: worker 3 did not answer",
+    }
+    assert scene.chief.control.live_workers() == (0,)
+
+
+def test_a_worker_whose_replica_has_gone_on_is_left_alone_and_the_next_is_asked():
+    """In one process all share a replica; one that entered nothing yet names the epoch before."""
+    scene = lock_step()
+    for worker in (0, 1, 3):
+        scene.back(worker, 8)
+    scene.answers["worker:0"] = StaleEpoch("epoch 1 was named, this replica is in epoch 2")
+    assert scene.gather().source == "worker:1"
+    assert scene.chief.evicted == [] and scene.chief.control.live_workers() == (0, 1, 3)
+
+
+def test_an_error_that_is_not_about_reaching_a_role_ends_the_run():
+    scene = lock_step()
+    for worker in (0, 1, 3):
+        scene.back(worker, 8)
+    scene.answers["worker:0"] = CheckpointError("the apply log cannot be written: the disk is full")
+    with pytest.raises(CheckpointError):
+        scene.gather()
+
+
+def test_who_does_not_come_back_in_time_is_evicted_and_the_others_go_on():
+    scene = lock_step()
+    scene.back(0, 8)
+    started = SYSTEM_CLOCK.monotonic()
+    found = scene.gather()
+    assert 0.2 <= SYSTEM_CLOCK.monotonic() - started < 2.0
+    assert found.source == "worker:0"
+    reasons = {event.id: event.reason for event in scene.chief.evicted}
+    assert reasons == dict.fromkeys((1, 3), "did not come back from a broken phase within 0.2 s")
+
+
+def test_slow_units_are_given_their_time():
+    scene = lock_step()
+    for worker in (0, 1):
+        scene.back(worker, 8)
+    with meanwhile(lambda: scene.back(3, 12)):
+        scene.gather(unit_secs=SECS / 10)
+    assert scene.chief.evicted == []
+
+
+def test_who_dies_while_it_is_waited_for_is_not_waited_for_any_more():
+    scene = lock_step()
+    for worker in (0, 1):
+        scene.back(worker, 8)
+    started = SYSTEM_CLOCK.monotonic()
+    with meanwhile(lambda: scene.die(3)):
+        assert scene.gather(unit_secs=SECS).source == "worker:0"
+    assert SYSTEM_CLOCK.monotonic() - started < SECS / 2
+
+
+def test_the_runs_own_failure_ends_the_wait():
+    scene = lock_step()
+    with (
+        meanwhile(lambda: scene.chief.control.fail(HybridSyncError("the user interrupted"))),
+        pytest.raises(HybridSyncError, match="the user interrupted"),
+    ):
+        scene.gather(unit_secs=SECS)
+
+
+# --- what surrounds it ---
+
+
+@pytest.mark.parametrize("error", [RoleLost("gone"), StaleEpoch("elsewhere"), WaitTimeout("silent")])
+def test_a_role_that_cannot_be_reached_breaks_the_phase_by_what_was_tried(error):
+    scene = Scene("bsp")
+    with pytest.raises(PhaseBroken, match=f"the state could not be captured: {error}"), reach(scene):
+        raise error
+    assert scene.chief.control.broken == f"the state could not be captured: {error}"
+
+
+def reach(scene: Scene) -> Reach:
+    return Reach(scene.chief.control, "the state could not be captured")
+
+
+def test_other_errors_and_the_runs_own_end_pass_as_they_are():
+    scene = Scene("bsp")
+    with pytest.raises(CheckpointError), reach(scene):
+        raise CheckpointError("the disk is full")
+    failure = RoleLost("worker 1 was lost before the run began")
+    scene.chief.control.fail(failure)
+    with pytest.raises(RoleLost, match="before the run began"), reach(scene):
+        scene.chief.state.waits.raise_failure()
+    assert scene.chief.control.broken == ""
+
+
+def test_a_run_that_gets_nowhere_says_how_often_it_tried_and_why():
+    error = give_up(11, "worker 3 was lost (exit code 1)")
+    assert "11 phases in a row" in str(error) and "worker 3 was lost (exit code 1)" in str(error)
+
+
+def test_a_worker_that_asks_for_the_next_phase_is_back_whatever_it_holds():
+    scene = lock_step()
+    scene.chief.control.gather()
+    for worker in (0, 1, 3):
+        scene.chief.service.next_phase(PhaseRequest(worker, 1, scene.phase.epoch, None))
+    assert scene.chief.control.missing_back() == []
+
+
+def test_a_worker_that_has_just_registered_is_asked_what_it_holds():
+    """A restarted chief hears first that it lives, and a moment later what it brought along."""
+    scene = lock_step()
+    for worker in (0, 1, 3):
+        scene.back(worker, 8)
+    scene.chief.service.register(hello(2, pid=202, life=1))
+    held = capture_of(scene.phase.epoch, 12)
+    scene.answers["worker:2"] = held
+
+    def tell() -> None:
+        scene.chief.service.phase_for(PhaseRequest(2, 2, scene.phase.epoch, held.held))
+
+    with meanwhile(tell):
+        found = scene.gather()
+    assert (found.source, found.capture.held.units) == ("worker:2", 12)

@@ -1,0 +1,225 @@
+"""When a state is saved and evaluated, and what is said of it afterwards."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from hybridsync.chief.ledger import Ledger
+from hybridsync.chief.run_control import RunControl
+from hybridsync.config import CheckpointConfig, RunConfig, TelemetryConfig
+from hybridsync.core.errors import CheckpointError, WaitTimeout
+from hybridsync.interfaces.messages import Capture
+from hybridsync.phases import checkpointing as commits_module
+from hybridsync.phases.checkpointing import Commit
+from hybridsync.phases.reporter import Reporter
+from hybridsync.phases.save_schedule import Saving
+from hybridsync.training.run import Run
+from tests.roles import Start, phase_of
+from tests.tasks import plain_sgd, tally_task
+from tests.telemetry.clocks import ManualClock
+
+WORKLOAD, EVERY_SECS, EVALUATE_UNITS = 1000, 10.0, 100
+PHASE = phase_of(1, end=WORKLOAD)
+
+
+@dataclass
+class Chief:
+    """What the chief knows, and a wait in which the clock goes on."""
+
+    clock: ManualClock
+    num_applied: int = 0
+    rates: dict[int, float] = field(default_factory=lambda: {0: 50.0, 1: 50.0})
+    first_and_last: tuple[float, float] = (1.0, 2.0)
+    ledger: Ledger = field(default_factory=lambda: Ledger(WORKLOAD))
+
+    def worker_rates(self) -> dict[int, float]:
+        return self.rates
+
+    def stamps(self) -> tuple[float, float]:
+        return self.first_and_last
+
+    def wait_until(self, ready: Any, secs: float) -> bool:
+        if not ready():
+            self.clock.advance(secs)
+        return ready()
+
+
+@dataclass
+class Committer:
+    """Takes what is submitted; a test ends it."""
+
+    durable: bool = True
+    submitted: list[dict[str, Any]] = field(default_factory=list)
+
+    def submit(self, capture: Capture, source: str, ledger: Any, run: Any, *, evaluate: bool, after: Any) -> Any:
+        commit, evaluation = Future[Commit](), Future[Any]()
+        given = {"ledger": ledger, "record": run, "evaluate": evaluate, "after": after}
+        self.submitted.append({**given, "commit": commit, "evaluation": evaluation})
+        return commit, evaluation
+
+    def close(self) -> None: ...
+
+
+class Told(Reporter):
+    def __init__(self) -> None:
+        self.told: list[tuple[int, Any]] = []
+
+    def seconds(self) -> float:
+        return 12.5
+
+    def evaluated(self, units: int, figures: Any) -> None:
+        self.told.append((units, figures))
+
+
+class Desk:
+    """A `Saving` in its first phase."""
+
+    def __init__(self, durable: bool = True) -> None:
+        config = RunConfig(
+            workload=WORKLOAD,
+            unit_size=8,
+            workers=2,
+            plan="asp",
+            checkpoint=CheckpointConfig(secs=EVERY_SECS),
+            telemetry=TelemetryConfig(evaluate_units=EVALUATE_UNITS),
+        )
+        self.clock, self.reporter = ManualClock(), Told()
+        self.chief, self.committer = Chief(self.clock), Committer(durable)
+        run = Run(config, tally_task(WORKLOAD), plain_sgd(1.0), None)
+        board = cast("RunControl", self.chief)  # what saving asks of it is all in Chief
+        self.saving = Saving(run, board, self.committer, self.reporter, self.clock, None)
+        self.capture = Start().capture
+
+    def submit(self, evaluate: bool = False) -> dict[str, Any]:
+        self.saving.submit(self.capture, "holder", 3, evaluate=evaluate)
+        return self.committer.submitted[-1]
+
+    def committed(self, secs: float = 0.0) -> Commit:
+        """Save once; it takes `secs`."""
+        self.submit()["commit"].set_result(Commit(0, 99, secs))
+        return self.saving.wait(lambda: None)
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def test_what_is_submitted_says_where_the_run_is(desk):
+    given = desk.submit(evaluate=True)
+    record = given["record"]
+    assert (record["epoch"], record["sequence"], record["seconds"]) == (3, 0, 12.5)
+    assert record["fingerprint"] == desk.capture.held.fingerprint and record["config"]["workload"] == WORKLOAD
+    assert (given["ledger"]["workload"], given["evaluate"], given["after"]) == (WORKLOAD, True, desk.saving.training)
+    assert desk.saving.submitted is desk.capture
+
+
+def test_a_commit_is_under_way_until_it_is_waited_for(desk):
+    given = desk.submit()
+    assert desk.saving.under_way and not desk.saving.done
+    given["commit"].set_result(Commit(0, 99, 0.5))
+    assert desk.saving.under_way and desk.saving.done
+    assert desk.saving.wait(lambda: None) == Commit(0, 99, 0.5)
+    assert not desk.saving.under_way and not desk.saving.done
+
+
+def test_whoever_waits_for_a_commit_lets_it_go_first_and_ticks_meanwhile(desk):
+    given = desk.submit()
+    desk.saving.training.clear()
+    ticks = []
+
+    def tick() -> None:
+        assert desk.saving.training.is_set()
+        ticks.append(desk.clock.monotonic())
+        if len(ticks) == 3:
+            given["commit"].set_result(Commit(0, 99, 0.5))
+
+    desk.saving.wait(tick)
+    assert len(ticks) == 3
+
+
+def test_a_commit_that_fails_or_does_not_end_is_under_way_no_more(desk, monkeypatch):
+    desk.submit()["commit"].set_exception(CheckpointError("the disk is full"))
+    with pytest.raises(CheckpointError, match="full"):
+        desk.saving.wait(lambda: None)
+    assert not desk.saving.under_way
+    monkeypatch.setattr(commits_module, "COMMIT_DEADLINE_SECS", 1.0)
+    desk.submit()
+    with pytest.raises(WaitTimeout, match="the checkpoint"):
+        desk.saving.wait(lambda: None)
+    assert not desk.saving.under_way
+
+
+def test_only_a_commit_of_more_than_somebody_holds_is_let_end(desk):
+    ticks: list[float] = []
+    assert not desk.saving.await_newer(-1, lambda: ticks.append(0.0)), "none is under way"
+    given = desk.submit()
+    units = desk.capture.held.units
+    assert not desk.saving.await_newer(units, lambda: ticks.append(0.0)) and not ticks
+    assert desk.saving.await_newer(units - 1, lambda: given["commit"].set_result(Commit(0, 99, 0.5)))
+    assert desk.saving.under_way, "it is taken note of later"
+
+
+def test_a_save_is_due_so_many_seconds_after_the_last_one_was_taken_note_of(desk):
+    desk.committed()
+    desk.clock.advance(EVERY_SECS - 0.1)
+    assert not desk.saving.is_due(PHASE)
+    desk.clock.advance(0.2)
+    assert desk.saving.is_due(PHASE)
+    desk.submit()
+    assert not desk.saving.is_due(PHASE), "one is under way"
+
+
+@pytest.mark.parametrize(
+    ("change", "due"),
+    [
+        ({}, True),
+        ({"first_and_last": (0.0, 0.0)}, False),
+        ({"rates": {}}, False),
+        ({"num_applied": WORKLOAD - 240}, False),
+        ({"num_applied": WORKLOAD - 260}, True),
+    ],
+    ids=["in the middle", "before its first unit", "at no known rate", "2.4 s before its end", "2.6 s before its end"],
+)
+def test_nothing_is_saved_that_the_end_of_the_phase_would_overtake(desk, change, due):
+    """A save of one second is worth its while when more than twice that is left, and half a second."""
+    desk.committed(secs=1.0)
+    desk.clock.advance(EVERY_SECS + 0.1)
+    for name, value in change.items():
+        setattr(desk.chief, name, value)
+    desk.saving.take_evaluation()
+    assert desk.saving.is_due(PHASE) == due
+
+
+def test_a_run_without_a_workdir_saves_only_what_is_to_be_evaluated():
+    desk = Desk(durable=False)
+    desk.clock.advance(2 * EVERY_SECS)
+    assert not desk.saving.is_due(PHASE)
+    desk.chief.num_applied = EVALUATE_UNITS
+    assert desk.saving.is_due(PHASE)
+    assert desk.saving.take_evaluation()
+    assert not desk.saving.is_due(PHASE)
+
+
+def test_an_evaluation_is_due_at_every_multiple_and_a_late_one_skips_those_it_missed(desk):
+    seen = []
+    for units in (99, 100, 150, 199, 350, 399, 400):
+        desk.chief.num_applied = units
+        if desk.saving.take_evaluation():
+            seen.append(units)
+    assert seen == [100, 350, 400]
+
+
+def test_evaluations_are_told_in_their_order_as_they_end(desk):
+    first, second = desk.submit(evaluate=True), desk.submit(evaluate=True)
+    desk.submit(evaluate=False)
+    second["evaluation"].set_result({"loss": 2.0})
+    desk.saving.collect()
+    assert desk.reporter.told == [], "the first has not ended"
+    first["evaluation"].set_result({"loss": 1.0})
+    desk.saving.collect(all_of_them=True)
+    assert [figures for _, figures in desk.reporter.told] == [{"loss": 1.0}, {"loss": 2.0}]

@@ -1,0 +1,298 @@
+"""The group generators: whatever happens in whatever order, nobody waits in a circle, or for one who never comes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hybridsync import protocols
+from hybridsync.core.errors import ConfigError
+from hybridsync.protocols.group_generators import Arrivals, Divided, Group, GroupRule, Pairs
+from hybridsync.protocols.preduce import inter_schedule, static_schedule
+
+SPECS = (
+    *("preduce", "preduce(size=3)", "preduce(size=9)", "preduce(slowdown=0)", "preduce(slowdown=1,size=3)"),
+    *("preduce(groups=arrival)", "preduce(groups=arrival,size=3,period=2)", "preduce(groups=arrival,period=0)"),
+    *("preduce(groups=static)", "preduce(groups=static,node=3)", "preduce(groups=inter,node=2)", "adpsgd"),
+)
+
+
+class Cluster:
+    """Workers as a generator sees them, and what must hold after each of its answers."""
+
+    def __init__(self, rule: GroupRule) -> None:
+        self.rule, self.at = rule, 0.0
+        self.computing: list[int] = []
+        self.waiting: list[int] = []
+        self.idle: list[int] = []
+        self.over: list[int] = []
+        self.started: list[Group] = []
+        for worker in rule.members:
+            rule.on_join(worker)
+            self.computing.append(worker)
+
+    def meet(self, worker: int, *, last: bool = False) -> None:
+        home = self.computing if worker in self.computing else self.idle
+        home.remove(worker)
+        self.waiting.append(worker)
+        self._take(self.rule.on_meet(worker, self.at, last=last))
+
+    def rest(self, worker: int) -> None:
+        self.computing.remove(worker)
+        self.idle.append(worker)
+        self._take(self.rule.on_idle(worker, self.at))
+
+    def wake(self, worker: int) -> None:
+        self.idle.remove(worker)
+        self.computing.append(worker)
+
+    def leave(self, worker: int) -> None:
+        for known in (self.computing, self.waiting, self.idle):
+            if worker in known:
+                known.remove(worker)
+        self._take(self.rule.on_leave(worker, self.at))
+
+    def wait(self) -> None:
+        if self.rule.due < math.inf:
+            self.at = max(self.at, self.rule.due)
+            self._take(self.rule.on_time(self.at))
+
+    def call(self) -> None:
+        self._take(self.rule.synchronise(self.at))
+
+    def _take(self, started: list[Group]) -> None:
+        for group in started:
+            assert len(set(group.members)) == len(group.members)
+            for member in group.members:
+                assert member in self.waiting, f"{member} is in {group}, but has not come or is in another one"
+                self.waiting.remove(member)
+                self.computing.append(member)
+            if group.whole:
+                assert not self.idle and not self.waiting, f"{group} lacks {self.idle + self.waiting}"
+        self.started += started
+        self.check()
+
+    def check(self) -> None:
+        waits = self.rule.waits_for()
+        assert sorted(waits) == sorted(self.waiting)
+        here = {*self.computing, *self.waiting, *self.idle}
+        for worker, missing in waits.items():
+            assert worker not in missing and here.issuperset(missing), f"{worker} waits for {missing}"
+            if not self.rule.calls_everybody and not self.rule._closing:
+                assert not set(missing) & set(self.idle), f"{worker} waits for idle {missing}"
+        while free := [worker for worker, missing in waits.items() if not set(missing) & waits.keys()]:
+            for worker in free:
+                del waits[worker]
+        assert not waits, f"these wait in a circle: {waits}"
+
+    def finish(self, random: Random) -> None:
+        """Let everybody come to the end in any order; nobody may be left waiting."""
+        steps = 0
+        while self.computing or self.rule.calls_everybody:
+            steps += 1
+            assert steps < 2_000, "the meetings never end"
+            if self.rule.calls_everybody and self.idle:
+                self.meet(random.choice(self.idle))
+            elif self.computing and (random.random() < 0.7 or self.waiting):
+                worker = random.choice(self.computing)
+                if random.random() < 0.2 and not self.rule.calls_everybody:
+                    self.rest(worker)
+                else:
+                    self.meet(worker)
+            elif self.computing:
+                self.rest(random.choice(self.computing))
+        self.wait()
+        assert not self.waiting, f"{self.rule.waits_for()} wait, and nobody is left to come"
+        for worker in random.sample(self.idle, len(self.idle)):
+            self.meet(worker, last=True)
+        assert not self.waiting
+        if self.started and self.rule._present:
+            assert self.started[-1].whole and set(self.started[-1].members) == set(self.rule._present)
+
+
+def act(cluster: Cluster, random: Random) -> None:
+    """Let one thing happen, of those that can."""
+    cluster.at += random.choice((0.0, 0.1, 1.0))
+    called = cluster.rule.calls_everybody
+    things: list[Callable[[], None]] = []
+    if cluster.computing:
+        things += [lambda: cluster.meet(random.choice(cluster.computing))] * 6
+        things += [] if called else [lambda: cluster.rest(random.choice(cluster.computing))]
+    if cluster.idle:
+        wake = cluster.meet if called else cluster.wake
+        things += [lambda: wake(random.choice(cluster.idle))] * 2
+    present = cluster.computing + cluster.waiting + cluster.idle
+    if len(present) > 1 and random.random() < 0.1:
+        things += [lambda: cluster.leave(random.choice(present))]
+    if random.random() < 0.1:
+        things += [cluster.call]
+    things += [cluster.wait]
+    random.choice(things)()
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@given(num_workers=st.integers(1, 9), seed=st.integers(0, 2**32), num_acts=st.integers(0, 60))
+def test_nobody_waits_for_ever_or_in_a_circle_whatever_happens(
+    spec: str, num_workers: int, seed: int, num_acts: int
+) -> None:
+    random = Random(seed)
+    cluster = Cluster(protocols.parse(spec).group_rule(tuple(range(num_workers)), seed))
+    for _ in range(num_acts):
+        act(cluster, random)
+    cluster.finish(random)
+
+
+@given(seed=st.integers(0, 2**32), num_workers=st.integers(2, 9), size=st.integers(2, 5))
+def test_whoever_waits_for_a_made_group_is_answered_when_its_members_have_come_once(
+    seed: int, num_workers: int, size: int
+) -> None:
+    random, cluster = Random(seed), Cluster(Divided(tuple(range(num_workers)), seed, size, slowdown=3))
+    for _ in range(random.randrange(40)):
+        act(cluster, random)
+    cluster.finish(random) if cluster.rule.calls_everybody else None
+    before = list(cluster.waiting)
+    for worker in random.sample(cluster.computing, len(cluster.computing)):
+        cluster.meet(worker)
+    assert not set(before) & set(cluster.waiting)
+
+
+@given(seed=st.integers(0, 2**32), slowdown=st.integers(1, 5))
+def test_nobody_waits_for_a_worker_that_the_filter_leaves_out(seed: int, slowdown: int) -> None:
+    random, cluster = Random(seed), Cluster(Divided(tuple(range(6)), seed, 3, slowdown))
+    for _ in range(200):
+        worker = random.choice(cluster.computing)
+        if worker == 0 and random.random() < 0.9:  # a straggler
+            continue
+        made = dict(cluster.rule._made)  # pyright: ignore[reportAttributeAccessIssue]
+        cluster.meet(worker)
+        if worker not in made:
+            counts = cluster.rule._counts
+            for missing in cluster.rule.waits_for().get(worker, ()):
+                assert counts[worker] - counts[missing] < slowdown
+
+
+def test_a_slow_worker_is_joined_by_others_and_holds_nobody_up() -> None:
+    cluster = Cluster(Divided((0, 1, 2, 3), 0, 2, slowdown=2))
+    for _ in range(20):
+        for worker in (1, 2, 3):
+            if worker in cluster.computing:
+                cluster.meet(worker)
+    fast = [group for group in cluster.started[6:] if 0 in group.members]
+    assert not fast
+    cluster.meet(0)
+    for worker in (1, 2, 3):
+        if worker in cluster.computing:
+            cluster.meet(worker)
+    assert any(0 in group.members and len(group.members) > 1 for group in cluster.started)
+
+
+def test_groups_are_as_random_as_their_seed() -> None:
+    def story(seed: int) -> list[Group]:
+        cluster = Cluster(Divided(tuple(range(8)), seed, 2, slowdown=4))
+        for round_ in range(20):
+            for worker in range(8):
+                if worker in cluster.computing:
+                    cluster.meet((worker + round_) % 8) if (worker + round_) % 8 in cluster.computing else None
+        return cluster.started
+
+    assert story(1) == story(1) != story(2)
+    partners = {frozenset(group.members) for seed in range(20) for group in story(seed) if len(group.members) == 2}
+    assert len(partners) == 28, "every pair of eight workers is drawn"
+
+
+def test_one_group_of_all_is_everybody_at_every_meeting() -> None:
+    cluster = Cluster(Divided((0, 1, 2), 0, 3, slowdown=0))
+    for _ in range(3):
+        for worker in (2, 0, 1):
+            cluster.meet(worker)
+    assert cluster.started == [Group((0, 1, 2))] * 3
+
+
+def test_a_pair_is_atomic_and_its_partner_is_anybody_who_is_free() -> None:
+    rule = Pairs((0, 1, 2), 0)
+    cluster = Cluster(rule)
+    cluster.meet(0)
+    (partner,) = rule.waits_for()[0]
+    alone = next(worker for worker in (1, 2) if worker != partner)
+    cluster.meet(alone)
+    assert cluster.started == [Group((alone,))], "nobody was free"
+    cluster.meet(partner)
+    assert cluster.started[-1] == Group(tuple(sorted((0, partner))))
+
+
+def test_an_arrival_group_waits_a_mean_gap_or_for_enough() -> None:
+    rule = Arrivals((0, 1, 2, 3), 0, size=3, patience=1.0, period=0)
+    for worker in range(4):
+        rule.on_join(worker)
+    assert rule.on_meet(0, 0.0) == [Group((0,))], "there is no gap yet to wait for"
+    assert rule.on_meet(1, 1.0) == [] and rule.due == 2.0
+    assert rule.on_time(1.5) == []
+    assert rule.on_time(2.0) == [Group((1,))] and rule.due == math.inf
+    assert rule.on_meet(2, 2.0) == [] and rule.on_meet(3, 2.5) == []
+    assert rule.on_meet(1, 2.6) == [Group((1, 2, 3))]
+
+
+def test_arrival_groups_meet_all_together_every_so_often() -> None:
+    cluster = Cluster(Arrivals((0, 1), 0, size=2, patience=0.0, period=3))
+    for _ in range(20):
+        for worker in list(cluster.computing):
+            cluster.at += 0.5
+            cluster.meet(worker)
+            cluster.wait()
+    assert [group.whole for group in cluster.started].count(True) == 5
+
+
+@pytest.mark.parametrize(("num_workers", "node"), [(8, 4), (4, 4), (5, 4), (6, 2), (3, 1), (9, 3), (16, 4)])
+def test_a_schedule_has_every_worker_in_one_group_of_each_meeting_and_connects_all(num_workers: int, node: int) -> None:
+    for schedule in (static_schedule(num_workers, node), inter_schedule(num_workers, node)):
+        known = {worker: {worker} for worker in range(num_workers)}
+        for groups in schedule * num_workers:
+            assert sorted(w for group in groups for w in group) == list(range(num_workers))
+            for group in groups:
+                union = set().union(*(known[worker] for worker in group))
+                known.update(dict.fromkeys(group, union))
+        assert all(len(heard) == num_workers for heard in known.values())
+
+
+def test_the_static_schedule_of_nodes_of_four_is_the_published_one() -> None:
+    first, second, third, fourth = static_schedule(8, 4)
+    assert set(first) == {(0, 4), (1,), (5,), (2, 3), (6, 7)}
+    assert second == fourth == ((0, 1, 2, 3), (4, 5, 6, 7))
+    assert set(third) == {(0, 3), (4, 7), (1, 5), (2,), (6,)}
+
+
+def test_a_full_synchronisation_takes_also_who_has_no_work_and_dissolves_what_was_made() -> None:
+    cluster = Cluster(Pairs((0, 1, 2), 3))
+    cluster.meet(0)
+    cluster.rest(next(w for w in (1, 2) if w not in cluster.rule.waits_for().get(0, ())))
+    cluster.call()
+    assert cluster.rule.calls_everybody and 0 in cluster.waiting
+    for worker in (1, 2):
+        cluster.meet(worker)
+    assert cluster.started == [Group((0, 1, 2), whole=True)] and not cluster.rule.calls_everybody
+
+
+def test_the_last_meeting_waits_for_all_and_whoever_has_work_left_goes_on_alone() -> None:
+    cluster = Cluster(Divided((0, 1), 0, 2, slowdown=0))
+    cluster.meet(0)
+    cluster.meet(1)
+    cluster.meet(0, last=True)
+    cluster.meet(1)
+    assert cluster.started[1:] == [Group((1,))]
+    cluster.meet(1, last=True)
+    assert cluster.started[-1] == Group((0, 1), whole=True)
+
+
+@pytest.mark.parametrize(
+    ("spec", "named"),
+    [("preduce(groups=any)", "groups=any"), ("preduce(size=1)", "size=1"), ("preduce(period=-1)", "period=-1")],
+)
+def test_what_makes_no_groups_is_refused_with_the_value(spec: str, named: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        protocols.parse(spec)
+    assert named in str(refusal.value)

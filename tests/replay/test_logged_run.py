@@ -1,0 +1,61 @@
+"""What is refused of a run's record before anything is computed, on a record that is written by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hybridsync.core.errors import WorkdirError
+from hybridsync.replay.logged_run import read_record
+
+ENTERED = {
+    "kind": "phase_entered", "epoch": 1, "units": 0, "protocol": "bsp", "members": [0, 1], "lane": 0,
+    "fingerprint": "f",
+}  # fmt: skip
+
+
+def record(workdir: Path, **fields: Any) -> Path:
+    """Write a run of one lock-step update of three units, whose phase was entered with `fields`."""
+    events = [
+        {"kind": "run_started", "epoch": 0, "reason": "start", "runtime": "inprocess"},
+        {**ENTERED, **fields},
+        {"kind": "run_finished", "epoch": 1, "exit": "completed"},
+    ]
+    update = {
+        "epoch": 1, "sequence": 1, "units": [0, 1, 2], "base": 0, "rate": 3.0, "weight": 3.0, "blend": 1.0,
+    }  # fmt: skip
+    config = {"config": {"workload": 3, "unit_size": 1, "telemetry": {"apply_log": True}}}
+    (workdir / "config.json").write_text(json.dumps(config))
+    (workdir / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    (workdir / "apply_log").write_text(json.dumps(update) + "\n")
+    return workdir
+
+
+def test_members_and_their_shares_are_read(tmp_path: Path) -> None:
+    (phase,) = read_record(record(tmp_path, shares=[2, 1])).phases
+    assert (phase.members, phase.shares, phase.deal.num_places) == ((0, 1), (2, 1), 3)
+
+
+@pytest.mark.parametrize(
+    "shares", [[2, 1, 1], [3], [0, 0], [-1, 4], [2, 1.0], [True, 2], ["2", "1"], "21", 3, None, {"0": 2}]
+)
+def test_shares_that_are_not_each_members_units_are_named_with_the_members(tmp_path: Path, shares: Any) -> None:
+    with pytest.raises(WorkdirError) as error:
+        read_record(record(tmp_path, shares=shares))
+    assert str(error.value) == (
+        f"the events of {tmp_path} are damaged: epoch 1 was entered with the shares {shares} for the members [0, 1], "
+        "which are not the units of a step of each; restore events.jsonl"
+    )
+
+
+@pytest.mark.parametrize("members", [[], [0, 0], [-1, 0], ["0", "1"], 2, None])
+def test_members_that_are_no_workers_are_named(tmp_path: Path, members: Any) -> None:
+    with pytest.raises(WorkdirError) as error:
+        read_record(record(tmp_path, members=members))
+    assert str(error.value) == (
+        f"the events of {tmp_path} are damaged: epoch 1 was entered with the members {members}, which are no worker "
+        "ids, each once; restore events.jsonl"
+    )

@@ -1,0 +1,173 @@
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from hybridsync.report.page import page
+from hybridsync.report.reading import read_runs
+from tests.report.workdirs import Story, completed
+
+EMPTY = {"meta", "input"}
+
+
+class Outline(HTMLParser):
+    """Checks that every element is closed, and collects what the page holds."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.captions: list[str] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag not in EMPTY:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] == "figcaption":
+            self.captions.append(data)
+        if not self.open or self.open[-1] not in ("style", "script"):
+            self.text += data
+
+
+def _page(*workdirs: Path) -> str:
+    return page(read_runs(workdirs))
+
+
+def _charts(text: str) -> list[dict]:
+    return [json.loads(data) for data in re.findall(r'<script type="application/json">(.*?)</script>', text)]
+
+
+def test_one_run_has_every_part_and_every_chart(tmp_path: Path) -> None:
+    outline = Outline(_page(completed(tmp_path / "run")))
+    assert outline.captions == [
+        "Examples per second over time",
+        "Examples per second of each worker over time",
+        "Staleness in updates over time",
+        "Learning rate over time",
+        "Loss over time, logarithmic",
+        "Accuracy over time",
+        "Loss over examples, logarithmic",
+        "Accuracy over examples",
+    ]
+    for part in (
+        "Phases and incidents",
+        "What switching cost",
+        "Where the workers' time went",
+        "Every unit accounted for",
+    ):
+        assert part in outline.text
+    assert "worker 1 lost: signal SIGKILL" in outline.text
+    assert "403" in outline.text and "adds up" in outline.text
+    assert any(
+        value.startswith("epoch 2: asp (planned), workers 0-1, unit 100 to 400") for _, value in outline.attributes
+    )
+
+
+def test_the_page_needs_nothing_from_outside(tmp_path: Path) -> None:
+    text = _page(completed(tmp_path / "run"))
+    names = {name for name, _ in Outline(text).attributes}
+    assert not names & {"src", "href", "srcset"}
+    assert "http" not in text.replace("http-equiv", "")
+    assert "@import" not in text
+    assert "url(" not in text
+
+
+def test_several_runs_share_every_chart_and_each_can_be_hidden(tmp_path: Path) -> None:
+    runs = [completed(tmp_path / name) for name in ("first", "second")]
+    text = _page(*runs)
+    outline = Outline(text)
+    assert len(outline.captions) == 8
+    assert {run for chart in _charts(text) for _, run, _, _ in chart["lines"]} == {0, 1}
+    assert all({run for _, run, _, _ in chart["lines"]} == {0, 1} for chart in _charts(text))
+    for at in range(2):
+        assert ("id", f"show{at}") in outline.attributes
+        assert f'body:has(#show{at}:not(:checked)) main [data-run="{at}"]' in text
+    assert "second, p95" in outline.text
+
+
+def test_charts_carry_the_figures_that_the_pointer_shows(tmp_path: Path) -> None:
+    loss = _charts(_page(completed(tmp_path / "run")))[6]
+    assert loss["lines"] == [
+        ["training", 0, 0, [[800, 2.0], [1600, 0.1], [3200, 0.05]]],
+        ["evaluated", 0, 0, [[1600, 0.3]]],
+    ]
+
+
+@pytest.mark.parametrize("error", ["<script>alert(1)</script>", "a \"quoted\" & 'odd' </style> line"])
+def test_what_a_run_says_is_shown_as_text(tmp_path: Path, error: str) -> None:
+    story = Story(tmp_path / "<b>run")
+    story.start()
+    story.phase("asp(<i>=1)", 0, 'why "so"')
+    story.metrics(10)
+    story.event("role_lost", role="server", id=0, reason=error)
+    story.finish("failed", error)
+    outline = Outline(_page(story.workdir))
+    assert outline.text.count(error) == 2  # among the facts, and among the incidents
+    assert "<b>run" in outline.text
+    assert "asp(<i>=1)" in outline.text
+
+
+def test_an_unfinished_run_without_metrics_has_a_page_that_says_so(tmp_path: Path) -> None:
+    story = Story(tmp_path / "run")
+    story.start()
+    story.phase("bsp", 0, "start")
+    story.close()
+    outline = Outline(_page(story.workdir))
+    assert "unfinished" in outline.text
+    assert outline.text.count("nothing yet") == 8
+    assert "known at the run's end" in outline.text
+
+
+def test_a_run_that_failed_before_its_first_phase_has_a_page_with_the_reason(tmp_path: Path) -> None:
+    story = Story(tmp_path / "run")
+    story.start()
+    story.finish("failed", "no worker came", applied=0)
+    outline = Outline(_page(story.workdir))
+    assert "no worker came" in outline.text
+    assert "Every phase" not in outline.text
+
+
+def test_an_account_that_does_not_add_up_is_called_out(tmp_path: Path) -> None:
+    workdir = completed(tmp_path / "run")
+    summary = json.loads((workdir / "summary.json").read_text())
+    summary["units"]["issued"] += 1
+    (workdir / "summary.json").write_text(json.dumps(summary))
+    assert "does not add up" in Outline(_page(workdir)).text
+
+
+def test_a_long_run_of_many_workers_stays_a_small_page(tmp_path: Path) -> None:
+    story = Story(tmp_path / "run")
+    story.start()
+    story.phase("bsp", 0, "start")
+    for units in range(3_000):
+        story.metrics(units, 0.5 + units % 7)
+    story.finish()
+    assert len(_page(story.workdir)) < 500_000
+
+
+def test_of_many_switches_the_longest_are_drawn_and_all_are_in_the_table(tmp_path: Path) -> None:
+    story = Story(tmp_path / "run")
+    story.start()
+    story.phase("bsp", 0, "start")
+    for at in range(30):
+        story.phase("asp", at)
+        story.switch(at, 0.1 + 0.01 * at)
+    story.finish()
+    text = _page(story.workdir)
+    assert "The 20 longest of 30." in text
+    assert text.count('class="row"') == 20
+    assert text.count("<td>bsp to asp</td>") + text.count("<td>asp to asp</td>") == 30

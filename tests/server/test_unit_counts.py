@@ -1,0 +1,39 @@
+"""What a server counts."""
+
+from __future__ import annotations
+
+from hybridsync.core.units import UnitSet
+from hybridsync.server.unit_counts import Count
+from tests.roles import phase_of
+
+
+def counted(end: int = 6) -> Count:
+    count = Count()
+    count.begin(phase_of(end=end))
+    return count
+
+
+def test_updates_of_one_unit_and_of_several_count_alike():
+    one, several = counted(), counted()
+    for unit in (2, 0, 3):
+        one.count_one(unit, base=0)
+        several.count((unit,), (0,))
+    assert (one.sequence, one.applied, one.drain()) == (several.sequence, several.applied, several.drain())
+    assert one.drain() == ((), (), ()) and one.applied == UnitSet([(0, 1), (2, 4)])
+
+
+def test_it_is_complete_with_the_last_unit_and_a_drop_is_none():
+    count = counted(end=3)
+    count.count((0, 1), (0, 0))
+    count.count_drop((2,), "too stale")
+    assert not count.complete and count.is_settled(2) and not count.is_settled(3)
+    assert count.count_one(3, base=0) == 2
+    assert count.complete
+    assert count.drain() == (((0, 2), (3, 4)), ((2, "too stale"),), (0, 0, 1))
+
+
+def test_another_phase_begins_with_its_own_state():
+    count = counted()
+    count.count((0, 1), (0, 0))
+    count.begin(phase_of(2))
+    assert (count.sequence, len(count.applied), count.complete) == (0, 0, False) and count.drain()[0] == ()

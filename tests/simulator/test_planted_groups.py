@@ -1,0 +1,134 @@
+"""The schedules of group plans are shown able to find bugs, as `test_planted.py` shows it of the others."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import pytest
+
+from hybridsync.chief.group_rounds import Grouping
+from hybridsync.phases.progress_watchdog import Pace
+from hybridsync.protocols.group_generators import Divided, GroupRule
+from hybridsync.simulator.cluster import Scenario
+from hybridsync.simulator.simulated_replica import Replica
+from hybridsync.testing.schedules import GROUP_PLANS, draw
+from hybridsync.testing.trials import try_schedule
+from hybridsync.worker.group_engine import GroupEngine
+from hybridsync.worker.requests import IO, StoreFullSync
+from tests.testing.drawn_schedules import runs, try_seed
+
+BUDGET = 100
+
+
+def waits_for_workers_without_units(patch: pytest.MonkeyPatch) -> None:
+    """Who gets no unit stays in the group that was made with it."""
+    patch.setattr(GroupRule, "on_idle", lambda self, worker, at: [])
+
+
+def makes_groups_that_overlap(patch: pytest.MonkeyPatch) -> None:
+    """The generator forgets who is in a group already."""
+
+    def free(self: Divided, worker: int) -> list[int]:
+        return [other for other in self._active() if other != worker]
+
+    patch.setattr(Divided, "_free", free)
+
+
+def takes_a_repeated_request_for_another_meeting(patch: pytest.MonkeyPatch) -> None:
+    """What was told once counts again."""
+    original = Grouping.meet
+
+    def meet(self: Grouping, request: Any, now: float) -> bool:
+        self._answers.pop(request.worker, None)
+        return original(self, request, now)
+
+    patch.setattr(Grouping, "meet", meet)
+
+
+def holds_its_own_replica_for_others(patch: pytest.MonkeyPatch) -> None:
+    """A worker takes every average for a full synchronisation."""
+    original = GroupEngine._mix
+
+    def mix(self: GroupEngine, effect: Any) -> IO:
+        yield from original(self, effect)
+        if not effect.group.whole:
+            yield StoreFullSync(effect.group, self._state, self._factor)
+
+    patch.setattr(GroupEngine, "_mix", mix)
+
+
+def forgets_what_was_told_before(patch: pytest.MonkeyPatch) -> None:
+    """A full synchronisation names the units of its own meeting alone."""
+    original = Grouping._whole
+
+    def whole(self: Grouping, reply: Any) -> Any:
+        told = original(self, reply)
+        return dataclasses.replace(told, applied=told.applied[:-1])
+
+    patch.setattr(Grouping, "_whole", whole)
+
+
+def settles_on_nothing(patch: pytest.MonkeyPatch) -> None:
+    """What a full synchronisation has made is not held for others."""
+    patch.setattr(Replica, "settle", lambda self, reply, state, factor: None)
+
+
+def captures_without_a_synchronisation(patch: pytest.MonkeyPatch) -> None:
+    """A checkpoint takes what a worker holds, and the end of a phase what it held when somebody was lost."""
+    patch.setattr(Pace, "await_together", lambda self, phase, tick, final: None)
+
+
+def try_calm(seed: int) -> None:
+    """Try a schedule in which nothing fails: then nobody is given up either, which would hide who waits in vain."""
+    drawn = draw(seed, GROUP_PLANS)
+    schedule = dataclasses.replace(drawn, scenario=Scenario(drawn.scenario.cluster), unfit=frozenset())
+    outcome = try_schedule(schedule, runs())
+    assert outcome.rolled_back == 0, f"{outcome.rolled_back} units were rolled back, though nothing failed"
+    assert outcome.epochs == schedule.plan.count(":") + (not schedule.plan.endswith("%")), f"{outcome}: {schedule.plan}"
+
+
+def test_where_nothing_fails_nobody_is_given_up() -> None:
+    for seed in range(40):
+        try_calm(seed)
+
+
+def test_a_wait_in_vain_is_found_where_nothing_fails() -> None:
+    found = ""
+    for seed in range(BUDGET):
+        with pytest.MonkeyPatch.context() as patch:
+            waits_for_workers_without_units(patch)
+            try:
+                try_calm(seed)
+            except AssertionError as violation:
+                found = str(violation)
+                break
+    assert "nothing failed" in found
+
+
+BUGS = [
+    # bug, what finds it
+    (makes_groups_that_overlap, "KeyError|ValueError|has not ended|run failed|in that state|not in list"),
+    (takes_a_repeated_request_for_another_meeting, "meets twice|has not ended|run failed"),
+    (holds_its_own_replica_for_others, "settles epoch"),
+    (forgets_what_was_told_before, "settles epoch"),
+    (settles_on_nothing, "the ledger counts"),
+    (captures_without_a_synchronisation, "the ledger counts"),
+]
+
+
+@pytest.mark.parametrize(("bug", "finding"), BUGS, ids=lambda part: getattr(part, "__name__", ""))
+def test_a_planted_bug_in_groups_is_found_within_the_budget(bug: Any, finding: str) -> None:
+    found, seed = "", 0
+    for seed in range(BUDGET):
+        with pytest.MonkeyPatch.context() as patch:
+            bug(patch)
+            try:
+                try_seed(seed, GROUP_PLANS)
+            except (AssertionError, KeyError, ValueError) as violation:
+                print(f"{bug.__name__}: seed {seed}: {violation}")
+                found = f"{type(violation).__name__}: {violation}"
+                break
+    assert re.search(finding, found), found or f"{bug.__name__} was not found in {BUDGET} seeds"
+    try_seed(seed, GROUP_PLANS)

@@ -1,0 +1,171 @@
+import contextlib
+import itertools
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from hybridsync.core.errors import WorkdirError
+from hybridsync.core.plan import Epoch
+from hybridsync.storage import durable
+from hybridsync.storage.durable import EpochFile, WorkdirLock, make_directory, sync_tree, write_durable
+
+
+@pytest.fixture
+def journal(monkeypatch):
+    """Record, in order, what is made durable and what is renamed, by name."""
+    calls = []
+    fsync, replace = os.fsync, os.replace
+
+    def noted_fsync(descriptor):
+        calls.append(("fsync", os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}"))))
+        fsync(descriptor)
+
+    def noted_replace(source, target):
+        calls.append(("rename", os.path.basename(target)))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "replace", noted_replace)
+    return calls
+
+
+def test_a_durable_write_syncs_the_text_then_renames_then_syncs_the_directory(tmp_path, journal):
+    write_durable(tmp_path / "note", "first")
+    assert journal == [("fsync", ".note.tmp"), ("rename", "note"), ("fsync", tmp_path.name)]
+    assert (tmp_path / "note").read_text() == "first"
+    assert os.listdir(tmp_path) == ["note"]
+
+
+def test_a_failed_write_leaves_the_old_text(tmp_path, monkeypatch):
+    write_durable(tmp_path / "note", "old")
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_durable(tmp_path / "note", "new")
+    assert (tmp_path / "note").read_text() == "old"
+
+
+def test_every_created_directory_is_synced_in_its_parent(tmp_path, journal):
+    assert make_directory(tmp_path / "a" / "b").is_dir()
+    assert journal == [("fsync", tmp_path.name), ("fsync", "a")]
+    make_directory(tmp_path / "a" / "b")
+    assert len(journal) == 2
+
+
+def test_syncing_a_tree_reaches_every_file_and_directory_and_counts_bytes(tmp_path, journal):
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "one").write_text("12345")
+    (tmp_path / "inner" / "two").write_text("123")
+    assert sync_tree(tmp_path) == 8
+    assert {name for _, name in journal} == {"one", "two", "inner", tmp_path.name}
+
+
+def test_epochs_rise_and_their_nonces_differ(tmp_path):
+    first = EpochFile(tmp_path).reserve()
+    second = EpochFile(tmp_path).reserve()
+    assert (first.number, second.number) == (1, 2)
+    assert first.nonce != second.nonce
+    assert EpochFile(tmp_path).read() == second
+
+
+def test_an_epoch_is_durable_before_it_is_handed_out(tmp_path, journal):
+    epoch = EpochFile(tmp_path).reserve()
+    assert journal == [("fsync", ".epoch.tmp"), ("rename", "epoch"), ("fsync", tmp_path.name)]
+    assert json.loads((tmp_path / "epoch").read_text())["number"] == epoch.number
+
+
+def test_an_epoch_that_could_not_be_written_is_not_handed_out(tmp_path, monkeypatch):
+    EpochFile(tmp_path).reserve()
+
+    def broken(path):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch, pytest.raises(WorkdirError, match=r"epoch 2 cannot be .*Input/output"):
+        patch.setattr(durable, "sync_directory", broken)
+        EpochFile(tmp_path).reserve()
+    assert EpochFile(tmp_path).reserve().number >= 3
+
+
+def test_an_epoch_is_above_one_known_from_elsewhere(tmp_path):
+    assert EpochFile(tmp_path).reserve(above=7).number == 8
+    assert EpochFile(tmp_path).reserve(above=3).number == 9
+
+
+def test_the_nonce_keeps_all_its_64_bits(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "urandom", lambda count: b"\x00" + b"\xff" * (count - 1))
+    epoch = EpochFile(tmp_path).reserve()
+    assert epoch == Epoch(1, 2**56 - 1)
+    assert EpochFile(tmp_path).read() == epoch
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"7", b'{"number": 0, "nonce": "1"}', b'{"number": true, "nonce": "1"}', b"\xff"]
+)
+def test_a_damaged_epoch_file_is_refused_and_not_restarted_from_one(tmp_path, content):
+    (tmp_path / "epoch").write_bytes(content)
+    with pytest.raises(WorkdirError, match=r"highest epoch that events\.jsonl names"):
+        EpochFile(tmp_path).reserve()
+    assert (tmp_path / "epoch").read_bytes() == content
+
+
+def test_a_bit_that_changed_in_the_epoch_file_is_refused_or_changes_nothing(tmp_path):
+    epoch = EpochFile(tmp_path).reserve(above=2)
+    content = (tmp_path / "epoch").read_bytes()
+    for position, bit in itertools.product(range(len(content)), range(8)):
+        flipped = bytearray(content)
+        flipped[position] ^= 1 << bit
+        (tmp_path / "epoch").write_bytes(flipped)
+        with contextlib.suppress(WorkdirError):
+            assert EpochFile(tmp_path).read() == epoch, f"byte {position}, bit {bit}"
+
+
+def test_an_epoch_written_by_hand_needs_no_digest(tmp_path):
+    (tmp_path / "epoch").write_text('{"number": 7, "nonce": "0"}')
+    assert EpochFile(tmp_path).reserve().number == 8
+
+
+def test_a_second_holder_is_told_who_the_first_is(tmp_path):
+    holder = f"in use by process {os.getpid()} on {socket.gethostname()}"
+    with WorkdirLock(tmp_path), pytest.raises(WorkdirError, match=holder):
+        WorkdirLock(tmp_path).acquire()
+    with WorkdirLock(tmp_path):
+        pass
+
+
+HOLDER = """
+import sys
+from hybridsync.storage.durable import WorkdirLock
+WorkdirLock(sys.argv[1]).acquire()
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_killed_holder_frees_the_workdir(tmp_path):
+    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(WorkdirError, match=f"process {holder.pid} on "):
+            WorkdirLock(tmp_path).acquire()
+        holder.kill()
+        holder.wait(timeout=10)
+        with WorkdirLock(tmp_path):
+            pass
+
+
+def test_an_absent_workdir_is_refused(tmp_path):
+    with pytest.raises(WorkdirError, match=r"cannot open .*absent.*No such file"):
+        WorkdirLock(tmp_path / "absent").acquire()
+
+
+def test_durable_needs_no_jax():
+    check = "import sys, hybridsync.storage.durable; sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], timeout=60).returncode == 0

@@ -1,0 +1,340 @@
+"""Runs from the outside: fit, hooks, steps, preemption, hand-overs."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import cast
+
+import numpy as np
+import pytest
+
+from hybridsync import EmulationConfig, Trainer
+from hybridsync.chief.run_state import RunState
+from hybridsync.core.errors import ConfigError, HybridSyncError, PlanError, RoleLost
+from hybridsync.data import UnitSource
+from hybridsync.training.buffer_layout import fingerprint
+from hybridsync.training.task import Task
+from tests.sweeps import swept
+from tests.tasks import adamw, batchnorm_task, mlp_task, momentum_sgd, plain_sgd, tally_task
+from tests.trainers import NEVER, events_of, is_exact, mlp_trainer, tally_trainer
+
+SLOW = EmulationConfig(compute_secs=0.02)
+SLOWER = EmulationConfig(compute_secs=0.05)
+"""Leaves time to stop a run among its units, on a busy machine too."""
+
+
+def run_in_process(plan: str, workload: int = 32, optimizer=None, **options):
+    return mlp_trainer(plan, workload, optimizer, **options).fit()
+
+
+# --- results ---
+
+
+@pytest.mark.parametrize("plan", ["bsp", "asp", "bsp:12.5%,asp"])
+def test_a_small_classifier_learns(plan):
+    result = run_in_process(plan, 240, momentum_sgd(0.01))
+    assert result.completed
+    assert result.accuracy is not None
+    assert result.accuracy >= 0.9
+    assert result.loss is not None
+    assert result.summary.units.applied == 240
+    assert result.summary.examples == 240 * 8
+    assert int(result.state.counters["units"]) == 240
+
+
+THERE_AND_BACK = "bsp:25%,asp:25%,bsp:25%,asp"
+
+
+@pytest.mark.parametrize(
+    ("plan", "workers"),
+    [
+        *[("bsp", 4), ("asp", 4), ("bsp:12.5%,asp", 4), ("asp:50%,bsp", 4), ("bsp:10%,bsp:10%,asp", 4)],
+        *[(THERE_AND_BACK, 1), (THERE_AND_BACK, 4), (THERE_AND_BACK, 7)],
+    ],
+)
+def test_every_unit_is_applied_once_whatever_the_plan_and_the_workers(plan, workers):
+    result = tally_trainer(plan, 100, workers=workers).fit()
+    assert is_exact(result.summary.final)
+    assert result.summary.units.issued == result.summary.units.applied == 100
+
+
+def test_phases_of_a_few_units_are_switched_like_any_other():
+    """A phase may be over before its first heartbeat."""
+    result = tally_trainer("bsp:2%,asp:2%,bsp:2%,asp:2%,bsp:2%,asp", 200).fit()
+    assert is_exact(result.summary.final)
+    assert [switch["units"] for switch in result.summary.switches] == [4, 8, 12, 16, 20]
+
+
+def test_lock_step_updates_take_n_units_at_n_times_the_rate_but_for_a_short_last_one():
+    result = tally_trainer("bsp", 30, workers=4).fit()
+    assert is_exact(result.summary.final)
+    assert int(result.state.counters["updates"]) == 8
+    assert int(tally_trainer("asp", 30, workers=4).fit().state.counters["updates"]) == 30
+
+
+# --- equalities ---
+
+
+def test_two_lock_step_phases_equal_one_bit_for_bit():
+    whole, halves = (run_in_process(plan, 32, adamw()) for plan in ("bsp", "bsp:50%,bsp"))
+    assert fingerprint(halves.state) == fingerprint(whole.state)
+    assert len(halves.summary.switches) == 1
+
+
+def test_two_lock_step_phases_of_a_model_with_batch_statistics_equal_one_bit_for_bit():
+    def run(plan: str):
+        trainer = Trainer(
+            batchnorm_task(),
+            momentum_sgd(),
+            workload=16,
+            unit_size=8,
+            workers=2,
+            plan=plan,
+            progress=False,
+            checkpoint=NEVER,
+        )
+        return fingerprint(trainer.fit().state)
+
+    assert run("bsp:50%,bsp") == run("bsp")
+
+
+def test_one_worker_is_the_same_under_either_protocol():
+    assert len({fingerprint(run_in_process(plan, 24, workers=1).state) for plan in ("bsp", "asp", "asp:50%,bsp")}) == 1
+
+
+def test_a_state_handed_over_is_the_state_that_was_captured(tmp_path):
+    result = run_in_process("bsp:25%,asp:50%,bsp", 32, adamw(), workdir=tmp_path / "run")
+    entered = events_of(tmp_path / "run", "phase_entered")
+    ended = events_of(tmp_path / "run", "phase_ended")
+    assert [event["protocol"] for event in entered] == ["bsp", "asp", "bsp"]
+    assert [event["fingerprint"] for event in entered[1:]] == [event["fingerprint"] for event in ended[:-1]]
+    assert [switch["fingerprint"] for switch in result.summary.switches] == [e["fingerprint"] for e in entered[1:]]
+    assert fingerprint(result.state) == ended[-1]["fingerprint"]
+    assert len({event["fingerprint"] for event in entered}) == 3
+
+
+# --- hooks and steps ---
+
+
+def test_a_hook_is_called_with_metrics_as_units_are_applied():
+    seen = []
+    trainer = mlp_trainer("asp", 64, emulation=SLOW)
+    trainer.add_hook(seen.append, every=16)
+    trainer.fit()
+    units = [metrics.units for metrics in seen]
+    assert len(units) >= 3
+    assert all(later // 16 > earlier // 16 for earlier, later in zip([0, *units], units, strict=False))
+    assert units[-1] == 64
+    assert all(metrics.protocol == "asp" and metrics.examples == metrics.units * 8 for metrics in seen)
+    assert any(metrics.loss is not None for metrics in seen)
+
+
+def test_a_hook_is_not_called_at_a_resume_before_anything_new_was_applied(tmp_path):
+    first = mlp_trainer("bsp", 64, workdir=tmp_path / "run", emulation=SLOWER)
+    first.add_hook(lambda metrics: first.preempt(), every=16)
+    stopped = first.fit().summary.units.applied
+    assert 16 <= stopped < 64
+    seen = []
+    second = mlp_trainer("bsp", 64, workdir=tmp_path / "run", emulation=SLOW)
+    second.add_hook(lambda metrics: seen.append(metrics.units), every=16)
+    second.fit()
+    assert min(seen) // 16 > stopped // 16
+
+
+def test_steps_hand_the_loop_to_the_caller_and_keep_the_result():
+    trainer = mlp_trainer("bsp:50%,asp", 64, emulation=SLOW)
+    protocols = [metrics.protocol for metrics in trainer.steps(every=8)]
+    assert protocols[0] == "bsp"
+    assert protocols[-1] == "asp"
+    assert trainer.result is not None
+    assert trainer.result.completed
+
+
+def test_leaving_the_steps_saves_and_stops_and_a_new_run_goes_on(tmp_path):
+    trainer = tally_trainer("asp", 200, workdir=tmp_path / "run", emulation=SLOW)
+    steps = trainer.steps(every=8)
+    next(steps)
+    steps.close()
+    assert trainer.result is not None
+    assert trainer.result.summary.exit == "preempted"
+    result = tally_trainer("asp", 200, workdir=tmp_path / "run").fit()
+    assert is_exact(result.summary.final)
+    assert trainer._hooks == []
+
+
+@pytest.mark.parametrize("every", [0, -1])
+def test_a_hook_for_every_so_many_units_needs_units(every):
+    trainer = tally_trainer("asp", 16)
+    with pytest.raises(ConfigError, match=f"every={every}"):
+        trainer.add_hook(print, every=every)
+    with pytest.raises(ConfigError, match=f"every={every}"):
+        next(trainer.steps(every=every))
+    assert trainer.fit().completed
+
+
+def test_a_hook_that_is_added_while_a_run_is_under_way_is_one_of_the_next():
+    trainer, seen = tally_trainer("asp", 32), []
+
+    def add(metrics) -> None:
+        if len(trainer._hooks) == 1:
+            trainer.add_hook(seen.append, every=8)
+
+    trainer.add_hook(add, every=8)
+    assert trainer.fit().completed and not seen
+    assert trainer.fit().completed and seen
+
+
+def test_a_trainer_fits_once_at_a_time_and_who_is_refused_leaves_the_other_alone():
+    trainer = tally_trainer("asp", 64, emulation=SLOW)
+    refused = []
+
+    def again(metrics) -> None:
+        for start in (trainer.fit, lambda: list(trainer.steps(every=8))):
+            with pytest.raises(HybridSyncError, match="under way already") as refusal:
+                start()
+            refused.append(refusal)
+
+    trainer.add_hook(again, every=32)
+    assert trainer.fit().completed and refused
+    assert trainer._hooks == [(again, 32)]
+
+
+@pytest.mark.parametrize("plan", ["bsp", "asp"])
+def test_an_error_in_a_hook_ends_the_run_at_once_and_is_recorded(plan, tmp_path):
+    trainer = tally_trainer(plan, 4000, workdir=tmp_path / "run", emulation=SLOW)
+
+    def fail(metrics) -> None:
+        raise ZeroDivisionError("the hook's own")
+
+    trainer.add_hook(fail, every=8)
+    with pytest.raises(ZeroDivisionError):
+        trainer.fit()
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["exit"] == "failed"
+    assert "ZeroDivisionError" in summary["error"]
+    assert events_of(tmp_path / "run", "run_finished")
+
+
+# --- preemption ---
+
+
+@pytest.mark.parametrize("plan", swept(["bsp:50%,asp", "bsp", "asp"]))
+def test_a_preempted_run_goes_on_where_it_stopped(plan, tmp_path):
+    for stop in range(1, 4):
+        trainer = tally_trainer(plan, 120, workdir=tmp_path / "run", emulation=SLOW)
+        trainer.add_hook(lambda metrics, trainer=trainer: trainer.preempt(), every=24 * stop)
+        result = trainer.fit()
+        assert result.summary.units.rolled_back == 0
+    result = tally_trainer(plan, 120, workdir=tmp_path / "run").fit()
+    assert result.completed
+    assert is_exact(result.summary.final)
+    assert result.summary.units.issued == 120
+
+
+def test_a_preempted_lock_step_run_resumes_to_the_state_of_an_unbroken_one(tmp_path):
+    trainer = mlp_trainer("bsp", 64, workdir=tmp_path / "run", emulation=SLOWER)
+    trainer.add_hook(lambda metrics: trainer.preempt(), every=16)
+    stopped = trainer.fit().summary
+    assert stopped.exit == "preempted"
+    assert stopped.units.applied % 4 == 0
+    resumed = mlp_trainer("bsp", 64, workdir=tmp_path / "run").fit()
+    assert fingerprint(resumed.state) == fingerprint(mlp_trainer("bsp", 64).fit().state)
+
+
+def test_a_run_preempted_before_its_first_step_stops_and_can_be_resumed(tmp_path, monkeypatch):
+    """Workers that have not entered the lock-step phase yet must neither hang nor be missed."""
+    announce = RunState.begin
+
+    def announce_and_preempt(self, phase, left_out):
+        announce(self, phase, left_out)
+        self.preempted = True
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunState, "begin", announce_and_preempt)
+        summary = tally_trainer("bsp", 40, workdir=tmp_path / "run").fit().summary
+    assert summary.exit == "preempted"
+    assert summary.units.applied % 4 == 0
+    assert is_exact(tally_trainer("bsp", 40, workdir=tmp_path / "run").fit().summary.final)
+
+
+def test_a_resumed_run_preempted_before_it_commits_returns_the_state_it_resumed_from(tmp_path):
+    first = tally_trainer("asp", 40, workdir=tmp_path / "run", emulation=SLOW)
+    first.add_hook(lambda metrics: first.preempt(), every=16)
+    stopped = first.fit()
+    second = tally_trainer("asp", 40, workdir=tmp_path / "run")
+    second.preempt()
+    again = second.fit()
+    assert again.summary.exit == "preempted"
+    assert again.summary.units.applied == stopped.summary.units.applied
+    assert fingerprint(again.state) == fingerprint(stopped.state)
+
+
+# --- what goes wrong in a task ---
+
+
+class FailingSource:
+    """The tally's source, whose unit 20 cannot be read."""
+
+    def __init__(self, source, error: Exception) -> None:
+        self._source, self._error = source, error
+
+    def __getattr__(self, name: str):
+        return getattr(self._source, name)
+
+    def batch(self, unit: int, *, unit_size: int, seed: int):
+        if unit == 20:
+            raise self._error
+        return self._source.batch(unit, unit_size=unit_size, seed=seed)
+
+
+@pytest.mark.parametrize("plan", ["bsp", "asp"])
+@pytest.mark.parametrize("error", [OSError("disk gone"), StopIteration("the iterator ran dry")])
+def test_an_error_in_the_task_ends_the_run_by_name_and_keeps_its_checkpoint(plan, error, tmp_path):
+    task = tally_task(64)
+    source = cast("UnitSource", FailingSource(task.source, error))  # it passes the rest on
+    broken = Task(task.init, task.loss, source, summarize=task.summarize)
+    trainer = Trainer(
+        broken, plain_sgd(), workload=64, unit_size=1, plan=plan, workdir=tmp_path / "run", progress=False
+    )
+    with pytest.raises(RoleLost, match=type(error).__name__) as failure:
+        trainer.fit()
+    assert failure.value.__cause__ is error
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["exit"] == "failed"
+    assert is_exact(tally_trainer(plan, 64, workdir=tmp_path / "run").fit().summary.final)
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith(("worker", "heart"))]
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "named"),
+    [
+        ({"workers": 0}, ConfigError, "workers"),
+        ({"workload": 0}, ConfigError, "workload"),
+        ({"unit_size": 0}, ConfigError, "unit_size"),
+        ({"servers": 0}, ConfigError, "servers"),
+        ({"resume": "nver"}, ConfigError, "auto, must, never, got 'nver'"),
+        ({"plan": "bps"}, PlanError, "did you mean 'bsp'"),
+        ({"plan": "bsp:50%"}, PlanError, "50 %"),
+        ({"plan": "bsp:1%,asp", "workload": 4}, PlanError, "'bsp' would get no unit"),
+        ({"emulation": EmulationConfig(stragglers="worker=4,delay_ms=1")}, ConfigError, "workers 0 to 3"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_starts(fields, error, named):
+    with pytest.raises(error) as refusal:
+        Trainer(mlp_task(), momentum_sgd(), **{"workload": 8, "unit_size": 8, "workers": 4, **fields})
+    assert named in str(refusal.value)
+
+
+def test_emulated_accelerators_overlap_and_a_straggler_holds_up_lock_step_only():
+    """12 units of 20 ms on 4 workers take 3 steps; a straggler delays each step, or itself alone."""
+    straggler = EmulationConfig(compute_secs=0.02, stragglers="worker=3,delay_ms=60")
+    secs = {
+        (plan, name): mlp_trainer(plan, 48, emulation=emulation).fit().summary.seconds
+        for plan in ("bsp", "asp")
+        for name, emulation in (("even", SLOW), ("straggler", straggler))
+    }
+    assert secs["bsp", "even"] >= 12 * 0.02
+    assert secs["bsp", "straggler"] >= 12 * 0.08
+    assert secs["asp", "straggler"] < secs["bsp", "straggler"]
+    assert np.isfinite(list(secs.values())).all()

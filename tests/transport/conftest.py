@@ -1,0 +1,199 @@
+"""Fake roles behind real servers on the loopback interface."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from hybridsync.core.errors import SchemaMismatch, StaleEpoch, StaleIncarnation
+from hybridsync.core.plan import Epoch
+from hybridsync.interfaces.messages import (
+    Capture,
+    GroupReply,
+    GroupRequest,
+    GroupUpdate,
+    Held,
+    Hello,
+    LeaseReply,
+    LeaseRequest,
+    PhaseReply,
+    PhaseRequest,
+    Push,
+    PushReply,
+    RoleEvent,
+    Welcome,
+)
+from hybridsync.interfaces.phase import Phase
+from hybridsync.interfaces.ports import LenderPort, ParameterPort, ServerPort
+from hybridsync.interfaces.reports import Report, ReportReply
+from hybridsync.transport.grpc.channels import make_server
+from hybridsync.transport.grpc.chief import ChiefBackend
+
+EPOCH = Epoch(3, 2**64 - 1)
+HELD = Held(EPOCH, units=7, sequence=5, fingerprint="f00d")
+PHASE = Phase(
+    epoch=EPOCH,
+    spec="asp(staleness=3)",
+    members=(1, 0, 2),
+    lane=1,
+    end_units=4000,
+    applied=((0, 500), (501, 502)),
+    dropped=((500, 501),),
+    sequence=31,
+    source="127.0.0.1:4000",
+    capture_id=9,
+    fingerprint="beef",
+    servers=("127.0.0.1:4001",),
+    reason="planned",
+    shares=(4, 0, 1),
+)
+
+
+@dataclass
+class Loan:
+    """A lent buffer that remembers how often it came back, and is overwritten then."""
+
+    buffer: np.ndarray
+    num_released: int = 0
+    returned: threading.Event = field(default_factory=threading.Event)
+
+    def release(self) -> None:
+        self.num_released += 1
+        self.buffer[:] = 0xFF
+        self.returned.set()
+
+
+UPDATE = GroupUpdate(7, (3, 5), (0, 2), (6, 6), (0, 2), True)
+
+
+@dataclass
+class FakeChief(ChiefBackend):
+    """Answers with fixed values and records what arrived."""
+
+    seen: list[Any] = field(default_factory=list)
+
+    def register(self, hello: Hello) -> Welcome:
+        self.seen.append(hello)
+        if hello.schema != "same":
+            raise SchemaMismatch(f"worker 2 has schema {hello.schema}, the chief has 'same'")
+        return Welcome(incarnation=2**64 - 2, heartbeat_secs=1.0, lease_secs=3.0)
+
+    def next_phase(self, request: PhaseRequest) -> PhaseReply:
+        self.seen.append(request)
+        return PhaseReply(PHASE if request.held else None, done=request.held is None)
+
+    def lease(self, request: LeaseRequest) -> LeaseReply:
+        self.seen.append(request)
+        if request.incarnation == 0:
+            raise StaleIncarnation("worker 1 speaks with incarnation 0, the run knows 4 — straße\nnew line")
+        return LeaseReply(((4, 8), (9, 10)), final=True)
+
+    def meet(self, request: GroupRequest) -> GroupReply:
+        self.seen.append(request)
+        return GroupReply((0, 2), (), 7, 30, True, True, ((0, 30),), ((4, 5),), (UPDATE,))
+
+    def report(self, report: Report) -> ReportReply:
+        self.seen.append(report)
+        return ReportReply(EPOCH, revoked=True)
+
+    def role_started(self, event: RoleEvent) -> None:
+        self.seen.append(("started", event))
+
+    def role_lost(self, event: RoleEvent) -> None:
+        self.seen.append(("lost", event))
+
+    def preempt(self) -> None:
+        self.seen.append("preempt")
+
+
+@dataclass
+class FakeServer(ServerPort, LenderPort, ParameterPort):
+    """A parameter server that answers each push with parameters of its own choice."""
+
+    parameters: np.ndarray
+    seen: list[Any] = field(default_factory=list)
+    loans: list[Loan] = field(default_factory=list)
+    on_push: Callable[[Push, np.ndarray], None] = lambda push, contribution: None
+
+    def capture(self, epoch: Epoch, final: bool) -> Capture:
+        self.seen.append((epoch, final))
+        if epoch != EPOCH:
+            raise StaleEpoch(f"epoch {epoch} was asked for, {EPOCH} is held")
+        return Capture(4, HELD, ((0, 7),), (), self.parameters.nbytes, 1.5, 2.5)
+
+    def lend(self, capture_id: int) -> Loan:
+        if capture_id != 4:
+            raise StaleEpoch(f"capture {capture_id} is no longer kept, 4 is")
+        return self._lend()
+
+    def read(self, capture_id: int, into: np.ndarray) -> None:
+        loan = self.lend(capture_id)
+        into[:] = loan.buffer
+        loan.release()
+
+    def enter(self, phase: Phase) -> Held:
+        self.seen.append(phase)
+        return HELD
+
+    def fence(self, epoch: Epoch, worker: int, incarnation: int) -> None:
+        self.seen.append((epoch, worker, incarnation))
+
+    def pull(self, push: Push) -> tuple[PushReply, Loan]:
+        self.seen.append(push)
+        return PushReply(push.base), self._lend()
+
+    def idle(self, push: Push) -> None:
+        self.seen.append(("idle", push))
+
+    def ready(self, push: Push) -> None:
+        self.seen.append(("ready", push))
+
+    def push_pull(self, push: Push, contribution: np.ndarray) -> tuple[PushReply, Loan]:
+        self.seen.append(push)
+        self.on_push(push, contribution)
+        return PushReply(push.base + 1, duplicate=True, dropped="too stale"), self._lend()
+
+    def _lend(self) -> Loan:
+        self.loans.append(Loan(self.parameters.copy()))
+        return self.loans[-1]
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., str]]:
+    """Start servicers on one port and return its address; they stop with the test."""
+    servers: list[grpc.Server] = []
+
+    def start(*handlers: grpc.GenericRpcHandler, address: str = "127.0.0.1:0") -> str:
+        server, bound = make_server(handlers, address, max_workers=8)
+        servers.append(server)
+        server.start()
+        return bound
+
+    yield start
+    for server in servers:
+        assert server.stop(grace=None).wait(10), "a server did not stop within 10 s"
+
+
+@pytest.fixture
+def closing() -> Iterator[Callable[[Any], Any]]:
+    """Close clients with the test."""
+    clients: list[Any] = []
+
+    def keep(client: Any) -> Any:
+        clients.append(client)
+        return client
+
+    yield keep
+    for client in clients:
+        client.close()
+
+
+def pattern(num_bytes: int, seed: int = 0) -> np.ndarray:
+    """Return random bytes."""
+    return np.random.default_rng(seed).integers(0, 256, num_bytes, np.uint8)

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from hybridsync.core.errors import RoleLost, SchemaMismatch, StaleEpoch
+from hybridsync.core.plan import Epoch
+from hybridsync.interfaces.messages import Capture
+from hybridsync.transport.grpc.holder import STATE_BYTES, HolderClient, HolderServicer, Readers
+from tests.transport.conftest import EPOCH, HELD, FakeServer, Loan, pattern
+
+NUM_BYTES = 3 * (1 << 20) + 5
+
+
+@pytest.fixture
+def holder() -> FakeServer:
+    return FakeServer(pattern(NUM_BYTES))
+
+
+@pytest.fixture
+def client(holder: FakeServer, serve, closing) -> HolderClient:
+    return closing(HolderClient(serve(HolderServicer(holder)), deadline_secs=10, who="server 0"))
+
+
+def test_a_capture_is_read_as_it_is_held(client: HolderClient, holder: FakeServer) -> None:
+    capture = client.capture(EPOCH, final=True)
+    assert capture == Capture(4, HELD, ((0, 7),), (), NUM_BYTES, 1.5, 2.5)
+    assert holder.seen == [(EPOCH, True)]
+    into = np.zeros(NUM_BYTES, np.uint8)
+    client.read(4, into)
+    assert np.array_equal(into, holder.parameters)
+
+
+def test_a_holder_in_another_epoch_says_so(client: HolderClient) -> None:
+    with pytest.raises(StaleEpoch, match="epoch 9 was asked for, 3 is held"):
+        client.capture(Epoch(9, 0), final=False)
+    with pytest.raises(StaleEpoch, match="capture 8 is no longer kept, 4 is"):
+        client.read(8, np.zeros(NUM_BYTES, np.uint8))
+
+
+def test_a_reader_with_another_size_is_refused_with_both(client: HolderClient) -> None:
+    with pytest.raises(SchemaMismatch, match=f"has 5 bytes where {NUM_BYTES} are expected"):
+        client.read(4, np.zeros(5, np.uint8))
+
+
+def test_a_reader_who_asks_for_too_much_is_refused_before_memory_is_taken(client: HolderClient) -> None:
+    endless = np.broadcast_to(np.uint8(0), (STATE_BYTES + 1,))
+    with pytest.raises(SchemaMismatch, match="over the limit"):
+        client.read(4, endless)
+
+
+# --- the way to whichever holder is read next ---
+
+
+class Stuck(FakeServer):
+    """A holder that lends only when it is let, as one whose process is stopped."""
+
+    def __init__(self) -> None:
+        super().__init__(pattern(NUM_BYTES))
+        self.asked, self.go_on = threading.Event(), threading.Event()
+
+    def lend(self, capture_id: int) -> Loan:
+        self.asked.set()
+        self.go_on.wait(10)
+        return super().lend(capture_id)
+
+
+@pytest.fixture
+def stuck() -> Iterator[Stuck]:
+    stuck = Stuck()
+    yield stuck
+    stuck.go_on.set()
+
+
+@pytest.fixture
+def readers(closing) -> Readers:
+    return closing(Readers())
+
+
+def test_readers_reach_one_holder_after_the_other(readers: Readers, serve) -> None:
+    for seed in (1, 2):
+        holder = FakeServer(pattern(NUM_BYTES, seed))
+        into = np.zeros(NUM_BYTES, np.uint8)
+        readers(serve(HolderServicer(holder))).read(4, into)
+        assert np.array_equal(into, holder.parameters)
+
+
+def test_a_read_under_way_ends_at_once_when_the_readers_are_closed_and_a_later_one_goes_on(
+    readers: Readers, stuck: Stuck, holder: FakeServer, serve
+) -> None:
+    """Whoever holds the state is stopped: the worker that waits for it is called back."""
+    into = np.zeros(NUM_BYTES, np.uint8)
+    client = readers(serve(HolderServicer(stuck)))
+    with ThreadPoolExecutor(1) as threads:
+        reading = threads.submit(client.read, 4, into)
+        assert stuck.asked.wait(10)
+        readers.close()
+        with pytest.raises(RoleLost, match="the state's holder at 127"):
+            reading.result(timeout=5)
+    readers(serve(HolderServicer(holder))).read(4, into)
+    assert np.array_equal(into, holder.parameters)
+
+
+def test_a_client_that_was_closed_before_its_read_refuses_it(readers: Readers, holder: FakeServer, serve) -> None:
+    client = readers(serve(HolderServicer(holder)))
+    readers.close()
+    readers.close()
+    with pytest.raises(RoleLost, match="its channel is closed here"):
+        client.read(4, np.zeros(NUM_BYTES, np.uint8))
+
+
+def test_the_next_reader_closes_the_one_before(readers: Readers, holder: FakeServer, serve) -> None:
+    address = serve(HolderServicer(holder))
+    former = readers(address)
+    readers(address)
+    with pytest.raises(RoleLost, match="its channel is closed here"):
+        former.capture(EPOCH, final=False)
