@@ -1,17 +1,17 @@
-"""A role's process in virtual time: it registers, reports, keeps a captured state, and may stop or end."""
+"""A role's process in virtual time: it registers, reports, and may stop or end."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 from hybridsync import __version__
-from hybridsync.core.errors import HybridSyncError, NotRegistered, RoleLost, StaleEpoch, StaleIncarnation, WaitTimeout
+from hybridsync.core.errors import HybridSyncError, NotRegistered, RoleLost, StaleIncarnation, WaitTimeout
 from hybridsync.core.plan import Epoch
-from hybridsync.core.units import Range
-from hybridsync.interfaces.messages import Capture, Held, Hello, Standing, Welcome
+from hybridsync.interfaces.messages import Hello, Standing, Welcome
 from hybridsync.interfaces.reports import Report, ReportReply
+from hybridsync.simulator.captured_state import CapturedState
 
 if TYPE_CHECKING:
     from hybridsync.simulator.simulated_cluster import World
@@ -42,6 +42,7 @@ class Process(ABC):
       address: where others reach it; another in each life.
       port: whose network port it speaks through: the worker's number, -1 for a server.
       incarnation: as the chief has told it; 0 before.
+      captured: the state that it keeps for others.
       dead: it has ended.
       stopped: it is stopped, and hears later what comes meanwhile.
     """
@@ -55,8 +56,7 @@ class Process(ABC):
         self.dead = self.stopped = False
         self._stash: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
         self._calls: dict[str, int] = {}
-        self._captured: tuple[Capture, Any] | None = None
-        self._next_capture = 1
+        self.captured = CapturedState(self.address, world.arithmetic)
         self._unheard: Report | None = None
         self._num_reports = 0
 
@@ -197,28 +197,7 @@ class Process(ABC):
             elif reply.revoked:
                 self.revoke(report.epoch)
 
-    # --- the state it keeps for others ---
-
-    def keep(
-        self,
-        state: Any,
-        epoch: Epoch,
-        *,
-        sequence: int,
-        applied: Iterable[Range],
-        dropped: Iterable[Range],
-        stamps: tuple[float, float] = (0.0, 0.0),
-    ) -> Capture:
-        """Keep `state` until the next capture, and return what is said of it."""
-        applied = tuple(applied)
-        units = sum(stop - start for start, stop in applied)
-        held = Held(epoch, units, sequence, self.world.arithmetic.fingerprint(state))
-        number = self._next_capture
-        self._next_capture += 1
-        size = self.world.arithmetic.sizes.state
-        capture = Capture(number, held, applied, tuple(dropped), size, stamps[0], stamps[1])
-        self._captured = capture, state
-        return capture
+    # --- whether others reach it ---
 
     def read(self, capture_id: int) -> Any:
         """Return the state of a capture.
@@ -228,9 +207,7 @@ class Process(ABC):
           StaleEpoch: it keeps another capture.
         """
         self.reach()
-        if self._captured is None or self._captured[0].capture_id != capture_id:
-            raise StaleEpoch(f"capture {capture_id} is no longer kept at {self.address}")
-        return self._captured[1]
+        return self.captured.read(capture_id)
 
     def await_reached(self) -> None:
         """Let time go by until a call that the manager waits for gets through; it is tried again and again.

@@ -113,7 +113,7 @@ class Replica:
         if have != epoch:
             raise StaleEpoch(f"epoch {epoch} was named, but this replica is in epoch {have}")
         self._log.flush()
-        return self._owner.keep(
+        return self._owner.captured.keep(
             self.state,
             epoch,
             sequence=self._sequence,

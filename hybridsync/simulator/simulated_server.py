@@ -88,7 +88,7 @@ class Server(Process):
         if final:
             self._close()
             self._take_deposits()
-        capture = self.keep(
+        capture = self.captured.keep(
             state.state,
             epoch,
             sequence=sequencer.sequence,

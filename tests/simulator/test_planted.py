@@ -23,9 +23,9 @@ from hybridsync.server import sequencer as sequencer_module
 from hybridsync.server.sequencer import Sequencer
 from hybridsync.server.unit_counts import Count
 from hybridsync.server.unit_outcomes import Ends
+from hybridsync.simulator.captured_state import CapturedState
 from hybridsync.simulator.fake_io import Workdir
 from hybridsync.simulator.simulated_cluster import World
-from hybridsync.simulator.simulated_process import Process
 from hybridsync.testing.schedules import PLANS, plans_of
 from hybridsync.workdir.opening import MemoryEpochs
 from tests.testing.drawn_schedules import try_seed
@@ -170,16 +170,16 @@ def goes_on_from_the_last_commit(patch):
 
 def hands_over_another_state_unchecked(patch):
     """A holder answers with the state it captured before, and nobody compares fingerprints."""
-    original = Process.keep
+    original = CapturedState.keep
 
     def keep(self, state, epoch, **options):
-        before = self._captured
+        before = self._kept
         capture = original(self, state, epoch, **options)
         if before is not None:
-            self._captured = capture, before[1]
+            self._kept = capture, before[1]
         return capture
 
-    patch.setattr(Process, "keep", keep)
+    patch.setattr(CapturedState, "keep", keep)
     patch.setattr(World, "fetch", lambda self, phase: self.holder(phase.source).read(phase.capture_id))
 
 
