@@ -27,6 +27,7 @@ from hybridsync.core.errors import HybridSyncError
 from hybridsync.core.plan import Epoch
 from hybridsync.interfaces.messages import Capture, Held, Push, PushReply
 from hybridsync.interfaces.phase import Phase
+from hybridsync.interfaces.ports import Answer
 from hybridsync.transport.grpc.buffers import aligned
 from hybridsync.transport.grpc.channels import make_channel, make_server
 from hybridsync.transport.grpc.parameter_server import ParameterClient, ParameterServicer
@@ -55,17 +56,17 @@ class MemoryBackend:
         self._loan = Loan(aligned(parameter_bytes))
         self._loan.buffer[:] = 1
 
-    def pull(self, push: Push) -> tuple[PushReply, Loan]:
+    def pull(self, push: Push) -> Answer:
         """Lend the parameters."""
-        return PushReply(sequence=push.base), self._loan
+        return Answer(PushReply(sequence=push.base), self._loan)
 
     def idle(self, push: Push) -> None: ...
 
     def ready(self, push: Push) -> None: ...
 
-    def push_pull(self, push: Push, contribution: np.ndarray) -> tuple[PushReply, Loan]:
+    def begin_push(self, push: Push) -> Callable[[np.ndarray], Answer]:
         """Accept anything."""
-        return PushReply(sequence=push.base), self._loan
+        return lambda contribution: self.pull(push)
 
     def enter(self, phase: Phase) -> Held:
         """Refuse: not measured here."""

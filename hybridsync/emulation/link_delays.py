@@ -16,13 +16,16 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 from hybridsync.config import AS_FAST, NO_STRAGGLERS, EmulationConfig, Slowness, Straggler, Stragglers, together
 from hybridsync.core.clock import SYSTEM_CLOCK, Clock, pause
 from hybridsync.core.errors import ConfigError
 from hybridsync.emulation.link_model import SlowLinks, Wire
 from hybridsync.interfaces.messages import Push
+from hybridsync.interfaces.ports import Answer, ParameterPort
 
 
 def emulated(
@@ -124,15 +127,39 @@ class Pacing:
         return block
 
 
-UNPACED = Pacing(Wire(), 0, 0)
-"""As fast as the machine."""
+class DelayedPort:
+    """A parameter server behind emulated links: a `ParameterPort` around its own.
 
+    Args:
+      port: of the server.
+      pacing: keeps transfers waiting.
+    """
 
-def last_after(frames: Iterator[bytes], ends: Callable[[], None]) -> Iterator[bytes]:
-    """Yield frames, the last one of them when the transfer ends."""
-    held = next(frames)
-    for frame in frames:
-        yield held
-        held = frame
-    ends()
-    yield held
+    def __init__(self, port: ParameterPort, pacing: Pacing) -> None:
+        self._port, self._pacing = port, pacing
+
+    def pull(self, push: Push) -> Answer:
+        """Lend the current parameters; they arrive when the emulated link has carried them."""
+        return self._delayed(push, self._port.pull(push))
+
+    def begin_push(self, push: Push) -> Callable[[Any], Answer]:
+        """Take the link and the port for the push from now on; it is offered when they have carried it."""
+        arrives, offer = self._pacing.push_begins(push), self._port.begin_push(push)
+
+        def offer_arrived(contribution: Any) -> Answer:
+            arrives()
+            answer = offer(contribution)
+            return self._delayed(push, answer) if answer.reply.brings_parameters(push) else answer
+
+        return offer_arrived
+
+    def idle(self, push: Push) -> None:
+        """Pass on: nothing is carried that takes time."""
+        self._port.idle(push)
+
+    def ready(self, push: Push) -> None:
+        """Pass on: nothing is carried that takes time."""
+        self._port.ready(push)
+
+    def _delayed(self, push: Push, answer: Answer) -> Answer:
+        return replace(answer, await_arrival=self._pacing.pull_begins(push))

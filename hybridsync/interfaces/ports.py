@@ -7,7 +7,9 @@ role does not answer within its deadline.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -164,10 +166,33 @@ class ServerPort(HolderPort, Protocol):
         ...
 
 
-class ParameterPort(Protocol):
-    """A parameter server, as its gRPC service sees it: byte buffers in and out."""
+def at_once() -> None:
+    """Wait for nothing."""
 
-    def pull(self, push: Push) -> tuple[PushReply, Served]:
+
+@dataclass(frozen=True)
+class Answer:
+    """A parameter server's answer to a pull or a push.
+
+    Args:
+      reply: what it says.
+      parameters: lent with it; a push that was computed on them needs them no more (`PushReply.brings_parameters`).
+      await_arrival: blocks until the parameters may have arrived. The transport calls it before it hands over the last
+        of them, so that an emulated link counts the time of the real transfer in.
+    """
+
+    reply: PushReply
+    parameters: Any
+    await_arrival: Callable[[], None] = at_once
+
+
+class ParameterPort(Protocol):
+    """A parameter server at its end of a link to workers.
+
+    A contribution is a byte buffer (`np.ndarray`) and parameters are `Served`, or trees where the workers are threads.
+    """
+
+    def pull(self, push: Push) -> Answer:
         """Lend the current parameters (`push.units` is empty).
 
         Raises:
@@ -192,10 +217,11 @@ class ParameterPort(Protocol):
         """
         ...
 
-    def push_pull(self, push: Push, contribution: np.ndarray) -> tuple[PushReply, Served]:
-        """Offer a contribution buffer; returns when the protocol's rule releases the push, with the parameters then.
+    def begin_push(self, push: Push) -> Callable[[Any], Answer]:
+        """Hear that a push begins to arrive; returns what to call with its contribution when that is whole.
 
-        The buffer may be reused when the call has returned.
+        That call returns when the protocol's rule releases the push, with the parameters then. A contribution's buffer
+        may be reused when it has returned.
 
         Raises:
           StaleEpoch, StaleIncarnation: the caller is out of date; nothing was applied.

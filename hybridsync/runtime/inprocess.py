@@ -24,8 +24,8 @@ from hybridsync.core.clock import Clock
 from hybridsync.core.errors import HybridSyncError, RoleLost
 from hybridsync.core.plan import Epoch
 from hybridsync.emulation.device import Emulation
-from hybridsync.emulation.link_delays import Pacing, check_speed, emulated
-from hybridsync.interfaces.messages import Hello, Push, PushReply
+from hybridsync.emulation.link_delays import DelayedPort, Pacing, check_speed, emulated
+from hybridsync.interfaces.messages import Hello
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import Report
 from hybridsync.phases.assembly import assemble
@@ -34,6 +34,7 @@ from hybridsync.phases.recovery import Start
 from hybridsync.phases.reporter import Hook, Reporter
 from hybridsync.policies.straggler_detector import detector_of
 from hybridsync.protocols.modes import GROUP, LOCKSTEP, SERVER
+from hybridsync.server.endpoint import Endpoint
 from hybridsync.server.primary import Primary
 from hybridsync.server.publisher import DevicePublisher
 from hybridsync.storage.apply_log import APPLY_LOG, FileApplyLog, NullApplyLog, forget
@@ -42,6 +43,7 @@ from hybridsync.telemetry.summary import Summary
 from hybridsync.training.evaluation import Evaluator
 from hybridsync.training.snapshot import Holding, Kept
 from hybridsync.training.state import TrainState
+from hybridsync.transport.inprocess import ThreadLink
 from hybridsync.workdir.opening import Opening, start_capture
 from hybridsync.worker.context import WorkerContext
 from hybridsync.worker.group_runner import GroupRunner
@@ -55,40 +57,6 @@ from hybridsync.worker.stats import WorkerRecorder
 CHIEF, REPLICA, PRIMARY = "inprocess:chief", "inprocess:replica", "inprocess:server"
 REPORT_SECS = 0.1
 JOIN_SECS = 60.0
-
-
-class _Link:
-    """A worker thread's way to the primary: there is nothing between them that could be closed."""
-
-    def __init__(self, primary: Primary, pacing: Pacing) -> None:
-        self._primary, self._pacing = primary, pacing
-
-    def pull(self, push: Push) -> tuple[PushReply, Any]:
-        answer = self._primary.pull(push)
-        self._pacing.pull_begins(push)()
-        return answer
-
-    def push_pull(self, push: Push, contribution: Any) -> tuple[PushReply, Any]:
-        self._pacing.push_begins(push)()
-        reply, parameters = self._primary.push_pull(push, contribution)
-        if reply.brings_parameters(push):
-            self._pacing.pull_begins(push)()
-        return reply, parameters
-
-    def idle(self, push: Push) -> None:
-        self._primary.idle(push)
-
-    def ready(self, push: Push) -> None:
-        self._primary.ready(push)
-
-    def opt_state(self, push: Push) -> Any:
-        return self._primary.opt_state(push)
-
-    def deposit(self, push: Push, opt_state: Any) -> None:
-        self._primary.deposit(push, opt_state)
-
-    def close(self) -> None:
-        """Nothing: a push that is held ends with its phase."""
 
 
 class InProcess:
@@ -119,7 +87,8 @@ class InProcess:
         sizes = programs.contribution_layout.nbytes, programs.parameters_layout.nbytes
         check_speed(run.config.emulation, run.config.workers, run.config.servers, *sizes)
         stragglers = Stragglers(run.config.emulation.stragglers, run.config.workload)
-        self._link = _Link(self._primary, Pacing(wire, *sizes, clock, stragglers=stragglers))
+        port = DelayedPort(Endpoint(self._primary, None), Pacing(wire, *sizes, clock, stragglers=stragglers))
+        self._link = ThreadLink(port, self._primary)
         self._replica = Replica(programs, self._at, clock, apply_log)
         self._rendezvous: dict[Epoch, Rendezvous] = {}
         self._mixers: dict[Epoch, ThreadMixer] = {}
@@ -264,7 +233,7 @@ class InProcess:
     def _at(self, address: str) -> Any:
         return {CHIEF: self._holding, REPLICA: self._replica, PRIMARY: self._primary}[address]
 
-    def _link_of(self, phase: Phase) -> _Link:
+    def _link_of(self, phase: Phase) -> ThreadLink:
         return self._link
 
     def _collective_of(self, phase: Phase) -> Collective:

@@ -13,7 +13,7 @@ from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import HybridSyncError, WaitTimeout
 from hybridsync.core.tcp_sockets import at_port
 from hybridsync.core.watching import COMPILE_SECS, Watching
-from hybridsync.emulation.link_delays import Pacing, check_speed, emulated
+from hybridsync.emulation.link_delays import DelayedPort, Pacing, check_speed, emulated
 from hybridsync.interfaces.reports import Report
 from hybridsync.runtime.heartbeat import CHIEF_SECS, CompileTimer, Heart, LastingChief, hello, use_compilation_cache
 from hybridsync.runtime.role_line import RoleSpec
@@ -84,7 +84,7 @@ def run_server(spec: RoleSpec, run: Run, watchdog: Watching) -> int:
         check_speed(run.config.emulation, workers, num_servers, *sizes)
         stragglers = Stragglers(run.config.emulation.stragglers, run.config.workload)
         pacing = Pacing(emulated(run.config.emulation, num_servers), *sizes, clock, stragglers=stragglers)
-        serving = ParameterServicer(endpoint, own.contribution_layout.nbytes, workers + 2, pacing)
+        serving = ParameterServicer(DelayedPort(endpoint, pacing), own.contribution_layout.nbytes, workers + 2)
     else:
         backend = Store(parts[spec.role_id], readers, clock, device, watchdog)
         early = max(protocol.num_answered_early(workers) for protocol in run.stages)

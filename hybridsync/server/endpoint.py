@@ -1,31 +1,32 @@
-"""The primary behind its gRPC service: contribution buffers in, packed parameters out."""
+"""The servers' ends of their links to workers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 
-from hybridsync.interfaces.messages import Push, PushReply
-from hybridsync.interfaces.ports import Served
+from hybridsync.interfaces.messages import Push
+from hybridsync.interfaces.ports import Answer
 from hybridsync.server.primary import Primary
 from hybridsync.training.buffer_layout import Layout
 
 
 class Endpoint:
-    """A `ParameterPort` over a primary whose publisher lends packed snapshots.
+    """A `ParameterPort` over a primary; its publisher lends what the link carries.
 
     Args:
       primary: decides and updates.
-      contribution_layout: of the buffers that workers push.
+      contribution_layout: of the buffers that workers push; None where they are threads, which push trees.
     """
 
-    def __init__(self, primary: Primary, contribution_layout: Layout) -> None:
+    def __init__(self, primary: Primary, contribution_layout: Layout | None) -> None:
         self._primary, self._layout = primary, contribution_layout
 
-    def pull(self, push: Push) -> tuple[PushReply, Served]:
+    def pull(self, push: Push) -> Answer:
         """See `Primary.pull`."""
-        return self._primary.pull(push)
+        return Answer(*self._primary.pull(push))
 
     def idle(self, push: Push) -> None:
         """See `Primary.idle`."""
@@ -35,13 +36,18 @@ class Endpoint:
         """See `Primary.ready`."""
         self._primary.ready(push)
 
-    def push_pull(self, push: Push, contribution: np.ndarray) -> tuple[PushReply, Served]:
-        """See `Primary.push_pull`; the update reads `contribution` where it lies, until the call returns.
+    def begin_push(self, push: Push) -> Callable[[Any], Answer]:
+        """See `Primary.push_pull`; the update reads a buffer where it lies, until the call returns.
 
         Views go straight into the jitted update: on CPU it aliases them, where a `device_put` of each leaf would cost
         more than a small update does.
         """
-        return self._primary.push_pull(push, self._layout.unpack(contribution))
+
+        def offer(contribution: Any) -> Answer:
+            tree = contribution if self._layout is None else self._layout.unpack(contribution)
+            return Answer(*self._primary.push_pull(push, tree))
+
+        return offer
 
 
 class Keeper(Protocol):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,9 +13,10 @@ from hybridsync import EmulationConfig, TelemetryConfig
 from hybridsync.config import Stragglers
 from hybridsync.core.errors import ConfigError
 from hybridsync.core.plan import NO_EPOCH
-from hybridsync.emulation.link_delays import UNPACED, Pacing, check_speed, emulated, last_after
+from hybridsync.emulation.link_delays import DelayedPort, Pacing, check_speed, emulated
 from hybridsync.emulation.link_model import Wire
-from hybridsync.interfaces.messages import Push
+from hybridsync.interfaces.messages import Push, PushReply
+from hybridsync.interfaces.ports import Answer
 from tests.telemetry.clocks import ManualClock
 from tests.trainers import is_exact, tally_trainer
 
@@ -91,7 +94,6 @@ def test_without_emulation_nobody_waits() -> None:
     pacing = Pacing(emulated(EmulationConfig(), 1), 1 << 30, 1 << 30, ManualClock(), refuse)
     pacing.push_begins(PUSH)()
     pacing.pull_begins(PUSH)()
-    UNPACED.push_begins(PUSH)()
 
 
 def test_several_servers_carry_a_push_together_and_a_network_is_never_made_faster() -> None:
@@ -99,6 +101,67 @@ def test_several_servers_carry_a_push_together_and_a_network_is_never_made_faste
     assert emulated(config, 2).push_ends(0.0, 100) == pytest.approx(0.5)
     assert emulated(config, 1, link_bytes_per_sec=10.0).push_ends(0.0, 100) == pytest.approx(10.0)
     assert emulated(config, 1, port_bytes_per_sec=10.0).pull_ends(0.0, 100) == pytest.approx(10.0)
+
+
+class Server:
+    """A port that answers at once, and notes when."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock, self.calls = clock, list[tuple[str, float]]()
+        self.sequence = 1
+
+    def pull(self, push: Push) -> Answer:
+        return self._answer("pull")
+
+    def begin_push(self, push: Push) -> Callable[[Any], Answer]:
+        self._note("begin_push")
+        return lambda contribution: self._answer("push")
+
+    def idle(self, push: Push) -> None:
+        self._note("idle")
+
+    def ready(self, push: Push) -> None:
+        self._note("ready")
+
+    def _answer(self, what: str) -> Answer:
+        self._note(what)
+        return Answer(PushReply(self.sequence), "parameters")
+
+    def _note(self, what: str) -> None:
+        self.calls.append((what, round(self._clock.now, 6)))
+
+
+def test_a_push_is_offered_when_it_has_arrived_and_its_parameters_arrive_after_that() -> None:
+    clock = ManualClock(now=0.0)
+    server = Server(clock)
+    port = DelayedPort(server, paced(clock, link_bytes_per_sec=100.0))
+    offer = port.begin_push(PUSH)
+    clock.advance(0.5)  # the real bytes
+    answer = offer("contribution")
+    assert server.calls == [("begin_push", 0.0), ("push", 2.0)] and clock.now == pytest.approx(2.0)
+    answer.await_arrival()
+    assert clock.now == pytest.approx(3.0) and answer.parameters == "parameters"
+    port.pull(PUSH).await_arrival()
+    assert server.calls[2:] == [("pull", 3.0)] and clock.now == pytest.approx(4.0)
+
+
+def test_parameters_that_the_worker_has_take_no_time_nor_the_port() -> None:
+    clock = ManualClock(now=0.0)
+    server = Server(clock)
+    server.sequence = PUSH.base
+    port = DelayedPort(server, paced(clock, port_bytes_per_sec=100.0))
+    port.begin_push(PUSH)("contribution").await_arrival()
+    port.pull(PUSH).await_arrival()
+    assert clock.now == pytest.approx(3.0), "a push and one pull"
+
+
+def test_what_carries_nothing_passes_at_once() -> None:
+    clock = ManualClock(now=0.0)
+    server = Server(clock)
+    port = DelayedPort(server, paced(clock, link_bytes_per_sec=100.0))
+    port.idle(PUSH)
+    port.ready(PUSH)
+    assert server.calls == [("idle", 0.0), ("ready", 0.0)]
 
 
 @pytest.mark.parametrize(
@@ -128,14 +191,6 @@ def test_links_on_which_calls_would_be_given_up_are_refused_with_the_time(
 def test_a_run_over_links_that_are_too_slow_for_its_model_does_not_start() -> None:
     with pytest.raises(ConfigError, match="emulate faster links, or a smaller model"):
         tally_trainer("asp", 40, emulation=EmulationConfig(port_bytes_per_sec=10.0)).fit()
-
-
-@pytest.mark.parametrize("num_frames", [1, 2, 3])
-def test_the_last_frame_alone_waits_for_the_transfers_end(num_frames: int) -> None:
-    frames, seen = [bytes([index]) for index in range(num_frames)], []
-    for frame in last_after(iter(frames), lambda: seen.append(b"end")):
-        seen.append(frame)
-    assert seen == [*frames[:-1], b"end", frames[-1]]
 
 
 CONTRIBUTION_BYTES = 2 * 40 * 4

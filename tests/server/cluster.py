@@ -15,6 +15,7 @@ from hybridsync.core.errors import HybridSyncError
 from hybridsync.core.plan import NO_EPOCH
 from hybridsync.interfaces.messages import Capture, Push, PushReply
 from hybridsync.interfaces.phase import Phase
+from hybridsync.interfaces.ports import Answer
 from hybridsync.server.endpoint import Endpoint
 from hybridsync.server.partition import partition
 from hybridsync.server.primary import Primary
@@ -90,13 +91,12 @@ class PrimaryAt(ParameterClient):
         return self._fill(self.endpoint.pull(push), into)
 
     def push_pull(self, push: Push, contribution: np.ndarray, into: np.ndarray) -> PushReply:
-        return self._fill(self.endpoint.push_pull(push, aligned_copy(contribution)), into)
+        return self._fill(self.endpoint.begin_push(push)(aligned_copy(contribution)), into)
 
-    def _fill(self, answer: tuple[PushReply, Any], into: np.ndarray) -> PushReply:
-        reply, served = answer
-        into[:] = served.buffer
-        served.release()
-        return reply
+    def _fill(self, answer: Answer, into: np.ndarray) -> PushReply:
+        into[:] = answer.parameters.buffer
+        answer.parameters.release()
+        return answer.reply
 
 
 def aligned_copy(block: np.ndarray) -> np.ndarray:

@@ -341,9 +341,9 @@ def test_an_endpoint_takes_packed_contributions_and_lends_packed_parameters(star
     contribution = programs.contribution_layout.empty()
     for unit in range(UNITS):
         programs.contribution_layout.pack(gradient_of(unit), out=contribution)
-        reply, served = endpoint.push_pull(push_of(phase, unit, base=unit), contribution)
+        answer = endpoint.begin_push(push_of(phase, unit, base=unit))(contribution)
         contribution[:] = 0xFF  # the caller may reuse its buffer at once
-        params = programs.parameters_layout.unpack(served.buffer).params["tally"].copy()
-        served.release()
-        assert reply.sequence == unit + 1
+        params = programs.parameters_layout.unpack(answer.parameters.buffer).params["tally"].copy()
+        answer.parameters.release()
+        assert answer.reply.sequence == unit + 1
         np.testing.assert_array_equal(params[: UNITS + 1], [-1.0] * (unit + 1) + [0.0] * (UNITS - unit))

@@ -30,7 +30,7 @@ from hybridsync.interfaces.messages import (
     Welcome,
 )
 from hybridsync.interfaces.phase import Phase
-from hybridsync.interfaces.ports import LenderPort, ParameterPort, ServerPort
+from hybridsync.interfaces.ports import Answer, LenderPort, ParameterPort, ServerPort
 from hybridsync.interfaces.reports import Report, ReportReply
 from hybridsync.transport.grpc.channels import make_server
 from hybridsync.transport.grpc.chief import ChiefBackend
@@ -144,9 +144,9 @@ class FakeServer(ServerPort, LenderPort, ParameterPort):
     def fence(self, epoch: Epoch, worker: int, incarnation: int) -> None:
         self.seen.append((epoch, worker, incarnation))
 
-    def pull(self, push: Push) -> tuple[PushReply, Loan]:
+    def pull(self, push: Push) -> Answer:
         self.seen.append(push)
-        return PushReply(push.base), self._lend()
+        return Answer(PushReply(push.base), self._lend())
 
     def idle(self, push: Push) -> None:
         self.seen.append(("idle", push))
@@ -154,10 +154,13 @@ class FakeServer(ServerPort, LenderPort, ParameterPort):
     def ready(self, push: Push) -> None:
         self.seen.append(("ready", push))
 
-    def push_pull(self, push: Push, contribution: np.ndarray) -> tuple[PushReply, Loan]:
+    def begin_push(self, push: Push) -> Callable[[np.ndarray], Answer]:
+        return lambda contribution: Answer(self.answer(push, contribution), self._lend())
+
+    def answer(self, push: Push, contribution: np.ndarray) -> PushReply:
         self.seen.append(push)
         self.on_push(push, contribution)
-        return PushReply(push.base + 1, duplicate=True, dropped="too stale"), self._lend()
+        return PushReply(push.base + 1, duplicate=True, dropped="too stale")
 
     def _lend(self) -> Loan:
         self.loans.append(Loan(self.parameters.copy()))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hybridsync.core.errors import SchemaMismatch
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
-from hybridsync.transport.grpc.frames import CHUNK_BYTES, receive, receive_header, send
+from hybridsync.transport.grpc.frames import CHUNK_BYTES, last_after, receive, receive_header, send
 from tests.transport.conftest import pattern
 
 
@@ -85,3 +85,11 @@ def test_a_buffer_of_another_size_is_refused_before_a_chunk_is_read() -> None:
     with pytest.raises(SchemaMismatch, match="1000 bytes where 999"):
         collect(stream, 999)
     assert len(list(stream)) == 10
+
+
+@pytest.mark.parametrize("num_frames", [1, 2, 3])
+def test_the_last_frame_alone_waits(num_frames: int) -> None:
+    frames, seen = [bytes([index]) for index in range(num_frames)], []
+    for frame in last_after(iter(frames), lambda: seen.append(b"end")):
+        seen.append(frame)
+    assert seen == [*frames[:-1], b"end", frames[-1]]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hybridsync.interfaces.messages import Push, PushReply
-from hybridsync.interfaces.ports import ParameterPort
+from hybridsync.interfaces.ports import Answer, ParameterPort
 from hybridsync.server.endpoint import Endpoint
 from hybridsync.server.publisher import SnapshotPool
 from hybridsync.storage.apply_log import Entry, Left
@@ -55,7 +55,7 @@ class Watched(ParameterPort):
         self.replies: list[PushReply] = []
         self.carried_out: Callable[[], None] = lambda: None
 
-    def pull(self, push: Push) -> Any:
+    def pull(self, push: Push) -> Answer:
         return self._endpoint.pull(push)
 
     def idle(self, push: Push) -> None:
@@ -64,12 +64,17 @@ class Watched(ParameterPort):
     def ready(self, push: Push) -> None:
         self._endpoint.ready(push)
 
-    def push_pull(self, push: Push, contribution: np.ndarray) -> Any:
-        self.arrived.release()
-        answer = self._endpoint.push_pull(push, contribution)
-        self.replies.append(answer[0])
-        self.carried_out()
-        return answer
+    def begin_push(self, push: Push) -> Callable[[np.ndarray], Answer]:
+        offer = self._endpoint.begin_push(push)
+
+        def watched(contribution: np.ndarray) -> Answer:
+            self.arrived.release()
+            answer = offer(contribution)
+            self.replies.append(answer.reply)
+            self.carried_out()
+            return answer
+
+        return watched
 
 
 class Served:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hybridsync.core.errors import SchemaMismatch, StaleEpoch, WaitTimeout
-from hybridsync.emulation.link_delays import Pacing
+from hybridsync.emulation.link_delays import DelayedPort, Pacing
 from hybridsync.emulation.link_model import Wire
 from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
@@ -243,7 +243,7 @@ def test_a_paced_push_is_offered_when_it_has_arrived_and_answered_when_the_param
         clock.advance(secs)
 
     pacing = Pacing(Wire(link_bytes_per_sec=100.0), push_bytes=200, pull_bytes=100, clock=clock, wait=wait)
-    address = serve(ParameterServicer(server, num_bytes, pacing=pacing))
+    address = serve(ParameterServicer(DelayedPort(server, pacing), num_bytes))
     client = closing(ParameterClient(address, deadline_secs=10, who="server 0"))
     into = np.zeros(num_bytes, np.uint8)
     client.push_pull(PUSH, pattern(num_bytes, seed=2), into)
@@ -257,7 +257,7 @@ def test_parameters_that_the_push_was_computed_on_are_not_sent_again(
     client: ParameterClient, server: FakeServer, num_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     contribution, into = pattern(num_bytes, seed=2), np.zeros(num_bytes, np.uint8)
-    monkeypatch.setattr(server, "push_pull", lambda push, _: (PushReply(31), server._lend()))
+    monkeypatch.setattr(server, "answer", lambda push, _: PushReply(31))
     assert client.push_pull(PUSH, contribution, into).sequence == 31 and into.any()
     into[:] = 7
     assert client.push_pull(PUSH._replace(base=31), contribution, into).sequence == 31

@@ -5,7 +5,7 @@ The bytes are those of the protobuf message `Frame`; protobuf itself would copy 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,16 @@ def send(header: pb.Header, buffer: np.ndarray, chunk_bytes: int = CHUNK_BYTES) 
         yield b"".join((prefix, view[start : start + chunk_bytes]))
     if whole < view.nbytes:
         yield b"".join((_prefix(view.nbytes - whole), view[whole:]))
+
+
+def last_after(frames: Iterator[bytes], wait: Callable[[], None]) -> Iterator[bytes]:
+    """Yield frames, and wait before the last one of them."""
+    held = next(frames)
+    for frame in frames:
+        yield held
+        held = frame
+    wait()
+    yield held
 
 
 def receive_header(stream: Iterator[bytes]) -> pb.Header:

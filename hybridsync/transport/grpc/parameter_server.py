@@ -10,16 +10,15 @@ import numpy as np
 
 from hybridsync.core.deadlines import transfer_secs
 from hybridsync.core.plan import Epoch
-from hybridsync.emulation.link_delays import UNPACED, Pacing, last_after
 from hybridsync.interfaces.messages import Held, Push, PushReply
 from hybridsync.interfaces.phase import Phase
-from hybridsync.interfaces.ports import ParameterPort, Served, ServerPort
+from hybridsync.interfaces.ports import Answer, ParameterPort, ServerPort
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.buffers import Buffers
 from hybridsync.transport.grpc.channels import ANSWER_SECS, Servicer, call, retrying, stub
 from hybridsync.transport.grpc.codec import decode, encode, parse
 from hybridsync.transport.grpc.exchange import Exchange
-from hybridsync.transport.grpc.frames import check_size, receive, receive_header, receive_whole, send
+from hybridsync.transport.grpc.frames import check_size, last_after, receive, receive_header, receive_whole, send
 from hybridsync.transport.grpc.holder import UNREACHABLE_SECS, HolderClient
 from hybridsync.transport.grpc.status import Guard
 
@@ -59,13 +58,10 @@ class ParameterServicer(Servicer):
         own until the call returns.
       contribution_bytes: size of every contribution; another is refused before it is received.
       num_buffers: contributions that may be held at a time; at least the number of workers.
-      pacing: how long pushes and pulls take at least.
     """
 
-    def __init__(
-        self, backend: ParameterPort, contribution_bytes: int, num_buffers: int = 32, pacing: Pacing = UNPACED
-    ) -> None:
-        self._backend, self._pacing = backend, pacing
+    def __init__(self, backend: ParameterPort, contribution_bytes: int, num_buffers: int = 32) -> None:
+        self._backend = backend
         self._buffers = Buffers(contribution_bytes, num_buffers)
         super().__init__(
             "ParameterServer",
@@ -89,48 +85,45 @@ class ParameterServicer(Servicer):
     def _answer_small(self, request: pb.SmallPush) -> pb.SmallReply:
         check_size(len(request.contribution), self._buffers.num_bytes)
         push = decode(Push, request.push)
-        arrives = self._pacing.push_begins(push)
+        offer = self._backend.begin_push(push)
         with self._buffers.lend(BUFFER_SECS) as buffer:
             buffer[:] = np.frombuffer(request.contribution, np.uint8)
-            arrives()
-            reply, served = self._backend.push_pull(push, buffer)
+            answer = offer(buffer)
         try:
-            if not reply.brings_parameters(push):
-                return pb.SmallReply(reply=encode(reply))
-            self._pacing.pull_begins(push)()
-            return pb.SmallReply(reply=encode(reply), parameters=served.buffer.tobytes())
+            if not answer.reply.brings_parameters(push):
+                return pb.SmallReply(reply=encode(answer.reply))
+            answer.await_arrival()
+            return pb.SmallReply(reply=encode(answer.reply), parameters=answer.parameters.buffer.tobytes())
         finally:
-            served.release()
+            answer.parameters.release()
 
     def _push_pull(self, stream: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         with Guard(context, "hybridsync.ParameterServer.PushPull"):
             header = receive_header(stream)
             check_size(header.num_bytes, self._buffers.num_bytes)
             push = decode(Push, header.push)
-            arrives = self._pacing.push_begins(push)
+            offer = self._backend.begin_push(push)
             with self._buffers.lend(BUFFER_SECS) as buffer:
                 receive(stream, header, buffer)
-                arrives()
-                reply, served = self._backend.push_pull(push, buffer)
-            if reply.brings_parameters(push):
-                yield from self._answer(push, reply, served)
+                answer = offer(buffer)
+            if answer.reply.brings_parameters(push):
+                yield from _frames(answer)
             else:
-                served.release()
-                yield from send(pb.Header(reply=encode(reply)), NOTHING)
+                answer.parameters.release()
+                yield from send(pb.Header(reply=encode(answer.reply)), NOTHING)
 
     def _pull(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         with Guard(context, "hybridsync.ParameterServer.Pull"):
-            push = decode(Push, parse(pb.Push, data))
-            reply, served = self._backend.pull(push)
-            yield from self._answer(push, reply, served)
+            yield from _frames(self._backend.pull(decode(Push, parse(pb.Push, data))))
 
-    def _answer(self, push: Push, reply: PushReply, served: Served) -> Iterator[bytes]:
-        """Yield the frames of a reply; the lent buffer goes back after the last, or when the caller is gone."""
-        try:
-            arrives = self._pacing.pull_begins(push)
-            yield from last_after(send(pb.Header(reply=encode(reply)), served.buffer), arrives)
-        finally:
-            served.release()
+
+def _frames(answer: Answer) -> Iterator[bytes]:
+    """Yield the frames of an answer; the lent buffer goes back after the last, or when the caller is gone."""
+    try:
+        frames = send(pb.Header(reply=encode(answer.reply)), answer.parameters.buffer)
+        yield from last_after(frames, answer.await_arrival)
+    finally:
+        answer.parameters.release()
 
 
 class ParameterClient(HolderClient):
