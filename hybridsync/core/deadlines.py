@@ -1,6 +1,12 @@
-"""Deadlines that follow from how much there is to do. Pure."""
+"""How long roles wait for each other: those who ask give up later than those who are asked. Pure."""
 
 from __future__ import annotations
+
+DEPOSIT_SECS = 5.0
+"""How long the end of a phase waits for the optimizer states of workers that stepped by themselves."""
+
+UPDATES_SECS = 90.0
+"""How long a capture waits for the updates before it to be told to a server; that call's own deadline is shorter."""
 
 
 def transfer_secs(num_bytes: int) -> float:
@@ -10,3 +16,12 @@ def transfer_secs(num_bytes: int) -> float:
     (60.0, 160.0)
     """
     return num_bytes / 20e6 + 60.0
+
+
+def snapshot_secs(state_bytes: int) -> float:
+    """Return how long a capture waits for a server: for the updates before it, and for the copy of its part.
+
+    >>> snapshot_secs(2_000_000_000)
+    250.0
+    """
+    return UPDATES_SECS + transfer_secs(state_bytes)

@@ -8,9 +8,6 @@ from typing import Any
 
 from hybridsync.interfaces.messages import Part, Push, PushReply
 
-DEPOSIT_SECS = 5.0
-"""How long the end of a phase waits for the optimizer states of workers that stepped by themselves."""
-
 
 @dataclass(slots=True, eq=False)
 class Ticket:

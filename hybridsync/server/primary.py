@@ -8,7 +8,7 @@ from typing import Any
 from absl import logging
 
 from hybridsync.core.clock import Clock
-from hybridsync.core.deadlines import transfer_secs
+from hybridsync.core.deadlines import DEPOSIT_SECS, transfer_secs
 from hybridsync.core.errors import StillHeld
 from hybridsync.core.plan import Epoch
 from hybridsync.core.watching import UNWATCHED, Watching
@@ -17,7 +17,6 @@ from hybridsync.interfaces.phase import Phase
 from hybridsync.server.admission import check_epoch
 from hybridsync.server.core import HeldCall, ServerCore
 from hybridsync.server.entrance import Entrance
-from hybridsync.server.held_pushes import DEPOSIT_SECS
 from hybridsync.server.partition import PRIMARY, partition
 from hybridsync.server.partitioned_state import PartitionedState
 from hybridsync.server.replication import Peers

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hybridsync.core.deadlines import transfer_secs
+from hybridsync.core.deadlines import snapshot_secs
 from hybridsync.core.errors import HybridSyncError, InvalidMessage, RoleLost, StaleEpoch, WaitTimeout
 from hybridsync.core.plan import MOST_ENTRIES, NO_EPOCH, Epoch
 from hybridsync.interfaces.messages import Capture, Push, Update
@@ -20,18 +20,10 @@ from hybridsync.interfaces.ports import ShardPort
 from hybridsync.server.partition import Part, place
 from hybridsync.training.snapshot import fetch
 
-UPDATES_SECS = 90.0
-"""How long a capture waits for the updates before it to be told to a server; that call's own deadline is shorter."""
-
 IDLE_SECS = 60.0
 
 _CHIEFS_AFFAIR = (StaleEpoch, RoleLost, WaitTimeout)
 """How a line ends that says nothing about this server: the chief judges who is gone, and begins another epoch."""
-
-
-def snapshot_secs(state_bytes: int) -> float:
-    """Return how long a capture waits for a server: for the updates before it, and for the copy of its part."""
-    return UPDATES_SECS + transfer_secs(state_bytes)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from hybridsync.core.deadlines import DEPOSIT_SECS
 from hybridsync.core.errors import HybridSyncError
 from hybridsync.core.plan import Epoch
 from hybridsync.interfaces.messages import Capture, Held, Push, PushReply, Standing
@@ -13,7 +14,6 @@ from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import ENTERING, Report
 from hybridsync.server.admission import check_epoch
 from hybridsync.server.core import HeldCall, ServerCore
-from hybridsync.server.held_pushes import DEPOSIT_SECS
 from hybridsync.simulator.simulated_process import Process
 from hybridsync.simulator.simulated_state import ServerState
 

@@ -10,14 +10,12 @@ import numpy as np
 import pytest
 
 from hybridsync.chief.service import POLL_SECS
-from hybridsync.core.deadlines import transfer_secs
+from hybridsync.core.deadlines import DEPOSIT_SECS, UPDATES_SECS, snapshot_secs, transfer_secs
 from hybridsync.interfaces.messages import GroupRequest, Hello, LeaseRequest, PhaseRequest, Push, RoleEvent
 from hybridsync.interfaces.reports import Report
 from hybridsync.runtime.heartbeat import CHIEF_SECS
 from hybridsync.runtime.worker_main import REPORT_SECS
-from hybridsync.server.held_pushes import DEPOSIT_SECS
 from hybridsync.server.primary import HELD_SECS
-from hybridsync.server.replication import UPDATES_SECS, snapshot_secs
 from hybridsync.server.shard_state import RELEASE_SECS
 from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.snapshot import Holding

@@ -9,13 +9,11 @@ from typing import Protocol
 import grpc
 import numpy as np
 
-from hybridsync.core.deadlines import transfer_secs
+from hybridsync.core.deadlines import DEPOSIT_SECS, snapshot_secs, transfer_secs
 from hybridsync.core.errors import SchemaMismatch
 from hybridsync.core.plan import Epoch
 from hybridsync.interfaces.messages import Capture
 from hybridsync.interfaces.ports import HolderPort, LenderPort
-from hybridsync.server.held_pushes import DEPOSIT_SECS
-from hybridsync.server.replication import snapshot_secs
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.channels import ANSWER_SECS, CALL_SECS, Servicer, call, make_channel, retrying, stub
 from hybridsync.transport.grpc.codec import decode, encode, parse
