@@ -28,7 +28,7 @@ from hybridsync.core.plan import Epoch
 from hybridsync.interfaces.messages import Capture, Held, Push, PushReply
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import Answer
-from hybridsync.transport.grpc.buffers import aligned
+from hybridsync.transport.buffers import aligned
 from hybridsync.transport.grpc.channels import make_channel, make_server
 from hybridsync.transport.grpc.parameter_server import ParameterClient, ParameterServicer
 

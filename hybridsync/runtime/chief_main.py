@@ -24,6 +24,7 @@ from hybridsync.phases.recovery import Start
 from hybridsync.phases.reporter import Reporter
 from hybridsync.policies.straggler_detector import detector_of
 from hybridsync.runtime.heartbeat import use_compilation_cache
+from hybridsync.runtime.wiring.transport import PROCESSES
 from hybridsync.storage import apply_log
 from hybridsync.telemetry.progress import open_progress
 from hybridsync.telemetry.recorder import Recorder
@@ -31,12 +32,8 @@ from hybridsync.telemetry.summary import Summary
 from hybridsync.training.evaluation import Evaluator
 from hybridsync.training.run import Run
 from hybridsync.training.snapshot import Holding, Kept
-from hybridsync.transport.grpc.channels import make_server
-from hybridsync.transport.grpc.chief import ChiefServicer
-from hybridsync.transport.grpc.directory import Directory
-from hybridsync.transport.grpc.holder import HolderClient, HolderServicer
-from hybridsync.transport.grpc.parameter_server import ParameterClient
-from hybridsync.transport.grpc.watched import watched_calls
+from hybridsync.transport.directory import Directory
+from hybridsync.transport.link import Services
 from hybridsync.workdir.opening import AlreadyCompleted, Opening, Resume, open_run, start_capture
 
 TELL_SECS = 5.0
@@ -148,14 +145,10 @@ def _manage(
     holding = Holding(programs.state_layout)
     capture = start_capture(opening, holding)
     kept = Kept(holding, capture, opening.state)
-    servicers = [ChiefServicer(chief.service), HolderServicer(kept)]
-    server, bound = make_server(
-        servicers,
-        address,
-        max_workers=4 * run.config.workers + 8,
-        interceptors=[watched_calls(watchdog, programs.state_layout.nbytes)],
-    )
-    server.start()
+    state_bytes = programs.state_layout.nbytes
+    services = Services(holder=kept, state_bytes=state_bytes, chief=chief.service)
+    serving = PROCESSES.serve(services, address, calls=4 * run.config.workers + 8, watchdog=watchdog)
+    bound = serving.address
     report({"address": bound})
     here = {"epoch": opening.epoch, "id": 0, "host": socket.gethostname()}
     if not restarted:
@@ -172,12 +165,11 @@ def _manage(
         switches=opening.switches,
         told_until=opening.told_until,
     )
-    state_bytes = programs.state_layout.nbytes
-    client_of = Directory(partial(HolderClient, state_bytes=state_bytes), control.is_live)
-    server_at = Directory(partial(ParameterClient, state_bytes=state_bytes), control.is_live)
+    other_holder_at = Directory(partial(PROCESSES.holder, state_bytes=state_bytes), control.is_live)
+    server_at = Directory(partial(PROCESSES.server, state_bytes=state_bytes), control.is_live)
 
     def holder_at(address: str) -> HolderPort:
-        return kept if address == bound else client_of(address)
+        return kept if address == bound else other_holder_at(address)
 
     def servers() -> Mapping[str, ServerPort]:
         addresses = [control.address_of("server", index) for index in range(run.config.servers)]
@@ -213,4 +205,4 @@ def _manage(
     finally:
         report({"over": True})
         control.await_told(TELL_SECS)
-        server.stop(grace=1.0).wait(TELL_SECS)
+        serving.stop(grace_secs=1.0, wait_secs=TELL_SECS)

@@ -30,7 +30,7 @@ from hybridsync.interfaces.messages import (
 )
 from hybridsync.interfaces.reports import Exchange, Report, ReportReply
 from hybridsync.runtime.role_line import RoleSpec
-from hybridsync.transport.grpc.chief import ChiefClient
+from hybridsync.transport.link import ChiefLink
 
 T = TypeVar("T")
 
@@ -50,32 +50,32 @@ class LastingChief:
     A restarted chief does not know the role: it is told who calls and what it is in the middle of, and asked again.
 
     Args:
-      client: of the chief's address, which a restarted one keeps.
+      link: to the chief's address, which a restarted one keeps.
       hello: says who calls, and where it stands.
     """
 
-    def __init__(self, client: ChiefClient, hello: Callable[[], Hello]) -> None:
-        self._client, self._hello = client, hello
+    def __init__(self, link: ChiefLink, hello: Callable[[], Hello]) -> None:
+        self._link, self._hello = link, hello
 
     def register(self) -> Welcome:
         """Take part in the run."""
-        return self._client.register(self._hello())
+        return self._link.register(self._hello())
 
     def next_phase(self, request: PhaseRequest) -> PhaseReply:
         """See `ChiefPort.next_phase`."""
-        return self._known(lambda: self._client.next_phase(request))
+        return self._known(lambda: self._link.next_phase(request))
 
     def lease(self, request: LeaseRequest) -> LeaseReply:
         """See `ChiefPort.lease`."""
-        return self._known(lambda: self._client.lease(request))
+        return self._known(lambda: self._link.lease(request))
 
     def meet(self, request: GroupRequest) -> GroupReply:
         """See `GroupPort.meet`."""
-        return self._known(lambda: self._client.meet(request))
+        return self._known(lambda: self._link.meet(request))
 
     def report(self, report: Report) -> ReportReply:
         """See `ChiefPort.report`."""
-        return self._known(lambda: self._client.report(report))
+        return self._known(lambda: self._link.report(report))
 
     def _known(self, ask: Callable[[], T]) -> T:
         deadline = SYSTEM_CLOCK.monotonic() + CHIEF_SECS

@@ -12,7 +12,6 @@ import socket
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
 
 from hybridsync import __version__
 from hybridsync.chief.chief import Chief
@@ -43,10 +42,12 @@ from hybridsync.telemetry.summary import Summary
 from hybridsync.training.evaluation import Evaluator
 from hybridsync.training.snapshot import Holding, Kept
 from hybridsync.training.state import TrainState
-from hybridsync.transport.inprocess import ThreadLink
+from hybridsync.transport.inprocess import InProcessTransport
+from hybridsync.transport.link import Services
 from hybridsync.workdir.opening import Opening, start_capture
 from hybridsync.worker.context import WorkerContext
 from hybridsync.worker.group_runner import GroupRunner
+from hybridsync.worker.link import ServerLink
 from hybridsync.worker.lockstep_runner import LockstepRunner
 from hybridsync.worker.loop import WorkerLoop
 from hybridsync.worker.replica import Replica
@@ -82,14 +83,17 @@ class InProcess:
         apply_log = FileApplyLog(run.workdir / APPLY_LOG) if logged and run.workdir else NullApplyLog()
         self._wake = threading.Event()
         self._stop = threading.Event()
-        self._primary = Primary(programs, DevicePublisher(), self._at, clock, apply_log, self._wake)
+        self._transport = transport = InProcessTransport()
+        self._primary = Primary(programs, DevicePublisher(), transport.holder, clock, apply_log, self._wake)
         wire = emulated(run.config.emulation, run.config.servers)
         sizes = programs.contribution_layout.nbytes, programs.parameters_layout.nbytes
         check_speed(run.config.emulation, run.config.workers, run.config.servers, *sizes)
         stragglers = Stragglers(run.config.emulation.stragglers, run.config.workload)
         port = DelayedPort(Endpoint(self._primary, None), Pacing(wire, *sizes, clock, stragglers=stragglers))
-        self._link = ThreadLink(port, self._primary)
-        self._replica = Replica(programs, self._at, clock, apply_log)
+        primary = self._primary
+        transport.serve(Services(holder=primary, server=primary, parameters=port, optimizer=primary), PRIMARY)
+        self._replica = Replica(programs, transport.holder, clock, apply_log)
+        transport.serve(Services(holder=self._replica), REPLICA)
         self._rendezvous: dict[Epoch, Rendezvous] = {}
         self._mixers: dict[Epoch, ThreadMixer] = {}
         self._lock = threading.Lock()
@@ -117,6 +121,7 @@ class InProcess:
         opening, run, clock = self._opening, self._opening.run, self._clock
         capture = start_capture(opening, self._holding)
         kept = Kept(self._holding, capture, opening.state)
+        self._transport.serve(Services(holder=kept, chief=self.chief.service), CHIEF)
         reporter = Reporter(
             run,
             self.chief.control,
@@ -127,13 +132,13 @@ class InProcess:
             switches=opening.switches,
         )
         layout, evaluator = self._programs.state_layout, Evaluator(run.task)
-        self._committer = Committer(opening.store, layout, self._at, evaluator, clock, kept.keep)
+        self._committer = Committer(opening.store, layout, self._transport.holder, evaluator, clock, kept.keep)
         manager = assemble(
             replace(run, config=replace(run.config, servers=1)),  # threads share the one store
             self.chief.control,
             Start(capture, CHIEF, opening.reason, opening.epoch, opening.committed, opening.detours),
-            servers=lambda: {PRIMARY: self._primary},
-            holder_at=self._at,
+            servers=lambda: {PRIMARY: self._transport.server(PRIMARY)},
+            holder_at=self._transport.holder,
             epochs=opening.epochs,
             committer=self._committer,
             reporter=reporter,
@@ -161,7 +166,7 @@ class InProcess:
     # --- the roles' threads ---
 
     def _work(self, worker: int, schema: str) -> None:
-        recorder, service = self._recorders[worker], self.chief.service
+        recorder, service = self._recorders[worker], self._transport.chief(CHIEF)
         run = self._opening.run
         recorder.incarnation = service.register(self._hello("worker", worker, REPLICA, schema)).incarnation
         emulation = Emulation(run.config.emulation, run.config.workload)
@@ -230,11 +235,8 @@ class InProcess:
 
     # --- how roles find each other ---
 
-    def _at(self, address: str) -> Any:
-        return {CHIEF: self._holding, REPLICA: self._replica, PRIMARY: self._primary}[address]
-
-    def _link_of(self, phase: Phase) -> ThreadLink:
-        return self._link
+    def _link_of(self, phase: Phase) -> ServerLink:
+        return self._transport.link(phase.servers)
 
     def _collective_of(self, phase: Phase) -> Collective:
         with self._lock:

@@ -131,7 +131,7 @@ def supervise(launch: Launch) -> int:
 
 def _supervise_locked(launch: Launch, lock: WorkdirLock) -> int:
     from hybridsync.runtime.supervisor import Supervisor, SupervisorSpec
-    from hybridsync.transport.grpc.chief import ChiefClient
+    from hybridsync.runtime.wiring.transport import PROCESSES
 
     config = launch.config
     sys.stderr.write(
@@ -139,7 +139,7 @@ def _supervise_locked(launch: Launch, lock: WorkdirLock) -> int:
         f"logs in {launch.workdir / 'logs'}\n"
     )
     spec = SupervisorSpec(launch.argv, launch.workdir, config.workers, config.servers, launch.bind)
-    connect = functools.partial(ChiefClient, deadline_secs=5.0)
+    connect = functools.partial(PROCESSES.chief, deadline_secs=5.0)
     return Supervisor(spec, connect, lock_fd=lock.descriptor).run()
 
 

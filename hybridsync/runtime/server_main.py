@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -14,9 +15,11 @@ from hybridsync.core.errors import HybridSyncError, WaitTimeout
 from hybridsync.core.tcp_sockets import at_port
 from hybridsync.core.watching import COMPILE_SECS, Watching
 from hybridsync.emulation.link_delays import DelayedPort, Pacing, check_speed, emulated
+from hybridsync.interfaces.messages import Hello
 from hybridsync.interfaces.reports import Report
 from hybridsync.runtime.heartbeat import CHIEF_SECS, CompileTimer, Heart, LastingChief, hello, use_compilation_cache
 from hybridsync.runtime.role_line import RoleSpec
+from hybridsync.runtime.wiring.transport import PROCESSES
 from hybridsync.server.endpoint import Endpoint, OptimizerEndpoint
 from hybridsync.server.partition import PRIMARY, partition
 from hybridsync.server.primary import Primary
@@ -26,14 +29,9 @@ from hybridsync.server.secondary import Store
 from hybridsync.storage.apply_log import APPLY_LOG, FileApplyLog, NullApplyLog
 from hybridsync.training.programs import Programs
 from hybridsync.training.run import Run
-from hybridsync.transport.grpc.channels import make_server
-from hybridsync.transport.grpc.chief import ChiefClient
-from hybridsync.transport.grpc.directory import Directory
-from hybridsync.transport.grpc.holder import HolderServicer, Readers
-from hybridsync.transport.grpc.optimizer_state import OptimizerServicer
-from hybridsync.transport.grpc.parameter_server import ParameterServicer, PhaseServicer
-from hybridsync.transport.grpc.shard import ShardClient, ShardServicer
-from hybridsync.transport.grpc.watched import watched_calls
+from hybridsync.transport.directory import Directory
+from hybridsync.transport.link import Services
+from hybridsync.transport.readers import Readers
 
 REPORT_SECS = 0.2
 RUN_SECS = 365 * 86400.0
@@ -72,10 +70,10 @@ def run_server(spec: RoleSpec, run: Run, watchdog: Watching) -> int:
         parts = partition(programs, num_servers)
         own = parts[spec.role_id].programs
         warm_up(own, device)
-    readers = Readers()
+    readers = Readers(PROCESSES.holder)
     backend: Primary | Store
     if spec.role_id == PRIMARY:
-        connect = partial(ShardClient, state_bytes=programs.state_layout.nbytes)
+        connect = partial(PROCESSES.peer, state_bytes=programs.state_layout.nbytes)
         peers = Peers(parts, Directory(connect, lambda address: address in peers.servers), ended)
         pool = SnapshotPool(own.parameters_layout)
         backend = Primary(programs, pool, readers, clock, apply_log, completed, device, peers, watchdog)
@@ -84,19 +82,26 @@ def run_server(spec: RoleSpec, run: Run, watchdog: Watching) -> int:
         check_speed(run.config.emulation, workers, num_servers, *sizes)
         stragglers = Stragglers(run.config.emulation.stragglers, run.config.workload)
         pacing = Pacing(emulated(run.config.emulation, num_servers), *sizes, clock, stragglers=stragglers)
-        serving = ParameterServicer(DelayedPort(endpoint, pacing), own.contribution_layout.nbytes, workers + 2)
+        offered = Services(holder=backend, parameters=DelayedPort(endpoint, pacing), num_buffers=workers + 2)
     else:
         backend = Store(parts[spec.role_id], readers, clock, device, watchdog)
         early = max(protocol.num_answered_early(workers) for protocol in run.stages)
-        serving = ShardServicer(backend, own.contribution_layout.nbytes, num_buffers=2 * workers + 2 + early)
+        offered = Services(holder=backend, shard=backend, num_buffers=2 * workers + 2 + early)
     opt_layout = parts[spec.role_id].opt_state.layout
-    stepping = OptimizerServicer(OptimizerEndpoint(backend, opt_layout), opt_layout.nbytes)
-    servicers = [PhaseServicer(backend), serving, stepping, HolderServicer(backend)]
-    watched = watched_calls(watchdog, programs.state_layout.nbytes)
-    server, address = make_server(servicers, at_port(spec.host), max_workers=3 * workers + 4, interceptors=[watched])
-    server.start()
-    schema = programs.state_layout.schema_hash
-    chief = LastingChief(ChiefClient(spec.chief, CHIEF_SECS), lambda: hello(spec, address, schema, backend.standing()))
+    services = replace(
+        offered,
+        state_bytes=programs.state_layout.nbytes,
+        server=backend,
+        optimizer=OptimizerEndpoint(backend, opt_layout),
+        contribution_bytes=own.contribution_layout.nbytes,
+        opt_state_bytes=opt_layout.nbytes,
+    )
+    serving = PROCESSES.serve(services, at_port(spec.host), calls=3 * workers + 4, watchdog=watchdog)
+
+    def hello_now() -> Hello:
+        return hello(spec, serving.address, programs.state_layout.schema_hash, backend.standing())
+
+    chief = LastingChief(PROCESSES.chief(spec.chief, CHIEF_SECS), hello_now)
     incarnation = chief.register().incarnation
 
     def drain() -> Report:
@@ -122,7 +127,7 @@ def run_server(spec: RoleSpec, run: Run, watchdog: Watching) -> int:
     Heart(chief, drain, REPORT_SECS, completed, ended).start()
     if not over.wait(RUN_SECS):
         raise WaitTimeout(f"server {spec.role_id} served for {RUN_SECS:g} s and the chief has not ended the run")
-    server.stop(grace=None)
+    serving.stop()
     readers.close()  # a state that is being fetched is for nobody any more, and the process would wait for it
     if failure:
         raise failure[0]

@@ -26,16 +26,14 @@ from hybridsync.interfaces.reports import ReportReply
 from hybridsync.protocols.modes import GROUP, LOCKSTEP, SERVER
 from hybridsync.runtime.heartbeat import CHIEF_SECS, CompileTimer, Heart, LastingChief, hello, use_compilation_cache
 from hybridsync.runtime.role_line import RoleSpec
+from hybridsync.runtime.wiring.transport import PROCESSES
 from hybridsync.server.partition import partition
 from hybridsync.storage.apply_log import APPLY_LOG, FileApplyLog, NullApplyLog
 from hybridsync.training.programs import Parameters, Programs
 from hybridsync.training.run import Run
 from hybridsync.training.state import TrainState
-from hybridsync.transport.grpc.channels import make_server
-from hybridsync.transport.grpc.chief import ChiefClient
-from hybridsync.transport.grpc.holder import HolderServicer, Readers
-from hybridsync.transport.grpc.server_link import RemoteLink
-from hybridsync.transport.grpc.watched import watched_calls
+from hybridsync.transport.link import Services
+from hybridsync.transport.readers import Readers
 from hybridsync.worker.context import WorkerContext
 from hybridsync.worker.group_runner import GroupRunner
 from hybridsync.worker.link import ServerLink
@@ -102,20 +100,15 @@ def run_worker(
                 compile_groups(world, flats, programs.state)
 
     apply_log = FileApplyLog(run.workdir / APPLY_LOG) if run.config.telemetry.apply_log else NullApplyLog()
-    readers = Readers()
+    readers = Readers(PROCESSES.holder)
     replica = Replica(programs, readers, clock, apply_log)
-    server, address = make_server(
-        [HolderServicer(replica)],
-        at_port(spec.host),
-        max_workers=4,
-        interceptors=[watched_calls(watchdog, programs.state_layout.nbytes)],
-    )
-    server.start()
+    services = Services(holder=replica, state_bytes=programs.state_layout.nbytes)
+    serving = PROCESSES.serve(services, at_port(spec.host), calls=4, watchdog=watchdog)
 
     def hello_now() -> Hello:
-        return hello(spec, address, programs.state_layout.schema_hash, loop.standing() if loop else None)
+        return hello(spec, serving.address, programs.state_layout.schema_hash, loop.standing() if loop else None)
 
-    chief = LastingChief(ChiefClient(spec.chief, CHIEF_SECS), hello_now)
+    chief = LastingChief(PROCESSES.chief(spec.chief, CHIEF_SECS), hello_now)
 
     def ended(error: HybridSyncError | None) -> None:
         if error is not None:  # the main thread may hang in a collective, or train for nobody
@@ -134,7 +127,7 @@ def run_worker(
     parts = partition(programs, run.config.servers)
 
     def link_of(phase: Phase) -> ServerLink:
-        return RemoteLink.to(phase.servers, parts)
+        return PROCESSES.link(phase.servers, parts)
 
     context = WorkerContext(spec.role_id, chief, programs, recorder, emulation)
     with ThreadPoolExecutor(1, "leases") as ahead:
@@ -157,7 +150,7 @@ def run_worker(
         with watchdog.work("the loop over phases", LOOP_SECS):
             loop.run()
     heart.stop()
-    server.stop(grace=None)
+    serving.stop()
     return 0
 
 

@@ -2,11 +2,84 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from hybridsync.core.errors import RoleLost
+from hybridsync.core.watching import UNWATCHED, Watching
 from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.interfaces.ports import Answer, OptimizerPort, ParameterPort
+from hybridsync.server.partition import Part
 from hybridsync.training.programs import Parameters
+from hybridsync.transport.link import ChiefLink, ControlLink, HolderLink, PeerLink, Services, Serving
+from hybridsync.worker.link import ServerLink
+
+
+class InProcessTransport:
+    """A `Transport` without a wire. Every role is served before another one asks for it."""
+
+    def __init__(self) -> None:
+        self._roles: dict[str, Services] = {}
+
+    def serve(self, services: Services, address: str, calls: int = 0, watchdog: Watching = UNWATCHED) -> Serving:
+        """See `Transport.serve`; callers bring their own threads."""
+        self._roles[address] = services
+        return _Served(self._roles, address)
+
+    def chief(self, address: str, deadline_secs: float = 0.0) -> ChiefLink:
+        """See `Transport.chief`; a call that is made is answered."""
+        return self._offered(address, "chief")
+
+    def holder(self, address: str, state_bytes: int = 0) -> HolderLink:
+        """See `Transport.holder`."""
+        return self._direct(address, "holder")
+
+    def server(self, address: str, state_bytes: int = 0) -> ControlLink:
+        """See `Transport.server`."""
+        return self._direct(address, "server")
+
+    def peer(self, address: str, state_bytes: int = 0) -> PeerLink:
+        """See `Transport.peer`."""
+        return self._direct(address, "shard")
+
+    def link(self, servers: Sequence[str], parts: Sequence[Part] = ()) -> ServerLink:
+        """See `Transport.link`; threads share one store, which has all of the trees."""
+        (primary,) = servers
+        return ThreadLink(self._offered(primary, "parameters"), self._offered(primary, "optimizer"))
+
+    def _direct(self, address: str, service: str) -> Any:
+        return _Direct(self._offered(address, service))
+
+    def _offered(self, address: str, service: str) -> Any:
+        services = self._roles.get(address)
+        offered = getattr(services, service, None)
+        if offered is None:
+            raise RoleLost(f"nobody serves as {service} at {address} in this process")
+        return offered
+
+
+class _Served:
+    """A role that others find until it stops."""
+
+    def __init__(self, roles: dict[str, Services], address: str) -> None:
+        self._roles, self.address = roles, address
+
+    def stop(self, grace_secs: float | None = None, wait_secs: float = 0.0) -> None:
+        """Be found no more; calls under way end by themselves."""
+        self._roles.pop(self.address, None)
+
+
+class _Direct:
+    """A role's object as a link to it: there is nothing between them that could be closed."""
+
+    def __init__(self, role: Any) -> None:
+        self._role = role
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._role, name)
+
+    def close(self) -> None:
+        """Nothing: calls under way end by themselves."""
 
 
 class ThreadLink:

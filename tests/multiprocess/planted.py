@@ -224,7 +224,7 @@ def servers_fetch_over_a_slow_link() -> None:
     """No bug: a server gets LINK_BYTES_PER_SEC of the state that it takes over."""
     if here.role != "server":
         return
-    from hybridsync.transport.grpc.holder import Readers
+    from hybridsync.transport.readers import Readers
     from tests.transport.relay import Relay
 
     read_from = Readers.__call__

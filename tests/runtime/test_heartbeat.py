@@ -30,7 +30,8 @@ from hybridsync.runtime import heartbeat as heart_module
 from hybridsync.runtime.heartbeat import Heart, LastingChief, use_compilation_cache
 from hybridsync.runtime.role_line import RoleSpec
 from hybridsync.transport.grpc.channels import make_server
-from hybridsync.transport.grpc.chief import ChiefBackend, ChiefClient, ChiefServicer
+from hybridsync.transport.grpc.chief import ChiefClient, ChiefServicer
+from hybridsync.transport.link import ChiefLink
 from tests.roles import hello, phase_of
 
 SECS = 10.0
@@ -39,7 +40,7 @@ GO_ON = ReportReply(EPOCH, revoked=False)
 
 
 @dataclass
-class ForgetfulChief(ChiefBackend):
+class ForgetfulChief(ChiefLink):
     """A chief of several lives: after each restart it knows nobody."""
 
     known: bool = True

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
-import numpy as np
 
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import HybridSyncError
 from hybridsync.core.plan import NO_EPOCH
-from hybridsync.interfaces.messages import Capture, Push, PushReply
+from hybridsync.interfaces.messages import Capture
 from hybridsync.interfaces.phase import Phase
-from hybridsync.interfaces.ports import Answer
 from hybridsync.server.endpoint import Endpoint
 from hybridsync.server.partition import partition
 from hybridsync.server.primary import Primary
@@ -26,10 +24,9 @@ from hybridsync.storage.apply_log import Entry, Left
 from hybridsync.training.programs import Programs
 from hybridsync.training.snapshot import Holding
 from hybridsync.training.state import TrainState, initial_state
-from hybridsync.transport.grpc.parameter_server import ParameterClient
-from hybridsync.transport.grpc.server_link import RemoteLink
-from hybridsync.transport.grpc.shard import ShardClient
+from hybridsync.transport.packed_link import PackedLink
 from tests.roles import CHIEF, phase_of
+from tests.transport.copying import CopyingBlocks, CopyingParameters
 
 
 class ListedLog:
@@ -50,61 +47,6 @@ class ListedLog:
 
     def clear(self) -> None:
         pass
-
-
-@dataclass
-class Block:
-    """A block in a server's hands, overwritten when it comes back."""
-
-    buffer: np.ndarray
-    num_released: int = 0
-
-    def release(self) -> None:
-        self.num_released += 1
-        self.buffer[:] = 0xFF
-
-
-@dataclass
-class StoreAt(ShardClient):
-    """What a worker's client of a store is, without the wire."""
-
-    store: Store
-    blocks: list[Block] = field(default_factory=list)
-
-    def stage(self, push: Push, block: np.ndarray) -> str:
-        self.blocks.append(Block(aligned_copy(block)))
-        return self.store.stage(push, self.blocks[-1])
-
-    def pull_at(self, push: Push, into: np.ndarray) -> None:
-        served = self.store.pull_at(push)
-        into[:] = served.buffer
-        served.release()
-
-
-@dataclass
-class PrimaryAt(ParameterClient):
-    """What a worker's client of the primary is, without the wire."""
-
-    endpoint: Endpoint
-
-    def pull(self, push: Push, into: np.ndarray) -> PushReply:
-        return self._fill(self.endpoint.pull(push), into)
-
-    def push_pull(self, push: Push, contribution: np.ndarray, into: np.ndarray) -> PushReply:
-        return self._fill(self.endpoint.begin_push(push)(aligned_copy(contribution)), into)
-
-    def _fill(self, answer: Answer, into: np.ndarray) -> PushReply:
-        into[:] = answer.parameters.buffer
-        answer.parameters.release()
-        return answer.reply
-
-
-def aligned_copy(block: np.ndarray) -> np.ndarray:
-    raw = np.empty(block.nbytes + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    copy = raw[start : start + block.nbytes]
-    copy[:] = block
-    return copy
 
 
 class Cluster:
@@ -140,7 +82,7 @@ class Cluster:
             peers=Peers(self.parts, wrapped.__getitem__, self.failures.append),
         )
         self.roles["server 0"] = self.primary
-        self.clients = [StoreAt(store) for store in self.stores]
+        self.clients = [CopyingBlocks(store) for store in self.stores]
 
     def reader_at(self, address: str) -> Any:
         return self.roles[address]
@@ -158,9 +100,9 @@ class Cluster:
         """What the log says of the ends of phases."""
         return self.log.left
 
-    def link(self) -> RemoteLink:
+    def link(self) -> PackedLink:
         endpoint = Endpoint(self.primary, self.parts[0].programs.contribution_layout)
-        return RemoteLink(self.parts, PrimaryAt(endpoint), self.clients)
+        return PackedLink(self.parts, CopyingParameters(endpoint), self.clients)
 
     def captured(self, phase: Phase, final: bool = True) -> tuple[Capture, TrainState]:
         """Return a capture of the whole state, as the chief gets it."""

@@ -28,7 +28,9 @@ from hybridsync.trainer import Trainer
 from hybridsync.transport.grpc import parameter_server
 from hybridsync.transport.grpc.channels import make_server
 from hybridsync.transport.grpc.parameter_server import ParameterClient, ParameterServicer
-from hybridsync.transport.grpc.server_link import RemoteLink
+from hybridsync.transport.grpc.transport import GrpcTransport
+from hybridsync.transport.packed_link import PackedLink
+from hybridsync.worker.link import ServerLink
 from tests.roles import Start, counts, gradient_of, phase_of, push_of, tally_programs
 
 UNITS = 8
@@ -99,13 +101,14 @@ class Served:
         self.primary.enter(self.phase)
         self.server: grpc.Server | None = None
         self.address = ""
-        self.links: dict[int, RemoteLink] = {}
+        self.links: dict[int, ServerLink] = {}
         if remote:
             endpoint = Endpoint(self.primary, programs.contribution_layout)
             servicer = ParameterServicer(endpoint, programs.contribution_layout.nbytes, num_buffers=5)
             self.server, self.address = make_server([servicer], max_workers=13)
             self.server.start()
-            self.links = {worker: RemoteLink.to((self.address,), partition(programs, 1)) for worker in range(3)}
+            parts = partition(programs, 1)
+            self.links = {worker: GrpcTransport().link((self.address,), parts) for worker in range(3)}
 
     def push(self, unit: int, worker: int) -> tuple[PushReply, list[int]]:
         """Push a unit as one worker; returns the reply and how often each unit was applied by then."""
@@ -253,7 +256,7 @@ def test_a_client_that_gives_up_leaves_its_push_to_the_next_call(monkeypatch):
     monkeypatch.setattr(parameter_server, "SMALL_BYTES", 0)
     served = Served("intwos", remote=True)
     hasty = ParameterClient(served.address, deadline_secs=0.3, who="server 0")
-    link, served.links[0] = served.links[0], RemoteLink(partition(tally_programs(), 1), hasty)
+    link, served.links[0] = served.links[0], PackedLink(partition(tally_programs(), 1), hasty)
     try:
         with pytest.raises(WaitTimeout) as gave_up:
             served.push(3, worker=0)

@@ -18,10 +18,11 @@ from hybridsync.server.endpoint import Endpoint, OptimizerEndpoint
 from hybridsync.storage.apply_log import Left
 from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.training.programs import Parameters, Programs
-from hybridsync.transport.grpc.server_link import RemoteLink
+from hybridsync.transport.packed_link import PackedLink
 from tests.roles import push_of
-from tests.server.cluster import Cluster, PrimaryAt
+from tests.server.cluster import Cluster
 from tests.tasks import adamw, mlp_task, programs_of
+from tests.transport.copying import CopyingParameters
 
 SPEC = "localsgd(steps=1)"
 
@@ -31,11 +32,11 @@ def programs() -> Programs:
     return programs_of(mlp_task(), adamw())
 
 
-def link_of(cluster: Cluster) -> RemoteLink:
+def link_of(cluster: Cluster) -> PackedLink:
     endpoint = Endpoint(cluster.primary, cluster.parts[0].programs.contribution_layout)
     pairs = zip((cluster.primary, *cluster.stores), cluster.parts, strict=True)
     keepers = [OptimizerEndpoint(server, part.opt_state.layout) for server, part in pairs]
-    return RemoteLink(cluster.parts, PrimaryAt(endpoint), cluster.clients, keepers)
+    return PackedLink(cluster.parts, CopyingParameters(endpoint), cluster.clients, keepers)
 
 
 def pushed_once(cluster: Cluster, phase: Phase, worker: int = 0) -> Any:

@@ -24,8 +24,9 @@ from hybridsync.server.secondary import Store
 from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.training.programs import Parameters, Programs
 from tests.roles import push_of
-from tests.server.cluster import Block, Cluster, aligned_copy
+from tests.server.cluster import Cluster
 from tests.tasks import adamw, batchnorm_task, mlp_task, momentum_sgd, programs_of
+from tests.transport.copying import Block, aligned_copy
 
 WORKERS = 4
 UNITS = 60

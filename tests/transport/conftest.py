@@ -33,7 +33,7 @@ from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import Answer, LenderPort, ParameterPort, ServerPort
 from hybridsync.interfaces.reports import Report, ReportReply
 from hybridsync.transport.grpc.channels import make_server
-from hybridsync.transport.grpc.chief import ChiefBackend
+from hybridsync.transport.link import ChiefLink
 
 EPOCH = Epoch(3, 2**64 - 1)
 HELD = Held(EPOCH, units=7, sequence=5, fingerprint="f00d")
@@ -73,7 +73,7 @@ UPDATE = GroupUpdate(7, (3, 5), (0, 2), (6, 6), (0, 2), True)
 
 
 @dataclass
-class FakeChief(ChiefBackend):
+class FakeChief(ChiefLink):
     """Answers with fixed values and records what arrived."""
 
     seen: list[Any] = field(default_factory=list)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hybridsync.core.errors import WaitTimeout
-from hybridsync.transport.grpc.buffers import ALIGNMENT, Buffers, aligned
+from hybridsync.transport.buffers import ALIGNMENT, Buffers, aligned
 
 
 @pytest.mark.parametrize("num_bytes", [0, 1, 63, 4097])

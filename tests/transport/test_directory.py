@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from hybridsync.transport.grpc.directory import Directory
+from hybridsync.transport.directory import Directory
 
 
 class Client:

@@ -27,8 +27,9 @@ from hybridsync.storage.apply_log import NullApplyLog
 from hybridsync.training.programs import Programs
 from hybridsync.training.snapshot import Holding
 from hybridsync.training.state import initial_state
-from hybridsync.transport.grpc.holder import HolderServicer, Readers
+from hybridsync.transport.grpc.holder import HolderClient, HolderServicer
 from hybridsync.transport.grpc.parameter_server import ParameterClient, PhaseServicer
+from hybridsync.transport.readers import Readers
 from tests.roles import phase_of
 from tests.tasks import plain_sgd, programs_of, tally_task
 from tests.transport.relay import Relay
@@ -53,7 +54,7 @@ class Served:
         holding.pack(jax.device_get(initial_state(programs().task, programs().optimizer, 0)))
         capture = holding.seal(NO_EPOCH, sequence=0, applied=())
         self.relay = closing(Relay(serve(HolderServicer(_Holder(holding))), layout.nbytes / HAND_OVER_SECS))
-        self.readers = closing(Readers())
+        self.readers = closing(Readers(HolderClient))
         pool = SnapshotPool(programs().parameters_layout)
         log, completed = NullApplyLog(), threading.Event()
         self.primary = Primary(programs(), pool, self.readers, SYSTEM_CLOCK, log, completed)

@@ -10,7 +10,8 @@ import pytest
 from hybridsync.core.errors import RoleLost, SchemaMismatch, StaleEpoch
 from hybridsync.core.plan import Epoch
 from hybridsync.interfaces.messages import Capture
-from hybridsync.transport.grpc.holder import STATE_BYTES, HolderClient, HolderServicer, Readers
+from hybridsync.transport.grpc.holder import STATE_BYTES, HolderClient, HolderServicer
+from hybridsync.transport.readers import Readers
 from tests.transport.conftest import EPOCH, HELD, FakeServer, Loan, pattern
 
 NUM_BYTES = 3 * (1 << 20) + 5
@@ -78,7 +79,7 @@ def stuck() -> Iterator[Stuck]:
 
 @pytest.fixture
 def readers(closing) -> Readers:
-    return closing(Readers())
+    return closing(Readers(HolderClient))
 
 
 def test_readers_reach_one_holder_after_the_other(readers: Readers, serve) -> None:

@@ -20,8 +20,8 @@ from hybridsync.server.secondary import Store
 from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.transport.grpc.holder import HolderClient, HolderServicer
 from hybridsync.transport.grpc.parameter_server import ParameterClient, ParameterServicer, PhaseServicer
-from hybridsync.transport.grpc.server_link import RemoteLink
 from hybridsync.transport.grpc.shard import ShardClient, ShardServicer
+from hybridsync.transport.packed_link import PackedLink
 from tests.server.cluster import Cluster
 from tests.server.test_servers import programs, replayed, trained_by_threads, with_statistics
 from tests.transport.conftest import EPOCH, HELD, Loan, pattern
@@ -164,9 +164,9 @@ class ServedCluster(Cluster):
             self._closing(ParameterClient(address)).enter(phase)  # a repeat
         return phase
 
-    def link(self) -> RemoteLink:
+    def link(self) -> PackedLink:
         others = [self._closing(ShardClient(address, 20)) for address in self.addresses[1:]]
-        return RemoteLink(self.parts, self._closing(ParameterClient(self.addresses[0], 20)), others)
+        return PackedLink(self.parts, self._closing(ParameterClient(self.addresses[0], 20)), others)
 
 
 @pytest.mark.parametrize("make", [programs, with_statistics], ids=["momentum", "adamw and statistics"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 from hybridsync.interfaces.messages import (
     GroupReply,
@@ -15,15 +15,11 @@ from hybridsync.interfaces.messages import (
     RoleEvent,
     Welcome,
 )
-from hybridsync.interfaces.ports import ChiefPort, GroupPort, SupervisorPort
 from hybridsync.interfaces.reports import Report, ReportReply
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.channels import Servicer, call, make_channel, stub
 from hybridsync.transport.grpc.codec import decode, encode
-
-
-class ChiefBackend(ChiefPort, GroupPort, SupervisorPort, Protocol):
-    """What stands behind the service."""
+from hybridsync.transport.link import ChiefLink
 
 
 class ChiefServicer(Servicer):
@@ -33,7 +29,7 @@ class ChiefServicer(Servicer):
       backend: is called by several threads at a time.
     """
 
-    def __init__(self, backend: ChiefBackend) -> None:
+    def __init__(self, backend: ChiefLink) -> None:
         def role_started(request: pb.RoleEvent) -> pb.Empty:
             backend.role_started(decode(RoleEvent, request))
             return pb.Empty()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from typing import Protocol
 
 import grpc
 import numpy as np
@@ -13,12 +11,12 @@ from hybridsync.core.deadlines import DEPOSIT_SECS, snapshot_secs, transfer_secs
 from hybridsync.core.errors import SchemaMismatch
 from hybridsync.core.plan import Epoch
 from hybridsync.interfaces.messages import Capture
-from hybridsync.interfaces.ports import HolderPort, LenderPort
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.channels import ANSWER_SECS, CALL_SECS, Servicer, call, make_channel, retrying, stub
 from hybridsync.transport.grpc.codec import decode, encode, parse
 from hybridsync.transport.grpc.frames import check_size, receive_whole, send
 from hybridsync.transport.grpc.status import Guard
+from hybridsync.transport.link import LendingHolder
 
 UNREACHABLE_SECS = 3.0
 """How long a holder may be out of reach; one that is gone comes back at another address."""
@@ -34,10 +32,6 @@ def capture_secs(state_bytes: int) -> float:
     """
     readers = fetch = transfer_secs(state_bytes)
     return readers + DEPOSIT_SECS + snapshot_secs(state_bytes) + fetch + ANSWER_SECS
-
-
-class LendingHolder(HolderPort, LenderPort, Protocol):
-    """What stands behind the service."""
 
 
 class HolderServicer(Servicer):
@@ -65,33 +59,6 @@ class HolderServicer(Servicer):
                 yield from send(pb.Header(), loan.buffer)
             finally:
                 loan.release()
-
-
-class Readers:
-    """The way to whichever holder is read next: one open client, which another thread may close.
-
-    The lock guards the client.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._client: HolderClient | None = None
-
-    def __call__(self, address: str) -> HolderClient:
-        """Return a client of the holder at `address`; the one before is closed."""
-        client = HolderClient(address)
-        with self._lock:
-            former, self._client = self._client, client
-        if former is not None:
-            former.close()
-        return client
-
-    def close(self) -> None:
-        """End the read under way, with RoleLost; a later one opens another client."""
-        with self._lock:
-            client, self._client = self._client, None
-        if client is not None:
-            client.close()
 
 
 class HolderClient:

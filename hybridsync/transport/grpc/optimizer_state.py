@@ -9,8 +9,8 @@ import numpy as np
 
 from hybridsync.interfaces.messages import Push
 from hybridsync.interfaces.ports import OptimizerPort
+from hybridsync.transport.buffers import aligned
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
-from hybridsync.transport.grpc.buffers import aligned
 from hybridsync.transport.grpc.channels import Servicer, make_channel, retrying, stub
 from hybridsync.transport.grpc.codec import decode, encode, parse
 from hybridsync.transport.grpc.frames import check_size, receive, receive_header, receive_whole, send

@@ -13,8 +13,8 @@ from hybridsync.core.plan import Epoch
 from hybridsync.interfaces.messages import Held, Push, PushReply
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import Answer, ParameterPort, ServerPort
+from hybridsync.transport.buffers import Buffers
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
-from hybridsync.transport.grpc.buffers import Buffers
 from hybridsync.transport.grpc.channels import ANSWER_SECS, Servicer, call, retrying, stub
 from hybridsync.transport.grpc.codec import decode, encode, parse
 from hybridsync.transport.grpc.exchange import Exchange

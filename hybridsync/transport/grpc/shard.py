@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
 import grpc
 import numpy as np
@@ -11,19 +10,15 @@ import numpy as np
 from hybridsync.core.deadlines import transfer_secs
 from hybridsync.core.plan import Epoch
 from hybridsync.interfaces.messages import Capture, Push, Update
-from hybridsync.interfaces.ports import BlockPort, ShardPort
+from hybridsync.transport.buffers import Buffers
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
-from hybridsync.transport.grpc.buffers import Buffers
 from hybridsync.transport.grpc.channels import ANSWER_SECS, Servicer, call, retrying, stub
 from hybridsync.transport.grpc.codec import check_length, decode, encode, parse
 from hybridsync.transport.grpc.frames import check_size, receive, receive_header, receive_whole, send
 from hybridsync.transport.grpc.holder import UNREACHABLE_SECS, HolderClient
 from hybridsync.transport.grpc.parameter_server import BUFFER_SECS
 from hybridsync.transport.grpc.status import Guard
-
-
-class ShardBackend(ShardPort, BlockPort, Protocol):
-    """What stands behind the service."""
+from hybridsync.transport.link import Shard
 
 
 class ShardServicer(Servicer):
@@ -37,7 +32,7 @@ class ShardServicer(Servicer):
         of workers, since a lost one's block stays until the chief has noticed.
     """
 
-    def __init__(self, backend: ShardBackend, block_bytes: int, num_buffers: int = 32) -> None:
+    def __init__(self, backend: Shard, block_bytes: int, num_buffers: int = 32) -> None:
         self._backend = backend
         self._buffers = Buffers(block_bytes, num_buffers)
         super().__init__(

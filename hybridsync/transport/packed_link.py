@@ -1,4 +1,4 @@
-"""A worker's link to the parameter servers in other processes: trees here, packed buffers on the wire."""
+"""A worker's link to the parameter servers in other processes: trees above, packed buffers below."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.interfaces.ports import OptimizerPort
 from hybridsync.server.partition import Part, join
 from hybridsync.training.programs import Parameters
-from hybridsync.transport.grpc.optimizer_state import OptimizerClient
-from hybridsync.transport.grpc.parameter_server import ParameterClient
-from hybridsync.transport.grpc.shard import ShardClient
+from hybridsync.transport.link import BlockLink, ParameterLink
 
 T = TypeVar("T")
 
 
-class RemoteLink:
-    """Pushes contributions and pulls parameters over gRPC.
+class PackedLink:
+    """A `ServerLink` over any transport that carries buffers.
 
     With several servers a push first stages each other server's block there, then asks the primary with its own; the
     reply names a sequence, and every other server is asked for exactly its parameters. The calls to the other servers
@@ -32,8 +30,8 @@ class RemoteLink:
 
     Args:
       parts: what each server has of the trees, the primary's first.
-      primary: client of server 0.
-      others: clients of the other servers, in order.
+      primary: link to server 0.
+      others: links to the other servers, in order.
       optimizers: every server as one that keeps optimizer states, the primary first; for workers that step by
         themselves.
     """
@@ -41,8 +39,8 @@ class RemoteLink:
     def __init__(
         self,
         parts: Sequence[Part],
-        primary: ParameterClient,
-        others: Sequence[ShardClient] = (),
+        primary: ParameterLink,
+        others: Sequence[BlockLink] = (),
         optimizers: Sequence[OptimizerPort] = (),
     ) -> None:
         self._optimizers = tuple(optimizers)
@@ -54,17 +52,6 @@ class RemoteLink:
         self._contribution_cuts = [part.contribution for part in parts]
         self._parameter_cuts = [part.parameters for part in parts]
         self._side_by_side = ThreadPoolExecutor(len(self._others), "servers") if len(self._others) > 1 else None
-
-    @classmethod
-    def to(cls, servers: Sequence[str], parts: Sequence[Part]) -> RemoteLink:
-        """Return the link to the servers at these addresses, the primary's first."""
-        assert len(servers) == len(parts), "a phase names every server"
-        return cls(
-            parts,
-            ParameterClient(servers[0]),
-            [ShardClient(address) for address in servers[1:]],
-            [OptimizerClient(at, part.opt_state.layout.nbytes) for at, part in zip(servers, parts, strict=True)],
-        )
 
     def pull(self, push: Push) -> tuple[PushReply, Parameters]:
         """See `ServerLink.pull`."""
@@ -113,7 +100,7 @@ class RemoteLink:
         pairs = zip(self._parameter_cuts, self._parameters, strict=True)
         return reply, join(self._parameter_cuts, [cut.layout.unpack(buffer) for cut, buffer in pairs])
 
-    def _of_each(self, ask: Callable[[int, ShardClient], T]) -> list[T]:
+    def _of_each(self, ask: Callable[[int, BlockLink], T]) -> list[T]:
         """Ask every other server at once; returns their answers in order."""
         if self._side_by_side is None:
             return [ask(index, server) for index, server in enumerate(self._others, start=1)]

@@ -1,0 +1,1 @@
+"""How a role is assembled, whatever carries its messages."""

@@ -1,0 +1,193 @@
+"""What a transport is: how roles serve each other and reach each other, whatever carries it.
+
+A worker has a `ServerLink` (`hybridsync.worker.link`): trees of arrays. Between processes it is a `PackedLink`
+(`hybridsync.transport.packed_link`) over a `ParameterLink` and `BlockLink`s: byte buffers. A transport carries these
+buffers; it knows neither what is in them nor whose rule decides. All calls raise the named errors of the ports, and
+`RoleLost` and `WaitTimeout` where the other role does not answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from hybridsync.core.watching import UNWATCHED, Watching
+from hybridsync.interfaces.messages import Push, PushReply
+from hybridsync.interfaces.ports import (
+    BlockPort,
+    ChiefPort,
+    GroupPort,
+    HolderPort,
+    LenderPort,
+    OptimizerPort,
+    ParameterPort,
+    ServerPort,
+    ShardPort,
+    SupervisorPort,
+)
+
+if TYPE_CHECKING:  # both load jax, which a supervisor does without
+    from hybridsync.server.partition import Part
+    from hybridsync.worker.link import ServerLink
+
+
+class ChiefLink(ChiefPort, GroupPort, SupervisorPort, Protocol):
+    """The chief, at either end of a link."""
+
+
+class HolderLink(HolderPort, Protocol):
+    """A role that holds the training state, as others reach it."""
+
+    def close(self) -> None:
+        """End the calls under way, with RoleLost, and refuse later ones."""
+        ...
+
+
+class ControlLink(ServerPort, HolderLink, Protocol):
+    """A parameter server, as the chief reaches it."""
+
+
+class PeerLink(ShardPort, Protocol):
+    """A server that is not the primary, as the primary reaches it."""
+
+    def close(self) -> None:
+        """End the calls under way, with RoleLost, and refuse later ones."""
+        ...
+
+
+class ParameterLink(Protocol):
+    """The primary, as a worker reaches it; buffers are uint8 and C-contiguous (see `ParameterPort`)."""
+
+    def pull(self, push: Push, into: np.ndarray) -> PushReply:
+        """Fill `into` with the current parameters; after an error it holds anything."""
+        ...
+
+    def push_pull(self, push: Push, contribution: np.ndarray, into: np.ndarray) -> PushReply:
+        """Offer a contribution; fill `into` with the parameters of its release, where they are not those of its base.
+
+        The contribution is unchanged until the call returns.
+        """
+        ...
+
+    def idle(self, push: Push) -> None: ...
+
+    def ready(self, push: Push) -> None: ...
+
+    def close(self) -> None:
+        """End the calls under way, with RoleLost, and refuse later ones."""
+        ...
+
+
+class BlockLink(Protocol):
+    """A server that is not the primary, as a worker reaches it; buffers as in `ParameterLink` (see `BlockPort`)."""
+
+    def stage(self, push: Push, block: np.ndarray) -> str:
+        """Stage a part of a contribution; returns its first entry that is no finite number, or ""."""
+        ...
+
+    def pull_at(self, push: Push, into: np.ndarray) -> None:
+        """Fill `into` with the parameters after update `push.base`."""
+        ...
+
+    def close(self) -> None:
+        """End the calls under way, with RoleLost, and refuse later ones."""
+        ...
+
+
+class LendingHolder(HolderPort, LenderPort, Protocol):
+    """A holder at its own end of a link."""
+
+
+class Shard(ShardPort, BlockPort, Protocol):
+    """A server that is not the primary, at its own end of a link."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Services:
+    """What a role offers to others; None of what it does not.
+
+    Every port is called by several threads at a time.
+
+    Args:
+      holder: the state that it captures.
+      state_bytes: of a whole state; calls that move one may take accordingly long.
+      chief: to all roles.
+      server: a parameter server, to the chief.
+      parameters: the primary, to workers. A buffer it is handed is 64-byte aligned and its own until the call returns.
+      shard: another server, to the primary and to workers. A block is its own until it releases it.
+      optimizer: any server, to workers with local updates. A buffer it is handed is its own from then on.
+      contribution_bytes: of each contribution, or part of one, that it takes; another is refused before it is received.
+      num_buffers: contributions that may be held at a time, at least the number of workers. Twice that number for
+        blocks, and those that the rule answers early: a lost worker's stays until the chief has noticed.
+      opt_state_bytes: of the optimizer state, or its part, that it takes; another is refused before it is received.
+    """
+
+    holder: LendingHolder
+    state_bytes: int = 0
+    chief: ChiefLink | None = None
+    server: ServerPort | None = None
+    parameters: ParameterPort | None = None
+    shard: Shard | None = None
+    optimizer: OptimizerPort | None = None
+    contribution_bytes: int = 0
+    num_buffers: int = 0
+    opt_state_bytes: int = 0
+
+
+class Serving(Protocol):
+    """A role that is served."""
+
+    @property
+    def address(self) -> str:
+        """Where others reach it."""
+        ...
+
+    def stop(self, grace_secs: float | None = None, wait_secs: float = 0.0) -> None:
+        """Refuse new calls, and end those under way after `grace_secs`, at once if None; wait for them up to a time."""
+        ...
+
+
+class Transport(Protocol):
+    """How roles of one kind of runtime serve and reach each other."""
+
+    def serve(self, services: Services, address: str, calls: int, watchdog: Watching = UNWATCHED) -> Serving:
+        """Serve a role from now on.
+
+        Args:
+          services: what it offers.
+          address: where; a transport may choose a part of it, and says which.
+          calls: served at a time. A long poll or a held push is one for as long as it lasts: three for each caller.
+          watchdog: of the process; is told of the calls.
+
+        Raises:
+          AddressError: it cannot be served there.
+        """
+        ...
+
+    def chief(self, address: str, deadline_secs: float) -> ChiefLink:
+        """Return the way to a chief, which may start later; each call gives up after `deadline_secs`."""
+        ...
+
+    def holder(self, address: str, state_bytes: int = 0) -> HolderLink:
+        """Return the way to a holder; `state_bytes` of the whole state, if it is to capture one."""
+        ...
+
+    def server(self, address: str, state_bytes: int) -> ControlLink:
+        """Return the chief's way to a parameter server."""
+        ...
+
+    def peer(self, address: str, state_bytes: int) -> PeerLink:
+        """Return the primary's way to another server."""
+        ...
+
+    def link(self, servers: Sequence[str], parts: Sequence[Part]) -> ServerLink:
+        """Return a worker's way to the servers at these addresses, the primary's first, for one phase.
+
+        Args:
+          servers: their addresses.
+          parts: what each of them has of the trees.
+        """
+        ...

@@ -1,0 +1,200 @@
+"""What every transport does: a job of a chief, servers and a worker that see each other only through it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from hybridsync.core.clock import SYSTEM_CLOCK
+from hybridsync.core.errors import HybridSyncError, RoleLost, SchemaMismatch, StaleEpoch
+from hybridsync.core.plan import NO_EPOCH
+from hybridsync.interfaces.messages import Capture
+from hybridsync.interfaces.phase import Phase
+from hybridsync.server.endpoint import Endpoint, OptimizerEndpoint
+from hybridsync.server.partition import partition
+from hybridsync.server.primary import Primary
+from hybridsync.server.publisher import DevicePublisher, SnapshotPool
+from hybridsync.server.replication import Peers
+from hybridsync.server.secondary import Store
+from hybridsync.storage.apply_log import NullApplyLog
+from hybridsync.training.buffer_layout import fingerprint
+from hybridsync.training.programs import Parameters
+from hybridsync.training.snapshot import Holding, Kept
+from hybridsync.training.state import TrainState
+from hybridsync.transport.grpc.transport import GrpcTransport
+from hybridsync.transport.inprocess import InProcessTransport
+from hybridsync.transport.link import Services, Serving, Transport
+from tests.roles import counts, gradient_of, hello, phase_of, push_of, tally_programs, tally_state
+from tests.transport.conftest import FakeChief
+from tests.transport.copying import CopyingTransport
+
+SECS = 10.0
+
+
+class Kind(NamedTuple):
+    """A transport, and what a job over it may be.
+
+    Args:
+      make: the transport.
+      num_servers: threads share one store.
+      packed: whether it carries buffers.
+      anywhere: returns an address to serve at.
+    """
+
+    make: Callable[[], Transport]
+    num_servers: int
+    packed: bool
+    anywhere: Callable[[str], str]
+
+
+KINDS = {
+    "grpc": Kind(GrpcTransport, 2, True, lambda name: "127.0.0.1:0"),
+    "threads": Kind(InProcessTransport, 1, False, str),
+    "copying": Kind(CopyingTransport, 2, True, str),
+}
+"""A new transport is tested by a line here."""
+
+
+class Job:
+    """A chief, and servers in a phase; everything goes through the transport."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.transport, self.serving = kind.make(), list[Serving]()
+        self._anywhere = kind.anywhere
+        programs = tally_programs()
+        self.layout, self.failures = programs.state_layout, list[HybridSyncError]()
+        self.parts = partition(programs, kind.num_servers)
+        holding = Holding(self.layout)
+        holding.pack(tally_state())
+        start = holding.seal(NO_EPOCH, sequence=0, applied=())
+        self.chief = self._serve(
+            "chief", Services(holder=Kept(holding, start, tally_state()), chief=FakeChief(), state_bytes=self.num_bytes)
+        )
+        self.servers = [self._serve_primary(kind.packed), *map(self._serve_other, self.parts[1:])]
+        self.phase = phase_of(capture=start, source=self.chief, servers=tuple(self.servers))
+        self.enter(self.phase)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.layout.nbytes
+
+    def _serve(self, name: str, services: Services) -> str:
+        self.serving.append(self.transport.serve(services, self._anywhere(name), calls=8))
+        return self.serving[-1].address
+
+    def _serve_primary(self, packed: bool) -> str:
+        part, programs = self.parts[0], tally_programs()
+        pool = SnapshotPool(part.programs.parameters_layout) if packed else DevicePublisher()
+        peers = Peers(self.parts, lambda address: self.transport.peer(address, self.num_bytes), self.failures.append)
+        log, completed = NullApplyLog(), threading.Event()
+        primary = Primary(programs, pool, self.transport.holder, SYSTEM_CLOCK, log, completed, peers=peers)
+        layout = part.programs.contribution_layout
+        return self._serve(
+            "primary",
+            Services(
+                holder=primary,
+                server=primary,
+                parameters=Endpoint(primary, layout if packed else None),
+                optimizer=OptimizerEndpoint(primary, part.opt_state.layout) if packed else primary,
+                state_bytes=self.num_bytes,
+                contribution_bytes=layout.nbytes,
+                num_buffers=4,
+                opt_state_bytes=part.opt_state.layout.nbytes,
+            ),
+        )
+
+    def _serve_other(self, part: Any) -> str:
+        store = Store(part, self.transport.holder, SYSTEM_CLOCK)
+        return self._serve(
+            f"server {part.server}",
+            Services(
+                holder=store,
+                server=store,
+                shard=store,
+                optimizer=OptimizerEndpoint(store, part.opt_state.layout),
+                state_bytes=self.num_bytes,
+                contribution_bytes=part.programs.contribution_layout.nbytes,
+                num_buffers=8,
+                opt_state_bytes=part.opt_state.layout.nbytes,
+            ),
+        )
+
+    def enter(self, phase: Phase) -> None:
+        for address in self.servers:
+            server = self.transport.server(address, self.num_bytes)
+            assert server.enter(phase).epoch == phase.epoch
+            server.close()
+
+    def captured(self, phase: Phase) -> tuple[Capture, TrainState]:
+        """Return the state that ends a phase, as the chief gets it."""
+        holder = self.transport.holder(self.servers[0], self.num_bytes)
+        capture, buffer = holder.capture(phase.epoch, final=True), self.layout.empty()
+        holder.read(capture.capture_id, buffer)
+        holder.close()
+        return capture, self.layout.unpack(buffer)
+
+
+@pytest.fixture(params=sorted(KINDS))
+def job(request: pytest.FixtureRequest) -> Iterator[Job]:
+    job = Job(KINDS[request.param])
+    yield job
+    for serving in job.serving:
+        serving.stop(wait_secs=SECS)
+
+
+def tally(parameters: Parameters) -> list[int]:
+    return [round(-float(value)) for value in np.asarray(parameters.params["tally"])[:3]]
+
+
+def test_a_worker_pulls_and_pushes_trees(job: Job) -> None:
+    link = job.transport.link(job.phase.servers, job.parts)
+    reply, parameters = link.pull(push_of(job.phase))
+    assert reply.sequence == 0 and tally(parameters) == [0, 0, 0]
+    reply, parameters = link.push_pull(push_of(job.phase, 1), gradient_of(1))
+    assert reply.sequence == 1 and tally(parameters) == [0, 1, 0]
+    link.idle(push_of(job.phase))
+    link.ready(push_of(job.phase, 2, base=1))
+    link.close()
+    assert job.failures == []
+
+
+def test_what_a_worker_is_refused_it_hears_by_name(job: Job) -> None:
+    link = job.transport.link(job.phase.servers, job.parts)
+    link.pull(push_of(job.phase))
+    late = push_of(replace(job.phase, epoch=NO_EPOCH), 1)
+    with pytest.raises(StaleEpoch):
+        link.push_pull(late, gradient_of(1))
+    link.close()
+
+
+def test_a_state_is_handed_over_and_the_next_phase_begins_with_it(job: Job) -> None:
+    link = job.transport.link(job.phase.servers, job.parts)
+    link.pull(push_of(job.phase))
+    link.push_pull(push_of(job.phase, 2), gradient_of(2))
+    link.close()
+    capture, state = job.captured(job.phase)
+    assert capture.held.fingerprint == fingerprint(state) and counts(state)[:3] == [0, 0, 1]
+    phase = phase_of(2, "localsgd(steps=1)", capture=capture, source=job.servers[0], servers=tuple(job.servers))
+    job.enter(phase)
+    link = job.transport.link(phase.servers, job.parts)
+    assert fingerprint(link.opt_state(push_of(phase))) == fingerprint(state.opt_state)
+    assert tally(link.pull(push_of(phase, base=1))[1]) == [0, 0, 1]
+    link.close()
+
+
+def test_the_chief_is_asked_and_answers(job: Job) -> None:
+    chief = job.transport.chief(job.chief, SECS)
+    assert chief.register(hello(1, schema="same")).lease_secs == 3.0
+    with pytest.raises(SchemaMismatch, match="worker 2 has schema other"):
+        chief.register(hello(2, schema="other"))
+
+
+def test_who_has_stopped_is_not_reached(job: Job) -> None:
+    job.serving[0].stop(wait_secs=SECS)
+    with pytest.raises(RoleLost):
+        job.transport.chief(job.chief, 0.5).register(hello(1, schema="same"))
