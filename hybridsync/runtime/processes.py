@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 from hybridsync import protocols
 from hybridsync.config import LoadedConfig, RunConfig, explained
+from hybridsync.core.addresses import at_port
 from hybridsync.core.errors import AddressError, ConfigError, HybridSyncError, WorkdirError
 from hybridsync.core.plan import Plan
-from hybridsync.core.tcp_sockets import at_port
 from hybridsync.core.watching import COMPILE_SECS
 from hybridsync.runtime import watchdog
 from hybridsync.runtime.role_line import Child, RoleSpec

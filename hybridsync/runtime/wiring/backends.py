@@ -1,0 +1,9 @@
+"""What carries bytes between the processes of a run. Importing this file loads no jax: the supervisor does it, too."""
+
+from __future__ import annotations
+
+from hybridsync.collectives.backend import Backend
+from hybridsync.collectives.mesh.backend import MeshBackend
+
+COLLECTIVES: Backend = MeshBackend()
+"""How worker processes sum and average among themselves."""
