@@ -60,7 +60,7 @@ def _modules(package: str) -> list[str]:
 
 def test_a_worker_and_a_server_load_no_orbax_so_that_a_new_process_is_there_soon() -> None:
     for role in ("worker", "server"):
-        assert "orbax" not in _loaded_by(f"import hybridsync.runtime.{role}_process"), role
+        assert "orbax" not in _loaded_by(f"import hybridsync.runtime.{role}_main"), role
 
 
 def test_the_whole_pure_layer_and_the_supervisor_load_no_jax() -> None:
