@@ -31,7 +31,7 @@ from hybridsync.workdir.resuming import Resume, check_init_from, check_workdir, 
 if TYPE_CHECKING:
     from hybridsync.training.run import Run
 
-ROLE_MODULES = tuple(f"hybridsync.runtime.{role}_process" for role in ("chief", "server", "worker"))
+ROLE_MODULES = tuple(f"hybridsync.runtime.{role}_main" for role in ("chief", "server", "worker"))
 """What a role's process imports (see `play`)."""
 
 
@@ -170,7 +170,7 @@ def play(child: Child, load: Callable[[], Launch]) -> int:
     Raises:
       HybridSyncError: refused input, or the run could not go on.
     """
-    module = importlib.import_module(f"hybridsync.runtime.{child.role}_process")
+    module = importlib.import_module(f"hybridsync.runtime.{child.role}_main")
     spec: RoleSpec = child.spec()
     # A chief that reports an error of its own ends the run; one that hangs is to be replaced like the others.
     tell = child.report_overdue if child.role != "chief" else lambda text: None
