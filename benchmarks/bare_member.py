@@ -10,17 +10,18 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from benchmarks.jobs import DIGITS, ROOT
-from hybridsync.collectives.mesh.process_group import World
-from hybridsync.collectives.mesh.step_sum import FlatContributions, MeshCollective
+from hybridsync.collectives.backend import Place
+from hybridsync.collectives.device_choice import NUM_DEVICES
 from hybridsync.config import load_config
 from hybridsync.core.clock import SYSTEM_CLOCK, pause
+from hybridsync.runtime.wiring.backends import COLLECTIVES
 from hybridsync.training.programs import Parameters
 from hybridsync.training.run import Run
 
@@ -28,6 +29,13 @@ AXIS = "worker"
 WARM_STEPS = 10
 
 Total = Callable[[Any], Any]
+
+
+class Everybody(NamedTuple):
+    """Who sums (see `Membership`)."""
+
+    members: tuple[int, ...]
+    lane: int = 0
 
 
 def per_leaf(num_members: int) -> Total:
@@ -63,16 +71,16 @@ def main() -> None:
     parser.add_argument("--compute_secs", type=float, required=True)
     options = parser.parse_args()
     slot, num_members = options.slot, options.members
-    world = World.join(options.coordinator, slot, num_members)
+    everybody = Everybody(tuple(range(num_members)))
+    collectives_of = COLLECTIVES.join(Place(options.coordinator, slot, everybody.members, "127.0.0.1", NUM_DEVICES))
     loaded = load_config(ROOT / DIGITS)
     run = Run(loaded.config, loaded.module.task(loaded.config), loaded.module.optimizer(loaded.config), None)
     programs = run.programs(donate_parameters=True)
-    flat = FlatContributions(programs.contribution_layout)
-    collective = MeshCollective(world, world.mesh(range(num_members), 0), flat)
-    collective.enter()
+    communicator = collectives_of(programs).communicator(everybody)
+    communicator.enter()
 
     def steps_per_sec(num_steps: int, total: Total) -> float:
-        state = jax.device_put(run.initial_state(), world.compute_device)
+        state = jax.device_put(run.initial_state(), jax.local_devices()[0])
         began = 0.0
         for step in range(-WARM_STEPS, num_steps):
             if step == 0:
@@ -86,7 +94,7 @@ def main() -> None:
         jax.block_until_ready(state)
         return num_steps / (SYSTEM_CLOCK.monotonic() - began)
 
-    loops: dict[str, tuple[int, Total]] = {"flat": (options.flat_steps, lambda c: collective.total(slot, c))}
+    loops: dict[str, tuple[int, Total]] = {"flat": (options.flat_steps, lambda c: communicator.sum(slot, c))}
     if options.naive_steps:
         loops["naive"] = (options.naive_steps, per_leaf(num_members))
     found: dict[str, list[float]] = {name: [] for name in loops}

@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.jobs import JOB_SECS, ROOT, Row, load, phase_rates, report, train
-from hybridsync.collectives.mesh.process_group import start_service
+from hybridsync.runtime.wiring.backends import COLLECTIVES
 
 UNIT_SIZE = 32
 
@@ -35,7 +35,7 @@ def framework(workers: int, steps: int, compute_secs: float) -> tuple[float, flo
 
 def bare(workers: int, flat_steps: int, naive_steps: int, rounds: int, compute_secs: float) -> dict[str, list[float]]:
     """Return examples a second of each stretch of the bare loops, by name."""
-    service = start_service(workers)
+    service = COLLECTIVES.serve(workers, "127.0.0.1")
     command = [sys.executable, "-m", "benchmarks.bare_member", f"--coordinator={service.address}"]
     command += [f"--members={workers}", f"--flat_steps={flat_steps}", f"--naive_steps={naive_steps}"]
     command += [f"--rounds={rounds}", f"--compute_secs={compute_secs}"]

@@ -1,1 +1,1 @@
-"""Sums and means over the members of a phase, between threads or over a process group."""
+"""How workers sum and average among themselves: one interface (`backend`), and a module or package a backend."""

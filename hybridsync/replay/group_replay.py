@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from hybridsync.collectives.thread_mean import Mixer
+from hybridsync.collectives.backend import Communicator
 from hybridsync.interfaces.messages import GroupReply
 from hybridsync.replay.group_history import Meetings
 from hybridsync.replay.logged_run import LoggedPhase
@@ -40,15 +40,15 @@ class _Steps:
 class _MemberSteps(_Steps):
     """The same for one member, whose averages are those of its groups."""
 
-    def __init__(self, programs: Programs, mixer: Mixer, own: int) -> None:
+    def __init__(self, programs: Programs, communicator: Communicator, own: int) -> None:
         super().__init__(programs)
-        self._mixer, self._own = mixer, own
+        self._communicator, self._own = communicator, own
 
     def mixed(self, states: list[TrainState], reply: GroupReply) -> list[TrainState]:
         (state,) = states
         part = part_of(state, optimizer=reply.optimizer)
         if len(reply.members) > 1:
-            part = self._mixer.mean(reply, self._own, part)
+            part = self._communicator.group_mean(reply, self._own, part)
         return [mixed(state, part, reply)]
 
 
@@ -57,7 +57,7 @@ def in_groups(
     state: TrainState,
     phase: LoggedPhase,
     note: Callable[[int], None],
-    member: tuple[Mixer, int] | None = None,
+    member: tuple[Communicator, int] | None = None,
 ) -> TrainState:
     """Return the state after a group phase.
 

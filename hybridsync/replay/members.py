@@ -21,9 +21,8 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from hybridsync.collectives.mesh.group_mean import FlatParts, MeshMixer
-from hybridsync.collectives.mesh.process_group import World, start_service
-from hybridsync.collectives.mesh.step_sum import FlatContributions, MeshCollective
+from hybridsync.collectives.backend import Place
+from hybridsync.collectives.device_choice import NUM_DEVICES
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import HybridSyncError, RoleLost, WaitTimeout
 from hybridsync.replay.group_replay import in_groups
@@ -32,11 +31,13 @@ from hybridsync.replay.phases import as_member, on_one_device
 from hybridsync.runtime.fork_server_client import Nursery
 from hybridsync.runtime.role_line import Child, RoleSpec
 from hybridsync.runtime.role_process import RoleProcess, describe_exit
+from hybridsync.runtime.wiring.backends import COLLECTIVES
 from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.run import Run
 from hybridsync.training.state import TrainState
 
 ROLE = "member"
+HOST = "127.0.0.1"
 SILENT_SECS = 600.0
 """How long no member may report progress: imports and compilation of all of them on few cores."""
 JOIN_SECS = 300.0
@@ -69,12 +70,12 @@ def in_members(
         job = Path(folder)
         layout.pack(state).tofile(job / _BEFORE)
         (job / _JOB).write_text(json.dumps({"epoch": phase.epoch, "after": phase.after}))
-        service = start_service(num_members)
+        service = COLLECTIVES.serve(num_members, HOST)
         members: list[RoleProcess] = []
         try:
             for index in range(num_members):
                 members.append(RoleProcess(nursery, ROLE, index, 0, logs / f"replay-{index}.log"))
-                spec = RoleSpec(ROLE, index, 0, "", service.address, str(job), num_members, 0, "127.0.0.1")
+                spec = RoleSpec(ROLE, index, 0, "", service.address, str(job), num_members, 0, HOST)
                 members[-1].send_spec(spec)
             _await_members(members, phase, progress)
         finally:
@@ -126,24 +127,23 @@ def run_member(child: Child, spec: RoleSpec, workdir: Path, make_run: Callable[[
     Raises:
       HybridSyncError: the phase could not be computed.
     """
-    world = World.join(spec.coordinator, spec.role_id, spec.num_workers, timeout_secs=JOIN_SECS)
+    slots = tuple(range(spec.num_workers))
+    place = Place(spec.coordinator, spec.role_id, slots, spec.host, NUM_DEVICES, timeout_secs=JOIN_SECS)
+    collectives_of = COLLECTIVES.join(place)
     job = Path(spec.workdir)
     told = json.loads((job / _JOB).read_text())
     phase = next(phase for phase in read_record(workdir).phases if phase.epoch == told["epoch"])
     phase = dataclasses.replace(phase, after=told["after"])
-    run, device = make_run(), world.compute_device
-    lockstep = phase.mode.moves_together
+    run, lockstep = make_run(), phase.mode.moves_together
     programs = run.programs(donate_parameters=lockstep)
-    state = jax.device_put(_read(programs.state_layout, job / _BEFORE), device)
+    state = jax.device_put(_read(programs.state_layout, job / _BEFORE), jax.local_devices()[0])
+    communicator = collectives_of(programs).communicator(dataclasses.replace(phase, members=slots))
     note = _Progress(child)
     if lockstep:
-        flat = FlatContributions(programs.contribution_layout)
-        collective = MeshCollective(world, world.mesh(range(spec.num_workers), phase.lane), flat)
-        collective.enter()
-        state = as_member(programs, state, phase, phase.members[spec.role_id], collective, note)
+        communicator.enter()
+        state = as_member(programs, state, phase, phase.members[spec.role_id], communicator, note)
     elif phase.mode.has_group_rounds:
-        mixer = MeshMixer(world, phase.lane, FlatParts(programs.state))
-        state = in_groups(programs, state, phase, note, (mixer, spec.role_id))
+        state = in_groups(programs, state, phase, note, (communicator, spec.role_id))
     else:
         state = on_one_device(programs, state, phase, note)
     if spec.role_id == 0:

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from hybridsync.collectives.thread_sum import Collective
+from hybridsync.collectives.backend import Communicator
 from hybridsync.core.step_assignment import contribution_of
 from hybridsync.protocols import base
 from hybridsync.replay.group_replay import in_groups
@@ -27,7 +27,7 @@ def on_one_device(programs: Programs, state: TrainState, phase: LoggedPhase, not
     """Return the state after `phase`: a served one, or another one whose workers were threads of one process.
 
     Every gradient is computed on the version of the parameters that the log names; versions are kept until their last
-    use. A lock-step step sums its members' contributions in their order, as `paths.collective.Rendezvous` does.
+    use. A lock-step step sums its members' contributions in their order, as `collectives.threads` does.
 
     Args:
       programs: may not donate the parameters.
@@ -104,7 +104,7 @@ def _pushed(
 
 
 def as_member(
-    programs: Programs, state: TrainState, phase: LoggedPhase, worker: int, collective: Collective, note: Note
+    programs: Programs, state: TrainState, phase: LoggedPhase, worker: int, communicator: Communicator, note: Note
 ) -> TrainState:
     """Return the state after a lock-step phase, of which this process is the member `worker`.
 
@@ -113,14 +113,14 @@ def as_member(
       state: the phase's starting state, on the device; donated.
       phase: what to compute.
       worker: id of this member.
-      collective: of all members.
+      communicator: of all members.
       note: told of each update.
     """
     index, deal = phase.members.index(worker), phase.deal
     for entry in phase.entries:
         units, parameters = deal.divide(entry.by_slot().items())[index], Parameters(state.params, state.model_state)
         contribution = jax.block_until_ready(contribution_of(programs, parameters, units))
-        total = collective.total(index, contribution)
+        total = communicator.sum(index, contribution)
         state = programs.update(state, total, units=len(entry.units), factor=entry.rate, blend=entry.blend)
         note(entry.sequence)
     return state

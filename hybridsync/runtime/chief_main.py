@@ -10,31 +10,21 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO
 
-from hybridsync.chief.chief import Chief
-from hybridsync.chief.run_state import RunState
-from hybridsync.chief.unfit_workers import Unfit
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import EXIT_COMPLETED, EXIT_PREEMPTED
 from hybridsync.core.watching import LOOP_SECS, Watching
 from hybridsync.interfaces.messages import RoleEvent
 from hybridsync.interfaces.ports import HolderPort, ServerPort
-from hybridsync.phases.assembly import assemble
-from hybridsync.phases.checkpointing import Committer
-from hybridsync.phases.recovery import Start
-from hybridsync.phases.reporter import Reporter
-from hybridsync.policies.straggler_detector import detector_of
 from hybridsync.runtime.heartbeat import use_compilation_cache
-from hybridsync.runtime.wiring.transport import PROCESSES
-from hybridsync.storage import apply_log
+from hybridsync.runtime.wiring.backends import TRANSPORT
+from hybridsync.runtime.wiring.chief import ChiefRole
 from hybridsync.telemetry.progress import open_progress
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary
-from hybridsync.training.evaluation import Evaluator
 from hybridsync.training.run import Run
-from hybridsync.training.snapshot import Holding, Kept
 from hybridsync.transport.directory import Directory
 from hybridsync.transport.link import Services
-from hybridsync.workdir.opening import AlreadyCompleted, Opening, Resume, open_run, start_capture
+from hybridsync.workdir.opening import AlreadyCompleted, Opening, Resume, open_run
 
 TELL_SECS = 5.0
 """How long the chief waits for roles to hear that the run is over; they report every half second."""
@@ -117,37 +107,17 @@ def _manage(
     report: Callable[[dict], None],
     watchdog: Watching,
 ) -> Summary:
-    run, clock = opening.run, SYSTEM_CLOCK
-    assert run.workdir is not None
-    log_path = run.workdir / apply_log.APPLY_LOG
-    programs = run.programs(donate_parameters=False)
-    schema = programs.state_layout.schema_hash
-    workers, servers_wanted = run.config.workers, run.config.servers
+    run = opening.run
+    layout = run.programs(donate_parameters=False).state_layout
 
     def evict(event: RoleEvent) -> None:
         quarantine = event.reason if event.quarantined else ""
         report({"kill": {"role": event.role, "id": event.id, "pid": event.pid, "quarantine": quarantine}})
 
-    state = RunState(
-        opening.ledger,
-        workers,
-        schema,
-        clock,
-        num_servers=servers_wanted,
-        restarted=restarted,
-        known=opening.known,
-        evict=evict,
-        detector=detector_of(run.config.policy),
-        unfit=Unfit(),
-    )
-    chief = Chief(state)
-    control = chief.control
-    holding = Holding(programs.state_layout)
-    capture = start_capture(opening, holding)
-    kept = Kept(holding, capture, opening.state)
-    state_bytes = programs.state_layout.nbytes
-    services = Services(holder=kept, state_bytes=state_bytes, chief=chief.service)
-    serving = PROCESSES.serve(services, address, calls=4 * run.config.workers + 8, watchdog=watchdog)
+    role = ChiefRole(opening, layout, SYSTEM_CLOCK, restarted=restarted, evict=evict)
+    kept, control = role.kept, role.chief.control
+    services = Services(holder=kept, state_bytes=layout.nbytes, chief=role.chief.service)
+    serving = TRANSPORT.serve(services, address, calls=4 * run.config.workers + 8, watchdog=watchdog)
     bound = serving.address
     report({"address": bound})
     here = {"epoch": opening.epoch, "id": 0, "host": socket.gethostname()}
@@ -155,18 +125,8 @@ def _manage(
         opening.announce(recorder, runtime="processes", address=bound)
         recorder.events.write("role_started", role="supervisor", pid=os.getppid(), address=coordinator, **here)
     recorder.events.write("role_started", role="chief", pid=os.getpid(), address=bound, **here)
-    reporter = Reporter(
-        run,
-        control,
-        recorder,
-        clock,
-        seconds=opening.seconds,
-        hooks=[],
-        switches=opening.switches,
-        told_until=opening.told_until,
-    )
-    other_holder_at = Directory(partial(PROCESSES.holder, state_bytes=state_bytes), control.is_live)
-    server_at = Directory(partial(PROCESSES.server, state_bytes=state_bytes), control.is_live)
+    other_holder_at = Directory(partial(TRANSPORT.holder, state_bytes=layout.nbytes), control.is_live)
+    server_at = Directory(partial(TRANSPORT.server, state_bytes=layout.nbytes), control.is_live)
 
     def holder_at(address: str) -> HolderPort:
         return kept if address == bound else other_holder_at(address)
@@ -175,33 +135,17 @@ def _manage(
         addresses = [control.address_of("server", index) for index in range(run.config.servers)]
         return {server: server_at(server) for server in addresses}
 
-    manager = assemble(
-        run,
-        control,
-        Start(capture, bound, opening.reason, opening.epoch, opening.committed, opening.detours),
+    controller = role.controller(
+        bound,
+        recorder,
         servers=servers,
         holder_at=holder_at,
-        epochs=opening.epochs,
-        committer=Committer(
-            opening.store,
-            programs.state_layout,
-            holder_at,
-            Evaluator(run.task, watchdog),
-            clock,
-            kept.keep,
-            watchdog,
-        ),
-        reporter=reporter,
-        keeper=kept,
-        clock=clock,
         renew=lambda: report({"renew": True}),
-        forget=lambda sequence: apply_log.forget(log_path, sequence),
-        restarted=restarted,
         num_devices=num_devices,
         watchdog=watchdog,
     )
     try:
-        return manager.run()
+        return controller.run()
     finally:
         report({"over": True})
         control.await_told(TELL_SECS)

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 from hybridsync import protocols
 from hybridsync.config import LoadedConfig, RunConfig, explained
+from hybridsync.core.addresses import at_port
 from hybridsync.core.errors import AddressError, ConfigError, HybridSyncError, WorkdirError
 from hybridsync.core.plan import Plan
-from hybridsync.core.tcp_sockets import at_port
 from hybridsync.core.watching import COMPILE_SECS
 from hybridsync.runtime import watchdog
 from hybridsync.runtime.role_line import Child, RoleSpec
@@ -131,7 +131,7 @@ def supervise(launch: Launch) -> int:
 
 def _supervise_locked(launch: Launch, lock: WorkdirLock) -> int:
     from hybridsync.runtime.supervisor import Supervisor, SupervisorSpec
-    from hybridsync.runtime.wiring.transport import PROCESSES
+    from hybridsync.runtime.wiring.backends import TRANSPORT
 
     config = launch.config
     sys.stderr.write(
@@ -139,7 +139,7 @@ def _supervise_locked(launch: Launch, lock: WorkdirLock) -> int:
         f"logs in {launch.workdir / 'logs'}\n"
     )
     spec = SupervisorSpec(launch.argv, launch.workdir, config.workers, config.servers, launch.bind)
-    connect = functools.partial(PROCESSES.chief, deadline_secs=5.0)
+    connect = functools.partial(TRANSPORT.chief, deadline_secs=5.0)
     return Supervisor(spec, connect, lock_fd=lock.descriptor).run()
 
 

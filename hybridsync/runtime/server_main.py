@@ -9,24 +9,24 @@ from functools import partial
 import jax
 import numpy as np
 
-from hybridsync.config import Stragglers
+from hybridsync.core.addresses import at_port
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import HybridSyncError, WaitTimeout
-from hybridsync.core.tcp_sockets import at_port
 from hybridsync.core.watching import COMPILE_SECS, Watching
-from hybridsync.emulation.link_delays import DelayedPort, Pacing, check_speed, emulated
+from hybridsync.emulation.link_delays import DelayedPort
 from hybridsync.interfaces.messages import Hello
 from hybridsync.interfaces.reports import Report
 from hybridsync.runtime.heartbeat import CHIEF_SECS, CompileTimer, Heart, LastingChief, hello, use_compilation_cache
 from hybridsync.runtime.role_line import RoleSpec
-from hybridsync.runtime.wiring.transport import PROCESSES
+from hybridsync.runtime.wiring.backends import TRANSPORT
+from hybridsync.runtime.wiring.server import server_pacing, server_report
 from hybridsync.server.endpoint import Endpoint, OptimizerEndpoint
 from hybridsync.server.partition import PRIMARY, partition
 from hybridsync.server.primary import Primary
 from hybridsync.server.publisher import SnapshotPool
 from hybridsync.server.replication import Peers
 from hybridsync.server.secondary import Store
-from hybridsync.storage.apply_log import APPLY_LOG, FileApplyLog, NullApplyLog
+from hybridsync.storage.apply_log import open_apply_log
 from hybridsync.training.programs import Programs
 from hybridsync.training.run import Run
 from hybridsync.transport.directory import Directory
@@ -55,7 +55,7 @@ def run_server(spec: RoleSpec, run: Run, watchdog: Watching) -> int:
     clock, workers = SYSTEM_CLOCK, run.config.workers
     device = jax.local_devices()[0]
     programs = run.programs(donate_parameters=True)
-    apply_log = FileApplyLog(run.workdir / APPLY_LOG) if run.config.telemetry.apply_log else NullApplyLog()
+    apply_log = open_apply_log(run.workdir, run.config.telemetry.apply_log)
     completed = threading.Event()
     over = threading.Event()
     failure: list[HybridSyncError] = []
@@ -70,18 +70,15 @@ def run_server(spec: RoleSpec, run: Run, watchdog: Watching) -> int:
         parts = partition(programs, num_servers)
         own = parts[spec.role_id].programs
         warm_up(own, device)
-    readers = Readers(PROCESSES.holder)
+    readers = Readers(TRANSPORT.holder)
     backend: Primary | Store
     if spec.role_id == PRIMARY:
-        connect = partial(PROCESSES.peer, state_bytes=programs.state_layout.nbytes)
+        connect = partial(TRANSPORT.peer, state_bytes=programs.state_layout.nbytes)
         peers = Peers(parts, Directory(connect, lambda address: address in peers.servers), ended)
         pool = SnapshotPool(own.parameters_layout)
         backend = Primary(programs, pool, readers, clock, apply_log, completed, device, peers, watchdog)
         endpoint = Endpoint(backend, own.contribution_layout)
-        sizes = programs.contribution_layout.nbytes, programs.parameters_layout.nbytes
-        check_speed(run.config.emulation, workers, num_servers, *sizes)
-        stragglers = Stragglers(run.config.emulation.stragglers, run.config.workload)
-        pacing = Pacing(emulated(run.config.emulation, num_servers), *sizes, clock, stragglers=stragglers)
+        pacing = server_pacing(run, programs, clock)
         offered = Services(holder=backend, parameters=DelayedPort(endpoint, pacing), num_buffers=workers + 2)
     else:
         backend = Store(parts[spec.role_id], readers, clock, device, watchdog)
@@ -96,33 +93,18 @@ def run_server(spec: RoleSpec, run: Run, watchdog: Watching) -> int:
         contribution_bytes=own.contribution_layout.nbytes,
         opt_state_bytes=opt_layout.nbytes,
     )
-    serving = PROCESSES.serve(services, at_port(spec.host), calls=3 * workers + 4, watchdog=watchdog)
+    serving = TRANSPORT.serve(services, at_port(spec.host), calls=3 * workers + 4, watchdog=watchdog)
 
     def hello_now() -> Hello:
         return hello(spec, serving.address, programs.state_layout.schema_hash, backend.standing())
 
-    chief = LastingChief(PROCESSES.chief(spec.chief, CHIEF_SECS), hello_now)
+    chief = LastingChief(TRANSPORT.chief(spec.chief, CHIEF_SECS), hello_now)
     incarnation = chief.register().incarnation
 
     def drain() -> Report:
-        progress = backend.drain()
         secs = sum(compile_secs)
         compile_secs.clear()
-        return Report(
-            role="server",
-            id=spec.role_id,
-            incarnation=incarnation,
-            epoch=progress.epoch,
-            sequence=progress.sequence,
-            applied=progress.applied,
-            dropped=progress.dropped,
-            staleness=progress.staleness,
-            compile_secs=secs,
-            first_applied=progress.first_applied,
-            last_applied=progress.last_applied,
-            spans=progress.spans,
-            doing=progress.doing,
-        )
+        return server_report(spec.role_id, incarnation, backend.drain(), secs)
 
     Heart(chief, drain, REPORT_SECS, completed, ended).start()
     if not over.wait(RUN_SECS):

@@ -20,8 +20,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from hybridsync.collectives.backend import Service
 from hybridsync.collectives.device_choice import NUM_DEVICES
-from hybridsync.collectives.mesh.process_group import Service, start_service
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import (
     EXIT_COMPLETED,
@@ -40,6 +40,7 @@ from hybridsync.runtime.role_line import RoleSpec
 from hybridsync.runtime.role_logs import Logs
 from hybridsync.runtime.role_process import MAX_FAILURES, CrashLoop, RoleProcess, describe_exit
 from hybridsync.runtime.role_starts import NotStarted, Starts
+from hybridsync.runtime.wiring.backends import COLLECTIVES
 from hybridsync.storage.durable import make_directory
 
 _TICK_SECS = 1.0
@@ -158,7 +159,7 @@ class Supervisor:
             numbers.append(signal.SIGHUP)
         former = {number: signal.signal(number, self._on_signal) for number in numbers}
         try:
-            self._service = start_service(self._spec.num_workers, self._spec.host)  # while the seed imports
+            self._service = COLLECTIVES.serve(self._spec.num_workers, self._spec.host)  # while the seed imports
             self._note("role_started", "supervisor", 0, os.getpid(), STARTED_FIRST)
             for role, count in (
                 ("chief", 1),
@@ -277,7 +278,7 @@ class Supervisor:
 
     def _renew_world(self) -> None:
         """Serve a new world and end every worker: its successor joins that one."""
-        former, self._service = self._service, start_service(len(self._slots), self._spec.host)
+        former, self._service = self._service, COLLECTIVES.serve(len(self._slots), self._spec.host)
         self._world_met = False
         workers = [process for (role, _), process in self._roles.items() if role == "worker"]
         for process in workers:

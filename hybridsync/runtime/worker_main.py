@@ -11,38 +11,29 @@ import jax
 import numpy as np
 from absl import logging
 
-from hybridsync.collectives.mesh.group_mean import FlatParts, MeshMixer, compile_groups
-from hybridsync.collectives.mesh.process_group import World
-from hybridsync.collectives.mesh.step_sum import FlatContributions, MeshCollective
+from hybridsync.collectives.backend import Place
+from hybridsync.core.addresses import at_port
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import EXIT_FAILED, HybridSyncError
 from hybridsync.core.plan import Epoch
-from hybridsync.core.tcp_sockets import at_port
 from hybridsync.core.watching import COMPILE_SECS, LOOP_SECS, SLACK_SECS, Watching
-from hybridsync.emulation.device import Emulation
 from hybridsync.interfaces.messages import Hello
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import ReportReply
-from hybridsync.protocols.modes import GROUP, LOCKSTEP, SERVER
 from hybridsync.runtime.heartbeat import CHIEF_SECS, CompileTimer, Heart, LastingChief, hello, use_compilation_cache
 from hybridsync.runtime.role_line import RoleSpec
-from hybridsync.runtime.wiring.transport import PROCESSES
+from hybridsync.runtime.wiring.backends import COLLECTIVES, TRANSPORT
+from hybridsync.runtime.wiring.worker import worker_loop, worker_recorder
 from hybridsync.server.partition import partition
-from hybridsync.storage.apply_log import APPLY_LOG, FileApplyLog, NullApplyLog
+from hybridsync.storage.apply_log import open_apply_log
 from hybridsync.training.programs import Parameters, Programs
 from hybridsync.training.run import Run
 from hybridsync.training.state import TrainState
 from hybridsync.transport.link import Services
 from hybridsync.transport.readers import Readers
-from hybridsync.worker.context import WorkerContext
-from hybridsync.worker.group_runner import GroupRunner
 from hybridsync.worker.link import ServerLink
-from hybridsync.worker.lockstep_runner import LockstepRunner
 from hybridsync.worker.loop import WorkerLoop
 from hybridsync.worker.replica import Replica
-from hybridsync.worker.self_probe import Measuring
-from hybridsync.worker.server_runner import ServerRunner
-from hybridsync.worker.stats import WorkerRecorder
 
 JOIN_SECS = 300.0
 REPORT_SECS = 0.5
@@ -70,45 +61,42 @@ def run_worker(
     """
     loop: WorkerLoop | None = None
     with watchdog.work("joining the world", 2 * JOIN_SECS + SLACK_SECS):  # to find its service, then for the others
-        world = World.join(
+        place = Place(
             spec.coordinator,
             spec.role_id,
-            spec.num_workers,
-            num_devices=spec.num_devices,
-            timeout_secs=JOIN_SECS,
+            spec.slots or tuple(range(spec.num_workers)),
+            spec.host,
+            spec.num_devices,
             reborn=spec.life > 0,
-            host=spec.host,
-            slots=spec.slots,
+            timeout_secs=JOIN_SECS,
         )
+        collectives_of = COLLECTIVES.join(place)
     report({"joined": spec.coordinator})
     run = make_run()
     assert run.workdir is not None
     use_compilation_cache(run.workdir)
     clock = SYSTEM_CLOCK
-    recorder = WorkerRecorder(spec.role_id, clock, run.config.telemetry.timeline, run.config.policy.detects)
+    recorder = worker_recorder(run, spec.role_id, clock)
     recorder.at_unit, recorder.watchdog = at_unit, watchdog
     CompileTimer(recorder.compiled, watchdog)
     programs = run.programs(donate_parameters=True)
-    flat = FlatContributions(programs.contribution_layout)
-    flats = FlatParts(programs.state)
+    collectives = collectives_of(programs)
     with watchdog.work("compiling the programs", COMPILE_SECS):
         local = {stage.change(run.config.workers) == "replace" for stage in run.stages if stage.local}
         warm_up(programs, several=run.config.policy.deals_several, local=local)
         if spec.life == 0:  # its members meet when a phase names it: nobody waits here for one that has died
-            world.mesh(world.slots, 0).compile(flat.num_floats, flat.num_ints)
-            if any(stage.mode.has_group_rounds for stage in run.stages):
-                compile_groups(world, flats, programs.state)
+            collectives.compile(groups=any(stage.mode.has_group_rounds for stage in run.stages))
 
-    apply_log = FileApplyLog(run.workdir / APPLY_LOG) if run.config.telemetry.apply_log else NullApplyLog()
-    readers = Readers(PROCESSES.holder)
+    apply_log = open_apply_log(run.workdir, run.config.telemetry.apply_log)
+    readers = Readers(TRANSPORT.holder)
     replica = Replica(programs, readers, clock, apply_log)
     services = Services(holder=replica, state_bytes=programs.state_layout.nbytes)
-    serving = PROCESSES.serve(services, at_port(spec.host), calls=4, watchdog=watchdog)
+    serving = TRANSPORT.serve(services, at_port(spec.host), calls=4, watchdog=watchdog)
 
     def hello_now() -> Hello:
         return hello(spec, serving.address, programs.state_layout.schema_hash, loop.standing() if loop else None)
 
-    chief = LastingChief(PROCESSES.chief(spec.chief, CHIEF_SECS), hello_now)
+    chief = LastingChief(TRANSPORT.chief(spec.chief, CHIEF_SECS), hello_now)
 
     def ended(error: HybridSyncError | None) -> None:
         if error is not None:  # the main thread may hang in a collective, or train for nobody
@@ -116,28 +104,23 @@ def run_worker(
             logging.flush()
             os._exit(EXIT_FAILED)
 
-    emulation = Emulation(run.config.emulation, run.config.workload)
-
-    def collective_of(phase: Phase) -> MeshCollective:
-        return MeshCollective(world, world.mesh(phase.members, phase.lane), flat)
-
-    def mixer_of(phase: Phase) -> MeshMixer:
-        return MeshMixer(world, phase.lane, flats)
-
     parts = partition(programs, run.config.servers)
 
     def link_of(phase: Phase) -> ServerLink:
-        return PROCESSES.link(phase.servers, parts)
+        return TRANSPORT.link(phase.servers, parts)
 
-    context = WorkerContext(spec.role_id, chief, programs, recorder, emulation)
     with ThreadPoolExecutor(1, "leases") as ahead:
-        engines = {
-            LOCKSTEP: LockstepRunner(context, replica, collective_of, ahead),
-            SERVER: ServerRunner(context, link_of, ahead),
-            GROUP: GroupRunner(context, chief, replica, mixer_of, logs=run.config.telemetry.apply_log),
-        }
-        measuring = Measuring(spec.role_id, programs, replica, recorder, emulation)
-        loop = WorkerLoop(spec.role_id, chief, engines, replica, recorder, clock, measuring)
+        loop = worker_loop(
+            run,
+            spec.role_id,
+            programs,
+            recorder,
+            chief,
+            replica,
+            communicator_of=collectives.communicator,
+            link_of=link_of,
+            ahead=ahead,
+        )
         recorder.incarnation = chief.register().incarnation
 
         def heard(epoch: Epoch, reply: ReportReply) -> None:

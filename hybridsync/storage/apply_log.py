@@ -202,6 +202,11 @@ class FileApplyLog:
         self._owed = waiting
 
 
+def open_apply_log(workdir: Path | None, wanted: bool) -> ApplyLog:
+    """Return where a role of a run writes updates down: nowhere, if that is not `wanted` or there is no workdir."""
+    return FileApplyLog(workdir / APPLY_LOG) if workdir is not None and wanted else NullApplyLog()
+
+
 def _before(entries: list[Entry | Left], owed: list[Entry | Left]) -> list[Entry | Left]:
     """Return what of `owed` comes right before `entries`: nothing where the run went on from another state."""
     if not entries or not owed:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from hybridsync.collectives.thread_mean import Mixer
-from hybridsync.core.deadlines import transfer_secs
-from hybridsync.core.plan import Epoch
+from hybridsync.collectives.backend import Communicator
 from hybridsync.core.watching import UNLIMITED
 from hybridsync.interfaces.messages import GroupReply
-from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import GroupPort
 from hybridsync.training.averaging import copied, mixed, part_of
 from hybridsync.training.state import TrainState
 from hybridsync.worker.context import ProgramNumerics, WorkerContext
-from hybridsync.worker.drive_threads import Carriers, drive
+from hybridsync.worker.drive_threads import Carriers
 from hybridsync.worker.group_engine import GroupEngine
-from hybridsync.worker.lease_queue import LeaseQueue
 from hybridsync.worker.member import PhaseMember
+from hybridsync.worker.phase_runner import CommunicatorOf, PhaseRunner, PhaseWork
 from hybridsync.worker.replica import Replica
 from hybridsync.worker.requests import (
     AverageGroup,
@@ -31,76 +27,37 @@ from hybridsync.worker.requests import (
     StoreFullSync,
     UpdateOwn,
 )
-from hybridsync.worker.revocation import Revocation
 
 
-class GroupRunner:
-    """Runs group phases for one worker.
+def group_runner(
+    context: WorkerContext, groups: GroupPort, replica: Replica, communicator_of: CommunicatorOf, *, logs: bool = False
+) -> PhaseRunner:
+    """Return what runs group phases for one worker.
 
     Args:
       context: who it is.
       groups: generates the groups.
       replica: what this worker holds for others: the phase's starting state, then that of the last full
         synchronisation (shared by all workers of one process). Its own copy goes its own way.
-      mixer_of: the phase -> how its groups average.
+      communicator_of: the phase -> its communicator.
       logs: whether the updates go to an apply log.
     """
+    numerics = ProgramNumerics(context.programs)
 
-    def __init__(
-        self,
-        context: WorkerContext,
-        groups: GroupPort,
-        replica: Replica,
-        mixer_of: Callable[[Phase], Mixer],
-        *,
-        logs: bool = False,
-    ) -> None:
-        self._context, self._groups, self._replica = context, groups, replica
-        self._mixer_of, self._logs = mixer_of, logs
-        self._numerics = ProgramNumerics(context.programs)
-        self.stream: LeaseQueue | None = None
-        self._revocation: Revocation[Mixer] = Revocation()
+    def begin(member: PhaseMember, runner: PhaseRunner) -> PhaseWork:
+        engine = GroupEngine(member, numerics, logs=logs)
+        return PhaseWork(engine, _Calls(context, groups, replica, runner).carriers, {})
 
-    def run(self, phase: Phase) -> None:
-        """Take part in `phase` until everybody's work is done and all copies are one state.
-
-        Raises:
-          PhaseRevoked: the phase was revoked, or lost a member.
-          RoleLost, WaitTimeout: whoever holds the starting state, or a member, did not answer.
-        """
-        self._revocation.begin(phase.epoch)
-        member = PhaseMember(self._context.worker, phase, self._context.recorder)
-        engine = GroupEngine(member, self._numerics, logs=self._logs)
-        self.stream = engine.leases
-        calls = _Calls(self._context, self._replica, self._join_group, self._enter_mixer)
-        drive(engine.run(), calls.carriers, {}, member.now)
-
-    def revoke(self, epoch: Epoch, reason: str) -> None:
-        """Make the phase under way raise PhaseRevoked, if it is `epoch`; called from another thread."""
-        self._revocation.revoke(epoch, reason)
-
-    def _enter_mixer(self, phase: Phase) -> Mixer:
-        return self._revocation.attach(self._mixer_of(phase))
-
-    def _join_group(self, request: JoinGroup) -> GroupReply:
-        self._revocation.check()  # a chief that has not heard of the revocation would answer without members for ever
-        return self._groups.meet(request.request)
+    return PhaseRunner(context, replica, communicator_of, begin)
 
 
 class _Calls:
     """Carries out the requests of one phase."""
 
-    def __init__(
-        self,
-        context: WorkerContext,
-        replica: Replica,
-        join_group: Callable[[JoinGroup], GroupReply],
-        enter_mixer: Callable[[Phase], Mixer],
-    ) -> None:
-        self._context, self._replica = context, replica
-        self._join_group, self._enter_mixer = join_group, enter_mixer
+    def __init__(self, context: WorkerContext, groups: GroupPort, replica: Replica, runner: PhaseRunner) -> None:
+        self._context, self._groups, self._replica, self._runner = context, groups, replica, runner
         self._watchdog = context.recorder.watchdog
-        self._mixer: Mixer  # once the phase is entered
+        self._communicator: Communicator  # once the phase is entered
 
     @property
     def carriers(self) -> Carriers:
@@ -118,11 +75,11 @@ class _Calls:
         }
 
     def _enter(self, request: EnterReplica) -> None:
-        phase, num_bytes = request.phase, self._context.programs.state_layout.nbytes
-        with self._watchdog.work(f"the state of epoch {phase.epoch}", 2 * transfer_secs(num_bytes)):
-            self._replica.enter(phase)
-        self._context.recorder.stamps = self._replica.stamps
-        self._mixer = self._enter_mixer(phase)
+        self._communicator = self._runner.enter(request.phase)
+
+    def _join_group(self, request: JoinGroup) -> GroupReply:
+        self._runner.check()  # a chief that has not heard of the revocation would answer without members for ever
+        return self._groups.meet(request.request)
 
     def _compute(self, request: ComputeUnit) -> Any:
         return self._context.gradient(request.parameters, request.unit)
@@ -139,7 +96,7 @@ class _Calls:
         part = part_of(request.state, optimizer=reply.optimizer)
         if len(reply.members) > 1:
             with self._watchdog.work("the average of a group", UNLIMITED):  # the chief judges who is late
-                part = self._mixer.mean(reply, self._context.worker, part)
+                part = self._communicator.group_mean(reply, self._context.worker, part)
             if reply.optimizer:  # others have the same, which each one's next update donates
                 part = part._replace(opt_state=copied(part.opt_state))
         return mixed(request.state, part, reply)

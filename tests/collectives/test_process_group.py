@@ -23,8 +23,8 @@ import pytest
 from hybridsync.collectives.mesh import process_group as world_module
 from hybridsync.collectives.mesh.flat_sum import MeshMean
 from hybridsync.collectives.mesh.process_group import CollectiveBroken, Service, World, start_service
+from hybridsync.collectives.mesh.sockets import listening
 from hybridsync.core.errors import HybridSyncError, WaitTimeout
-from hybridsync.core.tcp_sockets import listening
 
 MEMBER = Path(__file__).with_name("world_member.py")
 ROOT = Path(__file__).parents[2]
@@ -281,7 +281,7 @@ def test_a_dead_mesh_refuses_with_the_first_reason() -> None:
 def test_the_service_starts_without_jax_and_listens_on_one_address_only() -> None:
     program = (
         "import sys; from hybridsync.collectives.mesh.process_group import start_service; "
-        "from hybridsync.core.tcp_sockets import listening; service = start_service(2); "
+        "from hybridsync.collectives.mesh.sockets import listening; service = start_service(2); "
         "assert 'jax' not in sys.modules; print(service.address, *listening()); "
         "service.stop(); service.stop()"
     )

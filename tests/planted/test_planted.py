@@ -16,7 +16,7 @@ from hybridsync.chief.leases import Leasing
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_control import RunControl
 from hybridsync.chief.service import ChiefService
-from hybridsync.collectives.thread_sum import Rendezvous
+from hybridsync.collectives.threads import ThreadCommunicator
 from hybridsync.core.errors import HybridSyncError, StaleEpoch, StaleIncarnation
 from hybridsync.core.units import UnitSet
 from hybridsync.interfaces.messages import RoleEvent
@@ -315,12 +315,12 @@ def takes_the_rate_of_a_full_step_for_a_short_one(patch):
 
 def loses_a_members_gradient(patch):
     """The sum leaves the last member out."""
-    original = Rendezvous.__init__
+    original = ThreadCommunicator.__init__
 
     def without_the_last(self, members, sum_up, *rest):
         original(self, members, lambda slots: sum_up((*slots[:-1], slots[0])), *rest)
 
-    patch.setattr(Rendezvous, "__init__", without_the_last)
+    patch.setattr(ThreadCommunicator, "__init__", without_the_last)
 
 
 def applies_a_step_for_each_member(patch):

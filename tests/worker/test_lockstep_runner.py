@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hybridsync.collectives.thread_sum import Rendezvous
+from hybridsync.collectives.threads import ThreadCommunicator
 from hybridsync.config import EmulationConfig
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.step_assignment import Deal, contribution_of
@@ -24,7 +24,7 @@ from hybridsync.storage.apply_log import FileApplyLog, read
 from hybridsync.training.programs import Parameters, Programs
 from hybridsync.training.state import initial_state
 from hybridsync.worker.context import WorkerContext
-from hybridsync.worker.lockstep_runner import LockstepRunner
+from hybridsync.worker.lockstep_runner import lockstep_runner
 from hybridsync.worker.replica import Replica
 from hybridsync.worker.stats import WorkerRecorder
 from tests.roles import Start, counts, phase_of, tally_programs
@@ -66,19 +66,19 @@ def run(tmp_path, bad: set[int], shares: tuple[int, ...] = ()):
     start, programs = Start(), cast("Programs", Spoiling(tally_programs(), bad))  # it passes the rest on
     replica = Replica(programs, start.reader_at, SYSTEM_CLOCK, FileApplyLog(tmp_path / "log"))
     phase = phase_of(1, "bsp", members=MEMBERS, end=8, capture=start.capture, shares=shares)
-    rendezvous = Rendezvous(MEMBERS, programs.total, deadline_secs=30.0)
+    communicator = ThreadCommunicator(MEMBERS, programs.total, deadline_secs=30.0)
     recorders = [WorkerRecorder(worker, SYSTEM_CLOCK, False, keep_unit_secs=True) for worker in range(3)]
     emulation = Emulation(EmulationConfig(), 8)
     entered = threading.Barrier(3, timeout=30.0)
 
-    def collective_of(_: Phase) -> Rendezvous:
+    def communicator_of(_: Phase) -> ThreadCommunicator:
         entered.wait()
-        return rendezvous
+        return communicator
 
     def member(worker: int) -> None:
         recorders[worker].enter(phase.epoch)
         context = WorkerContext(worker, Chief(), programs, recorders[worker], emulation)
-        LockstepRunner(context, replica, collective_of, ahead=None).run(phase)
+        lockstep_runner(context, replica, communicator_of, ahead=None).run(phase)
 
     with ThreadPoolExecutor(3) as threads:
         for done in [threads.submit(member, worker) for worker in range(3)]:

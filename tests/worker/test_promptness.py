@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from hybridsync.collectives.thread_mean import ThreadMixer
-from hybridsync.collectives.thread_sum import Rendezvous
+from hybridsync.collectives.threads import ThreadCommunicator
 from hybridsync.config import EmulationConfig
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import HybridSyncError, PhaseRevoked, RoleLost
@@ -30,8 +29,8 @@ from hybridsync.interfaces.phase import Phase
 from hybridsync.storage.apply_log import NullApplyLog
 from hybridsync.training.programs import Parameters
 from hybridsync.worker.context import WorkerContext
-from hybridsync.worker.group_runner import GroupRunner
-from hybridsync.worker.lockstep_runner import LockstepRunner
+from hybridsync.worker.group_runner import group_runner
+from hybridsync.worker.lockstep_runner import lockstep_runner
 from hybridsync.worker.replica import Replica
 from hybridsync.worker.server_runner import ServerRunner
 from hybridsync.worker.stats import WorkerRecorder
@@ -143,19 +142,19 @@ def test_a_push_that_is_held_ends_with_its_phase(spec: str, held: str) -> None:
 def test_a_member_that_waits_for_the_others_of_a_step_ends_with_its_phase() -> None:
     start = Start()
     members = (0, 1)
-    rendezvous = Rendezvous(members, tally_programs().total, deadline_secs=600.0)
+    communicator = ThreadCommunicator(members, tally_programs().total, deadline_secs=600.0)
     waits = threading.Event()
-    total = rendezvous.total
+    sum_up = communicator.sum
 
     def told(index: int, contribution: Any) -> Any:
         waits.set()
-        return total(index, contribution)
+        return sum_up(index, contribution)
 
-    rendezvous.total = told
+    communicator.sum = told
     replica = Replica(tally_programs(), start.reader_at, SYSTEM_CLOCK, NullApplyLog())
-    runner = LockstepRunner(context_of(Chief()), replica, lambda phase: rendezvous, None)
+    runner = lockstep_runner(context_of(Chief()), replica, lambda phase: communicator, None)
     phase = phase_of(1, "bsp", members=members, capture=start.capture)
-    failure = failure_of(runner, phase, lambda: waits.wait(SECS), lambda: rendezvous.break_off("over"))
+    failure = failure_of(runner, phase, lambda: waits.wait(SECS), lambda: communicator.break_off("over"))
     assert isinstance(failure, PhaseRevoked) and "worker 1 was lost" in str(failure)
 
 
@@ -164,10 +163,10 @@ def test_a_worker_that_waits_for_its_group_ends_with_its_phase(is_complete: bool
     start = Start()
     chief = Chief(GroupReply((0, 1), sequence=1) if is_complete else None)
     replica = Replica(tally_programs(), start.reader_at, SYSTEM_CLOCK, NullApplyLog())
-    mixer = ThreadMixer()
-    runner = GroupRunner(context_of(chief), chief, replica, lambda phase: mixer)
+    communicator = ThreadCommunicator((0, 1), tally_programs().total)
+    runner = group_runner(context_of(chief), chief, replica, lambda phase: communicator)
     phase = phase_of(1, "preduce", members=(0, 1), capture=start.capture)
-    failure = failure_of(runner, phase, lambda: chief.asked.wait(SECS), lambda: mixer.break_off("over"))
+    failure = failure_of(runner, phase, lambda: chief.asked.wait(SECS), lambda: communicator.break_off("over"))
     assert isinstance(failure, PhaseRevoked) and "worker 1 was lost" in str(failure)
 
 

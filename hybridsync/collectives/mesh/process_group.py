@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Any
 
 from hybridsync.collectives.device_choice import NUM_DEVICES, devices_of
 from hybridsync.collectives.mesh import gloo
+from hybridsync.collectives.mesh.sockets import Endpoint, listening, shut_down_connected
+from hybridsync.core.addresses import at_port
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import ConfigError, HybridSyncError, WaitTimeout
-from hybridsync.core.tcp_sockets import Endpoint, at_port, listening, shut_down_connected
 
 if TYPE_CHECKING:
     from hybridsync.collectives.mesh.flat_sum import MeshMean

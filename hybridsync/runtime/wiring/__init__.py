@@ -1,1 +1,1 @@
-"""How a role is assembled, whatever carries its messages."""
+"""Puts each role together, once for all runtimes. A new transport or collective backend is a line in `backends`."""

@@ -1,7 +1,8 @@
-"""Averages of groups over the world: how a part is packed, and which mesh is entered how often."""
+"""A phase's sums and group means over the world: how they are packed, and which mesh is entered how often."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -9,13 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hybridsync.collectives.mesh import group_mean
-from hybridsync.collectives.mesh.group_mean import FlatPart, FlatParts, MeshMixer
+from hybridsync.collectives.mesh import communicator as module
+from hybridsync.collectives.mesh.communicator import MeshCommunicator
+from hybridsync.collectives.mesh.packing import FlatContributions, FlatPart, FlatParts
 from hybridsync.collectives.mesh.process_group import CollectiveBroken
 from hybridsync.core.errors import PhaseRevoked
 from hybridsync.interfaces.messages import GroupReply
 from hybridsync.training.averaging import Part, mean, part_of
+from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.state import initial_state
+from tests.roles import phase_of
 from tests.tasks import adamw, batchnorm_task
 
 STATE = initial_state(batchnorm_task(), adamw(), 0)
@@ -25,7 +29,7 @@ class FakeMesh:
     """The sum with as many others that bring the same."""
 
     def __init__(self, members: tuple[int, ...]) -> None:
-        self.members, self.warmed, self.released, self.fails = members, 0, 0, False
+        self.members, self.copies, self.warmed, self.released, self.fails = members, len(members), 0, 0, False
 
     def warm(self, num_floats: int, num_ints: int) -> None:
         self.warmed += 1
@@ -36,7 +40,7 @@ class FakeMesh:
     def __call__(self, floats: np.ndarray, ints: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if self.fails:
             raise CollectiveBroken("a member is gone")
-        return floats * np.float32(len(self.members)), ints.copy()
+        return floats * np.float32(self.copies), ints.copy()
 
 
 class FakeWorld:
@@ -58,8 +62,9 @@ def world() -> FakeWorld:
 
 
 @pytest.fixture
-def mixer(world: Any) -> MeshMixer:
-    return MeshMixer(world, 3, FlatParts(STATE))
+def communicator(world: Any) -> MeshCommunicator:
+    flats = FlatParts(STATE)
+    return MeshCommunicator(world, dataclasses.replace(phase_of(), lane=3), flats[False].flat, flats)
 
 
 def equal(left: Part, right: Part) -> bool:
@@ -85,50 +90,82 @@ def test_half_precision_and_unsigned_leaves_keep_their_types() -> None:
     assert equal(flat.join(floats.copy(), ints.copy()), part)
 
 
-def test_the_mean_is_that_of_one_process_to_the_last_bits(mixer: MeshMixer) -> None:
+def test_the_mean_is_that_of_one_process_to_the_last_bits(communicator: MeshCommunicator) -> None:
     part = part_of(STATE, optimizer=True)
-    ours = mixer.mean(GroupReply((0, 2, 3), optimizer=True), 0, part)
+    ours = communicator.group_mean(GroupReply((0, 2, 3), optimizer=True), 0, part)
     for left, right in zip(jax.tree.leaves(ours), jax.tree.leaves(mean((part,) * 3)), strict=True):
         np.testing.assert_allclose(left, right, rtol=3e-7)
 
 
-def test_a_group_meets_once_in_a_phase_on_the_phases_lane(world: FakeWorld, mixer: MeshMixer) -> None:
+def test_a_group_meets_once_in_a_phase_on_the_phases_lane(world: FakeWorld, communicator: MeshCommunicator) -> None:
     part = part_of(STATE, optimizer=False)
     for _ in range(3):
-        mixer.mean(GroupReply((0, 1)), 0, part)
-        mixer.mean(GroupReply((0, 2)), 0, part)
+        communicator.group_mean(GroupReply((0, 1)), 0, part)
+        communicator.group_mean(GroupReply((0, 2)), 0, part)
     assert {key: mesh.warmed for key, mesh in world.meshes.items()} == {((0, 1), 3): 1, ((0, 2), 3): 1}
 
 
 def test_only_so_many_groups_stay_compiled_and_none_meets_twice(
-    world: FakeWorld, mixer: MeshMixer, monkeypatch: pytest.MonkeyPatch
+    world: FakeWorld, communicator: MeshCommunicator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_mean, "MAX_MESHES", 2)
+    monkeypatch.setattr(module, "MAX_MESHES", 2)
     part = part_of(STATE, optimizer=False)
     for other in (1, 2, 1, 3, 2):
-        mixer.mean(GroupReply((0, other)), 0, part)
+        communicator.group_mean(GroupReply((0, other)), 0, part)
     released = {key[0][1]: mesh.released for key, mesh in world.meshes.items()}
     assert released == {1: 1, 2: 1, 3: 0}
     assert all(mesh.warmed == 1 for mesh in world.meshes.values()), "the others would not come a second time"
 
 
-def test_a_broken_average_revokes_the_phase(world: FakeWorld, mixer: MeshMixer) -> None:
+def test_a_broken_average_revokes_the_phase(world: FakeWorld, communicator: MeshCommunicator) -> None:
     part = part_of(STATE, optimizer=False)
     world.mesh((0, 1), 3).fails = True
     with pytest.raises(PhaseRevoked, match="a member is gone"):
-        mixer.mean(GroupReply((0, 1)), 0, part)
-    mixer.break_off("revoked")
+        communicator.group_mean(GroupReply((0, 1)), 0, part)
+    communicator.break_off("revoked")
     assert world.broken == [], "no average is under way"
     with pytest.raises(PhaseRevoked, match="revoked"):
-        mixer.mean(GroupReply((0, 2)), 0, part)
+        communicator.group_mean(GroupReply((0, 2)), 0, part)
 
 
-def test_an_average_under_way_is_broken_off(world: FakeWorld, mixer: MeshMixer) -> None:
+def test_an_average_under_way_is_broken_off(world: FakeWorld, communicator: MeshCommunicator) -> None:
     mesh = world.mesh((0, 1), 3)
 
     def break_off(num_floats: int, num_ints: int) -> None:
-        mixer.break_off("revoked")  # as the control thread does meanwhile
+        communicator.break_off("revoked")  # as the control thread does meanwhile
 
     mesh.warm = break_off
-    mixer.mean(GroupReply((0, 1)), 0, part_of(STATE, optimizer=False))
+    communicator.group_mean(GroupReply((0, 1)), 0, part_of(STATE, optimizer=False))
     assert world.broken == [((0, 1), "revoked")]
+
+
+def test_a_lock_step_phase_sums_over_one_mesh_of_all_members(world: Any) -> None:
+    contribution = {"floats": [*map(np.float32, (1, 2, 3))], "ints": [np.int32(7)]}
+    phase, flat = dataclasses.replace(phase_of(), lane=3), FlatContributions(Layout.of(contribution))
+    communicator = MeshCommunicator(world, phase, flat, FlatParts(STATE))
+    communicator.enter()
+    total = communicator.sum(1, contribution)
+    assert [float(leaf) for leaf in total["floats"]] == [4.0, 8.0, 12.0] and total["ints"] == [7]
+    assert {key: mesh.warmed for key, mesh in world.meshes.items()} == {((0, 1, 2, 3), 3): 1}
+    communicator.break_off("revoked")
+    assert world.broken == [((0, 1, 2, 3), "revoked")]
+
+
+def test_reasons_are_gathered_in_the_members_order(world: FakeWorld, communicator: MeshCommunicator) -> None:
+    communicator.enter()
+    world.mesh((0, 1, 2, 3), 3).copies = 1
+    assert communicator.gather(2, ("", "no number")) == (("", ""), ("", ""), ("", "no number"), ("", ""))
+
+
+def test_a_phase_that_was_broken_off_is_not_entered(world: FakeWorld, communicator: MeshCommunicator) -> None:
+    communicator.break_off("worker 2 was lost")
+    with pytest.raises(PhaseRevoked, match="worker 2 was lost"):
+        communicator.enter()
+    assert [mesh.warmed for mesh in world.meshes.values()] == [0]
+
+
+def test_a_broken_sum_revokes_the_phase(world: FakeWorld, communicator: MeshCommunicator) -> None:
+    communicator.enter()
+    world.mesh((0, 1, 2, 3), 3).fails = True
+    with pytest.raises(PhaseRevoked, match="a member is gone"):
+        communicator.gather(0, ("",))

@@ -1,0 +1,158 @@
+"""What workers sum and average with: one interface, whatever carries the bytes.
+
+A backend between processes is joined once, before JAX has its devices. Joining returns what makes the collectives of
+the run's programs, and those make a communicator for each phase. Threads of one process have nothing to join: they
+begin with their collectives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hybridsync.interfaces.messages import GroupReply
+
+if TYPE_CHECKING:
+    from hybridsync.training.averaging import Part
+    from hybridsync.training.programs import Programs
+
+
+class Communicator(Protocol):
+    """Sums and averages among the members of one phase. A lock-step phase sums, a group phase averages in groups."""
+
+    def enter(self) -> None:
+        """Meet the other members, before the first sum. Group means need no introduction.
+
+        Raises:
+          PhaseRevoked: a member is gone, or the phase was broken off.
+          WaitTimeout: a member did not come in time.
+        """
+        ...
+
+    def sum(self, index: int, contribution: Any) -> Any:
+        """Deliver the contribution of the member at `index`; returns the sum of all, in the members' order.
+
+        Raises:
+          PhaseRevoked: a member is gone, or the phase was broken off.
+          WaitTimeout: a member did not deliver in time.
+        """
+        ...
+
+    def gather(self, index: int, reasons: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+        """Tell why the member at `index` contributed nothing for its units, "" where it did; returns what all say.
+
+        Called only after a sum that lacks somebody's contribution, which all members see alike.
+
+        Args:
+          index: of the member.
+          reasons: one for each of its units, and as many as everybody else's: "" beyond them.
+
+        Raises:
+          PhaseRevoked: a member is gone, or the phase was broken off.
+          WaitTimeout: a member did not answer in time.
+        """
+        ...
+
+    def group_mean(self, reply: GroupReply, worker: int, part: Part) -> Part:
+        """Bring the part of `worker`; returns the mean of the members of its group.
+
+        Raises:
+          PhaseRevoked: a member is gone, or the phase was broken off.
+          WaitTimeout: a member did not come in time.
+        """
+        ...
+
+    def break_off(self, reason: str) -> None:
+        """Make every call under way, in any thread, and every later one raise PhaseRevoked."""
+        ...
+
+
+class Membership(Protocol):
+    """Who takes part in a phase; a `Phase` is one."""
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Workers in the order that decides the rounding of a sum."""
+        ...
+
+    @property
+    def lane(self) -> int:
+        """Which of the possible communicators of these members it is (see `device_choice`)."""
+        ...
+
+
+class Collectives(Protocol):
+    """What makes communicators, for the programs of one run."""
+
+    def compile(self, *, groups: bool) -> None:
+        """Compile what the first phases will run, as far as that needs no other worker.
+
+        Args:
+          groups: whether the run has group phases.
+        """
+        ...
+
+    def communicator(self, phase: Membership) -> Communicator:
+        """Return the communicator of a phase; a process asks once a phase."""
+        ...
+
+
+class Service(Protocol):
+    """Where the workers of a run find each other."""
+
+    @property
+    def address(self) -> str:
+        """What a worker joins, "host:port"."""
+        ...
+
+    def stop(self) -> None:
+        """Stop serving; nothing happens the second time."""
+        ...
+
+
+@dataclass(frozen=True)
+class Place:
+    """A worker's place among the others.
+
+    Attributes:
+      address: of the service.
+      worker: number of the worker.
+      slots: numbers of all workers that have a place, ascending.
+      host: address that carries the collectives.
+      num_devices: local devices of each worker, among which a communicator chooses.
+      reborn: an earlier process had this place.
+      timeout_secs: how long to wait for the service, and for the other workers.
+    """
+
+    address: str
+    worker: int
+    slots: tuple[int, ...]
+    host: str
+    num_devices: int
+    reborn: bool = False
+    timeout_secs: float = 60.0
+
+
+class Backend(Protocol):
+    """Collectives between processes."""
+
+    def serve(self, num_workers: int, host: str) -> Service:
+        """Start what `num_workers` workers will join. The supervisor calls it, so it loads no jax.
+
+        Raises:
+          HybridSyncError: it cannot be served on `host`, or the installed packages are unsuited.
+        """
+        ...
+
+    def join(self, place: Place) -> Callable[[Programs], Collectives]:
+        """Take a worker's place, before any other JAX call of its process; returns when all have been taken once.
+
+        Returns:
+          What makes the collectives of the run's programs.
+
+        Raises:
+          WaitTimeout: the service does not answer, or not all workers came.
+          HybridSyncError: JAX was used before, or the installed packages are unsuited.
+        """
+        ...

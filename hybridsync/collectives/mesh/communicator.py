@@ -1,0 +1,178 @@
+"""What the mesh backend makes for each phase: sums over the mesh of all members, means over those of groups."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from hybridsync.collectives.backend import Membership
+from hybridsync.collectives.mesh.flat_sum import MeshMean
+from hybridsync.collectives.mesh.packing import FlatContributions, FlatParts
+from hybridsync.collectives.mesh.process_group import CollectiveBroken, World
+from hybridsync.core.errors import PhaseRevoked
+from hybridsync.interfaces.messages import GroupReply
+from hybridsync.training.averaging import Part, part_of
+from hybridsync.training.programs import Programs
+from hybridsync.training.state import TrainState
+
+REASON_BYTES = 256
+"""What is told of a reason for which a unit is dropped."""
+
+MAX_MESHES = 64
+"""Groups whose compiled sums are kept, 3 MB each; one that is formed again later compiles its own anew."""
+
+MAX_AHEAD = 16
+"""Groups that are compiled before anybody trains: all of a worker's, of up to five workers."""
+
+
+class MeshCommunicator:
+    """The members of one phase (see `Communicator`). A group's mesh takes the devices of the phase's lane.
+
+    The lock guards the mesh that is in use, which the control thread breaks. One that lost a member is never entered
+    again, because the next phase has another lane.
+
+    Args:
+      world: of the workers.
+      phase: whose members sum.
+      flat: the run's packing of contributions, shared by all phases.
+      flats: the run's packing of what groups average, shared by all phases.
+    """
+
+    def __init__(self, world: World, phase: Membership, flat: FlatContributions, flats: FlatParts) -> None:
+        self._world, self._phase, self._flat, self._flats = world, phase, flat, flats
+        self._lock = threading.Lock()
+        self._mesh: MeshMean  # of all members, once it is entered
+        self._current: MeshMean | None = None
+        self._broken = ""
+        self._met: set[tuple[int, ...]] = set()
+        self._compiled: OrderedDict[tuple[int, ...], MeshMean] = OrderedDict()
+
+    def enter(self) -> None:
+        """Meet the others and prove the sum on known integers (see `Communicator.enter`)."""
+        with _revoking():
+            self._mesh = self._use(self._phase.members)
+            self._mesh.warm(self._flat.num_floats, self._flat.num_ints)
+
+    def sum(self, index: int, contribution: Any) -> Any:
+        """Deliver a contribution (see `Communicator.sum`)."""
+        with _revoking():
+            floats, ints = self._mesh(*self._flat.split(contribution))
+        return self._flat.join(floats, ints)
+
+    def gather(self, index: int, reasons: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+        """Tell why contributions are missing (see `Communicator.gather`).
+
+        Each member fills its own rows with the bytes of its reasons, at most REASON_BYTES of each, and the sum of all
+        rows is everybody's.
+        """
+        rows = np.zeros((len(self._phase.members), len(reasons), REASON_BYTES), np.float32)
+        for row, reason in zip(rows[index], reasons, strict=True):
+            text = reason.encode()[:REASON_BYTES]
+            row[: len(text)] = np.frombuffer(text, np.uint8)
+        with _revoking():
+            total, _ = self._mesh(rows.reshape(-1), np.empty(0, np.int32))
+        texts = total.reshape(rows.shape).astype(np.uint8)
+        return tuple(tuple(row.tobytes().rstrip(b"\0").decode(errors="replace") for row in member) for member in texts)
+
+    def group_mean(self, reply: GroupReply, worker: int, part: Part) -> Part:
+        """Bring a part (see `Communicator.group_mean`)."""
+        kind = self._flats[reply.optimizer]
+        floats, ints = kind.split(part)
+        try:
+            with _revoking():
+                total, highest = self._enter_group(reply.members, kind.flat)(floats, ints)
+        finally:
+            with self._lock:
+                self._current = None
+        return kind.join(total / np.float32(len(reply.members)), highest)
+
+    def break_off(self, reason: str) -> None:
+        """Make the call under way raise; called by the control thread (see `Communicator.break_off`)."""
+        with self._lock:
+            self._broken = self._broken or reason
+            mesh = self._current
+        if mesh is not None:
+            self._world.break_collective(mesh, reason)
+
+    def _use(self, members: tuple[int, ...]) -> MeshMean:
+        """Return the members' mesh, as the one that the control thread breaks from now on."""
+        mesh = self._world.mesh(members, self._phase.lane)
+        with self._lock:
+            if self._broken:
+                raise PhaseRevoked(self._broken)
+            self._current = mesh
+        return mesh
+
+    def _enter_group(self, members: tuple[int, ...], flat: FlatContributions) -> MeshMean:
+        """Return the members' mesh, connected: the first time they meet, and prove the sum on known integers."""
+        mesh = self._use(members)
+        if members not in self._met:  # which all of them find alike; what is compiled is each one's own affair
+            mesh.warm(flat.num_floats, flat.num_ints)
+            self._met.add(members)
+        self._compiled[members] = mesh
+        self._compiled.move_to_end(members)
+        if len(self._compiled) > MAX_MESHES:
+            _, oldest = self._compiled.popitem(last=False)
+            oldest.release()
+        return mesh
+
+
+class MeshCollectives:
+    """Makes the communicators of one worker (see `Collectives`).
+
+    Args:
+      world: that it has joined.
+      programs: of the run.
+    """
+
+    def __init__(self, world: World, programs: Programs) -> None:
+        self._world, self._state = world, programs.state
+        self._flat, self._flats = FlatContributions(programs.contribution_layout), FlatParts(programs.state)
+
+    def compile(self, *, groups: bool) -> None:
+        """Compile for the first lane: the members meet when a phase names it (see `Collectives.compile`)."""
+        world = self._world
+        world.mesh(world.slots, 0).compile(self._flat.num_floats, self._flat.num_ints)
+        if groups:
+            compile_groups(world, self._flats, self._state)
+
+    def communicator(self, phase: Membership) -> MeshCommunicator:
+        """Return the communicator of a phase (see `Collectives.communicator`)."""
+        return MeshCommunicator(self._world, phase, self._flat, self._flats)
+
+
+def compile_groups(world: World, flats: FlatParts, state: TrainState) -> None:
+    """Compile what the groups of a run's first lane will run, where the workers are few enough for all of them.
+
+    Args:
+      world: of the workers.
+      flats: the run's packing.
+      state: shapes.
+    """
+    zeros = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), state)
+    for optimizer in (False, True):
+        flats[optimizer].join(*flats[optimizer].split(part_of(zeros, optimizer=optimizer)))
+    others = [worker for worker in world.slots if worker != world.process_index]
+    if 2 ** len(others) > MAX_AHEAD:
+        return
+    for size in range(1, len(others) + 1):
+        for chosen in itertools.combinations(others, size):
+            mesh = world.mesh(sorted((world.process_index, *chosen)), 0)
+            for optimizer in (False, True)[: 1 + (size == len(others))]:
+                mesh.compile(flats[optimizer].flat.num_floats, flats[optimizer].flat.num_ints)
+
+
+@contextlib.contextmanager
+def _revoking() -> Iterator[None]:
+    """Say that the phase is revoked where a collective breaks."""
+    try:
+        yield
+    except CollectiveBroken as broken:
+        raise PhaseRevoked(str(broken)) from broken

@@ -1,0 +1,101 @@
+"""How contributions, and what groups average, lie in one buffer: a mesh sums flat buffers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hybridsync.training.averaging import Part, part_of
+from hybridsync.training.buffer_layout import Layout
+from hybridsync.training.state import TrainState
+
+
+class FlatContributions:
+    """How a contribution lies in one buffer: all floats first, then all integers.
+
+    Args:
+      layout: of the contribution; its leaves are float32 and int32 only.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        floats = [leaf for leaf in layout.leaves if leaf.dtype == np.float32]
+        ints = [leaf for leaf in layout.leaves if leaf.dtype == np.int32]
+        assert layout.leaves == tuple(floats + ints), "a contribution has its floats before its integers"
+        self.layout = layout
+        self.float_bytes = ints[0].offset if ints else layout.nbytes
+        self.buffer = layout.empty()
+
+    @property
+    def num_floats(self) -> int:
+        """Length of the float buffer, padding included."""
+        return self.float_bytes // 4
+
+    @property
+    def num_ints(self) -> int:
+        """Length of the integer buffer, padding included."""
+        return (self.layout.nbytes - self.float_bytes) // 4
+
+    def split(self, contribution: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Pack a contribution; returns its float32 and int32 parts, views of the one buffer."""
+        self.layout.pack(contribution, out=self.buffer)
+        return self.buffer[: self.float_bytes].view(np.float32), self.buffer[self.float_bytes :].view(np.int32)
+
+    def join(self, floats: np.ndarray, ints: np.ndarray) -> Any:
+        """Return the tree of a total's two parts."""
+        if not ints.size:
+            return self.layout.unpack(floats.view(np.uint8))
+        whole = self.layout.empty()
+        whole[: self.float_bytes] = floats.view(np.uint8)
+        whole[self.float_bytes :] = ints.view(np.uint8)
+        return self.layout.unpack(whole)
+
+
+class FlatPart:
+    """How what a group averages lies in one buffer: all floats as float32 first, then all integers as int32.
+
+    Args:
+      part: shapes.
+    """
+
+    def __init__(self, part: Part) -> None:
+        self._leaves, self._treedef = jax.tree.flatten(part)
+        self._lists = jax.jit(self._split)
+        self._tree = jax.jit(self._joined)
+        self.flat = FlatContributions(Layout.of(jax.eval_shape(self._split, part)))
+
+    def split(self, part: Part) -> tuple[np.ndarray, np.ndarray]:
+        """Pack a part; returns its float32 and int32 numbers, views of one buffer."""
+        return self.flat.split(jax.device_get(self._lists(part)))
+
+    def join(self, floats: np.ndarray, ints: np.ndarray) -> Part:
+        """Return the part of a sum's two buffers, on the default device, in memory of its own."""
+        return jax.tree.map(jnp.array, self._tree(self.flat.join(floats, ints)))
+
+    def _split(self, part: Part) -> dict[str, Any]:
+        leaves = jax.tree.leaves(part)
+        return {
+            "floats": [leaf.astype(jnp.float32) for leaf in leaves if _is_float(leaf)],
+            "ints": [leaf.astype(jnp.int32) for leaf in leaves if not _is_float(leaf)],
+        }
+
+    def _joined(self, lists: dict[str, Any]) -> Part:
+        floats, ints = iter(lists["floats"]), iter(lists["ints"])
+        leaves = [next(floats if _is_float(leaf) else ints).astype(leaf.dtype) for leaf in self._leaves]
+        return jax.tree.unflatten(self._treedef, leaves)
+
+
+class FlatParts:
+    """Both kinds of parts of one run's state: without the optimizer's state and with it."""
+
+    def __init__(self, state: TrainState) -> None:
+        self._kinds = {optimizer: FlatPart(part_of(state, optimizer=optimizer)) for optimizer in (False, True)}
+
+    def __getitem__(self, optimizer: bool) -> FlatPart:
+        return self._kinds[optimizer]
+
+
+def _is_float(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jnp.floating)

@@ -1,0 +1,144 @@
+"""Collectives among threads of one process: the last to arrive computes the result for all, in the members' order."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from hybridsync.collectives.backend import Membership
+from hybridsync.core.errors import PhaseRevoked, WaitTimeout
+from hybridsync.interfaces.messages import GroupReply
+from hybridsync.training.averaging import Part, mean
+from hybridsync.training.programs import Programs
+
+DEADLINE_SECS = 600.0
+"""How long a thread waits for the slowest member."""
+
+
+class Rendezvous:
+    """Where threads meet again and again; the last to arrive combines what all have brought.
+
+    The condition guards the slots and the generation; it is notified when a generation completes or breaks.
+
+    Args:
+      members: worker ids in the order of their indices, named when one is missing.
+      deadline_secs: how long to wait for the slowest member.
+    """
+
+    def __init__(self, members: tuple[int, ...], deadline_secs: float = DEADLINE_SECS) -> None:
+        self._members, self._deadline_secs = members, deadline_secs
+        self._condition = threading.Condition()
+        self._slots: list[Any] = [None] * len(members)
+        self._arrived = 0
+        self._generation = 0
+        self._result: Any = None
+        self._broken = ""
+
+    def meet(self, index: int, item: Any, combine: Callable[[tuple], Any]) -> Any:
+        """Put `item` into the member's slot; the last one combines them all, and everybody returns the result.
+
+        Raises:
+          PhaseRevoked: the rendezvous was broken off.
+          WaitTimeout: a member did not come in time.
+        """
+        with self._condition:
+            if self._broken:
+                raise PhaseRevoked(self._broken)
+            generation = self._generation
+            self._slots[index] = item
+            self._arrived += 1
+            if self._arrived == len(self._members):
+                self._result = combine(tuple(self._slots))
+                self._slots = [None] * len(self._members)
+                self._arrived = 0
+                self._generation += 1
+                self._condition.notify_all()
+                return self._result
+            arrived = self._condition.wait_for(
+                lambda: self._generation != generation or self._broken, self._deadline_secs
+            )
+            if self._broken:
+                raise PhaseRevoked(self._broken)
+            if not arrived:
+                missing = [m for m, slot in zip(self._members, self._slots, strict=True) if slot is None]
+                raise WaitTimeout(
+                    f"workers {missing} did not deliver their gradients within {self._deadline_secs:g} s; the others "
+                    "of the step have"
+                )
+            return self._result
+
+    def break_off(self, reason: str) -> None:
+        """Make every waiting and later call raise PhaseRevoked."""
+        with self._condition:
+            self._broken = reason
+            self._condition.notify_all()
+
+
+class ThreadCommunicator:
+    """The members of one phase as threads of one process (see `Communicator`).
+
+    The lock guards the groups under way.
+
+    Args:
+      members: worker ids in the order of the sum.
+      sum_up: ordered sum of a tuple of contributions.
+      deadline_secs: how long to wait for the slowest member.
+    """
+
+    def __init__(
+        self, members: tuple[int, ...], sum_up: Callable[[tuple], Any], deadline_secs: float = DEADLINE_SECS
+    ) -> None:
+        self._is_alone, self._sum_up, self._deadline_secs = len(members) == 1, sum_up, deadline_secs
+        self._everybody = Rendezvous(members, deadline_secs)
+        self._lock = threading.Lock()
+        self._groups: dict[int, Rendezvous] = {}
+        self._broken = ""
+
+    def enter(self) -> None:
+        """Nothing: threads of one process need no introduction."""
+
+    def sum(self, index: int, contribution: Any) -> Any:
+        """Deliver a contribution (see `Communicator.sum`)."""
+        return contribution if self._is_alone else self._everybody.meet(index, contribution, self._sum_up)
+
+    def gather(self, index: int, reasons: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+        """Tell why contributions are missing (see `Communicator.gather`)."""
+        return (reasons,) if self._is_alone else self._everybody.meet(index, reasons, tuple)
+
+    def group_mean(self, reply: GroupReply, worker: int, part: Part) -> Part:
+        """Bring a part (see `Communicator.group_mean`)."""
+        with self._lock:
+            if self._broken:
+                raise PhaseRevoked(self._broken)
+            group = self._groups.setdefault(reply.sequence, Rendezvous(reply.members, self._deadline_secs))
+        average: Part = group.meet(reply.members.index(worker), part, mean)
+        with self._lock:
+            self._groups.pop(reply.sequence, None)
+        return average
+
+    def break_off(self, reason: str) -> None:
+        """End every sum and every group mean (see `Communicator.break_off`)."""
+        with self._lock:
+            self._broken = self._broken or reason
+            groups = [*self._groups.values()]
+        for rendezvous in (self._everybody, *groups):
+            rendezvous.break_off(reason)
+
+
+class ThreadCollectives:
+    """Makes a communicator that all threads of a phase share (see `Collectives`).
+
+    Args:
+      programs: of the run.
+    """
+
+    def __init__(self, programs: Programs) -> None:
+        self._sum_up = programs.total
+
+    def compile(self, *, groups: bool) -> None:
+        """Nothing: threads sum with the run's own programs."""
+
+    def communicator(self, phase: Membership) -> ThreadCommunicator:
+        """Return a fresh communicator of the phase's members."""
+        return ThreadCommunicator(phase.members, self._sum_up)

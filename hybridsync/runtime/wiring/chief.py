@@ -1,0 +1,149 @@
+"""A run's chief, put together once for threads and for processes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from hybridsync.chief.chief import Chief
+from hybridsync.chief.membership import LEASE_SECS
+from hybridsync.chief.run_state import RunState
+from hybridsync.chief.unfit_workers import Unfit
+from hybridsync.collectives.device_choice import NUM_DEVICES
+from hybridsync.core.clock import Clock
+from hybridsync.core.watching import UNWATCHED, Watching
+from hybridsync.interfaces.messages import RoleEvent
+from hybridsync.interfaces.ports import HolderPort, ServerPort
+from hybridsync.phases.assembly import assemble
+from hybridsync.phases.checkpointing import Committer
+from hybridsync.phases.controller import Manager
+from hybridsync.phases.recovery import Start
+from hybridsync.phases.reporter import Hook, Reporter
+from hybridsync.policies.straggler_detector import detector_of
+from hybridsync.storage import apply_log
+from hybridsync.telemetry.recorder import Recorder
+from hybridsync.training.buffer_layout import Layout
+from hybridsync.training.evaluation import Evaluator
+from hybridsync.training.snapshot import Holding, Kept
+from hybridsync.training.state import TrainState
+from hybridsync.workdir.opening import Opening, start_capture
+
+
+class ChiefRole:
+    """The parts of a chief. Roles can register once it is made; `controller` takes the run to its end.
+
+    Args:
+      opening: where the run begins.
+      layout: of the training state.
+      clock: for everything that reads time.
+      threads: the other roles are threads of this process. They cannot die unnoticed, no process can take their
+        place, and they share one store, whatever number of servers the run is configured for.
+      restarted: another chief served this run before, whose roles may still train.
+      evict: has the process of a role ended that is given up.
+
+    Attributes:
+      chief: what roles call.
+      kept: the newest committed state, for when nobody holds a newer one.
+    """
+
+    def __init__(
+        self,
+        opening: Opening,
+        layout: Layout,
+        clock: Clock,
+        *,
+        threads: bool = False,
+        restarted: bool = False,
+        evict: Callable[[RoleEvent], None] = lambda event: None,
+    ) -> None:
+        config = opening.run.config
+        self._opening, self._layout, self._clock = opening, layout, clock
+        self._threads, self._restarted = threads, restarted
+        state = RunState(
+            opening.ledger,
+            config.workers,
+            layout.schema_hash,
+            clock,
+            lease_secs=math.inf if threads else LEASE_SECS,
+            num_servers=1 if threads else config.servers,
+            restarted=restarted,
+            known=0 if threads else opening.known,
+            evict=evict,
+            detector=detector_of(config.policy),
+            unfit=None if threads else Unfit(),
+        )
+        self.chief = Chief(state)
+        holding = Holding(layout)
+        self._start = start_capture(opening, holding)
+        self.kept = Kept(holding, self._start, opening.state)
+        self._committer: Committer | None = None
+
+    @property
+    def state(self) -> TrainState:
+        """The newest state that was fetched to be committed; before the first one, that the run started from."""
+        fetched = self._committer.state if self._committer else None
+        return self._opening.state if fetched is None else fetched
+
+    def controller(
+        self,
+        address: str,
+        recorder: Recorder,
+        *,
+        servers: Callable[[], Mapping[str, ServerPort]],
+        holder_at: Callable[[str], HolderPort],
+        hooks: Sequence[tuple[Hook, int]] = (),
+        renew: Callable[[], None] = lambda: None,
+        num_devices: int = NUM_DEVICES,
+        watchdog: Watching = UNWATCHED,
+    ) -> Manager:
+        """Return what takes the run through its phases.
+
+        Args:
+          address: where others read the kept state.
+          recorder: events, metrics, timeline, progress.
+          servers: address -> server, called when they are needed.
+          holder_at: address -> role that can capture the state.
+          hooks: (function, every so many units).
+          renew: has every worker's process started again (see `assemble`).
+          num_devices: local devices of each worker, among which a communicator chooses.
+          watchdog: of the process.
+        """
+        opening, clock = self._opening, self._clock
+        run, control = opening.run, self.chief.control
+        reporter = Reporter(
+            run,
+            control,
+            recorder,
+            clock,
+            seconds=opening.seconds,
+            hooks=[*hooks],
+            switches=opening.switches,
+            told_until=opening.told_until,
+        )
+        evaluator = Evaluator(run.task, watchdog)
+        self._committer = Committer(opening.store, self._layout, holder_at, evaluator, clock, self.kept.keep, watchdog)
+        return assemble(
+            replace(run, config=replace(run.config, servers=1)) if self._threads else run,
+            control,
+            Start(self._start, address, opening.reason, opening.epoch, opening.committed, opening.detours),
+            servers=servers,
+            holder_at=holder_at,
+            epochs=opening.epochs,
+            committer=self._committer,
+            reporter=reporter,
+            keeper=self.kept,
+            clock=clock,
+            threads=self._threads,
+            renew=renew,
+            forget=self._forget,
+            restarted=self._restarted,
+            num_devices=num_devices,
+            watchdog=watchdog,
+        )
+
+    def _forget(self, sequence: int) -> None:
+        """Drop logged updates behind the state that a run goes on from."""
+        workdir = self._opening.run.workdir
+        if workdir is not None:
+            apply_log.forget(workdir / apply_log.APPLY_LOG, sequence)

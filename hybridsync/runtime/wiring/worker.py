@@ -1,0 +1,66 @@
+"""A worker, put together once for threads and for processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from hybridsync.core.clock import Clock
+from hybridsync.emulation.device import Emulation
+from hybridsync.interfaces.phase import Phase
+from hybridsync.interfaces.ports import GroupPort
+from hybridsync.protocols.modes import GROUP, LOCKSTEP, SERVER
+from hybridsync.training.programs import Programs
+from hybridsync.training.run import Run
+from hybridsync.worker.context import WorkerContext
+from hybridsync.worker.group_runner import group_runner
+from hybridsync.worker.link import ServerLink
+from hybridsync.worker.lockstep_runner import lockstep_runner
+from hybridsync.worker.loop import WorkerLoop
+from hybridsync.worker.phase_runner import CommunicatorOf
+from hybridsync.worker.replica import Replica
+from hybridsync.worker.self_probe import Measuring
+from hybridsync.worker.server_runner import ServerRunner
+from hybridsync.worker.stats import WorkerRecorder
+
+
+def worker_recorder(run: Run, worker: int, clock: Clock) -> WorkerRecorder:
+    """Return what notes the work of one worker."""
+    return WorkerRecorder(worker, clock, run.config.telemetry.timeline, run.config.policy.detects)
+
+
+def worker_loop(
+    run: Run,
+    worker: int,
+    programs: Programs,
+    recorder: WorkerRecorder,
+    chief: GroupPort,
+    replica: Replica,
+    *,
+    communicator_of: CommunicatorOf,
+    link_of: Callable[[Phase], ServerLink],
+    ahead: Executor | None = None,
+) -> WorkerLoop:
+    """Return the loop of one worker over its phases, with a runner for each mode.
+
+    Args:
+      run: that it takes part in.
+      worker: id.
+      programs: the compiled programs.
+      recorder: of this worker.
+      chief: gives it work.
+      replica: of this worker (shared by all workers of one process).
+      communicator_of: the phase -> how its members sum and average.
+      link_of: the phase -> the link to its servers.
+      ahead: runs lease renewals beside the training; None asks when there is nothing left.
+    """
+    config = run.config
+    emulation = Emulation(config.emulation, config.workload)
+    context = WorkerContext(worker, chief, programs, recorder, emulation)
+    runners = {
+        LOCKSTEP: lockstep_runner(context, replica, communicator_of, ahead),
+        SERVER: ServerRunner(context, link_of, ahead),
+        GROUP: group_runner(context, chief, replica, communicator_of, logs=config.telemetry.apply_log),
+    }
+    probe = Measuring(worker, programs, replica, recorder, emulation)
+    return WorkerLoop(worker, chief, runners, replica, recorder, recorder.clock, probe)
