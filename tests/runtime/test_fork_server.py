@@ -55,7 +55,7 @@ def test_roles_draw_other_numbers_than_each_other(begin: Begin) -> None:
     assert run.end() == (0, "")
 
 
-TELLS = "from hybridsync.runtime import seed; seed.attach().grow('jax'); import jax; print(jax.config.jax_platforms)"
+TELLS = "from hybridsync.runtime import fork_server; fork_server.attach().grow('jax'); import jax; print(jax.config.jax_platforms)"
 
 
 def test_only_workers_have_the_accelerator_though_jax_was_imported_before_the_fork(tmp_path: Path) -> None:
