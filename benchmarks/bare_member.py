@@ -1,6 +1,6 @@
 """One of several processes that train digits in lock-step without the framework's loop, for `bsp_processes`.
 
-They meet in the world of the process runtime and run its three programs on its batches. Two loops in turns:
+They meet in the process group of the process runtime and run its three programs on its batches. Two loops in turns:
 *flat* totals the gradients with one psum over the framework's flat buffer, *naive* with a psum for each
 leaf of the tree. Member 0 prints the steps a second of each stretch as one JSON line.
 """
@@ -35,7 +35,7 @@ class Everybody(NamedTuple):
     """Who sums (see `Membership`)."""
 
     members: tuple[int, ...]
-    lane: int = 0
+    device_choice: int = 0
 
 
 def per_leaf(num_members: int) -> Total:

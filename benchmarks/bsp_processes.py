@@ -2,7 +2,7 @@
 
 Digits, 4 workers, units of 32. The framework is a whole `hybridsync train` job with plan `bsp`, of which the
 steady rate counts; the bare loops (`benchmarks.bare_member`) are as many processes in the same kind of
-world, with the same batches, gradient and update programs: one flat psum a step, and the naive psum of each
+process group, with the same batches, gradient and update programs: one flat psum a step, and the naive psum of each
 leaf. Once as fast as it goes, once with *emulated* compute of 20 ms a unit, where the ideal is workers x 32
 / 0.02 examples a second.
 """

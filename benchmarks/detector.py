@@ -151,8 +151,8 @@ class Heard(NullEventLog):
         super().__init__(clock)
         self.flags: list[tuple[int, float]] = []
 
-    def write(self, kind: str, *, epoch: int, wall: float | None = None, **fields: Any) -> dict[str, Any]:
-        event = super().write(kind, epoch=epoch, wall=wall, **fields)
+    def write(self, kind: str, *, phase: int, wall: float | None = None, **fields: Any) -> dict[str, Any]:
+        event = super().write(kind, phase=phase, wall=wall, **fields)
         if kind == "straggler_flagged":
             self.flags.append((fields["worker"], event["t"]))
         return event

@@ -111,19 +111,19 @@ def measure(workdir: Path, options: argparse.Namespace) -> list[Row]:
     steps: list[tuple[float, int, int]] = []
     for span in json.loads((workdir / TIMELINE_FILE).read_bytes())["traceEvents"]:
         if span["ph"] == "X" and span["name"] == "step":
-            steps.append(((span["ts"] + span["dur"]) / 1e6, span["args"]["epoch"], span["pid"]))
+            steps.append(((span["ts"] + span["dur"]) / 1e6, span["args"]["phase"], span["pid"]))
     steps.sort()
-    entered = {event["epoch"]: event for event in read_events(workdir, "phase_entered")}
+    entered = {event["phase"]: event for event in read_events(workdir, "phase_entered")}
     recovered: dict[signal.Signals, list[float]] = {signal.SIGKILL: [], signal.SIGSTOP: []}
     meshed: list[float] = []
     rejoined: list[float] = []
     for fault in faults:
-        before = max(epoch for epoch, event in entered.items() if event["t"] <= fault.at)
-        recovered[fault.number].append(next(end for end, epoch, _ in steps if epoch > before) - fault.at)
+        before = max(phase for phase, event in entered.items() if event["t"] <= fault.at)
+        recovered[fault.number].append(next(end for end, phase, _ in steps if phase > before) - fault.at)
         back = [e for e in entered.values() if e["t"] > fault.reborn_at and fault.worker in e["members"]]
-        first = min(event["epoch"] for event in back)
+        first = min(event["phase"] for event in back)
         meshed.append(entered[first]["t"] - fault.reborn_at)
-        rejoined.append(next(end for end, epoch, _ in steps if epoch >= first) - fault.reborn_at)
+        rejoined.append(next(end for end, phase, _ in steps if phase >= first) - fault.reborn_at)
     name, at = f"{Path(options.config).stem}, {options.workers} workers", load()
     rows = []
     for number, target in ((signal.SIGKILL, 1.0), (signal.SIGSTOP, DEADLINE_SECS + 1.0)):

@@ -27,14 +27,14 @@ class PhaseRate:
     """How fast one phase was, in units a second.
 
     Args:
-      epoch: its number.
+      phase: its number.
       protocol: as the plan spells it.
       units: applied in it.
       steady: without the first and last tenth of its updates (fewer where the timeline keeps fewer).
       whole: from the phase's entry to its end.
     """
 
-    epoch: int
+    phase: int
     protocol: str
     units: int
     steady: float
@@ -89,18 +89,18 @@ def phase_rates(workdir: Path) -> list[PhaseRate]:
     ends: dict[int, dict[int, list[float]]] = {}
     for span in json.loads((workdir / TIMELINE_FILE).read_bytes())["traceEvents"]:
         if span["ph"] == "X" and (span["name"], span["cat"]) in UPDATES:
-            rows = ends.setdefault(span["args"]["epoch"], {})
+            rows = ends.setdefault(span["args"]["phase"], {})
             rows.setdefault(span["pid"], []).append((span["ts"] + span["dur"]) / 1e6)
-    ended = {event["epoch"]: event for event in read_events(workdir, "phase_ended")}
+    ended = {event["phase"]: event for event in read_events(workdir, "phase_ended")}
     rates = []
     for entered in read_events(workdir, "phase_entered"):
-        end = ended[entered["epoch"]]
+        end = ended[entered["phase"]]
         units = end["units"] - entered["units"]
         per_update = entered["units_per_update"]
-        rows = ends[entered["epoch"]]
+        rows = ends[entered["phase"]]
         kept = rows[min(rows)]  # the server's, or one worker's: all make the same steps
         steady = steady_rate(kept, -(-units // per_update)) * per_update
-        rates.append(PhaseRate(entered["epoch"], entered["protocol"], units, steady, units / (end["t"] - entered["t"])))
+        rates.append(PhaseRate(entered["phase"], entered["protocol"], units, steady, units / (end["t"] - entered["t"])))
     return rates
 
 

@@ -46,7 +46,7 @@ def draw(timeline: Timeline, secs: float) -> str:
         _legend(timeline),
         _grid(x, lanes + (24.0 if timeline.updates else 0.0)),
     ]
-    parts += [_lane(timeline, worker, x) for worker in range(NUM_WORKERS)]
+    parts += [_device_choice(timeline, worker, x) for worker in range(NUM_WORKERS)]
     parts.append(_averages(timeline, x))
     if timeline.updates:
         parts.append(_updates(timeline, x, lanes))
@@ -99,7 +99,7 @@ def _grid(x: Axis, bottom: float) -> str:
     return f'<path class="grid" d="{lines}"/><g class="tick">{labels}{last}</g>'
 
 
-def _lane(timeline: Timeline, worker: int, x: Axis) -> str:
+def _device_choice(timeline: Timeline, worker: int, x: Axis) -> str:
     top = TOP + worker * LANE
     own = [stretch for stretch in timeline.stretches if stretch.worker == worker]
     shapes: dict[str, str] = defaultdict(str)

@@ -64,7 +64,7 @@ def _update(protocol: base.Protocol) -> str:
     rate = f"{protocol.rate(units, NUM_WORKERS):g} η"
     if protocol.mode is GROUP:
         return f"With {NUM_WORKERS} workers: each steps by one unit at {rate}, on a replica of its own."
-    who = f"workers step at {rate}" if protocol.local else f"the optimizer steps at {rate}"
+    who = f"workers step at {rate}" if protocol.local_updates else f"the optimizer steps at {rate}"
     stale = "without a bound" if bound is None else f"at most {bound}"
     return f"With {NUM_WORKERS} workers: {units} unit{'s' * (units > 1)} an update, {who}, staleness {stale}."
 

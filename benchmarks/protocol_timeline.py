@@ -22,7 +22,7 @@ from hybridsync.protocols.modes import GROUP
 from hybridsync.simulator.arithmetic import Sizes, Weightless
 from hybridsync.simulator.cluster import Cluster, Device, Link, Scenario
 from hybridsync.simulator.event_loop import Loop, VirtualClock
-from hybridsync.simulator.simulated_cluster import Units, Watch, World
+from hybridsync.simulator.simulated_cluster import SimulatedCluster, Units, Watch
 from hybridsync.simulator.simulated_process import Process
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.training.run import Run
@@ -122,8 +122,8 @@ class _Seen(Watch):
 
     @property
     def _now(self) -> float:
-        assert self.world is not None
-        return self.world.loop.now
+        assert self.simulated is not None
+        return self.simulated.loop.now
 
 
 def timeline_of(spec: str, secs: float) -> Timeline:
@@ -152,23 +152,23 @@ def cost_of(spec: str) -> Cost:
     """Return what a phase of at least 50 updates costs under `spec`."""
     seen, protocol = _Seen(), protocols.parse(spec)
     workload = max(2_000, 50 * protocol.units_per_update(NUM_WORKERS))
-    world, seconds = _simulated(spec, workload, seen, keeps_spans=False)
-    dropped = world.chief.control.counts().dropped
+    simulated, seconds = _simulated(spec, workload, seen, keeps_spans=False)
+    dropped = simulated.chief.control.counts().dropped
     return Cost(
         workload / seconds,
         None if protocol.mode is GROUP else max(seen.staleness.values(), default=0),
-        world.network.num_bytes / SIZES.parameters / workload,
+        simulated.network.num_bytes / SIZES.parameters / workload,
         dropped / (workload + dropped),
     )
 
 
-def _simulated(spec: str, workload: int, watch: Watch, *, keeps_spans: bool) -> tuple[World, float]:
+def _simulated(spec: str, workload: int, watch: Watch, *, keeps_spans: bool) -> tuple[SimulatedCluster, float]:
     config = quiet(RunConfig(workload=workload, unit_size=1, workers=NUM_WORKERS, plan=spec))
     run = Run(config, tally.task(config), tally.optimizer(config), None)  # neither is looked at
     loop = Loop()
     recorder = Recorder.null(VirtualClock(loop))
-    world = World(run, SCENARIO, Weightless(SIZES), recorder, loop, keeps_spans=keeps_spans, watch=watch)
-    return world, world.run().seconds
+    simulated = SimulatedCluster(run, SCENARIO, Weightless(SIZES), recorder, loop, keeps_spans=keeps_spans, watch=watch)
+    return simulated, simulated.run().seconds
 
 
 def _stretches(seen: _Seen, worker: int) -> Iterator[Stretch]:

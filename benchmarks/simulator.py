@@ -36,7 +36,7 @@ from configs import tally
 from hybridsync.simulator.arithmetic import Sizes, Weightless
 from hybridsync.simulator.cluster import Cluster, Costs, Device, Link, Scenario
 from hybridsync.simulator.event_loop import Loop, VirtualClock
-from hybridsync.simulator.simulated_cluster import World
+from hybridsync.simulator.simulated_cluster import SimulatedCluster
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.training.run import Run
 
@@ -56,9 +56,9 @@ def simulated(num_workers: int, num_units: int) -> float:
     run = Run(config, tally.task(small), tally.optimizer(small), None)
     loop = Loop()
     recorder = Recorder.null(VirtualClock(loop))
-    world = World(run, scenario, Weightless(Sizes(1000, 1000, 2000)), recorder, loop)
+    simulated = SimulatedCluster(run, scenario, Weightless(Sizes(1000, 1000, 2000)), recorder, loop)
     started = time.process_time()
-    summary = world.run()
+    summary = simulated.run()
     secs = time.process_time() - started
     assert summary.units.applied == num_units, summary
     return num_units / secs

@@ -88,11 +88,11 @@ def by_direction(stalls: Sequence[SwitchStall]) -> dict[str, list[SwitchStall]]:
 
 def print_stalls(stalls: Sequence[SwitchStall]) -> None:
     """Print a line for each switch, and the percentiles of each direction."""
-    print(f"{'epoch':>5}  {'switch':<16} {'stall':>9} {'by chief':>9} {'compile':>9} {'unit':>9}   [ms]")
+    print(f"{'phase':>5}  {'switch':<16} {'stall':>9} {'by chief':>9} {'compile':>9} {'unit':>9}   [ms]")
     for stall in stalls:
         cells = (stall.stall_secs, stall.event_stall_secs, stall.compile_secs, stall.unit_secs)
         numbers = " ".join(f"{'-' if cell is None else format(cell * 1e3, '.1f'):>9}" for cell in cells)
-        print(f"{stall.epoch:>5}  {stall.before + '->' + stall.after:<16} {numbers}")
+        print(f"{stall.phase:>5}  {stall.before + '->' + stall.after:<16} {numbers}")
     for title, some in by_direction(stalls).items():
         if some:
             secs = [stall.stall_secs for stall in some]

@@ -24,8 +24,8 @@ import numpy as np
 
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import HybridSyncError
-from hybridsync.core.plan import Epoch
-from hybridsync.interfaces.messages import Capture, Held, Push, PushReply
+from hybridsync.core.plan import PhaseId
+from hybridsync.interfaces.messages import Push, PushReply, Snapshot, StateVersion
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import Answer
 from hybridsync.transport.buffers import aligned
@@ -39,7 +39,7 @@ START_SECS = 30.0
 CALL_SECS = 60.0
 
 
-class Loan:
+class LentView:
     """A lent buffer that needs no giving back."""
 
     def __init__(self, buffer: np.ndarray) -> None:
@@ -53,12 +53,12 @@ class MemoryBackend:
     """Takes contributions and lends parameters, without any arithmetic."""
 
     def __init__(self, parameter_bytes: int) -> None:
-        self._loan = Loan(aligned(parameter_bytes))
-        self._loan.buffer[:] = 1
+        self._view = LentView(aligned(parameter_bytes))
+        self._view.buffer[:] = 1
 
     def pull(self, push: Push) -> Answer:
         """Lend the parameters."""
-        return Answer(PushReply(sequence=push.base), self._loan)
+        return Answer(PushReply(sequence=push.base), self._view)
 
     def idle(self, push: Push) -> None: ...
 
@@ -68,19 +68,19 @@ class MemoryBackend:
         """Accept anything."""
         return lambda contribution: self.pull(push)
 
-    def enter(self, phase: Phase) -> Held:
+    def enter(self, phase: Phase) -> StateVersion:
         """Refuse: not measured here."""
         raise HybridSyncError("not part of this measurement")
 
-    def fence(self, epoch: Epoch, worker: int, incarnation: int) -> None:
+    def fence(self, phase_id: PhaseId, worker: int, incarnation: int) -> None:
         """Refuse: not measured here."""
         raise HybridSyncError("not part of this measurement")
 
-    def capture(self, epoch: Epoch, final: bool) -> Capture:
+    def take_snapshot(self, phase_id: PhaseId, final: bool) -> Snapshot:
         """Refuse: not measured here."""
         raise HybridSyncError("not part of this measurement")
 
-    def read(self, capture_id: int, into: np.ndarray) -> None:
+    def read(self, snapshot_id: int, into: np.ndarray) -> None:
         """Refuse: not measured here."""
         raise HybridSyncError("not part of this measurement")
 
@@ -176,7 +176,7 @@ def measure(num_bytes: int, repeats: int, chunk_bytes: int) -> dict[str, Any]:
     small_out, small_in = aligned(SMALL_BYTES), aligned(SMALL_BYTES)
     for buffer in (ours, theirs, tiny, small_out):
         buffer[:] = 1
-    push = Push(Epoch(1, 1), worker=0, incarnation=1, units=(0,), base=0)
+    push = Push(PhaseId(1, 1), worker=0, incarnation=1, units=(0,), base=0)
     with server_process(num_bytes, chunk_bytes) as addresses:
         pusher, puller = ParameterClient(addresses["push"]), ParameterClient(addresses["pull"])
         small = ParameterClient(addresses["small"])

@@ -12,7 +12,7 @@ from hybridsync.core.clock import Clock
 from hybridsync.simulator.arithmetic import Arithmetic, Sizes, Weightless
 from hybridsync.simulator.cluster import Scenario
 from hybridsync.simulator.event_loop import Loop, VirtualClock
-from hybridsync.simulator.simulated_cluster import World
+from hybridsync.simulator.simulated_cluster import SimulatedCluster
 from hybridsync.telemetry.events import Events
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary
@@ -49,7 +49,7 @@ def simulated(
       run: configuration, plan and task.
       scenario: the cluster, and what happens to it.
       arithmetic: what is computed.
-      evaluator: (state, capture) -> what the task measures; None measures nothing.
+      evaluator: (state, snapshot) -> what the task measures; None measures nothing.
       loop: virtual time, fresh; None where nobody else looks at it.
       events: the clock -> who hears of events; None for nobody.
 
@@ -62,7 +62,7 @@ def simulated(
     if events is not None:
         recorder = dataclasses.replace(recorder, events=events(clock))
     options = {"seed": run.config.seed, "tick_secs": TICK_SECS, "evaluator": evaluator}
-    return World(run, scenario, arithmetic, recorder, loop, **options).run()
+    return SimulatedCluster(run, scenario, arithmetic, recorder, loop, **options).run()
 
 
 def seconds_of(config: RunConfig, scenario: Scenario, sizes: Sizes = SIZES) -> float:

@@ -1,4 +1,4 @@
-"""The story of a run: `Trainer(task, optimizer, ...).fit()`.
+"""A run from start to end: `Trainer(task, optimizer, ...).fit()`.
 
 trainer = Trainer(task, optimizer, workload=4000, unit_size=32, workers=4, plan="bsp:12.5%,asp")
 result = trainer.fit()

@@ -10,15 +10,15 @@ import jax
 
 from hybridsync import __version__
 from hybridsync.core.clock import SYSTEM_CLOCK
-from hybridsync.core.plan import NO_EPOCH, Epoch
-from hybridsync.interfaces.messages import Capture, Hello, Push, Standing
+from hybridsync.core.plan import NO_PHASE, PhaseId
+from hybridsync.interfaces.messages import Hello, Push, RoleState, Snapshot
 from hybridsync.interfaces.phase import Phase
 from hybridsync.server.primary import Primary
 from hybridsync.server.publisher import DevicePublisher
 from hybridsync.server.shard_state import Publisher
 from hybridsync.storage.apply_log import ApplyLog, NullApplyLog
 from hybridsync.training.programs import Programs
-from hybridsync.training.snapshot import Holding
+from hybridsync.training.snapshot import SnapshotBuffer
 from hybridsync.training.state import TrainState, initial_state
 from tests.tasks import plain_sgd, programs_of, tally_task
 
@@ -32,10 +32,10 @@ def hello(
     role: str = "worker",
     pid: int = 0,
     schema: str = "schema",
-    life: int = 0,
-    standing: Standing | None = None,
+    restart_count: int = 0,
+    role_state: RoleState | None = None,
 ) -> Hello:
-    return Hello(role, worker, pid, "host", f"{role}:{worker}", schema, __version__, life, standing)
+    return Hello(role, worker, pid, "host", f"{role}:{worker}", schema, __version__, restart_count, role_state)
 
 
 def phase_of(
@@ -44,23 +44,23 @@ def phase_of(
     *,
     members: tuple[int, ...] = (0, 1, 2, 3),
     end: int = WORKLOAD,
-    capture: Capture | None = None,
+    snapshot: Snapshot | None = None,
     source: str = CHIEF,
     servers: tuple[str, ...] = (),
     shares: tuple[int, ...] = (),
 ) -> Phase:
     return Phase(
-        epoch=Epoch(number, 77),
+        id=PhaseId(number, 77),
         spec=spec,
         members=members,
-        lane=0,
+        device_choice=0,
         end_units=end,
-        applied=capture.applied if capture else (),
-        dropped=capture.dropped if capture else (),
-        sequence=capture.held.sequence if capture else 0,
+        applied=snapshot.applied if snapshot else (),
+        dropped=snapshot.dropped if snapshot else (),
+        sequence=snapshot.held.sequence if snapshot else 0,
         source=source,
-        capture_id=capture.capture_id if capture else 1,
-        fingerprint=capture.held.fingerprint if capture else "",
+        snapshot_id=snapshot.snapshot_id if snapshot else 1,
+        fingerprint=snapshot.held.fingerprint if snapshot else "",
         servers=servers,
         reason="start",
         shares=shares,
@@ -82,10 +82,10 @@ class Start:
     """A holder of the tally's starting state, and who else can be reached."""
 
     def __init__(self) -> None:
-        self.holding = Holding(tally_programs().state_layout)
-        self.holding.pack(tally_state())
-        self.capture = self.holding.seal(NO_EPOCH, sequence=0, applied=())
-        self.roles: dict[str, Any] = {CHIEF: self.holding}
+        self.snapshot_buffer = SnapshotBuffer(tally_programs().state_layout)
+        self.snapshot_buffer.pack(tally_state())
+        self.snapshot = self.snapshot_buffer.finalize(NO_PHASE, sequence=0, applied=())
+        self.roles: dict[str, Any] = {CHIEF: self.snapshot_buffer}
 
     def reader_at(self, address: str) -> Any:
         return self.roles[address]
@@ -110,7 +110,7 @@ class Start:
 
 
 def push_of(phase: Phase, *units: int, worker: int = 0, incarnation: int = 1, base: int = 0) -> Push:
-    return Push(phase.epoch, worker, incarnation, units, base)
+    return Push(phase.id, worker, incarnation, units, base)
 
 
 def gradient_of(unit: int) -> Any:

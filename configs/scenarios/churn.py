@@ -1,6 +1,6 @@
 """Spot machines: workers are taken away and come back, and the parameter server dies once.
 
-Lock-step enters a new epoch at every loss and at every return; an asynchronous phase goes on. The server's death takes
+Lock-step enters a new phase at every loss and at every return; an asynchronous phase goes on. The server's death takes
 everybody back to the last commit: the units after it count as rolled back and are done again.
 """
 

@@ -14,7 +14,7 @@ import math
 from hybridsync.chief.package_versions import check_version
 from hybridsync.core.errors import InvalidMessage, SchemaMismatch, UnknownRole
 from hybridsync.core.plan import MOST_UPDATES, most_issued
-from hybridsync.interfaces.messages import GroupRequest, Hello, LeaseRequest, PhaseRequest, RoleEvent, Standing
+from hybridsync.interfaces.messages import GroupRequest, Hello, LeaseRequest, PhaseRequest, RoleEvent, RoleState
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import Report
 
@@ -45,8 +45,8 @@ def check_hello(hello: Hello, num_workers: int, num_servers: int, schema: str, w
       UnknownRole: the run has no place for it.
       VersionMismatch: its package is of another minor series.
       SchemaMismatch: it was built for another training state.
-      InvalidMessage: its life is no number of one.
-      PlanError, InvalidMessage: it stands in a phase that no run like this one has (see `check_standing`).
+      InvalidMessage: its restart count is none.
+      PlanError, InvalidMessage: it stands in a phase that no run like this one has (see `check_role_state`).
     """
     check_role(hello.role, hello.id, num_workers, num_servers)
     check_version(f"{hello.role} {hello.id}", hello.version)
@@ -55,13 +55,13 @@ def check_hello(hello: Hello, num_workers: int, num_servers: int, schema: str, w
             f"{hello.role} {hello.id} was built for the state schema {hello.schema}, the chief for {schema}; start "
             "every role with the same configuration and version"
         )
-    if not 0 <= hello.life < MOST_UPDATES:
-        raise InvalidMessage(f"{hello.role} {hello.id} is in its life {hello.life}; count lives from 0")
-    if hello.standing is not None:
-        check_standing(f"{hello.role} {hello.id}", hello.standing, num_workers, workload)
+    if not 0 <= hello.restart_count < MOST_UPDATES:
+        raise InvalidMessage(f"{hello.role} {hello.id} is in its restart {hello.restart_count}; count lives from 0")
+    if hello.role_state is not None:
+        check_role_state(f"{hello.role} {hello.id}", hello.role_state, num_workers, workload)
 
 
-def check_standing(who: str, standing: Standing, num_workers: int, workload: int) -> None:
+def check_role_state(who: str, role_state: RoleState, num_workers: int, workload: int) -> None:
     """Refuse a place in a run that this run does not have: a restarted chief goes on from what it is told here.
 
     Raises:
@@ -69,30 +69,30 @@ def check_standing(who: str, standing: Standing, num_workers: int, workload: int
       InvalidMessage: its members are not workers of the run, each once, its shares do not fit them, more units are
         done than were leased, or no phase of the run has its units (see `Phase.check`).
     """
-    phase = standing.phase
+    phase = role_state.phase
     _ = phase.protocol  # raises here
     members, shares = list(phase.members), list(phase.shares)
     if not members or len(set(members)) < len(members) or not 0 <= min(members) <= max(members) < num_workers:
         raise InvalidMessage(
-            f"{who} stands in epoch {phase.epoch} with the members {members}, but this run's workers are 0 to "
+            f"{who} stands in phase {phase.id} with the members {members}, but this run's workers are 0 to "
             f"{num_workers - 1}, each once; it serves another run: stop it"
         )
     if shares and (len(shares) != len(members) or min(shares) < 0 or not sum(shares)):
         raise InvalidMessage(
-            f"{who} stands in epoch {phase.epoch} with the shares {shares} for the members {members}; give each of "
+            f"{who} stands in phase {phase.id} with the shares {shares} for the members {members}; give each of "
             "them its units of a step, 0 or more and not all 0, or no shares at all"
         )
     phase.check(workload)
-    last, limit = max((stop for _, stop in standing.stream), default=0), most_issued(workload)
+    last, limit = max((stop for _, stop in role_state.stream), default=0), most_issued(workload)
     if last > limit:
         raise InvalidMessage(
             f"{who} says that unit {last - 1} was leased to it, but this run's units are below {limit}; it serves "
             "another run: stop it"
         )
-    leased = sum(stop - start for start, stop in standing.stream)
-    if not 0 <= standing.completed <= leased:
+    leased = sum(stop - start for start, stop in role_state.stream)
+    if not 0 <= role_state.completed <= leased:
         raise InvalidMessage(
-            f"{who} says that {standing.completed} of {leased} units received in epoch {phase.epoch} are done; count "
+            f"{who} says that {role_state.completed} of {leased} units received in phase {phase.id} are done; count "
             "both from 0"
         )
 
@@ -105,12 +105,13 @@ def check_lease(request: LeaseRequest) -> None:
     """
     if not 0 <= request.completed <= request.known:
         raise InvalidMessage(
-            f"worker {request.worker} says that {request.completed} of {request.known} units received in epoch "
-            f"{request.epoch} are done; count both from 0"
+            f"worker {request.worker} says that {request.completed} of {request.known} units received in phase "
+            f"{request.phase_id} are done; count both from 0"
         )
     if request.wanted < 1:
         raise InvalidMessage(
-            f"worker {request.worker} takes {request.wanted} units at a time in epoch {request.epoch}; take 1 or more"
+            f"worker {request.worker} takes {request.wanted} units at a time in phase {request.phase_id}; take 1 or "
+            "more"
         )
 
 
@@ -143,7 +144,7 @@ def check_rest(request: PhaseRequest) -> None:
 
 
 def check_group(request: GroupRequest, phase: Phase, limit: int) -> None:
-    """Refuse a meeting that no worker of the phase can come to.
+    """Refuse a group round that no worker of the phase can come to.
 
     Raises:
       UnknownRole: the worker takes no part in the phase.
@@ -151,16 +152,16 @@ def check_group(request: GroupRequest, phase: Phase, limit: int) -> None:
     """
     if not phase.mode.has_group_rounds:
         raise InvalidMessage(
-            f"worker {request.worker} comes to a meeting in epoch {phase.epoch}, but {phase.spec} has none; ask for "
+            f"worker {request.worker} comes to a group round in phase {phase.id}, but {phase.spec} has none; ask for "
             "the next phase"
         )
     if request.worker not in phase.members:
         raise UnknownRole(
-            f"worker {request.worker} takes no part in epoch {phase.epoch}: its members are {list(phase.members)}; ask "
+            f"worker {request.worker} takes no part in phase {phase.id}: its members are {list(phase.members)}; ask "
             "for the next phase"
         )
     if request.number < 1:
-        raise InvalidMessage(f"worker {request.worker} comes to meeting {request.number}; count from 1")
+        raise InvalidMessage(f"worker {request.worker} comes to group round{request.number}; count from 1")
     for unit in (*(unit for unit, _ in request.applied), *(unit for unit, _ in request.dropped)):
         if not 0 <= unit < limit:
             raise InvalidMessage(
@@ -170,7 +171,7 @@ def check_group(request: GroupRequest, phase: Phase, limit: int) -> None:
 
 
 def check_heartbeat(report: Report) -> None:
-    """Refuse a heartbeat with numbers that no role has, whatever epoch it is of.
+    """Refuse a heartbeat with numbers that no role has, whatever phase it is of.
 
     Raises:
       InvalidMessage: it waits for longer than a heartbeat, or a number is negative.

@@ -2,9 +2,9 @@
 
 >>> divergence = Divergence()
 >>> bad = [(unit, "non_finite: leaf w, first index [0]") for unit in range(10)]
->>> divergence.note(applied=(), dropped=bad), divergence.note(applied=((10, 11),), dropped=())
+>>> divergence.record(applied=(), dropped=bad), divergence.record(applied=((10, 11),), dropped=())
 (None, None)
->>> divergence.note(applied=(), dropped=bad), type(divergence.note(applied=(), dropped=bad[:1])).__name__
+>>> divergence.record(applied=(), dropped=bad), type(divergence.record(applied=(), dropped=bad[:1])).__name__
 (None, 'Diverged')
 """
 
@@ -27,7 +27,7 @@ class Divergence:
     def __init__(self) -> None:
         self._in_a_row = 0
 
-    def note(self, applied: Sequence[Range], dropped: Iterable[tuple[int, str]], held: int = 0) -> Diverged | None:
+    def record(self, applied: Sequence[Range], dropped: Iterable[tuple[int, str]], held: int = 0) -> Diverged | None:
         """Take what was reported in one go; returns the error to end the run with, if it has come to that.
 
         Args:

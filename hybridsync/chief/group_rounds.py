@@ -15,7 +15,7 @@ from hybridsync.protocols.group_generators import Group, GroupRule
 
 
 class Grouping:
-    """The meetings of one phase.
+    """The group rounds of one phase.
 
     Args:
       phase: that is grouped.
@@ -32,28 +32,28 @@ class Grouping:
         self._arrived: dict[int, tuple[GroupRequest, float]] = {}
         self._answers: dict[int, tuple[int, GroupReply]] = {}
         self._updates: list[GroupUpdate] = []
-        self._mixing: set[int] = set()
+        self._averaging: set[int] = set()
         self._wanted = False
 
     @classmethod
     def of(cls, phase: Phase) -> Grouping | None:
-        """Return the meetings of `phase`; None where its mode has none."""
+        """Return the group rounds of `phase`; None where its mode has none."""
         if not phase.mode.has_group_rounds:
             return None
-        return cls(phase, phase.protocol.group_rule(phase.members, phase.epoch.number))
+        return cls(phase, phase.protocol.group_rule(phase.members, phase.id.number))
 
     # --- what workers do; each tells whether somebody may have an answer by it ---
 
-    def meet(self, request: GroupRequest, now: float) -> bool:
-        """Take in a worker that has come to a meeting; a repeat changes nothing."""
+    def join_group(self, request: GroupRequest, now: float) -> bool:
+        """Take in a worker that has come to a group round; a repeat changes nothing."""
         worker = request.worker
-        self._mixing.discard(worker)
+        self._averaging.discard(worker)
         if worker in self._arrived or self._answers.get(worker, (0, None))[0] >= request.number:
             return self._start(self._rule.on_time(now))
         self._arrived[worker] = request, now
         self._applied.update((unit, unit + 1) for unit, _ in request.applied)
         self._dropped.update((unit, unit + 1) for unit, _ in request.dropped)
-        return self._start(self._rule.on_meet(worker, now, last=request.last))
+        return self._start(self._rule.on_arrival(worker, now, last=request.last))
 
     def answer(self, request: GroupRequest) -> GroupReply | None:
         """Return the worker's group, None while it has to wait."""
@@ -66,12 +66,12 @@ class Grouping:
 
     def rest(self, worker: int, now: float) -> bool:
         """Let nobody wait for a worker that has no unit and gets none."""
-        self._mixing.discard(worker)
+        self._averaging.discard(worker)
         return self._start(self._rule.on_idle(worker, now))
 
-    def hear(self, worker: int) -> None:
+    def end_average(self, worker: int) -> None:
         """Note that a worker speaks, so its last average is behind it."""
-        self._mixing.discard(worker)
+        self._averaging.discard(worker)
 
     @property
     def due(self) -> float:
@@ -81,7 +81,7 @@ class Grouping:
     # --- full synchronisations ---
 
     def synchronise(self, now: float) -> bool:
-        """Call everybody to the next meeting."""
+        """Call everybody to the next group round."""
         self._wanted = True
         return self._start(self._rule.synchronise(now))
 
@@ -92,7 +92,7 @@ class Grouping:
 
     def is_synchronised(self, worker: int) -> bool:
         """Whether the synchronisation that was asked for has been, and `worker` has gone on from it."""
-        return not self._wanted and worker not in self._mixing
+        return not self._wanted and worker not in self._averaging
 
     # --- deadlines ---
 
@@ -112,18 +112,18 @@ class Grouping:
         for group in groups:
             self._sequence += 1
             requests = [(worker, self._arrived.pop(worker)[0]) for worker in group.members]
-            optimizer = (group.whole or self._rule.mixes_optimizer) and len(group.members) > 1
+            optimizer = (group.is_full_sync or self._rule.averages_optimizer) and len(group.members) > 1
             if any(request.logs for _, request in requests):
                 self._updates.append(self._update(group.members, requests, optimizer))
             reply = GroupReply(group.members, (), self._sequence, len(self._applied), optimizer)
-            if group.whole:
-                reply = self._whole(reply)
+            if group.is_full_sync:
+                reply = self._full_sync(reply)
             for worker, request in requests:
                 self._answers[worker] = request.number, reply
         return bool(groups)
 
-    def _whole(self, reply: GroupReply) -> GroupReply:
-        self._wanted, self._mixing = False, set(reply.members)
+    def _full_sync(self, reply: GroupReply) -> GroupReply:
+        self._wanted, self._averaging = False, set(reply.members)
         updates, self._updates = tuple(self._updates), []
         applied, dropped = self._applied.ranges(), self._dropped.ranges()
         return GroupReply(

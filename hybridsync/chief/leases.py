@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 
 from hybridsync.chief.lease_sizes import MESH_SECS, WORKER_SECS, Rate, mesh_grant, worker_grant
 from hybridsync.chief.ledger import Ledger
-from hybridsync.core.errors import NotRegistered, StaleEpoch
-from hybridsync.core.plan import NO_EPOCH, Epoch
+from hybridsync.core.errors import NotRegistered, StalePhase
+from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.core.units import Range, UnitSet, UnitStream
 from hybridsync.interfaces.messages import LeaseReply, LeaseRequest
 from hybridsync.interfaces.phase import Phase
@@ -37,9 +37,9 @@ class Leasing:
         self._doubted: dict[str, UnitSet] = {}
 
     @property
-    def epoch(self) -> Epoch:
-        """The active epoch."""
-        return self.phase.epoch if self.phase else NO_EPOCH
+    def phase_id(self) -> PhaseId:
+        """The active phase."""
+        return self.phase.id if self.phase else NO_PHASE
 
     @property
     def mode(self) -> SyncMode:
@@ -82,30 +82,30 @@ class Leasing:
         """Whether every stream has ended."""
         return self._ended
 
-    def expect(self, epoch: Epoch) -> Phase:
+    def expect(self, phase_id: PhaseId) -> Phase:
         """Return the active phase.
 
         Raises:
-          StaleEpoch: it is another one.
+          StalePhase: it is another one.
         """
-        if self.phase is None or self.phase.epoch != epoch:
-            named, active = epoch.beside(self.epoch)
-            raise StaleEpoch(f"epoch {named} was named, but epoch {active} is active; ask for the next phase")
+        if self.phase is None or self.phase.id != phase_id:
+            named, active = phase_id.beside(self.phase_id)
+            raise StalePhase(f"phase {named} was named, but phase {active} is active; ask for the next phase")
         return self.phase
 
     def answer(self, request: LeaseRequest, now: float) -> LeaseReply | None:
         """Return what extends the caller's stream, None while there is nothing to give.
 
         Raises:
-          StaleEpoch: the caller is in another phase.
+          StalePhase: the caller is in another phase.
           NotRegistered: it has units of this phase that this chief has not heard of: it has not said where it stands.
         """
-        phase = self.expect(request.epoch)
+        phase = self.expect(request.phase_id)
         key = self.key_of(request.worker)
         stream = self._streams.setdefault(key, UnitStream())
         if self._open and request.known > len(stream):  # what extended that stream would never reach the caller
             raise NotRegistered(
-                f"worker {request.worker} has {request.known} units of epoch {request.epoch}, this chief knows of "
+                f"worker {request.worker} has {request.known} units of phase {request.phase_id}, this chief knows of "
                 f"{len(stream)}; register and call again"
             )
         self.note_progress(key, request.completed, now)
@@ -162,7 +162,7 @@ class Leasing:
             for key, count in self.ledger.owners(start, stop).items():
                 yield int(key.removeprefix("worker ")), count
         elif self.phase is not None and MESH in self._streams:
-            turns, stream = self.phase.deal.turns, self._streams[MESH]
+            turns, stream = self.phase.assignment.turns, self._streams[MESH]
             for unit in range(start, stop):
                 if (position := stream.position(unit)) >= 0:
                     yield self.phase.members[turns[position % len(turns)]], 1
@@ -176,7 +176,7 @@ class Leasing:
         rates = {worker: self._rates.get(self.key_of(worker), Rate()).per_sec for worker in workers}
         if self.phase is None or not self.mode.moves_together:
             return rates
-        shares = dict(zip(self.phase.members, self.phase.deal.shares, strict=True))
+        shares = dict(zip(self.phase.members, self.phase.assignment.shares, strict=True))
         return {worker: rate * shares.get(worker, 0) / self.phase.num_places for worker, rate in rates.items()}
 
     def _is_final(self, phase: Phase) -> bool:

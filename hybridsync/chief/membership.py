@@ -1,7 +1,7 @@
 """Who takes part: incarnations and liveness leases, without reading a clock.
 
 A role is alive while its last sign of life is younger than the lease. A newer process under the same number fences
-the older one: its incarnation is refused from then on. The incarnation is the number of the process's life, which its
+the older one: its incarnation is refused from then on. The incarnation is the restart count of the process, which its
 supervisor counts, so that a restarted chief goes on with the same ones.
 """
 
@@ -39,7 +39,7 @@ class Membership:
         Raises:
           StaleIncarnation: a later process has this place, or this one has left it.
         """
-        incarnation = hello.life + 1
+        incarnation = hello.restart_count + 1
         newest = self._incarnations.get(hello.id, 0)
         if incarnation < newest or (incarnation == newest and hello.id not in self._members):
             raise self._stale(hello.id, incarnation)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hybridsync.core.plan import NO_EPOCH, Epoch
-from hybridsync.interfaces.messages import Held
+from hybridsync.core.plan import NO_PHASE, PhaseId
+from hybridsync.interfaces.messages import StateVersion
 from hybridsync.interfaces.reports import WAITING, Report
 
 
 @dataclass(frozen=True, slots=True)
 class Doing:
-    """The newest report on a worker's training thread (see `Report`), and the epoch it came from."""
+    """The newest report on a worker's training thread (see `Report`), and the phase it came from."""
 
     what: str = ""
     secs: float = 0.0
     usual_secs: float = 0.0
-    epoch: Epoch = NO_EPOCH
+    phase_id: PhaseId = NO_PHASE
 
 
 @dataclass
@@ -29,7 +29,7 @@ class PhaseMembership:
       admitted: worker -> incarnation that entered.
       back: worker -> the state it brought back, None if it holds none.
       positions: worker -> units of its stream that are done.
-      doing: worker -> what it said last that it does, also of one that is in an older epoch still.
+      doing: worker -> what it said last that it does, also of one that is in an older phase still.
       stamps: (role, id) -> its first and last update, monotonic seconds of the chief's clock; of those that made any.
       warned: (role, id) of those that have been told that the phase is revoked.
       broken: why the phase cannot go on; "" while it can.
@@ -39,7 +39,7 @@ class PhaseMembership:
     announced: bool = False
     left_out: frozenset[int] = frozenset()
     admitted: dict[int, int] = field(default_factory=dict)
-    back: dict[int, Held | None] = field(default_factory=dict)
+    back: dict[int, StateVersion | None] = field(default_factory=dict)
     positions: dict[int, int] = field(default_factory=dict)
     doing: dict[int, Doing] = field(default_factory=dict)
     stamps: dict[tuple[str, int], tuple[float, float]] = field(default_factory=dict)
@@ -47,16 +47,16 @@ class PhaseMembership:
     broken: str = ""
     gathering: bool = False
 
-    def note(self, report: Report, stamps: tuple[float, float]) -> None:
+    def record_heartbeat(self, report: Report, stamps: tuple[float, float]) -> None:
         """Take in the heartbeat of a role that is in this phase, with its stamps by the chief's clock."""
         if stamps[1]:
             self.stamps[report.role, report.id] = stamps
         if report.role == "worker":
             self.positions[report.id] = report.completed
 
-    def hear(self, report: Report) -> None:
-        """Note what a worker does, in whichever epoch it is."""
-        self.doing[report.id] = Doing(report.doing, report.doing_secs, report.usual_secs, report.epoch)
+    def record_activity(self, report: Report) -> None:
+        """Note what a worker does, in whichever phase it is."""
+        self.doing[report.id] = Doing(report.doing, report.doing_secs, report.usual_secs, report.phase_id)
 
     def lose(self, worker: int) -> None:
         """Forget a worker that is gone; what it held is gone with it.
@@ -80,10 +80,12 @@ class PhaseMembership:
         """Return the live workers that have neither entered nor come back."""
         return [worker for worker in live if worker not in self.admitted and worker not in self.back]
 
-    def stuck(self, live: tuple[int, ...], silent: set[int], epoch: Epoch) -> list[int]:
+    def stuck(self, live: tuple[int, ...], silent: set[int], phase_id: PhaseId) -> list[int]:
         """Return whom the others wait for: those missing that are silent; if none is, those not waiting themselves."""
         inside = self.missing(live)
-        waiting = {worker for worker, doing in self.doing.items() if (doing.what, doing.epoch) == (WAITING, epoch)}
+        waiting = {
+            worker for worker, doing in self.doing.items() if (doing.what, doing.phase_id) == (WAITING, phase_id)
+        }
         found = [worker for worker in inside if worker in silent]
         return found or [worker for worker in inside if worker not in waiting]
 

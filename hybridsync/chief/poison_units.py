@@ -4,8 +4,8 @@ A process that ends by itself while it computes a unit (an exception, SIGSEGV, S
 second one quarantines it. One that is killed, or told to end, may be innocent: it takes three of any kind.
 
     >>> suspects = Suspects()
-    >>> suspects.note(RoleEvent("worker", 1, 4711, "exit 1", 0.0, unit=17))
-    >>> found = suspects.note(RoleEvent("worker", 0, 4712, "signal SIGSEGV", 1.0, unit=17))
+    >>> suspects.record(RoleEvent("worker", 1, 4711, "exit 1", 0.0, unit=17))
+    >>> found = suspects.record(RoleEvent("worker", 0, 4712, "signal SIGSEGV", 1.0, unit=17))
     >>> found.unit, found.workers
     (17, (1, 0))
     >>> found.reason
@@ -53,7 +53,7 @@ class Suspects:
         self._applied = applied
         return self._in_a_row > MAX_IN_A_ROW
 
-    def note(self, event: RoleEvent) -> Quarantined | None:
+    def record(self, event: RoleEvent) -> Quarantined | None:
         """Take in a worker's end, once for each process; returns the unit it was at where that is one too many."""
         if event.unit < 0:
             return None

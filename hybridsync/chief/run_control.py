@@ -10,7 +10,7 @@ from hybridsync.chief.report_buffer import ReportBuffer
 from hybridsync.chief.run_state import RunState
 from hybridsync.core.errors import HybridSyncError, PhaseBroken, RoleLost
 from hybridsync.core.units import UnitSet
-from hybridsync.interfaces.messages import Capture, Held, RoleEvent, Standing
+from hybridsync.interfaces.messages import RoleEvent, RoleState, Snapshot, StateVersion
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import Report
 from hybridsync.policies.straggler_detector import Judged
@@ -186,34 +186,34 @@ class RunControl:
 
     # --- units ---
 
-    def restore(self, capture: Capture, *, rolled_back: bool) -> int:
-        """Make the ledger say what `capture` does; returns how many units had been counted as applied and are not.
+    def restore(self, snapshot: Snapshot, *, rolled_back: bool) -> int:
+        """Make the ledger say what `snapshot` does; returns how many units had been counted as applied and are not.
 
         Args:
-          capture: the newest state that someone holds.
+          snapshot: the newest state that someone holds.
           rolled_back: whether units were lost that had been applied for all, which the accounting tells.
         """
         with self._condition:
-            return self._state.restore(capture, rolled_back=rolled_back)
+            return self._state.restore(snapshot, rolled_back=rolled_back)
 
-    def record(self, capture: Capture, *, final: bool = True) -> None:
+    def record(self, snapshot: Snapshot, *, final: bool = True) -> None:
         """Bring the ledger up to what the state's holder says.
 
         Args:
-          capture: of the phase's state.
+          snapshot: of the phase's state.
           final: nothing was applied after it; else more may have been reported meanwhile.
 
         Raises:
           HybridSyncError: the ledger counts units as applied that the state does not hold.
         """
         with self._condition:
-            self._state.record_capture(capture)
+            self._state.record_snapshot(snapshot)
             self._condition.notify_all()
-            if final and (extra := self.ledger.applied().difference(UnitSet(capture.applied))):
+            if final and (extra := self.ledger.applied().difference(UnitSet(snapshot.applied))):
                 raise HybridSyncError(
-                    f"the ledger counts {self.ledger.num_applied} units as applied, the state of epoch "
-                    f"{capture.held.epoch} holds {capture.held.units}: it lacks {extra.ranges()[:3]}; run the same "
-                    "command again to resume from the last checkpoint"
+                    f"the ledger counts {self.ledger.num_applied} units as applied, the state of phase "
+                    f"{snapshot.held.phase_id} holds {snapshot.held.units}: it lacks {extra.ranges()[:3]}; run the "
+                    "same command again to resume from the last checkpoint"
                 )
 
     def release_all(self) -> None:
@@ -279,10 +279,10 @@ class RunControl:
         with self._condition:
             self._state.expire()
 
-    def standings(self) -> dict[tuple[str, int], Standing]:
+    def role_states(self) -> dict[tuple[str, int], RoleState]:
         """Return what live roles were in the middle of when they registered, by (role, id)."""
         with self._condition:
-            return self._state.members.standings()
+            return self._state.members.role_states()
 
     def live_workers(self) -> tuple[int, ...]:
         """Return the ids of live workers, ascending."""
@@ -331,7 +331,7 @@ class RunControl:
 
     @property
     def quarantined(self) -> dict[int, str]:
-        """Workers that take no part in this life of the run any more, and why."""
+        """Workers that take no part in this session of the run any more, and why."""
         with self._condition:
             return dict(self._state.members.quarantined)
 
@@ -341,7 +341,7 @@ class RunControl:
         with self._condition:
             return self._state.members.nobody_left()
 
-    def resting(self) -> dict[int, Held]:
+    def resting(self) -> dict[int, StateVersion]:
         """Return workers between two phases that hold a state, with what they hold."""
         with self._condition:
             resting = self._state.members.resting
@@ -370,7 +370,7 @@ class RunControl:
         with self._condition:
             return self._state.phase_members.missing(self._state.members.workers.ids())
 
-    def drained(self) -> dict[int, Held | None]:
+    def drained(self) -> dict[int, StateVersion | None]:
         """Return who has come back from the phase, with what they hold."""
         with self._condition:
             return dict(self._state.phase_members.back)
@@ -388,8 +388,8 @@ class RunControl:
     def stuck(self, silent_secs: float) -> list[int]:
         """Return members that the others wait for: silent for `silent_secs`, or else those not waiting themselves."""
         with self._condition:
-            live, epoch = self._state.members.workers.ids(), self._state.leasing.epoch
-            return self._state.phase_members.stuck(live, self.silent(silent_secs), epoch)
+            live, phase_id = self._state.members.workers.ids(), self._state.leasing.phase_id
+            return self._state.phase_members.stuck(live, self.silent(silent_secs), phase_id)
 
     def is_together(self, worker: int) -> bool:
         """Return whether the full synchronisation that was called for has been, and `worker` has gone on from it."""
@@ -404,7 +404,7 @@ class RunControl:
 
     # --- reports ---
 
-    def take_intake(self) -> ReportBuffer:
+    def take_reports(self) -> ReportBuffer:
         """Return and forget what was reported since the last call."""
         with self._condition:
             taken, self._state.reports = self._state.reports, ReportBuffer()
@@ -432,7 +432,7 @@ class RunControl:
         with self._condition:
             return self._state.phase_members.first_and_last()
 
-    def stamps_of(self, role: str, role_id: int, told: Report | Capture) -> tuple[float, float]:
+    def stamps_of(self, role: str, role_id: int, told: Report | Snapshot) -> tuple[float, float]:
         """Return the first and the last update that a role tells of, by the chief's clock; 0 before them."""
         with self._condition:
             return self._state.stamps_of(role, role_id, told)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from hybridsync.chief.membership import HEARTBEAT_SECS, Member, Membership
 from hybridsync.core.errors import RoleLost
-from hybridsync.interfaces.messages import Held, Hello, Standing
+from hybridsync.interfaces.messages import Hello, RoleState, StateVersion
 
 SERVER_LEASE_SECS = 15.0
 """A server without a sign of life for so long is lost: its loss costs everybody's work since the last commit."""
@@ -37,10 +37,10 @@ class RunMembership:
         self._server_lease_secs = max(lease_secs, SERVER_LEASE_SECS)
         self.workers, self.servers = Membership("worker"), Membership("server")
         self.quarantined: dict[int, str] = {}
-        self.resting: dict[int, Held | None] = {}
+        self.resting: dict[int, StateVersion | None] = {}
         self.entering: set[int] = set()
         self._late = set(late)
-        self._standings: dict[tuple[str, int], Standing] = {}
+        self._role_states: dict[tuple[str, int], RoleState] = {}
         self._judged = now
 
     def of(self, role: str) -> Membership:
@@ -54,9 +54,9 @@ class RunMembership:
           StaleIncarnation: a later process has this place, or this one has left it.
         """
         member = self.of(hello.role).join(hello, now)
-        self._standings.pop((hello.role, hello.id), None)
-        if hello.standing is not None:
-            self._standings[hello.role, hello.id] = hello.standing
+        self._role_states.pop((hello.role, hello.id), None)
+        if hello.role_state is not None:
+            self._role_states[hello.role, hello.id] = hello.role_state
         if hello.role == "worker":
             self._late.discard(hello.id)
         return member
@@ -95,9 +95,9 @@ class RunMembership:
         servers = [("server", server) for server in self.servers.ids()]
         return servers + [("worker", worker) for worker in self.workers.ids()]
 
-    def standings(self) -> dict[tuple[str, int], Standing]:
+    def role_states(self) -> dict[tuple[str, int], RoleState]:
         """Return what live processes were in the middle of when they registered, by (role, id)."""
-        return {key: self._standings[key] for key in self.live() if key in self._standings}
+        return {key: self._role_states[key] for key in self.live() if key in self._role_states}
 
     def is_live(self, address: str) -> bool:
         """Return whether a live process serves there."""

@@ -21,9 +21,9 @@ from hybridsync.chief.unfit_workers import Unfit
 from hybridsync.chief.waits import Waits
 from hybridsync.core.clock import Clock
 from hybridsync.core.errors import PhaseBroken
-from hybridsync.core.plan import NO_EPOCH, Epoch
+from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.core.units import Range, UnitSet
-from hybridsync.interfaces.messages import NON_FINITE, Capture, RoleEvent, Standing
+from hybridsync.interfaces.messages import NON_FINITE, RoleEvent, RoleState, Snapshot
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import Report
 from hybridsync.policies.straggler_detector import Detector, NullDetector
@@ -91,7 +91,7 @@ class RunState:
         self.detector = detector or NullDetector()
         self.restarted, self.known, self.end_process = restarted, known, evict
         self.preempted = self.over = False
-        self.revoked: set[Epoch] = set()
+        self.revoked: set[PhaseId] = set()
         self.fenced: list[tuple[int, int]] = []
         self.told: set[tuple[str, int]] = set()
 
@@ -107,9 +107,9 @@ class RunState:
         self.detector.begin(self.members.workers.ids())
         if not broken:
             self.ledger.restore(phase.applied, phase.dropped)  # before the streams: their units are leased from it
-        for (role, role_id), standing in self.members.standings().items():
+        for (role, role_id), role_state in self.members.role_states().items():
             if role == "worker":
-                self.take_up(role_id, standing)
+                self.take_up(role_id, role_state)
         quarantined = UnitSet(self.ledger.all_dropped(self.ledger.applied().ranges(), ()))
         if news := quarantined.difference(UnitSet(phase.dropped)).ranges():
             broken = broken or f"units {news} are quarantined, of which the state's holder has not heard"
@@ -137,17 +137,17 @@ class RunState:
 
     def break_phase(self, reason: str) -> None:
         """Make the active phase one that cannot go on: every role in it is revoked. The first reason stays."""
-        epoch = self.leasing.epoch
-        if epoch == NO_EPOCH or self.over:
+        phase_id = self.leasing.phase_id
+        if phase_id == NO_PHASE or self.over:
             return
         self.phase_members.broken = self.phase_members.broken or reason
-        self.revoked.add(epoch)
+        self.revoked.add(phase_id)
         self.leasing.close()
         self.condition.notify_all()
 
     def as_broken(self) -> PhaseBroken:
         """Return the error that waits end with while the phase is broken."""
-        return PhaseBroken(f"epoch {self.leasing.epoch} cannot go on: {self.phase_members.broken}")
+        return PhaseBroken(f"phase {self.leasing.phase_id} cannot go on: {self.phase_members.broken}")
 
     def raise_broken(self) -> None:
         """Raise the error that ends the manager's waits, if there is one.
@@ -160,20 +160,20 @@ class RunState:
         if self.phase_members.broken and not self.phase_members.gathering:
             raise self.as_broken()
 
-    def take_up(self, worker: int, standing: Standing) -> None:
+    def take_up(self, worker: int, role_state: RoleState) -> None:
         """Go on with the phase that a worker is in the middle of, which an earlier chief let it enter."""
         member = self.members.workers.get(worker)
-        is_active = standing.open and standing.phase.epoch == self.leasing.epoch
+        is_active = role_state.open and role_state.phase.id == self.leasing.phase_id
         if member and is_active and not self.phase_members.broken:
             self.phase_members.admitted[worker] = member.incarnation
             if self.leasing.mode.is_served:
-                self.leasing.adopt(worker, standing.stream, standing.completed)
+                self.leasing.adopt(worker, role_state.stream, role_state.completed)
 
     def is_left_out(self, worker: int) -> bool:
         """Return whether a policy has lock-step go on without a live worker; its own measurements count, too."""
         return worker in self.phase_members.left_out and self.members.workers.get(worker) is not None
 
-    def stamps_of(self, role: str, role_id: int, told: Report | Capture) -> tuple[float, float]:
+    def stamps_of(self, role: str, role_id: int, told: Report | Snapshot) -> tuple[float, float]:
         """Return the first and the last update that a role tells of, by the chief's clock; 0 before them."""
         first, last = told.first_applied, told.last_applied
         return self.offsets.stamp(role, role_id, first), self.offsets.stamp(role, role_id, last)
@@ -191,23 +191,23 @@ class RunState:
         news = [(unit, reason) for unit, reason in dropped if self.ledger.record_dropped(unit)]
         phase = self.leasing.phase
         held = phase.protocol.num_answered_early(len(phase.members)) if phase and news else 0
-        if diverged := self.divergence.note(applied, news, held):
+        if diverged := self.divergence.record(applied, news, held):
             self.waits.fail(diverged)
 
-    def record_capture(self, capture: Capture) -> None:
+    def record_snapshot(self, snapshot: Snapshot) -> None:
         """Note what became of units, as the holder of the phase's state says it."""
-        self.ledger.record_applied(capture.applied)
+        self.ledger.record_applied(snapshot.applied)
         self.known = 0
         phase = self.leasing.phase
         # A short phase may end before its mesh has told of drops; where it applied nothing they count all the same.
-        fruitless = phase is not None and phase.mode.moves_together and capture.applied == phase.applied
+        fruitless = phase is not None and phase.mode.moves_together and snapshot.applied == phase.applied
         reason = f"{NON_FINITE}: the phase was over before more was told" if fruitless else ""
-        dropped = [(unit, reason) for start, stop in capture.dropped for unit in range(start, stop)]
-        self.record_dropped(() if fruitless else capture.applied, dropped)
+        dropped = [(unit, reason) for start, stop in snapshot.dropped for unit in range(start, stop)]
+        self.record_dropped(() if fruitless else snapshot.applied, dropped)
 
-    def restore(self, capture: Capture, *, rolled_back: bool) -> int:
-        """Make the ledger say what `capture` does (see `RunControl.restore`)."""
-        lost = max(self.ledger.restore(capture.applied, capture.dropped), self.known - capture.held.units)
+    def restore(self, snapshot: Snapshot, *, rolled_back: bool) -> int:
+        """Make the ledger say what `snapshot` does (see `RunControl.restore`)."""
+        lost = max(self.ledger.restore(snapshot.applied, snapshot.dropped), self.known - snapshot.held.units)
         self.known = 0
         self.ledger.rolled_back += lost if rolled_back else 0
         return lost if rolled_back else 0
@@ -217,7 +217,7 @@ class RunState:
         if self.unfit is None or not (dropped or self.unfit.watches):
             return
         whose = [(worker, why) for unit, why in dropped for worker in self.leasing.owners([(unit, unit + 1)])]
-        for found in self.unfit.note(self.leasing.owners(applied), whose):
+        for found in self.unfit.record(self.leasing.owners(applied), whose):
             self.leasing.doubt(found.worker)  # before the eviction, which releases what the worker has leased
             what = "a new process did it again: " if found.again else "it is started again: "
             self.evict("worker", found.worker, what + found.reason, quarantined=found.again)

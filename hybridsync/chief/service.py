@@ -19,8 +19,8 @@ from hybridsync.chief.admission import (
 from hybridsync.chief.group_rounds import Grouping
 from hybridsync.chief.membership import HEARTBEAT_SECS
 from hybridsync.chief.run_state import RunState
-from hybridsync.core.errors import RoleLost, StaleEpoch
-from hybridsync.core.plan import NO_EPOCH, Epoch
+from hybridsync.core.errors import RoleLost, StalePhase
+from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.interfaces.messages import (
     STARTED_FIRST,
     GroupReply,
@@ -66,14 +66,14 @@ class ChiefService:
         check_hello(hello, members.num_workers, members.num_servers, state.schema, state.ledger.workload)
         with self._condition:
             known = members.of(hello.role).get(hello.id)
-            if known is not None and known.hello.life < hello.life:
+            if known is not None and known.hello.restart_count < hello.restart_count:
                 # Before it joins: what is lost is the older process, not the one that registers.
                 state.lose(hello.role, hello.id, "replaced by a newer process")
             member = members.join(hello, self._clock.monotonic())
-            if hello.standing is not None:
+            if hello.role_state is not None:
                 if hello.role == "worker" and not state.restarted:  # too late for the phase's adoption
-                    state.take_up(hello.id, hello.standing)
-            elif known is None or known.hello.life != hello.life:
+                    state.take_up(hello.id, hello.role_state)
+            elif known is None or known.hello.restart_count != hello.restart_count:
                 state.reports.joined.append(hello)
             self._condition.notify_all()
             return Welcome(member.incarnation, HEARTBEAT_SECS, members.lease_secs)
@@ -100,10 +100,10 @@ class ChiefService:
                 return PhaseReply(None, done=True)
             state.members.resting[worker] = request.held
             phase, inside = state.leasing.phase, state.phase_members
-            if phase is not None and request.after == phase.epoch and worker not in inside.back:
+            if phase is not None and request.after == phase.id and worker not in inside.back:
                 inside.back[worker] = request.held
                 if state.grouping is not None:
-                    state.grouping.hear(worker)
+                    state.grouping.end_average(worker)
                 if request.failure and (not phase.mode.is_served or not state.leasing.closed):
                     state.break_phase(f"worker {worker} left it: {request.failure}")
                 self._condition.notify_all()
@@ -123,7 +123,7 @@ class ChiefService:
         """Return what `lease` answers, None while there is nothing to give and the caller waits for it.
 
         Raises:
-          StaleEpoch, StaleIncarnation, NotRegistered: see `ChiefPort.lease`.
+          StalePhase, StaleIncarnation, NotRegistered: see `ChiefPort.lease`.
           HybridSyncError: the run cannot go on.
         """
         with self._condition:
@@ -141,12 +141,12 @@ class ChiefService:
             nothing = reply is None and request.at_once and leasing.is_open
             return LeaseReply((), False) if nothing else reply
 
-    def meet(self, request: GroupRequest) -> GroupReply:
-        """Answer with the caller's group (see `GroupPort.meet`)."""
+    def join_group(self, request: GroupRequest) -> GroupReply:
+        """Answer with the caller's group (see `GroupPort.join_group`)."""
         with self._condition:
             reply = self.group_for(request)
             if reply is None:  # asked first, because the worker's coming may change when it is to ask again
-                secs = min(POLL_SECS, max(0.0, self.meetings_due - self._clock.monotonic()))
+                secs = min(POLL_SECS, max(0.0, self.group_due - self._clock.monotonic()))
                 reply = self._poll(lambda: self.group_for(request), secs)
             grouping = self._state.grouping
             if reply is not None or grouping is None:
@@ -157,7 +157,7 @@ class ChiefService:
         """Return what `meet` answers, None while the caller has to wait.
 
         Raises:
-          StaleEpoch, StaleIncarnation, NotRegistered: see `GroupPort.meet`.
+          StalePhase, StaleIncarnation, NotRegistered: see `GroupPort.join_group`.
           HybridSyncError: the run cannot go on.
         """
         with self._condition:
@@ -165,19 +165,19 @@ class ChiefService:
             state.waits.raise_failure()
             now = self._clock.monotonic()
             state.members.workers.beat(request.worker, request.incarnation, now)
-            phase, limit = state.leasing.expect(request.epoch), ledger.workload + ledger.num_dropped
+            phase, limit = state.leasing.expect(request.phase_id), ledger.workload + ledger.num_dropped
             check_group(request, phase, limit)
             broken, grouping = state.phase_members.broken, state.grouping
             if broken or grouping is None:
-                raise StaleEpoch(f"epoch {request.epoch} cannot go on: {broken or 'its groups are lost'}")
+                raise StalePhase(f"phase {request.phase_id} cannot go on: {broken or 'its groups are lost'}")
             before = ledger.num_applied
             state.record_units([(unit, unit + 1) for unit, _ in request.applied], request.dropped)
-            if grouping.meet(request, now) or ledger.num_applied != before:
+            if grouping.join_group(request, now) or ledger.num_applied != before:
                 self._condition.notify_all()
             return grouping.answer(request)
 
     @property
-    def meetings_due(self) -> float:
+    def group_due(self) -> float:
         """When a worker that waits for its group has to ask again, monotonic seconds; infinite for never."""
         with self._condition:
             grouping = self._state.grouping
@@ -208,15 +208,15 @@ class ChiefService:
                 members.entering.update([report.id] if report.doing == ENTERING else [])
             if members.is_judging_due(now):  # the manager may be in a call to the very role that is silent
                 state.expire()
-            if report.epoch == state.leasing.epoch:  # before anything of the report is kept
+            if report.phase_id == state.leasing.phase_id:  # before anything of the report is kept
                 check_report(report, state.ledger.workload + state.ledger.num_dropped)
             if report.exchange is not None:  # first: the offset serves the stamps and spans below
                 state.offsets.add(report.role, report.id, report.exchange)
             state.reports.take(report, state.offsets.secs(report.role, report.id))
             if report.role == "worker":
-                state.phase_members.hear(report)
+                state.phase_members.record_activity(report)
             # What a report from a broken phase tells of may be lost: the newest state that is found says what counts.
-            if report.epoch == state.leasing.epoch and not state.phase_members.broken:
+            if report.phase_id == state.leasing.phase_id and not state.phase_members.broken:
                 self._take_progress(report)
             elif report.role == "worker" and state.is_left_out(report.id):
                 self._observe(report)
@@ -228,7 +228,7 @@ class ChiefService:
         """
         with self._condition:
             state = self._state
-            return report.epoch in state.revoked and (report.role, report.id) not in state.phase_members.warned
+            return report.phase_id in state.revoked and (report.role, report.id) not in state.phase_members.warned
 
     def answer(self, report: Report, received: float) -> ReportReply:
         """Return what a role is told in return, that reported at `received` (monotonic seconds)."""
@@ -236,10 +236,10 @@ class ChiefService:
             state = self._state
             if state.over:
                 self._tell(report.role, report.id)
-            revoked = self._is_revoked(report.epoch)
+            revoked = self._is_revoked(report.phase_id)
             if revoked:
                 state.phase_members.warned.add((report.role, report.id))
-            return ReportReply(state.leasing.epoch, revoked, state.over, received, self._clock.monotonic())
+            return ReportReply(state.leasing.phase_id, revoked, state.over, received, self._clock.monotonic())
 
     # --- what supervisors call (SupervisorPort) ---
 
@@ -297,7 +297,7 @@ class ChiefService:
 
     def _may_enter(self, request: PhaseRequest, phase: Phase) -> bool:
         inside, worker = self._state.phase_members, request.worker
-        if request.after == phase.epoch or worker not in phase.members or inside.broken:
+        if request.after == phase.id or worker not in phase.members or inside.broken:
             return False
         if not phase.mode.is_served:  # also while it drains: those who are in wait for the others
             same = inside.admitted.get(worker, request.incarnation) == request.incarnation
@@ -319,11 +319,11 @@ class ChiefService:
         self, grouping: Grouping, request: LeaseRequest, reply: LeaseReply | None, now: float
     ) -> LeaseReply | None:
         """Return what a worker in a group phase hears that asked for units, which may be that it is called."""
-        grouping.hear(request.worker)
+        grouping.end_average(request.worker)
         if reply is not None or request.known > request.completed:
             return reply
         if grouping.calls_everybody:
-            return LeaseReply((), False, meet=True)
+            return LeaseReply((), False, join_group=True)
         if grouping.rest(request.worker, now):
             self._condition.notify_all()
         return None
@@ -331,7 +331,7 @@ class ChiefService:
     def _take_progress(self, report: Report) -> None:
         """Note how far a role of the active phase has come, and what became of its units."""
         state = self._state
-        state.phase_members.note(report, state.stamps_of(report.role, report.id, report))
+        state.phase_members.record_heartbeat(report, state.stamps_of(report.role, report.id, report))
         if report.role == "worker":
             key = state.leasing.key_of(report.id)
             state.leasing.note_progress(key, report.completed, self._clock.monotonic())
@@ -348,7 +348,7 @@ class ChiefService:
     def _note_suspect(self, event: RoleEvent) -> None:
         """Quarantine the unit that a worker ended on, if it was one too many."""
         state = self._state
-        found = state.suspects.note(event)
+        found = state.suspects.record(event)
         if found is None or not state.ledger.quarantine(found.unit):
             return
         state.reports.quarantined.append(found)
@@ -362,12 +362,12 @@ class ChiefService:
                 )
             )
 
-    def _is_revoked(self, epoch: Epoch) -> bool:
-        """Return whether a role in `epoch` is to leave it.
+    def _is_revoked(self, phase_id: PhaseId) -> bool:
+        """Return whether a role in `phase_id` is to leave it.
 
         It cannot go on, or it is over, and nobody may be left to say so.
         """
-        return NO_EPOCH < epoch < self._state.leasing.epoch or epoch in self._state.revoked
+        return NO_PHASE < phase_id < self._state.leasing.phase_id or phase_id in self._state.revoked
 
     def _poll(self, answer: Callable[[], T | None], secs: float) -> T | None:
         with self._condition:

@@ -5,9 +5,9 @@ started again, and its units go to others: if they are at fault, the others will
 before one of its units is applied is unfit.
 
     >>> unfit = Unfit(limit=2)
-    >>> unfit.note({0: 1}, [(1, "non_finite: leaf w")]), unfit.note({0: 1}, [(1, "non_finite: leaf w")])
+    >>> unfit.record({0: 1}, [(1, "non_finite: leaf w")]), unfit.record({0: 1}, [(1, "non_finite: leaf w")])
     ([], [Found(worker=1, reason='2 of its units in a row were not finite while others applied 2', again=False)])
-    >>> unfit.note({0: 2}, [(1, "non_finite")] * 2)[0].again
+    >>> unfit.record({0: 2}, [(1, "non_finite")] * 2)[0].again
     True
 """
 
@@ -55,7 +55,7 @@ class Unfit:
         """Whether it matters who applied a unit: nobody is under suspicion most of the time."""
         return bool(self._rows or self._struck)
 
-    def note(self, applied: Mapping[int, int], dropped: Iterable[tuple[int, str]]) -> list[Found]:
+    def record(self, applied: Mapping[int, int], dropped: Iterable[tuple[int, str]]) -> list[Found]:
         """Take what was reported in one go; returns the workers of which it was too much.
 
         Args:

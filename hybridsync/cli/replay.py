@@ -17,8 +17,8 @@ from hybridsync.cli.standard_streams import ends_with_its_reader
 from hybridsync.config import load_config, restore_values
 from hybridsync.config.recipes import located
 from hybridsync.core.errors import EXIT_COMPLETED, EXIT_REFUSED, ConfigError, HybridSyncError, WorkdirError
-from hybridsync.runtime.fork_server import Seed, attach
-from hybridsync.runtime.fork_server_client import Nursery
+from hybridsync.runtime.fork_server import ForkServer, connect
+from hybridsync.runtime.fork_server_client import ForkServerClient
 from hybridsync.runtime.role_line import Child
 from hybridsync.storage.durable import WorkdirLock, local_path, make_directory
 
@@ -61,8 +61,8 @@ def replay_here(workdir: Path) -> int:
             logs = workdir / "logs"
             make_directory(logs)
             command = [sys.executable, "-m", "hybridsync.cli.replay", *sys.argv[1:]]
-            with contextlib.closing(Nursery(command, logs / "replay-seed.log")) as nursery:
-                replayed = replay(record, run, nursery)
+            with contextlib.closing(ForkServerClient(command, logs / "replay-seed.log")) as fork_server_client:
+                replayed = replay(record, run, fork_server_client)
         else:
             replayed = replay(record, run)
     print(replayed)
@@ -82,14 +82,14 @@ def main(argv: list[str]) -> int:
     """Replay what the command line names, or be a member of a replay."""
     logging.set_verbosity(logging.WARNING)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # read when jaxlib is loaded
-    line = attach()
+    line = connect()
     child = line if isinstance(line, Child) else None
     try:
         if len(argv) != 2:
             raise ConfigError(f"expected one workdir, got {argv[1:]}; write hybridsync replay RUN")
         workdir = local_path(argv[1])
-        if isinstance(line, Seed):
-            child = line.grow("hybridsync.training.run", "hybridsync.replay.members")
+        if isinstance(line, ForkServer):
+            child = line.serve("hybridsync.training.run", "hybridsync.replay.members")
         return replay_here(workdir) if child is None else be_member(child, workdir)
     except HybridSyncError as error:
         if child is not None:

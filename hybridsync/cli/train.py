@@ -19,7 +19,7 @@ from hybridsync.cli.standard_streams import outlast
 from hybridsync.config import load_config, load_values
 from hybridsync.config.recipes import located
 from hybridsync.core.errors import EXIT_COMPLETED, EXIT_PREEMPTED, ConfigError, HybridSyncError
-from hybridsync.runtime.fork_server import Seed, attach
+from hybridsync.runtime.fork_server import ForkServer, connect
 from hybridsync.runtime.processes import ROLE_MODULES, Launch, play, supervise
 from hybridsync.runtime.role_line import Child
 from hybridsync.storage.durable import local_path
@@ -143,15 +143,15 @@ def main(argv: list[str]) -> int:
     """Run what the flags and the environment ask for."""
     outlast()
     logging.set_verbosity(logging.WARNING)
-    line = attach()
+    line = connect()
     child = line if isinstance(line, Child) else None
     try:
         if len(argv) > 1:
             raise ConfigError(f"unexpected argument {argv[1]!r}; every option is written --name=value")
         load = functools.cache(functools.partial(launch_of_flags, line is None and FLAGS.runtime == "processes"))
-        if isinstance(line, Seed):
+        if isinstance(line, ForkServer):
             load()  # what it imports is there for every role
-            child = line.grow(*ROLE_MODULES)
+            child = line.serve(*ROLE_MODULES)
         if child is not None:
             return play(child, load)
         launch = load()

@@ -77,7 +77,7 @@ class Membership(Protocol):
         ...
 
     @property
-    def lane(self) -> int:
+    def device_choice(self) -> int:
         """Which of the possible communicators of these members it is (see `device_choice`)."""
         ...
 

@@ -1,4 +1,4 @@
-"""Which meshes of the world can still be used: one whose connections broke is dead for good. Pure.
+"""Which meshes of the process group can still be used: one whose connections broke is dead for good. Pure.
 
 >>> meshes = Meshes(num_devices=2)
 >>> meshes.next((0, 1, 2))
@@ -14,31 +14,35 @@ NUM_DEVICES = 16
 """Local devices of each worker, among which a mesh chooses one."""
 
 Mesh = tuple[tuple[int, ...], int]
-"""Members in mesh order, and the lane: which local device of each carries the collective (see `devices_of`)."""
+"""Members in mesh order, and the device choice: which local device of each carries the collective (see
+`devices_of`)."""
 
 
 def num_ways(num_members: int, num_devices: int) -> int:
-    """Return how many lanes there are for `num_members` workers of `num_devices` local devices each."""
+    """Return how many device choices there are for `num_members` workers of `num_devices` local devices each."""
     return num_devices**num_members
 
 
-def devices_of(lane: int, num_members: int, num_devices: int) -> tuple[int, ...]:
-    """Return which local device of each member, in mesh order, a lane takes: another choice for every lane.
+def devices_of(device_choice: int, num_members: int, num_devices: int) -> tuple[int, ...]:
+    """Return which local device of each member, in mesh order, takes part in the device choice `device_choice`.
 
-    The first lanes take the same device of everybody.
+    The first device choices take the same device of everybody.
 
-    >>> [devices_of(lane, 2, 3) for lane in range(9)]
+    >>> [devices_of(device_choice, 2, 3) for device_choice in range(9)]
     [(0, 0), (1, 1), (2, 2), (0, 1), (1, 2), (2, 0), (0, 2), (1, 0), (2, 1)]
     """
-    assert 0 <= lane < num_ways(num_members, num_devices), f"lane {lane} of {num_devices}**{num_members}"
-    shifts, first = divmod(lane, num_devices)
+    assert 0 <= device_choice < num_ways(num_members, num_devices), (
+        f"device choice {device_choice} of {num_devices}**{num_members}"
+    )
+    shifts, first = divmod(device_choice, num_devices)
     return (first, *((first + shifts // num_devices**place) % num_devices for place in range(num_members - 1)))
 
 
 class Meshes:
     """Chooses the mesh of the next lock-step phase.
 
-    After a loss the next mesh takes another lane, in the same member order while there is one; then the order rotates.
+    After a loss the next mesh takes another device choice, in the same member order while there is one; then the order
+    rotates.
     A member alone is connected to nobody: its mesh never wears out.
 
     Args:
@@ -59,31 +63,31 @@ class Meshes:
           grouped: whether any of them may meet on its devices: those of every group are to be fresh.
 
         Returns:
-          None where every lane in every order has lost a member: only a new world has other meshes.
+          None where every device choice in every order has lost a member: only a new process group has other meshes.
         """
         if len(live) == 1:
             return live, 0
-        if grouped:  # the same device of everybody: then every group has a lane of that number, too
-            dead = {lane for _, lane in self._dead}
-            fresh = [lane for lane in range(self._num_devices) if lane not in dead]
+        if grouped:  # the same device of everybody: then every group has a device choice of that number, too
+            dead = {device_choice for _, device_choice in self._dead}
+            fresh = [device_choice for device_choice in range(self._num_devices) if device_choice not in dead]
             if not fresh:
                 return None
             self._formed.add((live, fresh[0]))
             return live, fresh[0]
-        lanes = num_ways(len(live), self._num_devices)
-        total = lanes * len(live)
+        device_choices = num_ways(len(live), self._num_devices)
+        total = device_choices * len(live)
         for tried in range(total):
-            order, lane = divmod((self._num_lost + tried) % total, lanes)
-            mesh = (live[order:] + live[:order], lane)
+            order, device_choice = divmod((self._num_lost + tried) % total, device_choices)
+            mesh = (live[order:] + live[:order], device_choice)
             if mesh not in self._dead:
                 self._formed.add(mesh)
                 return mesh
         return None
 
-    def used(self, members: tuple[int, ...], lane: int) -> None:
-        """Count a mesh as dead that an earlier chief has chosen in this world."""
-        self._dead.add((members, lane))
-        self._num_lost = max(self._num_lost, lane + 1)
+    def used(self, members: tuple[int, ...], device_choice: int) -> None:
+        """Count a mesh as dead that an earlier chief has chosen in this process group."""
+        self._dead.add((members, device_choice))
+        self._num_lost = max(self._num_lost, device_choice + 1)
 
     def lose(self) -> None:
         """Count every mesh formed so far as dead: a member was lost, or a hung collective was broken.

@@ -285,7 +285,7 @@ class PolicyConfig:
         return self.detector != "off"
 
     @property
-    def deals_several(self) -> bool:
+    def assigns_several(self) -> bool:
         """Whether a worker may take several units of a lock-step step."""
         return self.online == "rebalance" or any(units > 1 for units in self.shares)
 
@@ -298,7 +298,7 @@ class RunConfig:
     Args:
         workload: units to apply.
         unit_size: examples of a unit; with the same seed another size is another run.
-        workers: workers, and slots of the lock-step world.
+        workers: workers, and slots of the lock-step process group.
         servers: parameter servers; threads of one process share one store, whatever this says.
         plan: `name[(key=value,...)][:share%]`, separated by commas.
         seed: of initialisation, data order and augmentation; 0 up to 2**32 - 1.

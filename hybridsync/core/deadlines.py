@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-DEPOSIT_SECS = 5.0
+UPLOAD_SECS = 5.0
 """How long the end of a phase waits for the optimizer states of workers that stepped by themselves."""
 
 UPDATES_SECS = 90.0
-"""How long a capture waits for the updates before it to be told to a server; that call's own deadline is shorter."""
+"""How long a snapshot waits for the updates before it to be told to a server; that call's own deadline is shorter."""
 
 
 def transfer_secs(num_bytes: int) -> float:
@@ -19,7 +19,7 @@ def transfer_secs(num_bytes: int) -> float:
 
 
 def snapshot_secs(state_bytes: int) -> float:
-    """Return how long a capture waits for a server: for the updates before it, and for the copy of its part.
+    """Return how long a snapshot waits for a server: for the updates before it, and for the copy of its part.
 
     >>> snapshot_secs(2_000_000_000)
     250.0

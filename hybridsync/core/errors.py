@@ -112,8 +112,8 @@ class Diverged(RefusedInput):
     """A training whose contributions are no longer finite numbers."""
 
 
-class StaleEpoch(HybridSyncError):
-    """A call that names an epoch which is no longer the active one."""
+class StalePhase(HybridSyncError):
+    """A call that names a phase which is no longer the active one."""
 
 
 class StaleIncarnation(HybridSyncError):
@@ -125,7 +125,7 @@ class NotRegistered(HybridSyncError):
 
 
 class PhaseBroken(HybridSyncError):
-    """The active phase has lost somebody without whom it cannot go on; another epoch follows from the newest state."""
+    """The active phase has lost somebody without whom it cannot go on; another phase follows from the newest state."""
 
 
 class PhaseRevoked(HybridSyncError):

@@ -18,10 +18,10 @@ from hybridsync.core.errors import PlanError
 from hybridsync.core.units import MOST_UNITS
 
 
-class Epoch(NamedTuple):
+class PhaseId(NamedTuple):
     """The fencing token of a phase: a number that is handed out once ever, and a random nonce.
 
-    Epochs compare by number first, so `max` of two is the newer one.
+    Phases compare by number first, so `max` of two is the newer one.
     """
 
     number: int
@@ -30,10 +30,10 @@ class Epoch(NamedTuple):
     def __str__(self) -> str:
         return str(self.number)
 
-    def beside(self, other: Epoch) -> tuple[str, str]:
+    def beside(self, other: PhaseId) -> tuple[str, str]:
         """Return both as a message tells them apart: by number, or where that is the same, by nonce too.
 
-        >>> Epoch(3, 255).beside(Epoch(4, 1)), Epoch(3, 255).beside(Epoch(3, 1))[0]
+        >>> PhaseId(3, 255).beside(PhaseId(4, 1)), PhaseId(3, 255).beside(PhaseId(3, 1))[0]
         (('3', '4'), '3 (nonce 00000000000000ff)')
         """
         if self.number != other.number:
@@ -45,7 +45,7 @@ MOST_ENTRIES = 10_000
 """Most entries in one list of a message. The account of a whole state may have more (`transport/grpc/codec.py`)."""
 
 MOST_UPDATES = 2**62
-"""Above every epoch's number and every update's, so that one may be added to either."""
+"""Above every phase's number and every update's, so that one may be added to either."""
 
 
 def most_issued(workload: int) -> int:
@@ -59,8 +59,8 @@ def most_issued(workload: int) -> int:
     return min(16 * workload + 1024, MOST_UNITS)
 
 
-NO_EPOCH = Epoch(0, 0)
-"""Before the first phase; real epochs count from 1."""
+NO_PHASE = PhaseId(0, 0)
+"""Before the first phase; real phases count from 1."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 
 @dataclass(frozen=True)
-class Deal:
+class StepAssignment:
     """Whose each place of a step is.
 
     The r-th of a member's c units counts as due at r / c of the step, and places are in the order in which they are
@@ -26,10 +26,10 @@ class Deal:
     Raises:
       ValueError: a share is below 0, or nobody has one.
 
-    >>> Deal((2, 2, 1)).turns, Deal((1, 1, 1)).turns
+    >>> StepAssignment((2, 2, 1)).turns, StepAssignment((1, 1, 1)).turns
     ((0, 1, 0, 1, 2), (0, 1, 2))
-    >>> deal = Deal((2, 2, 1))
-    >>> deal.num_places, deal.num_rounds, [deal.of(member, (7, 8, 9, 12)) for member in range(3)]
+    >>> assignment = StepAssignment((2, 2, 1))
+    >>> assignment.num_places, assignment.num_rounds, [assignment.of(member, (7, 8, 9, 12)) for member in range(3)]
     (5, 2, [(7, 9), (8, 12), ()])
     """
 
@@ -65,7 +65,7 @@ class Deal:
     def divide(self, placed: Iterable[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
         """Return the units of each member, in its order, of (place, unit) pairs in ascending order.
 
-        >>> Deal((2, 1)).divide([(0, 5), (2, 9)])
+        >>> StepAssignment((2, 1)).divide([(0, 5), (2, 9)])
         ((5,), (9,))
         """
         found: list[list[int]] = [[] for _ in self.shares]
@@ -76,7 +76,7 @@ class Deal:
     def by_place(self, told: Sequence[Sequence[str]]) -> tuple[str, ...]:
         """Return in the order of the places what each member has told of its own, one text a unit.
 
-        >>> Deal((2, 1)).by_place([("a", "b"), ("c", "")])
+        >>> StepAssignment((2, 1)).by_place([("a", "b"), ("c", "")])
         ('a', 'b', 'c')
         """
         own = [iter(texts) for texts in told]

@@ -103,7 +103,7 @@ class UnitLimit:
     >>> limit = UnitLimit()
     >>> limit.secs
     600.0
-    >>> limit.note(0.5); limit.note(7.0); limit.note(6.0); limit.secs
+    >>> limit.record(0.5); limit.record(7.0); limit.record(6.0); limit.secs
     70.0
     """
 
@@ -111,7 +111,7 @@ class UnitLimit:
         self._recent: deque[float] = deque(maxlen=RECENT)
         self.secs = COMPILE_SECS
 
-    def note(self, secs: float) -> None:
+    def record(self, secs: float) -> None:
         """Take in what a unit took."""
         self._recent.append(secs)
         self.secs = TIMES * max(self._recent)

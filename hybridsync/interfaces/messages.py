@@ -1,6 +1,6 @@
 """What roles say to each other: plain values, the same in one process and over gRPC (`hybridsync.proto`).
 
-Every mutating message carries the epoch and the incarnation of who speaks; the receiver refuses older ones by name.
+Every mutating message carries the phase and the incarnation of who speaks; the receiver refuses older ones by name.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hybridsync.core.plan import Epoch
+from hybridsync.core.plan import PhaseId
 from hybridsync.core.units import Range
 from hybridsync.interfaces.phase import Phase
 
@@ -17,7 +17,7 @@ MOST_CHARS, MOST_REASON_CHARS = 256, 4000
 
 
 @dataclass(frozen=True)
-class Standing:
+class RoleState:
     """What a role is in the middle of when a restarted chief hears of it for the first time.
 
     Args:
@@ -45,8 +45,8 @@ class Hello:
       address: where the role serves its own state.
       schema: `Layout.schema_hash` of the training state it was built for.
       version: version of the package.
-      life: how many processes had this place before; makes the incarnation.
-      standing: what the role is in the middle of; None in its own first words.
+      restart_count: how many processes had this place before; makes the incarnation.
+      role_state: what the role is in the middle of; None in its own first words.
     """
 
     role: str
@@ -56,8 +56,8 @@ class Hello:
     address: str
     schema: str
     version: str
-    life: int = 0
-    standing: Standing | None = None
+    restart_count: int = 0
+    role_state: RoleState | None = None
 
 
 @dataclass(frozen=True)
@@ -70,29 +70,29 @@ class Welcome:
 
 
 @dataclass(frozen=True)
-class Held:
+class StateVersion:
     """A state that a role holds in memory.
 
     Args:
-      epoch: phase in which it was reached.
+      phase_id: phase in which it was reached.
       units: units applied to it in the whole run.
       sequence: updates applied to it in the whole run.
       fingerprint: fingerprint of the whole training state.
     """
 
-    epoch: Epoch
+    phase_id: PhaseId
     units: int
     sequence: int
     fingerprint: str
 
 
 @dataclass(frozen=True)
-class Capture:
-    """A consistent copy of the training state that its holder keeps until the next capture.
+class Snapshot:
+    """A consistent copy of the training state that its holder keeps until the next snapshot.
 
     Args:
-      capture_id: names the copy in `read`.
-      held: epoch, units, sequence, fingerprint.
+      snapshot_id: names the copy in `read`.
+      held: phase, units, sequence, fingerprint.
       applied: all units ever applied to it.
       dropped: all units ever finally dropped.
       num_bytes: size of the canonical buffer (`Layout.nbytes`).
@@ -100,8 +100,8 @@ class Capture:
       last_applied: monotonic seconds of the phase's last update; 0 before the first.
     """
 
-    capture_id: int
-    held: Held
+    snapshot_id: int
+    held: StateVersion
     applied: tuple[Range, ...]
     dropped: tuple[Range, ...]
     num_bytes: int
@@ -121,8 +121,8 @@ class PhaseRequest:
 
     worker: int
     incarnation: int
-    after: Epoch
-    held: Held | None
+    after: PhaseId
+    held: StateVersion | None
     failure: str = ""
     rest_secs: float = 0.0
 
@@ -151,7 +151,7 @@ class LeaseRequest:
 
     worker: int
     incarnation: int
-    epoch: Epoch
+    phase_id: PhaseId
     known: int
     completed: int
     at_once: bool = False
@@ -163,16 +163,16 @@ class LeaseReply:
     """Units to append to the stream; `final` when none will follow.
 
     Args:
-      meet: there are none now, and everybody is called to a full synchronisation.
+      join_group: there are none now, and everybody is called to a full synchronisation.
     """
 
     ranges: tuple[Range, ...]
     final: bool
-    meet: bool = False
+    join_group: bool = False
 
 
 class AppliedUnit(NamedTuple):
-    """A unit that a worker applied to its own replica, with the sequence of the meeting that it was computed behind."""
+    """A unit that a worker applied to its own replica; `base` is the group round that it was computed behind."""
 
     unit: int
     base: int
@@ -180,11 +180,11 @@ class AppliedUnit(NamedTuple):
 
 @dataclass(frozen=True)
 class GroupRequest:
-    """A worker has come to a meeting, and asks whom to average with.
+    """A worker has come to a group round, and asks whom to average with.
 
     Args:
-      number: of the worker's meetings in this phase; the same one asks for the same answer again.
-      applied: to its replica since its last meeting.
+      number: of the worker's group rounds in this phase; the same one asks for the same answer again.
+      applied: to its replica since its last group round.
       dropped: (unit, reason) finally dropped since then.
       last: it has no work any more.
       logs: whether it wants to hear of every update at a full synchronisation.
@@ -192,7 +192,7 @@ class GroupRequest:
 
     worker: int
     incarnation: int
-    epoch: Epoch
+    phase_id: PhaseId
     number: int
     applied: tuple[AppliedUnit, ...] = ()
     dropped: tuple[tuple[int, str], ...] = ()
@@ -202,11 +202,11 @@ class GroupRequest:
 
 @dataclass(frozen=True)
 class GroupUpdate:
-    """What a meeting made of its members' replicas: their own updates since their last ones, then an average.
+    """What a group round made of its members' replicas: their own updates since their last ones, then an average.
 
     Args:
-      sequence: of the meeting.
-      units: applied by the members in `slots`, computed behind the meetings in `bases`.
+      sequence: of the group round.
+      units: applied by the members in `slots`, computed behind the group rounds in `bases`.
       slots: positions in the phase.
       group: positions of all members, in the order of their sum.
       optimizer: whether the optimizer's state was averaged too.
@@ -227,12 +227,12 @@ class GroupReply:
     Args:
       members: all of the group, in the order of their sum; one alone does not average. () while it has to wait.
       missing: whom it waits for.
-      sequence: counts the meetings of the run, in the order in which they began.
+      sequence: counts the group rounds of the run, in the order in which they began.
       units: applied in the whole run by then, as far as anybody has told.
       optimizer: whether the optimizer's state is averaged too.
       whole: everybody is in it, and all replicas become one state.
       applied, dropped: units of that state; only of a whole one.
-      updates: meetings since the last whole one, this one included; only of a whole one, and where they are wanted.
+      updates: group rounds since the last whole one, this one included; only of a whole one, and where they are wanted.
     """
 
     members: tuple[int, ...]
@@ -240,7 +240,7 @@ class GroupReply:
     sequence: int = 0
     units: int = 0
     optimizer: bool = False
-    whole: bool = False
+    is_full_sync: bool = False
     applied: tuple[Range, ...] = ()
     dropped: tuple[Range, ...] = ()
     updates: tuple[GroupUpdate, ...] = ()
@@ -255,16 +255,16 @@ class Push(NamedTuple):
         asked for parameters, the sequence that is wanted.
       non_finite: the first entry of the contribution that is no finite number, as another server than the primary
         named it to the worker; "" where it named none.
-      life: how often the worker's program was begun anew in this phase, for replays.
+      restart_count: how often the worker's program was begun anew in this phase, for replays.
     """
 
-    epoch: Epoch
+    phase_id: PhaseId
     worker: int
     incarnation: int
     units: tuple[int, ...]
     base: int
     non_finite: str = ""
-    life: int = 0
+    restart_count: int = 0
 
 
 class Part(NamedTuple):
@@ -332,7 +332,7 @@ class RoleEvent:
 
     Args:
       unit: that a lost worker was computing; -1 for none.
-      quarantined: nobody takes the place of this worker in this life of the run.
+      quarantined: nobody takes the place of this worker in this session of the run.
     """
 
     role: str

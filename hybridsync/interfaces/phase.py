@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from hybridsync import protocols
 from hybridsync.core.errors import InvalidMessage
-from hybridsync.core.plan import MOST_UPDATES, Epoch, most_issued
-from hybridsync.core.step_assignment import Deal
+from hybridsync.core.plan import MOST_UPDATES, PhaseId, most_issued
+from hybridsync.core.step_assignment import StepAssignment
 from hybridsync.core.units import Range, UnitSet, num_units
 from hybridsync.protocols.base import Protocol
 from hybridsync.protocols.modes import SyncMode
@@ -19,32 +19,32 @@ class Phase:
     """One stretch of a run under one protocol: everything a role needs to take part in it.
 
     Args:
-      epoch: fencing token; all calls of the phase carry it.
+      id: fencing token; all calls of the phase carry it.
       spec: protocol as written in the plan (`Stage.spec`).
       members: worker ids in mesh order.
-      lane: which local devices of the members carry the collective (lock-step in the process runtime).
+      device_choice: which local devices of the members carry the collective (lock-step in the process runtime).
       end_units: applied units at which the phase ends.
       applied: units applied before the phase, as ranges.
       dropped: units finally dropped before the phase, as ranges.
       sequence: updates applied before the phase.
       source: address of a role that holds the starting state.
-      capture_id: which capture of `source` is the starting state.
+      snapshot_id: which snapshot of `source` is the starting state.
       fingerprint: fingerprint of the starting state.
       servers: addresses of the parameter servers.
       reason: why it was entered: "start", "planned", "resume".
       shares: units that each member takes in one lock-step step, in mesh order; () for one each.
     """
 
-    epoch: Epoch
+    id: PhaseId
     spec: str
     members: tuple[int, ...]
-    lane: int
+    device_choice: int
     end_units: int
     applied: tuple[Range, ...]
     dropped: tuple[Range, ...]
     sequence: int
     source: str
-    capture_id: int
+    snapshot_id: int
     fingerprint: str
     servers: tuple[str, ...]
     reason: str
@@ -65,9 +65,9 @@ class Phase:
         return self.protocol.mode
 
     @functools.cached_property
-    def deal(self) -> Deal:
+    def assignment(self) -> StepAssignment:
         """Whose each unit of a lock-step step is; computed once, because it is asked for with every report."""
-        return Deal(self.shares or (1,) * len(self.members))
+        return StepAssignment(self.shares or (1,) * len(self.members))
 
     def check(self, workload: int) -> None:
         """Refuse numbers that no phase of a run with that workload has.
@@ -77,27 +77,26 @@ class Phase:
             dropped or beyond all that are issued, or more units are applied at the end than the run has.
         """
         if len(set(self.members)) < len(self.members) or min(self.members, default=0) < 0:
-            raise InvalidMessage(f"epoch {self.epoch} has the members {self.members[:9]}; name each once, from 0")
-        if not (0 <= self.epoch.number < MOST_UPDATES and 0 <= self.sequence < MOST_UPDATES):
+            raise InvalidMessage(f"phase {self.id} has the members {self.members[:9]}; name each once, from 0")
+        if not (0 <= self.id.number < MOST_UPDATES and 0 <= self.sequence < MOST_UPDATES):
             raise InvalidMessage(
-                f"epoch {self.epoch} begins behind update {self.sequence}; both are numbers from 0 to "
-                f"{MOST_UPDATES - 1}"
+                f"phase {self.id} begins behind update {self.sequence}; both are numbers from 0 to {MOST_UPDATES - 1}"
             )
         if not 0 <= self.end_units <= workload:
             raise InvalidMessage(
-                f"epoch {self.epoch} ends with {self.end_units} units applied, but this run has {workload}; end it "
+                f"phase {self.id} ends with {self.end_units} units applied, but this run has {workload}; end it "
                 f"with 0 to {workload}"
             )
         settled = (*self.applied, *self.dropped)
         last, limit = max((stop for _, stop in settled), default=0), most_issued(workload)
         if last > limit:
             raise InvalidMessage(
-                f"epoch {self.epoch} counts units up to {last}, above the {limit} that a run of {workload} units "
+                f"phase {self.id} counts units up to {last}, above the {limit} that a run of {workload} units "
                 "issues at most; it is of another run"
             )
         if num_units(settled) > (different := len(UnitSet(settled))):
             raise InvalidMessage(
-                f"epoch {self.epoch} has {num_units(settled)} units applied or dropped, of which only {different} "
+                f"phase {self.id} has {num_units(settled)} units applied or dropped, of which only {different} "
                 "differ; name each unit once"
             )
 

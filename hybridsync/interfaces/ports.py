@@ -13,12 +13,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hybridsync.core.plan import Epoch
+from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import (
-    Capture,
     GroupReply,
     GroupRequest,
-    Held,
     Hello,
     LeaseReply,
     LeaseRequest,
@@ -27,6 +25,8 @@ from hybridsync.interfaces.messages import (
     Push,
     PushReply,
     RoleEvent,
+    Snapshot,
+    StateVersion,
     Update,
     Welcome,
 )
@@ -50,7 +50,7 @@ class WorkPort(Protocol):
         """Extend the caller's stream of units, waiting up to about a second while there is nothing to give.
 
         Raises:
-          StaleEpoch, StaleIncarnation: the caller is out of date.
+          StalePhase, StaleIncarnation: the caller is out of date.
           NotRegistered: this chief does not know the worker, or not of all the units that it has.
         """
         ...
@@ -59,11 +59,11 @@ class WorkPort(Protocol):
 class GroupPort(WorkPort, Protocol):
     """Where a worker of a group protocol also learns whom to average with."""
 
-    def meet(self, request: GroupRequest) -> GroupReply:
-        """Come to a meeting, waiting up to about a second for the group; without members: ask again.
+    def join_group(self, request: GroupRequest) -> GroupReply:
+        """Come to a group round, waiting up to about a second for the group; without members: ask again.
 
         Raises:
-          StaleEpoch, StaleIncarnation: the caller is out of date.
+          StalePhase, StaleIncarnation: the caller is out of date.
           NotRegistered: this chief does not know the worker.
         """
         ...
@@ -101,27 +101,27 @@ class SupervisorPort(Protocol):
     def preempt(self) -> None: ...
 
 
-class Epochs(Protocol):
-    """Hands out epoch numbers, each once ever."""
+class PhaseIds(Protocol):
+    """Hands out phase numbers, each once ever."""
 
-    def reserve(self, above: int = 0) -> Epoch:
-        """Return the next epoch, with a number above all handed out and above `above`."""
+    def reserve(self, above: int = 0) -> PhaseId:
+        """Return the next phase, with a number above all handed out and above `above`."""
         ...
 
 
 class ReaderPort(Protocol):
     """A role that keeps a captured training state."""
 
-    def read(self, capture_id: int, into: np.ndarray) -> None:
-        """Fill `into` (uint8, `Capture.num_bytes`) with the canonical buffer of that capture.
+    def read(self, snapshot_id: int, into: np.ndarray) -> None:
+        """Fill `into` (uint8, `Snapshot.num_bytes`) with the canonical buffer of that snapshot.
 
         Raises:
-          StaleEpoch: the holder no longer keeps that capture.
+          StalePhase: the holder no longer keeps that snapshot.
         """
         ...
 
 
-class Served(Protocol):
+class BufferView(Protocol):
     """A buffer lent out for one reply; `release` gives it back."""
 
     @property
@@ -130,38 +130,38 @@ class Served(Protocol):
     def release(self) -> None: ...
 
 
-class LenderPort(ReaderPort, Protocol):
+class SnapshotLender(ReaderPort, Protocol):
     """A role that streams a captured state to others without copying it first."""
 
-    def lend(self, capture_id: int) -> Served:
-        """Lend the canonical buffer of that capture; the next capture waits for its return.
+    def lend(self, snapshot_id: int) -> BufferView:
+        """Lend the canonical buffer of that snapshot; the next snapshot waits for its return.
 
         Raises:
-          StaleEpoch: the holder no longer keeps that capture.
+          StalePhase: the holder no longer keeps that snapshot.
         """
         ...
 
 
-class HolderPort(ReaderPort, Protocol):
-    """A role that holds the training state and can capture it."""
+class SnapshotSource(ReaderPort, Protocol):
+    """A role that holds the training state and can take a snapshot of it."""
 
-    def capture(self, epoch: Epoch, final: bool) -> Capture:
+    def take_snapshot(self, phase_id: PhaseId, final: bool) -> Snapshot:
         """Keep a consistent copy of the state; `final` also ends the phase for the holder: later pushes are refused.
 
         Raises:
-          StaleEpoch: the holder is in another epoch.
+          StalePhase: the holder is in another phase.
         """
         ...
 
 
-class ServerPort(HolderPort, Protocol):
+class ServerPort(SnapshotSource, Protocol):
     """A parameter server, as the chief drives it."""
 
-    def enter(self, phase: Phase) -> Held:
+    def enter(self, phase: Phase) -> StateVersion:
         """Take the phase's starting state from its source and serve the phase; returns what is now held."""
         ...
 
-    def fence(self, epoch: Epoch, worker: int, incarnation: int) -> None:
+    def fence(self, phase_id: PhaseId, worker: int, incarnation: int) -> None:
         """Refuse calls of `worker` with an incarnation up to this one."""
         ...
 
@@ -189,14 +189,15 @@ class Answer:
 class ParameterPort(Protocol):
     """A parameter server at its end of a link to workers.
 
-    A contribution is a byte buffer (`np.ndarray`) and parameters are `Served`, or trees where the workers are threads.
+    A contribution is a byte buffer (`np.ndarray`) and parameters are `BufferView`, or trees where the workers are
+    threads.
     """
 
     def pull(self, push: Push) -> Answer:
         """Lend the current parameters (`push.units` is empty).
 
         Raises:
-          StaleEpoch, StaleIncarnation: the caller is out of date.
+          StalePhase, StaleIncarnation: the caller is out of date.
         """
         ...
 
@@ -204,7 +205,7 @@ class ParameterPort(Protocol):
         """Hear that a worker has nothing to compute, so that nobody waits for it (`push.units` is empty).
 
         Raises:
-          StaleEpoch, StaleIncarnation: the caller is out of date.
+          StalePhase, StaleIncarnation: the caller is out of date.
         """
         ...
 
@@ -212,7 +213,7 @@ class ParameterPort(Protocol):
         """Return when the protocol's rule grants the transfer of what the worker would push.
 
         Raises:
-          StaleEpoch, StaleIncarnation: the caller is out of date.
+          StalePhase, StaleIncarnation: the caller is out of date.
           WaitTimeout: the rule did not grant it in time.
         """
         ...
@@ -224,7 +225,7 @@ class ParameterPort(Protocol):
         may be reused when it has returned.
 
         Raises:
-          StaleEpoch, StaleIncarnation: the caller is out of date; nothing was applied.
+          StalePhase, StaleIncarnation: the caller is out of date; nothing was applied.
           SchemaMismatch: the buffer has the wrong size.
           WaitTimeout: the rule did not release the push in time.
         """
@@ -234,11 +235,11 @@ class ParameterPort(Protocol):
 class ShardPort(ReaderPort, Protocol):
     """A parameter server that is not the primary, as the primary drives it: in one order, one call after another."""
 
-    def apply(self, epoch: Epoch, updates: tuple[Update, ...]) -> None:
+    def apply(self, phase_id: PhaseId, updates: tuple[Update, ...]) -> None:
         """Apply staged contributions; updates that were applied before are passed over.
 
         Raises:
-          StaleEpoch: another epoch is served.
+          StalePhase: another phase is served.
           HybridSyncError: an update before these, or a contribution to them, never came.
         """
         ...
@@ -247,50 +248,50 @@ class ShardPort(ReaderPort, Protocol):
         """Drop what was staged for a push that will not be applied.
 
         Raises:
-          StaleEpoch: another epoch is served.
+          StalePhase: another phase is served.
         """
         ...
 
-    def forget(self, epoch: Epoch, worker: int, incarnation: int) -> None:
+    def forget(self, phase_id: PhaseId, worker: int, incarnation: int) -> None:
         """Drop what the worker's incarnations up to this one have staged, and refuse more of it.
 
         Raises:
-          StaleEpoch: another epoch is served.
+          StalePhase: another phase is served.
         """
         ...
 
-    def snapshot(self, epoch: Epoch, sequence: int, final: bool, left: tuple[int, ...] = ()) -> Capture:
+    def snapshot_part(self, phase_id: PhaseId, sequence: int, final: bool, left: tuple[int, ...] = ()) -> Snapshot:
         """Keep a copy of this server's part of the state after update `sequence`, which is the last one it was given.
 
         Args:
-          epoch: that is served.
+          phase_id: that is served.
           sequence: of the copy.
           final: also ends the phase for the server.
           left: workers whose optimizer states, left here, make up the state's; with none of them it stays.
 
         Raises:
-          StaleEpoch: another epoch is served.
+          StalePhase: another phase is served.
           HybridSyncError: the part is at another sequence.
         """
         ...
 
 
 class OptimizerPort(Protocol):
-    """A parameter server whose workers step by themselves, as its gRPC service sees it: byte buffers of its part."""
+    """A parameter server whose workers make local updates, as its gRPC service sees it: byte buffers of its part."""
 
-    def opt_state(self, push: Push) -> np.ndarray:
+    def download_opt_state(self, push: Push) -> np.ndarray:
         """Return the optimizer state that the phase began with (`push.units` is empty).
 
         Raises:
-          StaleEpoch, StaleIncarnation: the caller is out of date.
+          StalePhase, StaleIncarnation: the caller is out of date.
         """
         ...
 
-    def deposit(self, push: Push, opt_state: np.ndarray) -> None:
+    def upload_opt_state(self, push: Push, opt_state: np.ndarray) -> None:
         """Keep the optimizer state that a worker leaves behind, as it was after its push with the unit `push.units`.
 
         Raises:
-          StaleEpoch: another epoch is served.
+          StalePhase: another phase is served.
         """
         ...
 
@@ -298,22 +299,22 @@ class OptimizerPort(Protocol):
 class BlockPort(Protocol):
     """A parameter server that is not the primary, as its gRPC service sees it for workers: byte buffers in and out."""
 
-    def stage(self, push: Push, block: Served) -> str:
+    def stage(self, push: Push, block: BufferView) -> str:
         """Keep this server's part of a contribution until the primary decides; `block` is released then.
 
         Returns:
           the first entry that is no finite number, of a contribution which is not kept then; "" where all are.
 
         Raises:
-          StaleEpoch, StaleIncarnation: the caller is out of date.
+          StalePhase, StaleIncarnation: the caller is out of date.
         """
         ...
 
-    def pull_at(self, push: Push) -> Served:
+    def pull_at(self, push: Push) -> BufferView:
         """Lend the parameters after update `push.base`, waiting for it.
 
         Raises:
-          StaleEpoch, StaleIncarnation: the caller is out of date.
+          StalePhase, StaleIncarnation: the caller is out of date.
           WaitTimeout: the update did not come.
         """
         ...

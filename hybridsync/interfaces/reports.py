@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
-from hybridsync.core.plan import MOST_ENTRIES, Epoch
+from hybridsync.core.plan import MOST_ENTRIES, PhaseId
 from hybridsync.core.units import Range
 
 COMPUTING, WAITING = "compute", "average"
-"""Values of `doing` of a worker: it computes a unit or waits for others (in a step, at a meeting, with a held push)."""
+"""Values of `doing` of a worker: it computes a unit or waits for others (in a step, at a group round, with a held
+push)."""
 ENTERING = "enter"
 """Value of `doing` of a server that fetches the state of the next phase."""
 
@@ -28,7 +29,7 @@ class Span:
     category: str
     start: float
     secs: float
-    epoch: int
+    phase: int
     units: int
 
 
@@ -64,7 +65,7 @@ class Report:
     """A role's heartbeat, with what it did since the last one.
 
     Args:
-      epoch: phase the role is in (`NO_EPOCH` between phases).
+      phase_id: phase the role is in (`NO_PHASE` between phases).
       completed: units of the role's stream that are done (workers), else 0.
       sequence: updates applied (servers), else 0.
       applied: units applied since the last report (servers, and a mesh's first member); repeating some is harmless.
@@ -85,7 +86,7 @@ class Report:
     role: str
     id: int
     incarnation: int
-    epoch: Epoch
+    phase_id: PhaseId
     completed: int = 0
     sequence: int = 0
     applied: tuple[Range, ...] = ()
@@ -111,7 +112,7 @@ class Report:
 
         The sums go with the first piece, and only the last one waits for news.
 
-        >>> report = Report("worker", 0, 1, Epoch(1, 7), staleness=(1, 2, 3), loss_sum=0.5)
+        >>> report = Report("worker", 0, 1, PhaseId(1, 7), staleness=(1, 2, 3), loss_sum=0.5)
         >>> [(piece.staleness, piece.loss_sum) for piece in report.pieces(most=2)]
         [((1, 2), 0.5), ((3,), 0.0)]
         """
@@ -125,14 +126,14 @@ class Report:
 
 @dataclass(frozen=True)
 class ReportReply:
-    """The active epoch; whether the role is to leave the phase that it reported from; `done` when the run is over.
+    """The active phase; whether the role is to leave the phase that it reported from; `done` when the run is over.
 
     Args:
       received: when the chief had the report, monotonic seconds of its clock.
       replied: when it answered, which may be later than it could have.
     """
 
-    epoch: Epoch
+    phase_id: PhaseId
     revoked: bool
     done: bool = False
     received: float = 0.0

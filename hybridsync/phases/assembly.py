@@ -10,7 +10,7 @@ from hybridsync.collectives.device_choice import NUM_DEVICES
 from hybridsync.core.clock import Clock
 from hybridsync.core.deadlines import transfer_secs
 from hybridsync.core.watching import SLACK_SECS, UNWATCHED, Watching
-from hybridsync.interfaces.ports import Epochs, HolderPort, ServerPort
+from hybridsync.interfaces.ports import PhaseIds, ServerPort, SnapshotSource
 from hybridsync.phases.capture_stage import CaptureStage
 from hybridsync.phases.checkpointing import Commits
 from hybridsync.phases.commit_stage import CommitStage
@@ -20,10 +20,10 @@ from hybridsync.phases.entry_stage import EntryStage
 from hybridsync.phases.gather_stage import GatherStage
 from hybridsync.phases.housekeeping import Upkeep
 from hybridsync.phases.member_waits import START_DEADLINE_SECS, TICK_SECS, Arrivals
-from hybridsync.phases.policy_driver import Steering
-from hybridsync.phases.process_groups import Worlds
+from hybridsync.phases.policy_driver import PolicyDriver
+from hybridsync.phases.process_groups import ProcessGroups
 from hybridsync.phases.progress_watchdog import Pace
-from hybridsync.phases.recovery import GATHER_SECS, Keeper, Recovery, Start
+from hybridsync.phases.recovery import GATHER_SECS, CommittedSource, Recovery, Start
 from hybridsync.phases.rejoining import Rejoining
 from hybridsync.phases.reporter import Reporter
 from hybridsync.phases.run_stage import RunStage
@@ -40,15 +40,15 @@ LONG_UNIT_SECS = 6.0
 
 def assemble(
     run: Run,
-    board: RunControl,
+    control: RunControl,
     start: Start,
     *,
     servers: Callable[[], Mapping[str, ServerPort]],
-    holder_at: Callable[[str], HolderPort],
-    epochs: Epochs,
+    holder_at: Callable[[str], SnapshotSource],
+    phase_ids: PhaseIds,
     committer: Commits,
     reporter: Reporter,
-    keeper: Keeper,
+    committed_source: CommittedSource,
     clock: Clock,
     threads: bool = False,
     renew: Callable[[], None] = lambda: None,
@@ -64,17 +64,17 @@ def assemble(
 
     Args:
       run: what to run.
-      board: members, leases, announcements.
+      control: members, leases, announcements.
       start: the state to start from.
       servers: address -> server, called when they are needed.
-      holder_at: address -> role that can capture the state.
-      epochs: reserves epoch numbers.
+      holder_at: address -> role that can take a snapshot of the state.
+      phase_ids: reserves phase numbers.
       committer: commits and evaluates behind the training.
       reporter: writes the record.
-      keeper: of the last committed state, for when nobody holds a newer one.
+      committed_source: of the last committed state, for when nobody holds a newer one.
       clock: for stage times and deadlines.
       threads: roles are threads of this process, which cannot be given up.
-      renew: has every worker's process started again in a new world; threads have none that could be used up.
+      renew: has every worker's process started again in a new process group; threads have none that could be used up.
       forget: called with the sequence of the state that a run goes on from when updates behind it are lost.
       restarted: another manager took the run to where it is; roles may be in the middle of a phase.
       num_devices: local devices of each worker, among which a mesh chooses.
@@ -83,56 +83,64 @@ def assemble(
       begin: begins the call by which a server enters a phase.
       watchdog: of the process.
     """
-    config, workload, home = run.config, run.config.workload, start.source
-    state = ControllerState(start.capture, start.source, start.reason)
+    config, workload, chief_address = run.config, run.config.workload, start.source
+    state = ControllerState(start.snapshot, start.source, start.reason)
     timer = StageTimer(clock, reporter.span)
-    pace = Pace(board, config.drain_secs, clock, reporter.note, threads=threads)
-    steering = Steering(run, board, reporter, policy or policy_of(config.policy), clock, start.detours)
-    submitted = start.capture if start.committed else None
-    saving = Saving(run, board, committer, reporter, clock, submitted, steering.told, watchdog)
-    worlds = Worlds(board, keeper, home, holder_at, renew, reporter.renewed, num_devices)
+    pace = Pace(control, config.drain_secs, clock, reporter.note, threads=threads)
+    policy_driver = PolicyDriver(run, control, reporter, policy or policy_of(config.policy), clock, start.detours)
+    submitted = start.snapshot if start.committed else None
+    saving = Saving(run, control, committer, reporter, clock, submitted, policy_driver.told, watchdog)
+    process_groups = ProcessGroups(
+        control, committed_source, chief_address, holder_at, renew, reporter.renewed, num_devices
+    )
     # The upkeep comes first: everything built below calls its tick while it waits.
-    upkeep = Upkeep(state, board, servers, pace, saving, worlds, reporter, watchdog)
-    arrivals = Arrivals(board, config, clock, upkeep.tick, reporter.note)
-    entering = Entering(board, clock, upkeep.look_around, reporter.note, begin)
+    upkeep = Upkeep(state, control, servers, pace, saving, process_groups, reporter, watchdog)
+    arrivals = Arrivals(control, config, clock, upkeep.tick, reporter.note)
+    entering = Entering(control, clock, upkeep.look_around, reporter.note, begin)
     gather_secs = START_DEADLINE_SECS if threads else GATHER_SECS
     await_newer = partial(saving.await_newer, tick=upkeep.tick)
-    recovery = Recovery(board, holder_at, keeper, home, clock, await_newer, gather_secs, watchdog)
+    recovery = Recovery(control, holder_at, committed_source, chief_address, clock, await_newer, gather_secs, watchdog)
 
-    commit = CommitStage(state, start.epoch, board, saving, reporter, upkeep.tick)
-    capture = CaptureStage(state, workload, board, holder_at, pace, saving, reporter, timer, upkeep.tick)
+    commit = CommitStage(state, start.phase_number, control, saving, reporter, upkeep.tick)
+    capture_stage = CaptureStage(state, workload, control, holder_at, pace, saving, reporter, timer, upkeep.tick)
     guess_secs = LONG_UNIT_SECS if restarted else 0.0
-    gather = GatherStage(state, workload, board, pace, recovery, worlds, reporter, timer, upkeep, forget, guess_secs)
+    gather = GatherStage(
+        state, workload, control, pace, recovery, process_groups, reporter, timer, upkeep, forget, guess_secs
+    )
     entry = EntryStage(
         state,
         config.workers,
-        start.epoch,
-        board,
+        start.phase_number,
+        control,
         servers,
-        epochs,
-        steering=steering,
+        phase_ids,
+        policy_driver=policy_driver,
         arrivals=arrivals,
-        worlds=worlds,
+        process_groups=process_groups,
         entering=entering,
         pace=pace,
         reporter=reporter,
         timer=timer,
         upkeep=upkeep,
     )
-    watch = RunStage(state, workload, board, pace, steering, saving, commit, upkeep.tick, tick_secs)
-    rejoining = Rejoining(state, board, arrivals, steering, worlds, reporter, capture, gather) if restarted else None
+    watch = RunStage(state, workload, control, pace, policy_driver, saving, commit, upkeep.tick, tick_secs)
+    rejoining = (
+        Rejoining(state, control, arrivals, policy_driver, process_groups, reporter, capture_stage, gather)
+        if restarted
+        else None
+    )
     return Manager(
         workload,
-        board,
+        control,
         start,
         state,
-        Stages(board, watch, capture, gather, entry, commit),
+        Stages(control, watch, capture_stage, gather, entry, commit),
         arrivals=arrivals,
         rejoining=rejoining,
         saving=saving,
         committer=committer,
         reporter=reporter,
         forget=forget,
-        stage_secs=SLACK_SECS + (config.workers + config.servers + 4) * transfer_secs(start.capture.num_bytes),
+        stage_secs=SLACK_SECS + (config.workers + config.servers + 4) * transfer_secs(start.snapshot.num_bytes),
         watchdog=watchdog,
     )

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from hybridsync.chief.run_control import RunControl
-from hybridsync.interfaces.messages import Capture
-from hybridsync.interfaces.ports import HolderPort
+from hybridsync.interfaces.messages import Snapshot
+from hybridsync.interfaces.ports import SnapshotSource
 from hybridsync.phases import machine
 from hybridsync.phases.controller_state import ControllerState
 from hybridsync.phases.member_waits import TICK_SECS
@@ -23,10 +23,10 @@ class CaptureStage:
     """Drains the phase under way, and captures the state at the role that holds it.
 
     Args:
-      state: the phase under way; takes the new capture.
+      state: the phase under way; takes the new snapshot.
       workload: units of the run.
-      board: leases, and who holds what.
-      holder_at: address -> role that can capture the state.
+      control: leases, and who holds what.
+      holder_at: address -> role that can take a snapshot of the state.
       pace: whether everybody has come back, and how long that may take.
       saving: whether an evaluation is due.
       reporter: writes the record.
@@ -38,15 +38,15 @@ class CaptureStage:
         self,
         state: ControllerState,
         workload: int,
-        board: RunControl,
-        holder_at: Callable[[str], HolderPort],
+        control: RunControl,
+        holder_at: Callable[[str], SnapshotSource],
         pace: Pace,
         saving: Saving,
         reporter: Reporter,
         timer: StageTimer,
         tick: Callable[[], None],
     ) -> None:
-        self._state, self._workload, self._board, self._holder_at = state, workload, board, holder_at
+        self._state, self._workload, self._control, self._holder_at = state, workload, control, holder_at
         self._pace, self._saving, self._reporter = pace, saving, reporter
         self._timer, self._tick = timer, tick
 
@@ -59,17 +59,18 @@ class CaptureStage:
         """
         phase = self._state.current_phase
         started = self._timer.start()
-        self._board.close_leases()
+        self._control.close_leases()
         limit = self._pace.step_limit_secs(phase)
-        while not phase.mode.is_served and not self._board.wait_until(self._pace.is_drained, TICK_SECS):
+        while not phase.mode.is_served and not self._control.wait_until(self._pace.is_drained, TICK_SECS):
             self._tick()
-            if self._board.broken:
-                raise self._board.as_broken()
+            if self._control.broken:
+                raise self._control.as_broken()
             if self._timer.start() - started > limit:
                 why = f"the last step was not finished within {limit:.3g} s"
-                self._pace.give_up(self._board.stuck(SILENT_SHARE * limit), why)  # the others wait for those in a step
+                # The others wait for those in a step
+                self._pace.give_up(self._control.stuck(SILENT_SHARE * limit), why)
         self._timer.restart()
-        self._timer.note("drain", started)
+        self._timer.record("drain", started)
         if ended := not phase.mode.is_served and self._pace.units_reached() >= phase.end_units:
             self._state.reason = "planned"
         return machine.Drained(ended, last=phase.end_units >= self._workload)
@@ -82,16 +83,16 @@ class CaptureStage:
           HybridSyncError: the members' replicas are not equal.
         """
         started = self._timer.start()
-        capture = self.take(final=True)
-        self._board.record(capture)
-        self._board.release_all()
-        check_replicas(self._board.drained(), capture, self._state.source)
+        snapshot = self.take(final=True)
+        self._control.record(snapshot)
+        self._control.release_all()
+        check_replicas(self._control.drained(), snapshot, self._state.source)
         self._reporter.tick()
-        self._reporter.ended(capture)
-        is_last = capture.held.units >= self._workload
-        self._state.evaluates = is_last or not self._board.preempted
+        self._reporter.ended(snapshot)
+        is_last = snapshot.held.units >= self._workload
+        self._state.evaluates = is_last or not self._control.preempted
         self._saving.training.clear()
-        self._timer.note("capture", started)
+        self._timer.record("capture", started)
         return machine.Captured(last=is_last)
 
     def capture_live(self) -> machine.Event:
@@ -104,8 +105,8 @@ class CaptureStage:
         self.take(final=False)
         return machine.Captured()
 
-    def take(self, *, final: bool) -> Capture:
-        """Have the role that holds the state capture it, and return the capture.
+    def take(self, *, final: bool) -> Snapshot:
+        """Have the role that holds the state capture it, and return the snapshot.
 
         Raises:
           PhaseBroken: it could not be reached, or somebody was lost.
@@ -114,11 +115,11 @@ class CaptureStage:
         if phase.mode.has_group_rounds:
             self._pace.await_together(phase, self._tick, final=final)
         role, role_id = phase.mode.holder(phase.members)
-        with Reach(self._board, f"the state of {role} {role_id} could not be captured"):
-            source = self._board.address_of(role, role_id)
+        with Reach(self._control, f"the state of {role} {role_id} could not be captured"):
+            source = self._control.address_of(role, role_id)
             if source == state.source:
-                state.source = GONE  # a holder has room for one capture: should this one fail, the last is lost too
-            capture = self._holder_at(source).capture(phase.epoch, final)
-        first, last = self._board.stamps_of(role, role_id, capture)
-        state.capture, state.source = replace(capture, first_applied=first, last_applied=last), source
-        return state.capture
+                state.source = GONE  # a holder has room for one snapshot: should this one fail, the last is lost too
+            snapshot = self._holder_at(source).take_snapshot(phase.id, final)
+        first, last = self._control.stamps_of(role, role_id, snapshot)
+        state.snapshot, state.source = replace(snapshot, first_applied=first, last_applied=last), source
+        return state.snapshot

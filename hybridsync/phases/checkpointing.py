@@ -17,7 +17,7 @@ from hybridsync.core.deadlines import transfer_secs
 from hybridsync.core.errors import WaitTimeout
 from hybridsync.core.units import UnitSet
 from hybridsync.core.watching import COMPILE_SECS, SLACK_SECS, UNWATCHED, Watching
-from hybridsync.interfaces.messages import Capture
+from hybridsync.interfaces.messages import Snapshot
 from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.evaluation import Evaluator
 from hybridsync.training.snapshot import ReaderAt, fetch
@@ -64,7 +64,7 @@ class Commits(Protocol):
 
     def submit(
         self,
-        capture: Capture,
+        snapshot: Snapshot,
         source: str,
         ledger: dict[str, Any],
         run: dict[str, Any],
@@ -125,7 +125,7 @@ class Committer:
     Args:
       store: where to; None for a run without a workdir.
       layout: of the training state.
-      reader_at: how to reach the holder of a capture.
+      reader_at: how to reach the holder of a snapshot.
       evaluator: evaluates a state.
       clock: for `Commit.secs`.
       keep: called with each state that is durable.
@@ -139,7 +139,7 @@ class Committer:
         reader_at: ReaderAt,
         evaluator: Evaluator,
         clock: Clock,
-        keep: Callable[[Capture, TrainState], None],
+        keep: Callable[[Snapshot, TrainState], None],
         watchdog: Watching = UNWATCHED,
     ) -> None:
         self._watchdog, self._commit_secs = watchdog, COMMIT_DEADLINE_SECS + 2 * transfer_secs(layout.nbytes)
@@ -156,7 +156,7 @@ class Committer:
 
     def submit(
         self,
-        capture: Capture,
+        snapshot: Snapshot,
         source: str,
         ledger: dict[str, Any],
         run: dict[str, Any],
@@ -167,7 +167,7 @@ class Committer:
         """Start a commit; returns its end, and the end of the evaluation behind it.
 
         Args:
-          capture: what to commit.
+          snapshot: what to commit.
           source: address of the role that keeps it.
           ledger: stored beside the state.
           run: stored beside the state.
@@ -179,22 +179,22 @@ class Committer:
 
         def commit() -> Commit:
             after.wait(YIELD_SECS)
-            state = fetch(source, capture.capture_id, capture.held.fingerprint, self._layout, self._reader_at)
+            state = fetch(source, snapshot.snapshot_id, snapshot.held.fingerprint, self._layout, self._reader_at)
             self.state = state
             fetched.set_result(state)
             num_bytes = 0
             if self._store is not None:
-                num_bytes = self._store.save(state, units=capture.held.units, ledger=ledger, run=run).bytes
-            self._keep(capture, state)
-            return Commit(capture.held.units, num_bytes, self._clock.monotonic() - started)
+                num_bytes = self._store.save(state, units=snapshot.held.units, ledger=ledger, run=run).bytes
+            self._keep(snapshot, state)
+            return Commit(snapshot.held.units, num_bytes, self._clock.monotonic() - started)
 
         def measure() -> dict[str, float] | None:
             if not evaluate or not fetched.done():
                 return None
-            return self._evaluator.evaluate(fetched.result(), UnitSet(capture.applied))
+            return self._evaluator.evaluate(fetched.result(), UnitSet(snapshot.applied))
 
         self._commits = {earlier: told for earlier, told in self._commits.items() if not earlier.done()}
-        units = capture.held.units
+        units = snapshot.held.units
         committed = self._queue.submit(self._watched(commit, f"the commit of {units} units", self._commit_secs))
         self._commits[committed] = units, started
         return committed, self._queue.submit(self._watched(measure, f"the evaluation of {units} units", COMPILE_SECS))

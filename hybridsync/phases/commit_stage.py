@@ -22,8 +22,8 @@ class CommitStage:
 
     Args:
       state: the captured state, and whether it is the run's last.
-      start_epoch: number of the epoch that the run begins above.
-      board: whether the phase under way is broken.
+      start_phase: number of the phase that the run begins above.
+      control: whether the phase under way is broken.
       saving: the commit under way.
       reporter: writes the record.
       tick: called while a commit is waited for.
@@ -32,13 +32,13 @@ class CommitStage:
     def __init__(
         self,
         state: ControllerState,
-        start_epoch: int,
-        board: RunControl,
+        start_phase: int,
+        control: RunControl,
         saving: Saving,
         reporter: Reporter,
         tick: Callable[[], None],
     ) -> None:
-        self._state, self._start_epoch, self._board = state, start_epoch, board
+        self._state, self._start_phase, self._control = state, start_phase, control
         self._saving, self._reporter, self._tick = saving, reporter, tick
 
     @property
@@ -54,13 +54,13 @@ class CommitStage:
     @property
     def covers_newest(self) -> bool:
         """Whether the newest captured state is the one that was submitted last, and has not failed."""
-        return self._saving.submitted is self._state.capture
+        return self._saving.submitted is self._state.snapshot
 
     def submit(self) -> None:
         """Begin to commit the newest captured state."""
         state = self._state
-        epoch = state.epoch.number if state.epoch else self._start_epoch
-        self._saving.submit(state.capture, state.source, epoch, evaluate=state.evaluates)
+        phase_number = state.phase_id.number if state.phase_id else self._start_phase
+        self._saving.submit(state.snapshot, state.source, phase_number, evaluate=state.evaluates)
 
     def settle(self) -> machine.Event:
         """Wait for the commit under way; training goes on when it failed, unless it was the run's last.
@@ -81,7 +81,7 @@ class CommitStage:
         """Commit the newest captured state, and return when it is durable.
 
         Raises:
-          PhaseBroken, WaitTimeout, CheckpointError, RoleLost, StaleEpoch: it did not become durable.
+          PhaseBroken, WaitTimeout, CheckpointError, RoleLost, StalePhase: it did not become durable.
         """
         self.submit()
         self._reporter.committed(self._wait())
@@ -92,16 +92,16 @@ class CommitStage:
             raise error
         if state.is_ending:
             state.broken_by = f"the last state could not be fetched: {error}"
-            self._board.break_phase(state.broken_by)
+            self._control.break_phase(state.broken_by)
             return machine.CommitFailed()
-        self._reporter.not_durable(state.capture.held.units, str(error))
-        self._board.wait_until(lambda: self._board.preempted or bool(self._board.broken), RETRY_SECS)
+        self._reporter.not_durable(state.snapshot.held.units, str(error))
+        self._control.wait_until(lambda: self._control.preempted or bool(self._control.broken), RETRY_SECS)
         return machine.CommitFailed()
 
     def _wait(self) -> Commit:
         def tick() -> None:
             self._tick()
-            if self._board.broken and not (self._state.is_ending or self._board.gathering):
-                raise self._board.as_broken()
+            if self._control.broken and not (self._state.is_ending or self._control.gathering):
+                raise self._control.as_broken()
 
         return self._saving.wait(tick)

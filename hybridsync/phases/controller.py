@@ -26,7 +26,7 @@ class Manager:
 
     Args:
       workload: units of the run.
-      board: what the chief knows.
+      control: what the chief knows.
       start: the state to start from.
       state: where the run stands.
       stages: carry the commands out.
@@ -43,7 +43,7 @@ class Manager:
     def __init__(
         self,
         workload: int,
-        board: RunControl,
+        control: RunControl,
         start: Start,
         state: ControllerState,
         stages: Stages,
@@ -57,7 +57,7 @@ class Manager:
         stage_secs: float,
         watchdog: Watching,
     ) -> None:
-        self._workload, self._board, self._start, self._state, self._stages = workload, board, start, state, stages
+        self._workload, self._control, self._start, self._state, self._stages = workload, control, start, state, stages
         self._arrivals, self._rejoining = arrivals, rejoining
         self._saving, self._committer, self._reporter, self._forget = saving, committer, reporter, forget
         self._stage_secs, self._watchdog = stage_secs, watchdog
@@ -71,17 +71,17 @@ class Manager:
         try:
             return self._run()
         except HybridSyncError as error:
-            self._board.fail(error)
+            self._control.fail(error)
             self._reporter.finish("failed", str(error))
             raise
         except BaseException as error:  # a hook's own error, or the user's interrupt: nobody may train on
             failure = HybridSyncError(f"the run was broken off by {type(error).__name__}: {error}")
-            self._board.fail(failure)
+            self._control.fail(failure)
             self._reporter.finish("failed", str(failure))
             raise
         finally:
             self._saving.training.set()
-            self._board.finish()
+            self._control.finish()
             self._committer.close()
 
     def _run(self) -> Summary:
@@ -91,8 +91,8 @@ class Manager:
             self._state.is_ending = True
             self._commit_newest()
         self._saving.collect(all_of_them=True)
-        completed = self._board.num_applied >= self._workload
-        if not completed and (failure := self._board.nobody_left) is not None:
+        completed = self._control.num_applied >= self._workload
+        if not completed and (failure := self._control.nobody_left) is not None:
             raise failure
         return self._reporter.finish("completed" if completed else "preempted", None)
 
@@ -100,8 +100,8 @@ class Manager:
         state, commit = self._state, self._stages.commit
         if not self._start.committed:
             commit.commit()
-        if state.capture.held.units >= self._workload:  # the earlier life had no time for its summary
-            self._forget(state.capture.held.sequence)  # a meeting without units may have followed
+        if state.snapshot.held.units >= self._workload:  # the earlier session had no time for its summary
+            self._forget(state.snapshot.held.sequence)  # a group round without units may have followed
             state.evaluates = True
             commit.commit()
             return
@@ -113,7 +113,7 @@ class Manager:
             return taken_up
         self._arrivals.await_all()
         self._reporter.tick()
-        return machine.start(self._start.epoch)
+        return machine.start(self._start.phase_number)
 
     def _follow(self, switching: Switching, commands: tuple[Command, ...]) -> None:
         """Carry the machine's commands out, and tell it what came of each, until it is done."""

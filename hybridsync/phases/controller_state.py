@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hybridsync.core.plan import Epoch
-from hybridsync.interfaces.messages import Capture
+from hybridsync.core.plan import PhaseId
+from hybridsync.interfaces.messages import Snapshot
 from hybridsync.interfaces.phase import Phase
 
 
@@ -14,11 +14,11 @@ class ControllerState:
     """Where a run stands, as its controller knows it; used by the controller's thread alone.
 
     Args:
-      capture: the newest captured state.
+      snapshot: the newest captured state.
       source: address of the role that keeps it; empty when nobody does.
       reason: why the next phase is entered, as its announcement says it.
       phase: the phase under way, or the last one; None before the first.
-      epoch: the epoch that was reserved last; None before the first.
+      phase_id: the phase that was reserved last; None before the first.
       broken_by: what broke the last phase, until the next one is entered.
       unit_secs: mean seconds of one unit in the phase that is being left.
       num_broken: phases in a row that broke before they applied a unit.
@@ -26,11 +26,11 @@ class ControllerState:
       is_ending: whether no phase follows, so that the captured state is the run's last.
     """
 
-    capture: Capture
+    snapshot: Snapshot
     source: str
     reason: str
     phase: Phase | None = None
-    epoch: Epoch | None = None
+    phase_id: PhaseId | None = None
     broken_by: str = ""
     unit_secs: float = 0.0
     num_broken: int = 0

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hybridsync.chief.run_control import RunControl
-from hybridsync.interfaces.messages import Capture
+from hybridsync.interfaces.messages import Snapshot
 from hybridsync.phases import machine
 from hybridsync.phases.controller_state import ControllerState
 from hybridsync.phases.housekeeping import Upkeep
-from hybridsync.phases.process_groups import Worlds
+from hybridsync.phases.process_groups import ProcessGroups
 from hybridsync.phases.progress_watchdog import Pace
 from hybridsync.phases.recovery import Recovery, give_up
 from hybridsync.phases.reporter import Reporter
@@ -25,10 +25,10 @@ class GatherStage:
     Args:
       state: the phase that broke; takes the state that was found.
       workload: units of the run.
-      board: members and ledger.
+      control: members and ledger.
       pace: how long a unit took.
       recovery: finds the state.
-      worlds: whose meshes have lost somebody.
+      process_groups: whose meshes have lost somebody.
       reporter: writes the record.
       timer: measures the stage.
       upkeep: knows who was lost.
@@ -40,18 +40,18 @@ class GatherStage:
         self,
         state: ControllerState,
         workload: int,
-        board: RunControl,
+        control: RunControl,
         pace: Pace,
         recovery: Recovery,
-        worlds: Worlds,
+        process_groups: ProcessGroups,
         reporter: Reporter,
         timer: StageTimer,
         upkeep: Upkeep,
         forget: Callable[[int], object],
         guess_secs: float,
     ) -> None:
-        self._state, self._workload, self._board = state, workload, board
-        self._pace, self._recovery, self._worlds = pace, recovery, worlds
+        self._state, self._workload, self._control = state, workload, control
+        self._pace, self._recovery, self._process_groups = pace, recovery, process_groups
         self._reporter, self._timer, self._upkeep = reporter, timer, upkeep
         self._forget, self._guess_secs = forget, guess_secs
 
@@ -64,25 +64,25 @@ class GatherStage:
         """
         state = self._state
         started = self._timer.start()
-        reason = self._board.gather() or state.broken_by  # the way into a run's first phase has no phase to say it
+        reason = self._control.gather() or state.broken_by  # the way into a run's first phase has no phase to say it
         self._upkeep.take_fenced()
         if state.phase is not None:
             unit_secs, self._guess_secs = self._pace.unit_secs(state.phase) or self._guess_secs, 0.0
-            found = self._recovery.gather(state.phase, (state.capture, state.source), unit_secs)
-            state.capture, state.source = found.capture, found.source
-            self.go_on_from(found.capture, reason, rolled_back=found.rolled_back)
-        self._worlds.lose()
+            found = self._recovery.gather(state.phase, (state.snapshot, state.source), unit_secs)
+            state.snapshot, state.source = found.snapshot, found.source
+            self.go_on_from(found.snapshot, reason, rolled_back=found.rolled_back)
+        self._process_groups.lose()
         state.num_broken += 1
         if state.num_broken > MAX_BROKEN:
             raise give_up(state.num_broken, reason)
         state.reason = "death"
-        self._timer.note("gather", started)
+        self._timer.record("gather", started)
         self._timer.restart()
-        state.evaluates = state.capture.held.units >= self._workload
-        return machine.Gathered(last=state.evaluates or self._board.preempted)
+        state.evaluates = state.snapshot.held.units >= self._workload
+        return machine.Gathered(last=state.evaluates or self._control.preempted)
 
-    def go_on_from(self, capture: Capture, why: str, *, rolled_back: bool) -> None:
-        """Make ledger, apply log and record say what `capture` does, and what it lacks."""
-        lost = self._board.restore(capture, rolled_back=rolled_back)
-        self._forget(capture.held.sequence)
-        self._reporter.broke(capture, why, lost)
+    def go_on_from(self, snapshot: Snapshot, why: str, *, rolled_back: bool) -> None:
+        """Make ledger, apply log and record say what `snapshot` does, and what it lacks."""
+        lost = self._control.restore(snapshot, rolled_back=rolled_back)
+        self._forget(snapshot.held.sequence)
+        self._reporter.broke(snapshot, why, lost)

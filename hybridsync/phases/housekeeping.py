@@ -8,7 +8,7 @@ from hybridsync.chief.run_control import RunControl
 from hybridsync.core.watching import Watching
 from hybridsync.interfaces.ports import ServerPort
 from hybridsync.phases.controller_state import ControllerState
-from hybridsync.phases.process_groups import Worlds
+from hybridsync.phases.process_groups import ProcessGroups
 from hybridsync.phases.progress_watchdog import Pace
 from hybridsync.phases.recovery import Reach
 from hybridsync.phases.reporter import Reporter
@@ -20,11 +20,11 @@ class Upkeep:
 
     Args:
       state: the phase under way.
-      board: members, and who was lost.
+      control: members, and who was lost.
       servers: address -> server of the phase under way.
       pace: gives the last units of a phase to others.
       saving: evaluations behind the training.
-      worlds: whose meshes end with a lost worker.
+      process_groups: whose meshes end with a lost worker.
       reporter: writes the record.
       watchdog: of the process.
     """
@@ -32,16 +32,16 @@ class Upkeep:
     def __init__(
         self,
         state: ControllerState,
-        board: RunControl,
+        control: RunControl,
         servers: Callable[[], Mapping[str, ServerPort]],
         pace: Pace,
         saving: Saving,
-        worlds: Worlds,
+        process_groups: ProcessGroups,
         reporter: Reporter,
         watchdog: Watching,
     ) -> None:
-        self._state, self._board, self._servers = state, board, servers
-        self._pace, self._saving, self._worlds = pace, saving, worlds
+        self._state, self._control, self._servers = state, control, servers
+        self._pace, self._saving, self._process_groups = pace, saving, process_groups
         self._reporter, self._watchdog = reporter, watchdog
 
     def look_around(self) -> None:
@@ -50,7 +50,7 @@ class Upkeep:
         This is the tick while servers enter a phase: they hear of lost workers once they have entered.
         """
         self._watchdog.progress()
-        self._board.expire()
+        self._control.expire()
         self._reporter.tick()
 
     def tick(self) -> None:
@@ -60,9 +60,9 @@ class Upkeep:
           PhaseBroken: a server could not be told.
         """
         self._watchdog.progress()
-        self._board.expire()
+        self._control.expire()
         self._pace.reclaim_tail(self._state.phase)
-        if self._board.stamps()[0]:
+        if self._control.stamps()[0]:
             self._saving.training.set()
         for worker, incarnation in self.take_fenced():
             self._fence(worker, incarnation)
@@ -71,15 +71,15 @@ class Upkeep:
 
     def take_fenced(self) -> list[tuple[int, int]]:
         """Return the workers lost since the last call, with their incarnations."""
-        lost = self._board.take_fenced()
+        lost = self._control.take_fenced()
         if lost:
-            self._worlds.lose()
+            self._process_groups.lose()
         return lost
 
     def _fence(self, worker: int, incarnation: int) -> None:
         phase = self._state.phase
-        if phase is None or not phase.mode.is_served or self._board.broken:
+        if phase is None or not phase.mode.is_served or self._control.broken:
             return
-        with Reach(self._board, f"a server could not be told of the loss of worker {worker}"):
+        with Reach(self._control, f"a server could not be told of the loss of worker {worker}"):
             for server in self._servers().values():
-                server.fence(phase.epoch, worker, incarnation)
+                server.fence(phase.id, worker, incarnation)

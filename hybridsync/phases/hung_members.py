@@ -4,10 +4,10 @@ A worker hangs that has been at one unit for longer than its limit, though its p
 given up for being slow: the limit follows the worker's own units, and time in which the rule holds its push is none.
 
 >>> from hybridsync.interfaces.phase import Phase
->>> from hybridsync.core.plan import Epoch
->>> phase = Phase(Epoch(3, 7), "ssp", (0, 1, 2), 0, 99, (), (), 0, "", 1, "", ("server-0",), "start")
->>> doing = {0: Doing(COMPUTING, 2.5, 0.05, phase.epoch), 1: Doing(WAITING, 2.2, 0.05, phase.epoch)}
->>> hung(phase, {**doing, 2: Doing(epoch=phase.epoch)}, lambda usual_secs: max(2.0, 10 * usual_secs))
+>>> from hybridsync.core.plan import PhaseId
+>>> phase = Phase(PhaseId(3, 7), "ssp", (0, 1, 2), 0, 99, (), (), 0, "", 1, "", ("server-0",), "start")
+>>> doing = {0: Doing(COMPUTING, 2.5, 0.05, phase.id), 1: Doing(WAITING, 2.2, 0.05, phase.id)}
+>>> hung(phase, {**doing, 2: Doing(phase_id=phase.id)}, lambda usual_secs: max(2.0, 10 * usual_secs))
 {0: 2.0}
 """
 
@@ -24,8 +24,8 @@ def hung(phase: Phase, doing: Mapping[int, Doing], limit_secs: Callable[[float],
     """Return the members that hang and are waited for, each with its limit in seconds.
 
     Where servers hold the state, a member is waited for when the rule has made another one wait for as long as that
-    limit, or when no member does anything but hang. A mesh and groups watch their own steps and meetings; they begin
-    with all members, so they wait for one that hangs in an older epoch.
+    limit, or when no member does anything but hang. A mesh and groups watch their own steps and group rounds; they
+    begin with all members, so they wait for one that hangs in an older phase.
 
     Args:
       phase: under way.
@@ -38,9 +38,9 @@ def hung(phase: Phase, doing: Mapping[int, Doing], limit_secs: Callable[[float],
         if each.what == COMPUTING and each.secs > (limit := limit_secs(each.usual_secs))
     }
     if not phase.mode.is_served:
-        return {worker: limit for worker, limit in late.items() if doing[worker].epoch != phase.epoch}
+        return {worker: limit for worker, limit in late.items() if doing[worker].phase_id != phase.id}
     if len(late) == len(doing):
         return late
-    waits = [each.secs for each in doing.values() if each.what == WAITING and each.epoch == phase.epoch]
+    waits = [each.secs for each in doing.values() if each.what == WAITING and each.phase_id == phase.id]
     longest = max(waits, default=0.0) if phase.protocol.awaits_workers else 0.0
     return {worker: limit for worker, limit in late.items() if longest > limit}

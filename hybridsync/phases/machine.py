@@ -1,18 +1,18 @@
 r"""The order of a phase change, as a state machine without IO: DRAIN, CAPTURE, RESERVE, ENTER, and COMMIT behind.
 
-    RUN --checkpoint--> RUN      COMMIT of a live capture runs beside the training
+    RUN --checkpoint--> RUN      COMMIT of a live snapshot runs beside the training
     RUN --begin--> DRAIN --drained--> CAPTURE --captured--> RESERVE --reserved--> ENTER --entered--> RUN
                                           \--> COMMIT runs beside the stages after it; a next begin waits for it
     any of them --broken--> GATHER --gathered--> RESERVE
 
 A run starts, and resumes, in RESERVE: the starting state is already captured. A phase that loses somebody breaks at
-whatever stage it is: GATHER finds the newest state that someone holds, and an epoch is entered from it as after any
+whatever stage it is: GATHER finds the newest state that someone holds, and a phase is entered from it as after any
 capture. A regroup (members joined, or a policy leaves some out) is a begin that nobody has to commit.
 
-What the machine guarantees: leases stop before the state is captured; an epoch is durable before anybody hears of
-it; two epochs are never active; a switch begins only when the last one is committed.
+What the machine guarantees: leases stop before the state is captured; a phase is durable before anybody hears of
+it; two phases are never active; a switch begins only when the last one is committed.
 
-    >>> state, commands = advance(Switching(step=Step.RUN, epoch=3), Begin())
+    >>> state, commands = advance(Switching(step=Step.RUN, phase_number=3), Begin())
     >>> state.step.name, commands
     ('DRAIN', (<Command.STOP_LEASES: 'stop leases'>,))
 """
@@ -96,9 +96,9 @@ class Captured:
 
 @dataclass(frozen=True)
 class Reserved:
-    """The number of the next epoch is durable."""
+    """The number of the next phase is durable."""
 
-    epoch: int
+    phase_number: int
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Switching:
 
     Args:
       step: where the phase change stands.
-      epoch: number of the newest epoch that was announced.
+      phase_number: number of the newest phase that was announced.
       last: no phase follows this one.
       committing: a captured state is on its way to the disk.
       begin_waits: a begin came while committing.
@@ -135,16 +135,16 @@ class Switching:
     """
 
     step: Step
-    epoch: int
+    phase_number: int
     last: bool = False
     committing: bool = False
     begin_waits: bool = False
     commits: bool = True
 
 
-def start(epoch: int) -> tuple[Switching, tuple[Command, ...]]:
+def start(phase_number: int) -> tuple[Switching, tuple[Command, ...]]:
     """Return the machine of a run whose starting state is captured and committed, with its first commands."""
-    return Switching(Step.RESERVE, epoch), (Command.RESERVE,)
+    return Switching(Step.RESERVE, phase_number), (Command.RESERVE,)
 
 
 def advance(state: Switching, event: Event) -> tuple[Switching, tuple[Command, ...]]:
@@ -190,13 +190,15 @@ def advance(state: Switching, event: Event) -> tuple[Switching, tuple[Command, .
             _expect(state, Step.GATHER, event)
             if not last:
                 return replace(state, step=Step.RESERVE), (Command.RESERVE,)
-            if state.committing:  # a capture of the broken phase; the last one follows it
+            if state.committing:  # a snapshot of the broken phase; the last one follows it
                 return replace(state, last=True), (Command.AWAIT_COMMIT,)
             return _end(replace(state, last=True, committing=True))
-        case Reserved(epoch):
+        case Reserved(phase_number):
             _expect(state, Step.RESERVE, event)
-            assert epoch > state.epoch, f"epoch {epoch} was reserved, but {state.epoch} is already in use"
-            return replace(state, step=Step.ENTER, epoch=epoch), (Command.ANNOUNCE,)
+            assert phase_number > state.phase_number, (
+                f"phase {phase_number} was reserved, but {state.phase_number} is already in use"
+            )
+            return replace(state, step=Step.ENTER, phase_number=phase_number), (Command.ANNOUNCE,)
         case Entered():
             _expect(state, Step.ENTER, event)
             return replace(state, step=Step.RUN), (Command.RESUME_LEASES,)

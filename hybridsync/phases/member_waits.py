@@ -24,7 +24,7 @@ class Arrivals:
     """Waits for roles to register, while the record goes on.
 
     Args:
-      board: who is there.
+      control: who is there.
       config: how many there are to be.
       clock: for deadlines.
       tick: called every TICK_SECS meanwhile.
@@ -32,9 +32,9 @@ class Arrivals:
     """
 
     def __init__(
-        self, board: RunControl, config: RunConfig, clock: Clock, tick: Callable[[], None], say: Callable[[str], None]
+        self, control: RunControl, config: RunConfig, clock: Clock, tick: Callable[[], None], say: Callable[[str], None]
     ) -> None:
-        self._board, self._config, self._clock = board, config, clock
+        self._control, self._config, self._clock = control, config, clock
         self._tick, self._say = tick, say
 
     def await_all(self) -> None:
@@ -45,7 +45,7 @@ class Arrivals:
           PhaseBroken: the phase under way lost somebody.
           WaitTimeout: a role did not come.
         """
-        self._await(self._board.num_awaited, self._config.servers)
+        self._await(self._control.num_awaited, self._config.servers)
 
     def await_needed(self, mode: SyncMode) -> None:
         """Wait until a phase can begin: with the workers that are left, and with every server where it is served.
@@ -65,30 +65,32 @@ class Arrivals:
         """
         known, since = 0, self._clock.monotonic()
         while self._clock.monotonic() - since < SETTLE_SECS:
-            heard = len(self._board.live_workers()) + self._board.num_live_servers()
+            heard = len(self._control.live_workers()) + self._control.num_live_servers()
             if heard >= self._config.workers + self._config.servers:
                 return
             if heard != known:
                 known, since = heard, self._clock.monotonic()
-            self._board.wait_until(lambda: False, TICK_SECS)
+            self._control.wait_until(lambda: False, TICK_SECS)
         for (role, role_id), pid in present.items():
             if role in ("server", "worker"):
                 reason = f"no sign of life for {SETTLE_SECS:g} s since the chief was restarted"
-                self._board.miss(RoleEvent(role, role_id, pid, reason, self._clock.wall()))
+                self._control.miss(RoleEvent(role, role_id, pid, reason, self._clock.wall()))
 
     def _await(self, num_workers: Callable[[], int], num_servers: int) -> None:
         def here() -> bool:
-            return len(self._board.live_workers()) >= num_workers() and self._board.num_live_servers() >= num_servers
+            return (
+                len(self._control.live_workers()) >= num_workers() and self._control.num_live_servers() >= num_servers
+            )
 
         now = self._clock.monotonic()
         deadline, say_at = now + START_DEADLINE_SECS, now + SAY_SECS
-        while not self._board.watch(here, TICK_SECS):
+        while not self._control.watch(here, TICK_SECS):
             now = self._clock.monotonic()
             missing = (
-                f"workers {self._board.missing_workers()} have not registered; "
-                f"{self._board.num_live_servers()} of {self._config.servers} servers have"
+                f"workers {self._control.missing_workers()} have not registered; "
+                f"{self._control.num_live_servers()} of {self._config.servers} servers have"
             )
-            if self._board.preempted:
+            if self._control.preempted:
                 raise Preempted(f"asked to stop while {missing}; run the same command again")
             if now >= deadline:
                 raise WaitTimeout(f"after {START_DEADLINE_SECS:g} s: {missing}")

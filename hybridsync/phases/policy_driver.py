@@ -3,11 +3,11 @@
 Here alone a policy is asked, for every runtime and the simulator. What it wants otherwise than it is becomes a phase
 change by the one mechanism: other members or shares regroup, as for a join, and another protocol is a switch that is
 committed.
-A decision changes the course where the next phase is entered, and only if the stage is not done by then.
+A decision changes the schedule where the next phase is entered, and only if the stage is not done by then.
 
 A restarted chief knows the detours from the last commit and from the phase that its roles are in; its detector, and so
 its policy, begin anew. A resumed run begins with its plan's stage and everybody; an early end that was decided before
-is handed in only while the configuration still asks for it (`course.resumed`).
+is handed in only while the configuration still asks for it (`schedule.resumed`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,17 @@ from hybridsync.core.units import Range
 from hybridsync.interfaces.phase import Phase
 from hybridsync.phases import machine
 from hybridsync.phases.reporter import Reporter
-from hybridsync.phases.schedule import Course, Leg, Stretch
-from hybridsync.policies.actions import PLANNED, Action, Choice, Dealt, Episodes, Instead, View, Without
+from hybridsync.phases.schedule import Segment, StageSchedule, StageSpan
+from hybridsync.policies.actions import (
+    PLANNED,
+    Action,
+    Choice,
+    Episodes,
+    ExcludeWorkers,
+    TemporaryProtocol,
+    View,
+    WeightedShares,
+)
 from hybridsync.policies.knee import WINDOWS, Knee
 from hybridsync.policies.momentum import is_asynchronous
 from hybridsync.policies.online import Policy
@@ -30,36 +39,36 @@ from hybridsync.policies.step_shares import of_members
 from hybridsync.training.run import Run
 
 
-class Steering:
+class PolicyDriver:
     """Decides what is entered next, and whether the phase under way is to be left for it.
 
     Args:
       run: its plan, and what its configuration says.
-      board: who lives, and how the workers are held.
+      control: who lives, and how the workers are held.
       reporter: writes decisions, and knows what switches have cost.
       policy: is asked.
       clock: for how long stragglers have been some.
-      detours: that the run has made before, as a course tells them.
+      detours: that the run has made before, as a schedule tells them.
 
     Attributes:
-      course: what remains of the plan.
+      schedule: what remains of the plan.
     """
 
     def __init__(
         self,
         run: Run,
-        board: RunControl,
+        control: RunControl,
         reporter: Reporter,
         policy: Policy,
         clock: Clock,
         detours: tuple[Range, ...] = (),
     ) -> None:
-        self._board, self._reporter, self._policy, self._clock = board, reporter, policy, clock
+        self._control, self._reporter, self._policy, self._clock = control, reporter, policy, clock
         self._fixed = run.config.policy.shares
         stages = zip(run.plan.stages, run.stages, run.plan.ends(run.config.workload), strict=True)
-        self.course = Course(
+        self.schedule = StageSchedule(
             tuple(
-                Stretch(
+                StageSpan(
                     stage.spec,
                     end,
                     lock_step=protocol.mode.moves_together,
@@ -80,18 +89,18 @@ class Steering:
 
     def look(self, phase: Phase) -> tuple[machine.Event, str] | None:
         """Return how the phase is to be left, and why: its members or its protocol are to change; None to stay."""
-        self._episodes.note(self._board.stragglers(), self._clock.monotonic())
-        if not self._board.stamps()[0] or self._reporter.switch_pending:
+        self._episodes.record(self._control.stragglers(), self._clock.monotonic())
+        if not self._control.stamps()[0] or self._reporter.switch_pending:
             return None
         if self._passes_knee(phase):
             self._ends = True
             return machine.Begin(), "policy"
         self._holds = self._living(self._holds)
-        applied = self._board.num_applied  # read once: a report may end the run between two reads
+        applied = self._control.num_applied  # read once: a report may end the run between two reads
         if units_left := self._units_left(phase, applied):
             self._wanted = self._living(self._ask(self._holds, applied, units_left))
             if self._wanted != self._holds:
-                away = isinstance(self._wanted, Instead) or isinstance(self._holds, Instead)
+                away = isinstance(self._wanted, TemporaryProtocol) or isinstance(self._holds, TemporaryProtocol)
                 return (machine.Begin() if away else machine.Regroup()), "policy"
         if not phase.servers and set(self.members()) - set(phase.members):
             return machine.Regroup(), "join"
@@ -101,87 +110,89 @@ class Steering:
         """Return the units that lock-step has still to do in the phase's stage; 0 where it is none of lock-step."""
         if applied >= phase.end_units:
             return 0
-        course = self.course.back(applied)
-        stage = course.stage(applied)
-        return course.end(stage) - applied if course.stretches[stage].lock_step else 0
+        schedule = self.schedule.end_detour(applied)
+        stage = schedule.stage(applied)
+        return schedule.end(stage) - applied if schedule.spans[stage].lock_step else 0
 
     # --- when the next one is entered ---
 
     def told(self, units: int) -> tuple[Range, ...]:
-        """Return what a checkpoint of `units` keeps of the course (see `Course.told`).
+        """Return what a checkpoint of `units` keeps of the schedule (see `StageSchedule.told`).
 
         The state that a switch hands over is committed before the next phase is entered: what was decided by then is
         in its checkpoint, too, so that a resume from it does not go back to the stage that was left.
         """
         return self._decided(units).told(units)
 
-    def settle(self, units: int) -> Leg:
+    def next_segment(self, units: int) -> Segment:
         """Return what is entered at `units`, where the phase before it has ended, as decided."""
-        self.course, self._ends = self._decided(units), False
-        course = self.course.cut(units)
-        if not course.stretches[course.stage(units)].lock_step:
+        self.schedule, self._ends = self._decided(units), False
+        schedule = self.schedule.rolled_back(units)
+        if not schedule.spans[schedule.stage(units)].lock_step:
             self._wanted = PLANNED
         elif self._wanted == PLANNED:  # somebody may be slow where a stage begins, or is entered again
-            planned = course.back(units)
+            planned = schedule.end_detour(units)
             self._wanted = self._ask(PLANNED, units, planned.end(planned.stage(units)) - units)
-        self.course = course.left(units) if isinstance(self._wanted, Instead) else course.back(units)
+        self.schedule = (
+            schedule.begin_detour(units) if isinstance(self._wanted, TemporaryProtocol) else schedule.end_detour(units)
+        )
         self._holds = self._wanted
-        return self.course.at(units)
+        return self.schedule.at(units)
 
     def members(self) -> tuple[int, ...]:
         """Return who takes part in lock-step: who lives and is not left out; everybody where that is nobody."""
-        live, out = self._board.live_workers(), self._out(self._holds)
+        live, out = self._control.live_workers(), self._out(self._holds)
         return tuple(worker for worker in live if worker not in out) or live
 
     def shares(self, members: tuple[int, ...]) -> tuple[int, ...]:
         """Return the units of a lock-step step that each member takes, () for one each."""
-        if isinstance(self._holds, Dealt):
+        if isinstance(self._holds, WeightedShares):
             own = self._holds.of(members)
             return own if set(own) != {1} else ()
         return of_members(self._fixed, members)
 
     def left_out(self, phase: Phase) -> tuple[int, ...]:
         """Return the live workers that the policy leaves out of a phase."""
-        return tuple(w for w in self._board.live_workers() if w in self._out(self._holds) and w not in phase.members)
+        return tuple(w for w in self._control.live_workers() if w in self._out(self._holds) and w not in phase.members)
 
     def step_secs(self, phase: Phase) -> float:
         """Return for how long the first update of a phase computes; 0 while nobody was measured.
 
         In lock-step that is the slowest member with all its units, else the fastest one with one.
         """
-        rates, units = self._board.judged().rates, zip(phase.members, phase.deal.shares, strict=True)
+        rates, units = self._control.judged().rates, zip(phase.members, phase.assignment.shares, strict=True)
         secs = [each / rates[worker] for worker, each in units if worker in rates]
         return (min if phase.servers else max)(secs, default=0.0)
 
     def adopt(self, phase: Phase) -> None:
         """Take up a phase that an earlier chief announced, which may be a detour of which no commit tells."""
         units = sum(stop - start for start, stop in phase.applied)
-        self.course = course = self.course.cut(units)
-        stretch = course.stretches[course.stage(units)]
-        if phase.mode.is_served and stretch.lock_step and self._knee is not None:
-            self.course = course.over(units)
-        elif phase.mode.is_served and stretch.lock_step:
-            self.course = course.left(units)
-            self._holds = self._wanted = Instead(phase.spec)
+        self.schedule = schedule = self.schedule.rolled_back(units)
+        span = schedule.spans[schedule.stage(units)]
+        if phase.mode.is_served and span.lock_step and self._knee is not None:
+            self.schedule = schedule.end_stage_early(units)
+        elif phase.mode.is_served and span.lock_step:
+            self.schedule = schedule.begin_detour(units)
+            self._holds = self._wanted = TemporaryProtocol(phase.spec)
 
     # --- inside ---
 
-    def _decided(self, units: int) -> Course:
-        """Return the course on which a lock-step stage has ended at `units`, if that was decided."""
-        return self.course.cut(units).over(units) if self._ends else self.course
+    def _decided(self, units: int) -> StageSchedule:
+        """Return the schedule on which a lock-step stage has ended at `units`, if that was decided."""
+        return self.schedule.rolled_back(units).end_stage_early(units) if self._ends else self.schedule
 
     def _passes_knee(self, phase: Phase) -> bool:
         """Follow the loss; returns whether it says that the lock-step stage under way has done its part."""
         if self._knee is None:
             return False
-        applied = self._board.num_applied
+        applied = self._control.num_applied
         passed = self._knee.observe(applied, *self._reporter.take_losses())
-        if not passed or applied >= phase.end_units or self.course.since is not None:
+        if not passed or applied >= phase.end_units or self.schedule.since is not None:
             return False
-        stage = self.course.stage(applied)
-        if not self.course.can_end_early(stage) or any(each.lock_step for each in self.course.stretches[:stage]):
+        stage = self.schedule.stage(applied)
+        if not self.schedule.can_end_early(stage) or any(each.lock_step for each in self.schedule.spans[:stage]):
             return False  # the knee is one of the run: a later stage of lock-step keeps its share
-        after, units_left = self.course.stretches[stage + 1].spec, self.course.end(stage) - applied
+        after, units_left = self.schedule.spans[stage + 1].spec, self.schedule.end(stage) - applied
         fall, steepest = self._knee.fall or 0.0, self._knee.steepest or 0.0
         self._reporter.decided(
             policy="knee",
@@ -199,25 +210,25 @@ class Steering:
 
     def _living(self, action: Action) -> Action:
         """Return an action without those who are gone: who takes the place of one is another."""
-        if not isinstance(action, Without):
+        if not isinstance(action, ExcludeWorkers):
             return action
-        out = tuple(worker for worker in action.workers if worker in self._board.live_workers())
-        return Without(out) if out else PLANNED
+        out = tuple(worker for worker in action.workers if worker in self._control.live_workers())
+        return ExcludeWorkers(out) if out else PLANNED
 
     @staticmethod
     def _out(action: Action) -> tuple[int, ...]:
-        return action.workers if isinstance(action, Without) else ()
+        return action.workers if isinstance(action, ExcludeWorkers) else ()
 
     def _ask(self, holds: Action, applied: int, units_left: int) -> Action:
-        judged = self._board.judged()
+        judged = self._control.judged()
         view = View(
             now=self._clock.monotonic(),
             units_left=units_left,
-            live=self._board.live_workers(),
+            live=self._control.live_workers(),
             slow={worker: since for worker, since in self._episodes.slow.items() if worker in judged.flagged},
             rates=judged.rates,
             holds=holds,
-            detour=self.course.detour_of(self.course.stage(applied)),
+            detour=self.schedule.detour_of(self.schedule.stage(applied)),
             switch_secs=self._reporter.stalls(same_protocol=self._policy.keeps_protocol),
             episodes=self._episodes.lengths,
         )

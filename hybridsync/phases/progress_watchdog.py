@@ -29,7 +29,7 @@ class Pace:
     """Judges the progress of the phase under way.
 
     Args:
-      board: what was applied when, and who said what last.
+      control: what was applied when, and who said what last.
       drain_secs: how long the last units of an asynchronous phase may stay with whoever has them.
       clock: for all of it.
       say: shows the user a line.
@@ -37,9 +37,9 @@ class Pace:
     """
 
     def __init__(
-        self, board: RunControl, drain_secs: float, clock: Clock, say: Callable[[str], None], *, threads: bool
+        self, control: RunControl, drain_secs: float, clock: Clock, say: Callable[[str], None], *, threads: bool
     ) -> None:
-        self._board, self._drain_secs, self._clock = board, drain_secs, clock
+        self._control, self._drain_secs, self._clock = control, drain_secs, clock
         self._say, self._threads = say, threads
         self._stuck_secs = THREADS_STUCK_SECS if threads else STUCK_SECS
         self._tail = self._moved = (clock.monotonic(), 0)
@@ -50,13 +50,13 @@ class Pace:
 
         Under lock-step those of a step, in which a member may have several units.
         """
-        rate = math.fsum(self._board.worker_rates().values())
+        rate = math.fsum(self._control.worker_rates().values())
         return phase.num_places / rate if rate else 0.0
 
     def is_over(self, phase: Phase) -> bool:
         """Whether a phase has come to its end: in lock-step, whether everybody has come back from it."""
-        board, members = self._board, phase.members
-        return phase.mode.is_over(phase.end_units, board.num_applied, len(members), len(board.drained()))
+        control, members = self._control, phase.members
+        return phase.mode.is_over(phase.end_units, control.num_applied, len(members), len(control.drained()))
 
     def is_short(self, phase: Phase) -> bool:
         """Whether a lock-step phase has ended with units dropped, so that its stage goes on with fresh ones."""
@@ -64,11 +64,11 @@ class Pace:
 
     def is_drained(self) -> bool:
         """Whether everybody has come back from a lock-step phase, or it has broken."""
-        return not self._board.missing_drained() or bool(self._board.broken)
+        return not self._control.missing_drained() or bool(self._control.broken)
 
     def units_reached(self) -> int:
         """Return the units that members hold who have come back; -1 where none has."""
-        return max((held.units for held in self._board.drained().values() if held is not None), default=-1)
+        return max((held.units for held in self._control.drained().values() if held is not None), default=-1)
 
     def limit_secs(self, unit_secs: float) -> float:
         """Return how long a step may take of which one usually takes `unit_secs`."""
@@ -76,7 +76,7 @@ class Pace:
 
     def step_limit_secs(self, phase: Phase) -> float:
         """Return how long the step under way of a lock-step phase may take; its first one may be compiling."""
-        return self.limit_secs(self.unit_secs(phase)) if self._board.stamps()[0] else FIRST_STEP_SECS
+        return self.limit_secs(self.unit_secs(phase)) if self._control.stamps()[0] else FIRST_STEP_SECS
 
     def check(self, phase: Phase) -> None:
         """Give up the members for whom the phase stands still; where no server holds the state, it breaks by that.
@@ -84,7 +84,7 @@ class Pace:
         Raises:
           WaitTimeout: they are threads, which cannot be given up.
         """
-        now, applied = self._clock.monotonic(), self._board.num_applied
+        now, applied = self._clock.monotonic(), self._control.num_applied
         waits = phase.protocol.awaits_workers or not phase.mode.is_served
         self._check_hung(phase, 0.0 if waits else self._drain_secs)
         if phase.mode.is_served:
@@ -98,7 +98,7 @@ class Pace:
         if now - self._moved[0] <= limit:
             return
         self._moved = now, applied
-        self.give_up(self._board.stuck(SILENT_SHARE * limit), f"no lock-step step was completed for {limit:.3g} s")
+        self.give_up(self._control.stuck(SILENT_SHARE * limit), f"no lock-step step was completed for {limit:.3g} s")
 
     def await_together(self, phase: Phase, tick: Callable[[], None], *, final: bool) -> None:
         """Call everybody in a group phase to a full synchronisation, and wait until the first member has its state.
@@ -106,20 +106,22 @@ class Pace:
         Args:
           phase: under way.
           tick: called meanwhile.
-          final: the phase is drained: everybody has been to its last meeting, unless somebody was lost before.
+          final: the phase is drained: everybody has been to its last group round, unless somebody was lost before.
 
         Raises:
           PhaseBroken: somebody was lost, or was waited for too long.
           WaitTimeout: these are threads, which cannot be given up.
         """
-        first, board = phase.members[0], self._board
+        first, control = phase.members[0], self._control
         if not final:
-            board.call_together()
-        while not final and not board.wait_until(lambda: board.is_together(first) or bool(board.broken), TICK_SECS):
+            control.call_together()
+        while not final and not control.wait_until(
+            lambda: control.is_together(first) or bool(control.broken), TICK_SECS
+        ):
             tick()
             self.check(phase)
-        if self._board.broken:
-            raise self._board.as_broken()
+        if self._control.broken:
+            raise self._control.as_broken()
 
     def _check_hung(self, phase: Phase, floor_secs: float) -> None:
         """Give up the members that hang at a unit while others wait for them; after `floor_secs` at the earliest."""
@@ -129,25 +131,25 @@ class Pace:
 
         # A chief that was restarted, or announced the phase just now, has seen nobody wait before.
         watched = self._clock.monotonic() - self._began
-        doing = {worker: replace(each, secs=min(each.secs, watched)) for worker, each in self._board.doing().items()}
+        doing = {worker: replace(each, secs=min(each.secs, watched)) for worker, each in self._control.doing().items()}
         late = hung(phase, doing, limit_secs)
         why = "at one unit for more than {:.3g} s, and others wait for it"
         if late and self._threads:
             self.give_up([*late], f"workers {[*late]} have been {why.format(max(late.values()))}")
         for worker, limit in late.items():
-            self._board.evict(worker, f"worker {worker} has been {why.format(limit)}")
+            self._control.evict(worker, f"worker {worker} has been {why.format(limit)}")
 
     def _check_groups(self) -> None:
         """Give up the members of a group phase for whom others wait much longer than one of their units takes."""
-        rates, late = self._board.worker_rates(), {}
-        for worker, secs in self._board.waited_for().items():
+        rates, late = self._control.worker_rates(), {}
+        for worker, secs in self._control.waited_for().items():
             rate = rates.get(worker, 0.0)
             limit = self.limit_secs(1 / rate) if rate else FIRST_STEP_SECS
             if secs > limit:
                 late[worker] = limit
         if late:
             secs = min(late.values())
-            stuck = [worker for worker in self._board.stuck(SILENT_SHARE * secs) if worker in late]
+            stuck = [worker for worker in self._control.stuck(SILENT_SHARE * secs) if worker in late]
             # Who is in an average with one that is stopped has not come either, and is not to blame.
             self.give_up(stuck, f"a group has waited for workers {stuck or [*late]} for more than {secs:.3g} s")
 
@@ -159,24 +161,24 @@ class Pace:
         """
         if self._threads:
             raise WaitTimeout(
-                f"{why}; workers {workers or self._board.behind()} are behind: run the same command again to resume "
+                f"{why}; workers {workers or self._control.behind()} are behind: run the same command again to resume "
                 "from the last checkpoint"
             )
         for worker in workers:
-            self._board.evict(worker, f"{why}, and worker {worker} was not waiting for the others")
-        self._board.break_phase(why)
+            self._control.evict(worker, f"{why}, and worker {worker} was not waiting for the others")
+        self._control.break_phase(why)
 
     def begin(self) -> None:
         """Count from now on: another phase was announced."""
         self._began = self._clock.monotonic()
-        self._moved = self._began, self._board.num_applied
+        self._moved = self._began, self._control.num_applied
 
     def reclaim_tail(self, phase: Phase | None) -> None:
         """Give the last units of an asynchronous phase to others when nothing was applied for drain_secs."""
-        now, applied = self._clock.monotonic(), self._board.num_applied
+        now, applied = self._clock.monotonic(), self._control.num_applied
         if applied != self._tail[1] or phase is None or not phase.mode.is_served:
             self._tail = now, applied
-        elif now - self._tail[0] > self._drain_secs and self._board.nothing_left(phase):
+        elif now - self._tail[0] > self._drain_secs and self._control.nothing_left(phase):
             self._tail = now, applied
-            if held := self._board.reclaim():
-                self._say(f"the last units of epoch {phase.epoch} are given to others too: {held}")
+            if held := self._control.reclaim():
+                self._say(f"the last units of phase {phase.id} are given to others too: {held}")

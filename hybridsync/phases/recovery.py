@@ -8,12 +8,12 @@ from typing import Protocol
 
 from hybridsync.chief.run_control import RunControl
 from hybridsync.core.clock import Clock
-from hybridsync.core.errors import HybridSyncError, PhaseBroken, RoleLost, StaleEpoch, WaitTimeout
+from hybridsync.core.errors import HybridSyncError, PhaseBroken, RoleLost, StalePhase, WaitTimeout
 from hybridsync.core.units import Range
 from hybridsync.core.watching import UNWATCHED, Watching
-from hybridsync.interfaces.messages import Capture, Held
+from hybridsync.interfaces.messages import Snapshot, StateVersion
 from hybridsync.interfaces.phase import Phase
-from hybridsync.interfaces.ports import HolderPort, ReaderPort
+from hybridsync.interfaces.ports import ReaderPort, SnapshotSource
 from hybridsync.protocols.modes import SyncMode
 
 GATHER_SECS = 2.0
@@ -21,9 +21,9 @@ GATHER_SECS = 2.0
 EXPIRE_SECS = 0.25
 """Between two looks at who has not been heard of."""
 GONE = ""
-"""Where a capture is that nobody keeps any more."""
+"""Where a snapshot is that nobody keeps any more."""
 
-UNREACHED = (RoleLost, StaleEpoch, WaitTimeout)
+UNREACHED = (RoleLost, StalePhase, WaitTimeout)
 """What a call on a role that is gone, or has gone on, ends with."""
 
 
@@ -31,15 +31,15 @@ UNREACHED = (RoleLost, StaleEpoch, WaitTimeout)
 class Start:
     """Where a run begins: a captured state, who holds it, and why; and the detours from its plan so far."""
 
-    capture: Capture
+    snapshot: Snapshot
     source: str
     reason: str
-    epoch: int
+    phase_number: int
     committed: bool
     detours: tuple[Range, ...] = ()
 
 
-class Keeper(Protocol):
+class CommittedSource(Protocol):
     """Keeps the last committed state in the chief's memory."""
 
     @property
@@ -47,11 +47,11 @@ class Keeper(Protocol):
         """Units applied in it."""
         ...
 
-    def offer(self) -> Capture:
-        """Return a capture of it, readable at the chief."""
+    def publish(self) -> Snapshot:
+        """Return a snapshot of it, readable at the chief."""
         ...
 
-    def take(self, capture: Capture, source: str, reader: ReaderPort) -> None:
+    def adopt(self, snapshot: Snapshot, source: str, reader: ReaderPort) -> None:
         """Fetch and keep another state instead, though it is not committed."""
         ...
 
@@ -61,12 +61,12 @@ class Found:
     """The newest state that someone holds.
 
     Args:
-      capture: of it.
+      snapshot: of it.
       source: address where it is read.
       rolled_back: whether everybody who had a newer one is gone.
     """
 
-    capture: Capture
+    snapshot: Snapshot
     source: str
     rolled_back: bool
 
@@ -75,10 +75,10 @@ class Recovery:
     """Ends a broken phase.
 
     Args:
-      board: members and the phase.
-      holder_at: address -> role that can capture the state.
-      keeper: of the last committed state.
-      home: the chief's address.
+      control: members and the phase.
+      holder_at: address -> role that can take a snapshot of the state.
+      committed_source: of the last committed state.
+      chief_address: the chief's address.
       clock: for deadlines.
       await_newer: lets a commit under way end whose state has more than so many units; tells whether there was one.
       gather_secs: the shortest time that a worker has to come back; threads, which cannot be given up, may compile.
@@ -87,142 +87,150 @@ class Recovery:
 
     def __init__(
         self,
-        board: RunControl,
-        holder_at: Callable[[str], HolderPort],
-        keeper: Keeper,
-        home: str,
+        control: RunControl,
+        holder_at: Callable[[str], SnapshotSource],
+        committed_source: CommittedSource,
+        chief_address: str,
         clock: Clock,
         await_newer: Callable[[int], bool],
         gather_secs: float = GATHER_SECS,
         watchdog: Watching = UNWATCHED,
     ) -> None:
         self._watchdog = watchdog
-        self._board, self._holder_at, self._keeper, self._home = board, holder_at, keeper, home
+        self._control, self._holder_at, self._committed_source, self._chief_address = (
+            control,
+            holder_at,
+            committed_source,
+            chief_address,
+        )
         self._clock, self._await_newer, self._gather_secs = clock, await_newer, gather_secs
         self._cuts: list[tuple[int, int]] = []
 
-    def gather(self, phase: Phase, captured: tuple[Capture, str], unit_secs: float) -> Found:
+    def gather(self, phase: Phase, captured: tuple[Snapshot, str], unit_secs: float) -> Found:
         """Call everybody back and return the newest state; whoever does not come back in time is evicted.
 
         Args:
           phase: that broke.
-          captured: the last capture taken, and where it was.
+          captured: the last snapshot taken, and where it was.
           unit_secs: mean seconds of one unit in that phase.
 
         Raises:
           HybridSyncError: the run cannot go on.
         """
-        self._cut(phase.epoch.number - 1, phase.sequence)
+        self._cut(phase.id.number - 1, phase.sequence)
         found = self._newest(phase, captured, unit_secs)
-        self._cut(phase.epoch.number, found.capture.held.sequence)
+        self._cut(phase.id.number, found.snapshot.held.sequence)
         return found
 
-    def _cut(self, epoch: int, sequence: int) -> None:
-        """The run goes on from update `sequence`: what epochs up to `epoch` applied after it is not part of it."""
+    def _cut(self, phase_number: int, sequence: int) -> None:
+        """The run goes on from update `sequence`: what phases up to `phase_number` applied after it is lost."""
         while self._cuts and self._cuts[-1][1] >= sequence:
             self._cuts.pop()
-        self._cuts.append((epoch, sequence))
+        self._cuts.append((phase_number, sequence))
 
-    def _is_past(self, held: Held) -> bool:
+    def _is_past(self, held: StateVersion) -> bool:
         """Whether the run has gone on from before this state: another past, whose updates the apply log has lost."""
-        return any(held.epoch.number <= epoch and held.sequence > sequence for epoch, sequence in self._cuts)
+        return any(
+            held.phase_id.number <= phase_number and held.sequence > sequence for phase_number, sequence in self._cuts
+        )
 
-    def _newest(self, phase: Phase, captured: tuple[Capture, str], unit_secs: float) -> Found:
-        capture, source = captured
+    def _newest(self, phase: Phase, captured: tuple[Snapshot, str], unit_secs: float) -> Found:
+        snapshot, source = captured
         served = None
-        if phase.mode.is_served and all(map(self._board.is_live, phase.servers)):
+        if phase.mode.is_served and all(map(self._control.is_live, phase.servers)):
             served = self._from_servers(phase)
             if source == phase.servers[0]:
-                source = GONE  # a holder has room for one capture: should this one fail, the last is lost too
+                source = GONE  # a holder has room for one snapshot: should this one fail, the last is lost too
         self._call_back(phase, max(self._gather_secs, 10 * unit_secs))
         if served is not None:
             return served
-        self._board.wait_until(lambda: not self._board.unheard(), self._gather_secs)  # one may hold the newest state
-        while capture.held.units >= self._keeper.units and self._board.is_live(source):
-            found = self._from_workers(capture.held.units, capture, phase.mode)
+        # One may hold the newest state
+        self._control.wait_until(lambda: not self._control.unheard(), self._gather_secs)
+        while snapshot.held.units >= self._committed_source.units and self._control.is_live(source):
+            found = self._from_workers(snapshot.held.units, snapshot, phase.mode)
             if found is not None:
                 return found
-            if self._board.is_live(source):  # and was not evicted just now, being one of those workers
-                return Found(capture, source, rolled_back=True)
-        found = self._from_workers(self._keeper.units, capture, phase.mode)
-        if self._await_newer(found.capture.held.units if found else self._keeper.units):
-            found = self._from_workers(self._keeper.units, capture, phase.mode)
-        return found or Found(self._keeper.offer(), self._home, rolled_back=True)
+            if self._control.is_live(source):  # and was not evicted just now, being one of those workers
+                return Found(snapshot, source, rolled_back=True)
+        found = self._from_workers(self._committed_source.units, snapshot, phase.mode)
+        if self._await_newer(found.snapshot.held.units if found else self._committed_source.units):
+            found = self._from_workers(self._committed_source.units, snapshot, phase.mode)
+        return found or Found(self._committed_source.publish(), self._chief_address, rolled_back=True)
 
     def _from_servers(self, phase: Phase) -> Found | None:
         """Capture the state of a phase whose servers all live: it refuses every later push."""
         source = phase.servers[0]
         try:
             self._watchdog.progress()
-            return Found(self._holder_at(source).capture(phase.epoch, True), source, rolled_back=False)
+            return Found(self._holder_at(source).take_snapshot(phase.id, True), source, rolled_back=False)
         except UNREACHED:  # not entered, or gone this moment: others may hold a state
             return None
 
     def _call_back(self, phase: Phase, secs: float) -> None:
         deadline = self._clock.monotonic() + secs
-        while missing := self._board.missing_back():
+        while missing := self._control.missing_back():
             left = deadline - self._clock.monotonic()
             if left <= 0:
                 self._rescue(missing, phase)
                 for worker in missing:
-                    self._board.evict(worker, f"did not come back from a broken phase within {secs:g} s")
+                    self._control.evict(worker, f"did not come back from a broken phase within {secs:g} s")
                 return
             self._watchdog.progress()
-            self._board.expire()
-            self._board.wait_until(lambda: not self._board.missing_back(), min(left, EXPIRE_SECS))
+            self._control.expire()
+            self._control.wait_until(lambda: not self._control.missing_back(), min(left, EXPIRE_SECS))
 
     def _rescue(self, missing: list[int], phase: Phase) -> None:
         """Fetch the state of a worker that lives, but cannot come back: it may be the newest.
 
         Its training thread is where nothing can reach it, in the user's own code for example; its holder is not.
         """
-        silent = self._board.silent(GATHER_SECS / 2)
+        silent = self._control.silent(GATHER_SECS / 2)
         alive = [worker for worker in missing if worker not in silent]
         if not alive or not phase.mode.moves_together:
             return
         try:
-            source = self._board.address_of("worker", alive[0])
+            source = self._control.address_of("worker", alive[0])
             holder = self._holder_at(source)
             self._watchdog.progress()
-            capture = holder.capture(phase.epoch, True)
-            resting = max((held.units for held in self._board.resting().values()), default=0)
-            if capture.held.units > max(resting, self._keeper.units):
-                self._keeper.take(capture, source, holder)
+            snapshot = holder.take_snapshot(phase.id, True)
+            resting = max((held.units for held in self._control.resting().values()), default=0)
+            if snapshot.held.units > max(resting, self._committed_source.units):
+                self._committed_source.adopt(snapshot, source, holder)
         except UNREACHED:
             return
 
-    def _from_workers(self, floor: int, last: Capture, mode: SyncMode) -> Found | None:
+    def _from_workers(self, floor: int, last: Snapshot, mode: SyncMode) -> Found | None:
         """Capture at the worker that holds the newest state, if that has at least `floor` units."""
-        held = {worker: held for worker, held in self._board.resting().items() if not self._is_past(held)}
+        held = {worker: held for worker, held in self._control.resting().items() if not self._is_past(held)}
         for worker in sorted(held, key=lambda worker: (-held[worker].units, worker)):
             if held[worker].units < floor:
                 return None
             try:
-                source = self._board.address_of("worker", worker)
+                source = self._control.address_of("worker", worker)
                 self._watchdog.progress()
-                capture = self._holder_at(source).capture(held[worker].epoch, True)
+                snapshot = self._holder_at(source).take_snapshot(held[worker].phase_id, True)
                 return Found(
-                    capture, source, rolled_back=not mode.moves_together or capture.held.units < last.held.units
+                    snapshot, source, rolled_back=not mode.moves_together or snapshot.held.units < last.held.units
                 )
-            except StaleEpoch:  # threads share a replica, which has gone on since this one spoke: others name its epoch
+            except StalePhase:  # threads share a replica, which has gone on since this one spoke: others name its phase
                 continue
             except UNREACHED as error:
-                self._board.evict(worker, f"its state could not be captured: {error}")
+                self._control.evict(worker, f"its state could not be captured: {error}")
         return None
 
 
 class Reach:
     """Turns what a call on a role ends with, when the role is gone, into a broken phase."""
 
-    def __init__(self, board: RunControl, doing: str) -> None:
-        self._board, self._doing = board, doing
+    def __init__(self, control: RunControl, doing: str) -> None:
+        self._control, self._doing = control, doing
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, UNREACHED) and error is not self._board.failure:
-            self._board.break_phase(f"{self._doing}: {error}")
+        if isinstance(error, UNREACHED) and error is not self._control.failure:
+            self._control.break_phase(f"{self._doing}: {error}")
             raise PhaseBroken(f"{self._doing}: {error}") from error
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from hybridsync.chief.report_buffer import ReportBuffer
 from hybridsync.chief.run_control import RunControl
 from hybridsync.core.clock import Clock
-from hybridsync.interfaces.messages import Capture, RoleEvent
+from hybridsync.interfaces.messages import RoleEvent, Snapshot
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import Span
 from hybridsync.phases.checkpointing import Commit
@@ -34,12 +34,12 @@ class Reporter:
 
     Args:
       run: what is being run.
-      chief: whose intake is taken.
+      chief: whose reports are taken.
       recorder: events, metrics, timeline, progress.
       clock: for intervals.
-      seconds: of the run's earlier lives, from the first unit leased.
+      seconds: of the run's earlier sessions, from the first unit leased.
       hooks: (function, every so many units): called with the newest metrics.
-      switches: switch events of earlier lives.
+      switches: switch events of earlier sessions.
       told_until: the run's time up to which `seconds` counts.
     """
 
@@ -77,20 +77,27 @@ class Reporter:
     # --- what the manager tells ---
 
     def event(self, kind: str, **fields: Any) -> dict[str, Any]:
-        """Write one event, of the current epoch if `fields` name none."""
-        epoch = self._phase.epoch.number if self._phase else 0
+        """Write one event, of the current phase if `fields` name none."""
+        phase_number = self._phase.id.number if self._phase else 0
         if kind == "straggler_flagged":
             self._stragglers.add(fields["worker"])
         elif kind in ("straggler_cleared", "worker_left"):
             self._stragglers.discard(fields.get("worker", -1))
-        return self._recorder.events.write(kind, **{"epoch": epoch, **fields})
+        return self._recorder.events.write(kind, **{"phase": phase_number, **fields})
 
     def note(self, text: str) -> None:
         """Show one line that stays."""
         self._recorder.progress.note(text)
 
-    def entered(self, phase: Phase, units: int, why: str = "") -> None:
-        """Write that `phase` was announced, and why the one before it broke, if it did."""
+    def entered(self, phase: Phase, units: int, why: str = "", stage: int = 0) -> None:
+        """Write that `phase` was announced, and why the one before it broke, if it did.
+
+        Args:
+          phase: that begins.
+          units: applied before it.
+          why: the one before it could not go on; "" where it ended.
+          stage: of the plan, counted from 1, that the phase is for; 0 where nobody knows.
+        """
         self._phase, self._over = phase, False
         protocol = phase.protocol
         per_update = sum(phase.shares) or protocol.units_per_update(len(phase.members))
@@ -98,7 +105,7 @@ class Reporter:
             "phase_entered",
             protocol=phase.spec,
             members=list(phase.members),
-            lane=phase.lane,
+            lane=phase.device_choice,
             reason=phase.reason,
             units=units,
             learning_rate=self._learning_rate(units),
@@ -108,7 +115,8 @@ class Reporter:
             **({"shares": list(phase.shares)} if phase.shares else {}),
             **({"why": why} if why else {}),
         )
-        text = f"epoch {phase.epoch}: {phase.spec} from unit {units:,} to {phase.end_units:,} ({phase.reason})"
+        of_plan = f" (stage {stage} of {len(self._run.plan.stages)})" if stage else ""
+        text = f"phase {phase.id}{of_plan}: {phase.spec} from unit {units:,} to {phase.end_units:,} ({phase.reason})"
         self.note(text)
         self._recorder.board.entered(units, text)
 
@@ -119,7 +127,7 @@ class Reporter:
         if workdir is None:  # no chief is restarted there
             self._phase = phase
             return
-        if phase.epoch.number not in {event["epoch"] for event in read_events(workdir, "phase_entered")}:
+        if phase.id.number not in {event["phase"] for event in read_events(workdir, "phase_entered")}:
             units = sum(stop - start for start, stop in phase.applied)
             self.entered(phase, units, "the chief was lost while it began")
         self._phase = phase
@@ -131,7 +139,7 @@ class Reporter:
         return self._roster.present
 
     def meshes_used(self) -> list[tuple[tuple[int, ...], int]]:
-        """Return the members and lanes of all phases since the roles' world began, which an earlier chief announced."""
+        """Return members and lane of each phase that an earlier chief announced in this process group."""
         found: list[tuple[tuple[int, ...], int]] = []
         for event in read_events(self._run.workdir) if self._run.workdir else []:
             if event["kind"] in ("run_started", "world_renewed"):
@@ -141,31 +149,31 @@ class Reporter:
         return found
 
     def renewed(self, why: str) -> None:
-        """Write that the workers start again in a new world."""
+        """Write that the workers start again in a new process group."""
         self.event("world_renewed", why=why)
         self.note(f"{why}: all workers start again in a new one and go on from unit {self._chief.num_applied:,}")
 
-    def ended(self, capture: Capture) -> None:
-        """Write that the current phase is over; its capture knows the first update even of the shortest phase."""
-        self._settle_switches(capture.first_applied)
+    def ended(self, snapshot: Snapshot) -> None:
+        """Write that the current phase is over; its snapshot knows the first update even of the shortest phase."""
+        self._settle_switches(snapshot.first_applied)
         self._compile_secs = 0.0
         self._over = True
-        self.event("phase_ended", units=capture.held.units, fingerprint=capture.held.fingerprint)
+        self.event("phase_ended", units=snapshot.held.units, fingerprint=snapshot.held.fingerprint)
 
-    def broke(self, capture: Capture, why: str, rolled_back: int) -> None:
-        """Write that the current phase broke, and that the run goes on from `capture`."""
+    def broke(self, snapshot: Snapshot, why: str, rolled_back: int) -> None:
+        """Write that the current phase broke, and that the run goes on from `snapshot`."""
         self._compile_secs = 0.0
         if self._phase is not None and not self._over:
-            self.event("phase_ended", units=capture.held.units, fingerprint=capture.held.fingerprint, why=why)
+            self.event("phase_ended", units=snapshot.held.units, fingerprint=snapshot.held.fingerprint, why=why)
         if rolled_back:
-            self.event("rollback", to_units=capture.held.units, rolled_back=rolled_back)
+            self.event("rollback", to_units=snapshot.held.units, rolled_back=rolled_back)
             self.note(f"{rolled_back:,} units after the last commit were lost and are done again")
 
     def switching(
-        self, before: Phase, after: Phase, capture: Capture, times: StageTimes, unit_secs: float, commits: bool = True
+        self, before: Phase, after: Phase, snapshot: Snapshot, times: StageTimes, unit_secs: float, commits: bool = True
     ) -> None:
         """Note a switch; its event follows when the stall is known, and the commit where it has one."""
-        self._switches.begin(before, after, capture, times, unit_secs, commits)
+        self._switches.begin(before, after, snapshot, times, unit_secs, commits)
 
     def committed(self, commit: Commit) -> None:
         """Write that a state is durable."""
@@ -204,19 +212,19 @@ class Reporter:
 
     def span(self, name: str, started: float, ended: float) -> None:
         """Put a stretch of the chief's time on the timeline."""
-        epoch = self._phase.epoch.number if self._phase else 0
-        self._recorder.timeline.add("chief", 0, [Span(name, "switch", started, ended - started, epoch, 0)])
+        phase_number = self._phase.id.number if self._phase else 0
+        self._recorder.timeline.add("chief", 0, [Span(name, "switch", started, ended - started, phase_number, 0)])
 
     # --- the beat ---
 
-    def _came_and_went(self, intake: ReportBuffer) -> None:
+    def _came_and_went(self, reports: ReportBuffer) -> None:
         """Write which processes are new and which are gone: what a place lost stands before who takes it next."""
-        new = {(hello.role, hello.id, hello.pid) for hello in intake.joined}
-        quick = [lost for lost in intake.lost if (lost.role, lost.id, lost.pid) in new]
-        for lost in intake.lost:
+        new = {(hello.role, hello.id, hello.pid) for hello in reports.joined}
+        quick = [lost for lost in reports.lost if (lost.role, lost.id, lost.pid) in new]
+        for lost in reports.lost:
             if lost not in quick:
                 self._lost(lost)
-        for hello in intake.joined:
+        for hello in reports.joined:
             self._roster.joined(hello.role, hello.id, hello.pid)
             self.event(
                 "role_started", role=hello.role, id=hello.id, pid=hello.pid, host=hello.host, address=hello.address
@@ -225,7 +233,7 @@ class Reporter:
                 self.event("worker_joined", worker=hello.id)
         for lost in quick:
             self._lost(lost)
-        for event in intake.restarted:
+        for event in reports.restarted:
             self.note(f"{event.role} {event.id}: {event.reason}")
 
     def _lost(self, lost: RoleEvent) -> None:
@@ -253,25 +261,25 @@ class Reporter:
 
     def tick(self) -> None:
         """Take what roles reported; write what is due."""
-        intake = self._chief.take_intake()
-        self._came_and_went(intake)
-        for role, role_id, spans, offset in intake.spans:
+        reports = self._chief.take_reports()
+        self._came_and_went(reports)
+        for role, role_id, spans, offset in reports.spans:
             self._recorder.timeline.add(role, role_id, spans, offset)
-        for found in intake.quarantined:
+        for found in reports.quarantined:
             self.event("unit_quarantined", unit=found.unit, workers=list(found.workers), reason=found.reason)
             self.note(f"unit {found.unit:,} is left out from now on: {found.reason}; see their logs")
-        for event in intake.unfit:
+        for event in reports.unfit:
             self.event("worker_quarantined", worker=event.id, reason=event.reason)
             self.note(f"worker {event.id} is quarantined, the others go on without it: {event.reason}")
-        for decision in intake.decisions:
+        for decision in reports.decisions:
             self._judged(decision)
-        self._loss = self._loss[0] + intake.loss_sum, self._loss[1] + intake.num_losses
-        self._news = self._news[0] + intake.loss_sum, self._news[1] + intake.num_losses
-        self._interval.add(intake.staleness)
-        self._whole.add(intake.staleness)
-        self._compile_secs += intake.compile_secs
-        self._compute_secs.update(intake.compute_secs)
-        self._wait_secs.update(intake.wait_secs)
+        self._loss = self._loss[0] + reports.loss_sum, self._loss[1] + reports.num_losses
+        self._news = self._news[0] + reports.loss_sum, self._news[1] + reports.num_losses
+        self._interval.add(reports.staleness)
+        self._whole.add(reports.staleness)
+        self._compile_secs += reports.compile_secs
+        self._compute_secs.update(reports.compute_secs)
+        self._wait_secs.update(reports.wait_secs)
         self._settle_switches()
         now = self._clock.monotonic()
         units = self._chief.num_applied
@@ -290,7 +298,7 @@ class Reporter:
         metrics = Metrics(
             units=units,
             examples=units * unit_size,
-            epoch=self._phase.epoch.number,
+            phase=self._phase.id.number,
             protocol=self._phase.spec,
             loss=loss_sum / num_losses if num_losses else None,
             learning_rate=self._learning_rate(units),
@@ -323,7 +331,7 @@ class Reporter:
         return self._switches.pending
 
     def seconds(self) -> float:
-        """Seconds from the first unit leased, earlier lives included, and a chief's absence from a phase under way."""
+        """Seconds since the first unit was leased, earlier sessions and a chief's absence from a phase included."""
         if self._under_way:
             return self._seconds + self._recorder.events.elapsed() - self._told_until
         first = self._chief.first_leased

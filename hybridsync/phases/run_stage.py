@@ -9,7 +9,7 @@ from hybridsync.chief.run_control import RunControl
 from hybridsync.phases import machine
 from hybridsync.phases.commit_stage import CommitStage
 from hybridsync.phases.controller_state import ControllerState
-from hybridsync.phases.policy_driver import Steering
+from hybridsync.phases.policy_driver import PolicyDriver
 from hybridsync.phases.progress_watchdog import Pace
 from hybridsync.phases.save_schedule import Saving
 
@@ -20,9 +20,9 @@ class RunStage:
     Args:
       state: the phase under way.
       workload: units of the run.
-      board: what was applied, and what ended the phase.
+      control: what was applied, and what ended the phase.
       pace: whether the phase goes on.
-      steering: whether it is to be left for another one.
+      policy_driver: whether it is to be left for another one.
       saving: whether a save is due.
       commits: the commit under way.
       tick: called again and again.
@@ -33,16 +33,16 @@ class RunStage:
         self,
         state: ControllerState,
         workload: int,
-        board: RunControl,
+        control: RunControl,
         pace: Pace,
-        steering: Steering,
+        policy_driver: PolicyDriver,
         saving: Saving,
         commits: CommitStage,
         tick: Callable[[], None],
         tick_secs: float,
     ) -> None:
-        self._state, self._workload, self._board = state, workload, board
-        self._pace, self._steering, self._saving, self._commits = pace, steering, saving, commits
+        self._state, self._workload, self._control = state, workload, control
+        self._pace, self._policy_driver, self._saving, self._commits = pace, policy_driver, saving, commits
         self._tick, self._tick_secs = tick, tick_secs
 
     def watch(self) -> machine.Event:
@@ -55,16 +55,16 @@ class RunStage:
         phase = self._state.current_phase
         is_over = partial(self._pace.is_over, phase)
         while True:
-            over = self._board.watch(is_over, self._tick_secs)
+            over = self._control.watch(is_over, self._tick_secs)
             self._tick()
             if self._commits.is_over:
                 return self._commits.settle()
-            if over or self._board.preempted:
+            if over or self._control.preempted:
                 return self._ends()
             self._pace.check(phase)
-            if self._board.stamps()[0]:
+            if self._control.stamps()[0]:
                 self._state.num_broken = 0
-            if (leaves := self._steering.look(phase)) is not None:
+            if (leaves := self._policy_driver.look(phase)) is not None:
                 self._state.unit_secs = self._pace.unit_secs(phase)
                 event, self._state.reason = leaves
                 return event
@@ -75,8 +75,8 @@ class RunStage:
         """Return how the phase is left that is over, or that a signal ends."""
         state, phase = self._state, self._state.current_phase
         state.unit_secs = self._pace.unit_secs(phase)
-        last = self._board.preempted or phase.end_units >= self._workload
-        if self._pace.is_short(phase) and not self._board.preempted:
+        last = self._control.preempted or phase.end_units >= self._workload
+        if self._pace.is_short(phase) and not self._control.preempted:
             state.reason = "dropped"
             return machine.Regroup()
         state.reason = "planned"

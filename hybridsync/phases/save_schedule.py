@@ -14,7 +14,7 @@ from hybridsync.config import to_json
 from hybridsync.core.clock import Clock
 from hybridsync.core.units import Range
 from hybridsync.core.watching import SLACK_SECS, UNWATCHED, Watching
-from hybridsync.interfaces.messages import Capture
+from hybridsync.interfaces.messages import Snapshot
 from hybridsync.interfaces.phase import Phase
 from hybridsync.phases.checkpointing import COMMIT_DEADLINE_SECS, Commit, Commits, commit_secs, result_of
 from hybridsync.phases.member_waits import TICK_SECS
@@ -27,31 +27,31 @@ class Saving:
 
     Args:
       run: configuration and data source, which are stored.
-      board: ledger and rates.
+      control: ledger and rates.
       committer: commits and evaluates.
       reporter: is told of evaluations.
       clock: for deadlines.
-      submitted: a capture that is durable already, None if none is.
+      submitted: a snapshot that is durable already, None if none is.
       detours: units applied -> the detours from the plan up to there, which are stored.
       watchdog: of the process.
 
     Attributes:
-      submitted: the capture that was handed to the committer last; None if that came to nothing.
+      submitted: the snapshot that was handed to the committer last; None if that came to nothing.
       training: clear while a switch's next phase has not applied its first unit: a commit lets it go first.
     """
 
     def __init__(
         self,
         run: Run,
-        board: RunControl,
+        control: RunControl,
         committer: Commits,
         reporter: Reporter,
         clock: Clock,
-        submitted: Capture | None,
+        submitted: Snapshot | None,
         detours: Callable[[int], Iterable[Range]] = lambda units: (),
         watchdog: Watching = UNWATCHED,
     ) -> None:
-        self._run, self._board, self._committer = run, board, committer
+        self._run, self._control, self._committer = run, control, committer
         self._reporter, self._clock, self.submitted = reporter, clock, submitted
         self._detours, self._watchdog = detours, watchdog
         self.training = threading.Event()
@@ -71,31 +71,31 @@ class Saving:
         """Whether the commit under way has ended, one way or the other."""
         return self._commit is not None and self._commit.done()
 
-    def submit(self, capture: Capture, source: str, epoch: int, *, evaluate: bool) -> None:
-        """Begin to commit `capture`, which `source` keeps."""
-        self.submitted = capture
+    def submit(self, snapshot: Snapshot, source: str, phase_number: int, *, evaluate: bool) -> None:
+        """Begin to commit `snapshot`, which `source` keeps."""
+        self.submitted = snapshot
         record: dict[str, Any] = {
             "config": to_json(self._run.config),
             "source": self._run.describe_source(),
-            "epoch": epoch,
-            "sequence": capture.held.sequence,
-            "fingerprint": capture.held.fingerprint,
+            "phase": phase_number,
+            "sequence": snapshot.held.sequence,
+            "fingerprint": snapshot.held.fingerprint,
             "seconds": self._reporter.seconds(),
-            "detours": [list(detour) for detour in self._detours(capture.held.units)],
+            "detours": [list(detour) for detour in self._detours(snapshot.held.units)],
         }
-        ledger = self._board.ledger.to_json(capture.applied, capture.dropped)
+        ledger = self._control.ledger.to_json(snapshot.applied, snapshot.dropped)
         self._commit, evaluation = self._committer.submit(
-            capture, source, ledger, record, evaluate=evaluate, after=self.training
+            snapshot, source, ledger, record, evaluate=evaluate, after=self.training
         )
         if evaluate:
-            self._evaluations.append((capture.held.units, evaluation))
+            self._evaluations.append((snapshot.held.units, evaluation))
 
     def wait(self, tick: Callable[[], None]) -> Commit:
         """Return the commit under way when it has ended; `tick` is called meanwhile and may raise.
 
         Raises:
           WaitTimeout: it did not end in time.
-          CheckpointError, RoleLost, StaleEpoch: what it met; nothing is under way any more.
+          CheckpointError, RoleLost, StalePhase: what it met; nothing is under way any more.
         """
         assert self._commit is not None
         waited_secs = self._await_end(self._commit, tick)
@@ -120,17 +120,17 @@ class Saving:
     def is_due(self, phase: Phase) -> bool:
         """Whether a save or evaluation is due, and the phase does not end before it would be committed."""
         save = self._committer.durable and self._clock.monotonic() >= self._next_save
-        if (not save and not self._evaluation_is_due()) or self._commit is not None or not self._board.stamps()[0]:
+        if (not save and not self._evaluation_is_due()) or self._commit is not None or not self._control.stamps()[0]:
             return False
-        rate = math.fsum(self._board.worker_rates().values())
-        left = (phase.end_units - self._board.num_applied) / rate if rate else 0.0
+        rate = math.fsum(self._control.worker_rates().values())
+        left = (phase.end_units - self._control.num_applied) / rate if rate else 0.0
         return left > 2 * self._save_secs + 0.5
 
     def take_evaluation(self) -> bool:
         """Return whether the state to be saved now is to be evaluated as well, and plan the next one."""
         due, every = self._evaluation_is_due(), self._run.config.telemetry.evaluate_units
         if due:
-            self._next_evaluation = (self._board.num_applied // every + 1) * every
+            self._next_evaluation = (self._control.num_applied // every + 1) * every
         return due
 
     def collect(self, *, all_of_them: bool = False) -> None:
@@ -152,9 +152,9 @@ class Saving:
         self.training.set()
         secs = commit_secs(self.submitted.num_bytes if self.submitted is not None else 0)
         deadline = self._clock.monotonic() + secs
-        while not self._board.wait_until(commit.done, TICK_SECS) and self._clock.monotonic() < deadline:
+        while not self._control.wait_until(commit.done, TICK_SECS) and self._clock.monotonic() < deadline:
             tick()
         return secs
 
     def _evaluation_is_due(self) -> bool:
-        return self._next_evaluation is not None and self._board.num_applied >= self._next_evaluation
+        return self._next_evaluation is not None and self._control.num_applied >= self._next_evaluation

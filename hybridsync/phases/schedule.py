@@ -5,19 +5,20 @@ stage that follows, and the lock-step share is done behind it: the stage's end m
 that next stage at most. The workload stays. Where no asynchronous stage follows, the end stays, too: then the units of
 the detour are ones that are not done in lock-step.
 
-    >>> course = Course((Stretch("bsp", 400, lock_step=True), Stretch("asp", 1000, asynchronous=True)))
-    >>> away = course.left(100)
+    >>> schedule = StageSchedule((StageSpan("bsp", 400, lock_step=True), StageSpan("asp", 1000, asynchronous=True)))
+    >>> away = schedule.begin_detour(100)
     >>> away.at(100)
-    Leg(spec='asp', end_units=1000, stage=0, detour=True)
-    >>> back = away.back(250)
+    Segment(spec='asp', end_units=1000, stage=0, detour=True)
+    >>> back = away.end_detour(250)
     >>> back.at(250), back.at(550)
-    (Leg(spec='bsp', end_units=550, stage=0, detour=False), Leg(spec='asp', end_units=1000, stage=1, detour=False))
+    (Segment(spec='bsp', end_units=550, stage=0, detour=False), Segment(spec='asp', end_units=1000, stage=1,
+    detour=False))
 
 A lock-step stage may also end before its share is done, for good: then the asynchronous stage behind it begins there.
 
-    >>> early = course.over(250)
+    >>> early = schedule.end_stage_early(250)
     >>> early.at(250), early.told(250)
-    (Leg(spec='asp', end_units=1000, stage=1, detour=False), ((250, 250),))
+    (Segment(spec='asp', end_units=1000, stage=1, detour=False), ((250, 250),))
 
 A checkpoint keeps the detours so far, and such an end as a detour of no units; where the run stands follows from them
 and the units applied. A resume may ask for something else (`resumed`): a detour has been made and stays, an early end
@@ -40,7 +41,7 @@ DETOUR = "asp"
 
 
 @dataclass(frozen=True)
-class Stretch:
+class StageSpan:
     """A stage of the plan.
 
     Args:
@@ -57,7 +58,7 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class Leg:
+class Segment:
     """What is to be entered: a protocol, up to a number of applied units, for a stage of the plan, or as a detour."""
 
     spec: str
@@ -67,31 +68,31 @@ class Leg:
 
 
 @dataclass(frozen=True)
-class Course:
+class StageSchedule:
     """The stages, and the detours.
 
     Args:
-      stretches: the plan's stages, in order.
+      spans: the plan's stages, in order.
       detours: that have ended, ascending: units applied at their begin and end.
       since: units applied at the beginning of the detour that is under way; None while there is none.
       ends: units applied where lock-step stages ended early.
     """
 
-    stretches: tuple[Stretch, ...]
+    spans: tuple[StageSpan, ...]
     detours: tuple[Range, ...] = ()
     since: int | None = None
     ends: tuple[int, ...] = ()
 
-    def at(self, units: int) -> Leg:
+    def at(self, units: int) -> Segment:
         """Return what is to be entered when `units` are applied, less than the workload."""
         stage = self.stage(units)
         if self._is_away(stage):
-            return Leg(self.detour_of(stage), self._limit(stage), stage, detour=True)
-        return Leg(self.stretches[stage].spec, self.end(stage), stage)
+            return Segment(self.detour_of(stage), self._limit(stage), stage, detour=True)
+        return Segment(self.spans[stage].spec, self.end(stage), stage)
 
     def stage(self, units: int) -> int:
         """Return the number of the stage whose work is to be done when `units` are applied."""
-        return next(stage for stage in range(len(self.stretches)) if self._now(stage, units) > units)
+        return next(stage for stage in range(len(self.spans)) if self._now(stage, units) > units)
 
     def end(self, stage: int) -> int:
         """Return the applied units at which a stage ends, by the detours that have ended."""
@@ -99,20 +100,20 @@ class Course:
         if early := [end for end in self.ends if low <= end < limit and self.can_end_early(stage)]:
             return early[0]
         moved = sum(stop - start for start, stop in self.detours if low <= start < limit)
-        return min(self.stretches[stage].end_units + moved, limit) if self.stretches[stage].lock_step else limit
+        return min(self.spans[stage].end_units + moved, limit) if self.spans[stage].lock_step else limit
 
     def detour_of(self, stage: int) -> str:
         """Return the protocol that takes the place of a lock-step stage."""
-        after = self.stretches[stage + 1] if stage + 1 < len(self.stretches) else None
+        after = self.spans[stage + 1] if stage + 1 < len(self.spans) else None
         return after.spec if after is not None and after.asynchronous else DETOUR
 
-    def left(self, units: int) -> Course:
-        """Return the course on which a detour begins, if none is under way."""
-        return self if self.since is not None else replace(self.cut(units), since=units)
+    def begin_detour(self, units: int) -> StageSchedule:
+        """Return the schedule on which a detour begins, if none is under way."""
+        return self if self.since is not None else replace(self.rolled_back(units), since=units)
 
-    def back(self, units: int) -> Course:
-        """Return the course on which the detour, if one is under way, has ended."""
-        known = self.cut(units)
+    def end_detour(self, units: int) -> StageSchedule:
+        """Return the schedule on which the detour, if one is under way, has ended."""
+        known = self.rolled_back(units)
         if known.since is None:
             return known
         ended = ((known.since, units),) if units > known.since else ()
@@ -120,46 +121,46 @@ class Course:
 
     def can_end_early(self, stage: int) -> bool:
         """Return whether a stage is one of lock-step that an asynchronous one follows."""
-        return self._limit(stage) > self.stretches[stage].end_units
+        return self._limit(stage) > self.spans[stage].end_units
 
-    def over(self, units: int) -> Course:
-        """Return the course on which the lock-step stage under way has ended at `units`, if it can end early."""
-        known = self.back(units)
+    def end_stage_early(self, units: int) -> StageSchedule:
+        """Return the schedule on which the lock-step stage under way has ended at `units`, if it can end early."""
+        known = self.end_detour(units)
         return replace(known, ends=(*known.ends, units)) if known.can_end_early(known.stage(units)) else known
 
-    def cut(self, units: int) -> Course:
-        """Return the course of a run that was set back to `units`, if it was further."""
+    def rolled_back(self, units: int) -> StageSchedule:
+        """Return the schedule of a run that was set back to `units`, if it was further."""
         detours = tuple((start, min(stop, units)) for start, stop in self.detours if start < units)
         ends = tuple(end for end in self.ends if end <= units)
         return replace(self, detours=detours, since=None if self.since is None else min(self.since, units), ends=ends)
 
     def told(self, units: int) -> tuple[Range, ...]:
         """Return what a checkpoint of `units` keeps: the detours up to there, and the early ends."""
-        known = self.back(units)
+        known = self.end_detour(units)
         return (*known.detours, *((end, end) for end in known.ends))
 
-    def with_told(self, told: Iterable[Range]) -> Course:
-        """Return the course with what a checkpoint has kept."""
+    def with_told(self, told: Iterable[Range]) -> StageSchedule:
+        """Return the schedule with what a checkpoint has kept."""
         kept = [(start, stop) for start, stop in told]
         detours = tuple(each for each in kept if each[0] < each[1])
         return replace(self, detours=detours, ends=tuple(start for start, stop in kept if start == stop))
 
     def _limit(self, stage: int) -> int:
         """Return up to where detours may move a stage's end, which is where one of them ends at the latest."""
-        after = self.stretches[stage + 1] if stage + 1 < len(self.stretches) else None
-        follows = self.stretches[stage].lock_step and after is not None and after.asynchronous
-        return after.end_units if follows and after is not None else self.stretches[stage].end_units
+        after = self.spans[stage + 1] if stage + 1 < len(self.spans) else None
+        follows = self.spans[stage].lock_step and after is not None and after.asynchronous
+        return after.end_units if follows and after is not None else self.spans[stage].end_units
 
     def _now(self, stage: int, units: int) -> int:
         """Return a stage's end as the detour under way has moved it."""
-        return self.back(max(units, self.since or 0)).end(stage) if self._is_away(stage) else self.end(stage)
+        return self.end_detour(max(units, self.since or 0)).end(stage) if self._is_away(stage) else self.end(stage)
 
     def _is_away(self, stage: int) -> bool:
         """Return whether the detour under way is one of this stage."""
-        return self.stretches[stage].lock_step and self.since is not None and self._low(stage) <= self.since
+        return self.spans[stage].lock_step and self.since is not None and self._low(stage) <= self.since
 
     def _low(self, stage: int) -> int:
-        return self.stretches[stage - 1].end_units if stage else 0
+        return self.spans[stage - 1].end_units if stage else 0
 
 
 def resumed(told: Iterable[Sequence[int]], saved: Mapping[str, Any], config: RunConfig) -> tuple[Range, ...]:
@@ -171,7 +172,7 @@ def resumed(told: Iterable[Sequence[int]], saved: Mapping[str, Any], config: Run
     share is not reached. With the trigger on and another share, the knee is looked for again.
 
     Args:
-      told: as `Course.told` says it.
+      told: as `StageSchedule.told` says it.
       saved: configuration of the run that kept it, as JSON.
       config: that it goes on with.
 
@@ -204,7 +205,7 @@ def rescaled(told: Iterable[Sequence[int]], rescale: Callable[[int], int]) -> tu
     A detour of less than such a unit is none any more: it would read as an early end.
 
     Args:
-      told: as `Course.told` says it.
+      told: as `StageSchedule.told` says it.
       rescale: units of the size that it was told in -> units of the other size.
     """
     moved = [(start < stop, rescale(start), rescale(stop)) for start, stop in told]

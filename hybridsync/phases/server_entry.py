@@ -12,7 +12,7 @@ from hybridsync.chief.run_control import RunControl
 from hybridsync.core.clock import Clock
 from hybridsync.core.deadlines import transfer_secs
 from hybridsync.core.errors import Preempted, RoleLost, WaitTimeout
-from hybridsync.interfaces.messages import Held
+from hybridsync.interfaces.messages import StateVersion
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import ServerPort
 from hybridsync.phases.member_waits import TICK_SECS
@@ -24,7 +24,7 @@ SAY_SECS = 5.0
 SPARE_SECS = 60.0
 """A call on a server ends by itself; this much later it is given up without an answer."""
 
-Begin = Callable[[Callable[[], Held]], "Future[Held]"]
+Begin = Callable[[Callable[[], StateVersion]], "Future[StateVersion]"]
 """Begins a call, and returns its end."""
 
 
@@ -55,7 +55,7 @@ class Entering:
     """Has servers take over the state of a phase.
 
     Args:
-      board: who lives, and says what; whoever waits there is woken by what ends a phase.
+      control: who lives, and says what; whoever waits there is woken by what ends a phase.
       clock: for deadlines.
       tick: called every TICK_SECS meanwhile.
       say: shows the user a line when it takes long.
@@ -64,13 +64,13 @@ class Entering:
 
     def __init__(
         self,
-        board: RunControl,
+        control: RunControl,
         clock: Clock,
         tick: Callable[[], None],
         say: Callable[[str], None],
         begin: Begin = side_by_side,
     ) -> None:
-        self._board, self._clock, self._tick, self._say, self._begin = board, clock, tick, say, begin
+        self._control, self._clock, self._tick, self._say, self._begin = control, clock, tick, say, begin
 
     def enter(self, phase: Phase, servers: Mapping[str, ServerPort], num_bytes: int) -> None:
         """Return when every server serves `phase`; one that is lost, or refuses, ends the wait at once.
@@ -87,14 +87,14 @@ class Entering:
           WaitTimeout: a server did not answer in time.
           HybridSyncError: what a server refused with.
         """
-        calls: dict[str, Future[Held]] = {}
+        calls: dict[str, Future[StateVersion]] = {}
         for address, server in servers.items():
             calls[address] = self._begin(partial(server.enter, phase))
-            calls[address].add_done_callback(lambda ended: self._board.wake())
+            calls[address].add_done_callback(lambda ended: self._control.wake())
         started = self._clock.monotonic()
         secs = transfer_secs(num_bytes) + SPARE_SECS
         say_at = started + SAY_SECS
-        while not self._board.wait_until(lambda: self._is_over(calls), TICK_SECS):
+        while not self._control.wait_until(lambda: self._is_over(calls), TICK_SECS):
             waited = self._clock.monotonic() - started
             missing = [number for number, call in enumerate(calls.values()) if not call.done()]
             if waited > secs:
@@ -105,31 +105,31 @@ class Entering:
             self._tick()
         self._judge(phase, calls)
 
-    def _is_over(self, calls: Mapping[str, Future[Held]]) -> bool:
+    def _is_over(self, calls: Mapping[str, Future[StateVersion]]) -> bool:
         """Whether nothing is left to wait for."""
         failed = any(call.done() and call.exception() is not None for call in calls.values())
-        lost = not all(map(self._board.is_live, calls))
-        return failed or lost or self._is_broken() or self._board.preempted or all(c.done() for c in calls.values())
+        lost = not all(map(self._control.is_live, calls))
+        return failed or lost or self._is_broken() or self._control.preempted or all(c.done() for c in calls.values())
 
     def _is_broken(self) -> bool:
-        return bool(self._board.broken) and not self._board.gathering
+        return bool(self._control.broken) and not self._control.gathering
 
-    def _judge(self, phase: Phase, calls: Mapping[str, Future[Held]]) -> None:
+    def _judge(self, phase: Phase, calls: Mapping[str, Future[StateVersion]]) -> None:
         """Raise what has ended the wait, unless every server has entered."""
         if all(call.done() and call.exception() is None for call in calls.values()):
             return
-        if lost := [number for number, address in enumerate(calls) if not self._board.is_live(address)]:
-            raise RoleLost(f"servers {lost} were lost while they entered epoch {phase.epoch}")
+        if lost := [number for number, address in enumerate(calls) if not self._control.is_live(address)]:
+            raise RoleLost(f"servers {lost} were lost while they entered phase {phase.id}")
         for call in calls.values():
             if call.done():
                 call.result()
         if self._is_broken():
-            raise self._board.as_broken()
-        raise Preempted(f"asked to stop while servers enter epoch {phase.epoch}; run the same command again")
+            raise self._control.as_broken()
+        raise Preempted(f"asked to stop while servers enter phase {phase.id}; run the same command again")
 
     def _progress(self, phase: Phase, missing: list[int], num_bytes: int, waited: float) -> str:
-        entering = [number for number in missing if number in self._board.entering()]
+        entering = [number for number in missing if number in self._control.entering()]
         silent = [number for number in missing if number not in entering]
-        text = f"epoch {phase.epoch}: the hand-over of {num_bytes / 1e6:,.1f} MB has taken {waited:.0f} s"
+        text = f"phase {phase.id}: the hand-over of {num_bytes / 1e6:,.1f} MB has taken {waited:.0f} s"
         text += f", servers {entering} are fetching it" if entering else ""
         return text + (f", servers {silent} have not said that they fetch it" if silent else "")

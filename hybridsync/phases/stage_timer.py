@@ -31,7 +31,7 @@ class StageTimer:
         """Forget the stages measured so far: another phase change begins."""
         self.times = StageTimes()
 
-    def note(self, stage: str, started: float) -> None:
+    def record(self, stage: str, started: float) -> None:
         """Note that `stage`, begun at `started`, ends now."""
         ended = self._clock.monotonic()
         self.times.secs[stage] = ended - started

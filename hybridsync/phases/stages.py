@@ -19,13 +19,13 @@ class Stages:
     """The stages of one run's phase changes.
 
     Args:
-      board: opens the leases, and ends the run.
-      run, capture, gather, entry, commit: the stages.
+      control: opens the leases, and ends the run.
+      run, capture_stage, gather, entry, commit: the stages.
     """
 
-    board: RunControl
+    control: RunControl
     run: RunStage
-    capture: CaptureStage
+    capture_stage: CaptureStage
     gather: GatherStage
     entry: EntryStage
     commit: CommitStage
@@ -39,15 +39,15 @@ class Stages:
           HybridSyncError: the run cannot go on.
         """
         carry_out: dict[Command, Callable[[], Event | None]] = {
-            Command.STOP_LEASES: self.capture.drain,
-            Command.CAPTURE: self.capture.capture_final,
-            Command.CAPTURE_LIVE: self.capture.capture_live,
+            Command.STOP_LEASES: self.capture_stage.drain,
+            Command.CAPTURE: self.capture_stage.capture_final,
+            Command.CAPTURE_LIVE: self.capture_stage.capture_live,
             Command.GATHER: self.gather.gather,
             Command.COMMIT: self.commit.submit,
             Command.AWAIT_COMMIT: self.commit.settle,
             Command.RESERVE: self.entry.reserve,
             Command.ANNOUNCE: self.entry.announce,
-            Command.RESUME_LEASES: self.board.open_leases,
-            Command.FINISH: self.board.finish,
+            Command.RESUME_LEASES: self.control.open_leases,
+            Command.FINISH: self.control.finish,
         }
         return carry_out[command]()

@@ -33,7 +33,7 @@ class AsPlanned:
 
 
 @dataclass(frozen=True)
-class Without:
+class ExcludeWorkers:
     """Lock-step of the others: `workers`, ascending, are left out, and measure themselves meanwhile."""
 
     workers: tuple[int, ...]
@@ -45,7 +45,7 @@ class Without:
 
 
 @dataclass(frozen=True)
-class Instead:
+class TemporaryProtocol:
     """Another protocol for a while, as written in a plan; the units of lock-step that are left are done later."""
 
     spec: str
@@ -57,7 +57,7 @@ class Instead:
 
 
 @dataclass(frozen=True)
-class Dealt:
+class WeightedShares:
     """Lock-step of everybody who lives, with several units of a step for some: (worker, units) of those it names.
 
     Who is not named, because it came later, takes one.
@@ -77,7 +77,7 @@ class Dealt:
         return tuple(units.get(worker, 1) for worker in workers)
 
 
-Action = AsPlanned | Without | Instead | Dealt
+Action = AsPlanned | ExcludeWorkers | TemporaryProtocol | WeightedShares
 PLANNED = AsPlanned()
 
 
@@ -166,7 +166,7 @@ class Episodes:
 
     >>> episodes = Episodes()
     >>> for now, flagged in ((1.0, (3,)), (2.0, (1, 3)), (4.0, (1,)), (6.0, ())):
-    ...     episodes.note(flagged, now)
+    ...     episodes.record(flagged, now)
     >>> episodes.slow, episodes.lengths
     ({}, (5.0,))
     """
@@ -175,7 +175,7 @@ class Episodes:
     lengths: tuple[float, ...] = ()
     _began: float | None = None
 
-    def note(self, flagged: Iterable[int], now: float) -> None:
+    def record(self, flagged: Iterable[int], now: float) -> None:
         """Take in who is held to be a straggler now."""
         self.slow = {worker: self.slow.get(worker, now) for worker in flagged}
         if self.slow and self._began is None:

@@ -4,7 +4,7 @@
     ...     now=12.0, units_left=4000, live=(0, 1, 2, 3), slow={3: 10.0}, rates={0: 20.0, 1: 20.0, 2: 20.0, 3: 5.0}
     ... )
     >>> Baseline().decide(view).action, Elastic().decide(view).action, Greedy().decide(view).action
-    (AsPlanned(), Without(workers=(3,)), Instead(spec='asp'))
+    (AsPlanned(), ExcludeWorkers(workers=(3,)), TemporaryProtocol(spec='asp'))
 
 A policy says how a lock-step stage is to be carried out from now on, and who asks carries out the difference to what
 holds. It decides by numbers that were measured in this run; the two that it may have to guess, what a switch costs and
@@ -35,7 +35,16 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from hybridsync.config.run_config import PolicyConfig
-from hybridsync.policies.actions import EPISODE_SECS, PLANNED, Action, Choice, Dealt, Instead, View, Without
+from hybridsync.policies.actions import (
+    EPISODE_SECS,
+    PLANNED,
+    Action,
+    Choice,
+    ExcludeWorkers,
+    TemporaryProtocol,
+    View,
+    WeightedShares,
+)
 from hybridsync.policies.step_shares import MOST, shares, units_per_sec
 
 MARGIN = 0.05
@@ -97,7 +106,7 @@ class Greedy:
     keeps_protocol: bool = False
 
     def decide(self, view: View) -> Choice:
-        away = isinstance(view.holds, Instead)
+        away = isinstance(view.holds, TemporaryProtocol)
         if not any(worker in view.live for worker in view.slow):
             return Choice(PLANNED, "no straggler is left" if away else "")
         if away:
@@ -110,7 +119,7 @@ class Greedy:
         numbers = (expected, saved, 2 * view.cost_secs)
         if saved <= 2 * view.cost_secs:
             return Choice(PLANNED, "two switches would cost more than asynchrony saves", *numbers)
-        return Choice(Instead(view.detour), "asynchrony saves more than two switches cost", *numbers)
+        return Choice(TemporaryProtocol(view.detour), "asynchrony saves more than two switches cost", *numbers)
 
 
 @dataclass(frozen=True)
@@ -135,7 +144,7 @@ class Elastic:
     keeps_protocol: bool = True
 
     def decide(self, view: View) -> Choice:
-        left_out = view.holds.workers if isinstance(view.holds, Without) else ()
+        left_out = view.holds.workers if isinstance(view.holds, ExcludeWorkers) else ()
         out_now = tuple(worker for worker in left_out if worker in view.live)
         if not (here := _others(view.live, out_now)):  # the others are gone: who was left out goes on
             out_now, here = (), view.live
@@ -192,12 +201,12 @@ class Rebalance:
     keeps_protocol: bool = True
 
     def decide(self, view: View) -> Choice:
-        holds = view.holds if isinstance(view.holds, Dealt) else PLANNED
+        holds = view.holds if isinstance(view.holds, WeightedShares) else PLANNED
         rates = self._rates(view)
         if not all(rates):
             return Choice(holds)
         secs, ones = [1.0 / rate for rate in rates], (1,) * len(rates)
-        held = holds.of(view.live) if isinstance(holds, Dealt) else ones
+        held = holds.of(view.live) if isinstance(holds, WeightedShares) else ones
         if not any(worker in view.live for worker in view.slow):
             if holds == PLANNED or view.units_left / units_per_sec(ones, secs) <= WORTH * view.cost_secs:
                 return Choice(holds)
@@ -207,7 +216,7 @@ class Rebalance:
             return Choice(holds)
         now, then = units_per_sec(held, secs), units_per_sec(fit, secs)
         numbers = self._numbers(view, fit, now, then)
-        dealt = Dealt(tuple(zip(view.live, fit, strict=True))) if fit != ones else PLANNED
+        dealt = WeightedShares(tuple(zip(view.live, fit, strict=True))) if fit != ones else PLANNED
         if sum(fit) <= SMALLER * sum(held) and then >= now:
             return Choice(dealt, "a smaller step is as fast", *numbers)
         if then <= (1.0 + self.margin) * now:
@@ -220,7 +229,7 @@ class Rebalance:
         """Return for how long the stragglers are expected to stay some, what `fit` saves and what it costs."""
         expected, whole = view.expected_secs(self.prior_secs), len(fit) * view.usual_rate
         saved = min(expected, view.units_left / now) * (then - now) / whole
-        if expected >= view.units_left / then or isinstance(view.holds, Dealt):  # or it is to be undone anyway
+        if expected >= view.units_left / then or isinstance(view.holds, WeightedShares):  # or it is to be undone anyway
             return expected, saved, view.cost_secs
         step_secs = max(fit) / view.usual_rate  # of which who is well again has one unit, until that is known
         late = RETURN_UNITS * step_secs * max(0.0, 1.0 - sum(fit) / step_secs / whole)
@@ -244,7 +253,7 @@ def _others(live: tuple[int, ...], out: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _without(workers: tuple[int, ...]) -> Action:
-    return Without(workers) if workers else PLANNED
+    return ExcludeWorkers(workers) if workers else PLANNED
 
 
 POLICIES: dict[str, Callable[[PolicyConfig], Policy]] = {

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hybridsync.protocols.base import Compute, Lease, LocalUpdate, Meet, Mix, Program, Protocol
+from hybridsync.protocols.base import AverageReplicas, Compute, JoinRound, Lease, LocalUpdate, Program, Protocol
 from hybridsync.protocols.group_generators import GroupRule, Pairs
 from hybridsync.protocols.modes import GROUP, SyncMode
 
@@ -30,10 +30,10 @@ class AdPsgd(Protocol):
     def worker_program(self, num_workers: int) -> Program:
         while (units := (yield Lease())) is not None:
             gradient = (yield Compute(units)) if units else None
-            yield Mix((yield Meet()))
+            yield AverageReplicas((yield JoinRound()))
             if units:
                 yield LocalUpdate(gradient)
-        yield Mix((yield Meet(last=True)))
+        yield AverageReplicas((yield JoinRound(last=True)))
 
     def group_rule(self, members: tuple[int, ...], seed: int) -> GroupRule:
         return Pairs(members, seed)

@@ -27,7 +27,7 @@ Handle = Any
 class Version(NamedTuple):
     """What a Pull or a PushPull results in: a parameters handle, whose progress a program may read.
 
-    The progress is told where workers step by themselves (`Protocol.local`), and 0 elsewhere.
+    The progress is told where workers make local updates (`Protocol.local_updates`), and 0 elsewhere.
 
     Args:
       sequence: updates applied to these parameters, in the whole run.
@@ -61,7 +61,7 @@ class Outer(NamedTuple):
 Change = Literal["optimizer", "add", "replace"] | Outer
 """What an update does with the mean of its contributions: hands it to the run's optimizer, subtracts it, or `Outer`.
 
-Under "replace" workers that step by themselves push where they came to instead of the way there, and the update takes
+Under "replace" workers that make local updates push where they came to instead of the way there, and the update takes
 that over: for one worker, whose parameters nobody else changes, the same without the rounding of a difference.
 """
 
@@ -111,7 +111,7 @@ class LocalUpdate:
 
 
 @dataclass(slots=True)
-class Meet:
+class JoinRound:
     """Ask the group generator whom to average with, and wait until they are there. Result: a group handle.
 
     Args:
@@ -122,7 +122,7 @@ class Meet:
 
 
 @dataclass(slots=True)
-class Mix:
+class AverageReplicas:
     """Average this replica's parameters with those of the group's other members. Result: None."""
 
     group: Handle
@@ -202,8 +202,8 @@ Effect = (
     | Combine
     | Begin
     | Await
-    | Meet
-    | Mix
+    | JoinRound
+    | AverageReplicas
 )
 Program = Generator[Effect, Handle, None]
 
@@ -368,8 +368,8 @@ class Protocol(ABC):
     mode: ClassVar[SyncMode]
     awaits_workers: ClassVar[bool] = False
     """Whether its rule lets a worker wait for others: then it hears who is idle, and who is absent from the start."""
-    local: ClassVar[bool] = False
-    """Whether workers step by themselves, each with an optimizer state of its own (SERVER mode)."""
+    local_updates: ClassVar[bool] = False
+    """Whether workers make local updates, each with an optimizer state of its own (SERVER mode)."""
 
     def change(self, num_workers: int) -> Change:
         """Return what an update does with its contributions in a phase with `num_workers` members."""

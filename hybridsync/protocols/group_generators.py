@@ -1,18 +1,18 @@
 """The group generator: decides which workers average their parameters together, as a state machine without IO.
 
-A worker that has taken its local steps comes to a *meeting*; it is answered with its group once everybody in that
+A worker that has taken its local steps comes to a *group round*; it is answered with its group once everybody in that
 group is there. A group is *made* when its members are decided, and *starts* when the last of them arrives. Made groups
 are disjoint (a worker's place in one is its lock), and whoever is waited for is computing, so that nobody ever waits in
 a circle: it is the same order of groups for everybody.
 
 Nobody waits for a worker that has no work (`on_idle`), or is gone (`on_leave`): it is taken out of its group.
 
-Two meetings are of everybody: a *full synchronisation*, which somebody asks for (`synchronise`) and to which also those
-come that have no work, and the *last* one, after which the phase is over. Both make all replicas one state.
+Two group rounds are of everybody: a *full synchronisation*, which somebody asks for (`synchronise`) and to which also
+those come that have no work, and the *last* one, after which the phase is over. Both make all replicas one state.
 
     >>> rule = Pairs((0, 1, 2), seed=0)
     >>> for worker in (0, 1, 2): rule.on_join(worker)
-    >>> rule.on_meet(1, at=0.0), [rule.on_meet(worker, at=0.1) for worker in (0, 2)]
+    >>> rule.on_arrival(1, at=0.0), [rule.on_arrival(worker, at=0.1) for worker in (0, 2)]
     ([], [[Group(members=(0,), whole=False)], [Group(members=(1, 2), whole=False)]])
 
 Source: Luo et al., Prague: High-Performance Heterogeneity-Aware Asynchronous Decentralized Training, ASPLOS 2020
@@ -27,7 +27,7 @@ from random import Random
 from typing import NamedTuple
 
 Schedule = tuple[tuple[tuple[int, ...], ...], ...]
-"""Meetings in turn, each the disjoint groups of positions that average then."""
+"""GroupHistory in turn, each the disjoint groups of positions that average then."""
 
 
 class Group(NamedTuple):
@@ -39,11 +39,11 @@ class Group(NamedTuple):
     """
 
     members: tuple[int, ...]
-    whole: bool = False
+    is_full_sync: bool = False
 
 
 class GroupRule(ABC):
-    """What every generator does about arrivals, absences and meetings of everybody; a kind of it makes the groups.
+    """What every generator does about arrivals, absences and group rounds of everybody; a kind of it makes the groups.
 
     Args:
       members: worker ids of the phase.
@@ -51,13 +51,13 @@ class GroupRule(ABC):
 
     Attributes:
       due: when `on_time` wants to be called, in seconds of the clock that `at` is read from; infinite for never.
-      mixes_optimizer: whether groups average the optimizer's state too; those of everybody always do.
+      averages_optimizer: whether groups average the optimizer's state too; those of everybody always do.
     """
 
     def __init__(self, members: tuple[int, ...], seed: int) -> None:
         self.members = members
         self.due = math.inf
-        self.mixes_optimizer = False
+        self.averages_optimizer = False
         self.random = Random(seed)
         self._present: dict[int, None] = {}
         self._idle: set[int] = set()
@@ -73,7 +73,7 @@ class GroupRule(ABC):
             self._present[worker] = None
             self._counts[worker] = max(self._counts.values(), default=0)
 
-    def on_meet(self, worker: int, at: float, *, last: bool = False) -> list[Group]:
+    def on_arrival(self, worker: int, at: float, *, last: bool = False) -> list[Group]:
         """Take in a worker that waits for its group; `last` says that it has no work any more."""
         assert worker in self._present, f"worker {worker} meets, but has not joined"
         assert worker not in self._waiting, f"worker {worker} meets twice"
@@ -106,14 +106,14 @@ class GroupRule(ABC):
         return self._settle(at) if at >= self.due else []
 
     def synchronise(self, at: float) -> list[Group]:
-        """Make the next meeting one of everybody: what was made and has not started is dissolved."""
+        """Make the next group round one of everybody: what was made and has not started is dissolved."""
         self._synchronising = True
         self._dissolve()
         return self._settle(at)
 
     @property
     def calls_everybody(self) -> bool:
-        """Whether also those have to come to a meeting that have no work."""
+        """Whether also those have to come to a group round that have no work."""
         return self._synchronising and not self._closing
 
     def waits_for(self) -> dict[int, tuple[int, ...]]:
@@ -143,7 +143,7 @@ class GroupRule(ABC):
 
     @abstractmethod
     def _dissolve(self) -> None:
-        """Forget the groups that have not started: whoever waits goes to a meeting of everybody."""
+        """Forget the groups that have not started: whoever waits goes to a group round of everybody."""
 
     def _active(self) -> list[int]:
         """Workers with work, in the order of the phase."""
@@ -255,13 +255,13 @@ class Arrivals(GroupRule):
     """Whoever is ready within a short wait forms the group; the wait follows the gaps between arrivals.
 
     The first to come waits `patience` mean gaps between two arrivals of anybody, or until `size` workers are there.
-    Every `period` meetings of each worker everybody is called, so that no two workers are apart for long.
+    Every `period` group rounds of each worker everybody is called, so that no two workers are apart for long.
 
     Args:
       members, seed: see `GroupRule`.
       size: workers with whom a group does not wait any longer.
       patience: how many mean gaps it waits.
-      period: meetings of each worker between two full synchronisations; 0 for none.
+      period: group rounds of each worker between two full synchronisations; 0 for none.
 
     Source: Miao et al., Heterogeneity-Aware Distributed Machine Learning Training via Partial Reduce, SIGMOD 2021; the
     wait is a reconstruction.
@@ -272,16 +272,16 @@ class Arrivals(GroupRule):
         self._size, self._patience, self._period = size, patience, period
         self._gap = 0.0
         self._came_at: float | None = None
-        self._meetings = 0
+        self._rounds = 0
 
     def _arrive(self, worker: int, at: float) -> None:
         if self._came_at is not None:
             gap = max(0.0, at - self._came_at)
             self._gap = gap if not self._gap else (1 - FORGET) * self._gap + FORGET * gap
         self._came_at = at
-        self._meetings += 1
-        if self._period and self._meetings >= self._period * len(self._present):
-            self._meetings = 0
+        self._rounds += 1
+        if self._period and self._rounds >= self._period * len(self._present):
+            self._rounds = 0
             self._synchronising = True
             self._dissolve()
         elif self.due == math.inf:
@@ -306,14 +306,14 @@ class Arrivals(GroupRule):
 
 
 class Scheduled(GroupRule):
-    """Groups that a schedule fixes by the number of a worker's meeting, for workers that are alike.
+    """Groups that a schedule fixes by the number of a worker's group round, for workers that are alike.
 
-    A group does not wait for members that have passed that meeting; those that have not come so far are waited for by
-    nobody at an earlier one, so there is no circle.
+    A group does not wait for members that have passed that group round; those that have not come so far are waited for
+    by nobody at an earlier one, so there is no circle.
 
     Args:
       members, seed: see `GroupRule`.
-      schedule: the workers of each meeting in turn, as disjoint groups of positions in `members`.
+      schedule: the workers of each group round in turn, as disjoint groups of positions in `members`.
     """
 
     def __init__(self, members: tuple[int, ...], seed: int, schedule: Schedule) -> None:
@@ -324,7 +324,7 @@ class Scheduled(GroupRule):
         ]
 
     def _group(self, worker: int) -> list[int]:
-        """Return the members that `worker`, at its meeting, averages with: those with work that have not passed it."""
+        """Return whom `worker` averages with at its group round: those with work that have not passed it."""
         number, active = self._counts[worker], self._active()
         group = self._schedule[(number - 1) % len(self._schedule)].get(worker, (worker,))
         return [w for w in group if w in active and self._counts[w] <= number]

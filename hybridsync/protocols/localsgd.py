@@ -1,4 +1,4 @@
-"""Local SGD: every worker takes H steps by itself, then all go on from the mean of where they came to.
+"""Local SGD: every worker takes H local steps, then all go on from the mean of where they came to.
 
     worker i: x_i <- w;  H times: x_i <- optimizer_i(x_i, g_i(x_i), rate = n * eta);  push w - x_i
     server:   hold until every worker has pushed;  w <- w - sum_i (w - x_i) / n;  reply w to all
@@ -77,7 +77,7 @@ class LocalRounds(Protocol):
     """What local SGD and DiLoCo share: H own steps of each worker, then one update on the mean difference."""
 
     mode: ClassVar[SyncMode] = SERVER
-    local: ClassVar[bool] = True
+    local_updates: ClassVar[bool] = True
     awaits_workers: ClassVar[bool] = True
     steps: int
     scale: float

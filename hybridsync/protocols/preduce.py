@@ -7,8 +7,8 @@ Every worker has its own parameters and optimizer state. The *group generator* (
     groups=random    groups are made ahead by dividing all free workers at random; the slowdown filter leaves out who is
                      `slowdown` requests behind
     groups=arrival   whoever is ready within a short wait that follows the arrivals, with a full synchronisation every
-                     `period` meetings
-    groups=static    a fixed schedule of four meetings for alike nodes of `node` workers
+                     `period` group rounds
+    groups=static    a fixed schedule of four group rounds for alike nodes of `node` workers
     groups=inter     in turn: the heads of the nodes across nodes, the others inside theirs; then every node inside
 
 The mean of all replicas moves by the mean of their updates, so a local step has the rate n * eta: with one group of all
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hybridsync.core.errors import ConfigError
-from hybridsync.protocols.base import Compute, Lease, LocalUpdate, Meet, Mix, Program, Protocol
+from hybridsync.protocols.base import AverageReplicas, Compute, JoinRound, Lease, LocalUpdate, Program, Protocol
 from hybridsync.protocols.group_generators import Arrivals, Divided, GroupRule, Scheduled
 from hybridsync.protocols.modes import GROUP, SyncMode
 
@@ -43,7 +43,7 @@ class PReduce(Protocol):
       size: workers of a group, at least 2; with "arrival" how many do not wait any longer.
       slowdown: with "random": requests by which a worker is left out; 0 leaves nobody out.
       patience: with "arrival": the wait, in mean gaps between two arrivals.
-      period: with "arrival": meetings of each worker between full synchronisations; 0 for none.
+      period: with "arrival": group rounds of each worker between full synchronisations; 0 for none.
       node: with "static" and "inter": workers of a node.
       momentum: whether groups average the optimizer's state too.
 
@@ -75,12 +75,12 @@ class PReduce(Protocol):
             if units:
                 gradient = yield Compute(units)
                 yield LocalUpdate(gradient)
-            yield Mix((yield Meet()))
-        yield Mix((yield Meet(last=True)))
+            yield AverageReplicas((yield JoinRound()))
+        yield AverageReplicas((yield JoinRound(last=True)))
 
     def group_rule(self, members: tuple[int, ...], seed: int) -> GroupRule:
         rule = self._rule(members, seed)
-        rule.mixes_optimizer = self.momentum
+        rule.averages_optimizer = self.momentum
         return rule
 
     def _rule(self, members: tuple[int, ...], seed: int) -> GroupRule:
@@ -100,7 +100,7 @@ class PReduce(Protocol):
 
 
 def static_schedule(num_workers: int, node: int) -> Schedule:
-    """Return the groups of four meetings in turn, of positions; the last node may be smaller.
+    """Return the groups of four group rounds in turn, of positions; the last node may be smaller.
 
     With l the position in the node: first l=0 across nodes, l=1 alone, the others together; then the whole node; then
     the first and the last together, l=1 across nodes, the others alone or together; then the whole node again.
@@ -113,17 +113,17 @@ def static_schedule(num_workers: int, node: int) -> Schedule:
     nodes = nodes_of(num_workers, node)
     first = [(members[1:2], members[2:]) for members in nodes]
     third = [(members[:1] + members[max(2, node - 1) :], members[2 : node - 1]) for members in nodes]
-    return _meeting(nodes, 0, first), nodes, _meeting(nodes, 1, third), nodes
+    return _group_round(nodes, 0, first), nodes, _group_round(nodes, 1, third), nodes
 
 
 def inter_schedule(num_workers: int, node: int) -> Schedule:
-    """Return the groups of two meetings in turn: heads across nodes and the others inside; then every node inside.
+    """Return the groups of two group rounds in turn: heads across nodes and the others inside; then every node inside.
 
     >>> inter_schedule(6, 3)
     (((0, 3), (1, 2), (4, 5)), ((0, 1, 2), (3, 4, 5)))
     """
     nodes = nodes_of(num_workers, node)
-    return _meeting(nodes, 0, [(members[1:],) for members in nodes]), nodes
+    return _group_round(nodes, 0, [(members[1:],) for members in nodes]), nodes
 
 
 def nodes_of(num_workers: int, node: int) -> Groups:
@@ -135,8 +135,8 @@ def nodes_of(num_workers: int, node: int) -> Groups:
     return tuple(tuple(range(first, min(first + node, num_workers))) for first in range(0, num_workers, node))
 
 
-def _meeting(nodes: Groups, across: int, inside: list[tuple[tuple[int, ...], ...]]) -> Groups:
-    """Return a meeting: the position `across` of every node together, and the groups that are inside them."""
+def _group_round(nodes: Groups, across: int, inside: list[tuple[tuple[int, ...], ...]]) -> Groups:
+    """Return a group round: the position `across` of every node together, and the groups that are inside them."""
     groups = [group for each in inside for group in each if group]
     heads = tuple(members[across] for members in nodes if len(members) > across)
     return tuple(sorted([heads, *groups] if heads else groups))

@@ -92,7 +92,7 @@ class PsPlus(Protocol):
     modulation: str = "schedule"
     name: ClassVar[str] = "psplus"
     mode: ClassVar[SyncMode] = SERVER
-    local: ClassVar[bool] = True
+    local_updates: ClassVar[bool] = True
     awaits_workers: ClassVar[bool] = True
 
     def change(self, num_workers: int) -> Change:

@@ -1,8 +1,8 @@
-"""The replicas of a group phase from one meeting of the apply log to the next, whatever computes them. Pure.
+"""The replicas of a group phase from one group round of the apply log to the next, whatever computes them. Pure.
 
-A member applies to its own replica what it tells at a meeting; then the group averages. The gradient of a unit was
-computed behind the meeting that the entry names as its base: on what the replica is now, where that was the member's
-last one, else on what it was when it last met, before it averaged.
+A member applies to its own replica what it tells at a group round; then the group averages. The gradient of a unit was
+computed behind the group round that the entry names as its base: on what the replica is now, where that was the
+member's last one, else on what it was when it last met, before it averaged.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Steps(Protocol):
         """Return a replica after its own update by one unit."""
         ...
 
-    def mixed(self, states: list[State], reply: GroupReply) -> list[State]:
+    def averaged(self, states: list[State], reply: GroupReply) -> list[State]:
         """Return the members' replicas after their average."""
         ...
 
 
-class Meetings:
+class GroupHistory:
     """Follows the replicas of one phase.
 
     Args:
@@ -52,7 +52,7 @@ class Meetings:
         self._last: dict[int, int] = {}
         self._before: dict[int, Any] = {}
 
-    def meet(self, entry: Entry) -> State:
+    def join_group(self, entry: Entry) -> State:
         """Carry out what an entry says; returns what the first of its members that is followed holds then."""
         steps, states = self._steps, self._states
         group = [slot for slot in entry.group if self._own in (None, slot)]
@@ -66,6 +66,6 @@ class Meetings:
         self._units += len(entry.units)
         reply = GroupReply(entry.group, (), entry.sequence, self._units, entry.optimizer)
         before = [states.get(slot, self._start) for slot in group]
-        for slot, state, after in zip(group, before, steps.mixed(before, reply) if group else before, strict=True):
+        for slot, state, after in zip(group, before, steps.averaged(before, reply) if group else before, strict=True):
             self._before[slot], self._last[slot], states[slot] = steps.parameters(state), entry.sequence, after
         return states[group[0]] if group else self._start

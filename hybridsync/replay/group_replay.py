@@ -9,15 +9,15 @@ import jax
 
 from hybridsync.collectives.backend import Communicator
 from hybridsync.interfaces.messages import GroupReply
-from hybridsync.replay.group_history import Meetings
+from hybridsync.replay.group_history import GroupHistory
 from hybridsync.replay.logged_run import LoggedPhase
-from hybridsync.training.averaging import copied, mixed, mixed_on_one_device, part_of
+from hybridsync.training.averaging import averaged, averaged_on_one_device, copied, part_of
 from hybridsync.training.programs import Parameters, Programs
 from hybridsync.training.state import TrainState
 
 
 class _Steps:
-    """A replica's steps by the run's programs, which may not donate the parameters (see `meetings.Steps`)."""
+    """A replica's steps by the run's programs, which may not donate the parameters (see `group_history.Steps`)."""
 
     def __init__(self, programs: Programs) -> None:
         self._programs = programs
@@ -33,8 +33,8 @@ class _Steps:
         own = TrainState(state.params, opt_state, state.model_state, state.protocol_state, counters)
         return self._programs.update(own, contribution, units=1, factor=factor, blend=1.0)
 
-    def mixed(self, states: list[TrainState], reply: GroupReply) -> list[TrainState]:
-        return mixed_on_one_device(states, reply)
+    def averaged(self, states: list[TrainState], reply: GroupReply) -> list[TrainState]:
+        return averaged_on_one_device(states, reply)
 
 
 class _MemberSteps(_Steps):
@@ -44,12 +44,12 @@ class _MemberSteps(_Steps):
         super().__init__(programs)
         self._communicator, self._own = communicator, own
 
-    def mixed(self, states: list[TrainState], reply: GroupReply) -> list[TrainState]:
+    def averaged(self, states: list[TrainState], reply: GroupReply) -> list[TrainState]:
         (state,) = states
         part = part_of(state, optimizer=reply.optimizer)
         if len(reply.members) > 1:
             part = self._communicator.group_mean(reply, self._own, part)
-        return [mixed(state, part, reply)]
+        return [averaged(state, part, reply)]
 
 
 def in_groups(
@@ -65,13 +65,13 @@ def in_groups(
       programs: may not donate the parameters.
       state: the phase's starting state, on the device; not donated.
       phase: what to compute.
-      note: told of the sequence of each meeting.
+      note: told of the sequence of each group round.
       member: how the groups of this process average, and its place in the phase; None computes all replicas here.
     """
     steps = _Steps(programs) if member is None else _MemberSteps(programs, *member)
     own = None if member is None else member[1]
-    meetings = Meetings(steps, state, phase.first, int(jax.device_get(state.counters["units"])), own)
+    group_history = GroupHistory(steps, state, phase.first, int(jax.device_get(state.counters["units"])), own)
     for entry in phase.entries:
-        state = meetings.meet(entry)
+        state = group_history.join_group(entry)
         note(entry.sequence)
     return state

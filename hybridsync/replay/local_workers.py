@@ -1,4 +1,4 @@
-"""Workers that step by themselves, driven by an apply log instead of by time: what each of their pushes held. Pure.
+"""Workers that make local updates, driven by an apply log instead of by time: what each of their pushes held. Pure.
 
 A push depends on all that its worker did before: on its optimizer state and, where transfers go on beside the
 computation, on its own update that no version held yet. So the worker's program is run again. The log says which units
@@ -71,7 +71,7 @@ class Progress:
         return Version(sequence, parameters, self._units[index], own, self._fastest[index])
 
 
-class _Life:
+class _ProgramRun:
     """One run of a worker's program, from one push to the next."""
 
     def __init__(
@@ -156,7 +156,7 @@ class Retracer:
         self._opt_state = opt_state
         self._progress = Progress(start, first, entries)
         self._steppers: dict[tuple[int, int], Stepper] = {}
-        self._lives: dict[tuple[int, int, int], _Life] = {}
+        self._runs: dict[tuple[int, int, int], _ProgramRun] = {}
         self._pushes: dict[tuple[int, int, int], list[tuple[Units, Stepped]]] = {}
         for entry in entries:
             for part, push in zip(entry.pushes, entry.stepped, strict=True):
@@ -169,20 +169,20 @@ class Retracer:
           entry: the next update of the phase.
           versions: sequence -> parameters, of all that pushes from here on are computed on, and of the newest.
         """
-        return [self._life(push).push(self._progress, versions, entry.sequence - 1) for push in entry.stepped]
+        return [self._run_of(push).push(self._progress, versions, entry.sequence - 1) for push in entry.stepped]
 
     def left(self, workers: Sequence[tuple[int, int]]) -> tuple[Any, ...]:
         """Return the optimizer states that these workers, as (worker, incarnation), left behind."""
         return tuple(self._steppers[worker].settled for worker in workers)
 
-    def _life(self, push: Stepped) -> _Life:
+    def _run_of(self, push: Stepped) -> _ProgramRun:
         key = push[:3]
-        if key not in self._lives:
+        if key not in self._runs:
             whose = push[:2]
             if whose not in self._steppers:
                 self._steppers[whose] = Stepper(self._computing, self._protocol, self._num_workers, self._opt_state)
             stepper = self._steppers[whose]
             stepper.rewind()
             program = self._protocol.worker_program(self._num_workers)
-            self._lives[key] = _Life(program, stepper, self._computing, self._pushes[key])
-        return self._lives[key]
+            self._runs[key] = _ProgramRun(program, stepper, self._computing, self._pushes[key])
+        return self._runs[key]

@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 
 from hybridsync import protocols
 from hybridsync.core.errors import ResumeError, WorkdirError
-from hybridsync.core.step_assignment import Deal
+from hybridsync.core.step_assignment import StepAssignment
 from hybridsync.protocols import base
 from hybridsync.protocols.modes import SyncMode
 from hybridsync.storage import apply_log
@@ -25,10 +25,10 @@ class LoggedPhase:
     """One phase of the run, as far as its updates were kept.
 
     Args:
-      epoch: its number.
+      number: its number.
       spec: its protocol, as in the plan.
       members: worker ids in mesh order.
-      lane: of the mesh.
+      device_choice: of the mesh.
       runtime: "inprocess", "processes" or "simulated".
       fingerprint: of the state that it began with.
       entries: its updates.
@@ -38,10 +38,10 @@ class LoggedPhase:
       shares: units that each member took in one lock-step step; () for one each.
     """
 
-    epoch: int
+    number: int
     spec: str
     members: tuple[int, ...]
-    lane: int
+    device_choice: int
     runtime: str
     fingerprint: str
     entries: tuple[Entry, ...]
@@ -60,9 +60,9 @@ class LoggedPhase:
         return self.protocol.mode
 
     @functools.cached_property
-    def deal(self) -> Deal:
+    def assignment(self) -> StepAssignment:
         """Whose each unit of a lock-step step was."""
-        return Deal(self.shares or (1,) * len(self.members))
+        return StepAssignment(self.shares or (1,) * len(self.members))
 
     @property
     def first(self) -> int:
@@ -70,7 +70,7 @@ class LoggedPhase:
         return self.entries[0].sequence - 1
 
     def __str__(self) -> str:
-        return f"epoch {self.epoch} ({self.spec}, updates {self.first + 1} to {self.entries[-1].sequence})"
+        return f"phase {self.number} ({self.spec}, updates {self.first + 1} to {self.entries[-1].sequence})"
 
 
 @dataclass(frozen=True)
@@ -145,21 +145,21 @@ def _check_origin(workdir: Path, unit_size: int) -> None:
 
 
 def _read_entries(path: Path) -> tuple[tuple[Entry, ...], dict[int, Left]]:
-    """Return the log's entries, each of which must follow from those before it, and how epochs ended."""
+    """Return the log's entries, each of which must follow from those before it, and how phases ended."""
     entries: list[Entry] = []
     ends: dict[int, Left] = {}
     applied: dict[int, int] = {}
     try:
         for entry in apply_log.records(path):
             if isinstance(entry, Left):
-                ends[entry.epoch] = entry
+                ends[entry.phase] = entry
                 continue
             entries.append(entry)
             expected = len(entries)
             if entry.sequence != expected:
                 raise WorkdirError(
                     f"the apply log {path} is incomplete from update {expected} on: update {entry.sequence} stands "
-                    "there; the disk refused lines, or a life of the run was without --apply_log: the run cannot be "
+                    "there; the disk refused lines, or a session of the run was without --apply_log: the run cannot be "
                     "replayed"
                 )
             for base in entry.versions:
@@ -190,8 +190,8 @@ def _read_entries(path: Path) -> tuple[tuple[Entry, ...], dict[int, Left]]:
                 )
             if entry.group and not len(entry.units) == len(entry.slots) == len(entry.bases):
                 raise WorkdirError(
-                    f"the apply log {path} is damaged: meeting {entry.sequence} has {len(entry.units)} units in "
-                    f"{len(entry.slots)} places, computed behind {len(entry.bases)} meetings"
+                    f"the apply log {path} is damaged: group round {entry.sequence} has {len(entry.units)} units in "
+                    f"{len(entry.slots)} places, computed behind {len(entry.bases)} group rounds"
                 )
             if entry.slots and (len(entry.slots) != len(entry.units) or list(entry.slots) != sorted(set(entry.slots))):
                 raise WorkdirError(
@@ -217,12 +217,12 @@ def _check_mesh(workdir: Path, event: dict[str, Any]) -> None:
     members, shares = event.get("members"), event.get("shares", [])
     if not _are_counts(members) or not members or len(set(members)) < len(members):
         raise WorkdirError(
-            f"the events of {workdir} are damaged: epoch {event['epoch']} was entered with the members {members}, "
+            f"the events of {workdir} are damaged: phase {event['phase']} was entered with the members {members}, "
             "which are no worker ids, each once; restore events.jsonl"
         )
     if not _are_counts(shares) or (shares and (len(shares) != len(members) or not sum(shares))):
         raise WorkdirError(
-            f"the events of {workdir} are damaged: epoch {event['epoch']} was entered with the shares {shares} for the "
+            f"the events of {workdir} are damaged: phase {event['phase']} was entered with the shares {shares} for the "
             f"members {members}, which are not the units of a step of each; restore events.jsonl"
         )
 
@@ -241,36 +241,36 @@ def _phases(workdir: Path, entries: tuple[Entry, ...], ends: dict[int, Left]) ->
             runtime = event["runtime"]
         elif event["kind"] == "phase_entered":
             _check_mesh(workdir, event)
-            entered[event["epoch"]] = event, runtime
-    by_epoch: dict[int, list[Entry]] = {}
+            entered[event["phase"]] = event, runtime
+    by_phase: dict[int, list[Entry]] = {}
     for entry in entries:
-        by_epoch.setdefault(entry.epoch, []).append(entry)
+        by_phase.setdefault(entry.phase, []).append(entry)
     phases, units = [], 0
-    for epoch, updates in by_epoch.items():
-        if epoch not in entered:
+    for number, updates in by_phase.items():
+        if number not in entered:
             raise WorkdirError(
-                f"update {updates[0].sequence} is of epoch {epoch}, which no event of {workdir} announces; the log and "
-                "the events are of different runs"
+                f"update {updates[0].sequence} is of phase {number}, which no event of {workdir} announces; the log "
+                "and the events are of different runs"
             )
-        event, runtime = entered[epoch]
+        event, runtime = entered[number]
         if event["units"] != units:
             raise WorkdirError(
-                f"the apply log of {workdir} is cut: epoch {epoch} began at unit {event['units']}, but the updates "
+                f"the apply log of {workdir} is cut: phase {number} began at unit {event['units']}, but the updates "
                 f"before it hold {units} units"
             )
         phase = LoggedPhase(
-            epoch=epoch,
+            number=number,
             spec=event["protocol"],
             members=tuple(event["members"]),
-            lane=event["lane"],
+            device_choice=event["lane"],
             runtime=runtime,
             fingerprint=event["fingerprint"],
             entries=tuple(updates),
             shares=tuple(event.get("shares", ())),
-            left=ends[epoch].left if epoch in ends else (),
-            after=next((entered[later][0]["fingerprint"] for later in sorted(entered) if later > epoch), ""),
+            left=ends[number].left if number in ends else (),
+            after=next((entered[later][0]["fingerprint"] for later in sorted(entered) if later > number), ""),
         )
-        if phase.protocol.local and not all(entry.stepped for entry in updates):
+        if phase.protocol.local_updates and not all(entry.stepped for entry in updates):
             raise WorkdirError(
                 f"the apply log of {workdir} is damaged: {phase} does not say whose its pushes were, and its workers "
                 "stepped by themselves"
@@ -280,7 +280,7 @@ def _phases(workdir: Path, entries: tuple[Entry, ...], ends: dict[int, Left]) ->
                 f"update {early[0].sequence} was computed on update {early[0].base}'s parameters, which are older "
                 f"than its phase, {phase}"
             )
-        places = phase.deal.num_places
+        places = phase.assignment.num_places
         if wide := [entry for entry in updates if max((*entry.slots, *entry.group), default=0) >= places]:
             raise WorkdirError(
                 f"the apply log of {workdir} is damaged: update {wide[0].sequence} has units in the places "

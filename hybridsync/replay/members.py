@@ -1,9 +1,9 @@
 """Phases of the process runtime, computed again in processes like the run's own.
 
 gloo sums in ring order, so a lock-step phase needs as many processes in the recorded order: process i has the place of
-the recorded member i, whichever slot of the run's world that had. And bits depend on how many local devices a process
-has (measured, 2 cores: the text model's gradient differs between 1 and 16, because XLA's thread pool grows with them),
-so a served phase is computed by a process that has joined a world too, alone.
+the recorded member i, whichever slot of the run's process group that had. And bits depend on how many local devices a
+process has (measured, 2 cores: the text model's gradient differs between 1 and 16, because XLA's thread pool grows with
+them), so a served phase is computed by a process that has joined a process group too, alone.
 
 The parent hands over the starting state in a file of packed bytes; the phase's first member leaves the resulting one
 beside it.
@@ -28,7 +28,7 @@ from hybridsync.core.errors import HybridSyncError, RoleLost, WaitTimeout
 from hybridsync.replay.group_replay import in_groups
 from hybridsync.replay.logged_run import LoggedPhase, read_record
 from hybridsync.replay.phases import as_member, on_one_device
-from hybridsync.runtime.fork_server_client import Nursery
+from hybridsync.runtime.fork_server_client import ForkServerClient
 from hybridsync.runtime.role_line import Child, RoleSpec
 from hybridsync.runtime.role_process import RoleProcess, describe_exit
 from hybridsync.runtime.wiring.backends import COLLECTIVES
@@ -47,12 +47,17 @@ _BEFORE, _AFTER, _JOB = "before", "after", "job.json"
 
 
 def in_members(
-    nursery: Nursery, workdir: Path, layout: Layout, state: TrainState, phase: LoggedPhase, progress: Callable
+    fork_server_client: ForkServerClient,
+    workdir: Path,
+    layout: Layout,
+    state: TrainState,
+    phase: LoggedPhase,
+    progress: Callable,
 ) -> TrainState:
     """Return the state after `phase`, as numpy arrays.
 
     Args:
-      nursery: starts a member (it comes to `run_member`).
+      fork_server_client: starts a member (it comes to `run_member`).
       workdir: of the run; the members' logs go to `logs/` in it, which exists.
       layout: of the state.
       state: starting state, arrays of any kind.
@@ -69,12 +74,12 @@ def in_members(
     with tempfile.TemporaryDirectory(prefix="replay-") as folder:
         job = Path(folder)
         layout.pack(state).tofile(job / _BEFORE)
-        (job / _JOB).write_text(json.dumps({"epoch": phase.epoch, "after": phase.after}))
+        (job / _JOB).write_text(json.dumps({"phase": phase.number, "after": phase.after}))
         service = COLLECTIVES.serve(num_members, HOST)
         members: list[RoleProcess] = []
         try:
             for index in range(num_members):
-                members.append(RoleProcess(nursery, ROLE, index, 0, logs / f"replay-{index}.log"))
+                members.append(RoleProcess(fork_server_client, ROLE, index, 0, logs / f"replay-{index}.log"))
                 spec = RoleSpec(ROLE, index, 0, "", service.address, str(job), num_members, 0, HOST)
                 members[-1].send_spec(spec)
             _await_members(members, phase, progress)
@@ -132,7 +137,7 @@ def run_member(child: Child, spec: RoleSpec, workdir: Path, make_run: Callable[[
     collectives_of = COLLECTIVES.join(place)
     job = Path(spec.workdir)
     told = json.loads((job / _JOB).read_text())
-    phase = next(phase for phase in read_record(workdir).phases if phase.epoch == told["epoch"])
+    phase = next(phase for phase in read_record(workdir).phases if phase.number == told["phase"])
     phase = dataclasses.replace(phase, after=told["after"])
     run, lockstep = make_run(), phase.mode.moves_together
     programs = run.programs(donate_parameters=lockstep)

@@ -37,15 +37,15 @@ def on_one_device(programs: Programs, state: TrainState, phase: LoggedPhase, not
     """
     if phase.mode.has_group_rounds:
         return in_groups(programs, state, phase, note)
-    if phase.protocol.local:
+    if phase.protocol.local_updates:
         return _stepped(programs, state, phase, note)
     last_use = {version: entry.sequence for entry in phase.entries for version in entry.versions}
     versions = {phase.first: Parameters(state.params, state.model_state)}
     lockstep, how, squares = phase.mode.moves_together, phase.protocol.compensated, None
-    deal = phase.deal
+    assignment = phase.assignment
     for entry in phase.entries:
         if lockstep:
-            divided = deal.divide(entry.by_slot().items())
+            divided = assignment.divide(entry.by_slot().items())
             contributions = [contribution_of(programs, versions[entry.base], units) for units in divided]
             total = contributions[0] if len(contributions) == 1 else programs.total(tuple(contributions))
         else:
@@ -116,9 +116,12 @@ def as_member(
       communicator: of all members.
       note: told of each update.
     """
-    index, deal = phase.members.index(worker), phase.deal
+    index, assignment = phase.members.index(worker), phase.assignment
     for entry in phase.entries:
-        units, parameters = deal.divide(entry.by_slot().items())[index], Parameters(state.params, state.model_state)
+        units, parameters = (
+            assignment.divide(entry.by_slot().items())[index],
+            Parameters(state.params, state.model_state),
+        )
         contribution = jax.block_until_ready(contribution_of(programs, parameters, units))
         total = communicator.sum(index, contribution)
         state = programs.update(state, total, units=len(entry.units), factor=entry.rate, blend=entry.blend)

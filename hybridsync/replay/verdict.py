@@ -1,4 +1,4 @@
-"""The story of a replay: the state from the seed, phase after phase, compared with what the run saved."""
+"""A replay: the state from the seed, phase after phase, compared with what the run saved."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hybridsync.core.units import UnitSet
 from hybridsync.replay.logged_run import LoggedPhase, Record
 from hybridsync.replay.members import in_members
 from hybridsync.replay.phases import on_one_device
-from hybridsync.runtime.fork_server_client import Nursery
+from hybridsync.runtime.fork_server_client import ForkServerClient
 from hybridsync.storage.checkpoints import CheckpointStore, Restored
 from hybridsync.telemetry.summary import read_identity
 from hybridsync.training.buffer_layout import Layout, fingerprint, leaf_bytes
@@ -75,7 +75,10 @@ class Replayed:
 
 
 def replay(
-    record: Record, run: Run, nursery: Nursery | None = None, progress: Callable[[int], None] = lambda update: None
+    record: Record,
+    run: Run,
+    fork_server_client: ForkServerClient | None = None,
+    progress: Callable[[int], None] = lambda update: None,
 ) -> Replayed:
     """Compute a run again and compare it with its newest good checkpoint.
 
@@ -85,7 +88,7 @@ def replay(
     Args:
       record: what the run left; the caller holds the workdir's lock.
       run: with the configuration of `record`.
-      nursery: starts member processes (see `in_members`); needed where a phase was computed by processes.
+      fork_server_client: starts member processes (see `in_members`); needed where a phase was computed by processes.
       progress: told of updates now and then.
 
     Raises:
@@ -107,7 +110,7 @@ def replay(
                     "configuration file, the versions in config.json and the code of the run"
                 )
             since = before
-        state = _recompute(programs, record, programs.entered(state), phase, nursery, progress)
+        state = _recompute(programs, record, programs.entered(state), phase, fork_server_client, progress)
         digest, before = fingerprint(state), phase
     difference = compare(state, saved.state)
     if difference is not None and since is None and digest != saved.run["fingerprint"]:
@@ -172,10 +175,10 @@ def _recompute(
     record: Record,
     state: Any,
     phase: LoggedPhase,
-    nursery: Nursery | None,
+    fork_server_client: ForkServerClient | None,
     progress: Callable[[int], None],
 ) -> Any:
     if phase.runtime == "processes":
-        assert nursery is not None, "a phase of processes is computed by processes"
-        return in_members(nursery, record.workdir, programs.state_layout, state, phase, progress)
+        assert fork_server_client is not None, "a phase of processes is computed by processes"
+        return in_members(fork_server_client, record.workdir, programs.state_layout, state, phase, progress)
     return jax.device_get(on_one_device(programs, jax.device_put(state), phase, progress))

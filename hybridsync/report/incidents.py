@@ -22,7 +22,7 @@ QUIET = frozenset(
 )
 """Kinds that are no incident by themselves; what a reader does not know is shown as it is."""
 
-_COMMON = ("t", "wall", "kind", "epoch")
+_COMMON = ("t", "wall", "kind", "phase")
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Incident:
 
     Args:
         t: seconds of the run.
-        epoch: number of the active epoch.
+        phase: number of the active phase.
         sort: which mark stands for it.
         worker: whose lane it stands on; None for the run's own.
         kind: of its event.
@@ -39,7 +39,7 @@ class Incident:
     """
 
     t: float
-    epoch: int
+    phase: int
     sort: Sort
     worker: int | None
     kind: str
@@ -88,7 +88,7 @@ _TOLD: dict[str, tuple[Sort, Callable[[Mapping[str, Any]], str]]] = {
 def incidents(events: Sequence[Mapping[str, Any]]) -> tuple[Incident, ...]:
     """Return a run's incidents in order.
 
-    Workers that join before their life's first phase are no incident, nor is the `worker_left` that says
+    Workers that join before their session's first phase are no incident, nor is the `worker_left` that says
     again what a `role_lost` said.
     """
     found: list[Incident] = []
@@ -127,4 +127,4 @@ def _incident(event: Mapping[str, Any], sort: Sort, text: str) -> Incident:
     worker = event.get("worker")
     if event["kind"] == "role_lost" and event["role"] == "worker":
         worker = event["id"]
-    return Incident(event["t"], event["epoch"], sort, worker, event["kind"], text)
+    return Incident(event["t"], event["phase"], sort, worker, event["kind"], text)

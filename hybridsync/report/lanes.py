@@ -49,10 +49,10 @@ def draw_lanes(runs: Sequence[RunModel], colors: Mapping[str, int]) -> str:
 def _run_lanes(index: int, run: RunModel, x: Axis, colors: Mapping[str, int], named: bool) -> str:
     bars = "".join(
         f'<div class="bar q{colors[bar.protocol]}" style="{_extent(x, bar.begin, bar.end)}" title="{escape(tip)}">'
-        f"<span>{bar.epoch} {escape(bar.protocol)}</span></div>"
+        f"<span>{bar.phase} {escape(bar.protocol)}</span></div>"
         for bar in run.phases
         for tip in [
-            f"epoch {bar.epoch}: {bar.protocol} ({bar.reason}), workers {ids(bar.members)}, "
+            f"phase {bar.phase}: {bar.protocol} ({bar.reason}), workers {ids(bar.members)}, "
             f"unit {bar.units:,} to {bar.end_units:,}, {duration(bar.end - bar.begin)}"
         ]
     )
@@ -104,7 +104,7 @@ def draw_stalls(runs: Sequence[RunModel]) -> str:
     high = max(max(sum(stall.stages.values()), stall.compile_secs or 0.0) for _, _, stall in told) or 1.0
     rows = ""
     for index, run, stall in told:
-        label = f"epoch {stall.epoch}: {stall.before} to {stall.after}"
+        label = f"phase {stall.phase}: {stall.before} to {stall.after}"
         label = f"{run.name}, {label}" if len(runs) > 1 else label
         parts = "".join(
             f'<div class="part k{STAGE_COLORS[stage]}" style="width:{100 * secs / high:.3f}%" '

@@ -25,7 +25,7 @@ class Record:
         metrics: lines of metrics.jsonl.
         summary: what summary.json says; None before the run's first end.
         trace: Chrome trace events of timeline.json; empty without one.
-        stall_secs: epoch to the stall at its beginning, by the timeline.
+        stall_secs: phase to the stall at its beginning, by the timeline.
         simulation: what simulation.json says; None of a real run.
         num_unreadable: lines that were left out, because they hold a text for a number, say.
     """
@@ -45,7 +45,7 @@ class Record:
 class PhaseBar:
     """A phase on the lanes; one that nothing ended lasts as long as the run has lines."""
 
-    epoch: int
+    phase: int
     protocol: str
     reason: str
     members: tuple[int, ...]
@@ -71,7 +71,7 @@ class Stall:
     """What entering a phase cost.
 
     Args:
-        epoch: that was entered.
+        phase: that was entered.
         before: protocol that was left.
         after: protocol that was entered.
         reason: of the phase.
@@ -83,7 +83,7 @@ class Stall:
         timeline_secs: the stall by the timeline; None without one.
     """
 
-    epoch: int
+    phase: int
     before: str
     after: str
     reason: str
@@ -178,7 +178,7 @@ def model(record: Record) -> RunModel:
 
 
 def _ended(record: Record) -> tuple[str, str | None]:
-    """Return how the run's last life ended: a summary may be of an earlier one."""
+    """Return how the run's last session ended: a summary may be of an earlier one."""
     for event in reversed(record.events):
         if event["kind"] == "run_finished":
             summary = record.summary or {}
@@ -189,7 +189,7 @@ def _ended(record: Record) -> tuple[str, str | None]:
 
 
 def _phases(record: Record, secs: float) -> tuple[PhaseBar, ...]:
-    """Return the phases; one that was cut off lasts until its life's last line."""
+    """Return the phases; one that was cut off lasts until its session's last line."""
     bars: list[PhaseBar] = []
     entered: Mapping[str, Any] | None = None
     last_t, last_units = 0.0, 0
@@ -199,7 +199,7 @@ def _phases(record: Record, secs: float) -> tuple[PhaseBar, ...]:
         if entered is not None:
             bars.append(
                 PhaseBar(
-                    epoch=entered["epoch"],
+                    phase=entered["phase"],
                     protocol=entered["protocol"],
                     reason=entered["reason"],
                     members=tuple(entered["members"]),
@@ -219,7 +219,7 @@ def _phases(record: Record, secs: float) -> tuple[PhaseBar, ...]:
         if kind == "phase_entered":
             close(line["t"], line["units"])
             entered = line
-        elif kind == "phase_ended" and entered is not None and line["epoch"] == entered["epoch"]:
+        elif kind == "phase_ended" and entered is not None and line["phase"] == entered["phase"]:
             close(line["t"], line.get("units", last_units))
         elif kind == "run_started":
             close(last_t, last_units)
@@ -231,7 +231,7 @@ def _phases(record: Record, secs: float) -> tuple[PhaseBar, ...]:
 
 
 def _stretches(events: Sequence[Mapping[str, Any]], begins: str, ends: str, secs: float) -> tuple[Stretch, ...]:
-    """Return from when to when something held for each worker; a new life of the run begins anew."""
+    """Return from when to when something held for each worker; a new session of the run begins anew."""
     since: dict[int, float] = {}
     found: list[Stretch] = []
     last = 0.0
@@ -250,11 +250,11 @@ def _stretches(events: Sequence[Mapping[str, Any]], begins: str, ends: str, secs
 
 
 def _stalls(record: Record, phases: Sequence[PhaseBar]) -> tuple[Stall, ...]:
-    switches = {event["epoch"]: event for event in record.events if event["kind"] == "switch"}
+    switches = {event["phase"]: event for event in record.events if event["kind"] == "switch"}
     stalls = []
     for before, after in itertools.pairwise(phases):
-        event = switches.get(after.epoch)
-        timeline_secs = record.stall_secs.get(after.epoch)
+        event = switches.get(after.phase)
+        timeline_secs = record.stall_secs.get(after.phase)
         if event is None and timeline_secs is None:
             continue
         # A chief that died during the switch left an event without its figures.
@@ -265,7 +265,7 @@ def _stalls(record: Record, phases: Sequence[PhaseBar]) -> tuple[Stall, ...]:
             stages["rest"] = max((secs or 0.0) - sum(stages.values()), 0.0)
         stalls.append(
             Stall(
-                epoch=after.epoch,
+                phase=after.phase,
                 before=before.protocol,
                 after=after.protocol,
                 reason=after.reason,

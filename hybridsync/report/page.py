@@ -25,13 +25,13 @@ def page(records: Sequence[Record]) -> str:
         section(
             "What switching cost",
             draw_stalls(runs) + tables.stalls(runs),
-            "A stall lasts from the last unit applied in one epoch to the first in the next, less one unit's time. "
+            "A stall lasts from the last unit applied in one phase to the first in the next, less one unit's time. "
             "rest is what the stages do not explain: the first units of the new phase on their way.",
         ),
         section(
             "Where the workers' time went",
             draw_busy(runs),
-            "By the spans that the timeline kept: the first and the last ones of each worker in each epoch.",
+            "By the spans that the timeline kept: the first and the last ones of each worker in each phase.",
         ),
         section("Every phase", tables.phases(runs) if any(run.phases for run in runs) else ""),
         section(

@@ -52,7 +52,7 @@ LINES = {
     **dict.fromkeys(("rate", "threshold", "worker"), "a number or null"),
     **dict.fromkeys(("kind", "protocol", "role", "ph", "cat", "from", "to"), "a text"),
     **dict.fromkeys(("reason", "exit", "error", "why", "policy", "action"), "a text or null"),
-    "epoch": "a count",
+    "phase": "a count",
     "id": "a count",
     "members": "counts",
     "workers": "counts, or numbers by count",
@@ -71,9 +71,9 @@ NAMED = 5
 BEFORE_WORK = ("run_started", "role_started", "worker_joined", "checkpoint")
 """Kinds of events that a run writes before there is anything to show."""
 
-_EVENT = ("t", "kind", "epoch")
+_EVENT = ("t", "kind", "phase")
 _METRICS = (
-    "t", "units", "examples", "epoch", "protocol", "loss", "learning_rate", "examples_per_sec", "staleness", "workers"
+    "t", "units", "examples", "phase", "protocol", "loss", "learning_rate", "examples_per_sec", "staleness", "workers"
 )  # fmt: skip
 
 
@@ -132,7 +132,7 @@ def read_run(workdir: Path, name: str) -> Record:
         metrics=metrics,
         summary=summary,
         trace=trace,
-        stall_secs={stall.epoch: stall.stall_secs for stall in stalls},
+        stall_secs={stall.phase: stall.stall_secs for stall in stalls},
         simulation=simulation,
         num_unreadable=num_lines - len(events) - len(metrics) - len(trace),
     )

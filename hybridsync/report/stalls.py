@@ -1,6 +1,6 @@
 """What each switch cost, read from a run's timeline.json and events.jsonl.
 
-A switch's stall is the time from the last unit applied in epoch e to the first one applied in the next epoch,
+A switch's stall is the time from the last unit applied in phase e to the first one applied in the next phase,
 less one median unit time of that: in which a run without the switch would have applied nothing either.
 """
 
@@ -31,7 +31,7 @@ class SwitchStall:
     """One switch.
 
     Args:
-        epoch: number of the epoch that was entered.
+        phase: number of the phase that was entered.
         before: protocol that was left.
         after: protocol that was entered.
         stall_secs: from the timeline.
@@ -40,7 +40,7 @@ class SwitchStall:
         compile_secs: from the same event; compiling happens before the stall.
     """
 
-    epoch: int
+    phase: int
     before: str
     after: str
     stall_secs: float
@@ -71,20 +71,20 @@ def switch_stalls(trace: Iterable[Mapping[str, Any]], events: Sequence[Mapping[s
     ends: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for span in trace:
         if span["ph"] == "X" and (span["name"], span["cat"]) in UPDATES:
-            ends[span["args"]["epoch"]][span["pid"]].append((span["ts"] + span["dur"]) / 1e6)
-    switches = {event["epoch"]: event for event in events if event["kind"] == "switch"}
+            ends[span["args"]["phase"]][span["pid"]].append((span["ts"] + span["dur"]) / 1e6)
+    switches = {event["phase"]: event for event in events if event["kind"] == "switch"}
     phases = [event for event in events if event["kind"] == "phase_entered"]
     stalls = []
     for before, after in itertools.pairwise(phases):
-        old, new = ends.get(before["epoch"]), ends.get(after["epoch"])
+        old, new = ends.get(before["phase"]), ends.get(after["phase"])
         if after["reason"] in NO_SWITCH or not old or not new:
             continue
         unit_secs = _unit_secs(new, len(after["members"]), after["units_per_update"])
         gap = min(map(min, new.values())) - max(map(max, old.values()))
-        event = switches.get(after["epoch"], {})
+        event = switches.get(after["phase"], {})
         stalls.append(
             SwitchStall(
-                epoch=after["epoch"],
+                phase=after["phase"],
                 before=before["protocol"],
                 after=after["protocol"],
                 stall_secs=max(gap - unit_secs, 0.0),

@@ -121,7 +121,7 @@ def phases(runs: Sequence[RunModel]) -> str:
     """Return a row a phase."""
     head = [
         "run",
-        "epoch",
+        "phase",
         "protocol",
         "reason",
         "workers",
@@ -137,7 +137,7 @@ def phases(runs: Sequence[RunModel]) -> str:
             at,
             [
                 escape(run.name),
-                str(bar.epoch),
+                str(bar.phase),
                 escape(bar.protocol),
                 escape(bar.reason),
                 ids(bar.members),
@@ -152,19 +152,19 @@ def phases(runs: Sequence[RunModel]) -> str:
         for at, run in enumerate(runs)
         for bar in run.phases
     ]
-    return _one_run(runs, head, rows, [*head[5:], "epoch"])
+    return _one_run(runs, head, rows, [*head[5:], "phase"])
 
 
 def stalls(runs: Sequence[RunModel]) -> str:
     """Return a row a stall; those that no `switch` event tells of have the timeline's figure alone."""
     stages = ("drain", "capture", "reserve", "enter", "rest")
-    head = ["run", "epoch", "switch", "reason", "unit", *stages, "stall", "compile", "commit", "by the timeline"]
+    head = ["run", "phase", "switch", "reason", "unit", *stages, "stall", "compile", "commit", "by the timeline"]
     rows = [
         (
             at,
             [
                 escape(run.name),
-                str(stall.epoch),
+                str(stall.phase),
                 escape(f"{stall.before} to {stall.after}"),
                 escape(stall.reason),
                 f"{stall.units:,}",
@@ -178,7 +178,7 @@ def stalls(runs: Sequence[RunModel]) -> str:
         for at, run in enumerate(runs)
         for stall in run.stalls
     ]
-    return _one_run(runs, head, rows, [*head[4:], "epoch"]) if rows else ""
+    return _one_run(runs, head, rows, [*head[4:], "phase"]) if rows else ""
 
 
 def incidents(runs: Sequence[RunModel]) -> str:
@@ -189,7 +189,7 @@ def incidents(runs: Sequence[RunModel]) -> str:
             [
                 escape(run.name),
                 duration(incident.t),
-                str(incident.epoch),
+                str(incident.phase),
                 f'<i class="mark {incident.sort}">{GLYPHS[incident.sort][0]}</i>{escape(incident.kind)}',
                 escape(incident.text),
             ],
@@ -197,7 +197,7 @@ def incidents(runs: Sequence[RunModel]) -> str:
         for at, run in enumerate(runs)
         for incident in run.incidents
     ]
-    return _one_run(runs, ["run", "time", "epoch", "event", "what happened"], rows, ["time", "epoch"]) if rows else ""
+    return _one_run(runs, ["run", "time", "phase", "event", "what happened"], rows, ["time", "phase"]) if rows else ""
 
 
 def _one_run(

@@ -1,4 +1,4 @@
-"""The chief's process: ledger, membership, switch manager, checkpoints, evaluation; member of no world, on CPU."""
+"""The chief's process: ledger, membership, switches, checkpoints, evaluation; in no process group, on CPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import EXIT_COMPLETED, EXIT_PREEMPTED
 from hybridsync.core.watching import LOOP_SECS, Watching
 from hybridsync.interfaces.messages import RoleEvent
-from hybridsync.interfaces.ports import HolderPort, ServerPort
+from hybridsync.interfaces.ports import ServerPort, SnapshotSource
 from hybridsync.runtime.heartbeat import use_compilation_cache
 from hybridsync.runtime.wiring.backends import TRANSPORT
 from hybridsync.runtime.wiring.chief import ChiefRole
@@ -54,8 +54,8 @@ def run_chief(
       convert_units: see `open_run`.
       address: `host:port` to serve on.
       restarted: another chief served this run before, whose roles may still train.
-      coordinator: `host:port` where the supervisor, this process's parent, serves the world.
-      num_devices: local devices of each worker, among which a mesh of the world chooses.
+      coordinator: `host:port` where the supervisor, this process's parent, serves the process group.
+      num_devices: local devices of each worker, among which a mesh of the process group chooses.
       report: tells the supervisor: {"address": ...} once served.
       watchdog: of this process.
       screen: where progress is shown.
@@ -115,12 +115,12 @@ def _manage(
         report({"kill": {"role": event.role, "id": event.id, "pid": event.pid, "quarantine": quarantine}})
 
     role = ChiefRole(opening, layout, SYSTEM_CLOCK, restarted=restarted, evict=evict)
-    kept, control = role.kept, role.chief.control
-    services = Services(holder=kept, state_bytes=layout.nbytes, chief=role.chief.service)
+    committed, control = role.committed, role.chief.control
+    services = Services(holder=committed, state_bytes=layout.nbytes, chief=role.chief.service)
     serving = TRANSPORT.serve(services, address, calls=4 * run.config.workers + 8, watchdog=watchdog)
     bound = serving.address
     report({"address": bound})
-    here = {"epoch": opening.epoch, "id": 0, "host": socket.gethostname()}
+    here = {"phase": opening.phase_number, "id": 0, "host": socket.gethostname()}
     if not restarted:
         opening.announce(recorder, runtime="processes", address=bound)
         recorder.events.write("role_started", role="supervisor", pid=os.getppid(), address=coordinator, **here)
@@ -128,8 +128,8 @@ def _manage(
     other_holder_at = Directory(partial(TRANSPORT.holder, state_bytes=layout.nbytes), control.is_live)
     server_at = Directory(partial(TRANSPORT.server, state_bytes=layout.nbytes), control.is_live)
 
-    def holder_at(address: str) -> HolderPort:
-        return kept if address == bound else other_holder_at(address)
+    def holder_at(address: str) -> SnapshotSource:
+        return committed if address == bound else other_holder_at(address)
 
     def servers() -> Mapping[str, ServerPort]:
         addresses = [control.address_of("server", index) for index in range(run.config.servers)]

@@ -1,8 +1,9 @@
-"""The process that roles grow from: it has imported what they need, and forks whenever its supervisor asks for one.
+"""The fork server: it has imported what roles need, and forks one whenever its supervisor asks for it.
 
 Importing is most of what a new process costs (2 s of a processor for each role); a fork has it at once, and shares the
 memory. A role is forked twice, so that the process between them ends and the role becomes a child of the supervisor,
-which has said that it takes in such orphans (`nursery.Nursery`): the seed may die, and none of its roles does.
+which has said that it takes in such orphans (`fork_server_client.ForkServerClient`): the fork server may die, and none
+of its roles does.
 
 The order is a packet on a socket, {"environment": {...}}, with its descriptors: stdin, stdout, stderr, the report's
 end of a pipe, the memory of the unit, and for a chief the workdir's lock. The answer is {"pid": n} or {"error": text}.
@@ -24,27 +25,27 @@ from typing import NoReturn
 
 from hybridsync.runtime.role_line import LOCK_FD, REPORT_FD, SUPERVISOR_PID, UNIT_FD, Child, die_with_parent
 
-SEED_FD = "HYBRIDSYNC_SEED_FD"
+FORK_SERVER_FD = "HYBRIDSYNC_FORK_SERVER_FD"
 ORDER_BYTES = 1 << 16
 NUM_DESCRIPTORS = 6
 
 
-def attach() -> Child | Seed | None:
+def connect() -> Child | ForkServer | None:
     """Take up the line to the supervisor, before any slow import; None when no supervisor started this process.
 
     Raises:
       RoleLost: the supervisor has died meanwhile.
     """
-    descriptor = os.environ.pop(SEED_FD, None)
+    descriptor = os.environ.pop(FORK_SERVER_FD, None)
     if descriptor is None:
-        return Child.attach()
+        return Child.from_environment()
     supervisor = int(os.environ.pop(SUPERVISOR_PID))
-    die_with_parent(supervisor, "the seed of the roles")
-    return Seed(int(descriptor), supervisor)
+    die_with_parent(supervisor, "the fork server")
+    return ForkServer(int(descriptor), supervisor)
 
 
-class Seed:
-    """The seed's line to its supervisor. Made by `attach`.
+class ForkServer:
+    """The fork server's line to its supervisor. Made by `connect`.
 
     Args:
       descriptor: of a socket that keeps packets apart.
@@ -56,8 +57,8 @@ class Seed:
         self._line = socket.socket(fileno=descriptor)
         self._supervisor = supervisor
 
-    def grow(self, *modules: str) -> Child:
-        """Serve orders, and return in each process that becomes a role; the seed itself ends with its supervisor.
+    def serve(self, *modules: str) -> Child:
+        """Serve orders, and return in each process that becomes a role; the server itself ends with its supervisor.
 
         To be called on the main thread.
 
@@ -102,7 +103,8 @@ class Seed:
         while os.getppid() == between:
             os.sched_yield()
         os.setsid()
-        # Told by the role itself: whatever becomes of the seed, the supervisor hears of just those who are there.
+        # Told by the role itself: whatever becomes of the fork server, the supervisor hears of just those who are
+        # there.
         self._line.send(json.dumps({"pid": os.getpid()}).encode())
         self._line.close()
         return 0
@@ -118,7 +120,7 @@ class Seed:
             os.environ[LOCK_FD] = str(descriptor)
         if not alone:
             _be_program(report, unit, *lock)
-        if "jax" in sys.modules:  # it has read the seed's environment, not this role's
+        if "jax" in sys.modules:  # it has read the fork server's environment, not this role's
             import jax
 
             jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS"))
@@ -126,7 +128,7 @@ class Seed:
             import numpy.random
 
             numpy.random.seed()
-        child = Child.attach()
+        child = Child.from_environment()
         assert child is not None, "an order's environment names a role"
         return child
 

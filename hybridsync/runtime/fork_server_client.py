@@ -1,4 +1,4 @@
-"""Where a supervisor has its roles' processes started: by a seed (see fork_server.py), which is kept alive."""
+"""Where a supervisor has its roles' processes started: by a fork server (see fork_server.py), which is kept alive."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hybridsync.core.errors import RoleLost, WaitTimeout
-from hybridsync.runtime.fork_server import ORDER_BYTES, SEED_FD
+from hybridsync.runtime.fork_server import FORK_SERVER_FD, ORDER_BYTES
 from hybridsync.runtime.role_line import SUPERVISOR_PID, process_control
 from hybridsync.storage.durable import private
 
 START_SECS = 120.0
-"""A seed imports for so long at most."""
+"""A fork server imports for so long at most."""
 END_SECS = 5.0
 TAIL_LINES = 20
 _PR_SET_CHILD_SUBREAPER = 36
@@ -32,16 +32,16 @@ def open_at_end(path: Path) -> BinaryIO:
     return open(path, "ab", opener=private)
 
 
-class Nursery:
+class ForkServerClient:
     """Start processes for roles, as children of this process. To be made on the main thread, with which they end.
 
     Args:
-      command: program and arguments; the program takes up its line by `seed.attach`.
-      log_path: what the seed itself says; appended to.
+      command: program and arguments; the program takes up its line by `fork_server.connect`.
+      log_path: what the fork server itself says; appended to.
       open_log: opens a log at its end.
 
     Raises:
-      OSError: the seed cannot be started.
+      OSError: the fork server cannot be started.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Nursery:
         environment = {
             **os.environ,
             "PYTHONUNBUFFERED": "1",
-            SEED_FD: str(other.fileno()),
+            FORK_SERVER_FD: str(other.fileno()),
             SUPERVISOR_PID: str(os.getpid()),
         }
         environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -76,11 +76,11 @@ class Nursery:
 
     @property
     def pid(self) -> int:
-        """The seed's process id."""
+        """The fork server's process id."""
         return self._process.pid
 
-    def keep(self) -> bool:
-        """Start another seed where the last one has ended: its roles go on, and the next ones need one.
+    def ensure_running(self) -> bool:
+        """Start another fork server where the last one has ended: its roles go on, and the next ones need one.
 
         Returns whether it had ended.
 
@@ -96,7 +96,7 @@ class Nursery:
     def start(self, environment: Mapping[str, str], descriptors: Sequence[int]) -> int:
         """Start a process in a session of its own; returns its id.
 
-        Waits until the seed has imported what roles need.
+        Waits until the fork server has imported what roles need.
 
         Args:
           environment: what its environment has besides this process's.
@@ -104,18 +104,18 @@ class Nursery:
 
         Raises:
           CannotStart: there are too many processes, or there is too little memory.
-          RoleLost: the seed ended, and the next one did, too.
-          WaitTimeout: the seed does not answer.
+          RoleLost: the fork server ended, and the next one did, too.
+          WaitTimeout: the fork server does not answer.
         """
         order = json.dumps({"environment": dict(environment)}).encode()
         for _ in range(2):
             try:
-                self.keep()
+                self.ensure_running()
                 socket.send_fds(self._line, [order], descriptors)
                 answer = self._line.recv(ORDER_BYTES)
             except TimeoutError:
                 raise WaitTimeout(
-                    f"the seed of the roles, process {self._process.pid}, has not imported everything after "
+                    f"the fork server, process {self._process.pid}, has not imported everything after "
                     f"{START_SECS:g} s; {log_tail(self._log_path)}"
                 ) from None
             except (BrokenPipeError, ConnectionResetError):
@@ -127,7 +127,7 @@ class Nursery:
             self._await_end()
         else:
             raise RoleLost(
-                f"the seed of the roles ended, exit {self._process.returncode}, before it started one; "
+                f"the fork server ended, exit {self._process.returncode}, before it started one; "
                 f"{log_tail(self._log_path)}"
             )
         told = json.loads(answer)
@@ -136,7 +136,7 @@ class Nursery:
         return told["pid"]
 
     def _await_end(self) -> None:
-        """Reap a seed that has closed its line."""
+        """Reap a fork server that has closed its line."""
         try:
             self._process.wait(END_SECS)
         except subprocess.TimeoutExpired:
@@ -144,7 +144,7 @@ class Nursery:
             self._process.wait()
 
     def close(self) -> None:
-        """End the seed, and take in no more orphans; what it has started goes on."""
+        """End the fork server, and take in no more orphans; what it has started goes on."""
         process_control(_PR_SET_CHILD_SUBREAPER, 0)
         self._line.close()
         self._process.kill()

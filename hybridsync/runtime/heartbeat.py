@@ -15,7 +15,7 @@ import jax
 from hybridsync import __version__
 from hybridsync.core.clock import SYSTEM_CLOCK, Clock, pause
 from hybridsync.core.errors import HybridSyncError, NotRegistered
-from hybridsync.core.plan import Epoch
+from hybridsync.core.plan import PhaseId
 from hybridsync.core.watching import Watching
 from hybridsync.interfaces.messages import (
     GroupReply,
@@ -25,7 +25,7 @@ from hybridsync.interfaces.messages import (
     LeaseRequest,
     PhaseReply,
     PhaseRequest,
-    Standing,
+    RoleState,
     Welcome,
 )
 from hybridsync.interfaces.reports import Exchange, Report, ReportReply
@@ -44,7 +44,7 @@ COMPILATION_CACHE = "compilation_cache"
 STOP_SECS = 10.0
 
 
-class LastingChief:
+class ReconnectingChiefClient:
     """The chief as a role process calls it: `ChiefPort` and `GroupPort`, whatever chief process answers.
 
     A restarted chief does not know the role: it is told who calls and what it is in the middle of, and asked again.
@@ -69,9 +69,9 @@ class LastingChief:
         """See `ChiefPort.lease`."""
         return self._known(lambda: self._link.lease(request))
 
-    def meet(self, request: GroupRequest) -> GroupReply:
-        """See `GroupPort.meet`."""
-        return self._known(lambda: self._link.meet(request))
+    def join_group(self, request: GroupRequest) -> GroupReply:
+        """See `GroupPort.join_group`."""
+        return self._known(lambda: self._link.join_group(request))
 
     def report(self, report: Report) -> ReportReply:
         """See `ChiefPort.report`."""
@@ -89,10 +89,12 @@ class LastingChief:
                 pause(AGAIN_SECS)
 
 
-def hello(spec: RoleSpec, address: str, schema: str, standing: Standing | None = None) -> Hello:
+def hello(spec: RoleSpec, address: str, schema: str, role_state: RoleState | None = None) -> Hello:
     """Return who this process is, which serves its state at `address`."""
     host = socket.gethostname()
-    return Hello(spec.role, spec.role_id, os.getpid(), host, address, schema, __version__, spec.life, standing)
+    return Hello(
+        spec.role, spec.role_id, os.getpid(), host, address, schema, __version__, spec.restart_count, role_state
+    )
 
 
 def use_compilation_cache(workdir: Path) -> None:
@@ -124,37 +126,37 @@ class CompileTimer:
             self._note(duration_secs)
 
 
-class Heart:
+class Heartbeat:
     """Reports to the chief from a thread of its own, and hears from it.
 
     Args:
       chief: where to.
-      drain: returns what happened since the last report.
+      take_report: returns what happened since the last report.
       secs: between reports.
       wake: set by others to report at once.
       hold_secs: how long the chief may keep its answer back while it has no news.
-      heard: called with the epoch that was reported from, and the answer.
+      heard: called with the phase that was reported from, and the answer.
       clock: stamps when a report left and when its answer came.
       ended: called once, with None when the run is over, or with why the chief refused this process or is gone.
     """
 
     def __init__(
         self,
-        chief: LastingChief,
-        drain: Callable[[], Report],
+        chief: ReconnectingChiefClient,
+        take_report: Callable[[], Report],
         secs: float,
         wake: threading.Event,
         ended: Callable[[HybridSyncError | None], None],
         *,
         hold_secs: float = 0.0,
-        heard: Callable[[Epoch, ReportReply], None] = lambda epoch, reply: None,
+        heard: Callable[[PhaseId, ReportReply], None] = lambda phase_id, reply: None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self._chief, self._drain, self._secs = chief, drain, secs
+        self._chief, self._take_report, self._secs = chief, take_report, secs
         self._wake, self._ended = wake, ended
         self._hold_secs, self._heard, self._clock = hold_secs, heard, clock
         self._stopping = False
-        self._thread = threading.Thread(target=self._beat, name="heart", daemon=True)
+        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
     def start(self) -> None:
         """Begin to report."""
@@ -179,7 +181,7 @@ class Heart:
             self._wake.wait(self._secs)
             self._wake.clear()
             last = self._stopping
-            report = replace(self._drain(), hold_secs=0.0 if last else self._hold_secs, exchange=exchange)
+            report = replace(self._take_report(), hold_secs=0.0 if last else self._hold_secs, exchange=exchange)
             try:
                 sent, reply = self._report(report)
             except HybridSyncError as error:
@@ -187,7 +189,7 @@ class Heart:
                     self._ended(error)
                 return
             exchange = Exchange(sent, reply.received, reply.replied, self._clock.monotonic())
-            self._heard(report.epoch, reply)
+            self._heard(report.phase_id, reply)
             if reply.done and not last:
                 self._ended(None)
             if reply.done or last:

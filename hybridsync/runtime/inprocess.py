@@ -17,7 +17,7 @@ from hybridsync.collectives.backend import Collectives, Communicator
 from hybridsync.collectives.threads import ThreadCollectives
 from hybridsync.core.clock import Clock
 from hybridsync.core.errors import HybridSyncError, RoleLost
-from hybridsync.core.plan import Epoch
+from hybridsync.core.plan import PhaseId
 from hybridsync.emulation.link_delays import DelayedPort
 from hybridsync.interfaces.messages import Hello
 from hybridsync.interfaces.phase import Phase
@@ -73,14 +73,14 @@ class InProcess:
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._transport = transport = InProcessTransport()
-        transport.serve(Services(holder=self._role.kept, chief=self.chief.service), CHIEF)
+        transport.serve(Services(holder=self._role.committed, chief=self.chief.service), CHIEF)
         self._primary = primary = Primary(programs, DevicePublisher(), transport.holder, clock, apply_log, self._wake)
         port = DelayedPort(Endpoint(primary, None), server_pacing(run, programs, clock))
         transport.serve(Services(holder=primary, server=primary, parameters=port, optimizer=primary), PRIMARY)
         self._replica = Replica(programs, transport.holder, clock, apply_log)
         transport.serve(Services(holder=self._replica), REPLICA)
         self._collectives = collectives(programs)
-        self._communicators: dict[Epoch, Communicator] = {}
+        self._communicators: dict[PhaseId, Communicator] = {}
         self._lock = threading.Lock()
         self._recorders = [worker_recorder(run, worker, clock) for worker in range(run.config.workers)]
         self._loops: dict[int, WorkerLoop] = {}
@@ -111,8 +111,8 @@ class InProcess:
         workers = ThreadPoolExecutor(run.config.workers, "worker")
         for worker in range(run.config.workers):
             workers.submit(self._work, worker, schema).add_done_callback(self._worker_ended)
-        heart = threading.Thread(target=self._beat, name="heart", daemon=True)
-        heart.start()
+        heartbeat = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+        heartbeat.start()
         try:
             return controller.run()
         finally:
@@ -120,7 +120,7 @@ class InProcess:
             workers.shutdown(wait=True)
             self._stop.set()
             self._wake.set()
-            heart.join(JOIN_SECS)
+            heartbeat.join(JOIN_SECS)
 
     # --- the roles' threads ---
 
@@ -163,14 +163,14 @@ class InProcess:
         while not self._stop.is_set():
             self._wake.wait(REPORT_SECS)
             self._wake.clear()
-            progress = self._primary.drain()
+            progress = self._primary.take_report()
             self.chief.service.report(server_report(0, self._server_incarnation, progress))
             for worker, recorder in enumerate(self._recorders):
                 if not recorder.incarnation:
                     continue
-                report = recorder.drain()
+                report = recorder.take_report()
                 if self.chief.service.report(report).revoked and worker in self._loops:
-                    self._loops[worker].revoke(report.epoch, "the chief has revoked the phase")
+                    self._loops[worker].revoke(report.phase_id, "the chief has revoked the phase")
 
     # --- how roles find each other ---
 
@@ -179,9 +179,9 @@ class InProcess:
 
     def _communicator_of(self, phase: Phase) -> Communicator:
         with self._lock:
-            if phase.epoch not in self._communicators:  # all threads of the phase share one
-                self._communicators[phase.epoch] = self._collectives.communicator(phase)
-            return self._communicators[phase.epoch]
+            if phase.id not in self._communicators:  # all threads of the phase share one
+                self._communicators[phase.id] = self._collectives.communicator(phase)
+            return self._communicators[phase.id]
 
     @staticmethod
     def _hello(role: str, role_id: int, address: str, schema: str) -> Hello:

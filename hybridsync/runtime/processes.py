@@ -1,6 +1,6 @@
 """The process runtime: the same program supervises, or plays the role that a supervisor gave it.
 
-Importing this file loads no JAX; a role's own module does, in the seed of the roles.
+Importing this file loads no JAX; a role's own module does, in the fork server.
 """
 
 from __future__ import annotations
@@ -164,8 +164,8 @@ def play(child: Child, load: Callable[[], Launch]) -> int:
 
     Args:
       child: the line to the supervisor.
-      load: returns what is launched. A worker calls it once it has joined its world, because a configuration file may
-        compute with JAX while it is read, and a process that has its devices can join none.
+      load: returns what is launched. A worker calls it once it has joined its process group, because a configuration
+        file may compute with JAX while it is read, and a process that has its devices can join none.
 
     Raises:
       HybridSyncError: refused input, or the run could not go on.
@@ -185,11 +185,11 @@ def play(child: Child, load: Callable[[], Launch]) -> int:
         launch = load()
         return module.run_chief(
             run_of_launch(),
-            resume=launch.resume if spec.life == 0 else "auto",
+            resume=launch.resume if spec.restart_count == 0 else "auto",
             init_from=launch.init_from,
             convert_units=launch.convert_units,
             address=spec.chief or at_port(spec.host, launch.port),
-            restarted=spec.life > 0,
+            restarted=spec.restart_count > 0,
             coordinator=spec.coordinator,
             num_devices=spec.num_devices,
             report=lambda fields: child.report(**fields),

@@ -4,8 +4,8 @@ A child finds its role in the environment, reads one JSON line (its `RoleSpec`) 
 serves, and reports JSON lines on an inherited pipe:
 
     {"address": "127.0.0.1:4711"}           the chief serves there
-    {"renew": true}                         the chief wants every worker to start again, in a new world
-    {"joined": "127.0.0.1:4712"}            this worker, and so every worker, has been in the world that is served there
+    {"renew": true}                         the chief wants every worker to start again, in a new process group
+    {"joined": "127.0.0.1:4712"}            this worker, and so every worker, has joined the group that is served there
     {"over": true}                          the chief says that workers which end now are not to be replaced
     {"error": "...", "exit_code": 1}        why this role is about to exit; the supervisor prints it, once
 """
@@ -44,20 +44,20 @@ class RoleSpec:
     Attributes:
       role: "chief", "server" or "worker".
       role_id: its number among its kind.
-      life: how many processes had this place before; a worker with `life > 0` is reborn.
+      restart_count: how many processes had this place before; a worker with `restart_count > 0` is reborn.
       chief: "host:port" of the chief; empty for the chief itself.
-      coordinator: "host:port" of the world's coordination service.
+      coordinator: "host:port" of the process group's coordination service.
       workdir: absolute path.
       num_workers: of the run.
       num_servers: of the run.
       host: the address to bind to.
-      num_devices: local devices of each worker, among which a mesh of the world chooses.
-      slots: workers that the world has a place for, ascending; () for all.
+      num_devices: local devices of each worker, among which a mesh of the process group chooses.
+      slots: workers that the process group has a place for, ascending; () for all.
     """
 
     role: str
     role_id: int
-    life: int
+    restart_count: int
     chief: str
     coordinator: str
     workdir: str
@@ -90,7 +90,7 @@ def process_control(option: int, value: int) -> None:
 
 
 class Child:
-    """A role process's line to its supervisor. Made by `Child.attach`.
+    """A role process's line to its supervisor. Made by `Child.from_environment`.
 
     Attributes:
       role: "chief", "server" or "worker".
@@ -107,7 +107,7 @@ class Child:
         os.close(unit_fd)
 
     @classmethod
-    def attach(cls) -> Child | None:
+    def from_environment(cls) -> Child | None:
         """Take up the line, before any slow import; None when no supervisor started this process.
 
         From here on this process dies with its supervisor. The environment is cleared of the line, so that

@@ -1,4 +1,4 @@
-"""One role's process, seen from the supervisor: its life, its reports, its log."""
+"""One role's process, seen from the supervisor: its restarts, its reports, its log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.runtime import role_line
-from hybridsync.runtime.fork_server_client import Nursery, log_tail, open_at_end
+from hybridsync.runtime.fork_server_client import ForkServerClient, log_tail, open_at_end
 
 
 class RoleProcess:
@@ -24,10 +24,10 @@ class RoleProcess:
     progress line); all else goes to the log. It dies with this process.
 
     Args:
-      nursery: starts it.
+      fork_server_client: starts it.
       role: "chief", "server" or "worker".
       role_id: its number among its kind.
-      life: how many processes had this place before.
+      restart_count: how many processes had this place before.
       log_path: appended to.
       open_log: opens a log at its end.
       lock_fd: of the workdir's lock, which this role holds, too.
@@ -35,7 +35,7 @@ class RoleProcess:
     Attributes:
       role: as given.
       role_id: as given.
-      life: as given.
+      restart_count: as given.
       started: when, monotonic seconds.
       pid: process id.
       pidfd: readable once the process has ended.
@@ -52,17 +52,17 @@ class RoleProcess:
 
     def __init__(
         self,
-        nursery: Nursery,
+        fork_server_client: ForkServerClient,
         role: str,
         role_id: int,
-        life: int,
+        restart_count: int,
         log_path: Path,
         open_log: Callable[[Path], BinaryIO] = open_at_end,
         lock_fd: int | None = None,
     ) -> None:
         self.role = role
         self.role_id = role_id
-        self.life = life
+        self.restart_count = restart_count
         self.started = SYSTEM_CLOCK.monotonic()
         self.error: tuple[str, int] | None = None
         self.reports_ended = False
@@ -82,10 +82,10 @@ class RoleProcess:
         try:
             with open_log(log_path) as log:
                 with contextlib.suppress(OSError):  # a full disk ends no run
-                    os.write(log.fileno(), f"--- {self.name}, life {life}\n".encode())
+                    os.write(log.fileno(), f"--- {self.name}, restart {restart_count}\n".encode())
                 stdout = 1 if role == "chief" else log.fileno()
                 given = (spec_end, stdout, log.fileno(), report_end, self._unit_fd)
-                self.pid = nursery.start(environment, given if lock_fd is None else (*given, lock_fd))
+                self.pid = fork_server_client.start(environment, given if lock_fd is None else (*given, lock_fd))
             self.pidfd = os.pidfd_open(self.pid)
         except BaseException:
             for descriptor in (self.report_fd, self._unit_fd, self._spec_fd):
@@ -176,7 +176,7 @@ class CrashLoop:
 
     Args:
       limit: failures of one role that are borne.
-      window_secs: the life after which a process counts as a good one.
+      window_secs: the time after which a process counts as a good one.
     """
 
     def __init__(self, limit: int = MAX_FAILURES - 1, window_secs: float = 30.0) -> None:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import HybridSyncError, RoleLost
-from hybridsync.runtime.fork_server_client import CannotStart, Nursery
+from hybridsync.runtime.fork_server_client import CannotStart, ForkServerClient
 from hybridsync.runtime.role_logs import Logs
 from hybridsync.runtime.role_process import RoleProcess
 
 FIRST_PAUSE_SECS, LAST_PAUSE_SECS = 0.5, 30.0
 """The pause between two tries doubles from the first to the last."""
-SEED_RETRY_SECS = 30.0
+FORK_SERVER_RETRY_SECS = 30.0
 
 Key = tuple[str, int]
 
@@ -33,9 +33,9 @@ class NotStarted(RoleLost):
 
 @dataclass
 class _Start:
-    """One role to be started: its life and why, when it is tried next, and until when."""
+    """One role to be started: its restart count and why, when it is tried next, and until when."""
 
-    life: int
+    restart_count: int
     reason: str
     at: float
     until: float
@@ -47,38 +47,38 @@ class Starts:
     """Starts roles in the order in which they were asked for. To be made on the main thread.
 
     Args:
-      command: of the seed that roles grow from (see `Nursery`).
+      command: of the fork server that roles are forked from (see `ForkServerClient`).
       logs: of the roles.
       say: shows a line to the user.
       again_secs: how long it is tried to start a role.
       lock_fd: of the workdir's lock, which each chief holds as well; None where nobody has locked it.
 
     Raises:
-      OSError: the seed cannot be started.
+      OSError: the fork server cannot be started.
     """
 
     def __init__(
         self, command: Sequence[str], logs: Logs, say: Callable[[str], None], again_secs: float, lock_fd: int | None
     ) -> None:
-        self._nursery = Nursery(command, logs.path("seed"), logs.open)
+        self._fork_server_client = ForkServerClient(command, logs.path("fork-server"), logs.open)
         self._logs, self._say, self._again_secs, self._lock_fd = logs, say, again_secs, lock_fd
-        self._seed_at = 0.0
+        self._retry_fork_server_at = 0.0
         self._waiting: dict[Key, _Start] = {}
 
     @property
-    def seed_pid(self) -> int:
-        """The process that roles grow from."""
-        return self._nursery.pid
+    def fork_server_pid(self) -> int:
+        """The fork server's process id."""
+        return self._fork_server_client.pid
 
     @property
     def waiting(self) -> Collection[Key]:
         """Roles that are still to be started."""
         return self._waiting.keys()
 
-    def ask(self, role: str, role_id: int, life: int, reason: str) -> None:
+    def ask(self, role: str, role_id: int, restart_count: int, reason: str) -> None:
         """Have a role started by the next `take`."""
         now = SYSTEM_CLOCK.monotonic()
-        self._waiting[role, role_id] = _Start(life, reason, now, now + self._again_secs)
+        self._waiting[role, role_id] = _Start(restart_count, reason, now, now + self._again_secs)
 
     def take(self) -> Iterator[tuple[RoleProcess, str]]:
         """Start what is due; yields the processes, each with why it was to be started.
@@ -96,9 +96,11 @@ class Starts:
         role, role_id = key
         path, lock_fd = self._logs.path(f"{role}-{role_id}"), self._lock_fd if role == "chief" else None
         try:
-            return RoleProcess(self._nursery, role, role_id, start.life, path, self._logs.open, lock_fd)
+            return RoleProcess(
+                self._fork_server_client, role, role_id, start.restart_count, path, self._logs.open, lock_fd
+            )
         except (OSError, HybridSyncError) as error:
-            if start.life == 0 and not isinstance(error, OSError | CannotStart):
+            if start.restart_count == 0 and not isinstance(error, OSError | CannotStart):
                 raise
             now = SYSTEM_CLOCK.monotonic()
             if now >= start.until:
@@ -112,18 +114,18 @@ class Starts:
             start.at, start.pause = now + start.pause, min(2 * start.pause, LAST_PAUSE_SECS)
             return None
 
-    def keep_seed(self) -> None:
-        """Have a seed for the next role that is lost; the run needs none as long as nobody is."""
+    def keep_fork_server(self) -> None:
+        """Have a fork server for the next role that is lost; the run needs none as long as nobody is."""
         now = SYSTEM_CLOCK.monotonic()
-        if now < self._seed_at:
+        if now < self._retry_fork_server_at:
             return
         try:
-            if self._nursery.keep():
-                self._seed_at = now + SEED_RETRY_SECS
+            if self._fork_server_client.ensure_running():
+                self._retry_fork_server_at = now + FORK_SERVER_RETRY_SECS
         except OSError as error:
-            self._say(f"no seed for the next role could be started: {error}; it is tried again")
-            self._seed_at = now + SEED_RETRY_SECS
+            self._say(f"no fork server for the next role could be started: {error}; it is tried again")
+            self._retry_fork_server_at = now + FORK_SERVER_RETRY_SECS
 
     def close(self) -> None:
-        """End the seed; what it has started goes on."""
-        self._nursery.close()
+        """End the fork server; what it has started goes on."""
+        self._fork_server_client.close()

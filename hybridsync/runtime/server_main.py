@@ -16,14 +16,21 @@ from hybridsync.core.watching import COMPILE_SECS, Watching
 from hybridsync.emulation.link_delays import DelayedPort
 from hybridsync.interfaces.messages import Hello
 from hybridsync.interfaces.reports import Report
-from hybridsync.runtime.heartbeat import CHIEF_SECS, CompileTimer, Heart, LastingChief, hello, use_compilation_cache
+from hybridsync.runtime.heartbeat import (
+    CHIEF_SECS,
+    CompileTimer,
+    Heartbeat,
+    ReconnectingChiefClient,
+    hello,
+    use_compilation_cache,
+)
 from hybridsync.runtime.role_line import RoleSpec
 from hybridsync.runtime.wiring.backends import TRANSPORT
 from hybridsync.runtime.wiring.server import server_pacing, server_report
 from hybridsync.server.endpoint import Endpoint, OptimizerEndpoint
 from hybridsync.server.partition import PRIMARY, partition
 from hybridsync.server.primary import Primary
-from hybridsync.server.publisher import SnapshotPool
+from hybridsync.server.publisher import ParameterPool
 from hybridsync.server.replication import Peers
 from hybridsync.server.secondary import Store
 from hybridsync.storage.apply_log import open_apply_log
@@ -75,7 +82,7 @@ def run_server(spec: RoleSpec, run: Run, watchdog: Watching) -> int:
     if spec.role_id == PRIMARY:
         connect = partial(TRANSPORT.peer, state_bytes=programs.state_layout.nbytes)
         peers = Peers(parts, Directory(connect, lambda address: address in peers.servers), ended)
-        pool = SnapshotPool(own.parameters_layout)
+        pool = ParameterPool(own.parameters_layout)
         backend = Primary(programs, pool, readers, clock, apply_log, completed, device, peers, watchdog)
         endpoint = Endpoint(backend, own.contribution_layout)
         pacing = server_pacing(run, programs, clock)
@@ -96,17 +103,17 @@ def run_server(spec: RoleSpec, run: Run, watchdog: Watching) -> int:
     serving = TRANSPORT.serve(services, at_port(spec.host), calls=3 * workers + 4, watchdog=watchdog)
 
     def hello_now() -> Hello:
-        return hello(spec, serving.address, programs.state_layout.schema_hash, backend.standing())
+        return hello(spec, serving.address, programs.state_layout.schema_hash, backend.role_state())
 
-    chief = LastingChief(TRANSPORT.chief(spec.chief, CHIEF_SECS), hello_now)
+    chief = ReconnectingChiefClient(TRANSPORT.chief(spec.chief, CHIEF_SECS), hello_now)
     incarnation = chief.register().incarnation
 
     def drain() -> Report:
         secs = sum(compile_secs)
         compile_secs.clear()
-        return server_report(spec.role_id, incarnation, backend.drain(), secs)
+        return server_report(spec.role_id, incarnation, backend.take_report(), secs)
 
-    Heart(chief, drain, REPORT_SECS, completed, ended).start()
+    Heartbeat(chief, drain, REPORT_SECS, completed, ended).start()
     if not over.wait(RUN_SECS):
         raise WaitTimeout(f"server {spec.role_id} served for {RUN_SECS:g} s and the chief has not ended the run")
     serving.stop()

@@ -1,9 +1,9 @@
 """Parent process of a host's roles: starts, watches, kills and restarts them. Imports neither jax nor orbax.
 
 One loop on the main thread polls the children's pidfds, their report pipes and the signals. All roles start
-at once, forked by a seed that has imported what they need (see fork_server.py); each is told what to do when the chief
-serves. A role that dies is reported and replaced; a chief comes back at its former address. What happens while it is
-away is kept for it. A worker that fails again and again by itself is quarantined: the others go on without it.
+at once, forked by a fork server that has imported what they need (see fork_server.py); each is told what to do when the
+chief serves. A role that dies is reported and replaced; a chief comes back at its former address. What happens while it
+is away is kept for it. A worker that fails again and again by itself is quarantined: the others go on without it.
 """
 
 from __future__ import annotations
@@ -110,9 +110,9 @@ class Supervisor:
         self._logs = Logs(spec.workdir / "logs", say)
         self._outbox = Outbox(connect, say)
         self._slots = tuple(range(spec.num_workers))
-        self._world_met = False
+        self._is_complete = False
         self._roles: dict[tuple[str, int], RoleProcess] = {}
-        self._lives: dict[tuple[str, int], int] = {}
+        self._restart_counts: dict[tuple[str, int], int] = {}
         self._service: Service | None = None
         self._chief_address = ""
         self._chief_serves = False
@@ -159,7 +159,7 @@ class Supervisor:
             numbers.append(signal.SIGHUP)
         former = {number: signal.signal(number, self._on_signal) for number in numbers}
         try:
-            self._service = COLLECTIVES.serve(self._spec.num_workers, self._spec.host)  # while the seed imports
+            self._service = COLLECTIVES.serve(self._spec.num_workers, self._spec.host)  # while the fork server imports
             self._note("role_started", "supervisor", 0, os.getpid(), STARTED_FIRST)
             for role, count in (
                 ("chief", 1),
@@ -210,14 +210,14 @@ class Supervisor:
             if self._exit_code is None:
                 if self._chief_serves:
                     self._outbox.deliver(self._chief_address)
-                self._starts.keep_seed()
+                self._starts.keep_fork_server()
                 self._take_started()
-                reap_adopted({self._starts.seed_pid, *(process.pid for process in self._roles.values())})
+                reap_adopted({self._starts.fork_server_pid, *(process.pid for process in self._roles.values())})
         return self._exit_code
 
-    def _start(self, role: str, role_id: int, life: int, reason: str) -> None:
-        self._lives[role, role_id] = life
-        self._starts.ask(role, role_id, life, reason)
+    def _start(self, role: str, role_id: int, restart_count: int, reason: str) -> None:
+        self._restart_counts[role, role_id] = restart_count
+        self._starts.ask(role, role_id, restart_count, reason)
         self._take_started()
 
     def _take_started(self) -> None:
@@ -239,7 +239,7 @@ class Supervisor:
         return RoleSpec(
             role=process.role,
             role_id=process.role_id,
-            life=process.life,
+            restart_count=process.restart_count,
             chief=self._chief_address,
             coordinator=self._service.address,
             workdir=str(self._spec.workdir.absolute()),
@@ -255,11 +255,11 @@ class Supervisor:
         if "error" in report:
             process.error = report["error"], report["exit_code"]
         if report.get("joined") == self._service.address:
-            self._world_met = True
+            self._is_complete = True
         if process.role == "chief":
             self._over = self._over or report.get("over", False)
             if "renew" in report:
-                self._renew_world()
+                self._renew_process_group()
             if "kill" in report:
                 self._end(**report["kill"])
             if "address" in report:
@@ -276,10 +276,10 @@ class Supervisor:
             process.quarantine = quarantine
             process.kill()
 
-    def _renew_world(self) -> None:
-        """Serve a new world and end every worker: its successor joins that one."""
+    def _renew_process_group(self) -> None:
+        """Serve a new process group and end every worker: its successor joins that one."""
         former, self._service = self._service, COLLECTIVES.serve(len(self._slots), self._spec.host)
-        self._world_met = False
+        self._is_complete = False
         workers = [process for (role, _), process in self._roles.items() if role == "worker"]
         for process in workers:
             process.kill()
@@ -321,7 +321,7 @@ class Supervisor:
                 name = f"{process.role}-{process.role_id}"
                 self._fail(f"{process.name} fails again and again ({reason}); correct that, then {_RESUME}", name)
             elif not self._asked:
-                self._start(process.role, process.role_id, process.life + 1, f"restart after {reason}")
+                self._start(process.role, process.role_id, process.restart_count + 1, f"restart after {reason}")
 
     def _is_failing(self, process: RoleProcess, code: int) -> bool:
         lived = SYSTEM_CLOCK.monotonic() - process.started
@@ -331,13 +331,13 @@ class Supervisor:
     def _quarantine(self, event: RoleEvent) -> None:
         """Start no other process in a worker's place: the others go on without it, or the chief ends the run.
 
-        A world is met when every slot of it has joined once. Until then the others would wait for this one in vain:
-        they begin anew, in a world without it.
+        A process group is complete when every slot of it has joined once. Until then the others would wait for this one
+        in vain: they begin anew, in a process group without it.
         """
         self._slots = tuple(slot for slot in self._slots if slot != event.id)
         self._outbox.lost(event)
-        if self._slots and not self._world_met:
-            self._renew_world()
+        if self._slots and not self._is_complete:
+            self._renew_process_group()
 
     def _chief_left(self, process: RoleProcess, code: int, reason: str) -> None:
         told = process.error is not None
@@ -362,15 +362,15 @@ class Supervisor:
     def _restart_chief(self, process: RoleProcess, reason: str) -> None:
         """Start the next chief; what only the memory of the last one held is told, or done, again."""
         self._outbox.repeat()
-        self._start("chief", 0, process.life + 1, reason)
+        self._start("chief", 0, process.restart_count + 1, reason)
         self._outbox.repeat_preemption()
         self._over = False
         if self._asked:
             return
-        left = self._lives.keys() - self._roles.keys() - {*self._starts.waiting}
+        left = self._restart_counts.keys() - self._roles.keys() - {*self._starts.waiting}
         for role, role_id in sorted(left):  # because the run was over, which it is not
             if role != "worker" or role_id in self._slots:
-                self._start(role, role_id, self._lives[role, role_id] + 1, reason)
+                self._start(role, role_id, self._restart_counts[role, role_id] + 1, reason)
 
     def _fail(self, message: str, name: str, code: int = EXIT_FAILED) -> None:
         """End the run as our fault; the log says nothing about a process that was killed from outside."""

@@ -1,4 +1,4 @@
-"""A worker's process: member of the world, client of the chief and the parameter server, holder of its replica."""
+"""A worker's process: in the process group, client of the chief and the server, holder of its replica."""
 
 from __future__ import annotations
 
@@ -15,12 +15,19 @@ from hybridsync.collectives.backend import Place
 from hybridsync.core.addresses import at_port
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import EXIT_FAILED, HybridSyncError
-from hybridsync.core.plan import Epoch
+from hybridsync.core.plan import PhaseId
 from hybridsync.core.watching import COMPILE_SECS, LOOP_SECS, SLACK_SECS, Watching
 from hybridsync.interfaces.messages import Hello
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import ReportReply
-from hybridsync.runtime.heartbeat import CHIEF_SECS, CompileTimer, Heart, LastingChief, hello, use_compilation_cache
+from hybridsync.runtime.heartbeat import (
+    CHIEF_SECS,
+    CompileTimer,
+    Heartbeat,
+    ReconnectingChiefClient,
+    hello,
+    use_compilation_cache,
+)
 from hybridsync.runtime.role_line import RoleSpec
 from hybridsync.runtime.wiring.backends import COLLECTIVES, TRANSPORT
 from hybridsync.runtime.wiring.worker import worker_loop, worker_recorder
@@ -47,27 +54,28 @@ def run_worker(
     report: Callable[[dict], None],
     watchdog: Watching,
 ) -> int:
-    """Join the world, train until the chief says that the run is over, and return the exit code.
+    """Join the process group, train until the chief says that the run is over, and return the exit code.
 
     Args:
       spec: who this is and where the others are.
       make_run: builds task and optimizer; called behind the join, because it may touch JAX.
       at_unit: leaves behind which unit is computed, should this process end on it.
-      report: tells the supervisor: {"joined": ...} once every worker has been in the world.
+      report: tells the supervisor: {"joined": ...} once every worker has been in the process group.
       watchdog: of this process.
 
     Raises:
       HybridSyncError: refused input, or the run could not go on.
     """
     loop: WorkerLoop | None = None
-    with watchdog.work("joining the world", 2 * JOIN_SECS + SLACK_SECS):  # to find its service, then for the others
+    # To find its service, then for the others
+    with watchdog.work("joining the process group", 2 * JOIN_SECS + SLACK_SECS):
         place = Place(
             spec.coordinator,
             spec.role_id,
             spec.slots or tuple(range(spec.num_workers)),
             spec.host,
             spec.num_devices,
-            reborn=spec.life > 0,
+            reborn=spec.restart_count > 0,
             timeout_secs=JOIN_SECS,
         )
         collectives_of = COLLECTIVES.join(place)
@@ -82,9 +90,9 @@ def run_worker(
     programs = run.programs(donate_parameters=True)
     collectives = collectives_of(programs)
     with watchdog.work("compiling the programs", COMPILE_SECS):
-        local = {stage.change(run.config.workers) == "replace" for stage in run.stages if stage.local}
-        warm_up(programs, several=run.config.policy.deals_several, local=local)
-        if spec.life == 0:  # its members meet when a phase names it: nobody waits here for one that has died
+        local_updates = {stage.change(run.config.workers) == "replace" for stage in run.stages if stage.local_updates}
+        warm_up(programs, several=run.config.policy.assigns_several, local_updates=local_updates)
+        if spec.restart_count == 0:  # its members meet when a phase names it: nobody waits here for one that has died
             collectives.compile(groups=any(stage.mode.has_group_rounds for stage in run.stages))
 
     apply_log = open_apply_log(run.workdir, run.config.telemetry.apply_log)
@@ -94,9 +102,9 @@ def run_worker(
     serving = TRANSPORT.serve(services, at_port(spec.host), calls=4, watchdog=watchdog)
 
     def hello_now() -> Hello:
-        return hello(spec, serving.address, programs.state_layout.schema_hash, loop.standing() if loop else None)
+        return hello(spec, serving.address, programs.state_layout.schema_hash, loop.role_state() if loop else None)
 
-    chief = LastingChief(TRANSPORT.chief(spec.chief, CHIEF_SECS), hello_now)
+    chief = ReconnectingChiefClient(TRANSPORT.chief(spec.chief, CHIEF_SECS), hello_now)
 
     def ended(error: HybridSyncError | None) -> None:
         if error is not None:  # the main thread may hang in a collective, or train for nobody
@@ -123,21 +131,23 @@ def run_worker(
         )
         recorder.incarnation = chief.register().incarnation
 
-        def heard(epoch: Epoch, reply: ReportReply) -> None:
-            if reply.revoked and loop.is_inside(epoch):  # else it is on its way already, and may read a state
+        def heard(phase_id: PhaseId, reply: ReportReply) -> None:
+            if reply.revoked and loop.is_inside(phase_id):  # else it is on its way already, and may read a state
                 readers.close()
-                loop.revoke(epoch, "the chief has revoked the phase")
+                loop.revoke(phase_id, "the chief has revoked the phase")
 
-        heart = Heart(chief, recorder.drain, 0.0, threading.Event(), ended, hold_secs=REPORT_SECS, heard=heard)
-        heart.start()
+        heartbeat = Heartbeat(
+            chief, recorder.take_report, 0.0, threading.Event(), ended, hold_secs=REPORT_SECS, heard=heard
+        )
+        heartbeat.start()
         with watchdog.work("the loop over phases", LOOP_SECS):
             loop.run()
-    heart.stop()
+    heartbeat.stop()
     serving.stop()
     return 0
 
 
-def warm_up(programs: Programs, *, several: bool = False, local: Collection[bool] = ()) -> None:
+def warm_up(programs: Programs, *, several: bool = False, local_updates: Collection[bool] = ()) -> None:
     """Compile and run the programs once, on zeros, as the phases will call them.
 
     A replica's parameters lie on the default device, a server's reply and a mesh's total are views in host memory.
@@ -146,14 +156,14 @@ def warm_up(programs: Programs, *, several: bool = False, local: Collection[bool
     Args:
       programs: of the run.
       several: whether a member may take several units of a lock-step step, whose gradients it sums up.
-      local: of the plan's phases with local updates, whether a push replaces the servers' parameters.
+      local_updates: of the plan's phases with local updates, whether a push replaces the servers' parameters.
     """
     zeros = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), programs.state)
     state: TrainState = jax.device_put(zeros)
     gradient = programs.gradient(Parameters(state.params, state.model_state), 0)
     if several:
         jax.block_until_ready(programs.sum((gradient, gradient)))
-    for replaces in local:  # a worker that had few units in its first such phase would compile in a later one
+    for replaces in local_updates:  # a worker that had few units in its first such phase would compile in a later one
         parameters, opt_state, moved = Parameters(state.params, state.model_state), zeros.opt_state, None
         for _ in range(2):  # the first step since a version has moved nothing yet, and is a program of its own
             parameters, opt_state, moved = programs.local_step(

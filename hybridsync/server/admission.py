@@ -1,7 +1,7 @@
 """What a parameter server refuses by looking at a message: before anything of it reaches the rule or the state. Pure.
 
->>> from hybridsync.core.plan import Epoch
->>> served(Phase(Epoch(3, 7), "asp", (0, 1), 0, 10, (), (), 0, "", 1, "", (), "start")).name
+>>> from hybridsync.core.plan import PhaseId
+>>> served(Phase(PhaseId(3, 7), "asp", (0, 1), 0, 10, (), (), 0, "", 1, "", (), "start")).name
 'asp'
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hybridsync.core.errors import InvalidMessage, PlanError, StaleEpoch, StaleIncarnation, UnknownRole
-from hybridsync.core.plan import MOST_ENTRIES, NO_EPOCH, Epoch
+from hybridsync.core.errors import InvalidMessage, PlanError, StaleIncarnation, StalePhase, UnknownRole
+from hybridsync.core.plan import MOST_ENTRIES, NO_PHASE, PhaseId
 from hybridsync.core.units import MOST_UNITS
 from hybridsync.interfaces.messages import Push, Update
 from hybridsync.interfaces.phase import Phase
@@ -31,11 +31,11 @@ def served(phase: Phase, workload: int = MOST_UNITS) -> Protocol:
     protocol = phase.protocol
     if not protocol.mode.is_served:
         raise PlanError(
-            f"epoch {phase.epoch} runs {phase.spec!r} in the mode {protocol.mode.name!r}, this is a role of the "
+            f"phase {phase.id} runs {phase.spec!r} in the mode {protocol.mode.name!r}, this is a role of the "
             f"mode {SERVER.name!r}; enter it at the workers"
         )
     if not phase.members:
-        raise InvalidMessage(f"epoch {phase.epoch} runs {phase.spec!r} with 0 members; it needs at least 1")
+        raise InvalidMessage(f"phase {phase.id} runs {phase.spec!r} with 0 members; it needs at least 1")
     phase.check(workload)
     return protocol
 
@@ -103,7 +103,7 @@ def check_member(push: Push, phase: Phase) -> None:
     """
     if push.worker not in phase.members:
         raise UnknownRole(
-            f"worker {push.worker} takes no part in epoch {phase.epoch}, its members are "
+            f"worker {push.worker} takes no part in phase {phase.id}, its members are "
             f"{', '.join(map(str, sorted(phase.members)))}; register with the chief first"
         )
 
@@ -132,7 +132,7 @@ def check_push(push: Push, phase: Phase, sequence: int, num_dropped: int) -> Non
     for unit in units:
         if not 0 <= unit < limit:
             raise InvalidMessage(
-                f"worker {push.worker} pushes unit {unit}, but epoch {phase.epoch} issues units 0 to {limit - 1}; "
+                f"worker {push.worker} pushes unit {unit}, but phase {phase.id} issues units 0 to {limit - 1}; "
                 "push leased units only"
             )
     if not 0 <= push.base <= sequence:
@@ -142,15 +142,15 @@ def check_push(push: Push, phase: Phase, sequence: int, num_dropped: int) -> Non
         )
 
 
-def check_epoch(epoch: Epoch, phase: Phase | None) -> Phase:
-    """Return the phase that a server is in, if that is `epoch`.
+def check_phase_id(phase_id: PhaseId, phase: Phase | None) -> Phase:
+    """Return the phase that a server is in, if that is `phase_id`.
 
     Raises:
-      StaleEpoch: it is in another one, or in none.
+      StalePhase: it is in another one, or in none.
     """
-    if phase is None or phase.epoch != epoch:
-        named, held = epoch.beside(phase.epoch if phase else NO_EPOCH)
-        raise StaleEpoch(f"epoch {named} was named, but the server is in epoch {held}; ask the chief again")
+    if phase is None or phase.id != phase_id:
+        named, held = phase_id.beside(phase.id if phase else NO_PHASE)
+        raise StalePhase(f"phase {named} was named, but the server is in phase {held}; ask the chief again")
     return phase
 
 
@@ -163,10 +163,10 @@ def check_current(push: Push, is_open: bool, newest: int) -> None:
       newest: lowest incarnation of the worker that may still speak.
 
     Raises:
-      StaleEpoch, StaleIncarnation: the caller is out of date.
+      StalePhase, StaleIncarnation: the caller is out of date.
     """
     if not is_open:
-        raise StaleEpoch(f"epoch {push.epoch} has ended; ask the chief for the next phase")
+        raise StalePhase(f"phase {push.phase_id} has ended; ask the chief for the next phase")
     if push.incarnation < newest:
         raise StaleIncarnation(
             f"worker {push.worker} speaks as incarnation {push.incarnation}, but {newest} or later is expected; "

@@ -8,18 +8,18 @@ A driver lets one caller in at a time and ends each turn with `release`. Three r
 - The end of a call is not the end of its push. A driver that gives a call up says so (`withdraw`). The push stays held,
   and the same units find it again.
 
->>> from hybridsync.core.plan import Epoch
+>>> from hybridsync.core.plan import PhaseId
 >>> class Adding:
 ...     total = 0
 ...     def apply(self, update, sequence): self.total += sum(update.contributions)
 ...     def record_read(self, push): pass
-...     def hand(self, push, sequence): pass
+...     def record_sent(self, push, sequence): pass
 >>> core = ServerCore(holder := Adding(), now=lambda: 0.0)
->>> core.enter(Phase(Epoch(3, 7), "bsp_server", (0, 1), 0, 10, (), (), 0, "", 1, "", (), "start"))
->>> first = core.push(Push(Epoch(3, 7), 0, 1, units=(4,), base=0), 40, "")
+>>> core.enter(Phase(PhaseId(3, 7), "bsp_server", (0, 1), 0, 10, (), (), 0, "", 1, "", (), "start"))
+>>> first = core.push(Push(PhaseId(3, 7), 0, 1, units=(4,), base=0), 40, "")
 >>> core.release(), holder.total
 ([], 0)
->>> second = core.push(Push(Epoch(3, 7), 1, 1, units=(5,), base=0), 2, "")
+>>> second = core.push(Push(PhaseId(3, 7), 1, 1, units=(5,), base=0), 2, "")
 >>> holder.total, second.sequence, [core.answer(call).sequence for call in core.release()]
 (42, 1, [1])
 """
@@ -31,11 +31,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from hybridsync.core.errors import HybridSyncError
-from hybridsync.core.plan import Epoch
+from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.interfaces.phase import Phase
-from hybridsync.server.admission import check_epoch, check_place
-from hybridsync.server.held_pushes import Decided, Decision, Dropped, Ticket, missing_deposits, usable_deposits
+from hybridsync.server.admission import check_phase_id, check_place
+from hybridsync.server.held_pushes import Decided, Decision, Dropped, Ticket, missing_uploads, usable_uploads
 from hybridsync.server.sequencer import Sequencer
 
 
@@ -62,7 +62,7 @@ class StateHolder(Protocol):
         """Forget what was staged of a push that is not applied."""
         ...
 
-    def hand(self, push: Push, sequence: int) -> None:
+    def record_sent(self, push: Push, sequence: int) -> None:
         """Note that `push` is answered with the parameters of `sequence`, the newest."""
         ...
 
@@ -70,11 +70,11 @@ class StateHolder(Protocol):
         """Forget a worker's processes up to `incarnation`, which are gone."""
         ...
 
-    def keep(self, contribution: Any) -> Any:
+    def retain(self, contribution: Any) -> Any:
         """Return a contribution that outlives its caller's buffer."""
         ...
 
-    def take_deposits(self, left: tuple[tuple[int, int], ...], sequence: int) -> None:
+    def take_uploads(self, left: tuple[tuple[int, int], ...], sequence: int) -> None:
         """Make the mean of the optimizer states that workers left behind that of the state at `sequence`.
 
         Args:
@@ -122,7 +122,7 @@ class ServerCore:
         self._holder, self._now, self._count = holder, now, self.sequencer.count
         self._pushes: dict[HeldCall, None] = {}  # in the order in which they came
         self._grants: dict[HeldCall, None] = {}
-        self._deposits: dict[int, Push] = {}
+        self._uploads: dict[int, Push] = {}
         self._left: tuple[tuple[int, int], ...] | None = None
 
     # --- phases ---
@@ -130,20 +130,20 @@ class ServerCore:
     def enter(self, phase: Phase) -> None:
         """Serve `phase`, whose state the holder has (see `Sequencer.enter`)."""
         self.sequencer.enter(phase)
-        self._deposits, self._left = {}, None
+        self._uploads, self._left = {}, None
 
     def close(self) -> None:
         """Refuse every later push of the phase; held calls end with the turn."""
         self.sequencer.close()
 
-    def fence(self, epoch: Epoch, worker: int, incarnation: int) -> None:
+    def fence(self, phase_id: PhaseId, worker: int, incarnation: int) -> None:
         """Refuse `worker` up to `incarnation`: its process is gone, and so is what it pushed and nobody applied.
 
         Raises:
           UnknownRole: no run has a worker of that number.
         """
         check_place(worker)
-        if self.sequencer.epoch == epoch:
+        if self.sequencer.phase_id == phase_id:
             self._carry_out(self.sequencer.fence(worker, incarnation))
             self._holder.forget(worker, incarnation)  # behind the updates that the fence lets go
 
@@ -153,7 +153,7 @@ class ServerCore:
         """Return the answer to a pull.
 
         Raises:
-          StaleEpoch, StaleIncarnation, UnknownRole: the caller is out of date.
+          StalePhase, StaleIncarnation, UnknownRole: the caller is out of date.
         """
         self._carry_out(self.sequencer.join(push))
         return self._answer(push, PushReply(self.sequencer.sequence))
@@ -162,7 +162,7 @@ class ServerCore:
         """Hear that a worker has nothing to compute: nobody is to wait for it.
 
         Raises:
-          StaleEpoch, StaleIncarnation, UnknownRole: the caller is out of date.
+          StalePhase, StaleIncarnation, UnknownRole: the caller is out of date.
         """
         self._carry_out(self.sequencer.idle(push))
 
@@ -170,7 +170,7 @@ class ServerCore:
         """Hear that a worker could push; its call ends when the rule grants the transfer.
 
         Raises:
-          StaleEpoch, StaleIncarnation, UnknownRole: the caller is out of date.
+          StalePhase, StaleIncarnation, UnknownRole: the caller is out of date.
         """
         self._carry_out(self.sequencer.ready(push, self._now()))
         call = HeldCall(push)
@@ -184,7 +184,7 @@ class ServerCore:
         finite is dropped without asking the rule.
 
         Raises:
-          StaleEpoch, StaleIncarnation, UnknownRole: the caller is out of date; nothing was applied.
+          StalePhase, StaleIncarnation, UnknownRole: the caller is out of date; nothing was applied.
           InvalidMessage: the units or the base cannot be.
         """
         sequencer, holder = self.sequencer, self._holder
@@ -196,7 +196,7 @@ class ServerCore:
             holder.record_read(push)
             holder.apply(sequencer.passing(push, contribution), self._count.sequence + 1)
             reply = sequencer.passed(push)
-            holder.hand(push, reply.sequence)
+            holder.record_sent(push, reply.sequence)
             return reply
         call = HeldCall(push, contribution, non_finite)
         reply = self._offer(call)
@@ -205,17 +205,17 @@ class ServerCore:
         self._pushes[call] = None
         return call
 
-    def deposit(self, push: Push) -> bool:
+    def upload_opt_state(self, push: Push) -> bool:
         """Return whether to keep the optimizer state that a worker leaves behind, as it was after `push.units`.
 
         Raises:
-          StaleEpoch: another phase is served.
+          StalePhase: another phase is served.
         """
-        check_epoch(push.epoch, self.sequencer.phase)
+        check_phase_id(push.phase_id, self.sequencer.phase)
         last = self.sequencer.settled.get(push.worker)
         if last is None or last.incarnation > push.incarnation:
             return False
-        self._deposits[push.worker] = push
+        self._uploads[push.worker] = push
         return True
 
     # --- held calls ---
@@ -249,24 +249,24 @@ class ServerCore:
         self._grants.pop(call, None)
         self._outlive(call)
 
-    # --- the end of a phase whose workers step by themselves ---
+    # --- the end of a phase whose workers make local updates ---
 
     @property
-    def missing_deposits(self) -> list[int]:
+    def missing_uploads(self) -> list[int]:
         """The workers whose optimizer states are still to come."""
-        if not self.sequencer.local or self._left is not None:
+        if not self.sequencer.local_updates or self._left is not None:
             return []
-        return missing_deposits(self.sequencer.settled, self._deposits)
+        return missing_uploads(self.sequencer.settled, self._uploads)
 
-    def take_deposits(self) -> tuple[int, ...]:
+    def take_uploads(self) -> tuple[int, ...]:
         """Have the mean of what workers left behind become the optimizer state, once a phase; returns whose it is."""
-        if not self.sequencer.local:
+        if not self.sequencer.local_updates:
             return ()
         if self._left is None:
             settled = self.sequencer.settled
-            self._left = tuple((at, settled[at].incarnation) for at in usable_deposits(settled, self._deposits))
+            self._left = tuple((at, settled[at].incarnation) for at in usable_uploads(settled, self._uploads))
             if self._left:
-                self._holder.take_deposits(self._left, self.sequencer.sequence)
+                self._holder.take_uploads(self._left, self.sequencer.sequence)
         return tuple(worker for worker, _ in self._left)
 
     # --- inside ---
@@ -281,7 +281,7 @@ class ServerCore:
 
     def _answer(self, push: Push, reply: PushReply) -> PushReply:
         sequencer = self.sequencer
-        self._holder.hand(push, sequencer.sequence)
+        self._holder.record_sent(push, sequencer.sequence)
         return sequencer.answer(push.worker, reply)
 
     def _offer(self, call: HeldCall) -> PushReply | None:
@@ -291,7 +291,7 @@ class ServerCore:
           HybridSyncError: it is refused.
         """
         push = call.push
-        ticket, decisions = self.sequencer.offer(push, call.contribution, call.non_finite, self._now())
+        ticket, decisions = self.sequencer.submit(push, call.contribution, call.non_finite, self._now())
         call.ticket, call.was_settled = ticket, ticket.reply is not None
         if ticket.push is push and not call.was_settled:
             self._holder.record_read(push)  # before its update is told of, which names what is still to be read
@@ -334,7 +334,7 @@ class ServerCore:
         if ticket is None or ticket.push is not call.push or not self.sequencer.open:
             return
         if not (ticket.decided or ticket.fenced):
-            ticket.contribution = self._holder.keep(ticket.contribution)
+            ticket.contribution = self._holder.retain(ticket.contribution)
 
     def _granted(self, push: Push) -> PushReply | HybridSyncError:
         """Return what ends the wait for a grant."""

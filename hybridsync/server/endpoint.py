@@ -50,29 +50,29 @@ class Endpoint:
         return offer
 
 
-class Keeper(Protocol):
-    """A server whose workers step by themselves: trees in and out."""
+class OptimizerBackend(Protocol):
+    """A server whose workers make local updates: trees in and out."""
 
-    def opt_state(self, push: Push) -> Any: ...
+    def download_opt_state(self, push: Push) -> Any: ...
 
-    def deposit(self, push: Push, opt_state: Any) -> None: ...
+    def upload_opt_state(self, push: Push, opt_state: Any) -> None: ...
 
 
 class OptimizerEndpoint:
     """An `OptimizerPort` over any parameter server.
 
     Args:
-      keeper: the server.
+      backend: the server.
       layout: of its part of the optimizer state.
     """
 
-    def __init__(self, keeper: Keeper, layout: Layout) -> None:
-        self._keeper, self._layout = keeper, layout
+    def __init__(self, backend: OptimizerBackend, layout: Layout) -> None:
+        self._backend, self._layout = backend, layout
 
-    def opt_state(self, push: Push) -> np.ndarray:
-        """See `Primary.opt_state`."""
-        return self._layout.pack(self._keeper.opt_state(push))
+    def download_opt_state(self, push: Push) -> np.ndarray:
+        """See `Primary.download_opt_state`."""
+        return self._layout.pack(self._backend.download_opt_state(push))
 
-    def deposit(self, push: Push, opt_state: np.ndarray) -> None:
-        """See `Primary.deposit`; the buffer is the server's from now on."""
-        self._keeper.deposit(push, self._layout.unpack(opt_state))
+    def upload_opt_state(self, push: Push, opt_state: np.ndarray) -> None:
+        """See `Primary.upload_opt_state`; the buffer is the server's from now on."""
+        self._backend.upload_opt_state(push, self._layout.unpack(opt_state))

@@ -8,9 +8,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from hybridsync.core.errors import HybridSyncError, StaleEpoch, WaitTimeout
-from hybridsync.core.plan import Epoch
-from hybridsync.interfaces.messages import Held
+from hybridsync.core.errors import HybridSyncError, StalePhase, WaitTimeout
+from hybridsync.core.plan import PhaseId
+from hybridsync.interfaces.messages import StateVersion
 from hybridsync.interfaces.reports import ENTERING
 
 T = TypeVar("T")
@@ -18,8 +18,8 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class _Entry:
-    epoch: Epoch
-    outcome: Future[Held] = field(default_factory=Future)
+    phase_id: PhaseId
+    outcome: Future[StateVersion] = field(default_factory=Future)
 
 
 class Entrance:
@@ -43,31 +43,31 @@ class Entrance:
 
     def enter(
         self,
-        epoch: Epoch,
+        phase_id: PhaseId,
         *,
-        held: Callable[[], Held | None],
+        held: Callable[[], StateVersion | None],
         leave: Callable[[], None],
         fetch: Callable[[], T],
-        swap: Callable[[T], Held],
-    ) -> Held:
-        """Enter `epoch`, or share the outcome of the call that does.
+        swap: Callable[[T], StateVersion],
+    ) -> StateVersion:
+        """Enter `phase_id`, or share the outcome of the call that does.
 
         Args:
-          epoch: to enter.
-          held: returns what is held where the epoch is served already, else None; called under the lock.
+          phase_id: to enter.
+          held: returns what is held where the phase is served already, else None; called under the lock.
           leave: refuses the calls of the phase before; called under the lock.
           fetch: returns the new state; called while the lock is free, so that heartbeats and readers go on.
           swap: begins to serve what was fetched; called under the lock.
 
         Raises:
-          StaleEpoch: a newer epoch is served or being entered, or another one of that number.
+          StalePhase: a newer phase is served or being entered, or another one of that number.
           WaitTimeout: the call that this one repeats has not ended in time.
-          HybridSyncError: what `fetch` or `swap` raised; the server can enter the same epoch again then.
+          HybridSyncError: what `fetch` or `swap` raised; the server can enter the same phase again then.
         """
         with self._condition:
             if (served := held()) is not None:
                 return served
-            entry, is_repeat = self._admit(epoch)
+            entry, is_repeat = self._admit(phase_id)
             if not is_repeat:
                 leave()
         if is_repeat:
@@ -75,7 +75,7 @@ class Entrance:
         try:
             fetched = fetch()
             with self._condition:
-                if self._entry is entry:  # else a newer epoch has taken its place meanwhile
+                if self._entry is entry:  # else a newer phase has taken its place meanwhile
                     entry.outcome.set_result(swap(fetched))
                     self._entry = None
         except BaseException as error:
@@ -83,29 +83,29 @@ class Entrance:
                 raise
         return entry.outcome.result()
 
-    def _admit(self, epoch: Epoch) -> tuple[_Entry, bool]:
-        """Return the entry of `epoch`, and whether another call carries it out."""
+    def _admit(self, phase_id: PhaseId) -> tuple[_Entry, bool]:
+        """Return the entry of `phase_id`, and whether another call carries it out."""
         before = self._entry
         if before is not None:
-            if before.epoch == epoch:
+            if before.phase_id == phase_id:
                 return before, True
-            offered, entering = epoch.beside(before.epoch)
-            if epoch.number <= before.epoch.number:
-                raise StaleEpoch(f"epoch {offered} is not newer than epoch {entering}, which is being entered")
+            offered, entering = phase_id.beside(before.phase_id)
+            if phase_id.number <= before.phase_id.number:
+                raise StalePhase(f"phase {offered} is not newer than phase {entering}, which is being entered")
             before.outcome.set_exception(
-                StaleEpoch(f"epoch {entering} is not entered any more: epoch {offered} takes its place")
+                StalePhase(f"phase {entering} is not entered any more: phase {offered} takes its place")
             )
-        self._entry = _Entry(epoch)
+        self._entry = _Entry(phase_id)
         return self._entry, False
 
-    def _share(self, entry: _Entry) -> Held:
+    def _share(self, entry: _Entry) -> StateVersion:
         try:
             return entry.outcome.result(self._secs)
         except TimeoutError as error:
             if isinstance(error, HybridSyncError):
                 raise
             raise WaitTimeout(
-                f"epoch {entry.epoch} is being entered for more than {self._secs:g} s: its state has not arrived"
+                f"phase {entry.phase_id} is being entered for more than {self._secs:g} s: its state has not arrived"
             ) from None
 
     def _give_up(self, entry: _Entry, error: BaseException) -> bool:

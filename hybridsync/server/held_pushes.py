@@ -91,7 +91,7 @@ class Decided:
       rate: the protocol's factor on the schedule's learning rate.
       blend: share of the new float model statistics.
       weights: of each push's gradient in the sum; () is 1 each.
-      local: whether its workers step by themselves.
+      local_updates: whether its workers make local updates.
     """
 
     pushes: tuple[Push, ...]
@@ -101,23 +101,25 @@ class Decided:
     rate: float
     blend: float
     weights: tuple[float, ...] = ()
-    local: bool = False
+    local_updates: bool = False
 
     @classmethod
     def of(
-        cls, tickets: Sequence[Ticket], rate: float, blend: float, weights: tuple[float, ...], local: bool
+        cls, tickets: Sequence[Ticket], rate: float, blend: float, weights: tuple[float, ...], local_updates: bool
     ) -> Decided:
         """Return the update that these pushes make up."""
         pushes = tuple(ticket.push for ticket in tickets)
         units = tuple(unit for push in pushes for unit in push.units)
         base = min(push.base for push in pushes)
-        return cls(pushes, tuple(ticket.contribution for ticket in tickets), units, base, rate, blend, weights, local)
+        return cls(
+            pushes, tuple(ticket.contribution for ticket in tickets), units, base, rate, blend, weights, local_updates
+        )
 
     @property
     def parts(self) -> tuple[Part, ...]:
         """What each push brings, as the apply log has it; () where all were computed on `base` and weigh 1."""
         pushes, weights = self.pushes, self.weights
-        if self.local or (not weights and all(push.base == self.base for push in pushes)):
+        if self.local_updates or (not weights and all(push.base == self.base for push in pushes)):
             return ()
         return tuple(
             Part(push.units, push.base, weight)
@@ -127,9 +129,11 @@ class Decided:
     @property
     def stepped(self) -> tuple[tuple[int, int, int, int, int], ...]:
         """Return what the log says of each push of local updates (see `hybridsync.storage.apply_log.Stepped`)."""
-        if not self.local:
+        if not self.local_updates:
             return ()
-        return tuple((push.worker, push.incarnation, push.life, push.base, len(push.units)) for push in self.pushes)
+        return tuple(
+            (push.worker, push.incarnation, push.restart_count, push.base, len(push.units)) for push in self.pushes
+        )
 
 
 @dataclass(slots=True)
@@ -142,24 +146,24 @@ class Dropped:
 Decision = Decided | Dropped
 
 
-def missing_deposits(last: Mapping[int, Push], deposits: Mapping[int, Push]) -> list[int]:
+def missing_uploads(last: Mapping[int, Push], uploads: Mapping[int, Push]) -> list[int]:
     """Return the workers from whose process that pushed last no optimizer state has come, whether it is usable or not.
 
     Args:
       last: each worker's last push that was applied.
-      deposits: worker -> behind which push the state that came last was left.
+      uploads: worker -> behind which push the state that came last was left.
     """
     return [
         worker
         for worker in sorted(last)
-        if worker not in deposits or deposits[worker].incarnation < last[worker].incarnation
+        if worker not in uploads or uploads[worker].incarnation < last[worker].incarnation
     ]
 
 
-def usable_deposits(last: Mapping[int, Push], deposits: Mapping[int, Push]) -> list[int]:
+def usable_uploads(last: Mapping[int, Push], uploads: Mapping[int, Push]) -> list[int]:
     """Return the workers whose optimizer state is the one after their last push that was applied, ascending."""
     usable = []
-    for worker, push in sorted(deposits.items()):
+    for worker, push in sorted(uploads.items()):
         end = last.get(worker)
         if end is not None and end.incarnation == push.incarnation and push.units == end.units[-1:]:
             usable.append(worker)

@@ -14,7 +14,7 @@ from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import Span
 from hybridsync.protocols.base import Change, Compensation
 from hybridsync.server.held_pushes import Decided
-from hybridsync.server.replication import Peers, Snapshot
+from hybridsync.server.replication import PartSnapshot, Peers
 from hybridsync.server.shard_state import Shard
 from hybridsync.storage.apply_log import ApplyLog, Entry, Left, Stepped
 from hybridsync.training.state import TrainState
@@ -36,7 +36,7 @@ class PartitionedState:
 
     def __init__(self, shard: Shard, peers: Peers, apply_log: ApplyLog, clock: Clock) -> None:
         self._shard, self._peers, self._apply_log, self._clock = shard, peers, apply_log, clock
-        self._epoch_number = 0
+        self._phase_number = 0
         self._change: Change = "optimizer"
         self._unread: dict[int, set[int]] = {}  # worker -> versions whose parts it may still read at the other servers
         self._spans: list[Span] = []
@@ -64,7 +64,7 @@ class PartitionedState:
         """Take over the starting state of `phase`; None where it is here already."""
         if state is not None:
             self._shard.take(state)
-        self._epoch_number, self._unread = phase.epoch.number, {}
+        self._phase_number, self._unread = phase.id.number, {}
         self.first_applied = self.last_applied = 0.0
         self._apply_log.clear()
         self._peers.enter(phase)
@@ -80,7 +80,7 @@ class PartitionedState:
         self._shard.begin(compensation)
         self._shard.publish()
 
-    def drain(self) -> tuple[Span, ...]:
+    def take_report(self) -> tuple[Span, ...]:
         """Return and forget the spans of what was applied."""
         spans, self._spans = tuple(self._spans), []
         return spans
@@ -89,21 +89,21 @@ class PartitionedState:
         """Return a copy of the optimizer state (see `Shard.opt_state`)."""
         return self._shard.opt_state()
 
-    def deposit(self, worker: int, opt_state: Any) -> None:
+    def upload_opt_state(self, worker: int, opt_state: Any) -> None:
         """Keep what a worker that stepped by itself leaves behind."""
-        self._shard.deposit(worker, opt_state)
+        self._shard.upload_opt_state(worker, opt_state)
 
     def pack_inside(self, whole: np.ndarray) -> None:
         """Copy the primary's part to its place in a buffer of the whole state."""
         self._shard.pack_inside(whole)
 
-    def snapshot(self, sequence: int, final: bool, left: tuple[int, ...]) -> list[Snapshot]:
+    def snapshot_part(self, sequence: int, final: bool, left: tuple[int, ...]) -> list[PartSnapshot]:
         """Write the log out, and ask the other servers for their parts (see `Peers.snapshot`)."""
-        snapshots = self._peers.snapshot(sequence, final, left)
+        snapshots = self._peers.snapshot_part(sequence, final, left)
         self._apply_log.flush()
         return snapshots
 
-    def gather(self, snapshots: Sequence[Snapshot], whole: np.ndarray) -> None:
+    def gather(self, snapshots: Sequence[PartSnapshot], whole: np.ndarray) -> None:
         """Copy the other servers' parts into the buffer of the whole state (see `Peers.gather`)."""
         self._peers.gather(snapshots, whole)
 
@@ -128,7 +128,7 @@ class PartitionedState:
         self.first_applied = self.first_applied or self.last_applied
         self._apply_log.write(
             Entry(
-                self._epoch_number,
+                self._phase_number,
                 sequence,
                 units,
                 update.base,
@@ -140,21 +140,21 @@ class PartitionedState:
             )
         )
         self._spans.append(
-            Span("apply", "server", started, self.last_applied - started, self._epoch_number, len(units))
+            Span("apply", "server", started, self.last_applied - started, self._phase_number, len(units))
         )
 
     def discard(self, push: Push) -> None:
         """See `StateHolder`."""
         self._peers.discard(push)
 
-    def hand(self, push: Push, sequence: int) -> None:
+    def record_sent(self, push: Push, sequence: int) -> None:
         """See `StateHolder`; the other servers keep this version for the worker until it has read it."""
         if self._peers:
             unread = self._unread.setdefault(push.worker, set())
             if not push.units and unread:  # a pull reads what it is answered; a repeat of it may read the last answer
                 self._unread[push.worker] = unread = {max(unread)}
             unread.add(sequence)
-        self._shard.hand(push, sequence, self.current)
+        self._shard.record_sent(push, sequence, self.current)
 
     def forget(self, worker: int, incarnation: int) -> None:
         """See `StateHolder`."""
@@ -162,11 +162,11 @@ class PartitionedState:
         self._shard.forget(worker, incarnation)
         self._peers.forget(worker, incarnation)
 
-    def keep(self, contribution: Any) -> Any:
+    def retain(self, contribution: Any) -> Any:
         """See `StateHolder`; the caller's buffer is filled again when its call has ended."""
         return jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, contribution)
 
-    def take_deposits(self, left: tuple[tuple[int, int], ...], sequence: int) -> None:
+    def take_uploads(self, left: tuple[tuple[int, int], ...], sequence: int) -> None:
         """See `StateHolder`."""
-        self._shard.take_deposits([worker for worker, _ in left])
-        self._apply_log.leave(Left(self._epoch_number, sequence, left))
+        self._shard.take_uploads([worker for worker, _ in left])
+        self._apply_log.leave(Left(self._phase_number, sequence, left))

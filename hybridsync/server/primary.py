@@ -8,13 +8,13 @@ from typing import Any
 from absl import logging
 
 from hybridsync.core.clock import Clock
-from hybridsync.core.deadlines import DEPOSIT_SECS, transfer_secs
+from hybridsync.core.deadlines import UPLOAD_SECS, transfer_secs
 from hybridsync.core.errors import StillHeld
-from hybridsync.core.plan import Epoch
+from hybridsync.core.plan import PhaseId
 from hybridsync.core.watching import UNWATCHED, Watching
-from hybridsync.interfaces.messages import Capture, Held, Push, PushReply, Standing
+from hybridsync.interfaces.messages import Push, PushReply, RoleState, Snapshot, StateVersion
 from hybridsync.interfaces.phase import Phase
-from hybridsync.server.admission import check_epoch
+from hybridsync.server.admission import check_phase_id
 from hybridsync.server.core import HeldCall, ServerCore
 from hybridsync.server.entrance import Entrance
 from hybridsync.server.partition import PRIMARY, partition
@@ -25,7 +25,7 @@ from hybridsync.server.shard_state import Progress, Publisher, Shard
 from hybridsync.storage.apply_log import ApplyLog
 from hybridsync.training.buffer_layout import first_non_finite
 from hybridsync.training.programs import Programs
-from hybridsync.training.snapshot import Holding, Loan, ReaderAt
+from hybridsync.training.snapshot import LentView, ReaderAt, SnapshotBuffer
 from hybridsync.training.state import TrainState
 
 HELD_SECS = 20.0
@@ -66,7 +66,7 @@ class Primary:
         peers = peers or Peers.none(partition(programs, 1))
         shard = Shard(peers.parts[PRIMARY], publisher, reader_at, device, watchdog)
         self._clock, self._completed = clock, completed
-        self._holding = Holding(programs.state_layout)
+        self._snapshot_buffer = SnapshotBuffer(programs.state_layout)
         self._condition = threading.Condition()
         self._entrance = Entrance(self._condition, transfer_secs(programs.state_layout.nbytes))
         self._state = PartitionedState(shard, peers, apply_log, clock)
@@ -77,7 +77,7 @@ class Primary:
 
     # --- what the chief calls ---
 
-    def enter(self, phase: Phase) -> Held:
+    def enter(self, phase: Phase) -> StateVersion:
         """Take over the phase's starting state and serve it; repeating the call is harmless.
 
         The phase before takes no more pushes from now on. While the state is fetched it can still be captured.
@@ -85,19 +85,19 @@ class Primary:
         Raises:
           ConfigError: the protocol is unknown, has no server rule, or cannot work with these members.
           InvalidMessage: the phase has no members.
-          StaleEpoch: a newer phase is served or being entered, or another one of that number.
+          StalePhase: a newer phase is served or being entered, or another one of that number.
           DamagedState: what arrived is not the state that was captured.
           WaitTimeout: the state did not arrive in time.
         """
         return self._entrance.enter(
-            phase.epoch,
+            phase.id,
             held=lambda: self._held_of(phase),
             leave=self._close,
             fetch=lambda: self._fetch(phase),
             swap=lambda state: self._begin(phase, state),
         )
 
-    def _held_of(self, phase: Phase) -> Held | None:
+    def _held_of(self, phase: Phase) -> StateVersion | None:
         """Return what is held of `phase`; None where it may be entered."""
         if self._sequencer.check_phase(phase):
             return self._held()
@@ -109,7 +109,7 @@ class Primary:
         kept = not self._state.empty and self._fingerprint == phase.fingerprint
         return None if kept else self._state.fetch(phase)
 
-    def _begin(self, phase: Phase, state: TrainState | None) -> Held:
+    def _begin(self, phase: Phase, state: TrainState | None) -> StateVersion:
         """Serve `phase` from `state`, or from the one that is here; called under the condition."""
         self._fingerprint = ""
         self._state.take(phase, state)
@@ -124,31 +124,32 @@ class Primary:
         self._core.close()
         self._release()
 
-    def capture(self, epoch: Epoch, final: bool) -> Capture:
-        """Copy the whole state between two updates; `final` refuses every later push of the epoch.
+    def take_snapshot(self, phase_id: PhaseId, final: bool) -> Snapshot:
+        """Copy the whole state between two updates; `final` refuses every later push of the phase.
 
         Raises:
-          StaleEpoch: another epoch is served.
-          WaitTimeout: somebody still reads the last capture, or another server did not hand over its part in time.
+          StalePhase: another phase is served.
+          WaitTimeout: somebody still reads the last snapshot, or another server did not hand over its part in time.
           HybridSyncError: another server failed.
         """
         with self._condition:
-            check_epoch(epoch, self._sequencer.phase)  # a late call must not cost the last capture
-        with self._holding.room():  # before the condition: readers of the last capture may take long, pushes go on
+            check_phase_id(phase_id, self._sequencer.phase)  # a late call must not cost the last snapshot
+        # Before the condition: readers of the last snapshot may take long, pushes go on
+        with self._snapshot_buffer.room():
             with self._condition:
-                phase = check_epoch(epoch, self._sequencer.phase)
+                phase = check_phase_id(phase_id, self._sequencer.phase)
                 left: tuple[int, ...] = ()
                 if final:
                     self._close()
-                    left = self._take_deposits(phase)
-                self._holding.fill(self._state.pack_inside)
+                    left = self._take_uploads(phase)
+                self._snapshot_buffer.fill(self._state.pack_inside)
                 sequence = self._sequencer.sequence
                 applied, dropped = self._sequencer.count.applied.ranges(), self._sequencer.count.dropped.ranges()
                 first, last = self._state.first_applied, self._state.last_applied
-                snapshots = self._state.snapshot(sequence, final, left)
-            self._holding.complete(lambda whole: self._state.gather(snapshots, whole))
-            capture = self._holding.seal(
-                phase.epoch,
+                snapshots = self._state.snapshot_part(sequence, final, left)
+            self._snapshot_buffer.complete(lambda whole: self._state.gather(snapshots, whole))
+            snapshot = self._snapshot_buffer.finalize(
+                phase.id,
                 sequence=sequence,
                 applied=applied,
                 dropped=dropped,
@@ -156,43 +157,43 @@ class Primary:
                 last_applied=last,
             )
         if final:
-            self._fingerprint = capture.held.fingerprint
-        return capture
+            self._fingerprint = snapshot.held.fingerprint
+        return snapshot
 
-    def read(self, capture_id: int, into: Any) -> None:
-        """Copy a capture (see `Holding.read`)."""
-        self._holding.read(capture_id, into)
+    def read(self, snapshot_id: int, into: Any) -> None:
+        """Copy a snapshot (see `SnapshotBuffer.read`)."""
+        self._snapshot_buffer.read(snapshot_id, into)
 
-    def lend(self, capture_id: int) -> Loan:
-        """Lend a capture (see `Holding.lend`)."""
-        return self._holding.lend(capture_id)
+    def lend(self, snapshot_id: int) -> LentView:
+        """Lend a snapshot (see `SnapshotBuffer.lend`)."""
+        return self._snapshot_buffer.lend(snapshot_id)
 
-    def fence(self, epoch: Epoch, worker: int, incarnation: int) -> None:
+    def fence(self, phase_id: PhaseId, worker: int, incarnation: int) -> None:
         """Refuse `worker` up to `incarnation`: its process is gone, and so is what it pushed and nobody applied.
 
         Raises:
           UnknownRole: no run has a worker of that number.
         """
         with self._condition:
-            self._core.fence(epoch, worker, incarnation)
+            self._core.fence(phase_id, worker, incarnation)
             self._end_turn()
 
-    def standing(self) -> Standing | None:
+    def role_state(self) -> RoleState | None:
         """Return the phase that is served, for a chief that has not heard of it."""
         with self._condition:
             phase = self._sequencer.phase
-            return Standing(phase, self._sequencer.open) if phase is not None else None
+            return RoleState(phase, self._sequencer.open) if phase is not None else None
 
-    def drain(self) -> Progress:
+    def take_report(self) -> Progress:
         """Return and forget what happened since the last call."""
         with self._condition:
-            applied, dropped, staleness = self._sequencer.count.drain()
+            applied, dropped, staleness = self._sequencer.count.take_report()
             return Progress(
-                self._sequencer.epoch,
+                self._sequencer.phase_id,
                 applied,
                 dropped,
                 staleness,
-                self._state.drain(),
+                self._state.take_report(),
                 self._sequencer.sequence,
                 self._state.first_applied,
                 self._state.last_applied,
@@ -200,9 +201,9 @@ class Primary:
             )
 
     @property
-    def epoch(self) -> Epoch:
+    def phase_id(self) -> PhaseId:
         """The phase being served."""
-        return self._sequencer.epoch
+        return self._sequencer.phase_id
 
     # --- what workers call ---
 
@@ -210,7 +211,7 @@ class Primary:
         """Return the current sequence and parameters.
 
         Raises:
-          StaleEpoch, StaleIncarnation: the caller is out of date.
+          StalePhase, StaleIncarnation: the caller is out of date.
           UnknownRole: the caller takes no part in the phase.
         """
         with self._condition:
@@ -222,7 +223,7 @@ class Primary:
         """Hear that a worker has nothing to compute: nobody is to wait for it.
 
         Raises:
-          StaleEpoch, StaleIncarnation: the caller is out of date.
+          StalePhase, StaleIncarnation: the caller is out of date.
           UnknownRole: the caller takes no part in the phase.
         """
         with self._condition:
@@ -233,7 +234,7 @@ class Primary:
         """Wait until the rule grants the transfer of what the worker would push.
 
         Raises:
-          StaleEpoch, StaleIncarnation: the caller is out of date.
+          StalePhase, StaleIncarnation: the caller is out of date.
           UnknownRole: the caller takes no part in the phase.
           StillHeld: it is not granted yet; say the same again.
         """
@@ -250,7 +251,7 @@ class Primary:
         without asking the rule.
 
         Raises:
-          StaleEpoch, StaleIncarnation: the caller is out of date; nothing was applied.
+          StalePhase, StaleIncarnation: the caller is out of date; nothing was applied.
           InvalidMessage: the units or the base cannot be.
           StillHeld: the rule has not released the push yet; push the same units again.
         """
@@ -265,42 +266,42 @@ class Primary:
             self._end_turn()
             return answer
 
-    def opt_state(self, push: Push) -> Any:
-        """Return the optimizer state that the phase began with, for a worker that steps by itself.
+    def download_opt_state(self, push: Push) -> Any:
+        """Return the optimizer state that the phase began with, for a worker that makes local updates.
 
         Raises:
-          StaleEpoch, StaleIncarnation: the caller is out of date.
+          StalePhase, StaleIncarnation: the caller is out of date.
           UnknownRole: the caller takes no part in the phase.
         """
         with self._condition:
             self._sequencer.admit(push)
             return self._state.opt_state()
 
-    def deposit(self, push: Push, opt_state: Any) -> None:
+    def upload_opt_state(self, push: Push, opt_state: Any) -> None:
         """Take the optimizer state that a worker leaves behind, as it was after the push of `push.units`.
 
-        The phase may have ended; what comes after its final capture, or is of another push than the worker's last one
+        The phase may have ended; what comes after its final snapshot, or is of another push than the worker's last one
         that was applied, is not taken.
 
         Raises:
-          StaleEpoch: the server is in another epoch.
+          StalePhase: the server is in another phase.
         """
         with self._condition:
-            if self._core.deposit(push):
-                self._state.deposit(push.worker, opt_state)
+            if self._core.upload_opt_state(push):
+                self._state.upload_opt_state(push.worker, opt_state)
                 self._condition.notify_all()
 
     # --- inside ---
 
-    def _take_deposits(self, phase: Phase) -> tuple[int, ...]:
+    def _take_uploads(self, phase: Phase) -> tuple[int, ...]:
         """Wait for what the workers leave behind; returns whose optimizer states make up the next phase's."""
         core = self._core
-        self._condition.wait_for(lambda: not core.missing_deposits, DEPOSIT_SECS)
-        left = core.take_deposits()
+        self._condition.wait_for(lambda: not core.missing_uploads, UPLOAD_SECS)
+        left = core.take_uploads()
         if missing := sorted(self._sequencer.settled.keys() - set(left)):
             logging.warning(
-                "epoch %s: worker(s) %s left no optimizer state behind within %g s; the mean is of %s",
-                *(phase.epoch, ", ".join(map(str, missing)), DEPOSIT_SECS, ", ".join(map(str, left)) or "nobody's"),
+                "phase %s: worker(s) %s left no optimizer state behind within %g s; the mean is of %s",
+                *(phase.id, ", ".join(map(str, missing)), UPLOAD_SECS, ", ".join(map(str, left)) or "nobody's"),
             )
         return left
 
@@ -330,5 +331,5 @@ class Primary:
         self._core.release()
         self._condition.notify_all()
 
-    def _held(self) -> Held:
-        return Held(self.epoch, len(self._sequencer.count.applied), self._sequencer.sequence, self._entered)
+    def _held(self) -> StateVersion:
+        return StateVersion(self.phase_id, len(self._sequencer.count.applied), self._sequencer.sequence, self._entered)

@@ -34,10 +34,10 @@ class DevicePublisher:
         """Nothing: what nobody uses any more is freed."""
 
 
-class Snapshot:
+class PublishedParameters:
     """A packed copy of the parameters, lent to any number of readers at once."""
 
-    def __init__(self, pool: SnapshotPool, buffer: np.ndarray) -> None:
+    def __init__(self, pool: ParameterPool, buffer: np.ndarray) -> None:
         self._pool = pool
         self.buffer = buffer
         self.readers = 0
@@ -47,7 +47,7 @@ class Snapshot:
         self._pool.release(self)
 
 
-class SnapshotPool:
+class ParameterPool:
     """Packs the parameters of each update into a buffer that nobody reads.
 
     Two buffers serve unless a reader is slow; then another one is added, so that a pull never sees half an update.
@@ -57,40 +57,40 @@ class SnapshotPool:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._lock = threading.Lock()
-        self._snapshots: list[Snapshot] = []
-        self._current: Snapshot | None = None
+        self._snapshots: list[PublishedParameters] = []
+        self._current: PublishedParameters | None = None
 
     def publish(self, state: TrainState) -> None:
         """Pack the parameters of `state` and make them the current ones; one caller at a time."""
         with self._lock:
             free = next((s for s in self._snapshots if not s.readers and s is not self._current), None)
         if free is None:
-            free = Snapshot(self, self._layout.empty())
+            free = PublishedParameters(self, self._layout.empty())
             self._snapshots.append(free)
         self._layout.pack(Parameters(state.params, state.model_state), out=free.buffer)
         with self._lock:
             self._current = free
 
-    def current(self) -> Snapshot:
+    def current(self) -> PublishedParameters:
         """Lend the current snapshot; the caller releases it."""
         assert self._current is not None, "nothing was published yet"
         return self.lend(self._current)
 
-    def read(self, served: Snapshot) -> Parameters:
+    def read(self, served: PublishedParameters) -> Parameters:
         """Return the parameters that were lent, as views."""
         return self._layout.unpack(served.buffer)
 
-    def give_back(self, served: Snapshot) -> None:
+    def give_back(self, served: PublishedParameters) -> None:
         """Take back what was lent."""
         served.release()
 
-    def lend(self, snapshot: Snapshot) -> Snapshot:
+    def lend(self, snapshot: PublishedParameters) -> PublishedParameters:
         """Lend a snapshot that is current, or that somebody else has not given back yet."""
         with self._lock:
             snapshot.readers += 1
             return snapshot
 
-    def release(self, snapshot: Snapshot) -> None:
+    def release(self, snapshot: PublishedParameters) -> None:
         """Take one reader off `snapshot`."""
         with self._lock:
             snapshot.readers -= 1

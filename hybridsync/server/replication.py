@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from hybridsync.core.deadlines import snapshot_secs
-from hybridsync.core.errors import HybridSyncError, InvalidMessage, RoleLost, StaleEpoch, WaitTimeout
-from hybridsync.core.plan import MOST_ENTRIES, NO_EPOCH, Epoch
-from hybridsync.interfaces.messages import Capture, Push, Update
+from hybridsync.core.errors import HybridSyncError, InvalidMessage, RoleLost, StalePhase, WaitTimeout
+from hybridsync.core.plan import MOST_ENTRIES, NO_PHASE, PhaseId
+from hybridsync.interfaces.messages import Push, Snapshot, Update
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import ShardPort
 from hybridsync.server.partition import Part, place
@@ -22,8 +22,8 @@ from hybridsync.training.snapshot import fetch
 
 IDLE_SECS = 60.0
 
-_CHIEFS_AFFAIR = (StaleEpoch, RoleLost, WaitTimeout)
-"""How a line ends that says nothing about this server: the chief judges who is gone, and begins another epoch."""
+_CHIEFS_AFFAIR = (StalePhase, RoleLost, WaitTimeout)
+"""How a line ends that says nothing about this server: the chief judges who is gone, and begins another phase."""
 
 
 @dataclass(frozen=True)
@@ -35,18 +35,18 @@ class _Call:
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class PartSnapshot:
     """One server's part of the state, on its way.
 
     Args:
       part: which it is.
       line: to its server.
-      capture: what the server answers.
+      snapshot: what the server answers.
     """
 
     part: Part
     line: _Line
-    capture: Future[Capture]
+    snapshot: Future[Snapshot]
 
     def fetch(self) -> Any:
         """Return the part's state as numpy arrays, checked against its fingerprint.
@@ -55,12 +55,12 @@ class Snapshot:
           HybridSyncError: the server failed.
           WaitTimeout: it did not take its snapshot in time.
         """
-        capture = self.line.wait(self.capture, snapshot_secs(self.part.state.whole.nbytes))
+        snapshot = self.line.wait(self.snapshot, snapshot_secs(self.part.state.whole.nbytes))
         peer = self.line.peer
         return fetch(
             self.line.who,
-            capture.capture_id,
-            capture.held.fingerprint,
+            snapshot.snapshot_id,
+            snapshot.held.fingerprint,
             self.part.state.layout,
             lambda address: peer,
         )
@@ -84,7 +84,7 @@ class Peers:
         self.parts, self._connect, self._failed = tuple(parts), connect, failed
         self.servers: tuple[str, ...] = ()
         self._lines: list[_Line] = []
-        self._epoch = NO_EPOCH
+        self._phase_id = NO_PHASE
 
     @classmethod
     def none(cls, parts: Sequence[Part]) -> Peers:
@@ -106,16 +106,16 @@ class Peers:
         """
         if self and len(phase.servers) != len(self.parts):
             raise InvalidMessage(
-                f"epoch {phase.epoch} names {len(phase.servers)} servers, but this run has {len(self.parts)}; name each"
+                f"phase {phase.id} names {len(phase.servers)} servers, but this run has {len(self.parts)}; name each"
             )
 
     def enter(self, phase: Phase) -> None:
         """Drop what was still to be said, and begin the lines of `phase`."""
         self.close()
-        self._epoch, self.servers = phase.epoch, phase.servers
+        self._phase_id, self.servers = phase.id, phase.servers
         if self:
             assert len(phase.servers) == len(self.parts), "a phase names every server"
-            self._lines = [_Line(phase.epoch, self._connect(at), at, self._failed) for at in phase.servers[1:]]
+            self._lines = [_Line(phase.id, self._connect(at), at, self._failed) for at in phase.servers[1:]]
 
     def update(self, update: Update) -> None:
         """Tell of an update that was decided."""
@@ -129,11 +129,11 @@ class Peers:
 
     def forget(self, worker: int, incarnation: int) -> None:
         """Tell that a worker is gone, up to this incarnation."""
-        epoch = self._epoch
+        phase_id = self._phase_id
         for line in self._lines:
-            line.call(lambda peer: peer.forget(epoch, worker, incarnation))
+            line.call(lambda peer: peer.forget(phase_id, worker, incarnation))
 
-    def snapshot(self, sequence: int, final: bool, left: tuple[int, ...] = ()) -> list[Snapshot]:
+    def snapshot_part(self, sequence: int, final: bool, left: tuple[int, ...] = ()) -> list[PartSnapshot]:
         """Ask for the parts of the state after `sequence`, behind which nothing was said yet.
 
         Args:
@@ -141,13 +141,13 @@ class Peers:
           final: whether the phase ends with it.
           left: the workers whose optimizer states make up the state's.
         """
-        epoch = self._epoch
+        phase_id = self._phase_id
         return [
-            Snapshot(part, line, line.call(lambda peer: peer.snapshot(epoch, sequence, final, left)))
+            PartSnapshot(part, line, line.call(lambda peer: peer.snapshot_part(phase_id, sequence, final, left)))
             for part, line in zip(self.parts[1:], self._lines, strict=True)
         ]
 
-    def gather(self, snapshots: Sequence[Snapshot], whole: np.ndarray) -> None:
+    def gather(self, snapshots: Sequence[PartSnapshot], whole: np.ndarray) -> None:
         """Copy the parts of a snapshot into the buffer of the whole state, where the primary's is already.
 
         Raises:
@@ -171,9 +171,9 @@ class _Line:
     What waits for a call is let go as soon as the line closes, also while the call is tried again at a dead server.
     """
 
-    def __init__(self, epoch: Epoch, peer: ShardPort, who: str, failed: Callable[[HybridSyncError], None]) -> None:
+    def __init__(self, phase_id: PhaseId, peer: ShardPort, who: str, failed: Callable[[HybridSyncError], None]) -> None:
         self.peer, self.who = peer, who
-        self._epoch, self._failed = epoch, failed
+        self._phase_id, self._failed = phase_id, failed
         self._condition = threading.Condition()
         self._queue: deque[Update | _Call] = deque()
         self._under_way: _Call | None = None
@@ -193,7 +193,7 @@ class _Line:
         self.put(item)
         return item.result
 
-    def wait(self, result: Future[Capture], secs: float) -> Capture:
+    def wait(self, result: Future[Snapshot], secs: float) -> Snapshot:
         try:
             return result.result(timeout=secs)
         except TimeoutError as error:
@@ -202,11 +202,11 @@ class _Line:
             raise WaitTimeout(f"the server at {self.who} has not taken its snapshot within {secs:g} s") from None
 
     def close(self, why: HybridSyncError | None = None) -> bool:
-        """End the line for a reason, by default the epoch's end; returns whether it was open."""
+        """End the line for a reason, by default the phase's end; returns whether it was open."""
         with self._condition:
             if self._closed is not None:
                 return False
-            self._closed = why or StaleEpoch(f"epoch {self._epoch} has ended; ask the chief for the next phase")
+            self._closed = why or StalePhase(f"phase {self._phase_id} has ended; ask the chief for the next phase")
             for item in (self._under_way, *self._queue):
                 if isinstance(item, _Call):
                     item.result.set_exception(self._closed)
@@ -221,7 +221,7 @@ class _Line:
                 if isinstance(item, _Call):
                     self._answer(item, item.run(self.peer))
                 else:
-                    self.peer.apply(self._epoch, item)
+                    self.peer.apply(self._phase_id, item)
             except HybridSyncError as error:
                 if self.close(error) and not isinstance(error, _CHIEFS_AFFAIR):
                     self._failed(error)

@@ -8,36 +8,36 @@ from typing import Any
 
 from hybridsync.core.clock import Clock
 from hybridsync.core.deadlines import transfer_secs
-from hybridsync.core.errors import InvalidMessage, ServersApart, StaleEpoch, WaitTimeout
-from hybridsync.core.plan import NO_EPOCH, Epoch, most_issued
+from hybridsync.core.errors import InvalidMessage, ServersApart, StalePhase, WaitTimeout
+from hybridsync.core.plan import NO_PHASE, PhaseId, most_issued
 from hybridsync.core.watching import UNWATCHED, Watching
-from hybridsync.interfaces.messages import Capture, Held, Push, Standing, Update
+from hybridsync.interfaces.messages import Push, RoleState, Snapshot, StateVersion, Update
 from hybridsync.interfaces.phase import Phase
-from hybridsync.interfaces.ports import Served
+from hybridsync.interfaces.ports import BufferView
 from hybridsync.interfaces.reports import Span
 from hybridsync.protocols.base import Change, Protocol
 from hybridsync.server.admission import (
     check_block,
     check_current,
-    check_epoch,
     check_member,
+    check_phase_id,
     check_place,
     check_updates,
     served,
 )
 from hybridsync.server.entrance import Entrance
 from hybridsync.server.partition import Part
-from hybridsync.server.publisher import Snapshot, SnapshotPool
+from hybridsync.server.publisher import ParameterPool, PublishedParameters
 from hybridsync.server.shard_state import RELEASE_SECS, Progress, Shard
 from hybridsync.training.buffer_layout import first_non_finite
-from hybridsync.training.snapshot import Holding, Loan, ReaderAt
+from hybridsync.training.snapshot import LentView, ReaderAt, SnapshotBuffer
 from hybridsync.training.state import TrainState
 
 
 @dataclass(frozen=True)
 class _Block:
     contribution: Any
-    served: Served
+    served: BufferView
 
 
 class Store:
@@ -58,16 +58,16 @@ class Store:
         self, part: Part, reader_at: ReaderAt, clock: Clock, device: Any = None, watchdog: Watching = UNWATCHED
     ) -> None:
         self._part, self._clock = part, clock
-        self._pool = SnapshotPool(part.programs.parameters_layout)
+        self._pool = ParameterPool(part.programs.parameters_layout)
         self._shard = Shard(part, self._pool, reader_at, device, watchdog)
-        self._holding = Holding(part.state.layout)
+        self._snapshot_buffer = SnapshotBuffer(part.state.layout)
         self._condition = threading.Condition()
         self._entrance = Entrance(self._condition, transfer_secs(part.state.whole.nbytes))
         self._phase: Phase | None = None
         self._open = False
         self._sequence = 0
         self._staged: dict[Push, _Block] = {}
-        self._kept: dict[int, Snapshot] = {}
+        self._kept: dict[int, PublishedParameters] = {}
         self._incarnations: dict[int, int] = {}
         self._spans: list[Span] = []
         self._change: Change = "optimizer"
@@ -75,36 +75,36 @@ class Store:
 
     # --- what the chief calls ---
 
-    def enter(self, phase: Phase) -> Held:
+    def enter(self, phase: Phase) -> StateVersion:
         """Take over this part of the phase's starting state; repeating the call is harmless.
 
         Raises:
           PlanError, InvalidMessage: no server can serve it (see `ps.admission.served`).
-          StaleEpoch: a newer phase is served or being entered.
+          StalePhase: a newer phase is served or being entered.
           WaitTimeout: the state did not arrive in time.
           HybridSyncError: what arrived is not the state that was captured.
         """
         protocol = served(phase, self._part.programs.workload)
         return self._entrance.enter(
-            phase.epoch,
+            phase.id,
             held=lambda: self._held(phase),
             leave=self._close,
             fetch=lambda: self._shard.fetch(phase),
             swap=lambda state: self._begin(phase, protocol, state),
         )
 
-    def _held(self, phase: Phase) -> Held | None:
+    def _held(self, phase: Phase) -> StateVersion | None:
         """Return what is held of `phase`; None where it may be entered.
 
         Raises:
-          StaleEpoch: a newer phase is served.
+          StalePhase: a newer phase is served.
         """
-        if self._phase is not None and phase.epoch == self._phase.epoch:
+        if self._phase is not None and phase.id == self._phase.id:
             units = sum(stop - start for start, stop in phase.applied)
-            return Held(phase.epoch, units, self._sequence, phase.fingerprint)
-        if phase.epoch.number <= self.epoch.number:
-            offered, held = phase.epoch.beside(self.epoch)
-            raise StaleEpoch(f"epoch {offered} is not newer than epoch {held}, which is served; reserve another")
+            return StateVersion(phase.id, units, self._sequence, phase.fingerprint)
+        if phase.id.number <= self.phase_id.number:
+            offered, held = phase.id.beside(self.phase_id)
+            raise StalePhase(f"phase {offered} is not newer than phase {held}, which is served; reserve another")
         return None
 
     def _close(self) -> None:
@@ -112,7 +112,7 @@ class Store:
         self._open = False
         self._condition.notify_all()
 
-    def _begin(self, phase: Phase, protocol: Protocol, state: TrainState) -> Held:
+    def _begin(self, phase: Phase, protocol: Protocol, state: TrainState) -> StateVersion:
         """Serve `phase` from `state`; called under the condition."""
         self._shard.take(state)
         self._change, self._left = protocol.change(len(phase.members)), None
@@ -125,28 +125,28 @@ class Store:
         assert held is not None
         return held
 
-    def fence(self, epoch: Epoch, worker: int, incarnation: int) -> None:
+    def fence(self, phase_id: PhaseId, worker: int, incarnation: int) -> None:
         """Leave it to the primary, which tells when no update of that worker is on its way here (`forget`)."""
 
     @property
-    def epoch(self) -> Epoch:
+    def phase_id(self) -> PhaseId:
         """The phase being served."""
-        return self._phase.epoch if self._phase else NO_EPOCH
+        return self._phase.id if self._phase else NO_PHASE
 
-    def standing(self) -> Standing | None:
+    def role_state(self) -> RoleState | None:
         """Return the phase that is served, for a chief that has not heard of it."""
         with self._condition:
-            return Standing(self._phase, self._open) if self._phase is not None else None
+            return RoleState(self._phase, self._open) if self._phase is not None else None
 
-    def drain(self) -> Progress:
+    def take_report(self) -> Progress:
         """Return and forget what happened since the last call; units are told of by the primary."""
         with self._condition:
             spans, self._spans = tuple(self._spans), []
-            return Progress(self.epoch, (), (), (), spans, self._sequence, 0.0, 0.0, self._entrance.doing)
+            return Progress(self.phase_id, (), (), (), spans, self._sequence, 0.0, 0.0, self._entrance.doing)
 
     # --- what workers call (BlockPort) ---
 
-    def stage(self, push: Push, block: Served) -> str:
+    def stage(self, push: Push, block: BufferView) -> str:
         """Keep a part of a contribution until the primary decides (see `BlockPort.stage`)."""
         kept = False
         try:
@@ -164,49 +164,49 @@ class Store:
             if not kept:
                 block.release()
 
-    def pull_at(self, push: Push) -> Served:
+    def pull_at(self, push: Push) -> BufferView:
         """Lend the parameters after update `push.base` (see `BlockPort.pull_at`)."""
         with self._condition:
             check_member(push, self._admit(push))
             if not self._condition.wait_for(
-                lambda: self._sequence >= push.base or self.epoch != push.epoch or not self._open, RELEASE_SECS
+                lambda: self._sequence >= push.base or self.phase_id != push.phase_id or not self._open, RELEASE_SECS
             ):
                 raise WaitTimeout(
                     f"update {push.base} did not come to server {self._part.server} within {RELEASE_SECS:g} s, which "
                     f"is at {self._sequence}; the primary, server 0, is missing"
                 )
-            self._expect(push.epoch)
+            self._expect(push.phase_id)
             snapshot = self._kept.get(push.base)
             if snapshot is None:
-                raise StaleEpoch(
+                raise StalePhase(
                     f"the parameters after update {push.base} are no longer kept for worker {push.worker}, only those "
                     f"after {sorted(self._kept)}; ask the chief again"
                 )
-            self._shard.hand(push, push.base, lambda: self._pool.lend(snapshot))
+            self._shard.record_sent(push, push.base, lambda: self._pool.lend(snapshot))
             return self._pool.lend(snapshot)
 
-    def opt_state(self, push: Push) -> Any:
-        """Return this part of the optimizer state that the phase began with (see `Primary.opt_state`)."""
+    def download_opt_state(self, push: Push) -> Any:
+        """Return this part of the optimizer state that the phase began with (see `Primary.download_opt_state`)."""
         with self._condition:
             self._admit(push)
             return self._shard.opt_state()
 
-    def deposit(self, push: Push, opt_state: Any) -> None:
+    def upload_opt_state(self, push: Push, opt_state: Any) -> None:
         """Keep a part of what a worker leaves behind; the primary tells at the end whose are taken.
 
         Raises:
-          StaleEpoch: another epoch is served.
+          StalePhase: another phase is served.
         """
         with self._condition:
-            check_member(push, self._expect(push.epoch))
-            self._shard.deposit(push.worker, opt_state)
+            check_member(push, self._expect(push.phase_id))
+            self._shard.upload_opt_state(push.worker, opt_state)
 
     # --- what the primary calls (ShardPort) ---
 
-    def apply(self, epoch: Epoch, updates: tuple[Update, ...]) -> None:
+    def apply(self, phase_id: PhaseId, updates: tuple[Update, ...]) -> None:
         """Apply staged contributions in the primary's order (see `ShardPort.apply`)."""
         with self._condition:
-            self._expect(epoch)
+            self._expect(phase_id)
             news = check_updates(updates, self._sequence)
             self._check_order(news)  # all of them before the first: a refused message changes nothing
             for update in news:
@@ -216,61 +216,64 @@ class Store:
     def discard(self, push: Push) -> None:
         """Drop what was staged for a push (see `ShardPort.discard`)."""
         with self._condition:
-            self._expect(push.epoch)
+            self._expect(push.phase_id)
             self._release([push] if push in self._staged else [], [])
 
-    def forget(self, epoch: Epoch, worker: int, incarnation: int) -> None:
+    def forget(self, phase_id: PhaseId, worker: int, incarnation: int) -> None:
         """Drop and refuse a worker's blocks (see `ShardPort.forget`)."""
         check_place(worker)
         with self._condition:
-            self._expect(epoch)
+            self._expect(phase_id)
             self._incarnations[worker] = max(self._incarnations.get(worker, 0), incarnation + 1)
             gone = [push for push in self._staged if push.worker == worker and push.incarnation <= incarnation]
             self._release(gone, [])
             self._shard.forget(worker, incarnation)
 
-    def snapshot(self, epoch: Epoch, sequence: int, final: bool, left: tuple[int, ...] = ()) -> Capture:
+    def snapshot_part(self, phase_id: PhaseId, sequence: int, final: bool, left: tuple[int, ...] = ()) -> Snapshot:
         """Keep a copy of this part of the state (see `ShardPort.snapshot`)."""
         if len(set(left)) < len(left):
             raise InvalidMessage(f"{len(left)} workers left states, {len(set(left))} of them different; name each once")
         with self._condition:
-            self._expect(epoch)
-        with self._holding.room():
+            self._expect(phase_id)
+        with self._snapshot_buffer.room():
             with self._condition:
-                phase = self._expect(epoch)
+                phase = self._expect(phase_id)
                 if self._sequence != sequence:
                     raise self._apart(f"is asked for its state after update {sequence}")
                 if final:
-                    self._take_deposits(left)
+                    self._take_uploads(left)
                     self._open = False
-                self._holding.pack(self._shard.state)
-            return self._holding.seal(phase.epoch, sequence=sequence, applied=phase.applied, dropped=phase.dropped)
+                self._snapshot_buffer.pack(self._shard.state)
+            return self._snapshot_buffer.finalize(
+                phase.id, sequence=sequence, applied=phase.applied, dropped=phase.dropped
+            )
 
-    def read(self, capture_id: int, into: Any) -> None:
-        """Copy a snapshot (see `Holding.read`)."""
-        self._holding.read(capture_id, into)
+    def read(self, snapshot_id: int, into: Any) -> None:
+        """Copy a snapshot (see `SnapshotBuffer.read`)."""
+        self._snapshot_buffer.read(snapshot_id, into)
 
-    def lend(self, capture_id: int) -> Loan:
-        """Lend a snapshot (see `Holding.lend`)."""
-        return self._holding.lend(capture_id)
+    def lend(self, snapshot_id: int) -> LentView:
+        """Lend a snapshot (see `SnapshotBuffer.lend`)."""
+        return self._snapshot_buffer.lend(snapshot_id)
 
-    def capture(self, epoch: Epoch, final: bool) -> Capture:
+    def take_snapshot(self, phase_id: PhaseId, final: bool) -> Snapshot:
         """Refuse: the whole state is captured by the primary.
 
         Raises:
-          StaleEpoch: always.
+          StalePhase: always.
         """
-        raise StaleEpoch(
-            f"server {self._part.server} keeps a part of the state only; the primary, server 0, captures epoch {epoch}"
+        raise StalePhase(
+            f"server {self._part.server} keeps a part of the state only; the primary, server 0, captures phase "
+            f"{phase_id}"
         )
 
     # --- inside ---
 
-    def _take_deposits(self, left: tuple[int, ...]) -> None:
+    def _take_uploads(self, left: tuple[int, ...]) -> None:
         if self._left is None:
-            if missing := [worker for worker in left if not self._shard.deposited([worker])]:
+            if missing := [worker for worker in left if not self._shard.has_uploads([worker])]:
                 raise self._apart(f"is to take the optimizer state of worker {missing[0]}, which never came")
-            self._shard.take_deposits(left)
+            self._shard.take_uploads(left)
             self._left = left
 
     def _check_order(self, updates: tuple[Update, ...]) -> None:
@@ -292,7 +295,7 @@ class Store:
         self._release(update.pushes, [at for at in self._kept if at not in update.wanted])
         self._keep()
         secs = self._clock.monotonic() - started
-        self._spans.append(Span("apply", "server", started, secs, self._phase.epoch.number, num_units))
+        self._spans.append(Span("apply", "server", started, secs, self._phase.id.number, num_units))
 
     def _publish(self) -> None:
         self._shard.publish()
@@ -307,16 +310,16 @@ class Store:
         for sequence in sequences:
             self._kept.pop(sequence).release()
 
-    def _expect(self, epoch: Epoch) -> Phase:
-        return check_epoch(epoch, self._phase)
+    def _expect(self, phase_id: PhaseId) -> Phase:
+        return check_phase_id(phase_id, self._phase)
 
     def _admit(self, push: Push) -> Phase:
-        phase = self._expect(push.epoch)
+        phase = self._expect(push.phase_id)
         check_current(push, self._open, self._incarnations.get(push.worker, 0))
         return phase
 
     def _apart(self, what: str) -> ServersApart:
         return ServersApart(
-            f"server {self._part.server} is at update {self._sequence} of epoch {self.epoch} and {what}: the servers "
-            "have come apart; run the same command again to resume from the last checkpoint"
+            f"server {self._part.server} is at update {self._sequence} of phase {self.phase_id} and {what}: the "
+            "servers have come apart; run the same command again to resume from the last checkpoint"
         )

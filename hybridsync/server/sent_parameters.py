@@ -1,14 +1,14 @@
 """The parameters that workers compute on, kept at a server until nothing can come that was computed on them. Pure.
 
->>> from hybridsync.core.plan import Epoch
->>> first = Push(Epoch(3, 7), worker=0, incarnation=1, units=(4,), base=1)
+>>> from hybridsync.core.plan import PhaseId
+>>> first = Push(PhaseId(3, 7), worker=0, incarnation=1, units=(4,), base=1)
 >>> given_back = []
 >>> versions = Versions(given_back.append)
->>> versions.hand(first, 1, lambda: "w1")
->>> versions.hand(first, 4, lambda: "w4")
+>>> versions.record_sent(first, 1, lambda: "w1")
+>>> versions.record_sent(first, 4, lambda: "w4")
 >>> versions.base_of(first)
 'w1'
->>> versions.settle(first._replace(base=4)), given_back
+>>> versions.release(first._replace(base=4)), given_back
 (None, ['w1'])
 """
 
@@ -32,7 +32,7 @@ class Versions:
         self._give_back = give_back
         self._handed: dict[tuple[int, int], dict[int, Any]] = {}
 
-    def hand(self, push: Push, sequence: int, lend: Callable[[], Any]) -> None:
+    def record_sent(self, push: Push, sequence: int, lend: Callable[[], Any]) -> None:
         """Keep what answers `push`; of answers that were repeated, any may be the one that the worker goes on from."""
         for who in [who for who in self._handed if who[0] == push.worker and who[1] < push.incarnation]:
             self.forget(*who)  # a later process has the place, and its pushes are refused
@@ -40,7 +40,7 @@ class Versions:
         if sequence not in handed:
             handed[sequence] = lend()
 
-    def settle(self, push: Push) -> None:
+    def release(self, push: Push) -> None:
         """Forget what the worker had before the base of `push`, which is applied now."""
         handed = self._handed.get((push.worker, push.incarnation), {})
         for sequence in [sequence for sequence in handed if sequence < push.base]:

@@ -7,10 +7,10 @@ A rule that applies every push at once (`ServerRule.at_once`) need not be asked:
 then counted by `passed`. That doubles the simulator's speed under `asp`. Every other push, also a repeat or the first
 one of a process, is for `offer`.
 
->>> from hybridsync.core.plan import Epoch
+>>> from hybridsync.core.plan import PhaseId
 >>> sequencer = Sequencer()
->>> sequencer.enter(Phase(Epoch(3, 7), "asp", (0, 1), 0, 10, (), (), 0, "", 1, "", (), "start"))
->>> ticket, decisions = sequencer.offer(Push(Epoch(3, 7), 1, 1, units=(4,), base=0), "gradient", "")
+>>> sequencer.enter(Phase(PhaseId(3, 7), "asp", (0, 1), 0, 10, (), (), 0, "", 1, "", (), "start"))
+>>> ticket, decisions = sequencer.submit(Push(PhaseId(3, 7), 1, 1, units=(4,), base=0), "gradient", "")
 >>> [(decision.units, decision.rate) for decision in decisions], ticket.reply.sequence, sequencer.sequence
 ([((4,), 1.0)], 1, 1)
 """
@@ -20,13 +20,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from hybridsync.core.errors import StaleEpoch
-from hybridsync.core.plan import NO_EPOCH, Epoch
+from hybridsync.core.errors import StalePhase
+from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.core.units import MOST_UNITS
 from hybridsync.interfaces.messages import NON_FINITE, Push, PushReply
 from hybridsync.interfaces.phase import Phase
 from hybridsync.protocols.base import Action, Apply, Arrival, Change, Compensation, Drop, Grant, Release
-from hybridsync.server.admission import check_current, check_epoch, check_member, check_push, served
+from hybridsync.server.admission import check_current, check_member, check_phase_id, check_push, served
 from hybridsync.server.held_pushes import Decided, Decision, Dropped, HeldPushes, Ticket
 from hybridsync.server.unit_counts import Count
 from hybridsync.server.worker_state import WorkerState
@@ -44,7 +44,7 @@ class Sequencer:
       count: its account of units and versions, to be read.
       compensation: how the phase's protocol makes up for staleness.
       change: what an update of the phase does with its contributions.
-      local: whether workers step by themselves in this phase.
+      local: whether workers make local updates in this phase.
     """
 
     def __init__(self, workload: int = MOST_UNITS) -> None:
@@ -57,16 +57,16 @@ class Sequencer:
         self._held = HeldPushes()
         self.compensation: Compensation | None = None
         self.change: Change = "optimizer"
-        self.local = False
+        self.local_updates = False
         self._share = 1.0  # of the members that one push stands for
         self._at_once = 0.0  # rate of a push that passes
-        self._passing: Epoch | None = None  # whose pushes may pass
+        self._passing: PhaseId | None = None  # whose pushes may pass
         self._fastest = 0
 
     @property
-    def epoch(self) -> Epoch:
+    def phase_id(self) -> PhaseId:
         """The phase being served."""
-        return self.phase.epoch if self.phase else NO_EPOCH
+        return self.phase.id if self.phase else NO_PHASE
 
     @property
     def answers_early(self) -> bool:
@@ -85,7 +85,7 @@ class Sequencer:
 
     @property
     def settled(self) -> dict[int, Push]:
-        """The last push that was applied of each worker that steps by itself, and is not fenced."""
+        """The last push that was applied of each worker that makes local updates, and is not fenced."""
         return {worker: state.last for worker, state in self._workers.items() if state.last is not None}
 
     def check_phase(self, phase: Phase) -> bool:
@@ -95,15 +95,15 @@ class Sequencer:
           PlanError: the protocol is unknown or has no server rule.
           InvalidMessage: the phase has no members.
           ConfigError: the protocol cannot work with these members.
-          StaleEpoch: a newer phase is already served, or another one of that number.
+          StalePhase: a newer phase is already served, or another one of that number.
         """
         served(phase, self._workload).server_rule(phase.members)
-        if self.phase is None or phase.epoch.number > self.phase.epoch.number:
+        if self.phase is None or phase.id.number > self.phase.id.number:
             return False
-        if phase.epoch == self.phase.epoch:
+        if phase.id == self.phase.id:
             return True
-        offered, held = phase.epoch.beside(self.phase.epoch)
-        raise StaleEpoch(f"epoch {offered} is not newer than epoch {held}, which is served; reserve another")
+        offered, held = phase.id.beside(self.phase.id)
+        raise StalePhase(f"phase {offered} is not newer than phase {held}, which is served; reserve another")
 
     def enter(self, phase: Phase) -> None:
         """Begin with `phase`, whose starting state is here.
@@ -121,9 +121,9 @@ class Sequencer:
         newest = {**dict.fromkeys(phase.members, 0), **{at: state.newest for at, state in self._workers.items()}}
         self._workers = {worker: WorkerState(incarnation) for worker, incarnation in newest.items()}
         self.compensation, self.change = protocol.compensated, protocol.change(len(phase.members))
-        self.local, self._share = protocol.local, 1 / len(self._members)
-        at_once = None if self.local else self._rule.at_once
-        self._at_once, self._passing = (0.0, None) if at_once is None else (at_once, phase.epoch)
+        self.local_updates, self._share = protocol.local_updates, 1 / len(self._members)
+        at_once = None if self.local_updates else self._rule.at_once
+        self._at_once, self._passing = (0.0, None) if at_once is None else (at_once, phase.id)
         self._fastest = 0
 
     def close(self) -> None:
@@ -149,7 +149,7 @@ class Sequencer:
 
     def answer(self, worker: int, reply: PushReply) -> PushReply:
         """Return a reply as it is given now: with the newest version's sequence, and its progress where it is told."""
-        if self.local:
+        if self.local_updates:
             state = self._workers.get(worker)
             units = self.phase.end_units - self.count.missing if self.phase else 0
             own = state.num_units if state else 0
@@ -163,10 +163,10 @@ class Sequencer:
         """Refuse a caller that is out of date.
 
         Raises:
-          StaleEpoch, StaleIncarnation: it is.
+          StalePhase, StaleIncarnation: it is.
           UnknownRole: it takes no part in the phase.
         """
-        self._admit(push, check_epoch(push.epoch, self.phase))
+        self._admit(push, check_phase_id(push.phase_id, self.phase))
 
     def _admit(self, push: Push, phase: Phase) -> WorkerState:
         if push.worker not in self._members:
@@ -181,10 +181,10 @@ class Sequencer:
         """Return what is known of the worker of a push that may be offered.
 
         Raises:
-          StaleEpoch, StaleIncarnation, UnknownRole: the caller is out of date.
+          StalePhase, StaleIncarnation, UnknownRole: the caller is out of date.
           InvalidMessage: the units or the base cannot be.
         """
-        phase, count = check_epoch(push.epoch, self.phase), self.count
+        phase, count = check_phase_id(push.phase_id, self.phase), self.count
         check_push(push, phase, count.sequence, count.num_dropped)
         state = self._workers.get(push.worker)
         return self._admit(push, phase) if state is None or state.admitted != push.incarnation else state
@@ -193,7 +193,7 @@ class Sequencer:
         """Admit a caller; returns what is to be carried out now, if it is the first call of its process.
 
         Raises:
-          StaleEpoch, StaleIncarnation, UnknownRole: see `admit`.
+          StalePhase, StaleIncarnation, UnknownRole: see `admit`.
         """
         self.admit(push)
         return self._join(push)
@@ -208,7 +208,7 @@ class Sequencer:
           at: now, in seconds of the owner's clock.
 
         Raises:
-          StaleEpoch, StaleIncarnation, UnknownRole: see `admit`.
+          StalePhase, StaleIncarnation, UnknownRole: see `admit`.
         """
         self.admit(push)
         state = self._workers[push.worker]
@@ -227,7 +227,7 @@ class Sequencer:
         Who has a push here waits for its reply, whatever a message says that took long.
 
         Raises:
-          StaleEpoch, StaleIncarnation, UnknownRole: see `admit`.
+          StalePhase, StaleIncarnation, UnknownRole: see `admit`.
         """
         self.admit(push)
         worker, state = push.worker, self._workers[push.worker]
@@ -238,8 +238,8 @@ class Sequencer:
         return self._idle(push)
 
     def is_known(self, push: Push) -> bool:
-        """Whether a push is of another epoch, or with a unit that was offered before: nothing new is made of it."""
-        return push.epoch != self.epoch or any(
+        """Whether a push is of another phase, or with a unit that was offered before: nothing new is made of it."""
+        return push.phase_id != self.phase_id or any(
             self._held.of_unit(unit) is not None or self.count.is_settled(unit) for unit in push.units
         )
 
@@ -248,7 +248,7 @@ class Sequencer:
         ticket = self._held.of_unit(unit)
         return ticket is not None and not ticket.decided
 
-    def offer(
+    def submit(
         self, push: Push, contribution: Any, non_finite: str, at: float = 0.0
     ) -> tuple[Ticket, Iterator[Decision]]:
         """Take a push; returns its ticket, and what is to be carried out now.
@@ -264,7 +264,7 @@ class Sequencer:
           at: now, in seconds of the owner's clock.
 
         Raises:
-          StaleEpoch, StaleIncarnation, UnknownRole: the caller is out of date.
+          StalePhase, StaleIncarnation, UnknownRole: the caller is out of date.
           InvalidMessage: the units or the base cannot be.
         """
         state, held, count = self.check(push), self._held, self.count
@@ -284,9 +284,9 @@ class Sequencer:
 
     def passes(self, push: Push) -> bool:
         """Whether a finite push is decided by coming: applied by itself, and answered. Nothing has changed yet."""
-        epoch, worker, incarnation, units, base, _, _ = push
+        phase_id, worker, incarnation, units, base, _, _ = push
         state = self._workers.get(worker)
-        if state is None or state.passes_as != incarnation or epoch != self._passing or len(units) != 1:
+        if state is None or state.passes_as != incarnation or phase_id != self._passing or len(units) != 1:
             return False
         count, unit = self.count, units[0]
         ends = count.ends
@@ -308,7 +308,7 @@ class Sequencer:
     def is_over(self, push: Push, ticket: Ticket) -> bool:
         """Whether `push` has to wait for `ticket` no more: it has its reply, is decided for others, or is void."""
         told = ticket.reply is not None if self.is_same(push, ticket) else ticket.decided
-        return told or ticket.fenced or not self.open or self.epoch != ticket.push.epoch
+        return told or ticket.fenced or not self.open or self.phase_id != ticket.push.phase_id
 
     def waiting_for(self) -> str:
         """Return what a push waits for that is held, for people."""
@@ -383,7 +383,7 @@ class Sequencer:
         yield from self._join(push)
         state = self._workers[push.worker]
         state.granted = None
-        state.is_idle = self.local  # it begins anew with its next unit, from the newest version
+        state.is_idle = self.local_updates  # it begins anew with its next unit, from the newest version
         yield from self._decide(self._rule.on_idle(push.worker))
         yield from self._let_go()
 
@@ -416,11 +416,11 @@ class Sequencer:
     def _apply(self, action: Apply) -> Iterator[Decision]:
         tickets = [*map(self._held.by_id.__getitem__, action.pushes)]
         share = min(1.0, len(tickets) / len(self._members))
-        update = Decided.of(tickets, action.rate, share, action.weights, self.local)
+        update = Decided.of(tickets, action.rate, share, action.weights, self.local_updates)
         yield update
         self.count.count(update.units, [push.base for push in update.pushes])
         for ticket in tickets:
-            if self.local:
+            if self.local_updates:
                 self._note(ticket.push)
             self._end(ticket)
 
@@ -438,7 +438,7 @@ class Sequencer:
             self._held.forget(ticket)
 
     def _note(self, push: Push) -> None:
-        """Note how far a worker that steps by itself has come."""
+        """Note how far a worker that makes local updates has come."""
         state = self._workers[push.worker]
         state.num_units += len(push.units)
         self._fastest = max(self._fastest, state.num_units)

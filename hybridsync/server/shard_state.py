@@ -12,7 +12,7 @@ import numpy as np
 
 from hybridsync.core.deadlines import transfer_secs
 from hybridsync.core.errors import InvalidMessage
-from hybridsync.core.plan import Epoch
+from hybridsync.core.plan import PhaseId
 from hybridsync.core.units import Range
 from hybridsync.core.watching import UNWATCHED, Watching
 from hybridsync.interfaces.messages import Push
@@ -45,7 +45,7 @@ class Publisher(Protocol):
 class Progress:
     """What a server did since the last `drain`."""
 
-    epoch: Epoch
+    phase_id: PhaseId
     applied: tuple[Range, ...]
     dropped: tuple[tuple[int, str], ...]
     staleness: tuple[int, ...]
@@ -82,7 +82,7 @@ class Shard:
         self._versions = Versions(publisher.give_back)
         self._how: Compensation | None = None
         self._squares: Any = None
-        self._deposits: dict[int, Any] = {}
+        self._uploads: dict[int, Any] = {}
 
     @property
     def empty(self) -> bool:
@@ -104,8 +104,8 @@ class Shard:
           HybridSyncError: what arrived is not the state that was captured.
         """
         cut = self.part.state
-        with self._watchdog.work(f"the state of epoch {phase.epoch}", self._limit_secs):
-            whole = fetch(phase.source, phase.capture_id, phase.fingerprint, cut.whole, self._reader_at)
+        with self._watchdog.work(f"the state of phase {phase.id}", self._limit_secs):
+            whole = fetch(phase.source, phase.snapshot_id, phase.fingerprint, cut.whole, self._reader_at)
         state = cut.take(whole)
         if cut.layout.nbytes < cut.whole.nbytes:  # jax uses aligned memory in place: the rest would stay alive with it
             state = cut.layout.unpack(cut.layout.pack(state))
@@ -119,16 +119,16 @@ class Shard:
         """Begin a phase whose protocol compensates staleness in this way, with the state that was taken over."""
         self._state = self.part.programs.entered(self.state)
         self._versions.clear()
-        self._how, self._squares, self._deposits = how, None, {}
+        self._how, self._squares, self._uploads = how, None, {}
 
     def publish(self) -> None:
         """Make the current parameters those that are lent out."""
         self.publisher.publish(self.state)
 
-    def hand(self, push: Push, sequence: int, lend: Callable[[], Any]) -> None:
+    def record_sent(self, push: Push, sequence: int, lend: Callable[[], Any]) -> None:
         """Note that `push` is answered with the parameters of `sequence`; `lend` lends them once more."""
         if self._how is not None:
-            self._versions.hand(push, sequence, lend)
+            self._versions.record_sent(push, sequence, lend)
 
     def check_base(self, push: Push) -> None:
         """Refuse a push for which compensation lacks what it was computed on.
@@ -171,24 +171,24 @@ class Shard:
         now = Parameters(self.state.params, self.state.model_state)
         made, self._squares = self.part.programs.compensate(contribution, base, now, self._how, self._squares)
         jax.block_until_ready(made)  # what was handed out may be given back
-        self._versions.settle(push)
+        self._versions.release(push)
         return made
 
     def opt_state(self) -> Any:
-        """Return a copy of the optimizer state, for a worker that steps by itself."""
+        """Return a copy of the optimizer state, for a worker that makes local updates."""
         return jax.tree.map(jnp.copy, self.state.opt_state)
 
-    def deposit(self, worker: int, opt_state: Any) -> None:
+    def upload_opt_state(self, worker: int, opt_state: Any) -> None:
         """Keep what a worker that stepped by itself leaves behind."""
-        self._deposits[worker] = opt_state
+        self._uploads[worker] = opt_state
 
-    def deposited(self, workers: Iterable[int]) -> bool:
+    def has_uploads(self, workers: Iterable[int]) -> bool:
         """Whether all of them have left something."""
-        return all(worker in self._deposits for worker in workers)
+        return all(worker in self._uploads for worker in workers)
 
-    def take_deposits(self, workers: Sequence[int]) -> None:
+    def take_uploads(self, workers: Sequence[int]) -> None:
         """Make the mean of what these workers left the optimizer state; with none of them it stays."""
-        states = tuple(self._deposits[worker] for worker in workers)
+        states = tuple(self._uploads[worker] for worker in workers)
         if states:
             merged = jax.device_put(self.part.programs.mean_state(states), self._device)
             self._state = replace(self.state, opt_state=jax.block_until_ready(merged))

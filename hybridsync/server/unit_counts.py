@@ -36,7 +36,7 @@ class Count:
         """Units applied so far, in the whole run."""
         return self.ends.applied()
 
-    def drain(self) -> tuple[tuple[Range, ...], tuple[tuple[int, str], ...], tuple[int, ...]]:
+    def take_report(self) -> tuple[tuple[Range, ...], tuple[tuple[int, str], ...], tuple[int, ...]]:
         """Return and forget the units applied, those dropped with the reasons, and the staleness of each update."""
         applied = tuple(ranges_of(sorted(self._unreported)))
         told = applied, tuple(self._unreported_drops), tuple(self._staleness)

@@ -18,8 +18,8 @@ class WorkerState:
       passes_as: the incarnation that is admitted, joined and not idle: its pushes may pass. None where there is none.
       ready: the push that the worker waits to be granted.
       granted: the push that it was granted, and that has not come yet.
-      is_idle: whether a worker that steps by itself has said that it has nothing to compute.
-      num_units: units that a worker which steps by itself has had applied.
+      is_idle: whether a worker that makes local updates has said that it has nothing to compute.
+      num_units: units that a worker with local updates has had applied.
       last: its last push that was applied; None where it steps not by itself, or is fenced.
     """
 

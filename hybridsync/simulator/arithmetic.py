@@ -80,7 +80,7 @@ class Arithmetic(Protocol):
         ...
 
     def opt_state(self, state: State) -> Any:
-        """Return the optimizer state, for a worker that steps by itself."""
+        """Return the optimizer state, for a worker that makes local updates."""
         ...
 
     def local_step(
@@ -105,7 +105,7 @@ class Arithmetic(Protocol):
         """Return a replica of a group phase after its own update by one unit."""
         ...
 
-    def mixed(self, states: list[State], reply: GroupReply) -> list[State]:
+    def averaged(self, states: list[State], reply: GroupReply) -> list[State]:
         """Return the replicas of a group's members after their average, in their order."""
         ...
 
@@ -183,7 +183,7 @@ class Weightless:
     def step(self, state: State, contribution: Any, factor: float) -> State:
         return state + 1
 
-    def mixed(self, states: list[State], reply: GroupReply) -> list[State]:
+    def averaged(self, states: list[State], reply: GroupReply) -> list[State]:
         return [reply.sequence] * len(states)
 
     def fingerprint(self, state: State) -> str:
@@ -280,10 +280,10 @@ class Counting:
         return _mix(parameters, contribution[0])
 
     def left(self, state: Counts, opt_states: Sequence[int]) -> Counts:
-        mixed = state.opt_state
+        averaged = state.opt_state
         for opt_state in opt_states:
-            mixed = _mix(mixed, opt_state)
-        return Counts(state.digest, state.counts, mixed)
+            averaged = _mix(averaged, opt_state)
+        return Counts(state.digest, state.counts, averaged)
 
     def compensate(self, contribution: Any, base: Any, now: Any, how: Compensation, squares: Any) -> tuple[Any, Any]:
         value, units = contribution
@@ -295,7 +295,7 @@ class Counting:
         stepped = _mix(_mix(state.opt_state, value), round(1000 * factor))
         return Counts(_mix(state.digest, stepped), counts, stepped)
 
-    def mixed(self, states: list[Counts], reply: GroupReply) -> list[Counts]:
+    def averaged(self, states: list[Counts], reply: GroupReply) -> list[Counts]:
         digest, opt_state, units = reply.sequence, reply.sequence, {unit for state in states for unit in state.counts}
         for state in states:
             digest, opt_state = _mix(digest, state.digest), _mix(opt_state, state.opt_state)

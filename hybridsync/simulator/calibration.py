@@ -40,7 +40,7 @@ class Stretch:
     path: str
     role: str
     id: int
-    epoch: int
+    phase: int
     start: float
     secs: float
 
@@ -150,7 +150,7 @@ def fit(measured: Measured, sizes: Sizes) -> Fitted:
     steps = _mean("a lock-step step without its compute", _steps(spans))
     commits = _mean("costs.commit_secs", (event["secs"] for event in measured.events if event["kind"] == "checkpoint"))
     switches = [event for event in measured.events if event["kind"] == "switch"]
-    captures = _mean("costs.capture_secs", (event["capture_secs"] or 0.0 for event in switches))
+    snapshots = _mean("costs.capture_secs", (event["capture_secs"] or 0.0 for event in switches))
     reserves = _mean("costs.reserve_secs", (event["reserve_secs"] or 0.0 for event in switches))
     returns = _mean("costs.restart_secs", _returns(measured.events))
     costs = base.costs
@@ -175,12 +175,12 @@ def fit(measured: Measured, sizes: Sizes) -> Fitted:
         "apply_secs": apply_secs,
         "step_secs": step_secs,
         "commit_secs": _or(commits, costs.commit_secs),
-        "capture_secs": _or(captures, costs.capture_secs),
+        "capture_secs": _or(snapshots, costs.capture_secs),
         "reserve_secs": _or(reserves, costs.reserve_secs),
         "restart_secs": _or(returns, costs.restart_secs),
     }
     cluster = Cluster(devices, link, server_link, Costs(**{name: _rounded(secs) for name, secs in fitted.items()}))
-    return Fitted(cluster, (*values, applies, calls, steps, commits, captures, reserves, returns), measured)
+    return Fitted(cluster, (*values, applies, calls, steps, commits, snapshots, reserves, returns), measured)
 
 
 def _slow(measured: Measured) -> set[int]:
@@ -234,8 +234,8 @@ def _calls(spans: Sequence[Stretch]) -> list[float]:
 def _steps(spans: Sequence[Stretch]) -> list[float]:
     """Return what each lock-step step took beside the slowest member's compute, and what it was made to wait for."""
     found: list[float] = []
-    for epoch in sorted({span.epoch for span in spans if span.name == "step"}):
-        here = [span for span in spans if span.epoch == epoch]
+    for phase in sorted({span.phase for span in spans if span.name == "step"}):
+        here = [span for span in spans if span.phase == phase]
         computes = _rows(_with_sends(here), "compute", "sync")
         if not computes or len({len(row) for row in computes}) > 1:
             continue  # a member was lost: its last steps cannot be told apart
@@ -260,11 +260,11 @@ def _with_sends(spans: Sequence[Stretch]) -> list[Stretch]:
 
 
 def _rows(spans: Sequence[Stretch], name: str, path: str) -> list[list[Stretch]]:
-    """Return the spans of each worker in each epoch."""
+    """Return the spans of each worker in each phase."""
     rows: dict[tuple[int, int], list[Stretch]] = {}
     for span in spans:
         if span.name == name and span.path == path:
-            rows.setdefault((span.epoch, span.id), []).append(span)
+            rows.setdefault((span.phase, span.id), []).append(span)
     return [rows[key] for key in sorted(rows)]
 
 
@@ -308,5 +308,5 @@ def _stretch(span: Mapping[str, Any]) -> Stretch:
     pid = span["pid"]
     role, first = ("worker", 10_000) if pid >= 10_000 else ("server", 1_000) if pid >= 1_000 else ("chief", 0)
     return Stretch(
-        span["name"], span["cat"], role, pid - first, span["args"]["epoch"], span["ts"] / 1e6, span["dur"] / 1e6
+        span["name"], span["cat"], role, pid - first, span["args"]["phase"], span["ts"] / 1e6, span["dur"] / 1e6
     )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Answer = Callable[[], Any]
 
 
-class Desk:
+class ChiefFront:
     """Takes calls of processes, and answers them now or when something has changed.
 
     Args:
@@ -36,7 +36,7 @@ class Desk:
         self.closed = False
         self._calls: dict[tuple[int, str], tuple[Process, int, Answer, Callable[[Any], object]]] = {}
         self._reports: dict[int, tuple[Process, Report, float]] = {}
-        self._stirred = False
+        self._is_woken = False
 
     def ask(self, process: Process, kind: str, number: int, answer: Answer, then: Callable[[Any], object]) -> None:
         """Take a call; it waits here while there is no answer."""
@@ -67,14 +67,14 @@ class Desk:
         else:
             self._reports[process.pid] = process, report, received
 
-    def stir(self) -> None:
+    def wake(self) -> None:
         """Look at what waits, as soon as whoever changed something is done; called at every change."""
-        if not self._stirred and (self._calls or self._control.over or self._control.broken):
-            self._stirred = True
+        if not self._is_woken and (self._calls or self._control.over or self._control.broken):
+            self._is_woken = True
             self._loop.after(0.0, self._sweep)
 
     def _sweep(self) -> None:
-        self._stirred = False
+        self._is_woken = False
         if self.closed:
             return
         calls, self._calls = self._calls, {}

@@ -109,7 +109,7 @@ class Costs:
       step_secs: of a lock-step step, whatever its size.
       call_secs: of a call at whoever answers it.
       capture_secs: of copying the whole state at its holder.
-      reserve_secs: of making an epoch's number durable.
+      reserve_secs: of making a phase's number durable.
       commit_secs: of one checkpoint, beside the training.
       restart_secs: from the loss of a process to its successor's first words.
       notice_secs: from a process's end to the chief's knowing.

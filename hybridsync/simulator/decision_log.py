@@ -2,10 +2,10 @@
 
 Every line holds `t` (virtual seconds) and `kind`: the events of events.jsonl without their wall time, and
 
-    lease     worker, epoch, ranges      the chief gave these units out: none where it had none
-    update    epoch, sequence, units, base, rate, weight      an update was applied
-    push      worker, epoch, units, base, sequence, duplicate, dropped      a worker has the answer to its push
-    serve     server, epoch      a parameter server took over the phase's state
+    lease     worker, phase_id, ranges      the chief gave these units out: none where it had none
+    update    phase, sequence, units, base, rate, weight      an update was applied
+    push      worker, phase, units, base, sequence, duplicate, dropped      a worker has the answer to its push
+    serve     server, phase      a parameter server took over the phase's state
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hybridsync.storage.jsonl import encode
 from hybridsync.telemetry.events import Elapsed, Events
 
 
-class Story(Watch):
+class DecisionLog(Watch):
     """Writes down what is decided.
 
     Args:
@@ -39,16 +39,16 @@ class Story(Watch):
         self._file.write(encode({"t": self._loop.now, "kind": kind, **fields}) + "\n")
 
     def served(self, server: Process, phase: Phase) -> None:
-        self.write("serve", server=server.id, epoch=phase.epoch.number)
+        self.write("serve", server=server.id, phase=phase.id.number)
 
     def leased(self, worker: Process, phase: Phase, reply: LeaseReply) -> None:
-        self.write("lease", worker=worker.id, epoch=phase.epoch.number, ranges=reply.ranges)
+        self.write("lease", worker=worker.id, phase=phase.id.number, ranges=reply.ranges)
 
     def pushed(self, push: Push, reply: PushReply) -> None:
         self.write(
             "push",
             worker=push.worker,
-            epoch=push.epoch.number,
+            phase=push.phase_id.number,
             units=push.units,
             base=push.base,
             sequence=reply.sequence,
@@ -58,12 +58,12 @@ class Story(Watch):
 
     def updated(self, entry: Entry) -> None:
         """Write down an update; of a lock-step step, which every member makes, the first of them."""
-        if (entry.epoch, entry.sequence) <= self._newest:
+        if (entry.phase, entry.sequence) <= self._newest:
             return
-        self._newest = entry.epoch, entry.sequence
+        self._newest = entry.phase, entry.sequence
         self.write(
             "update",
-            epoch=entry.epoch,
+            phase=entry.phase,
             sequence=entry.sequence,
             units=entry.units,
             base=entry.base,
@@ -72,19 +72,19 @@ class Story(Watch):
         )
 
 
-class ToldLog:
-    """One role's apply log, whose updates go into a story at once (see `hybridsync.storage.apply_log.ApplyLog`).
+class MirroredApplyLog:
+    """One role's apply log, whose updates go into a decision log at once (see `hybridsync.storage.apply_log.ApplyLog`).
 
     Args:
-      story: where to.
+      decision_log: where to.
       log: the role's own.
     """
 
-    def __init__(self, story: Story, log: ApplyLog) -> None:
-        self._story, self._log = story, log
+    def __init__(self, decision_log: DecisionLog, log: ApplyLog) -> None:
+        self._decision_log, self._log = decision_log, log
 
     def write(self, entry: Entry) -> None:
-        self._story.updated(entry)
+        self._decision_log.updated(entry)
         self._log.write(entry)
 
     def leave(self, left: Left) -> None:
@@ -97,16 +97,16 @@ class ToldLog:
         self._log.clear()
 
 
-class ToldEvents:
-    """Events that go into a story as well (see `hybridsync.telemetry.events.Events`)."""
+class MirroredEvents:
+    """Events that go into a decision log as well (see `hybridsync.telemetry.events.Events`)."""
 
-    def __init__(self, events: Events, story: Story) -> None:
-        self._events, self._story = events, story
+    def __init__(self, events: Events, decision_log: DecisionLog) -> None:
+        self._events, self._decision_log = events, decision_log
         self.elapsed: Elapsed = events.elapsed
 
-    def write(self, kind: str, *, epoch: int, wall: float | None = None, **fields: Any) -> dict[str, Any]:
-        event = self._events.write(kind, epoch=epoch, wall=wall, **fields)
-        self._story.write(kind, epoch=epoch, **fields)
+    def write(self, kind: str, *, phase: int, wall: float | None = None, **fields: Any) -> dict[str, Any]:
+        event = self._events.write(kind, phase=phase, wall=wall, **fields)
+        self._decision_log.write(kind, phase=phase, **fields)
         return event
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hybridsync.core.errors import HybridSyncError, PhaseRevoked, RoleLost, StaleEpoch, WaitTimeout
+from hybridsync.core.errors import HybridSyncError, PhaseRevoked, RoleLost, StalePhase, WaitTimeout
 from hybridsync.interfaces.phase import Phase
 from hybridsync.worker.lease_queue import LeaseQueue
 from hybridsync.worker.requests import IO, ComputeUnit, Join, LeaseUnits, Start, Ticket
@@ -73,9 +73,9 @@ class EventDriver:
     def __init__(
         self, worker: Worker, phase: Phase, engine: Engine, carriers: Callable[[EventDriver], Carriers]
     ) -> None:
-        self.worker, self.phase, self.world = worker, phase, worker.world
+        self.worker, self.phase, self.simulated = worker, phase, worker.simulated
         self.leases = engine.leases
-        self._loop, self._io = worker.world.loop, engine.run()
+        self._loop, self._io = worker.simulated.loop, engine.run()
         self._ended = self._revoked = False
         self._carriers: Carriers = {
             LeaseUnits: self._lease,
@@ -127,7 +127,7 @@ class EventDriver:
 
     def compute(self, unit: int, parameters: Any, then: Then) -> Any:
         """Compute a unit's contribution, which takes as long as the worker's device takes."""
-        contribution = self.world.arithmetic.gradient(parameters, unit)
+        contribution = self.simulated.arithmetic.gradient(parameters, unit)
         self._loop.after(self.worker.unit_secs(unit), then, contribution)
         return PENDING
 
@@ -142,7 +142,7 @@ class EventDriver:
                 step = io.throw if isinstance(value, HybridSyncError) else io.send
         except StopIteration:
             self._end("")
-        except (PhaseRevoked, RoleLost, StaleEpoch, WaitTimeout) as error:  # as the worker's loop over phases
+        except (PhaseRevoked, RoleLost, StalePhase, WaitTimeout) as error:  # as the worker's loop over phases
             self._end(f"{type(error).__name__}: {error}")
         except HybridSyncError:  # another process has this place, say: this one ends
             self.worker.leave()
@@ -154,15 +154,15 @@ class EventDriver:
     # --- requests of every mode ---
 
     def _lease(self, request: LeaseUnits, then: Then) -> Any:
-        world = self.world
+        simulated = self.simulated
 
         def given(reply: Any) -> None:
             if not self.is_over:
                 if not isinstance(reply, HybridSyncError):
-                    world.watch.leased(self.worker, self.phase, reply)
+                    simulated.watch.leased(self.worker, self.phase, reply)
                 then(reply)
 
-        self.worker.call("lease", lambda: world.units_for(request.request), given)
+        self.worker.call("lease", lambda: simulated.units_for(request.request), given)
         return PENDING
 
     def _compute(self, request: ComputeUnit, then: Then) -> Any:

@@ -26,18 +26,18 @@ def driver_of(worker: Worker, phase: Phase) -> EventDriver:
 
 
 def _lockstep(worker: Worker, member: PhaseMember) -> EventDriver:
-    engine = LockstepEngine(member, worker.world.arithmetic, ahead=True)
+    engine = LockstepEngine(member, worker.simulated.arithmetic, ahead=True)
     return EventDriver(worker, member.phase, engine, lambda driver: LockstepCarriers(driver).carriers)
 
 
 def _served(worker: Worker, member: PhaseMember) -> EventDriver:
-    kind = LocalEngine if member.protocol.local else ServerEngine
-    engine = kind(member, worker.world.arithmetic, ahead=True)
+    kind = LocalEngine if member.protocol.local_updates else ServerEngine
+    engine = kind(member, worker.simulated.arithmetic, ahead=True)
     return EventDriver(worker, member.phase, engine, lambda driver: ServerCarriers(driver).carriers)
 
 
 def _group(worker: Worker, member: PhaseMember) -> EventDriver:
-    engine = GroupEngine(member, worker.world.arithmetic, logs=worker.world.logs_updates)
+    engine = GroupEngine(member, worker.simulated.arithmetic, logs=worker.simulated.logs_updates)
     return EventDriver(worker, member.phase, engine, lambda driver: GroupCarriers(driver).carriers)
 
 

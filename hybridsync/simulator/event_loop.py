@@ -1,7 +1,8 @@
 """Virtual time: a heap of calls to come, and a clock whose waits carry them out.
 
 One actor may block, the manager of a run: its waits pump the loop until they are notified or over. Everybody else is
-called. Calls due at the same time come in the order in which they were planned, so that a seed gives one story.
+called. Calls due at the same time come in the order in which they were planned, so that a seed gives one course of
+events.
 
 >>> loop = Loop()
 >>> loop.after(2.0, print, "second"); loop.after(1.0, print, "first")

@@ -9,20 +9,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hybridsync.chief.ledger import Ledger
-from hybridsync.core.errors import CheckpointError, HybridSyncError, StaleEpoch
-from hybridsync.core.plan import Epoch
-from hybridsync.interfaces.messages import Capture, Held, RoleEvent
-from hybridsync.interfaces.ports import Epochs
+from hybridsync.core.errors import CheckpointError, HybridSyncError, StalePhase
+from hybridsync.core.plan import PhaseId
+from hybridsync.interfaces.messages import RoleEvent, Snapshot, StateVersion
+from hybridsync.interfaces.ports import PhaseIds
 from hybridsync.phases.checkpointing import Commit
 from hybridsync.phases.reporter import Reporter
 from hybridsync.simulator.simulated_process import Process
 from hybridsync.simulator.simulated_server import Server
 from hybridsync.simulator.simulated_worker import Worker
 from hybridsync.storage.apply_log import Entry, Left
-from hybridsync.workdir.opening import MemoryEpochs
+from hybridsync.workdir.opening import PhaseIdsInMemory
 
 if TYPE_CHECKING:
-    from hybridsync.simulator.simulated_cluster import World
+    from hybridsync.simulator.simulated_cluster import SimulatedCluster
 
 
 class ChiefKilled(BaseException):
@@ -41,7 +41,7 @@ class ChiefKilled(BaseException):
 class Saved:
     """A commit: a state, and what is stored beside it."""
 
-    capture: Capture
+    snapshot: Snapshot
     state: Any
     ledger: dict[str, Any]
     run: dict[str, Any]
@@ -52,20 +52,20 @@ class Workdir:
     """What outlives every process of a run.
 
     Args:
-      epochs: hands out epoch numbers.
+      phase_ids: hands out phase numbers.
       commits: in order.
       log: of the updates.
-      ends: whose optimizer states a phase left behind, by its epoch.
+      ends: whose optimizer states a phase left behind, by its phase.
       num_saves: how many were tried.
     """
 
-    epochs: Epochs = field(default_factory=MemoryEpochs)
+    phase_ids: PhaseIds = field(default_factory=PhaseIdsInMemory)
     commits: list[Saved] = field(default_factory=list)
     log: list[Entry] = field(default_factory=list)
     ends: dict[int, Left] = field(default_factory=dict)
     num_saves: int = 0
 
-    def open(self, workload: int, start: Any, *, alive: bool) -> tuple[Ledger, Held, Any]:
+    def open(self, workload: int, start: Any, *, alive: bool) -> tuple[Ledger, StateVersion, Any]:
         """Return the ledger, the state and what it is, as `hybridsync.workdir.opening.open_run` does.
 
         Args:
@@ -76,23 +76,23 @@ class Workdir:
         if not self.commits:
             self.log.clear()
             self.ends.clear()
-            return Ledger(workload), Held(Epoch(0, 0), 0, 0, ""), start
+            return Ledger(workload), StateVersion(PhaseId(0, 0), 0, 0, ""), start
         saved = self.commits[-1]
-        sequence = saved.capture.held.sequence
+        sequence = saved.snapshot.held.sequence
         if not alive:
             self.forget(sequence)
-        held = Held(Epoch(saved.run["epoch"], 0), saved.capture.held.units, sequence, "")
+        held = StateVersion(PhaseId(saved.run["phase"], 0), saved.snapshot.held.units, sequence, "")
         return Ledger.from_json(saved.ledger), held, saved.state
 
     def forget(self, sequence: int) -> None:
         """Cut the log behind the update number `sequence`."""
         while self.log and self.log[-1].sequence > sequence:
             self.log.pop()
-        for epoch in [epoch for epoch, end in self.ends.items() if end.sequence > sequence]:
-            del self.ends[epoch]
+        for phase_id in [phase_id for phase_id, end in self.ends.items() if end.sequence > sequence]:
+            del self.ends[phase_id]
 
 
-class MortalReporter(Reporter):
+class KillableReporter(Reporter):
     """A reporter of a process that may be killed, and says nothing then.
 
     Attributes:
@@ -107,67 +107,67 @@ class MortalReporter(Reporter):
         return super().finish(how, error)
 
 
-class Keeper:
-    """The chief as a holder of the last committed state (see `hybridsync.training.snapshot.Kept`).
+class SimulatedCommittedState:
+    """The chief as a holder of the last committed state (see `hybridsync.training.snapshot.CommittedState`).
 
     Args:
-      capture, state: that the run starts from.
+      snapshot, state: that the run starts from.
     """
 
-    def __init__(self, capture: Capture, state: Any) -> None:
-        self._kept = self._offered = capture, state
-        self._next_id = capture.capture_id + 1
+    def __init__(self, snapshot: Snapshot, state: Any) -> None:
+        self._kept = self._published = snapshot, state
+        self._next_id = snapshot.snapshot_id + 1
 
     @property
     def units(self) -> int:
         """Units applied in the kept state."""
         return self._kept[0].held.units
 
-    def keep(self, capture: Capture, state: Any) -> None:
+    def store(self, snapshot: Snapshot, state: Any) -> None:
         """Keep a newer state."""
-        self._kept = capture, state
+        self._kept = snapshot, state
 
-    def take(self, capture: Capture, source: str, reader: Any) -> None:
+    def adopt(self, snapshot: Snapshot, source: str, reader: Any) -> None:
         """Fetch and keep another state, though it is not committed."""
-        self.keep(capture, reader.read(capture.capture_id))
+        self.store(snapshot, reader.read(snapshot.snapshot_id))
 
-    def offer(self) -> Capture:
-        """Return a capture of the kept state, readable here."""
-        capture, state = self._kept
-        held = capture.held
-        offered = Capture(self._next_id, held, capture.applied, capture.dropped, capture.num_bytes, 0.0, 0.0)
+    def publish(self) -> Snapshot:
+        """Return a snapshot of the kept state, readable here."""
+        snapshot, state = self._kept
+        held = snapshot.held
+        offered = Snapshot(self._next_id, held, snapshot.applied, snapshot.dropped, snapshot.num_bytes, 0.0, 0.0)
         self._next_id += 1
-        self._offered = offered, state
+        self._published = offered, state
         return offered
 
-    def capture(self, epoch: Epoch, final: bool) -> Capture:
-        """Refuse: the chief takes part in no epoch.
+    def take_snapshot(self, phase_id: PhaseId, final: bool) -> Snapshot:
+        """Refuse: the chief takes part in no phase.
 
         Raises:
-          StaleEpoch: always.
+          StalePhase: always.
         """
-        raise StaleEpoch(f"the chief takes no part in epoch {epoch}")
+        raise StalePhase(f"the chief takes no part in phase {phase_id}")
 
     def await_reached(self) -> None:
         """Do nothing: the chief does not wait for itself."""
 
-    def read(self, capture_id: int) -> Any:
+    def read(self, snapshot_id: int) -> Any:
         """Return the state offered last.
 
         Raises:
-          StaleEpoch: that is another one.
+          StalePhase: that is another one.
         """
-        if self._offered[0].capture_id != capture_id:
-            raise StaleEpoch(f"capture {capture_id} is no longer kept at the chief")
-        return self._offered[1]
+        if self._published[0].snapshot_id != snapshot_id:
+            raise StalePhase(f"snapshot{snapshot_id} is no longer kept at the chief")
+        return self._published[1]
 
 
 class Disk:
     """Commits in virtual time, one after another (see `hybridsync.phases.checkpointing.Committer`).
 
     Args:
-      world: time and costs.
-      keeper: gets each state that is durable.
+      simulated: time and costs.
+      committed_source: gets each state that is durable.
       fails: which saves fail, counted from 0.
       workdir: where commits end up.
 
@@ -175,8 +175,19 @@ class Disk:
       closed: the process that writes has ended; what is under way comes to nothing.
     """
 
-    def __init__(self, world: World, keeper: Keeper, fails: tuple[int, ...], workdir: Workdir) -> None:
-        self._world, self._keeper, self._fails, self._workdir = world, keeper, fails, workdir
+    def __init__(
+        self,
+        simulated: SimulatedCluster,
+        committed_source: SimulatedCommittedState,
+        fails: tuple[int, ...],
+        workdir: Workdir,
+    ) -> None:
+        self._simulated, self._committed_source, self._fails, self._workdir = (
+            simulated,
+            committed_source,
+            fails,
+            workdir,
+        )
         self._free_at = 0.0
         self.closed = False
         self.state: Any = None
@@ -188,7 +199,7 @@ class Disk:
 
     def submit(
         self,
-        capture: Capture,
+        snapshot: Snapshot,
         source: str,
         ledger: dict[str, Any],
         run: dict[str, Any],
@@ -199,16 +210,16 @@ class Disk:
         """Start a commit; returns its end, and the end of the evaluation behind it."""
         committed: Future[Commit] = Future()
         measured: Future[dict[str, Any] | None] = Future()
-        loop = self._world.loop
+        loop = self._simulated.loop
         started, number = loop.now, self._workdir.num_saves
         self._workdir.num_saves += 1
-        self._free_at = max(self._free_at, started) + self._world.network.cluster.costs.commit_secs
+        self._free_at = max(self._free_at, started) + self._simulated.network.cluster.costs.commit_secs
 
         def fetch() -> None:
             if self.closed:
                 return
             try:
-                state = self._world.holder(source).read(capture.capture_id)
+                state = self._simulated.holder(source).read(snapshot.snapshot_id)
             except HybridSyncError as error:
                 committed.set_exception(error)
                 measured.set_result(None)
@@ -222,20 +233,20 @@ class Disk:
             if number in self._fails:
                 committed.set_exception(CheckpointError(f"save {number} fails in this scenario"))
             else:
-                self._keeper.keep(capture, state)
-                self._workdir.commits.append(Saved(capture, state, ledger, run))
-                size = self._world.arithmetic.sizes.state
-                committed.set_result(Commit(capture.held.units, size, loop.now - started))
-            measured.set_result(self._world.evaluate(state, capture) if evaluate else None)
+                self._committed_source.store(snapshot, state)
+                self._workdir.commits.append(Saved(snapshot, state, ledger, run))
+                size = self._simulated.arithmetic.sizes.state
+                committed.set_result(Commit(snapshot.held.units, size, loop.now - started))
+            measured.set_result(self._simulated.evaluate(state, snapshot) if evaluate else None)
 
-        loop.after(self._world.transfer_secs, fetch)
+        loop.after(self._simulated.transfer_secs, fetch)
         return committed, measured
 
     def close(self) -> None:
         """Let the commits under way end."""
         if self.closed:
             return
-        self._world.loop.run_until(self._free_at + self._world.transfer_secs)
+        self._simulated.loop.run_until(self._free_at + self._simulated.transfer_secs)
 
 
 class Hosts:
@@ -246,9 +257,9 @@ class Hosts:
       ended_on: unit -> how many processes ended while they computed it; -1 is none.
     """
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._lives: dict[tuple[str, int], int] = {}
+    def __init__(self, simulated: SimulatedCluster) -> None:
+        self._simulated = simulated
+        self._restart_counts: dict[tuple[str, int], int] = {}
         self._unheard: list[RoleEvent] = []
         self._gone: list[Process] = []
         self.ended_on: Counter[int] = Counter()
@@ -256,10 +267,10 @@ class Hosts:
 
     def start(self, role: str, role_id: int) -> None:
         """Start the next process of a place."""
-        life = self._lives[role, role_id] = self._lives.get((role, role_id), -1) + 1
+        restart_count = self._restart_counts[role, role_id] = self._restart_counts.get((role, role_id), -1) + 1
         kind = Worker if role == "worker" else Server
-        process = self.newest[role, role_id] = kind(self._world, role_id, life)
-        self._world.processes[process.address] = process
+        process = self.newest[role, role_id] = kind(self._simulated, role_id, restart_count)
+        self._simulated.processes[process.address] = process
         process.start()
 
     def kill(self, role: str, role_id: int, back_secs: float | None = None) -> bool:
@@ -269,9 +280,9 @@ class Hosts:
           ChiefKilled: it was the chief's; the manager is not to go on.
         """
         if role == "chief":
-            if self._world.desk.closed:
+            if self._simulated.chief_front.closed:
                 return False
-            raise self._world.end_chief(back_secs)
+            raise self._simulated.end_chief(back_secs)
         process = self.newest.get((role, role_id))
         if process is None or process.dead:
             return False
@@ -288,7 +299,7 @@ class Hosts:
         """Follow a process that has ended by itself with another one, unless the run is over."""
         if self.newest[process.role, process.id] is not process:
             return
-        if self._world.chief.control.over:
+        if self._simulated.chief.control.over:
             self._gone.append(process)
         else:
             self._end(process, "exit 70", None)
@@ -304,29 +315,29 @@ class Hosts:
         self.start("worker", worker)
 
     def _end(self, process: Process, reason: str, back_secs: float | None) -> None:
-        world, costs = self._world, self._world.network.cluster.costs
+        simulated, costs = self._simulated, self._simulated.network.cluster.costs
         unit = process.unit if isinstance(process, Worker) else -1
         self.ended_on[unit] += 1
         process.kill()
-        event = RoleEvent(process.role, process.id, process.pid, reason, world.clock.wall(), unit)
-        world.loop.after(costs.notice_secs, self._notice, event)
+        event = RoleEvent(process.role, process.id, process.pid, reason, simulated.clock.wall(), unit)
+        simulated.loop.after(costs.notice_secs, self._notice, event)
         back = costs.restart_secs if back_secs is None else back_secs
-        world.loop.after(back, self._start_again, process)
+        simulated.loop.after(back, self._start_again, process)
 
     def _notice(self, event: RoleEvent) -> None:
-        if self._world.desk.closed:  # told to the next chief
+        if self._simulated.chief_front.closed:  # told to the next chief
             self._unheard.append(event)
         else:
-            self._world.chief.service.role_lost(event)
+            self._simulated.chief.service.role_lost(event)
 
-    def tell(self) -> None:
+    def report_losses(self) -> None:
         """Tell a new chief whom the last one did not live to hear of; who took the run for over starts again."""
         gone, self._gone = self._gone, []
         for process in gone:
             self._start_again(process)
         unheard, self._unheard = self._unheard, []
         for event in unheard:
-            self._world.chief.service.role_lost(event)
+            self._simulated.chief.service.role_lost(event)
 
     def _start_again(self, process: Process) -> None:
         if self.newest[process.role, process.id] is process:

@@ -14,10 +14,10 @@ import jax
 import numpy as np
 
 from hybridsync.core.units import UnitSet
-from hybridsync.interfaces.messages import Capture, GroupReply
+from hybridsync.interfaces.messages import GroupReply, Snapshot
 from hybridsync.protocols.base import Change, Compensation
 from hybridsync.simulator.arithmetic import Sizes
-from hybridsync.training.averaging import mixed_on_one_device
+from hybridsync.training.averaging import averaged_on_one_device
 from hybridsync.training.buffer_layout import fingerprint, first_non_finite
 from hybridsync.training.evaluation import Evaluator
 from hybridsync.training.programs import Parameters, Programs
@@ -120,18 +120,18 @@ class RealArithmetic:
     def step(self, state: TrainState, contribution: Any, factor: float) -> TrainState:
         return self._programs.update(state, contribution, units=1, factor=factor, blend=1.0)
 
-    def mixed(self, states: list[TrainState], reply: GroupReply) -> list[TrainState]:
-        return mixed_on_one_device(states, reply)
+    def averaged(self, states: list[TrainState], reply: GroupReply) -> list[TrainState]:
+        return averaged_on_one_device(states, reply)
 
     def fingerprint(self, state: TrainState) -> str:
         return fingerprint(state)
 
 
-def evaluator(run: Run) -> Callable[[TrainState, Capture], dict[str, Any] | None]:
+def evaluator(run: Run) -> Callable[[TrainState, Snapshot], dict[str, Any] | None]:
     """Return what measures a captured state on the task's held-out examples, as every runtime's chief does."""
     measure = Evaluator(run.task)
 
-    def evaluate(state: TrainState, capture: Capture) -> dict[str, Any] | None:
-        return measure.evaluate(jax.tree.map(np.asarray, state), UnitSet(capture.applied))
+    def evaluate(state: TrainState, snapshot: Snapshot) -> dict[str, Any] | None:
+        return measure.evaluate(jax.tree.map(np.asarray, state), UnitSet(snapshot.applied))
 
     return evaluate

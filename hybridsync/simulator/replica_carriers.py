@@ -30,7 +30,7 @@ class ReplicaCarriers:
     """
 
     def __init__(self, driver: EventDriver) -> None:
-        self._driver, self._world, self._replica = driver, driver.world, driver.worker.replica
+        self._driver, self._simulated, self._replica = driver, driver.simulated, driver.worker.replica
 
     @property
     def carriers(self) -> Carriers:
@@ -38,15 +38,15 @@ class ReplicaCarriers:
         return {EnterReplica: self._fetch, SendPart: self._send}
 
     def _fetch(self, request: EnterReplica, then: Then) -> Any:
-        world = self._world
-        secs = world.transfer_secs if self._replica.lacks(request.phase) else 0.0
-        world.loop.after(secs, self._enter, request, then, world.loop.now)
+        simulated = self._simulated
+        secs = simulated.transfer_secs if self._replica.lacks(request.phase) else 0.0
+        simulated.loop.after(secs, self._enter, request, then, simulated.loop.now)
         return PENDING
 
     def _enter(self, request: EnterReplica, then: Then, began: float) -> None:
         if self._driver.is_stale(self._enter, request, then, began):
             return
-        loop = self._world.loop
+        loop = self._simulated.loop
         try:
             self._replica.enter(request.phase)
         except HybridSyncError as error:
@@ -59,15 +59,15 @@ class ReplicaCarriers:
         then(None)
 
     def _send(self, request: SendPart, then: Then) -> Any:
-        world = self._world
-        if not world.late:
+        simulated = self._simulated
+        if not simulated.late:
             return False
-        sizes = world.arithmetic.sizes
+        sizes = simulated.arithmetic.sizes
         num_bytes = {"contribution": sizes.gradient, "parameters": sizes.parameters, "state": sizes.state}[request.what]
-        secs = world.slowness(self._driver.worker.id, request.unit).transfer_secs(num_bytes)
+        secs = simulated.slowness(self._driver.worker.id, request.unit).transfer_secs(num_bytes)
         if not secs:
             return False
-        world.loop.after(secs, then, True)
+        simulated.loop.after(secs, then, True)
         return PENDING
 
 
@@ -79,9 +79,9 @@ class LockstepCarriers:
     """
 
     def __init__(self, driver: EventDriver) -> None:
-        self._driver, self._world, self._replica = driver, driver.world, driver.worker.replica
+        self._driver, self._simulated, self._replica = driver, driver.simulated, driver.worker.replica
         self._index = driver.phase.members.index(driver.worker.id)
-        self._meeting = driver.world.meeting(driver.phase)
+        self._all_reduce_of = driver.simulated.all_reduce(driver.phase)
 
     @property
     def carriers(self) -> Carriers:
@@ -95,23 +95,23 @@ class LockstepCarriers:
         }
 
     def _compute(self, request: ComputeUnit, then: Then) -> Any:
-        parameters = self._world.arithmetic.parameters(self._replica.state)
+        parameters = self._simulated.arithmetic.parameters(self._replica.state)
         return self._driver.compute(request.unit, parameters, then)
 
     def _all_reduce(self, request: AllReduce, then: Then) -> Any:
         member = self._driver.worker
-        self._meeting.deliver(self._index, request.contribution, request.num_units, member, then)
+        self._all_reduce_of.deliver(self._index, request.contribution, request.num_units, member, then)
         return PENDING
 
     def _all_gather(self, request: AllGather, then: Then) -> Any:
-        self._meeting.tell(self._index, request.reasons, then)
+        self._all_reduce_of.gather_reasons(self._index, request.reasons, then)
         return PENDING
 
     def _update(self, request: UpdateReplica, then: Then) -> Any:
-        state, units, world = self._replica.state, request.units, self._world
+        state, units, simulated = self._replica.state, request.units, self._simulated
         if units:
             state = request.total.applied_to(state, units=len(units), factor=request.factor)
-        world.loop.after(world.network.cluster.costs.update_secs, self._updated, request, state, then)
+        simulated.loop.after(simulated.network.cluster.costs.update_secs, self._updated, request, state, then)
         return PENDING
 
     def _updated(self, request: UpdateReplica, state: Any, then: Then) -> None:
@@ -128,7 +128,7 @@ class GroupCarriers:
     """
 
     def __init__(self, driver: EventDriver) -> None:
-        self._driver, self._world, self._replica = driver, driver.world, driver.worker.replica
+        self._driver, self._simulated, self._replica = driver, driver.simulated, driver.worker.replica
 
     @property
     def carriers(self) -> Carriers:
@@ -143,29 +143,29 @@ class GroupCarriers:
         }
 
     def _update(self, request: UpdateOwn, then: Then) -> Any:
-        self._world.loop.after(self._world.network.cluster.costs.update_secs, self._updated, request, then)
+        self._simulated.loop.after(self._simulated.network.cluster.costs.update_secs, self._updated, request, then)
         return PENDING
 
     def _updated(self, request: UpdateOwn, then: Then) -> None:
-        driver, world = self._driver, self._world
+        driver, simulated = self._driver, self._simulated
         if driver.is_stale(self._updated, request, then):
             return
-        state = world.arithmetic.step(request.state, request.contribution, request.factor)
+        state = simulated.arithmetic.step(request.state, request.contribution, request.factor)
         self._replica.note_update()
-        world.watch.stepped(driver.worker, driver.phase, request.unit)
+        simulated.watch.stepped(driver.worker, driver.phase, request.unit)
         then(state)
 
     def _join(self, request: JoinGroup, then: Then) -> Any:
-        world = self._world
-        self._driver.worker.call("meet", lambda: world.group_for(request.request), then)
+        simulated = self._simulated
+        self._driver.worker.call("meet", lambda: simulated.group_for(request.request), then)
         return PENDING
 
     def _average(self, request: AverageGroup, then: Then) -> Any:
-        driver, world, reply = self._driver, self._world, request.reply
+        driver, simulated, reply = self._driver, self._simulated, request.reply
         if len(reply.members) == 1:
-            return world.arithmetic.mixed([request.state], reply)[0]
-        world.average(driver.phase, reply).deliver(request.state, driver.worker, then)
+            return simulated.arithmetic.averaged([request.state], reply)[0]
+        simulated.average(driver.phase, reply).deliver(request.state, driver.worker, then)
         return PENDING
 
     def _store(self, request: StoreFullSync, then: Then) -> None:
-        self._replica.settle(request.reply, request.state, request.factor)
+        self._replica.store_full_sync(request.reply, request.state, request.factor)

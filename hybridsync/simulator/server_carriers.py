@@ -25,13 +25,13 @@ class ServerCarriers:
     """
 
     def __init__(self, driver: EventDriver) -> None:
-        world = driver.world
-        network = world.network
-        insisting = Insisting(network, world.loop, world.retry_secs, driver.is_stale)
-        self._driver, self._world = driver, world
+        simulated = driver.simulated
+        network = simulated.network
+        insisting = Insisting(network, simulated.loop, simulated.retry_secs, driver.is_stale)
+        self._driver, self._simulated = driver, simulated
         self._way: Network | Insisting = network if network.reliable else insisting
-        self._server: Server = world.at(driver.phase.servers[0])
-        self._sizes = world.arithmetic.sizes
+        self._server: Server = simulated.at(driver.phase.servers[0])
+        self._sizes = simulated.arithmetic.sizes
 
     @property
     def carriers(self) -> Carriers:
@@ -43,16 +43,16 @@ class ServerCarriers:
         if verb == "push_pull":
             heard = partial(self._pushed, push, then)
             self._way.to_server(push, sizes.gradient, server.push, push, request.body, heard)
-        elif verb == "deposit":
+        elif verb == "upload_opt_state":
             opt_state_bytes = sizes.state - sizes.parameters
-            self._world.network.to_server(push, opt_state_bytes, server.deposit, push, request.body)
+            self._simulated.network.to_server(push, opt_state_bytes, server.upload_opt_state, push, request.body)
             return None, None
         else:
             calls: dict[str, Callable[..., object]] = {
                 "pull": server.pull,
                 "ready": server.ready,
                 "idle": server.idle,
-                "opt_state": server.opt_state,
+                "download_opt_state": server.download_opt_state,
             }
             self._way.to_server(push, 0, calls[verb], push, partial(_answered, then))
         return PENDING
@@ -61,8 +61,8 @@ class ServerCarriers:
         if isinstance(answer, HybridSyncError):
             then(answer)
             return
-        if self._world.watches and not self._driver.is_over:
-            self._world.watch.pushed(push, answer)
+        if self._simulated.watches and not self._driver.is_over:
+            self._simulated.watch.pushed(push, answer)
         then((answer, parameters))
 
 

@@ -14,9 +14,8 @@ from hybridsync.chief.chief import Chief
 from hybridsync.chief.run_state import RunState
 from hybridsync.config import Slowness, Straggler, Stragglers, together
 from hybridsync.core.errors import DamagedState, RoleLost
-from hybridsync.core.plan import Epoch
+from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import (
-    Capture,
     GroupReply,
     GroupRequest,
     LeaseReply,
@@ -25,9 +24,10 @@ from hybridsync.interfaces.messages import (
     PhaseRequest,
     Push,
     PushReply,
+    Snapshot,
 )
 from hybridsync.interfaces.phase import Phase
-from hybridsync.interfaces.ports import Epochs
+from hybridsync.interfaces.ports import PhaseIds
 from hybridsync.interfaces.reports import Report
 from hybridsync.phases.assembly import assemble
 from hybridsync.phases.recovery import Start
@@ -36,13 +36,13 @@ from hybridsync.phases.server_entry import in_turn
 from hybridsync.policies.online import Policy
 from hybridsync.policies.straggler_detector import detector_of
 from hybridsync.simulator.arithmetic import Arithmetic
-from hybridsync.simulator.chief_front import Desk
+from hybridsync.simulator.chief_front import ChiefFront
 from hybridsync.simulator.cluster import Device, Scenario, Slow, normals
 from hybridsync.simulator.event_loop import Loop, VirtualClock
-from hybridsync.simulator.fake_io import ChiefKilled, Disk, Hosts, Keeper, MortalReporter, Workdir
+from hybridsync.simulator.fake_io import ChiefKilled, Disk, Hosts, KillableReporter, SimulatedCommittedState, Workdir
 from hybridsync.simulator.network import Network
 from hybridsync.simulator.simulated_process import Process
-from hybridsync.simulator.virtual_collectives import GroupAverage, Meeting
+from hybridsync.simulator.virtual_collectives import GroupAverage, VirtualAllReduce
 from hybridsync.storage.apply_log import ApplyLog, Entry, Left, NullApplyLog
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary
@@ -56,8 +56,8 @@ RETRY_SECS = 1.0
 class Watch:
     """Hears of what a simulation does, for those who check it."""
 
-    world: World | None = None
-    """The world that is watched."""
+    simulated: SimulatedCluster | None = None
+    """The cluster that is watched."""
 
     def announced(self, request: PhaseRequest, phase: Phase) -> None:
         """The chief tells a worker of a phase."""
@@ -110,7 +110,7 @@ class SharedLog:
         self._noted.append(entry)
 
     def leave(self, left: Left) -> None:
-        self._ends[left.epoch] = left
+        self._ends[left.phase] = left
 
     def flush(self) -> None:
         noted, self._noted = self._noted, []
@@ -121,7 +121,7 @@ class SharedLog:
         self._noted.clear()
 
 
-class World:
+class SimulatedCluster:
     """One run in virtual time.
 
     Args:
@@ -134,10 +134,10 @@ class World:
       logs_updates: whether every update is written down.
       told: a role's apply log -> one that tells of its updates as well; None tells nobody.
       watch: hears of what happens.
-      epochs: hands out epoch numbers.
+      phase_ids: hands out phase numbers.
       tick_secs: how often the manager looks after what nobody tells it of.
-      evaluator: (state, capture) -> what the task measures; None measures nothing.
-      workdir: what an earlier world of this run has left; None is a run that begins.
+      evaluator: (state, snapshot) -> what the task measures; None measures nothing.
+      workdir: what an earlier cluster of this run has left; None is a run that begins.
       policy: what is done about stragglers in lock-step; None takes the configuration's.
     """
 
@@ -154,7 +154,7 @@ class World:
         logs_updates: bool = False,
         told: Callable[[ApplyLog], ApplyLog] | None = None,
         watch: Watch | None = None,
-        epochs: Epochs | None = None,
+        phase_ids: PhaseIds | None = None,
         tick_secs: float = 0.05,
         evaluator: Any = None,
         workdir: Workdir | None = None,
@@ -176,19 +176,19 @@ class World:
         self.network = Network(loop, scenario, Random(seed + 1), config.servers, config.emulation, slowness)
         self.keeps_spans, self.logs_updates, self._told = keeps_spans, logs_updates, told
         self.watch, self.watches = watch or Watch(), watch is not None
-        self.watch.world = self
+        self.watch.simulated = self
         self.is_recorded = self.watches or logs_updates or keeps_spans
         self.workdir = workdir or Workdir()
-        if epochs is not None:
-            self.workdir.epochs = epochs
+        if phase_ids is not None:
+            self.workdir.phase_ids = phase_ids
         self.apply_secs, self.retry_secs = scenario.cluster.costs.apply_secs / config.servers, RETRY_SECS
         port = min(scenario.cluster.server_link.bytes_per_sec, scenario.cluster.worker_link.bytes_per_sec)
         self.transfer_secs = arithmetic.sizes.state / port
         self.schema = "simulated"
         self.processes: dict[str, Process] = {}
         self._pids = itertools.count(1)
-        self._meetings: dict[Epoch, Meeting] = {}
-        self._averages: dict[tuple[Epoch, int], GroupAverage] = {}
+        self._all_reduces: dict[PhaseId, VirtualAllReduce] = {}
+        self._averages: dict[tuple[PhaseId, int], GroupAverage] = {}
         self._due = math.inf
         self._evaluator = evaluator
         self._recorder, self._tick_secs, self._policy = recorder, tick_secs, policy
@@ -204,8 +204,8 @@ class World:
         detours = resumed(saved["detours"], saved["config"], config) if committed else ()
         ledger, held, state = workdir.open(config.workload, self.arithmetic.start(), alive=restarted)
         held = replace(held, fingerprint=self.arithmetic.fingerprint(state))
-        capture = Capture(1, held, ledger.applied().ranges(), ledger.dropped().ranges(), size, 0.0, 0.0)
-        self.home = f"chief-{self.num_chiefs}"
+        snapshot = Snapshot(1, held, ledger.applied().ranges(), ledger.dropped().ranges(), size, 0.0, 0.0)
+        self.chief_address = f"chief-{self.num_chiefs}"
         self.num_chiefs += 1
         chief_state = RunState(
             ledger,
@@ -219,23 +219,30 @@ class World:
             late=[join.worker for join in self.scenario.joins if join.at_secs > self.loop.now],
         )
         self.chief = Chief(chief_state)
-        self.desk = Desk(self.chief, self.loop, self.network, self.watch)
-        self.clock.on_notify(self.desk.stir)
-        self.keeper = Keeper(capture, state)
-        self.disk = Disk(self, self.keeper, self.scenario.save_fails, workdir)
-        self.reporter = MortalReporter(
+        self.chief_front = ChiefFront(self.chief, self.loop, self.network, self.watch)
+        self.clock.on_notify(self.chief_front.wake)
+        self.committed_source = SimulatedCommittedState(snapshot, state)
+        self.disk = Disk(self, self.committed_source, self.scenario.save_fails, workdir)
+        self.reporter = KillableReporter(
             run, self.chief.control, self._recorder, self.clock, seconds=0.0, hooks=[], switches=[]
         )
         self.manager = assemble(
             run,
             self.chief.control,
-            Start(capture, self.home, "resume" if committed else "start", held.epoch.number, committed, detours),
+            Start(
+                snapshot,
+                self.chief_address,
+                "resume" if committed else "start",
+                held.phase_id.number,
+                committed,
+                detours,
+            ),
             servers=self._servers,
             holder_at=self.holder,
-            epochs=workdir.epochs,
+            phase_ids=workdir.phase_ids,
             committer=self.disk,
             reporter=self.reporter,
-            keeper=self.keeper,
+            committed_source=self.committed_source,
             clock=self.clock,
             forget=workdir.forget,
             restarted=restarted,
@@ -247,7 +254,7 @@ class World:
     def end_chief(self, back_secs: float | None) -> ChiefKilled:
         """Silence the chief, and return what ends its manager."""
         killed = ChiefKilled(self.network.cluster.costs.restart_secs if back_secs is None else back_secs)
-        self.desk.closed = self.disk.closed = True
+        self.chief_front.closed = self.disk.closed = True
         self.reporter.dead = killed
         return killed
 
@@ -278,7 +285,7 @@ class World:
             except ChiefKilled as killed:
                 self.loop.run_until(self.loop.now + killed.back_secs)
                 self._open_chief(restarted=True)
-                self.hosts.tell()
+                self.hosts.report_losses()
 
     @property
     def final(self) -> Any:
@@ -306,8 +313,8 @@ class World:
         Raises:
           RoleLost: there is none.
         """
-        if address == self.home:
-            return self.keeper
+        if address == self.chief_address:
+            return self.committed_source
         if address not in self.processes:
             raise RoleLost(f"nobody is at {address}")
         return self.processes[address]
@@ -319,21 +326,21 @@ class World:
           HybridSyncError: it cannot be reached, or keeps another.
           DamagedState: it is not the state that was captured.
         """
-        state = self.holder(phase.source).read(phase.capture_id)
+        state = self.holder(phase.source).read(phase.snapshot_id)
         got = self.arithmetic.fingerprint(state)
         if got != phase.fingerprint:
             raise DamagedState(f"{phase.source} handed over {got}, but {phase.fingerprint} was captured")
         return state
 
-    def meeting(self, phase: Phase) -> Meeting:
+    def all_reduce(self, phase: Phase) -> VirtualAllReduce:
         """Return where the members of `phase` meet."""
-        if phase.epoch not in self._meetings:
-            self._meetings[phase.epoch] = Meeting(self, len(phase.members))
-        return self._meetings[phase.epoch]
+        if phase.id not in self._all_reduces:
+            self._all_reduces[phase.id] = VirtualAllReduce(self, len(phase.members))
+        return self._all_reduces[phase.id]
 
     def average(self, phase: Phase, reply: GroupReply) -> GroupAverage:
         """Return where the members of a group of `phase` average."""
-        key = phase.epoch, reply.sequence
+        key = phase.id, reply.sequence
         if key not in self._averages:
             self._averages[key] = GroupAverage(self, reply)
         return self._averages[key]
@@ -362,11 +369,11 @@ class World:
         return reply
 
     def group_for(self, request: GroupRequest) -> GroupReply | None:
-        """Return what the chief answers to a worker that has come to a meeting."""
-        reply, due = self.chief.service.group_for(request), self.chief.service.meetings_due
+        """Return what the chief answers to a worker that has come to a group round."""
+        reply, due = self.chief.service.group_for(request), self.chief.service.group_due
         if reply is None and due != self._due and self.loop.now < due < math.inf:
             self._due = due
-            self.loop.at(due, self.desk.stir)
+            self.loop.at(due, self.chief_front.wake)
         return reply
 
     def seconds_of(self, worker: int) -> Iterator[float]:
@@ -388,9 +395,9 @@ class World:
         by_unit = self.stragglers.of(worker, unit)
         return together((*here, by_unit)) if here else by_unit
 
-    def evaluate(self, state: Any, capture: Capture) -> dict[str, Any] | None:
+    def evaluate(self, state: Any, snapshot: Snapshot) -> dict[str, Any] | None:
         """Return what the task measures of a state; None where nothing is computed."""
-        return self._evaluator(state, capture) if self._evaluator is not None else None
+        return self._evaluator(state, snapshot) if self._evaluator is not None else None
 
     # --- what the scenario does ---
 

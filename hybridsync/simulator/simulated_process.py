@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hybridsync import __version__
 from hybridsync.core.errors import HybridSyncError, NotRegistered, RoleLost, StaleIncarnation, WaitTimeout
-from hybridsync.core.plan import Epoch
-from hybridsync.interfaces.messages import Hello, Standing, Welcome
+from hybridsync.core.plan import PhaseId
+from hybridsync.interfaces.messages import Hello, RoleState, Welcome
 from hybridsync.interfaces.reports import Report, ReportReply
-from hybridsync.simulator.captured_state import CapturedState
+from hybridsync.simulator.simulated_snapshots import SimulatedSnapshots
 
 if TYPE_CHECKING:
-    from hybridsync.simulator.simulated_cluster import World
+    from hybridsync.simulator.simulated_cluster import SimulatedCluster
 
 CALL_SECS = 1.5
 """After so long without an answer a call is repeated."""
@@ -30,16 +30,16 @@ def is_lost(error: HybridSyncError, waited: float) -> bool:
 
 
 class Process(ABC):
-    """One life of a role.
+    """One process of a role.
 
     Args:
-      world: everything around it.
+      simulated: everything around it.
       role, role_id: its place.
-      life: how many processes had the place before.
+      restart_count: how many processes had the place before.
 
     Attributes:
       pid: unique in the run.
-      address: where others reach it; another in each life.
+      address: where others reach it; another for each process.
       port: whose network port it speaks through: the worker's number, -1 for a server.
       incarnation: as the chief has told it; 0 before.
       captured: the state that it keeps for others.
@@ -47,20 +47,22 @@ class Process(ABC):
       stopped: it is stopped, and hears later what comes meanwhile.
     """
 
-    def __init__(self, world: World, role: Literal["worker", "server"], role_id: int, life: int) -> None:
-        self.world, self.role, self.id, self.life = world, role, role_id, life
-        self.pid = world.next_pid()
-        self.address = f"{role}-{role_id}-{life}"
+    def __init__(
+        self, simulated: SimulatedCluster, role: Literal["worker", "server"], role_id: int, restart_count: int
+    ) -> None:
+        self.simulated, self.role, self.id, self.restart_count = simulated, role, role_id, restart_count
+        self.pid = simulated.next_pid()
+        self.address = f"{role}-{role_id}-{restart_count}"
         self.port = role_id if role == "worker" else -1
         self.incarnation = 0
         self.dead = self.stopped = False
         self._stash: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
         self._calls: dict[str, int] = {}
-        self.captured = CapturedState(self.address, world.arithmetic)
+        self.captured = SimulatedSnapshots(self.address, simulated.arithmetic)
         self._unheard: Report | None = None
         self._num_reports = 0
 
-    # --- its life ---
+    # --- from start to end ---
 
     def start(self) -> None:
         """Say the first words to the chief."""
@@ -84,13 +86,13 @@ class Process(ABC):
         self.stopped = False
         stash, self._stash = self._stash, []
         for call, args in stash:
-            self.world.loop.after(0.0, call, *args)
+            self.simulated.loop.after(0.0, call, *args)
 
     def leave(self) -> None:
         """End by itself: the run is over, or the chief refuses this process."""
         if not self.dead:
             self.kill()
-            self.world.hosts.left(self)
+            self.simulated.hosts.left(self)
 
     # --- what a kind of role adds ---
 
@@ -99,15 +101,15 @@ class Process(ABC):
         """Act on having been let in."""
 
     @abstractmethod
-    def drain(self) -> Report:
+    def take_report(self) -> Report:
         """Return what happened since the last report."""
 
     @abstractmethod
-    def revoke(self, epoch: Epoch) -> None:
+    def revoke(self, phase_id: PhaseId) -> None:
         """Leave the phase, which the chief has revoked."""
 
     @abstractmethod
-    def standing(self) -> Standing | None:
+    def role_state(self) -> RoleState | None:
         """Return what this process is in the middle of."""
 
     # --- calls on the chief ---
@@ -123,10 +125,10 @@ class Process(ABC):
           then: what this process does.
         """
         number = self._calls[kind] = self._calls.get(kind, 0) + 1
-        world = self.world
-        world.network.message(self.port, world.desk.ask, self, kind, number, answer, then)
-        if not world.network.reliable:
-            world.loop.after(CALL_SECS, self._repeat, kind, number, answer, then)
+        simulated = self.simulated
+        simulated.network.message(self.port, simulated.chief_front.ask, self, kind, number, answer, then)
+        if not simulated.network.reliable:
+            simulated.loop.after(CALL_SECS, self._repeat, kind, number, answer, then)
 
     def answered(self, kind: str, number: int, then: Callable[[Any], object], reply: Any) -> None:
         """Act on an answer of the chief, unless it is a late or a second one."""
@@ -144,22 +146,32 @@ class Process(ABC):
     def _repeat(self, kind: str, number: int, answer: Callable[[], Any], then: Callable[[Any], object]) -> None:
         if self.halted(self._repeat, kind, number, answer, then) or self._calls.get(kind) != number:
             return
-        world = self.world
-        world.network.message(self.port, world.desk.ask, self, kind, number, answer, then)
-        world.loop.after(CALL_SECS, self._repeat, kind, number, answer, then)
+        simulated = self.simulated
+        simulated.network.message(self.port, simulated.chief_front.ask, self, kind, number, answer, then)
+        simulated.loop.after(CALL_SECS, self._repeat, kind, number, answer, then)
 
     def _register(self) -> None:
-        world = self.world
-        standing = self.standing() if self.incarnation else None
-        hello = Hello(self.role, self.id, self.pid, "sim", self.address, world.schema, __version__, self.life, standing)
-        self.call("register", lambda: world.chief.service.register(hello), self._welcomed)
+        simulated = self.simulated
+        role_state = self.role_state() if self.incarnation else None
+        hello = Hello(
+            self.role,
+            self.id,
+            self.pid,
+            "sim",
+            self.address,
+            simulated.schema,
+            __version__,
+            self.restart_count,
+            role_state,
+        )
+        self.call("register", lambda: simulated.chief.service.register(hello), self._welcomed)
 
     def _welcomed(self, welcome: Welcome) -> None:
         known, self.incarnation = self.incarnation, welcome.incarnation
         if not known:
             self.beat_secs = welcome.heartbeat_secs
             self.registered()
-            self.world.loop.after(self.beat_secs, self.beat)
+            self.simulated.loop.after(self.beat_secs, self.beat)
 
     # --- heartbeats ---
 
@@ -168,15 +180,15 @@ class Process(ABC):
         if self.halted(self.beat):
             return
         self.report()
-        self.world.loop.after(self.beat_secs, self.beat)
+        self.simulated.loop.after(self.beat_secs, self.beat)
 
     def report(self) -> None:
         """Tell the chief what happened, until it says that it has heard; its answer comes when there is news."""
         if self._unheard is None:
             self._num_reports += 1
-            self._unheard = self.drain()
-        world = self.world
-        world.network.message(self.port, world.desk.take, self, self._unheard, self._num_reports)
+            self._unheard = self.take_report()
+        simulated = self.simulated
+        simulated.network.message(self.port, simulated.chief_front.take, self, self._unheard, self._num_reports)
 
     def taken(self, number: int) -> None:
         """Forget a report that the chief has."""
@@ -195,19 +207,19 @@ class Process(ABC):
             if reply.done and self.role == "server":
                 self.leave()
             elif reply.revoked:
-                self.revoke(report.epoch)
+                self.revoke(report.phase_id)
 
     # --- whether others reach it ---
 
-    def read(self, capture_id: int) -> Any:
-        """Return the state of a capture.
+    def read(self, snapshot_id: int) -> Any:
+        """Return the state of a snapshot.
 
         Raises:
           RoleLost, WaitTimeout: the process cannot be reached.
-          StaleEpoch: it keeps another capture.
+          StalePhase: it keeps another snapshot.
         """
         self.reach()
-        return self.captured.read(capture_id)
+        return self.captured.read(snapshot_id)
 
     def await_reached(self) -> None:
         """Let time go by until a call that the manager waits for gets through; it is tried again and again.
@@ -216,16 +228,16 @@ class Process(ABC):
           RoleLost: the process has ended.
           WaitTimeout: it is stopped or cut off.
         """
-        world = self.world
-        started = world.loop.now
+        simulated = self.simulated
+        started = simulated.loop.now
         while True:
             try:
                 self.reach()
                 return
             except (RoleLost, WaitTimeout) as error:
-                if is_lost(error, world.loop.now - started):
+                if is_lost(error, simulated.loop.now - started):
                     raise
-            world.spend(TRY_SECS)
+            simulated.spend(TRY_SECS)
 
     def reach(self) -> None:
         """Check that a call gets through now.
@@ -236,5 +248,5 @@ class Process(ABC):
         """
         if self.dead:
             raise RoleLost(f"{self.address} is gone")
-        if self.stopped or (self.role == "worker" and self.world.network.cut_off(self.id)):
+        if self.stopped or (self.role == "worker" and self.simulated.network.cut_off(self.id)):
             raise WaitTimeout(f"{self.address} did not answer")

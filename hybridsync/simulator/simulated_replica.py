@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hybridsync.core.errors import StaleEpoch
-from hybridsync.core.plan import NO_EPOCH, Epoch
+from hybridsync.core.errors import StalePhase
+from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.core.units import UnitSet
-from hybridsync.interfaces.messages import Capture, GroupReply, Held
+from hybridsync.interfaces.messages import GroupReply, Snapshot, StateVersion
 from hybridsync.interfaces.phase import Phase
 from hybridsync.storage.apply_log import Entry
 
 if TYPE_CHECKING:
-    from hybridsync.simulator.simulated_cluster import World
+    from hybridsync.simulator.simulated_cluster import SimulatedCluster
     from hybridsync.simulator.simulated_process import Process
 
 
 class Replica:
     """What `hybridsync.worker.replica.Replica` is, of any arithmetic's values and without threads."""
 
-    def __init__(self, world: World, owner: Process) -> None:
-        self._world, self._owner = world, owner
-        self._log = world.apply_log()
+    def __init__(self, simulated: SimulatedCluster, owner: Process) -> None:
+        self._simulated, self._owner = simulated, owner
+        self._log = simulated.apply_log()
         self.state: Any = None
         self._phase: Phase | None = None
         self._sequence = 0
@@ -40,14 +40,14 @@ class Replica:
           HybridSyncError: whoever holds it cannot be reached, or keeps another.
         """
         if self.lacks(phase):
-            self.state = self._world.fetch(phase)
+            self.state = self._simulated.fetch(phase)
         self._log.clear()
         self._phase, self._sequence = phase, phase.sequence
         self._applied, self._dropped = UnitSet(phase.applied), UnitSet(phase.dropped)
         self._fingerprint = phase.fingerprint
         self.first_applied = self.last_applied = 0.0
-        self._world.watch.entered(self._owner, phase, self.state)
-        taken, self.state = self.state, self._world.arithmetic.entered(self.state)
+        self._simulated.watch.entered(self._owner, phase, self.state)
+        taken, self.state = self.state, self._simulated.arithmetic.entered(self.state)
         if self.state is not taken:
             self._fingerprint = ""
 
@@ -70,52 +70,52 @@ class Replica:
         for start, stop in _ranges(units):
             self._applied.add_range(start, stop)
         self._fingerprint = ""
-        self.last_applied = self._world.loop.now
-        self._world.watch.applied(self._owner, self._phase, self._sequence, (), units)
+        self.last_applied = self._simulated.loop.now
+        self._simulated.watch.applied(self._owner, self._phase, self._sequence, (), units)
         self.first_applied = self.first_applied or self.last_applied
-        if self._world.logs_updates:
-            epoch, base, weight = self._phase.epoch.number, self._sequence - 1, float(len(units))
-            self._log.write(Entry(epoch, self._sequence, units, base, factor, weight, 1.0, slots))
+        if self._simulated.logs_updates:
+            phase_id, base, weight = self._phase.id.number, self._sequence - 1, float(len(units))
+            self._log.write(Entry(phase_id, self._sequence, units, base, factor, weight, 1.0, slots))
 
-    def settle(self, reply: GroupReply, state: Any, factor: float) -> None:
+    def store_full_sync(self, reply: GroupReply, state: Any, factor: float) -> None:
         """Hold what a full synchronisation made of everybody's replicas (see `hybridsync.worker.replica.Replica`)."""
         assert self._phase is not None
         self.state, self._sequence, self._fingerprint = state, reply.sequence, ""
         self._applied, self._dropped = UnitSet(reply.applied), UnitSet(reply.dropped)
         for update in reply.updates:
-            self._log.write(Entry.of_groups(self._phase.epoch.number, update, factor))
-        self._world.watch.settled(self._owner, self._phase, reply, state)
+            self._log.write(Entry.of_groups(self._phase.id.number, update, factor))
+        self._simulated.watch.settled(self._owner, self._phase, reply, state)
 
     def note_update(self) -> None:
         """Note that a unit was applied now to a replica that goes its own way."""
-        self.last_applied = self._world.loop.now
+        self.last_applied = self._simulated.loop.now
         self.first_applied = self.first_applied or self.last_applied
 
-    def held(self) -> Held | None:
+    def held(self) -> StateVersion | None:
         """Return what is held between two phases; None before the first."""
         if self.state is None or self._phase is None:
             return None
         if not self._fingerprint:
-            self._fingerprint = self._world.arithmetic.fingerprint(self.state)
-        return Held(self._phase.epoch, len(self._applied), self._sequence, self._fingerprint)
+            self._fingerprint = self._simulated.arithmetic.fingerprint(self.state)
+        return StateVersion(self._phase.id, len(self._applied), self._sequence, self._fingerprint)
 
     def stamps(self) -> tuple[float, float]:
         """Return when the phase's first and last update were, 0 before them."""
         return self.first_applied, self.last_applied
 
-    def capture(self, epoch: Epoch) -> Capture:
+    def take_snapshot(self, phase_id: PhaseId) -> Snapshot:
         """Keep a copy of the state between two steps.
 
         Raises:
-          StaleEpoch: the replica is in another epoch.
+          StalePhase: the replica is in another phase.
         """
-        have = self._phase.epoch if self._phase else NO_EPOCH
-        if have != epoch:
-            raise StaleEpoch(f"epoch {epoch} was named, but this replica is in epoch {have}")
+        have = self._phase.id if self._phase else NO_PHASE
+        if have != phase_id:
+            raise StalePhase(f"phase {phase_id} was named, but this replica is in phase {have}")
         self._log.flush()
-        return self._owner.captured.keep(
+        return self._owner.captured.store(
             self.state,
-            epoch,
+            phase_id,
             sequence=self._sequence,
             applied=self._applied.ranges(),
             dropped=self._dropped.ranges(),

@@ -6,19 +6,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hybridsync.core.deadlines import DEPOSIT_SECS
+from hybridsync.core.deadlines import UPLOAD_SECS
 from hybridsync.core.errors import HybridSyncError
-from hybridsync.core.plan import Epoch
-from hybridsync.interfaces.messages import Capture, Held, Push, PushReply, Standing
+from hybridsync.core.plan import PhaseId
+from hybridsync.interfaces.messages import Push, PushReply, RoleState, Snapshot, StateVersion
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import ENTERING, Report
-from hybridsync.server.admission import check_epoch
+from hybridsync.server.admission import check_phase_id
 from hybridsync.server.core import HeldCall, ServerCore
 from hybridsync.simulator.simulated_process import Process
 from hybridsync.simulator.simulated_state import ServerState
 
 if TYPE_CHECKING:
-    from hybridsync.simulator.simulated_cluster import World
+    from hybridsync.simulator.simulated_cluster import SimulatedCluster
 
 Reply = Callable[[PushReply | HybridSyncError, Any], object]
 REPORT_SECS = 0.1
@@ -35,18 +35,18 @@ class Server(Process):
       sequencer: its account of units, to be read.
     """
 
-    def __init__(self, world: World, role_id: int, life: int) -> None:
-        super().__init__(world, "server", role_id, life)
+    def __init__(self, simulated: SimulatedCluster, role_id: int, restart_count: int) -> None:
+        super().__init__(simulated, "server", role_id, restart_count)
         self._state = ServerState(self)
-        self._core = ServerCore(self._state, partial(getattr, world.loop, "now"))
+        self._core = ServerCore(self._state, partial(getattr, simulated.loop, "now"))
         self.sequencer = self._core.sequencer
         self._fingerprint = self._entered = ""
         self._replies: dict[HeldCall, Reply] = {}
         self._is_reported = False  # that the phase's units are all applied
         self._doing = ""
         # What every push needs, at hand.
-        self._loop, self._arithmetic, self._watches = world.loop, world.arithmetic, world.watches
-        self._send, self._pull_bytes = world.network.from_server, world.arithmetic.sizes.parameters
+        self._loop, self._arithmetic, self._watches = simulated.loop, simulated.arithmetic, simulated.watches
+        self._send, self._pull_bytes = simulated.network.from_server, simulated.arithmetic.sizes.parameters
 
     @property
     def state(self) -> Any:
@@ -55,42 +55,42 @@ class Server(Process):
 
     # --- what the chief calls (ServerPort) ---
 
-    def enter(self, phase: Phase) -> Held:
+    def enter(self, phase: Phase) -> StateVersion:
         """Take over the phase's starting state and serve it (see `ServerPort.enter`)."""
         self.await_reached()
-        world, sequencer, state = self.world, self.sequencer, self._state
+        simulated, sequencer, state = self.simulated, self.sequencer, self._state
         if sequencer.check_phase(phase):
             return self._held()
         if state.state is None or self._fingerprint != phase.fingerprint:
-            world.holder(phase.source).await_reached()
+            simulated.holder(phase.source).await_reached()
             self._close()
             self._doing = ENTERING
             # Servers fetch through the one link of the source: at once takes as long as in turn.
-            world.spend(world.network.cluster.server_link.latency_secs + world.transfer_secs)
+            simulated.spend(simulated.network.cluster.server_link.latency_secs + simulated.transfer_secs)
             self._doing = ""
             self.reach()
-            state.state = world.fetch(phase)
+            state.state = simulated.fetch(phase)
         self._fingerprint = ""
         self._core.enter(phase)
         state.begin(phase, sequencer.compensation, sequencer.change)
         self._is_reported = False
         self._entered = phase.fingerprint
-        world.watch.served(self, phase)
-        world.watch.entered(self, phase, state.state)
-        state.state = world.arithmetic.entered(state.state)
+        simulated.watch.served(self, phase)
+        simulated.watch.entered(self, phase, state.state)
+        state.state = simulated.arithmetic.entered(state.state)
         return self._held()
 
-    def capture(self, epoch: Epoch, final: bool) -> Capture:
-        """Copy the state between two updates (see `HolderPort.capture`)."""
+    def take_snapshot(self, phase_id: PhaseId, final: bool) -> Snapshot:
+        """Copy the state between two updates (see `SnapshotSource.snapshot`)."""
         self.await_reached()
         sequencer, state = self.sequencer, self._state
-        check_epoch(epoch, sequencer.phase)
+        check_phase_id(phase_id, sequencer.phase)
         if final:
             self._close()
-            self._take_deposits()
-        capture = self.captured.keep(
+            self._take_uploads()
+        snapshot = self.captured.store(
             state.state,
-            epoch,
+            phase_id,
             sequence=sequencer.sequence,
             applied=sequencer.count.applied.ranges(),
             dropped=sequencer.count.dropped.ranges(),
@@ -98,31 +98,31 @@ class Server(Process):
         )
         state.flush()
         if final:
-            self._fingerprint = capture.held.fingerprint
-        self.world.spend(self.world.network.cluster.costs.capture_secs)
-        return capture
+            self._fingerprint = snapshot.held.fingerprint
+        self.simulated.spend(self.simulated.network.cluster.costs.capture_secs)
+        return snapshot
 
     def _close(self) -> None:
         """Refuse every later push of the phase, also those that wait."""
         self._core.close()
         self._release()
 
-    def _take_deposits(self) -> None:
-        """Wait for what the workers leave behind (see `Primary.capture`)."""
-        core, loop = self._core, self.world.loop
-        deadline = loop.now + DEPOSIT_SECS
-        while loop.now < deadline and core.missing_deposits:
+    def _take_uploads(self) -> None:
+        """Wait for what the workers leave behind (see `Primary.take_snapshot`)."""
+        core, loop = self._core, self.simulated.loop
+        deadline = loop.now + UPLOAD_SECS
+        while loop.now < deadline and core.missing_uploads:
             if not loop.step(deadline):
                 break
             self.reach()
-        core.take_deposits()
+        core.take_uploads()
 
-    def fence(self, epoch: Epoch, worker: int, incarnation: int) -> None:
+    def fence(self, phase_id: PhaseId, worker: int, incarnation: int) -> None:
         """Refuse `worker` up to `incarnation` (see `ServerPort.fence`)."""
         self.await_reached()
-        if self.sequencer.epoch == epoch:
-            self.world.watch.fenced(self, worker, incarnation)
-            self._core.fence(epoch, worker, incarnation)
+        if self.sequencer.phase_id == phase_id:
+            self.simulated.watch.fenced(self, worker, incarnation)
+            self._core.fence(phase_id, worker, incarnation)
             self._end_turn()
 
     # --- what workers call ---
@@ -139,8 +139,8 @@ class Server(Process):
             self._hand(push, answer, reply)
             self._end_turn()
 
-    def opt_state(self, push: Push, reply: Reply) -> None:
-        """Answer with the optimizer state that the phase began with (see `Primary.opt_state`)."""
+    def download_opt_state(self, push: Push, reply: Reply) -> None:
+        """Answer with the optimizer state that the phase began with (see `Primary.download_opt_state`)."""
         if self.dead:
             return
         try:
@@ -152,10 +152,10 @@ class Server(Process):
             found, sizes = arithmetic.opt_state(self.state), arithmetic.sizes
             self._send(push, self._loop.now, sizes.state - sizes.parameters, reply, answer, found)
 
-    def deposit(self, push: Push, opt_state: Any) -> None:
-        """Take what a worker leaves behind (see `Primary.deposit`); nobody waits for an answer."""
-        if not self.dead and push.epoch == self.sequencer.epoch and self._core.deposit(push):
-            self._state.deposit(push.worker, opt_state)
+    def upload_opt_state(self, push: Push, opt_state: Any) -> None:
+        """Take what a worker leaves behind (see `Primary.upload_opt_state`); nobody waits for an answer."""
+        if not self.dead and push.phase_id == self.sequencer.phase_id and self._core.upload_opt_state(push):
+            self._state.upload_opt_state(push.worker, opt_state)
 
     def idle(self, push: Push, reply: Reply) -> None:
         """Hear that a worker has nothing to compute."""
@@ -186,7 +186,7 @@ class Server(Process):
         if self.dead:
             return
         if self._watches:
-            self.world.watch.arrived(self, push)
+            self.simulated.watch.arrived(self, push)
         try:
             answer = self._core.push(push, contribution, self._arithmetic.non_finite(contribution))
         except HybridSyncError as error:
@@ -230,7 +230,7 @@ class Server(Process):
     def _hand(self, push: Push, answer: PushReply, reply: Reply) -> None:
         """Send an answer with the newest parameters, once they are applied."""
         if self._watches:
-            self.world.watch.acknowledged(self, push, answer)
+            self.simulated.watch.acknowledged(self, push, answer)
         state, now = self._state, self._loop.now
         ready = state.busy_until if state.busy_until > now else now
         num_bytes = self._pull_bytes if answer.brings_parameters(push) or not push.units else 0
@@ -241,30 +241,30 @@ class Server(Process):
     def registered(self) -> None:
         self.beat_secs = REPORT_SECS
 
-    def revoke(self, epoch: Epoch) -> None:
+    def revoke(self, phase_id: PhaseId) -> None:
         """Do nothing: the chief captures a server's state, or has it enter the next phase."""
 
-    def standing(self) -> Standing | None:
+    def role_state(self) -> RoleState | None:
         phase = self.sequencer.phase
-        return Standing(phase, self.sequencer.open) if phase is not None else None
+        return RoleState(phase, self.sequencer.open) if phase is not None else None
 
-    def drain(self) -> Report:
-        applied, dropped, staleness = self.sequencer.count.drain()
+    def take_report(self) -> Report:
+        applied, dropped, staleness = self.sequencer.count.take_report()
         return Report(
             role="server",
             id=self.id,
             incarnation=self.incarnation,
-            epoch=self.sequencer.epoch,
+            phase_id=self.sequencer.phase_id,
             sequence=self.sequencer.sequence,
             applied=applied,
             dropped=dropped,
             staleness=staleness,
             first_applied=self._state.first_applied,
             last_applied=self._state.last_applied,
-            spans=self._state.drain(),
+            spans=self._state.take_report(),
             doing=self._doing,
         )
 
-    def _held(self) -> Held:
+    def _held(self) -> StateVersion:
         sequencer = self.sequencer
-        return Held(sequencer.epoch, len(sequencer.count.applied), sequencer.sequence, self._entered)
+        return StateVersion(sequencer.phase_id, len(sequencer.count.applied), sequencer.sequence, self._entered)

@@ -33,7 +33,7 @@ class ServerState:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._world = world = server.world
+        self._simulated = simulated = server.simulated
         self.state: Any = None
         self.parameters: Any = None
         self.busy_until = self.first_applied = self.last_applied = 0.0
@@ -41,31 +41,31 @@ class ServerState:
         self._change: Change = "optimizer"
         self._how: Compensation | None = None
         self._versions, self._squares = Versions(), None
-        self._deposits: dict[int, Any] = {}
+        self._uploads: dict[int, Any] = {}
         self._spans: list[Span] = []
-        self._log = world.apply_log()
+        self._log = simulated.apply_log()
         # What every update needs, at hand.
-        self._loop, self._arithmetic, self._apply_secs = world.loop, world.arithmetic, world.apply_secs
-        self._is_recorded = world.is_recorded
+        self._loop, self._arithmetic, self._apply_secs = simulated.loop, simulated.arithmetic, simulated.apply_secs
+        self._is_recorded = simulated.is_recorded
 
     def begin(self, phase: Phase, how: Compensation | None, change: Change) -> None:
         """Begin `phase` with the state that is here; `how` makes up for staleness, `change` is what an update does."""
         self._phase, self._how, self._change = phase, how, change
         self._log.clear()
-        self._deposits.clear()
+        self._uploads.clear()
         self._versions.clear()
         self._squares = None
         self.first_applied = self.last_applied = 0.0
         self.parameters = self._arithmetic.parameters(self.state)
 
-    def drain(self) -> tuple[Span, ...]:
+    def take_report(self) -> tuple[Span, ...]:
         """Return and forget the spans of what was applied."""
         spans, self._spans = tuple(self._spans), []
         return spans
 
-    def deposit(self, worker: int, opt_state: Any) -> None:
+    def upload_opt_state(self, worker: int, opt_state: Any) -> None:
         """Keep what a worker that stepped by itself leaves behind."""
-        self._deposits[worker] = opt_state
+        self._uploads[worker] = opt_state
 
     def flush(self) -> None:
         """Write the log out up to the newest update."""
@@ -108,45 +108,45 @@ class ServerState:
     def discard(self, push: Push) -> None:
         """Do nothing: the whole state is kept here."""
 
-    def hand(self, push: Push, sequence: int) -> None:
+    def record_sent(self, push: Push, sequence: int) -> None:
         """See `StateHolder`."""
         if self._how is not None:
             parameters = self.parameters
-            self._versions.hand(push, sequence, lambda: parameters)
+            self._versions.record_sent(push, sequence, lambda: parameters)
 
     def forget(self, worker: int, incarnation: int) -> None:
         """See `StateHolder`."""
         self._versions.forget(worker, incarnation)
 
-    def keep(self, contribution: Any) -> Any:
+    def retain(self, contribution: Any) -> Any:
         """Return it: a value is never changed."""
         return contribution
 
-    def take_deposits(self, left: tuple[tuple[int, int], ...], sequence: int) -> None:
+    def take_uploads(self, left: tuple[tuple[int, int], ...], sequence: int) -> None:
         """See `StateHolder`."""
         assert self._phase is not None
-        self.state = self._arithmetic.left(self.state, [self._deposits[worker] for worker, _ in left])
-        self._log.leave(Left(self._phase.epoch.number, sequence, left))
+        self.state = self._arithmetic.left(self.state, [self._uploads[worker] for worker, _ in left])
+        self._log.leave(Left(self._phase.id.number, sequence, left))
 
     # --- inside ---
 
     def _compensated(self, push: Push, contribution: Any, how: Compensation) -> Any:
         base = self._versions.base_of(push)
         made, self._squares = self._arithmetic.compensate(contribution, base, self.parameters, how, self._squares)
-        self._versions.settle(push)
+        self._versions.release(push)
         return made
 
     def _record(self, update: Decided, sequence: int, begun: float) -> None:
         """Tell of an update that began to be applied at `begun`."""
-        world, phase, units = self._world, self._phase, update.units
+        simulated, phase, units = self._simulated, self._phase, update.units
         assert phase is not None
-        number = phase.epoch.number
-        if world.watches:
-            world.watch.applied(self._server, phase, sequence, update.pushes, units)
-        if world.logs_updates:
+        number = phase.id.number
+        if simulated.watches:
+            simulated.watch.applied(self._server, phase, sequence, update.pushes, units)
+        if simulated.logs_updates:
             base, rate, blend, parts = update.base, update.rate, update.blend, update.parts
             stepped = tuple(Stepped(*push) for push in update.stepped)
             weight = float(len(units))
             self._log.write(Entry(number, sequence, units, base, rate, weight, blend, parts=parts, stepped=stepped))
-        if world.keeps_spans:
-            self._spans.append(Span("apply", "server", begun, world.apply_secs, number, len(units)))
+        if simulated.keeps_spans:
+            self._spans.append(Span("apply", "server", begun, simulated.apply_secs, number, len(units)))

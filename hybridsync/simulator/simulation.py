@@ -16,12 +16,12 @@ from typing import Any, TextIO
 
 from hybridsync.config import RunConfig, Straggler
 from hybridsync.core.errors import ConfigError, WorkdirError
-from hybridsync.core.plan import Epoch
+from hybridsync.core.plan import PhaseId
 from hybridsync.simulator.arithmetic import Arithmetic, Sizes, Weightless
 from hybridsync.simulator.cluster import Device, Scenario
-from hybridsync.simulator.decision_log import Story, ToldEvents, ToldLog
+from hybridsync.simulator.decision_log import DecisionLog, MirroredApplyLog, MirroredEvents
 from hybridsync.simulator.event_loop import Loop, VirtualClock
-from hybridsync.simulator.simulated_cluster import World
+from hybridsync.simulator.simulated_cluster import SimulatedCluster
 from hybridsync.simulator.study import Gradients
 from hybridsync.storage.apply_log import APPLY_LOG, FileApplyLog
 from hybridsync.storage.durable import WorkdirLock, make_directory
@@ -33,7 +33,7 @@ from hybridsync.telemetry.summary import Summary, write_config
 from hybridsync.telemetry.tensorboard import NullBoard
 from hybridsync.telemetry.timeline import NullTimeline, Timeline
 from hybridsync.training.run import Run
-from hybridsync.workdir.opening import MemoryEpochs
+from hybridsync.workdir.opening import PhaseIdsInMemory
 
 STILL_SECS = 1_200.0
 """A simulated run in which nothing was applied for so long never goes on: the chief's longest wait is half of it."""
@@ -133,22 +133,22 @@ def _simulate(
     config, loop = run.config, Loop()
     arithmetic, evaluator = _arithmetic(run, gradients)
     recorder = _record(run, VirtualClock(loop), progress or NullProgress())
-    epochs = _Epochs(loop, scenario.cluster.costs.reserve_secs)
+    phase_ids = _SlowPhaseIds(loop, scenario.cluster.costs.reserve_secs)
     options: dict[str, Any] = {
         "seed": config.seed,
-        "epochs": epochs,
+        "phase_ids": phase_ids,
         "evaluator": evaluator,
         "logs_updates": run.workdir is not None and config.telemetry.apply_log,
         "keeps_spans": run.workdir is not None and config.telemetry.timeline,
     }
     if file is not None:
-        story = Story(file, loop)
-        recorder = dataclasses.replace(recorder, events=ToldEvents(recorder.events, story))
-        options |= {"watch": story, "logs_updates": True, "told": partial(ToldLog, story)}
-    world = World(run, scenario, arithmetic, recorder, loop, **options)
+        decision_log = DecisionLog(file, loop)
+        recorder = dataclasses.replace(recorder, events=MirroredEvents(recorder.events, decision_log))
+        options |= {"watch": decision_log, "logs_updates": True, "told": partial(MirroredApplyLog, decision_log)}
+    simulated = SimulatedCluster(run, scenario, arithmetic, recorder, loop, **options)
     recorder.events.write(
         "run_started",
-        epoch=0,
+        phase=0,
         reason="start",
         simulated=True,
         runtime="simulated",
@@ -157,41 +157,41 @@ def _simulate(
         gradients=gradients,
     )
     still_secs = max(STILL_SECS, 100 * _slowest_secs(scenario, config, arithmetic.sizes.state))
-    loop.at(still_secs, _check_moves, world, still_secs, 0)
+    loop.at(still_secs, _check_moves, simulated, still_secs, 0)
     try:
-        summary = world.run()
+        summary = simulated.run()
     finally:
         recorder.close()
     if run.workdir is not None and gradients == "real":
-        _leave(run.workdir, world)
+        _leave(run.workdir, simulated)
     return Result(
         config.seed,
         config.workers,
         config.servers,
         summary,
-        world.network.num_bytes,
-        arithmetic.fingerprint(world.final),
+        simulated.network.num_bytes,
+        arithmetic.fingerprint(simulated.final),
         loop.num_calls,
     )
 
 
-def _leave(workdir: Path, world: World) -> None:
+def _leave(workdir: Path, simulated: SimulatedCluster) -> None:
     """Write down the final state and the updates, as far as they were noted, where a real run has them."""
     from hybridsync.storage.checkpoints import CheckpointStore
     from hybridsync.workdir.resuming import CHECKPOINTS
 
-    saved = world.workdir.commits[-1]
+    saved = simulated.workdir.commits[-1]
     store = CheckpointStore(workdir / CHECKPOINTS)
     try:
-        store.save(saved.state, units=saved.capture.held.units, ledger=saved.ledger, run=saved.run)
+        store.save(saved.state, units=saved.snapshot.held.units, ledger=saved.ledger, run=saved.run)
     finally:
         store.close()
     log = FileApplyLog(workdir / APPLY_LOG)
-    for epoch, entries in itertools.groupby(world.log, key=lambda entry: entry.epoch):
+    for phase_id, entries in itertools.groupby(simulated.log, key=lambda entry: entry.phase):
         for entry in entries:
             log.write(entry)
-        if epoch in world.workdir.ends:
-            log.leave(world.workdir.ends[epoch])
+        if phase_id in simulated.workdir.ends:
+            log.leave(simulated.workdir.ends[phase_id])
     log.flush()
 
 
@@ -243,28 +243,29 @@ def _slowest_secs(scenario: Scenario, config: RunConfig, num_bytes: int) -> floa
     return compute + 2 * max((0.0, *(one.transfer_secs(num_bytes) for one in slow)))
 
 
-def _check_moves(world: World, still_secs: float, before: int) -> None:
+def _check_moves(simulated: SimulatedCluster, still_secs: float, before: int) -> None:
     """Look whether anything was applied since the last time, and look again later.
 
     Raises:
       ConfigError: nothing was.
     """
-    applied = world.chief.control.num_applied
+    applied = simulated.chief.control.num_applied
     if applied == before:
         raise ConfigError(
             f"nothing was applied for {still_secs:g} simulated seconds at unit {applied:,} of "
-            f"{world.run_.config.workload:,}: somebody whom the run waits for never comes back; correct the scenario"
+            f"{simulated.run_.config.workload:,}: somebody whom the run waits for never comes back; correct the "
+            "scenario"
         )
-    world.loop.after(still_secs, _check_moves, world, still_secs, applied)
+    simulated.loop.after(still_secs, _check_moves, simulated, still_secs, applied)
 
 
-class _Epochs(MemoryEpochs):
+class _SlowPhaseIds(PhaseIdsInMemory):
     """Numbers whose reservation takes the time of a durable file."""
 
     def __init__(self, loop: Loop, secs: float) -> None:
         super().__init__()
         self._loop, self._secs = loop, secs
 
-    def reserve(self, above: int = 0) -> Epoch:
+    def reserve(self, above: int = 0) -> PhaseId:
         self._loop.run_until(self._loop.now + self._secs)
         return super().reserve(above)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hybridsync.interfaces.messages import GroupReply
 
 if TYPE_CHECKING:
-    from hybridsync.simulator.simulated_cluster import World
+    from hybridsync.simulator.simulated_cluster import SimulatedCluster
     from hybridsync.simulator.simulated_process import Process
 
 Reasons = tuple[str, ...]
@@ -17,8 +17,8 @@ Reasons = tuple[str, ...]
 class Total:
     """The ordered contributions of a step, and the states that their update has led to."""
 
-    def __init__(self, world: World, contributions: list[Any]) -> None:
-        self._world, self._contributions = world, contributions
+    def __init__(self, simulated: SimulatedCluster, contributions: list[Any]) -> None:
+        self._simulated, self._contributions = simulated, contributions
         self._after: dict[str, Any] = {}
         self._first: tuple[Any, Any] | None = None
 
@@ -26,9 +26,9 @@ class Total:
         """Return the state after the update; the members' states are equal, so it is computed once."""
         if self._first is not None and self._first[0] is state:
             return self._first[1]
-        key = self._world.arithmetic.fingerprint(state) if self._first is not None else ""
+        key = self._simulated.arithmetic.fingerprint(state) if self._first is not None else ""
         if key not in self._after:
-            self._after[key] = self._world.arithmetic.update(
+            self._after[key] = self._simulated.arithmetic.update(
                 state, self._contributions, units=units, factor=factor, blend=1.0
             )
         if self._first is None:
@@ -36,20 +36,20 @@ class Total:
         return self._after[key]
 
 
-class Meeting:
+class VirtualAllReduce:
     """Where the members of one phase meet, step by step.
 
     Args:
-      world: time and costs.
+      simulated: time and costs.
       num_members: of the phase.
     """
 
-    def __init__(self, world: World, num_members: int) -> None:
-        self._world, self._num_members = world, num_members
+    def __init__(self, simulated: SimulatedCluster, num_members: int) -> None:
+        self._simulated, self._num_members = simulated, num_members
         self._arrived: dict[int, tuple[Any, int, Process, Callable[[tuple[Total, int]], object]]] = {}
         self._told: dict[int, tuple[Reasons, Callable[[tuple[Reasons, ...]], object]]] = {}
-        costs, sizes = world.network.cluster.costs, world.arithmetic.sizes
-        cluster = world.network.cluster
+        costs, sizes = simulated.network.cluster.costs, simulated.arithmetic.sizes
+        cluster = simulated.network.cluster
         self._secs = costs.step_secs + cluster.all_reduce_secs(sizes.gradient, num_members)
         if cluster.colocated is not None:
             self._secs += cluster.colocated.step_secs(costs.step_secs)
@@ -66,20 +66,20 @@ class Meeting:
         """Deliver the contribution of the member at `index`; `then` gets the total of all and the units in it."""
         self._arrived[index] = contribution, num_units, member, then
         if len(self._arrived) == self._num_members:
-            self._world.loop.after(self._secs, self._end)
+            self._simulated.loop.after(self._secs, self._end)
 
     def _end(self) -> None:
         arrived, self._arrived = self._arrived, {}
         if any(member.dead or member.stopped for _, _, member, _ in arrived.values()):
             return  # nobody gets a total that somebody did not live to give: they are called back
         order = sorted(arrived)
-        total = Total(self._world, [arrived[index][0] for index in order])
+        total = Total(self._simulated, [arrived[index][0] for index in order])
         num_units = sum(arrived[index][1] for index in order)
-        self._world.network.num_bytes += self._sent
+        self._simulated.network.num_bytes += self._sent
         for index in order:
             arrived[index][3]((total, num_units))
 
-    def tell(self, index: int, reasons: Reasons, then: Callable[[tuple[Reasons, ...]], object]) -> None:
+    def gather_reasons(self, index: int, reasons: Reasons, then: Callable[[tuple[Reasons, ...]], object]) -> None:
         """Tell why units of the member at `index` are missing; `then` gets what all have told, in no time."""
         self._told[index] = reasons, then
         if len(self._told) == self._num_members:
@@ -93,12 +93,12 @@ class GroupAverage:
     """One group's average: whoever comes last ends it for all, after what the transfers take.
 
     Args:
-      world: time and costs.
+      simulated: time and costs.
       reply: the group.
     """
 
-    def __init__(self, world: World, reply: GroupReply) -> None:
-        self._world, self._reply = world, reply
+    def __init__(self, simulated: SimulatedCluster, reply: GroupReply) -> None:
+        self._simulated, self._reply = simulated, reply
         self._arrived: dict[int, tuple[Any, Process, Callable[[Any], object]]] = {}
 
     def deliver(self, state: Any, member: Process, then: Callable[[Any], object]) -> None:
@@ -106,15 +106,15 @@ class GroupAverage:
         self._arrived[member.id] = state, member, then
         members = self._reply.members
         if len(self._arrived) == len(members):
-            world, sizes = self._world, self._world.arithmetic.sizes
+            simulated, sizes = self._simulated, self._simulated.arithmetic.sizes
             size = sizes.state if self._reply.optimizer else sizes.parameters
-            world.network.num_bytes += 2 * (len(members) - 1) * size
-            world.loop.at(world.network.averaged_at(members, size), self._end)
+            simulated.network.num_bytes += 2 * (len(members) - 1) * size
+            simulated.loop.at(simulated.network.averaged_at(members, size), self._end)
 
     def _end(self) -> None:
         if any(member.dead or member.stopped for _, member, _ in self._arrived.values()):
             return  # nobody gets an average that somebody did not live to give: they are called back
         arrived = [self._arrived[worker] for worker in self._reply.members]
-        states = self._world.arithmetic.mixed([state for state, _, _ in arrived], self._reply)
+        states = self._simulated.arithmetic.averaged([state for state, _, _ in arrived], self._reply)
         for (_, _, then), state in zip(arrived, states, strict=True):
             then(state)

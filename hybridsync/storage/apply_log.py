@@ -1,8 +1,8 @@
 """The apply log: one JSON line for every update, from which `hybridsync replay` computes the run again, bit for bit.
 
-    {"epoch", "sequence", "units", "base", "rate", "weight", "blend"[, "slots"][, "parts"][, "stepped"]}
-    {"epoch", "sequence", "units", "base", "rate", "weight", "blend", "slots", "group", "bases", "optimizer"}
-    {"epoch", "sequence", "left"}
+    {"phase", "sequence", "units", "base", "rate", "weight", "blend"[, "slots"][, "parts"][, "stepped"]}
+    {"phase", "sequence", "units", "base", "rate", "weight", "blend", "slots", "group", "bases", "optimizer"}
+    {"phase", "sequence", "left"}
 
 `sequence` counts updates, `base` is the sequence of the parameters the gradient was computed on, `rate` the
 protocol's factor on the schedule's learning rate, `weight` the units in the update, `blend` the share of the new model
@@ -12,19 +12,19 @@ the places that they have, and left out where those are the first ones. Whose a 
 the pushes of an update whose gradients were computed on several versions, or do not weigh the same: [units, base,
 weight] of each, in the order of their sum; `base` is the oldest of them then.
 
-Where workers step by themselves, what a push holds depends on all that its worker has done before. So `stepped` says
-of each of an update's pushes [worker, incarnation, life, base, number of units]: an incarnation begins with the phase's
-optimizer state, each of its lives with the worker's own. At the end of such a phase `left` names the workers, as
-[worker, incarnation], whose optimizer states the phase left behind; their mean is the next one's.
+Where workers make local updates, what a push holds depends on all that its worker has done before. So `stepped` says
+of each of an update's pushes [worker, incarnation, restart count, base, number of units]: an incarnation begins with
+the phase's optimizer state, each of its restarts with the worker's own. At the end of such a phase `left` names the
+workers, as [worker, incarnation], whose optimizer states the phase left behind; their mean is the next one's.
 
-In a group phase an entry is a meeting: each unit was applied by the member in its place of `slots` to its own replica,
-with the gradient on what that was behind the meeting in its place of `bases`; then the members in the places `group`
-averaged their parameters, in this order, and their optimizer's state where `optimizer` says so.
+In a group phase an entry is a group round: each unit was applied by the member in its place of `slots` to its own
+replica, with the gradient on what that was behind the group round in its place of `bases`; then the members in the
+places `group` averaged their parameters, in this order, and their optimizer's state where `optimizer` says so.
 
 Every member of a mesh notes every update; whoever is captured writes down what the file does not hold yet, so that a
 member's death loses none.
 
-A disk that refuses does not end the run: the lines wait in memory and go out with the next capture of the same role.
+A disk that refuses does not end the run: the lines wait in memory and go out with the next snapshot of the same role.
 Where another role has written by then, or the role is gone, they are missing, and the sequences show from where on.
 """
 
@@ -54,11 +54,11 @@ _MOST_WAITING = 100_000
 
 
 class Stepped(NamedTuple):
-    """One push of a worker that steps by itself, within an update (see the module's docstring)."""
+    """One push of a worker that makes local updates, within an update (see the module's docstring)."""
 
     worker: int
     incarnation: int
-    life: int
+    restart_count: int
     base: int
     num_units: int
 
@@ -67,7 +67,7 @@ class Stepped(NamedTuple):
 class Left:
     """Whose optimizer states a phase left behind (see the module's docstring)."""
 
-    epoch: int
+    phase: int
     sequence: int
     left: tuple[tuple[int, int], ...]
 
@@ -76,7 +76,7 @@ class Left:
 class Entry:
     """One update (see the module's docstring)."""
 
-    epoch: int
+    phase: int
     sequence: int
     units: tuple[int, ...]
     base: int
@@ -91,10 +91,10 @@ class Entry:
     optimizer: bool = False
 
     @classmethod
-    def of_groups(cls, epoch: int, update: GroupUpdate, rate: float) -> Entry:
-        """Return the entry of a meeting."""
+    def of_groups(cls, phase: int, update: GroupUpdate, rate: float) -> Entry:
+        """Return the entry of a group round."""
         return cls(
-            epoch,
+            phase,
             update.sequence,
             update.units,
             update.sequence - 1,
@@ -225,7 +225,7 @@ def _append(path: Path, entries: list[Entry | Left]) -> None:
     is_new = not path.exists()
     end, last = _tail(path)
     if last is not None:
-        newer = next((entry for entry in entries if entry.epoch > last.epoch), None)
+        newer = next((entry for entry in entries if entry.phase > last.phase), None)
         if newer is not None and _place(newer) <= _place(last):  # a `cut` was refused
             cut(path, newer.sequence - 1)
             end, last = _tail(path)
@@ -261,7 +261,7 @@ def _take_back(path: Path, left: Left) -> list[Entry]:
             return []
         cut(path, last.sequence - 1)
     except OSError as error:
-        logging.error("%s: %s; it lacks what epoch %d left behind", path, error, left.epoch)
+        logging.error("%s: %s; it lacks what phase %d left behind", path, error, left.phase)
         return []
     return [last]
 

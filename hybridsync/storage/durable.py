@@ -1,4 +1,4 @@
-"""What must survive a crash outside the checkpoints: durable writes, the epoch number, the workdir's lock.
+"""What must survive a crash outside the checkpoints: durable writes, the phase number, the workdir's lock.
 
 A file's name is as durable as the directory that holds it: every rename and every new directory here is
 followed by an fsync of the parent.
@@ -18,9 +18,9 @@ import xxhash
 
 from hybridsync.core.clock import SYSTEM_CLOCK, pause
 from hybridsync.core.errors import WorkdirError
-from hybridsync.core.plan import Epoch
+from hybridsync.core.plan import PhaseId
 
-EPOCH_FILE = "epoch"
+PHASE_FILE = "epoch"
 LOCK_FILE = "lock"
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
 """Of everything that a run makes: what it has learnt and from what is its user's alone."""
@@ -135,21 +135,21 @@ def write_durable(path: str | os.PathLike[str], text: str) -> None:
     sync_directory(target.parent)
 
 
-class EpochFile:
-    """Hands out epochs whose number is durable before anyone hears of it, so none is handed out twice.
+class PhaseNumberFile:
+    """Hands out phases whose number is durable before anyone hears of it, so none is handed out twice.
 
     Args:
-      workdir: existing directory; the file `epoch` in it belongs to this class.
+      workdir: existing directory; the file `phase` in it belongs to this class.
     """
 
     def __init__(self, workdir: str | os.PathLike[str]) -> None:
-        self._path = Path(workdir) / EPOCH_FILE
+        self._path = Path(workdir) / PHASE_FILE
 
-    def read(self) -> Epoch | None:
-        """Return the newest epoch that was ever reserved, None before the first.
+    def read(self) -> PhaseId | None:
+        """Return the newest phase that was ever reserved, None before the first.
 
         Raises:
-          WorkdirError: the file does not hold an epoch, or cannot be read.
+          WorkdirError: the file does not hold a phase, or cannot be read.
         """
         try:
             text = self._path.read_text(encoding="utf-8")
@@ -166,47 +166,47 @@ class EpochFile:
             raise self._unreadable(repr(text[:80])) from error
         if type(number) is not int or number < 1 or not record.keys() <= {"number", "nonce", "digest"}:
             raise self._unreadable(repr(text[:80]))
-        epoch = Epoch(number, nonce)
-        if check not in (None, _epoch_digest(epoch)):  # None: written by hand
-            raise self._unreadable(f"{text[:80]!r}, whose digest is {_epoch_digest(epoch)}")
-        return epoch
+        phase_id = PhaseId(number, nonce)
+        if check not in (None, _digest_of(phase_id)):  # None: written by hand
+            raise self._unreadable(f"{text[:80]!r}, whose digest is {_digest_of(phase_id)}")
+        return phase_id
 
-    def reserve(self, above: int = 0) -> Epoch:
-        """Reserve the next epoch: its number is above the file's and above `above`.
+    def reserve(self, above: int = 0) -> PhaseId:
+        """Reserve the next phase: its number is above the file's and above `above`.
 
         Args:
           above: a number known from elsewhere, such as the checkpoint's, in case the file was lost.
 
         Raises:
-          WorkdirError: the file does not hold an epoch, or the disk refuses: no epoch was handed out.
+          WorkdirError: the file does not hold a phase, or the disk refuses: no phase was handed out.
         """
         newest = self.read()
         number = max(newest.number if newest else 0, above) + 1
-        epoch = Epoch(number, int.from_bytes(os.urandom(_NONCE_BYTES), "big"))
+        phase_id = PhaseId(number, int.from_bytes(os.urandom(_NONCE_BYTES), "big"))
         try:
-            write_durable(self._path, _epoch_text(epoch))
+            write_durable(self._path, _text_of(phase_id))
         except OSError as error:
             raise WorkdirError(
-                f"epoch {number} cannot be reserved in {self._path}: {error.strerror}; nobody was given it: "
+                f"phase {number} cannot be reserved in {self._path}: {error.strerror}; nobody was given it: "
                 "free space or mend the disk, and run the same command again"
             ) from error
-        return epoch
+        return phase_id
 
     def _unreadable(self, found: str) -> WorkdirError:
         return WorkdirError(
-            f'{self._path} holds {found}, not {{"number": N, "nonce": "hex"}}; write the highest epoch that '
+            f'{self._path} holds {found}, not {{"number": N, "nonce": "hex"}}; write the highest phase that '
             "events.jsonl names there, or start in another workdir"
         )
 
 
-def _epoch_text(epoch: Epoch) -> str:
-    record = {"number": epoch.number, "nonce": f"{epoch.nonce:016x}", "digest": _epoch_digest(epoch)}
+def _text_of(phase_id: PhaseId) -> str:
+    record = {"number": phase_id.number, "nonce": f"{phase_id.nonce:016x}", "digest": _digest_of(phase_id)}
     return json.dumps(record) + "\n"
 
 
-def _epoch_digest(epoch: Epoch) -> str:
+def _digest_of(phase_id: PhaseId) -> str:
     """Return what tells a number that was written from one in which a bit has changed."""
-    return xxhash.xxh3_64_hexdigest(f"{epoch.number} {epoch.nonce}".encode())
+    return xxhash.xxh3_64_hexdigest(f"{phase_id.number} {phase_id.nonce}".encode())
 
 
 class WorkdirLock:

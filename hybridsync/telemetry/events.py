@@ -1,6 +1,6 @@
 """events.jsonl: what happened to the run, one JSON object a line.
 
-Every line holds `t` (seconds since the run's first start), `wall` (unix time), `kind`, `epoch` (the number)
+Every line holds `t` (seconds since the run's first start), `wall` (unix time), `kind`, `phase` (the number)
 and the kind's own fields; a writer may add fields, never leave one out.
 """
 
@@ -42,17 +42,17 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "worker_quarantined": ("worker", "reason"),
     "run_finished": (),
 }  # fmt: skip
-"""The fields that a line of each kind holds besides `t`, `wall`, `kind` and `epoch`."""
+"""The fields that a line of each kind holds besides `t`, `wall`, `kind` and `phase`."""
 
-_COMMON = {"t", "wall", "kind", "epoch"}
+_COMMON = {"t", "wall", "kind", "phase"}
 
 
 class Elapsed:
-    """The run's own time: seconds since its first start, which go on where an earlier life ended.
+    """The run's own time: seconds since its first start, which go on where an earlier session ended.
 
     Args:
         clock: time source.
-        offset: seconds that earlier lives of the run took.
+        offset: seconds that earlier sessions of the run took.
     """
 
     def __init__(self, clock: Clock, offset: float = 0.0) -> None:
@@ -63,7 +63,7 @@ class Elapsed:
         return self._clock.monotonic() - self._zero
 
     def not_before(self, t: float) -> None:
-        """Go on from `t` where that is later: another file of an earlier life ended there."""
+        """Go on from `t` where that is later: another file of an earlier session ended there."""
         self._zero -= max(t - self(), 0.0)
 
     def at(self, monotonic: float) -> float:
@@ -76,12 +76,12 @@ class Events(Protocol):
 
     elapsed: Elapsed
 
-    def write(self, kind: str, *, epoch: int, wall: float | None = None, **fields: Any) -> dict[str, Any]:
+    def write(self, kind: str, *, phase: int, wall: float | None = None, **fields: Any) -> dict[str, Any]:
         """Write one event and return it as written.
 
         Args:
             kind: a key of FIELDS.
-            epoch: number of the active epoch, 0 before the first.
+            phase: number of the active phase, 0 before the first.
             wall: unix time at which it happened, when that was earlier; None for now.
             **fields: the kind's fields, and more if useful; `**{"from": ...}` for the reserved word.
         """
@@ -115,14 +115,14 @@ class EventLog:
         outage = max(clock.wall() - last["wall"], 0.0) if last and restarted else 0.0
         self.elapsed = Elapsed(clock, last["t"] + outage if last else 0.0)
 
-    def write(self, kind: str, *, epoch: int, wall: float | None = None, **fields: Any) -> dict[str, Any]:
+    def write(self, kind: str, *, phase: int, wall: float | None = None, **fields: Any) -> dict[str, Any]:
         """Append one line; see `Events.write`.
 
         Raises:
             OSError: the disk refuses.
         """
         with self._lock:
-            event = _event(kind, epoch, self.elapsed(), self._clock.wall() if wall is None else wall, fields)
+            event = _event(kind, phase, self.elapsed(), self._clock.wall() if wall is None else wall, fields)
             self._file.append(event)
         return event
 
@@ -137,8 +137,8 @@ class NullEventLog:
         self._clock = clock
         self.elapsed = Elapsed(clock)
 
-    def write(self, kind: str, *, epoch: int, wall: float | None = None, **fields: Any) -> dict[str, Any]:
-        return _event(kind, epoch, self.elapsed(), self._clock.wall() if wall is None else wall, fields)
+    def write(self, kind: str, *, phase: int, wall: float | None = None, **fields: Any) -> dict[str, Any]:
+        return _event(kind, phase, self.elapsed(), self._clock.wall() if wall is None else wall, fields)
 
     def close(self) -> None:
         pass
@@ -154,10 +154,10 @@ def read_events(workdir: str | os.PathLike[str], kind: str | None = None) -> lis
     return [event for event in events if kind in (None, event["kind"])]
 
 
-def _event(kind: str, epoch: int, t: float, wall: float, fields: dict[str, Any]) -> dict[str, Any]:
-    assert type(epoch) is int, f"an event names its epoch by number, got {epoch!r}"
+def _event(kind: str, phase: int, t: float, wall: float, fields: dict[str, Any]) -> dict[str, Any]:
+    assert type(phase) is int, f"an event names its phase by number, got {phase!r}"
     assert kind in FIELDS, f"unknown kind of event {kind!r}; FIELDS names {', '.join(FIELDS)}"
     missing = [name for name in FIELDS[kind] if name not in fields]
     assert not missing, f"a {kind} event lacks {', '.join(missing)}"
     assert not _COMMON & fields.keys(), f"a {kind} event may not bring its own {_COMMON & fields.keys()}"
-    return {"t": round(t, 6), "wall": round(wall, 6), "kind": kind, "epoch": epoch, **fields}
+    return {"t": round(t, 6), "wall": round(wall, 6), "kind": kind, "phase": phase, **fields}

@@ -58,7 +58,7 @@ class Metrics:
     Args:
         units: units applied in the whole run.
         examples: units times unit size.
-        epoch: number of the active epoch.
+        phase: number of the active phase.
         protocol: of the active phase, as the plan spells it.
         loss: mean over the units whose loss arrived in the interval; None when none did.
         learning_rate: of the newest update.
@@ -71,7 +71,7 @@ class Metrics:
 
     units: int
     examples: int
-    epoch: int
+    phase: int
     protocol: str
     loss: float | None
     learning_rate: float

@@ -73,7 +73,7 @@ class RichProgress:
     def update(self, metrics: Metrics, stragglers: Sequence[int] = ()) -> None:
         self._progress.update(
             self._task,
-            description=f"epoch {metrics.epoch} {metrics.protocol}",
+            description=f"phase {metrics.phase} {metrics.protocol}",
             completed=metrics.units,
             examples=metrics.examples,
             now="  ".join(_now(metrics, stragglers)),
@@ -119,7 +119,7 @@ class PlainProgress:
         if self._pending is None:
             return
         (metrics, stragglers), self._pending = self._pending, None
-        said = ", ".join((*_now(metrics, stragglers), f"epoch {metrics.epoch}"))
+        said = ", ".join((*_now(metrics, stragglers), f"phase {metrics.phase}"))
         self.note(f"{metrics.protocol}: {metrics.units:,}/{self._workload:,} units, {said}")
 
 

@@ -49,13 +49,13 @@ class Summary:
         exit: how the run ended.
         units: the ledger's account.
         examples: examples applied.
-        seconds: from the first unit leased, stalls and earlier lives included.
+        seconds: from the first unit leased, stalls and earlier sessions included.
         plan: the plan as it was run.
-        switches: the `switch` events, earlier lives' included.
+        switches: the `switch` events, earlier sessions' included.
         final: `{"accuracy", "loss"}`, or what the task's `summarize` returned; empty without an evaluation.
         staleness: mean, p95 and max over the run.
         error: one line that says why it did not complete, else None.
-        quarantined_workers: number of each worker that was given up in this life, and why.
+        quarantined_workers: number of each worker that was given up in this session, and why.
     """
 
     exit: Literal["completed", "preempted", "failed"]

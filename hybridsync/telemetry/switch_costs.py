@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hybridsync.interfaces.messages import Capture
+from hybridsync.interfaces.messages import Snapshot
 from hybridsync.interfaces.phase import Phase
 from hybridsync.telemetry.events import FIELDS
 
@@ -49,10 +49,10 @@ class Switches:
 
     Args:
       write: writes a switch's event, and returns it.
-      told: switch events of earlier lives.
+      told: switch events of earlier sessions.
 
     Attributes:
-      told: switch events of all lives, in order.
+      told: switch events of all sessions, in order.
     """
 
     def __init__(self, write: Callable[..., dict[str, Any]], told: list[dict[str, Any]]) -> None:
@@ -65,14 +65,14 @@ class Switches:
         return bool(self._pending)
 
     def begin(
-        self, before: Phase, after: Phase, capture: Capture, times: StageTimes, unit_secs: float, commits: bool
+        self, before: Phase, after: Phase, snapshot: Snapshot, times: StageTimes, unit_secs: float, commits: bool
     ) -> None:
         """Follow a switch.
 
         Args:
           before: the phase that was left.
           after: the phase that was entered.
-          capture: the state between them.
+          snapshot: the state between them.
           times: of its stages.
           unit_secs: what the first update of `after` computes for, which is no stall.
           commits: whether it is committed.
@@ -81,11 +81,11 @@ class Switches:
             "from": before.spec,
             "to": after.spec,
             "reason": after.reason,
-            "units": capture.held.units,
-            "fingerprint": capture.held.fingerprint,
+            "units": snapshot.held.units,
+            "fingerprint": snapshot.held.fingerprint,
             **{f"{stage}_secs": times.secs[stage] for stage in ("drain", "capture", "reserve", "enter")},
         }
-        self._pending.append(PendingSwitch(fields, capture.last_applied, unit_secs, commits))
+        self._pending.append(PendingSwitch(fields, snapshot.last_applied, unit_secs, commits))
 
     def committed(self, secs: float) -> None:
         """Note that the newest state is durable, which covers all switches before it."""
@@ -139,7 +139,7 @@ def lost_switches(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [
         {
             **dict.fromkeys(FIELDS["switch"]),
-            "epoch": after["epoch"],
+            "phase": after["phase"],
             "from": before["protocol"],
             "to": after["protocol"],
             "reason": after["reason"],

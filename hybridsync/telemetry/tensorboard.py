@@ -39,7 +39,7 @@ class Board(Protocol):
 
 
 class TensorBoard:
-    """Writes a file of TensorBoard records; each life of a run has its own.
+    """Writes a file of TensorBoard records; each session of a run has its own.
 
     A disk that refuses a record does not end the run: the file ends there, because a reader stops at a torn record
     anyway, and metrics.jsonl and events.jsonl have the same figures.

@@ -38,7 +38,7 @@ class TimelineSink(Protocol):
 
 
 class _Stretch:
-    """The first and the last spans of one role in one epoch, so that every switch keeps both sides."""
+    """The first and the last spans of one role in one phase, so that every switch keeps both sides."""
 
     def __init__(self, size: int) -> None:
         self._first: list[str] = []
@@ -59,16 +59,16 @@ class _Stretch:
 
 
 class Timeline:
-    """Keeps spans and writes timeline.json, whole or not at all; a resume keeps the earlier lives' spans.
+    """Keeps spans and writes timeline.json, whole or not at all; a resume keeps the earlier sessions' spans.
 
-    Until it is written the spans are in timeline.part as well, so that a life that is killed leaves them.
+    Until it is written the spans are in timeline.part as well, so that a session that is killed leaves them.
 
     The lock guards the spans: roles report while the file is being written.
 
     Args:
         workdir: existing directory.
         elapsed: the run's time, from the event log.
-        per_stretch: most spans kept of one role in one epoch: its first and last halves.
+        per_stretch: most spans kept of one role in one phase: its first and last halves.
         limit: most spans in the file; the oldest go first.
         compact_above: lines of timeline.part above which what is no longer kept is taken out.
     """
@@ -117,9 +117,9 @@ class Timeline:
                 if span.category not in categories:
                     categories.append(span.category)
                     lines.append(encode(_thread_row(_pid(role, role_id), len(categories) - 1, span.category)))
-                stretch = self._stretches.get((role, role_id, span.epoch))
+                stretch = self._stretches.get((role, role_id, span.phase))
                 if stretch is None:
-                    stretch = self._stretches[role, role_id, span.epoch] = _Stretch(self._per_stretch)
+                    stretch = self._stretches[role, role_id, span.phase] = _Stretch(self._per_stretch)
                 lines.append(self._line(_pid(role, role_id), categories.index(span.category), span, offset))
                 stretch.add(lines[-1])
             self._part.append(self._num_written, lines)
@@ -173,10 +173,10 @@ class Timeline:
                 f'{_SPAN},"name":{json.dumps(span.name)},"cat":{json.dumps(span.category)},"pid":{pid},"tid":{tid}'
             )
         ts, dur = self._elapsed.at(span.start + offset) * 1e6, max(span.secs, 0.0) * 1e6
-        return f'{prefix},"ts":{ts:.1f},"dur":{dur:.1f},"args":{{"epoch":{span.epoch},"units":{span.units}}}}}'
+        return f'{prefix},"ts":{ts:.1f},"dur":{dur:.1f},"args":{{"phase":{span.phase},"units":{span.units}}}}}'
 
     def _load(self) -> None:
-        """Take over an earlier life's file line by line, as `write` lays it out."""
+        """Take over an earlier session's file line by line, as `write` lays it out."""
         try:
             header, *lines, end = self._path.read_text(encoding="utf-8").splitlines()
             other = json.loads(header + end)["otherData"]
@@ -192,7 +192,7 @@ class Timeline:
         self._take_rows(rows)
 
     def _load_part(self) -> None:
-        """Take over what a killed life left, unless it is in timeline.json already."""
+        """Take over what a killed session left, unless it is in timeline.json already."""
         found = self._part.read()
         if found is None or not (self._damaged or found.after == self._num_written):
             self._part.remove()

@@ -1,4 +1,4 @@
-"""timeline.part: spans as they came in, from which a later life builds the timeline where this one is killed.
+"""timeline.part: spans as they came in, from which a later session builds the timeline where this one is killed.
 
 Its first line says behind which writing of timeline.json it goes on; the others are lines as they stand there.
 """
@@ -19,7 +19,7 @@ PART_FILE = "timeline.part"
 
 @dataclass(frozen=True)
 class Found:
-    """What a killed life left.
+    """What a killed session left.
 
     Args:
         after: number of the writing of timeline.json that it goes on behind.

@@ -1,7 +1,7 @@
 """What must hold at every moment of a simulated run, and at its end.
 
-A `Checks` watches the worlds of one run, one after another where the run was stopped and resumed. It believes nothing
-that the run's own accounting says: it keeps its own book of which updates were applied to which state.
+A `Checks` watches the process groups of one run, one after another where the run was stopped and resumed. It believes
+nothing that the run's own accounting says: it keeps its own book of which updates were applied to which state.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hybridsync.interfaces.reports import Report
 from hybridsync.protocols.base import Change, Compensation
 from hybridsync.protocols.modes import MESH
 from hybridsync.protocols.staleness import TOO_STALE
-from hybridsync.replay.group_history import Meetings
+from hybridsync.replay.group_history import GroupHistory
 from hybridsync.replay.local_workers import Retracer
 from hybridsync.simulator.arithmetic import Counting, Counts, Sizes
 from hybridsync.simulator.simulated_cluster import Units, Watch
@@ -55,10 +55,10 @@ class Checks(Watch):
         self._told: set[int] = set()
         self._too_stale: set[int] = set()
         self._lost = 0
-        self.begin_life()
+        self.begin_session()
 
-    def begin_life(self) -> None:
-        """Watch another world of the run: other processes, whose lives are counted from 0 again."""
+    def begin_session(self) -> None:
+        """Watch another cluster of the run: other processes, whose restarts are counted from 0 again."""
         self._fences: dict[tuple[int, int], int] = {}
         self._incarnations: dict[tuple[int, int], int] = {}
         self._streams: dict[tuple[int, object], int] = {}
@@ -69,47 +69,47 @@ class Checks(Watch):
         self.found = self.found or Violation(text)
         return self.found
 
-    # --- what a world tells ---
+    # --- what a cluster tells ---
 
     def announced(self, request: PhaseRequest, phase: Phase) -> None:
-        """Workers are told of the newest epoch alone."""
-        self._meet(f"worker {request.worker} is told of epoch {phase.epoch}", phase)
-        if phase.epoch.number < self._newest:
-            raise self.fail(f"worker {request.worker} is told of epoch {phase.epoch}, but {self._newest} is under way")
+        """Workers are told of the newest phase alone."""
+        self._meet(f"worker {request.worker} is told of phase {phase.id}", phase)
+        if phase.id.number < self._newest:
+            raise self.fail(f"worker {request.worker} is told of phase {phase.id}, but {self._newest} is under way")
 
     def entered(self, process: Process, phase: Phase, state: Any) -> None:
         """A phase begins with a state that holds the units that it names."""
-        who = f"{process.address} enters epoch {phase.epoch}"
+        who = f"{process.address} enters phase {phase.id}"
         self._meet(who, phase)
         held = {unit: count for unit, count in state.counts.items() if count}
         if held != dict.fromkeys(UnitSet(phase.applied), 1):
             raise self.fail(f"{who} with a state of units {held}, it is said to hold {phase.applied}")
 
     def granted(self, request: LeaseRequest, reply: LeaseReply) -> None:
-        """Units go out in the newest epoch alone, to a worker's newest process, and the accounts add up.
+        """Units go out in the newest phase alone, to a worker's newest process, and the accounts add up.
 
         Newest of those that this chief has heard of: a restarted one may meet a process first whose place was taken
-        before. That costs time and nothing else. Lock-step goes on in a new epoch, which that process enters like any
+        before. That costs time and nothing else. Lock-step goes on in a new phase, which that process enters like any
         other; the servers of an asynchronous one still refuse it, if they were told to, and apply each unit once, if
         they were not (`applied` looks at both); and its successor's first word ends it.
 
         What went out before may be told again: a call that was late or came twice is answered with the stream as it
-        ended, until the next phase is announced; whoever trained on it then would be refused by the epoch.
+        ended, until the next phase is announced; whoever trained on it then would be refused by the phase.
         """
-        assert self.world is not None
-        worker, place = request.worker, (self.world.num_chiefs, request.worker)
+        assert self.simulated is not None
+        worker, place = request.worker, (self.simulated.num_chiefs, request.worker)
         newest = self._incarnations[place] = max(self._incarnations.get(place, 0), request.incarnation)
         if request.incarnation < newest:
             raise self.fail(
                 f"worker {request.worker} was given units as incarnation {request.incarnation}, but {newest} has "
                 "taken its place"
             )
-        served = bool(self.phases[request.epoch.number].servers)
-        stream = request.epoch.number, (worker, request.incarnation) if served else MESH
+        served = bool(self.phases[request.phase_id.number].servers)
+        stream = request.phase_id.number, (worker, request.incarnation) if served else MESH
         length, known = request.known + num_units(reply.ranges), self._streams.get(stream, 0)
-        if length > known and request.epoch.number < self._newest:
+        if length > known and request.phase_id.number < self._newest:
             raise self.fail(
-                f"worker {request.worker} was given units {reply.ranges} in epoch {request.epoch}, but epoch "
+                f"worker {request.worker} was given units {reply.ranges} in phase {request.phase_id}, but phase "
                 f"{self._newest} is under way"
             )
         self._streams[stream] = max(length, known)
@@ -117,10 +117,10 @@ class Checks(Watch):
 
     def reported(self, report: Report) -> None:
         """What the chief notes as applied was applied."""
-        assert self.world is not None
-        ledger = self.world.chief.control.ledger
+        assert self.simulated is not None
+        ledger = self.simulated.chief.control.ledger
         self._check_accounts()
-        if report.role == "server" and report.epoch.number == self._newest:
+        if report.role == "server" and report.phase_id.number == self._newest:
             applied = ledger.applied()
             self._told |= {unit for unit in UnitSet(report.applied) if unit in applied}
         for unit in UnitSet(report.applied):
@@ -128,38 +128,38 @@ class Checks(Watch):
                 raise self.fail(f"{report.role} {report.id} reports unit {unit} as applied, which nobody applied")
 
     def applied(self, process: Process, phase: Phase, sequence: int, pushes: tuple[Push, ...], units: Units) -> None:
-        """An update is applied in the newest epoch, by one server or equally by all members, as the protocol allows."""
-        epoch = phase.epoch
-        who = f"{process.address} applies units {units} in epoch {epoch}"
-        before = self._updates.setdefault((epoch.number, sequence), units)
+        """An update is applied in the newest phase, by one server or equally by all members, as the protocol allows."""
+        phase_id = phase.id
+        who = f"{process.address} applies units {units} in phase {phase_id}"
+        before = self._updates.setdefault((phase_id.number, sequence), units)
         served = isinstance(process, Server)
         if before is not units and (served or before != units):
             raise self.fail(f"{who} as update {sequence}, but that update was {before}")
         bound = phase.protocol.staleness_bound(len(phase.members))
         for push in pushes:
-            if push.epoch != epoch:
-                raise self.fail(f"{who}, which were pushed in epoch {push.epoch}")
+            if push.phase_id != phase_id:
+                raise self.fail(f"{who}, which were pushed in phase {push.phase_id}")
             if self._fences.get((process.pid, push.worker), -1) >= push.incarnation:
                 raise self.fail(f"{who} of worker {push.worker}, whose incarnation {push.incarnation} is fenced")
             if bound is not None and sequence - 1 - push.base > bound:
                 raise self.fail(f"{who} at staleness {sequence - 1 - push.base}; {phase.spec} allows {bound}")
         if before is units:
-            if served and epoch.number < self._newest:
-                raise self.fail(f"{who}, but epoch {self._newest} is under way")
-            if twice := [unit for unit in units if unit in self._held] if epoch.number == self._newest else []:
+            if served and phase_id.number < self._newest:
+                raise self.fail(f"{who}, but phase {self._newest} is under way")
+            if twice := [unit for unit in units if unit in self._held] if phase_id.number == self._newest else []:
                 raise self.fail(f"{who}, but units {twice} are in that state already")
             self._times.update(units)
-            if epoch.number == self._newest:
+            if phase_id.number == self._newest:
                 self._held.update(units)
 
     def stepped(self, worker: Process, phase: Phase, unit: int) -> None:
         """A member of a group phase applies a unit that no replica of that phase has."""
-        who = f"{worker.address} applies unit {unit} to its replica in epoch {phase.epoch}"
-        if (phase.epoch.number, unit) in self._stepped:
+        who = f"{worker.address} applies unit {unit} to its replica in phase {phase.id}"
+        if (phase.id.number, unit) in self._stepped:
             raise self.fail(f"{who}, but somebody has done so")
-        self._stepped.add((phase.epoch.number, unit))
+        self._stepped.add((phase.id.number, unit))
         self._times[unit] += 1
-        if phase.epoch.number == self._newest:
+        if phase.id.number == self._newest:
             if unit in self._held:
                 raise self.fail(f"{who}, but it is in that state already")
             self._held.add(unit)
@@ -169,7 +169,7 @@ class Checks(Watch):
         held = {unit: count for unit, count in state.counts.items() if count}
         if held != dict.fromkeys(UnitSet(reply.applied), 1):
             raise self.fail(
-                f"{worker.address} settles epoch {phase.epoch} on a state of units {held}, it is said to hold "
+                f"{worker.address} settles phase {phase.id} on a state of units {held}, it is said to hold "
                 f"{reply.applied}"
             )
 
@@ -182,13 +182,13 @@ class Checks(Watch):
         assert isinstance(server, Server)
         sequencer = server.sequencer
         who = f"{server.address} answers worker {push.worker}"
-        if push.epoch != sequencer.epoch:
-            raise self.fail(f"{who} of epoch {push.epoch} in epoch {sequencer.epoch}")
+        if push.phase_id != sequencer.phase_id:
+            raise self.fail(f"{who} of phase {push.phase_id} in phase {sequencer.phase_id}")
         if self._fences.get((server.pid, push.worker), -1) >= push.incarnation:
             raise self.fail(f"{who}, incarnation {push.incarnation}, which is fenced")
         if reply.dropped.startswith(TOO_STALE):
             self._too_stale.update(push.units)
-        if sequencer.epoch.number != self._newest:
+        if sequencer.phase_id.number != self._newest:
             return
         for unit in reply.settled or push.units:
             kept = unit in self._held or (sequencer.answers_early and sequencer.holds(unit))
@@ -203,27 +203,27 @@ class Checks(Watch):
         Raises:
           Violation: it has not.
         """
-        assert self.world is not None
+        assert self.simulated is not None
         before = self.phases.get(self._newest)
-        if before is not None and before.servers and self.world.num_chiefs == 1:
-            applied = UnitSet(self.world.workdir.commits[-1].capture.applied)
+        if before is not None and before.servers and self.simulated.num_chiefs == 1:
+            applied = UnitSet(self.simulated.workdir.commits[-1].snapshot.applied)
             self._check_newest(before, applied, "the run was stopped")
 
-    def check_end(self, workload: int, unfit: frozenset[int], lives: int) -> None:
+    def check_end(self, workload: int, unfit: frozenset[int], sessions: int) -> None:
         """Check what the run has left.
 
         Args:
           workload: units that were to be applied.
           unfit: units whose contribution is no finite number.
-          lives: worlds that the run took.
+          sessions: process groups that the run took.
 
         Raises:
           Violation: something that must hold does not.
         """
-        world = self.world
-        assert world is not None
+        simulated = self.simulated
+        assert simulated is not None
         self._check_accounts()
-        ledger, state = world.chief.control.ledger, world.final
+        ledger, state = simulated.chief.control.ledger, simulated.final
         counts, applied = ledger.counts(), ledger.applied()
         if counts.applied != workload:
             raise self.fail(f"{counts.applied} units were applied, the workload is {workload}")
@@ -232,17 +232,19 @@ class Checks(Watch):
         if wrong or missing:
             raise self.fail(f"applied other than once: {wrong}, missing in the parameters: {missing}")
         try:
-            replayed = replay(world.log, world.workdir.ends, self.phases, world.arithmetic.fingerprint(state))
+            replayed = replay(
+                simulated.log, simulated.workdir.ends, self.phases, simulated.arithmetic.fingerprint(state)
+            )
         except Violation as violation:
             raise self.fail(str(violation)) from None
         if replayed != state:
-            raise self.fail(f"the apply log of {len(world.log)} updates does not lead to the final state")
+            raise self.fail(f"the apply log of {len(simulated.log)} updates does not lead to the final state")
         fit = ledger.dropped().difference(UnitSet((unit, unit + 1) for unit in sorted(unfit | self._too_stale)))
-        gone = [unit for unit in fit if world.hosts.ended_on[unit] < 2]
-        if gone and lives == 1:
+        gone = [unit for unit in fit if simulated.hosts.ended_on[unit] < 2]
+        if gone and sessions == 1:
             raise self.fail(f"units {gone} were dropped, though nothing is wrong with them")
         again = sum(times - 1 for times in self._times.values() if times)
-        at_least = 0 if world.num_chiefs > 1 or lives > 1 else self._lost
+        at_least = 0 if simulated.num_chiefs > 1 or sessions > 1 else self._lost
         # Unfit ones count as applied until they are told; what is rolled back may be dropped the second time.
         if not at_least <= counts.rolled_back <= again + len(unfit | self._too_stale):
             raise self.fail(
@@ -253,51 +255,51 @@ class Checks(Watch):
     # --- inside ---
 
     def _meet(self, who: str, phase: Phase) -> None:
-        """The number of an epoch is used once, in ascending order."""
-        number = phase.epoch.number
+        """The number of a phase is used once, in ascending order."""
+        number = phase.id.number
         if number in self.phases:
             if self.phases[number] != phase:
                 raise self.fail(f"{who}, but that number is another phase's: {self.phases[number]}, now {phase}")
         elif number <= self._newest:
-            raise self.fail(f"{who}, but epoch {self._newest} was entered before")
+            raise self.fail(f"{who}, but phase {self._newest} was entered before")
         else:
             self._begin(phase)
 
     def _begin(self, phase: Phase) -> None:
         """Note what a new phase's starting state has lost of what was applied before."""
-        world, before = self.world, self.phases.get(self._newest)
-        assert world is not None
+        simulated, before = self.simulated, self.phases.get(self._newest)
+        assert simulated is not None
         applied, dropped = UnitSet(phase.applied), UnitSet(phase.dropped)
         if before is not None and self._followed and before.mode.is_served:
             self._lost += sum(1 for unit in self._told if unit not in applied and unit not in dropped)
-        if before is not None and self._followed and world.num_chiefs == 1:
-            self._check_newest(before, applied, f"epoch {phase.epoch} begins")
+        if before is not None and self._followed and simulated.num_chiefs == 1:
+            self._check_newest(before, applied, f"phase {phase.id} begins")
         self._followed = True
         self._told = set()
         self._held = set(applied)
-        self._newest = phase.epoch.number
+        self._newest = phase.id.number
         self.phases[self._newest] = phase
 
     def _check_newest(self, before: Phase, applied: UnitSet, what: str) -> None:
         """Check that the newest state that somebody holds is the one that the run goes on from."""
-        world = self.world
-        assert world is not None
+        simulated = self.simulated
+        assert simulated is not None
         lost = [unit for unit in self._held if unit not in applied]
         if not lost:
             return
         if before.servers:
-            if not any(world.at(address).dead for address in before.servers):
+            if not any(simulated.at(address).dead for address in before.servers):
                 raise self.fail(f"{what} without units {lost}, which {before.servers} hold")
             return
-        for worker in before.members if world.network.reliable else ():
-            process = world.hosts.newest["worker", worker]
+        for worker in before.members if simulated.network.reliable else ():
+            process = simulated.hosts.newest["worker", worker]
             held = process.held() if isinstance(process, Worker) and not process.dead else None
-            if held is not None and held.epoch == before.epoch and held.units > len(applied):
+            if held is not None and held.phase_id == before.id and held.units > len(applied):
                 raise self.fail(f"{what} without units {lost}, but {process.address} holds {held}")
 
     def _check_accounts(self) -> None:
-        assert self.world is not None
-        control = self.world.chief.control
+        assert self.simulated is not None
+        control = self.simulated.chief.control
         try:
             control.ledger.check()
         except AssertionError as error:
@@ -312,7 +314,7 @@ def replay(log: list[Entry], ends: Mapping[int, Left], phases: Mapping[int, Phas
 
     Args:
       log: of a run.
-      ends: whose optimizer states a phase left behind, by its epoch; a state that was lost since may have had them.
+      ends: whose optimizer states a phase left behind, by its phase; a state that was lost since may have had them.
       phases: by their number.
       final: fingerprint of what the run ended with.
 
@@ -322,12 +324,12 @@ def replay(log: list[Entry], ends: Mapping[int, Left], phases: Mapping[int, Phas
     arithmetic = Counting(SIZES)
     state = arithmetic.start()
     versions = {0: arithmetic.parameters(state)}
-    for number, entries in itertools.groupby(log, lambda entry: entry.epoch):
+    for number, entries in itertools.groupby(log, lambda entry: entry.phase):
         phase, updates = phases[number], [*entries]
         protocol, first = phase.protocol, updates[0].sequence - 1
-        meetings = Meetings(arithmetic, state, first, 0) if protocol.mode.has_group_rounds else None
+        group_history = GroupHistory(arithmetic, state, first, 0) if protocol.mode.has_group_rounds else None
         retracer: Retracer | None = None
-        if protocol.local:
+        if protocol.local_updates:
             start, members = sum(map(int, state.counts.values())), len(phase.members)
             opt_state = arithmetic.opt_state(state)
             retracer = Retracer(protocol, arithmetic, opt_state, members, start, first, updates)
@@ -337,13 +339,13 @@ def replay(log: list[Entry], ends: Mapping[int, Left], phases: Mapping[int, Phas
                     f"update {entry.sequence} names versions {sorted(entry.versions)}, the log goes to "
                     f"{len(versions) - 1}"
                 )
-            if meetings is not None:
-                state = meetings.meet(entry)
+            if group_history is not None:
+                state = group_history.join_group(entry)
             else:
                 if retracer is not None:
                     contributions = retracer.contributions(entry, versions)
                 elif protocol.mode.moves_together:
-                    divided = phase.deal.divide(entry.by_slot().items())
+                    divided = phase.assignment.divide(entry.by_slot().items())
                     contributions = [contribution_of(arithmetic, versions[entry.base], units) for units in divided]
                 else:
                     contributions = _computed(arithmetic, versions, entry, protocol.compensated)

@@ -14,16 +14,16 @@ from functools import partial
 from typing import Any, Protocol
 
 from hybridsync.core.errors import HybridSyncError
-from hybridsync.core.plan import Epoch
+from hybridsync.core.plan import PhaseId
 from hybridsync.core.step_assignment import contribution_of
 from hybridsync.core.units import Range, UnitSet
-from hybridsync.interfaces.messages import Capture, Part, Push, PushReply
+from hybridsync.interfaces.messages import Part, Push, PushReply, Snapshot
 from hybridsync.interfaces.phase import Phase
 from hybridsync.replay.local_workers import Retracer
 from hybridsync.simulator.arithmetic import Arithmetic, State
 from hybridsync.simulator.cluster import Scenario
 from hybridsync.simulator.event_loop import Loop, VirtualClock
-from hybridsync.simulator.simulated_cluster import World
+from hybridsync.simulator.simulated_cluster import SimulatedCluster
 from hybridsync.simulator.simulated_server import Server
 from hybridsync.simulator.simulated_worker import Worker
 from hybridsync.simulator.virtual_collectives import Total
@@ -41,7 +41,7 @@ class Logged(Protocol):
     """One phase of a log (see `hybridsync.replay.logged_run.LoggedPhase`)."""
 
     @property
-    def epoch(self) -> int: ...
+    def number(self) -> int: ...
 
     @property
     def spec(self) -> str: ...
@@ -71,47 +71,49 @@ def follow(run: Run, phases: Sequence[Logged], arithmetic: Arithmetic) -> State:
       HybridSyncError: the rule did with a contribution what the log does not say.
     """
     loop = Loop()
-    world = World(run, Scenario(), arithmetic, Recorder.null(VirtualClock(loop)), loop, logs_updates=True)
-    server, worker = Server(world, 0, 0), Worker(world, 0, 0)
+    simulated = SimulatedCluster(
+        run, Scenario(), arithmetic, Recorder.null(VirtualClock(loop)), loop, logs_updates=True
+    )
+    server, worker = Server(simulated, 0, 0), Worker(simulated, 0, 0)
     server.start()
-    world.spend(START_SECS)
+    simulated.spend(START_SECS)
     dropped = _never_applied(phases)
     for logged in phases:
-        phase, written = _phase(world, logged, dropped), len(world.log)
+        phase, written = _phase(simulated, logged, dropped), len(simulated.log)
         if phase.mode.has_group_rounds:
             raise HybridSyncError(
-                f"epoch {logged.epoch} ({logged.spec}) was in groups, whose order a simulation makes itself; replay "
+                f"phase {logged.number} ({logged.spec}) was in groups, whose order a simulation makes itself; replay "
                 "the run with hybridsync replay"
             )
         if phase.mode.moves_together:
             _step(worker, phase, logged)
-            capture, state = _captured(worker, phase.epoch)
+            snapshot, state = _captured(worker, phase.id)
         else:
             server.enter(phase)
-            if phase.protocol.local:
+            if phase.protocol.local_updates:
                 _retrace(server, phase, logged)
             else:
                 _Pushes(server, phase).offer(logged)
-            capture, state = _captured(server, phase.epoch)
-        _compare(world.log[written:], logged)
-        world.keeper.keep(capture, state)
-    return world.keeper.read(world.keeper.offer().capture_id)
+            snapshot, state = _captured(server, phase.id)
+        _compare(simulated.log[written:], logged)
+        simulated.committed_source.store(snapshot, state)
+    return simulated.committed_source.read(simulated.committed_source.publish().snapshot_id)
 
 
-def _phase(world: World, logged: Logged, dropped: tuple[Range, ...]) -> Phase:
-    capture = world.keeper.offer()
-    held = capture.held
+def _phase(simulated: SimulatedCluster, logged: Logged, dropped: tuple[Range, ...]) -> Phase:
+    snapshot = simulated.committed_source.publish()
+    held = snapshot.held
     return Phase(
-        epoch=Epoch(logged.epoch, 0),
+        id=PhaseId(logged.number, 0),
         spec=logged.spec,
         members=logged.members,
-        lane=0,
+        device_choice=0,
         end_units=held.units + sum(len(entry.units) for entry in logged.entries),
-        applied=capture.applied,
+        applied=snapshot.applied,
         dropped=dropped,
         sequence=held.sequence,
-        source=world.home,
-        capture_id=capture.capture_id,
+        source=simulated.chief_address,
+        snapshot_id=snapshot.snapshot_id,
         fingerprint=held.fingerprint,
         servers=(),
         reason="start",
@@ -126,30 +128,30 @@ def _never_applied(phases: Sequence[Logged]) -> tuple[Range, ...]:
     return UnitSet([(0, issued)]).difference(applied).ranges() if issued else ()
 
 
-def _captured(role: Server | Worker, epoch: Epoch) -> tuple[Capture, State]:
-    capture = role.capture(epoch, final=True)
-    return capture, role.read(capture.capture_id)
+def _captured(role: Server | Worker, phase_id: PhaseId) -> tuple[Snapshot, State]:
+    snapshot = role.take_snapshot(phase_id, final=True)
+    return snapshot, role.read(snapshot.snapshot_id)
 
 
 def _step(worker: Worker, phase: Phase, logged: Logged) -> None:
     """Carry out a lock-step phase: every step's total in member order, as its members' collective does it."""
-    world, replica = worker.world, worker.replica
-    protocol, arithmetic, num_members = phase.protocol, world.arithmetic, len(phase.members)
-    deal = phase.deal
+    simulated, replica = worker.simulated, worker.replica
+    protocol, arithmetic, num_members = phase.protocol, simulated.arithmetic, len(phase.members)
+    assignment = phase.assignment
     replica.enter(phase)
     for entry in logged.entries:
         parameters = arithmetic.parameters(replica.state)
-        divided = deal.divide(entry.by_slot().items())
+        divided = assignment.divide(entry.by_slot().items())
         contributions = [contribution_of(arithmetic, parameters, units) for units in divided]
         factor = protocol.rate(len(entry.units), num_members)
-        total = Total(world, contributions)
+        total = Total(simulated, contributions)
         state = total.applied_to(replica.state, units=len(entry.units), factor=factor)
         replica.update(entry.units, state, factor, entry.slots)
 
 
 def _retrace(server: Server, phase: Phase, logged: Logged) -> None:
     """Carry out a phase whose workers stepped by themselves: the log says who pushed, and who left what behind."""
-    world, arithmetic, spec = server.world, server.world.arithmetic, phase.protocol
+    simulated, arithmetic, spec = server.simulated, server.simulated.arithmetic, phase.protocol
     start, members = sum(stop - first for first, stop in phase.applied), phase.members
     opt_state = arithmetic.opt_state(server.state)
     retracer = Retracer(spec, arithmetic, opt_state, len(members), start, phase.sequence, logged.entries)
@@ -159,7 +161,7 @@ def _retrace(server: Server, phase: Phase, logged: Logged) -> None:
     refused: list[HybridSyncError] = []
 
     def push_of(worker: int, units: tuple[int, ...], base: int) -> Push:
-        return Push(phase.epoch, worker, newest[worker], units, base)
+        return Push(phase.id, worker, newest[worker], units, base)
 
     def heard(answer: PushReply | HybridSyncError, parameters: Any) -> None:
         if isinstance(answer, HybridSyncError):
@@ -173,10 +175,10 @@ def _retrace(server: Server, phase: Phase, logged: Logged) -> None:
             server.idle(push_of(absent, (), 0), heard)
         contributions = retracer.contributions(entry, versions)
         for part, stepped, contribution in zip(entry.pushes, entry.stepped, contributions, strict=True):
-            push = push_of(stepped.worker, part.units, part.base)._replace(life=stepped.life)
+            push = push_of(stepped.worker, part.units, part.base)._replace(restart_count=stepped.restart_count)
             server.push(push, contribution, heard)
             last[stepped.worker] = part.units[-1]
-        world.spend(ANSWER_SECS)
+        simulated.spend(ANSWER_SECS)
         if refused:
             raise refused[0]
         if server.sequencer.sequence != entry.sequence:
@@ -187,7 +189,7 @@ def _retrace(server: Server, phase: Phase, logged: Logged) -> None:
         versions = {at: kept for at, kept in versions.items() if last_use.get(at, 0) > entry.sequence}
         versions[entry.sequence] = arithmetic.parameters(server.state)
     for (worker, _), state in zip(logged.left, retracer.left(logged.left), strict=True):
-        server.deposit(push_of(worker, (last[worker],), 0), state)
+        server.upload_opt_state(push_of(worker, (last[worker],), 0), state)
 
 
 class _Pushes:
@@ -233,14 +235,14 @@ class _Pushes:
 
     def _push(self, worker: int, part: Part) -> None:
         (unit,) = part.units
-        contribution = self._server.world.arithmetic.gradient(self._versions[part.base], unit)
+        contribution = self._server.simulated.arithmetic.gradient(self._versions[part.base], unit)
         self._stand[worker] = math.inf
         self._server.push(self._header(worker, part.units, part.base), contribution, partial(self._keep, worker))
         self._await(worker)
 
     def _await(self, worker: int) -> None:
         """Let time go by until the worker has its answer, or has none because the rule holds it."""
-        loop = self._server.world.loop
+        loop = self._server.simulated.loop
         limit = loop.now + ANSWER_SECS
         while self._stand[worker] == math.inf and not self._failed and loop.step(limit):
             pass
@@ -272,7 +274,7 @@ class _Pushes:
         return min(able) if ordered else max(able, key=lambda worker: self._stand[worker])
 
     def _header(self, worker: int, units: tuple[int, ...], base: int) -> Push:
-        return Push(self._phase.epoch, worker, self._incarnations[worker], units, base)
+        return Push(self._phase.id, worker, self._incarnations[worker], units, base)
 
     def _keep(self, worker: int, answer: PushReply | HybridSyncError, parameters: Any) -> None:
         if isinstance(answer, HybridSyncError):
@@ -288,6 +290,6 @@ def _compare(written: Sequence[Entry], logged: Logged) -> None:
             raise HybridSyncError(f"the simulator made {ours} of the logged {theirs}; the log is of another protocol")
     if len(written) != len(logged.entries):
         raise HybridSyncError(
-            f"the simulator made {len(written)} updates of the {len(logged.entries)} that epoch {logged.epoch} logged; "
-            "the log is of another protocol"
+            f"the simulator made {len(written)} updates of the {len(logged.entries)} that phase {logged.number} "
+            "logged; the log is of another protocol"
         )

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from random import Random
 
-from hybridsync.policies.actions import PLANNED, Action, Choice, Dealt, Instead, View, Without
+from hybridsync.policies.actions import PLANNED, Action, Choice, ExcludeWorkers, TemporaryProtocol, View, WeightedShares
 from hybridsync.simulator.cluster import (
     Chaos,
     Cluster,
@@ -60,8 +60,13 @@ class Restless:
     def decide(self, view: View) -> Choice:
         random = Random(f"{self.seed} {view.units_left // self.every}")
         out = tuple(worker for worker in view.live if random.random() < 0.4)
-        dealt = Dealt(tuple((worker, 1 + worker % 3) for worker in view.live))
-        whims: tuple[Action, ...] = (PLANNED, Without(out) if out else PLANNED, Instead(view.detour), dealt)
+        dealt = WeightedShares(tuple((worker, 1 + worker % 3) for worker in view.live))
+        whims: tuple[Action, ...] = (
+            PLANNED,
+            ExcludeWorkers(out) if out else PLANNED,
+            TemporaryProtocol(view.detour),
+            dealt,
+        )
         return Choice(random.choice(whims), "it likes to")
 
 

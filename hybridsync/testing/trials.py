@@ -12,7 +12,7 @@ from hybridsync.core.errors import CheckpointError, Diverged, HybridSyncError
 from hybridsync.simulator.arithmetic import Counting
 from hybridsync.simulator.event_loop import Loop, VirtualClock
 from hybridsync.simulator.fake_io import Workdir
-from hybridsync.simulator.simulated_cluster import World
+from hybridsync.simulator.simulated_cluster import SimulatedCluster
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary
 from hybridsync.testing.checks import SIZES, Checks, Violation
@@ -23,7 +23,7 @@ END_SECS = 900.0
 """A run that has not ended by then never will: the longest wait of the chief is 600 s."""
 TICK_SECS = 0.25
 """How often the manager looks after what nobody tells it of: nothing but its time depends on it."""
-MAX_LIVES = 12
+MAX_SESSIONS = 12
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Outcome:
       exit: "completed", or "diverged" where so many contributions in a row were unfit that the run ended by design.
       units: applied.
       dropped: units left out for good.
-      epochs: entered.
-      lives: how often the whole run was started.
+      num_phases: entered.
+      sessions: how often the whole run was started.
       rolled_back: units that were applied again.
       seconds: virtual.
       calls: events carried out.
@@ -44,8 +44,8 @@ class Outcome:
     exit: str
     units: int
     dropped: int
-    epochs: int
-    lives: int
+    num_phases: int
+    sessions: int
     rolled_back: int
     seconds: float
     calls: int
@@ -64,7 +64,7 @@ def try_schedule(
     Args:
       schedule: what to try.
       run_of: the schedule -> the run, of any task: only its configuration counts.
-      recorder_of: the clock of a life -> where the record goes.
+      recorder_of: the clock of a session -> where the record goes.
 
     Raises:
       Violation: something that must hold did not.
@@ -72,46 +72,46 @@ def try_schedule(
     run, checks, workdir = run_of(schedule), Checks(), Workdir()
     seconds, calls = 0.0, 0
     scenario = schedule.scenario
-    for life in range(1, MAX_LIVES):
-        checks.begin_life()
+    for restart_count in range(1, MAX_SESSIONS):
+        checks.begin_session()
         loop = Loop()
-        world = World(
+        simulated = SimulatedCluster(
             run,
             scenario,
             Counting(SIZES, schedule.unfit),
             recorder_of(VirtualClock(loop)),
             loop,
-            seed=schedule.seed + life - 1,
+            seed=schedule.seed + restart_count - 1,
             logs_updates=True,
             watch=checks,
             tick_secs=TICK_SECS,
             workdir=workdir,
             policy=Restless(schedule.seed) if schedule.online else None,
         )
-        loop.at(END_SECS, _never_ends, world, checks)
-        how = _live(world, checks)
+        loop.at(END_SECS, _never_ends, simulated, checks)
+        how = _live(simulated, checks)
         seconds, calls = seconds + loop.now, calls + loop.num_calls
         if how in ("completed", "diverged"):
             if how == "completed":
-                checks.check_end(schedule.units, schedule.unfit, life)
+                checks.check_end(schedule.units, schedule.unfit, restart_count)
             elif not schedule.unfit:
                 raise checks.fail("the run has diverged, though every contribution is finite")
-            units = world.chief.control.counts()
+            units = simulated.chief.control.counts()
             return Outcome(
-                how, units.applied, units.dropped, len(checks.phases), life, units.rolled_back, seconds, calls
+                how, units.applied, units.dropped, len(checks.phases), restart_count, units.rolled_back, seconds, calls
             )
         if how == "preempted":
             checks.check_saved()
         scenario = dataclasses.replace(scenario, preempt_secs=math.inf)
-    raise checks.fail(f"the run has not ended after {MAX_LIVES} starts")
+    raise checks.fail(f"the run has not ended after {MAX_SESSIONS} starts")
 
 
-def _live(world: World, checks: Checks) -> str:
-    """Run one life of a run; returns how it ended."""
+def _live(simulated: SimulatedCluster, checks: Checks) -> str:
+    """Run one session of a run; returns how it ended."""
     try:
-        summary: Summary = world.run()
+        summary: Summary = simulated.run()
     except CheckpointError as error:
-        if not world.scenario.save_fails:
+        if not simulated.scenario.save_fails:
             raise checks.fail(f"the run failed: {error}") from error
         return "unsaved"
     except Diverged:
@@ -120,14 +120,16 @@ def _live(world: World, checks: Checks) -> str:
         raise checks.fail(f"the run failed: {type(error).__name__}: {error}") from error
     except Violation:
         raise checks.found or Violation("?") from None
-    if summary.exit == "preempted" and world.scenario.preempt_secs == math.inf:
+    if summary.exit == "preempted" and simulated.scenario.preempt_secs == math.inf:
         raise checks.fail("the run was preempted, though nobody asked it to stop")
     return summary.exit
 
 
-def _never_ends(world: World, checks: Checks) -> None:
-    applied = world.chief.control.num_applied
-    raise checks.fail(f"the run has not ended after {END_SECS:g} s: {applied} of {world.run_.config.workload} units")
+def _never_ends(simulated: SimulatedCluster, checks: Checks) -> None:
+    applied = simulated.chief.control.num_applied
+    raise checks.fail(
+        f"the run has not ended after {END_SECS:g} s: {applied} of {simulated.run_.config.workload} units"
+    )
 
 
 def run_of(base: Run) -> Callable[[Schedule], Run]:

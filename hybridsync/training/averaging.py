@@ -28,27 +28,27 @@ def part_of(state: TrainState, *, optimizer: bool) -> Part:
     return Part(state.params, state.model_state, state.opt_state if optimizer else ())
 
 
-def mixed(state: TrainState, part: Part, reply: GroupReply) -> TrainState:
+def averaged(state: TrainState, part: Part, reply: GroupReply) -> TrainState:
     """Return `state` with what its group has averaged, and what was applied to all replicas by then.
 
-    The learning rate follows the units of the whole run, which a replica hears of at its meetings.
+    The learning rate follows the units of the whole run, which a replica hears of at its group rounds.
 
     Args:
       state: of one replica.
       part: the group's average, or the replica's own part.
-      reply: what the meeting was.
+      reply: what the group round was.
     """
     counters = {"units": jnp.int32(reply.units), "updates": jnp.int32(reply.sequence)}
     opt_state = part.opt_state if reply.optimizer else state.opt_state
     return TrainState(part.params, opt_state, part.model_state, state.protocol_state, counters)
 
 
-def mixed_on_one_device(states: list[TrainState], reply: GroupReply) -> list[TrainState]:
+def averaged_on_one_device(states: list[TrainState], reply: GroupReply) -> list[TrainState]:
     """Return the replicas of all members after their average; what they share is not to be donated."""
     if len(states) == 1:
-        return [mixed(states[0], part_of(states[0], optimizer=reply.optimizer), reply)]
+        return [averaged(states[0], part_of(states[0], optimizer=reply.optimizer), reply)]
     average = mean(tuple(part_of(state, optimizer=reply.optimizer) for state in states))
-    return [mixed(state, average, reply) for state in states]
+    return [averaged(state, average, reply) for state in states]
 
 
 @jax.jit

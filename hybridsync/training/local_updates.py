@@ -1,4 +1,4 @@
-"""A worker that steps by itself: its own optimizer state, and what its steps have taken off the parameters. Pure.
+"""A worker that makes local updates: its own optimizer state, and what its steps have taken off the parameters. Pure.
 
 The server's version of the parameters is the common ground: a `Local` is such a version, less what this worker has
 taken off since, or less what it has pushed and the version does not hold yet. What is computed with is opaque here, so
@@ -36,7 +36,7 @@ class Gradient(NamedTuple):
 
 
 class Local(NamedTuple):
-    """Parameters handle of a worker that steps by itself.
+    """Parameters handle of a worker that makes local updates.
 
     Args:
       sequence: of the version that it came from.

@@ -4,7 +4,7 @@
     total(contributions)               the only collective: an ordered sum (over threads, or psum over the mesh)
     update(state, total)               local; divides by the weight, sets the rate, runs the optimizer
 
-Where workers step by themselves there are three more: `local_step`, a worker's own update; `combine`, a version less
+Where workers make local updates there are three more: `local_step`, a worker's own update; `combine`, a version less
 what is not in it yet; and `mean_state`, the shared optimizer state of all of theirs. An update then takes the mean
 contribution off the parameters, as it is or through an outer optimizer.
 

@@ -1,7 +1,7 @@
 """A role's captured copy of the training state: taken between updates, read by whoever needs it, and handed over.
 
 The canonical buffer is the whole TrainState packed by its layout; handing it over is bit-exact and checked by
-fingerprint. A capture stays readable until the next one.
+fingerprint. A snapshot stays readable until the next one.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import numpy as np
 
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.deadlines import transfer_secs
-from hybridsync.core.errors import DamagedState, StaleEpoch, WaitTimeout
-from hybridsync.core.plan import Epoch
+from hybridsync.core.errors import DamagedState, StalePhase, WaitTimeout
+from hybridsync.core.plan import PhaseId
 from hybridsync.core.units import Range
-from hybridsync.interfaces.messages import Capture, Held
+from hybridsync.interfaces.messages import Snapshot, StateVersion
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import ReaderPort
 from hybridsync.training.buffer_layout import Layout, fingerprint
@@ -31,17 +31,17 @@ ReaderAt = Callable[[str], ReaderPort]
 
 
 @dataclass(frozen=True)
-class Loan:
+class LentView:
     """A captured buffer in a reader's hands: read-only uint8, given back once by `release`."""
 
     buffer: np.ndarray
     release: Callable[[], None]
 
 
-class Holding:
-    """Keeps the newest capture of a training state.
+class SnapshotBuffer:
+    """Keeps the newest snapshot of a training state.
 
-    The condition guards the buffer and counts its readers: a capture waits until the last of them is done. `room` is
+    The condition guards the buffer and counts its readers: a snapshot waits until the last of them is done. `room` is
     that wait alone, for an owner whose own lock must stay free meanwhile.
     """
 
@@ -52,21 +52,21 @@ class Holding:
         self._read_secs = transfer_secs(layout.nbytes)
         self._readers = 0
         self._buffer: np.ndarray | None = None
-        self._capture: Capture | None = None
+        self._snapshot: Snapshot | None = None
         self._next_id = secrets.randbits(40)  # another process at this address must not have the same
 
     @contextmanager
     def room(self) -> Iterator[None]:
-        """Take one capture at a time inside this block, which is entered when nobody reads the last one any more.
+        """Take one snapshot at a time inside this block, which is entered when nobody reads the last one any more.
 
         The owner takes its own lock inside, not around it: the readers may be slow.
 
         Raises:
-          WaitTimeout: somebody still reads the last capture, or takes another one.
+          WaitTimeout: somebody still reads the last snapshot, or takes another one.
         """
         deadline = SYSTEM_CLOCK.monotonic() + self._read_secs
         if not self._capturing.acquire(timeout=self._read_secs):
-            raise WaitTimeout(f"another capture has been under way for more than {self._read_secs:g} s; ask again")
+            raise WaitTimeout(f"another snapshot has been under way for more than {self._read_secs:g} s; ask again")
         try:
             with self._condition:
                 self._await_readers(deadline - SYSTEM_CLOCK.monotonic())
@@ -78,15 +78,15 @@ class Holding:
         """Copy `state` into the buffer; the caller keeps updates away meanwhile.
 
         Raises:
-          WaitTimeout: somebody still reads the last capture.
+          WaitTimeout: somebody still reads the last snapshot.
         """
         self.fill(lambda buffer: self.layout.pack(state, out=buffer))
 
     def fill(self, write: Callable[[np.ndarray], object]) -> None:
-        """Let `write` put a state into the canonical buffer, or a part of it: nobody reads it before `seal`.
+        """Let `write` put a state into the canonical buffer, or a part of it: nobody reads it before `finalize`.
 
         Raises:
-          WaitTimeout: somebody still reads the last capture.
+          WaitTimeout: somebody still reads the last snapshot.
         """
         with self._condition:
             self._await_readers(self._read_secs)
@@ -95,37 +95,37 @@ class Holding:
             write(self._buffer)
 
     def _await_readers(self, secs: float) -> None:
-        self._capture = None  # no new reader comes, so that a stream of them cannot keep the next capture away
+        self._snapshot = None  # no new reader comes, so that a stream of them cannot keep the next snapshot away
         if not self._condition.wait_for(lambda: not self._readers, secs):
             raise WaitTimeout(
-                f"{self._readers} reader(s) of the last capture have not ended within {self._read_secs:g} s; "
-                "no other capture can be taken"
+                f"{self._readers} reader(s) of the last snapshot have not ended within {self._read_secs:g} s; "
+                "no other snapshot can be taken"
             )
 
     def complete(self, write: Callable[[np.ndarray], object]) -> None:
-        """Let `write` put in what is missing between `fill` and `seal`; the lock is free, so it may take its time."""
-        assert self._buffer is not None and self._capture is None, "complete follows fill"
+        """Let `write` put in what is missing between `fill` and `finalize`; the lock is free meanwhile."""
+        assert self._buffer is not None and self._snapshot is None, "complete follows fill"
         write(self._buffer)
 
-    def seal(
+    def finalize(
         self,
-        epoch: Epoch,
+        phase_id: PhaseId,
         *,
         sequence: int,
         applied: Iterable[Range],
         dropped: Iterable[Range] = (),
         first_applied: float = 0.0,
         last_applied: float = 0.0,
-    ) -> Capture:
+    ) -> Snapshot:
         """Fingerprint what was packed and make it readable; updates may go on meanwhile."""
         with self._condition:
             assert self._buffer is not None, "seal follows pack"
             applied = tuple(applied)
             digest = fingerprint(self.layout.unpack(self._buffer))
             units = sum(stop - start for start, stop in applied)
-            self._capture = Capture(
-                capture_id=self._next_id,
-                held=Held(epoch, units, sequence, digest),
+            self._snapshot = Snapshot(
+                snapshot_id=self._next_id,
+                held=StateVersion(phase_id, units, sequence, digest),
                 applied=applied,
                 dropped=tuple(dropped),
                 num_bytes=self.layout.nbytes,
@@ -133,30 +133,30 @@ class Holding:
                 last_applied=last_applied,
             )
             self._next_id += 1
-            return self._capture
+            return self._snapshot
 
-    def read(self, capture_id: int, into: np.ndarray) -> None:
+    def read(self, snapshot_id: int, into: np.ndarray) -> None:
         """Copy the captured buffer.
 
         Raises:
-          StaleEpoch: another capture has taken its place.
+          StalePhase: another snapshot has taken its place.
         """
-        loan = self.lend(capture_id)
+        view = self.lend(snapshot_id)
         try:
-            np.copyto(into, loan.buffer)
+            np.copyto(into, view.buffer)
         finally:
-            loan.release()
+            view.release()
 
-    def lend(self, capture_id: int) -> Loan:
-        """Lend the captured buffer, read-only (see `LenderPort.lend`)."""
+    def lend(self, snapshot_id: int) -> LentView:
+        """Lend the captured buffer, read-only (see `SnapshotLender.lend`)."""
         with self._condition:
-            if self._capture is None or self._buffer is None or self._capture.capture_id != capture_id:
-                kept = self._capture.capture_id if self._capture else "none"
-                raise StaleEpoch(f"capture {capture_id} is no longer kept here (kept: {kept}); ask the chief again")
+            if self._snapshot is None or self._buffer is None or self._snapshot.snapshot_id != snapshot_id:
+                kept = self._snapshot.snapshot_id if self._snapshot else "none"
+                raise StalePhase(f"snapshot{snapshot_id} is no longer kept here (kept: {kept}); ask the chief again")
             self._readers += 1
             view = self._buffer.view()
             view.flags.writeable = False
-            return Loan(view, self._release)
+            return LentView(view, self._release)
 
     def _release(self) -> None:
         with self._condition:
@@ -164,66 +164,70 @@ class Holding:
             self._condition.notify_all()
 
 
-class Kept:
+class CommittedState:
     """The chief as a holder: it keeps the last committed state, for when nobody holds a newer one.
 
     The state itself is the commit's own copy; it is packed when somebody needs it.
 
     Args:
-      holding: what others read.
-      capture: of the state that the run starts from.
+      snapshot_buffer: what others read.
+      snapshot: of the state that the run starts from.
       state: that state.
     """
 
-    def __init__(self, holding: Holding, capture: Capture, state: TrainState) -> None:
-        self._holding = holding
-        self._kept = capture, state
+    def __init__(self, snapshot_buffer: SnapshotBuffer, snapshot: Snapshot, state: TrainState) -> None:
+        self._snapshot_buffer = snapshot_buffer
+        self._kept = snapshot, state
 
-    def keep(self, capture: Capture, state: TrainState) -> None:
+    def store(self, snapshot: Snapshot, state: TrainState) -> None:
         """Keep a newer state, which nobody changes any more."""
-        self._kept = capture, state
+        self._kept = snapshot, state
 
-    def take(self, capture: Capture, source: str, reader: ReaderPort) -> None:
+    def adopt(self, snapshot: Snapshot, source: str, reader: ReaderPort) -> None:
         """Fetch and keep another state instead, though it is not committed.
 
         Raises:
-          StaleEpoch: the source no longer keeps that capture.
+          StalePhase: the source no longer keeps that snapshot.
           DamagedState: what arrived is not the state that was captured.
         """
-        layout = self._holding.layout
-        self.keep(capture, fetch(source, capture.capture_id, capture.held.fingerprint, layout, lambda address: reader))
+        layout = self._snapshot_buffer.layout
+        self.store(
+            snapshot, fetch(source, snapshot.snapshot_id, snapshot.held.fingerprint, layout, lambda address: reader)
+        )
 
     @property
     def units(self) -> int:
         """Units applied in the kept state."""
         return self._kept[0].held.units
 
-    def offer(self) -> Capture:
-        """Return a capture of the kept state, readable here.
+    def publish(self) -> Snapshot:
+        """Return a snapshot of the kept state, readable here.
 
         Raises:
-          WaitTimeout: somebody still reads the capture offered before.
+          WaitTimeout: somebody still reads the snapshot offered before.
         """
-        capture, state = self._kept
-        self._holding.pack(state)
-        held = capture.held
-        return self._holding.seal(held.epoch, sequence=held.sequence, applied=capture.applied, dropped=capture.dropped)
+        snapshot, state = self._kept
+        self._snapshot_buffer.pack(state)
+        held = snapshot.held
+        return self._snapshot_buffer.finalize(
+            held.phase_id, sequence=held.sequence, applied=snapshot.applied, dropped=snapshot.dropped
+        )
 
-    def capture(self, epoch: Epoch, final: bool) -> Capture:
-        """Refuse: the chief takes part in no epoch.
+    def take_snapshot(self, phase_id: PhaseId, final: bool) -> Snapshot:
+        """Refuse: the chief takes part in no phase.
 
         Raises:
-          StaleEpoch: always.
+          StalePhase: always.
         """
-        raise StaleEpoch(f"the chief keeps the last committed state only and takes no part in epoch {epoch}")
+        raise StalePhase(f"the chief keeps the last committed state only and takes no part in phase {phase_id}")
 
-    def read(self, capture_id: int, into: np.ndarray) -> None:
-        """Copy what was offered last (see `Holding.read`)."""
-        self._holding.read(capture_id, into)
+    def read(self, snapshot_id: int, into: np.ndarray) -> None:
+        """Copy what was offered last (see `SnapshotBuffer.read`)."""
+        self._snapshot_buffer.read(snapshot_id, into)
 
-    def lend(self, capture_id: int) -> Loan:
-        """Lend what was offered last (see `Holding.lend`)."""
-        return self._holding.lend(capture_id)
+    def lend(self, snapshot_id: int) -> LentView:
+        """Lend what was offered last (see `SnapshotBuffer.lend`)."""
+        return self._snapshot_buffer.lend(snapshot_id)
 
 
 def take_over(phase: Phase, layout: Layout, reader_at: ReaderAt) -> TrainState:
@@ -234,19 +238,19 @@ def take_over(phase: Phase, layout: Layout, reader_at: ReaderAt) -> TrainState:
     Raises:
       DamagedState: what arrived is not the state that was captured.
     """
-    state = fetch(phase.source, phase.capture_id, phase.fingerprint, layout, reader_at)
+    state = fetch(phase.source, phase.snapshot_id, phase.fingerprint, layout, reader_at)
     return jax.device_put(state)
 
 
-def fetch(source: str, capture_id: int, digest: str, layout: Layout, reader_at: ReaderAt) -> TrainState:
+def fetch(source: str, snapshot_id: int, digest: str, layout: Layout, reader_at: ReaderAt) -> TrainState:
     """Return a captured state as numpy views of one fresh buffer, checked against its fingerprint.
 
     Raises:
       DamagedState: what arrived is not the state that was captured.
-      StaleEpoch: the source no longer keeps that capture.
+      StalePhase: the source no longer keeps that snapshot.
     """
     buffer = layout.empty()
-    reader_at(source).read(capture_id, buffer)
+    reader_at(source).read(snapshot_id, buffer)
     state = layout.unpack(buffer)
     got = fingerprint(state)
     if got != digest:

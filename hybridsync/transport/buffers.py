@@ -25,8 +25,8 @@ def aligned(num_bytes: int) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Borrowed:
-    """A lent buffer: `Served`."""
+class PooledBuffer:
+    """A lent buffer: `BufferView`."""
 
     buffer: np.ndarray
     owner: Buffers
@@ -66,13 +66,13 @@ class Buffers:
         finally:
             borrowed.release()
 
-    def borrow(self, secs: float) -> Borrowed:
+    def borrow(self, secs: float) -> PooledBuffer:
         """Lend a buffer until it is released, waiting up to `secs` for one.
 
         Raises:
           WaitTimeout: all buffers were lent for so long.
         """
-        return Borrowed(self._take(secs), self)
+        return PooledBuffer(self._take(secs), self)
 
     def take_back(self, buffer: np.ndarray) -> None:
         """Have a buffer back."""

@@ -109,13 +109,13 @@ class ThreadLink:
         """See `ServerLink.ready`."""
         self._server.ready(push)
 
-    def opt_state(self, push: Push) -> Any:
-        """See `ServerLink.opt_state`."""
-        return self._optimizer.opt_state(push)
+    def download_opt_state(self, push: Push) -> Any:
+        """See `ServerLink.download_opt_state`."""
+        return self._optimizer.download_opt_state(push)
 
-    def deposit(self, push: Push, opt_state: Any) -> None:
-        """See `ServerLink.deposit`."""
-        self._optimizer.deposit(push, opt_state)
+    def upload_opt_state(self, push: Push, opt_state: Any) -> None:
+        """See `ServerLink.upload_opt_state`."""
+        self._optimizer.upload_opt_state(push, opt_state)
 
     def close(self) -> None:
         """Nothing: a push that is held ends with its phase."""

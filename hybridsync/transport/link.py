@@ -20,12 +20,12 @@ from hybridsync.interfaces.ports import (
     BlockPort,
     ChiefPort,
     GroupPort,
-    HolderPort,
-    LenderPort,
     OptimizerPort,
     ParameterPort,
     ServerPort,
     ShardPort,
+    SnapshotLender,
+    SnapshotSource,
     SupervisorPort,
 )
 
@@ -38,7 +38,7 @@ class ChiefLink(ChiefPort, GroupPort, SupervisorPort, Protocol):
     """The chief, at either end of a link."""
 
 
-class HolderLink(HolderPort, Protocol):
+class HolderLink(SnapshotSource, Protocol):
     """A role that holds the training state, as others reach it."""
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class BlockLink(Protocol):
         ...
 
 
-class LendingHolder(HolderPort, LenderPort, Protocol):
+class SnapshotBackend(SnapshotSource, SnapshotLender, Protocol):
     """A holder at its own end of a link."""
 
 
@@ -125,7 +125,7 @@ class Services:
       opt_state_bytes: of the optimizer state, or its part, that it takes; another is refused before it is received.
     """
 
-    holder: LendingHolder
+    holder: SnapshotBackend
     state_bytes: int = 0
     chief: ChiefLink | None = None
     server: ServerPort | None = None

@@ -74,16 +74,16 @@ class PackedLink:
         """See `ServerLink.ready`."""
         self._primary.ready(push)
 
-    def opt_state(self, push: Push) -> Any:
-        """See `ServerLink.opt_state`."""
+    def download_opt_state(self, push: Push) -> Any:
+        """See `ServerLink.download_opt_state`."""
         pairs = zip(self._optimizer_cuts, self._optimizers, strict=True)
-        found = [cut.layout.unpack(server.opt_state(push)) for cut, server in pairs]
+        found = [cut.layout.unpack(server.download_opt_state(push)) for cut, server in pairs]
         return join(self._optimizer_cuts, found)
 
-    def deposit(self, push: Push, opt_state: Any) -> None:
-        """See `ServerLink.deposit`; the primary's comes last: when it has its part, all have theirs."""
+    def upload_opt_state(self, push: Push, opt_state: Any) -> None:
+        """See `ServerLink.upload_opt_state`; the primary's comes last: when it has its part, all have theirs."""
         for cut, server in [*zip(self._optimizer_cuts, self._optimizers, strict=True)][::-1]:
-            server.deposit(push, cut.layout.pack(cut.take(opt_state)))
+            server.upload_opt_state(push, cut.layout.pack(cut.take(opt_state)))
 
     def close(self) -> None:
         """See `ServerLink.close`."""

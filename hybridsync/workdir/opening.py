@@ -14,35 +14,35 @@ import numpy as np
 
 from hybridsync.chief.ledger import Ledger
 from hybridsync.core.errors import ResumeError, WorkdirError
-from hybridsync.core.plan import Epoch
+from hybridsync.core.plan import PhaseId
 from hybridsync.core.units import Range
-from hybridsync.interfaces.messages import Capture
+from hybridsync.interfaces.messages import Snapshot
 from hybridsync.phases.schedule import rescaled, resumed
 from hybridsync.server.divisibility import check_divisible
 from hybridsync.storage import apply_log
 from hybridsync.storage.checkpoints import CheckpointStore, Restored
-from hybridsync.storage.durable import EpochFile, WorkdirLock, local_path, make_directory
+from hybridsync.storage.durable import PhaseNumberFile, WorkdirLock, local_path, make_directory
 from hybridsync.storage.jsonl import read_lines
 from hybridsync.telemetry.events import read_events
 from hybridsync.telemetry.metrics import METRICS_FILE
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import read_identity, read_summary, write_config
 from hybridsync.training.run import Run
-from hybridsync.training.snapshot import Holding
+from hybridsync.training.snapshot import SnapshotBuffer
 from hybridsync.training.state import TrainState
 from hybridsync.workdir.resuming import CHECKPOINTS, Resume, check_init_from, check_record, check_workdir
 
 
-class MemoryEpochs:
-    """Epoch numbers of a run that leaves nothing."""
+class PhaseIdsInMemory:
+    """Phase numbers of a run that leaves nothing."""
 
     def __init__(self) -> None:
         self._number = 0
 
-    def reserve(self, above: int = 0) -> Epoch:
-        """Return the next epoch."""
+    def reserve(self, above: int = 0) -> PhaseId:
+        """Return the next phase."""
         self._number = max(self._number, above) + 1
-        return Epoch(self._number, 0)
+        return PhaseId(self._number, 0)
 
 
 @dataclass
@@ -55,16 +55,16 @@ class Opening:
       ledger: accounting before the first unit.
       sequence: updates applied before.
       reason: "start", "resume" or "init_from".
-      epoch: newest epoch number of an earlier life.
+      phase_number: newest phase number of an earlier session.
       committed: whether `state` is durable already.
-      seconds: of earlier lives.
+      seconds: of earlier sessions.
       told_until: the run's time at their last sign.
-      switches: switch events of earlier lives.
-      rolled_back: units of an earlier life that were lost with it.
+      switches: switch events of earlier sessions.
+      rolled_back: units of an earlier session that were lost with it.
       quarantined: damaged checkpoints that were set aside, (step, reason).
       detours: from the plan so far, by units applied at their begin and end.
       given_up: units applied where lock-step had ended early, which is not what the configuration asks for now.
-      store, epochs, lock: of the workdir; None, in memory, None without one.
+      store, phase_ids, lock: of the workdir; None, in memory, None without one.
     """
 
     run: Run
@@ -72,7 +72,7 @@ class Opening:
     ledger: Ledger
     sequence: int
     reason: str
-    epoch: int
+    phase_number: int
     committed: bool
     seconds: float
     told_until: float
@@ -82,7 +82,7 @@ class Opening:
     detours: tuple[Range, ...]
     given_up: tuple[int, ...]
     store: CheckpointStore | None
-    epochs: Any
+    phase_ids: Any
     lock: WorkdirLock | None
 
     @property
@@ -93,10 +93,12 @@ class Opening:
     def announce(self, recorder: Recorder, **fields: Any) -> None:
         """Write down that the run starts, with `fields`, what was lost before, and what was found damaged."""
         quarantined = [list(step) for step in self.quarantined]
-        recorder.events.write("run_started", epoch=self.epoch, reason=self.reason, quarantined=quarantined, **fields)
+        recorder.events.write(
+            "run_started", phase=self.phase_number, reason=self.reason, quarantined=quarantined, **fields
+        )
         if self.rolled_back:
             units = self.ledger.num_applied
-            recorder.events.write("rollback", epoch=self.epoch, to_units=units, rolled_back=self.rolled_back)
+            recorder.events.write("rollback", phase=self.phase_number, to_units=units, rolled_back=self.rolled_back)
             recorder.progress.note(f"{self.rolled_back:,} units after the last commit were lost and are done again")
         for step, reason in self.quarantined:
             recorder.progress.note(f"checkpoint {step} is damaged and was set aside: {reason}")
@@ -107,11 +109,11 @@ class Opening:
             )
 
 
-def start_capture(opening: Opening, holding: Holding) -> Capture:
-    """Pack the state that a run begins with into `holding`, and return its capture."""
-    holding.pack(opening.state)
-    return holding.seal(
-        Epoch(opening.epoch, 0),
+def start_snapshot(opening: Opening, snapshot_buffer: SnapshotBuffer) -> Snapshot:
+    """Pack the state that a run begins with into `snapshot_buffer`, and return its snapshot."""
+    snapshot_buffer.pack(opening.state)
+    return snapshot_buffer.finalize(
+        PhaseId(opening.phase_number, 0),
         sequence=opening.sequence,
         applied=opening.ledger.applied().ranges(),
         dropped=opening.ledger.dropped().ranges(),
@@ -164,7 +166,7 @@ def open_run(
     if run.workdir is None:
         if resume == "must":
             raise ResumeError("resume is 'must', but the run has no workdir to resume from; name one")
-        return _fresh(run, None, MemoryEpochs(), None, init_from)
+        return _fresh(run, None, PhaseIdsInMemory(), None, init_from)
     used = check_workdir(run.workdir, run.config, resume=resume, convert_units=convert_units)
     if init_from is not None and used is None:  # before the workdir is made, so that a refusal leaves no trace
         check_init_from(init_from, run.workdir)
@@ -209,7 +211,7 @@ def _open_locked(
     workload_asked = run.config.workload
     used = check_workdir(workdir, run.config, resume=resume, convert_units=convert_units)
     run = dataclasses.replace(run, config=used or run.config)
-    EpochFile(workdir).read()  # a damaged one is refused before anything is written
+    PhaseNumberFile(workdir).read()  # a damaged one is refused before anything is written
     identity = read_identity(workdir) or secrets.token_hex(8)
     store = CheckpointStore(workdir / CHECKPOINTS, keep=run.config.checkpoint.keep, run=identity)
     restored = store.newest(run.abstract_state()) if used else None
@@ -218,7 +220,7 @@ def _open_locked(
             f"resume is 'must', but {run.workdir} holds no checkpoint; check the path, or start with 'auto'"
         )
     if restored is None:
-        opening = _fresh(run, store, EpochFile(workdir), lock, init_from)
+        opening = _fresh(run, store, PhaseNumberFile(workdir), lock, init_from)
         (workdir / apply_log.APPLY_LOG).unlink(missing_ok=True)
     else:
         opening = _resumed(run, workdir, store, lock, restored, alive)
@@ -226,13 +228,13 @@ def _open_locked(
     return opening
 
 
-def _fresh(run: Run, store: Any, epochs: Any, lock: Any, init_from: Path | None) -> Opening:
+def _fresh(run: Run, store: Any, phase_ids: Any, lock: Any, init_from: Path | None) -> Opening:
     state = jax.device_get(run.initial_state())
     if init_from is not None:
         state = _adopt(init_from, state)
     ledger = Ledger(run.config.workload)
     reason = "start" if init_from is None else "init_from"
-    return Opening(run, state, ledger, 0, reason, 0, False, 0.0, 0.0, [], 0, (), (), (), store, epochs, lock)
+    return Opening(run, state, ledger, 0, reason, 0, False, 0.0, 0.0, [], 0, (), (), (), store, phase_ids, lock)
 
 
 def _adopt(init_from: Path, state: TrainState) -> TrainState:
@@ -267,7 +269,7 @@ def _resumed(
     told = [(start, stop) for start, stop in record.get("detours", ())]
     kept = resumed(told, record["config"], run.config)
     events, lines = read_events(workdir), read_lines(workdir / METRICS_FILE)
-    since = (line["units"] for line in lines if line["epoch"] >= record["epoch"])  # not those of lives before it
+    since = (line["units"] for line in lines if line["phase"] >= record["phase"])  # not those of sessions before it
     applied_before = max(since, default=0)
     lost = max(0, applied_before - restored.units) if before == run.config.unit_size else 0
     if not alive:
@@ -279,7 +281,7 @@ def _resumed(
         ledger=ledger,
         sequence=record["sequence"],
         reason="resume",
-        epoch=record["epoch"],
+        phase_number=record["phase"],
         committed=True,
         seconds=max(record["seconds"], _seconds_told(events, lines)),
         told_until=max((sign["t"] for sign in (*events, *lines)), default=0.0),
@@ -289,7 +291,7 @@ def _resumed(
         detours=rescaled(kept, lambda units: _units(run, before, units)),
         given_up=tuple(_units(run, before, start) for start, stop in told if (start, stop) not in kept),
         store=store,
-        epochs=EpochFile(workdir),
+        phase_ids=PhaseNumberFile(workdir),
         lock=lock,
     )
 
@@ -304,23 +306,23 @@ def _with_momenta(run: Run, state: TrainState) -> TrainState:
 
 
 def _seconds_told(events: list[dict[str, Any]], lines: list[dict[str, Any]]) -> float:
-    """Return for how long the lives so far trained, by what they wrote: a checkpoint knows only the time up to it.
+    """Return for how long the sessions so far trained, by what they wrote: a checkpoint knows only the time up to it.
 
-    A life counts from its first phase to its last sign; what was before a start from unit 0 is another run's.
+    A session counts from its first phase to its last sign; what was before a start from unit 0 is another run's.
     """
-    lives: list[list[dict[str, Any]]] = []
+    sessions: list[list[dict[str, Any]]] = []
     for event in events:
         if event["kind"] == "run_started":
-            lives = [*lives, []] if event.get("reason") == "resume" else [[]]
-        if lives:
-            lives[-1].append(event)
+            sessions = [*sessions, []] if event.get("reason") == "resume" else [[]]
+        if sessions:
+            sessions[-1].append(event)
     total = 0.0
-    for life in lives:
-        entered = [event for event in life if event["kind"] == "phase_entered"]
+    for session in sessions:
+        entered = [event for event in session if event["kind"] == "phase_entered"]
         if entered:
-            epochs = {event["epoch"] for event in entered}
-            signs = [line["t"] for line in lines if line["epoch"] in epochs]
-            total += max([life[-1]["t"], *signs]) - entered[0]["t"]
+            numbers = {event["phase"] for event in entered}
+            signs = [line["t"] for line in lines if line["phase"] in numbers]
+            total += max([session[-1]["t"], *signs]) - entered[0]["t"]
     return total
 
 

@@ -14,13 +14,13 @@ from typing import Any, Literal
 
 from hybridsync.config import RunConfig, check_resumable
 from hybridsync.core.errors import CheckpointError, ResumeError, WorkdirError
-from hybridsync.storage.durable import EPOCH_FILE
+from hybridsync.storage.durable import PHASE_FILE
 from hybridsync.telemetry.summary import read_config
 
 Resume = Literal["auto", "must", "never"]
 CHECKPOINTS = "checkpoints"
 
-RECORD = ("config", "epoch", "seconds", "sequence", "source")
+RECORD = ("config", "phase", "seconds", "sequence", "source")
 LEDGER = ("applied", "dropped", "issued", "rolled_back", "workload")
 """What a resume reads from a checkpoint's two records."""
 
@@ -77,11 +77,11 @@ def continued(workdir: Path, config: RunConfig) -> RunConfig:
 def _begun(workdir: Path) -> dict[str, Any] | None:
     """Return what config.json says of the run in `workdir`, None where none has begun.
 
-    One that was refused before its first epoch, by its data or its model, has left a config.json and no work: what was
+    One that was refused before its first phase, by its data or its model, has left a config.json and no work: what was
     wrong in it is not to be held against the command that sets it right.
     """
     saved = read_config(workdir)
-    if (workdir / EPOCH_FILE).exists() or any((workdir / CHECKPOINTS).glob("*")):
+    if (workdir / PHASE_FILE).exists() or any((workdir / CHECKPOINTS).glob("*")):
         return saved
     return None
 

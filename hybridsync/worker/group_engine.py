@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 from hybridsync.core.errors import WaitTimeout
 from hybridsync.interfaces.messages import NON_FINITE, AppliedUnit, GroupReply, GroupRequest
 from hybridsync.interfaces.reports import SEND, WAITING
-from hybridsync.protocols.base import Compute, Lease, LocalUpdate, Meet, Mix
+from hybridsync.protocols.base import AverageReplicas, Compute, JoinRound, Lease, LocalUpdate
 from hybridsync.worker.lease_queue import LeaseQueue
 from hybridsync.worker.member import Numerics, PhaseMember
 from hybridsync.worker.program import run_program
@@ -80,8 +80,8 @@ class GroupEngine:
             Lease: self._lease,
             Compute: self._compute,
             LocalUpdate: self._local_update,
-            Meet: self._meet,
-            Mix: self._mix,
+            JoinRound: self._join_round,
+            AverageReplicas: self._average_replicas,
         }
         yield from run_program(self._member.program(), effects)
 
@@ -109,11 +109,11 @@ class GroupEngine:
             recorder.settled((gradient.unit,), ())
         recorder.completed = self.leases.position
 
-    def _meet(self, effect: Meet) -> IO:
+    def _join_round(self, effect: JoinRound) -> IO:
         member, recorder = self._member, self._member.recorder
         self._number += 1
         request = GroupRequest(
-            *(member.worker, member.incarnation, member.phase.epoch, self._number),
+            *(member.worker, member.incarnation, member.phase.id, self._number),
             *(tuple(self._applied), tuple(self._dropped)),
             last=effect.last,
             logs=self._logs,
@@ -126,13 +126,13 @@ class GroupEngine:
             recorder.watchdog.progress()
             if member.now() - started > GROUP_DEADLINE_SECS:
                 raise WaitTimeout(
-                    f"worker {member.worker} waited {GROUP_DEADLINE_SECS:g} s for its group in epoch "
-                    f"{member.phase.epoch}; workers {list(reply.missing)} have not come"
+                    f"worker {member.worker} waited {GROUP_DEADLINE_SECS:g} s for its group in phase "
+                    f"{member.phase.id}; workers {list(reply.missing)} have not come"
                 )
         recorder.wait("meet", "group", started, member.now())
         return reply
 
-    def _mix(self, effect: Mix) -> IO:
+    def _average_replicas(self, effect: AverageReplicas) -> IO:
         reply: GroupReply = effect.group
         member, recorder = self._member, self._member.recorder
         started = member.now()
@@ -140,7 +140,7 @@ class GroupEngine:
             recorder.wait(SEND, "group", started, member.now())
         started = member.now()
         self._state, self._sequence = (yield AverageGroup(reply, self._state)), reply.sequence
-        if reply.whole:
+        if reply.is_full_sync:
             yield StoreFullSync(reply, self._state, self._factor)
         recorder.wait("mix", "group", started, member.now())
         recorder.turn_to("")

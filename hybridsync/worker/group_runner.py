@@ -8,7 +8,7 @@ from hybridsync.collectives.backend import Communicator
 from hybridsync.core.watching import UNLIMITED
 from hybridsync.interfaces.messages import GroupReply
 from hybridsync.interfaces.ports import GroupPort
-from hybridsync.training.averaging import copied, mixed, part_of
+from hybridsync.training.averaging import averaged, copied, part_of
 from hybridsync.training.state import TrainState
 from hybridsync.worker.context import ProgramNumerics, WorkerContext
 from hybridsync.worker.drive_threads import Carriers
@@ -79,7 +79,7 @@ class _Calls:
 
     def _join_group(self, request: JoinGroup) -> GroupReply:
         self._runner.check()  # a chief that has not heard of the revocation would answer without members for ever
-        return self._groups.meet(request.request)
+        return self._groups.join_group(request.request)
 
     def _compute(self, request: ComputeUnit) -> Any:
         return self._context.gradient(request.parameters, request.unit)
@@ -99,7 +99,7 @@ class _Calls:
                 part = self._communicator.group_mean(reply, self._context.worker, part)
             if reply.optimizer:  # others have the same, which each one's next update donates
                 part = part._replace(opt_state=copied(part.opt_state))
-        return mixed(request.state, part, reply)
+        return averaged(request.state, part, reply)
 
     def _store(self, request: StoreFullSync) -> None:
-        self._replica.settle(request.reply, copied(request.state), request.factor)
+        self._replica.store_full_sync(request.reply, copied(request.state), request.factor)

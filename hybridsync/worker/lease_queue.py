@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hybridsync.core.errors import WaitTimeout
-from hybridsync.core.plan import Epoch
+from hybridsync.core.plan import PhaseId
 from hybridsync.core.units import Range
 from hybridsync.interfaces.messages import LeaseReply, LeaseRequest
 from hybridsync.worker.allotment import Allotment
@@ -43,9 +43,9 @@ class LeaseQueue:
         self.called = False
 
     @property
-    def epoch(self) -> Epoch:
+    def phase_id(self) -> PhaseId:
         """The phase of these units."""
-        return self._member.phase.epoch
+        return self._member.phase.id
 
     @property
     def position(self) -> int:
@@ -94,7 +94,7 @@ class LeaseQueue:
                 if self._member.now() > deadline:
                     raise WaitTimeout(
                         f"worker {self._member.worker} got no units from the chief for {LEASE_DEADLINE_SECS:g} s in "
-                        f"epoch {self.epoch}, and the phase did not end"
+                        f"phase {self.phase_id}, and the phase did not end"
                     )
         units = allotment.take(count)
         if self._ahead and allotment.is_low and self._renewal is None:
@@ -104,7 +104,7 @@ class LeaseQueue:
     def _ask(self, count: int, at_once: bool) -> LeaseUnits:
         member, allotment = self._member, self._allotment
         at_once = at_once or (self._takes_fewer and allotment.known > allotment.position)
-        who = member.worker, member.incarnation, member.phase.epoch
+        who = member.worker, member.incarnation, member.phase.id
         return LeaseUnits(LeaseRequest(*who, allotment.known, member.recorder.completed, at_once, count))
 
     def _read(self, renewal: Ticket) -> IO:
@@ -116,5 +116,5 @@ class LeaseQueue:
         self._extend(reply)
 
     def _extend(self, reply: LeaseReply) -> None:
-        self.called = reply.meet
+        self.called = reply.join_group
         self._allotment.extend(reply)

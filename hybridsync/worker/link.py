@@ -15,7 +15,7 @@ class ServerLink(Protocol):
         """Return the current sequence and parameters.
 
         Raises:
-          StaleEpoch, StaleIncarnation: this worker is out of date.
+          StalePhase, StaleIncarnation: this worker is out of date.
         """
         ...
 
@@ -23,7 +23,7 @@ class ServerLink(Protocol):
         """Push a contribution; returns at its release, with the parameters then; those of its base are not sent again.
 
         Raises:
-          StaleEpoch, StaleIncarnation: this worker is out of date.
+          StalePhase, StaleIncarnation: this worker is out of date.
           StillHeld: it is not released yet; push it again.
         """
         ...
@@ -32,7 +32,7 @@ class ServerLink(Protocol):
         """Tell the primary that this worker has nothing to compute.
 
         Raises:
-          StaleEpoch, StaleIncarnation: this worker is out of date.
+          StalePhase, StaleIncarnation: this worker is out of date.
         """
         ...
 
@@ -40,26 +40,26 @@ class ServerLink(Protocol):
         """Say that a push could be made; returns when the primary grants it.
 
         Raises:
-          StaleEpoch, StaleIncarnation: this worker is out of date.
+          StalePhase, StaleIncarnation: this worker is out of date.
           StillHeld: it is not granted yet; say so again.
         """
         ...
 
-    def opt_state(self, push: Push) -> Any:
-        """Return the optimizer state that the phase began with, for a worker that steps by itself.
+    def download_opt_state(self, push: Push) -> Any:
+        """Return the optimizer state that the phase began with, for a worker that makes local updates.
 
         Raises:
-          StaleEpoch, StaleIncarnation: this worker is out of date.
+          StalePhase, StaleIncarnation: this worker is out of date.
         """
         ...
 
-    def deposit(self, push: Push, opt_state: Any) -> None:
+    def upload_opt_state(self, push: Push, opt_state: Any) -> None:
         """Leave behind the worker's own optimizer state, as it was after its push with the unit `push.units`.
 
         It may be called after `close`, too.
 
         Raises:
-          StaleEpoch: the server is in another epoch.
+          StalePhase: the server is in another phase.
           RoleLost, WaitTimeout: a server is not there.
         """
         ...

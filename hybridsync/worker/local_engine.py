@@ -69,7 +69,7 @@ class LocalEngine:
           PhaseRevoked: the phase has ended for everybody.
           HybridSyncError: what else a request met.
         """
-        _, opt_state = yield CallServer("opt_state", self._calls.push_of((), 0))
+        _, opt_state = yield CallServer("download_opt_state", self._calls.push_of((), 0))
         num_workers = len(self._member.phase.members)
         self._stepper = stepper = Stepper(self._numerics, self._member.protocol, num_workers, opt_state)
         effects = {
@@ -109,7 +109,7 @@ class LocalEngine:
         stepper = self._stepper
         if stepper.settled_unit >= 0:
             with suppress(HybridSyncError):  # the phase ends without it
-                yield CallServer("deposit", self._calls.push_of((stepper.settled_unit,), 0), stepper.settled)
+                yield CallServer("upload_opt_state", self._calls.push_of((stepper.settled_unit,), 0), stepper.settled)
 
     def _hear_abandoned(self) -> IO:
         """Learn what becomes of a push that the program does not await any more."""
@@ -159,7 +159,7 @@ class LocalEngine:
         units: Units = self.leases.at_hand(1) if stepped else (yield from self.leases.next(1))
         self._in_hand += units
         if not units and not stepped:
-            raise PhaseRevoked(f"epoch {self._member.phase.epoch} has no more units")
+            raise PhaseRevoked(f"phase {self._member.phase.id} has no more units")
         return units[0] if units else None
 
     def _settle(self, units: Units) -> None:

@@ -50,7 +50,7 @@ class LockstepEngine:
     """
 
     def __init__(self, member: PhaseMember, numerics: LockstepNumerics, *, ahead: bool) -> None:
-        self._member, self._numerics, self._shares = member, numerics, member.phase.deal
+        self._member, self._numerics, self._shares = member, numerics, member.phase.assignment
         self._index = member.phase.members.index(member.worker)
         self._places = self._shares.places(self._index)
         self.leases = LeaseQueue(member, ahead=ahead)

@@ -70,7 +70,7 @@ class _Calls:
 
     def _enter(self, request: EnterReplica) -> None:
         self._communicator = self._runner.enter(request.phase)
-        with self._watchdog.work(f"the mesh of epoch {request.phase.epoch}", COMPILE_SECS):
+        with self._watchdog.work(f"the mesh of phase {request.phase.id}", COMPILE_SECS):
             self._communicator.enter()
 
     def _compute(self, request: ComputeUnit) -> Any:

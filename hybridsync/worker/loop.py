@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from hybridsync.core.clock import Clock
-from hybridsync.core.errors import PhaseRevoked, RoleLost, StaleEpoch, WaitTimeout, printable
-from hybridsync.core.plan import NO_EPOCH, Epoch
+from hybridsync.core.errors import PhaseRevoked, RoleLost, StalePhase, WaitTimeout, printable
+from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.core.units import Range
-from hybridsync.interfaces.messages import MOST_REASON_CHARS, PhaseRequest, Standing
+from hybridsync.interfaces.messages import MOST_REASON_CHARS, PhaseRequest, RoleState
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import WorkPort
 from hybridsync.protocols.modes import SyncMode
@@ -26,7 +26,7 @@ class Leases(Protocol):
     """The units that a worker was given in one phase."""
 
     @property
-    def epoch(self) -> Epoch: ...
+    def phase_id(self) -> PhaseId: ...
 
     @property
     def ranges(self) -> tuple[Range, ...]: ...
@@ -37,21 +37,21 @@ class Engine(Protocol):
 
     def run(self, phase: Phase) -> None: ...
 
-    def revoke(self, epoch: Epoch, reason: str) -> None: ...
+    def revoke(self, phase_id: PhaseId, reason: str) -> None: ...
 
     @property
     def stream(self) -> Leases | None: ...
 
 
 class WorkerLoop:
-    """One worker's life.
+    """One worker from its registration to the end of the run.
 
     Args:
       worker: id.
       chief: says what comes next.
       engines: by path.
       replica: what this worker holds at the end of a lock-step phase.
-      recorder: carries the incarnation and the current epoch.
+      recorder: carries the incarnation and the current phase.
       measuring: what it does while it is left out of lock-step.
     """
 
@@ -78,29 +78,29 @@ class WorkerLoop:
           StaleIncarnation: another process has taken this worker's place.
           WaitTimeout: the chief announced no phase in time.
         """
-        epoch, failure = NO_EPOCH, ""
-        while (phase := self._next_phase(epoch, failure)) is not None:
-            self._recorder.enter(phase.epoch, not phase.protocol.awaits_workers)
+        phase_id, failure = NO_PHASE, ""
+        while (phase := self._next_phase(phase_id, failure)) is not None:
+            self._recorder.enter(phase.id, not phase.protocol.awaits_workers)
             with self._lock:
                 self._phase, self._inside = phase, True
             failure = self._take_part(phase)
             with self._lock:
                 self._inside = False
-            epoch = phase.epoch
+            phase_id = phase.id
 
-    def revoke(self, epoch: Epoch, reason: str) -> None:
-        """Call the worker back from the phase `epoch`, if it is in it; from the thread that hears of it."""
+    def revoke(self, phase_id: PhaseId, reason: str) -> None:
+        """Call the worker back from the phase `phase_id`, if it is in it; from the thread that hears of it."""
         with self._lock:
             phase = self._phase
-        if phase is not None and self.is_inside(epoch):
-            self._engines[phase.mode].revoke(epoch, reason)
+        if phase is not None and self.is_inside(phase_id):
+            self._engines[phase.mode].revoke(phase_id, reason)
 
-    def is_inside(self, epoch: Epoch) -> bool:
-        """Whether the worker takes part in the phase `epoch` now: others may hear of its end before this one leaves."""
+    def is_inside(self, phase_id: PhaseId) -> bool:
+        """Whether the worker takes part in `phase_id` now: others may hear of its end before this one leaves."""
         with self._lock:
-            return self._inside and self._phase is not None and self._phase.epoch == epoch
+            return self._inside and self._phase is not None and self._phase.id == phase_id
 
-    def standing(self) -> Standing | None:
+    def role_state(self) -> RoleState | None:
         """Return where the worker is, for a chief that has not heard of it."""
         with self._lock:
             phase, inside = self._phase, self._inside
@@ -109,10 +109,10 @@ class WorkerLoop:
         stream = self._engines[phase.mode].stream
         # A chief takes up what was leased against servers alone; elsewhere it begins another phase.
         if (
-            not (inside and phase.mode.is_served) or stream is None or stream.epoch != phase.epoch
+            not (inside and phase.mode.is_served) or stream is None or stream.phase_id != phase.id
         ):  # or has not begun with it
-            return Standing(phase, inside)
-        return Standing(phase, inside, stream.ranges, self._recorder.completed)
+            return RoleState(phase, inside)
+        return RoleState(phase, inside, stream.ranges, self._recorder.completed)
 
     def _take_part(self, phase: Phase) -> str:
         """Run the phase to its end; returns why it ended early, "" if it did not.
@@ -121,11 +121,11 @@ class WorkerLoop:
         """
         try:
             self._engines[phase.mode].run(phase)
-        except (PhaseRevoked, RoleLost, StaleEpoch, WaitTimeout) as failure:
+        except (PhaseRevoked, RoleLost, StalePhase, WaitTimeout) as failure:
             return printable(f"{type(failure).__name__}: {failure}")[:MOST_REASON_CHARS]
         return ""
 
-    def _next_phase(self, after: Epoch, failure: str) -> Phase | None:
+    def _next_phase(self, after: PhaseId, failure: str) -> Phase | None:
         held = self._replica.held()
         deadline = self._clock.monotonic() + PHASE_DEADLINE_SECS
         while self._clock.monotonic() < deadline:
@@ -142,6 +142,6 @@ class WorkerLoop:
                 self._measuring.measure(reply.probe)
                 deadline = self._clock.monotonic() + PHASE_DEADLINE_SECS  # the run goes on without this worker
         raise WaitTimeout(
-            f"worker {self._worker} waited {PHASE_DEADLINE_SECS:g} s for the phase after epoch {after}; the chief "
+            f"worker {self._worker} waited {PHASE_DEADLINE_SECS:g} s for the phase after phase {after}; the chief "
             "answers but announces none"
         )

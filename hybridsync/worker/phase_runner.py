@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from hybridsync.collectives.backend import Communicator
 from hybridsync.core.deadlines import transfer_secs
-from hybridsync.core.plan import Epoch
+from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.phase import Phase
 from hybridsync.worker.context import WorkerContext
 from hybridsync.worker.drive_threads import Beside, Carriers, drive
@@ -74,15 +74,15 @@ class PhaseRunner:
           PhaseRevoked: the phase was revoked, or lost a member.
           RoleLost, WaitTimeout: whoever holds the starting state, or a member, did not answer.
         """
-        self._revocation.begin(phase.epoch)
+        self._revocation.begin(phase.id)
         member = PhaseMember(self._context.worker, phase, self._context.recorder)
         engine, carriers, beside = self._begin(member, self)
         self.stream = engine.leases
         drive(engine.run(), carriers, beside, member.now)
 
-    def revoke(self, epoch: Epoch, reason: str) -> None:
-        """Make the phase under way raise PhaseRevoked, if it is `epoch`; called from another thread."""
-        self._revocation.revoke(epoch, reason)
+    def revoke(self, phase_id: PhaseId, reason: str) -> None:
+        """Make the phase under way raise PhaseRevoked, if it is `phase_id`; called from another thread."""
+        self._revocation.revoke(phase_id, reason)
 
     def enter(self, phase: Phase) -> Communicator:
         """Hold the phase's starting state; returns the phase's communicator, which a revocation breaks off from now on.
@@ -92,7 +92,7 @@ class PhaseRunner:
           RoleLost, WaitTimeout: whoever holds the starting state did not answer.
         """
         num_bytes, recorder = self._context.programs.state_layout.nbytes, self._context.recorder
-        with recorder.watchdog.work(f"the state of epoch {phase.epoch}", 2 * transfer_secs(num_bytes)):
+        with recorder.watchdog.work(f"the state of phase {phase.id}", 2 * transfer_secs(num_bytes)):
             self._replica.enter(phase)
         recorder.stamps = self._replica.stamps
         return self._revocation.attach(self._communicator_of(phase))

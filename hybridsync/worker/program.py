@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hybridsync.core.errors import PhaseRevoked, StaleEpoch
+from hybridsync.core.errors import PhaseRevoked, StalePhase
 from hybridsync.protocols.base import Program
 from hybridsync.worker.requests import IO
 
@@ -16,7 +16,7 @@ Effects = Mapping[type, Callable[[Any], IO]]
 def run_program(program: Program, effects: Effects) -> IO:
     """Run `program` to its end.
 
-    A request that meets a stale epoch, or a revocation, revokes the program: `PhaseRevoked` is thrown in at its current
+    A request that meets a stale phase, or a revocation, revokes the program: `PhaseRevoked` is thrown in at its current
     yield, which no program may survive.
 
     Raises:
@@ -34,7 +34,7 @@ def run_program(program: Program, effects: Effects) -> IO:
             carry_out = effects.get(type(effect))
             assert carry_out is not None, f"{type(effect).__name__} is not an effect of this mode"
             result = yield from carry_out(effect)
-    except (StaleEpoch, PhaseRevoked) as revoked:
+    except (StalePhase, PhaseRevoked) as revoked:
         _revoke(program, revoked)
         raise PhaseRevoked(str(revoked)) from revoked
     finally:

@@ -10,23 +10,23 @@ import threading
 from typing import Any
 
 from hybridsync.core.clock import Clock
-from hybridsync.core.errors import StaleEpoch
-from hybridsync.core.plan import NO_EPOCH, Epoch
+from hybridsync.core.errors import StalePhase
+from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.core.units import UnitSet
-from hybridsync.interfaces.messages import Capture, GroupReply, Held
+from hybridsync.interfaces.messages import GroupReply, Snapshot, StateVersion
 from hybridsync.interfaces.phase import Phase
 from hybridsync.storage.apply_log import ApplyLog, Entry
 from hybridsync.training.averaging import copied
 from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.training.programs import Parameters, Programs
-from hybridsync.training.snapshot import Holding, Loan, ReaderAt, take_over
+from hybridsync.training.snapshot import LentView, ReaderAt, SnapshotBuffer, take_over
 from hybridsync.training.state import TrainState
 
 
 class Replica:
     """One copy of the state on the SYNC path.
 
-    The lock guards state and position: a capture sees whole steps only.
+    The lock guards state and position: a snapshot sees whole steps only.
 
     Args:
       programs: the compiled programs.
@@ -37,7 +37,7 @@ class Replica:
 
     def __init__(self, programs: Programs, reader_at: ReaderAt, clock: Clock, apply_log: ApplyLog) -> None:
         self._programs, self._reader_at, self._clock, self._apply_log = programs, reader_at, clock, apply_log
-        self._holding = Holding(programs.state_layout)
+        self._snapshot_buffer = SnapshotBuffer(programs.state_layout)
         self._lock = threading.Lock()
         self._state: TrainState | None = None
         self._phase: Phase | None = None
@@ -54,7 +54,7 @@ class Replica:
           HybridSyncError: what was handed over is not what was captured.
         """
         with self._lock:
-            if self._phase is not None and self._phase.epoch == phase.epoch:
+            if self._phase is not None and self._phase.id == phase.id:
                 return
             if self._state is None or self._fingerprint != phase.fingerprint:
                 # The old state stays until its successor is here: should the sender die, somebody may need it.
@@ -114,8 +114,8 @@ class Replica:
             self._fingerprint = ""
             self._last_applied = self._clock.monotonic()
             self._first_applied = self._first_applied or self._last_applied
-            epoch, base, weight = self._phase.epoch.number, self._sequence - 1, float(len(units))
-            self._apply_log.write(Entry(epoch, self._sequence, units, base, factor, weight, 1.0, slots))
+            phase_id, base, weight = self._phase.id.number, self._sequence - 1, float(len(units))
+            self._apply_log.write(Entry(phase_id, self._sequence, units, base, factor, weight, 1.0, slots))
 
     def branch(self) -> TrainState:
         """Return a copy of the state for a worker that goes its own way from here."""
@@ -123,11 +123,11 @@ class Replica:
             assert self._state is not None
             return copied(self._state)
 
-    def settle(self, reply: GroupReply, state: TrainState, factor: float) -> None:
+    def store_full_sync(self, reply: GroupReply, state: TrainState, factor: float) -> None:
         """Hold what a full synchronisation has made of everybody's replicas; threads share it: the first brings it.
 
         Args:
-          reply: what that meeting was.
+          reply: what that group round was.
           state: of which nobody else may donate a part.
           factor: the protocol's, on the schedule's learning rate of each unit.
         """
@@ -137,9 +137,9 @@ class Replica:
                 return
             self._state, self._sequence, self._fingerprint = state, reply.sequence, ""
             self._applied, self._dropped = UnitSet(reply.applied), UnitSet(reply.dropped)
-            epoch = self._phase.epoch.number
+            phase_id = self._phase.id.number
             for update in reply.updates:
-                self._apply_log.write(Entry.of_groups(epoch, update, factor))
+                self._apply_log.write(Entry.of_groups(phase_id, update, factor))
 
     def note_update(self) -> None:
         """Note that a unit was applied now to a replica that goes its own way."""
@@ -147,37 +147,38 @@ class Replica:
             self._last_applied = self._clock.monotonic()
             self._first_applied = self._first_applied or self._last_applied
 
-    def held(self) -> Held | None:
+    def held(self) -> StateVersion | None:
         """Return what is held between two phases, with its fingerprint; None before the first."""
         with self._lock:
             if self._state is None or self._phase is None:
                 return None
             if not self._fingerprint:
                 self._fingerprint = fingerprint(self._state)
-            return Held(self._phase.epoch, len(self._applied), self._sequence, self._fingerprint)
+            return StateVersion(self._phase.id, len(self._applied), self._sequence, self._fingerprint)
 
     def stamps(self) -> tuple[float, float]:
         """Return the monotonic seconds of the phase's first and last update, 0 before them."""
         with self._lock:
             return self._first_applied, self._last_applied
 
-    def capture(self, epoch: Epoch, final: bool) -> Capture:
+    def take_snapshot(self, phase_id: PhaseId, final: bool) -> Snapshot:
         """Copy the state between two steps; a lock-step phase ends by its stream, so `final` changes nothing.
 
         Raises:
-          StaleEpoch: the replica is in another epoch.
-          WaitTimeout: somebody still reads the last capture.
+          StalePhase: the replica is in another phase.
+          WaitTimeout: somebody still reads the last snapshot.
         """
         with self._lock:
-            self._expect(epoch)  # a late call must not cost the last capture
-        with self._holding.room():  # before the lock: heartbeats and steps do not wait for the last capture's readers
+            self._expect(phase_id)  # a late call must not cost the last snapshot
+        # Before the lock: heartbeats and steps do not wait for the last snapshot's readers
+        with self._snapshot_buffer.room():
             with self._lock:
-                self._holding.pack(self._expect(epoch))
+                self._snapshot_buffer.pack(self._expect(phase_id))
                 applied, dropped, sequence = self._applied.ranges(), self._dropped.ranges(), self._sequence
                 first, last = self._first_applied, self._last_applied
                 self._apply_log.flush()
-            return self._holding.seal(
-                epoch,
+            return self._snapshot_buffer.finalize(
+                phase_id,
                 sequence=sequence,
                 applied=applied,
                 dropped=dropped,
@@ -185,18 +186,18 @@ class Replica:
                 last_applied=last,
             )
 
-    def _expect(self, epoch: Epoch) -> TrainState:
-        """Return the state, if it is one of `epoch`."""
-        if self._phase is None or self._phase.epoch != epoch or self._state is None:
-            have = self._phase.epoch if self._phase else NO_EPOCH
-            named, held = epoch.beside(have)
-            raise StaleEpoch(f"epoch {named} was named, but this replica is in epoch {held}; ask the chief again")
+    def _expect(self, phase_id: PhaseId) -> TrainState:
+        """Return the state, if it is one of `phase_id`."""
+        if self._phase is None or self._phase.id != phase_id or self._state is None:
+            have = self._phase.id if self._phase else NO_PHASE
+            named, held = phase_id.beside(have)
+            raise StalePhase(f"phase {named} was named, but this replica is in phase {held}; ask the chief again")
         return self._state
 
-    def read(self, capture_id: int, into: Any) -> None:
-        """Copy a capture (see `Holding.read`)."""
-        self._holding.read(capture_id, into)
+    def read(self, snapshot_id: int, into: Any) -> None:
+        """Copy a snapshot (see `SnapshotBuffer.read`)."""
+        self._snapshot_buffer.read(snapshot_id, into)
 
-    def lend(self, capture_id: int) -> Loan:
-        """Lend a capture (see `Holding.lend`)."""
-        return self._holding.lend(capture_id)
+    def lend(self, snapshot_id: int) -> LentView:
+        """Lend a snapshot (see `SnapshotBuffer.lend`)."""
+        return self._snapshot_buffer.lend(snapshot_id)

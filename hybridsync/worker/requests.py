@@ -54,7 +54,7 @@ class ComputeUnit:
     parameters: Any
 
 
-Verb = Literal["pull", "push_pull", "ready", "idle", "opt_state", "deposit"]
+Verb = Literal["pull", "push_pull", "ready", "idle", "download_opt_state", "upload_opt_state"]
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class CallServer:
     Args:
       verb: which of the link's calls.
       push: in whose name, and of which units.
-      body: the contribution of a push, or the optimizer state of a deposit.
+      body: the contribution of a push, or the optimizer state of a upload.
     """
 
     verb: Verb
@@ -195,7 +195,7 @@ class AverageGroup:
 
 @dataclass(slots=True)
 class StoreFullSync:
-    """Hold for others what a full synchronisation has made of everybody's copies (see `Replica.settle`)."""
+    """Hold for others what a full synchronisation has made of everybody's copies (see `Replica.store_full_sync`)."""
 
     reply: GroupReply
     state: Any

@@ -6,7 +6,7 @@ import threading
 from typing import Generic, Protocol, TypeVar
 
 from hybridsync.core.errors import PhaseRevoked
-from hybridsync.core.plan import NO_EPOCH, Epoch
+from hybridsync.core.plan import NO_PHASE, PhaseId
 
 
 class Breakable(Protocol):
@@ -25,19 +25,19 @@ class Revocation(Generic[B]):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._epoch = NO_EPOCH
+        self._phase_id = NO_PHASE
         self._waits_in: B | None = None
         self._reason = ""
 
-    def begin(self, epoch: Epoch) -> None:
-        """From now on `epoch` is under way."""
+    def begin(self, phase_id: PhaseId) -> None:
+        """From now on `phase_id` is under way."""
         with self._lock:
-            self._epoch, self._waits_in, self._reason = epoch, None, ""
+            self._phase_id, self._waits_in, self._reason = phase_id, None, ""
 
-    def revoke(self, epoch: Epoch, reason: str) -> None:
-        """Break off what is under way, if it is `epoch`."""
+    def revoke(self, phase_id: PhaseId, reason: str) -> None:
+        """Break off what is under way, if it is `phase_id`."""
         with self._lock:
-            if epoch != self._epoch:
+            if phase_id != self._phase_id:
                 return
             self._reason, waits_in = reason, self._waits_in
         if waits_in is not None:

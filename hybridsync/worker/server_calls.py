@@ -26,12 +26,12 @@ class ServerCalls:
 
     def __init__(self, member: PhaseMember) -> None:
         self._member = member
-        self._who = member.phase.epoch, member.worker, member.incarnation
+        self._who = member.phase.id, member.worker, member.incarnation
         self.restart_count = 0
 
     def push_of(self, units: tuple[int, ...], base: int) -> Push:
         """Return what names a push of these units."""
-        return Push(*self._who, units, base, life=self.restart_count)
+        return Push(*self._who, units, base, restart_count=self.restart_count)
 
     def pull(self) -> CallServer:
         """Return the request for the current parameters."""

@@ -14,7 +14,7 @@ from absl import logging
 
 from hybridsync.core.deadlines import transfer_secs
 from hybridsync.core.errors import HybridSyncError
-from hybridsync.core.plan import NO_EPOCH, Epoch
+from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.interfaces.messages import Push
 from hybridsync.interfaces.phase import Phase
 from hybridsync.worker.context import ProgramNumerics, WorkerContext
@@ -42,7 +42,7 @@ class ServerRunner:
         self._numerics = ProgramNumerics(context.programs)
         self._lock = threading.Lock()
         self.stream: LeaseQueue | None = None
-        self._epoch = NO_EPOCH
+        self._phase_id = NO_PHASE
         self._link: ServerLink | None = None
 
     def run(self, phase: Phase) -> None:
@@ -54,29 +54,29 @@ class ServerRunner:
         """
         link = self._link_of(phase)
         with self._lock:
-            self._epoch, self._link = phase.epoch, link
+            self._phase_id, self._link = phase.id, link
         try:
             self._run(phase, link)
         finally:
             link.close()
 
-    def revoke(self, epoch: Epoch, reason: str) -> None:
-        """Make the phase under way raise RoleLost, if it is `epoch`; called from another thread."""
+    def revoke(self, phase_id: PhaseId, reason: str) -> None:
+        """Make the phase under way raise RoleLost, if it is `phase_id`; called from another thread."""
         with self._lock:
-            link = self._link if epoch == self._epoch else None
+            link = self._link if phase_id == self._phase_id else None
         if link is not None:
             link.close()
 
     def _run(self, phase: Phase, link: ServerLink) -> None:
         member = PhaseMember(self._context.worker, phase, self._context.recorder)
-        kind = LocalEngine if member.protocol.local else ServerEngine
+        kind = LocalEngine if member.protocol.local_updates else ServerEngine
         engine = kind(member, self._numerics, ahead=self._ahead is not None)
         self.stream = engine.leases
         beside: dict[type, Beside] = {}
         if self._ahead is not None:
             beside[LeaseUnits] = Beside(self._ahead)
         with ExitStack() as stack:
-            if member.protocol.local:
+            if member.protocol.local_updates:
                 transfers = stack.enter_context(ThreadPoolExecutor(1, "transfer"))
                 beside[CallServer] = Beside(transfers, _owned)
             drive(engine.run(), _Calls(self._context, link).carriers, beside, member.now)
@@ -94,8 +94,8 @@ class _Calls:
             "push_pull": lambda push, body: self._watched("a push", lambda: link.push_pull(push, body)),
             "ready": lambda push, body: (None, self._watched("a push", lambda: link.ready(push))),
             "idle": lambda push, body: (None, link.idle(push)),
-            "opt_state": lambda push, body: (None, link.opt_state(push)),
-            "deposit": self._deposit,
+            "download_opt_state": lambda push, body: (None, link.download_opt_state(push)),
+            "upload_opt_state": self._upload_opt_state,
         }
 
     @property
@@ -113,9 +113,9 @@ class _Calls:
         with self._context.recorder.watchdog.work(name, self._transfers_secs):
             return call()
 
-    def _deposit(self, push: Push, opt_state: Any) -> Any:
+    def _upload_opt_state(self, push: Push, opt_state: Any) -> Any:
         try:
-            return None, self._link.deposit(push, opt_state)
+            return None, self._link.upload_opt_state(push, opt_state)
         except HybridSyncError as error:
             logging.info("worker %d leaves no optimizer state behind: %s", push.worker, error)
             raise

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from hybridsync.core.clock import Clock
-from hybridsync.core.plan import NO_EPOCH, Epoch
+from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.core.units import UnitSet
 from hybridsync.core.watching import UNLIMITED, UNWATCHED, UnitLimit, Watching
 from hybridsync.interfaces.reports import BESIDE, COMPUTING, SEND, Report, Span
@@ -38,7 +38,7 @@ class WorkerRecorder:
     from a window of the detector. What is sent of a step without units is no unit's.
 
     Lists are appended to by the training thread and swapped by the heartbeat's; the lock guards the swap, the sums
-    and the phase, so that a report never carries one phase's position under another's epoch.
+    and the phase, so that a report never carries one phase's position under another's phase.
 
     Attributes:
       watchdog: of the worker's process; each unit is a piece of work there.
@@ -48,7 +48,7 @@ class WorkerRecorder:
         self._worker, self._keep_spans, self._keep_unit_secs = worker, keep_spans, keep_unit_secs
         self.clock = clock
         self.incarnation = 0
-        self.epoch: Epoch = NO_EPOCH
+        self.phase_id: PhaseId = NO_PHASE
         self.completed = 0
         self._at = ("", clock.monotonic())  # one value: the heartbeat never reads half of a change
         self._usual_secs, self._has_usual = 0.0, False
@@ -66,7 +66,7 @@ class WorkerRecorder:
         self.watchdog: Watching = UNWATCHED
         self._unit_limit, self._piece = UnitLimit(), UNWATCHED.begin("", 0.0)
 
-    def enter(self, epoch: Epoch, counts_transfers: bool = False) -> None:
+    def enter(self, phase_id: PhaseId, counts_transfers: bool = False) -> None:
         """Begin to note for another phase; `counts_transfers` where its pushes wait for no other worker."""
         with self._lock:
             self._unit_secs, self._open = [], []
@@ -75,7 +75,7 @@ class WorkerRecorder:
             self.stamps = _no_stamps
             self._applied, self._dropped = UnitSet(), ()  # the last phase's capture has told of them
             self._usual_secs, self._has_usual = 0.0, False
-            self.epoch, self.completed = epoch, 0
+            self.phase_id, self.completed = phase_id, 0
             self.turn_to("")
         self._unit_limit = UnitLimit()  # another path computes with another program, which may have to be compiled
 
@@ -100,7 +100,7 @@ class WorkerRecorder:
         self.at_unit(-1)
         self.watchdog.end(self._piece)
         secs = ended - started
-        self._unit_limit.note(secs)
+        self._unit_limit.record(secs)
         with self._lock:
             self._compute_secs += secs
             if self._has_usual:
@@ -121,7 +121,7 @@ class WorkerRecorder:
             if loss is not None:
                 self._losses.append(loss)
             if self._keep_spans:
-                self._spans.append(("compute", category, started, secs, self.epoch.number, 1))
+                self._spans.append(("compute", category, started, secs, self.phase_id.number, 1))
 
     def wait(self, name: str, category: str, started: float, ended: float) -> None:
         """Note time in which this worker waited for others or for a transfer."""
@@ -132,7 +132,7 @@ class WorkerRecorder:
             if self._counts_transfers if name == "push_pull" else name == SEND and not self._stepped:
                 self._transfer_secs += secs
             if self._keep_spans:
-                self._spans.append((name, category, started, secs, self.epoch.number, 0))
+                self._spans.append((name, category, started, secs, self.phase_id.number, 0))
 
     def _divide(self) -> None:
         """Divide what was sent among the units of a step, and have the next report tell of them."""
@@ -146,20 +146,20 @@ class WorkerRecorder:
             if self._keep_unit_secs:
                 self._unit_secs.append(ended - started)
             if self._keep_spans:
-                self._spans.append(("probe", BESIDE, started, ended - started, self.epoch.number, 0))
+                self._spans.append(("probe", BESIDE, started, ended - started, self.phase_id.number, 0))
 
     def beside(self, name: str, started: float, ended: float) -> None:
         """Note a transfer that went on beside the training, which did not wait for it meanwhile."""
         with self._lock:
             if self._keep_spans:
-                self._spans.append((name, BESIDE, started, ended - started, self.epoch.number, 0))
+                self._spans.append((name, BESIDE, started, ended - started, self.phase_id.number, 0))
 
     def step(self, started: float, ended: float, num_units: int) -> None:
         """Note one completed lock-step step."""
         with self._lock:
             self._stepped = True
             if self._keep_spans:
-                self._spans.append(("step", "sync", started, ended - started, self.epoch.number, num_units))
+                self._spans.append(("step", "sync", started, ended - started, self.phase_id.number, num_units))
 
     def settled(self, applied: tuple[int, ...], dropped: tuple[tuple[int, str], ...]) -> None:
         """Note what became of a lock-step step's units; one member does so for all."""
@@ -173,7 +173,7 @@ class WorkerRecorder:
         with self._lock:
             self._compile_secs += secs
 
-    def drain(self) -> Report:
+    def take_report(self) -> Report:
         """Return what was noted since the last call as a report."""
         with self._lock:
             spans, self._spans = self._spans, []
@@ -183,7 +183,7 @@ class WorkerRecorder:
             unit_secs, self._unit_secs = self._unit_secs, []
             sums = self._compute_secs, self._wait_secs, self._compile_secs
             self._compute_secs = self._wait_secs = self._compile_secs = 0.0
-            epoch, completed, stamps = self.epoch, self.completed, self.stamps
+            phase_id, completed, stamps = self.phase_id, self.completed, self.stamps
             usual_secs, (doing, since) = self._usual_secs, self._at
         values = [value for value in map(float, jax.device_get(losses)) if math.isfinite(value)] if losses else []
         first, last = stamps()
@@ -191,7 +191,7 @@ class WorkerRecorder:
             role="worker",
             id=self._worker,
             incarnation=self.incarnation,
-            epoch=epoch,
+            phase_id=phase_id,
             completed=completed,
             applied=applied.ranges(),
             dropped=dropped,

@@ -16,31 +16,31 @@ from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_state import RunState
 from hybridsync.core.clock import SYSTEM_CLOCK
-from hybridsync.core.plan import Epoch
+from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import Hello, LeaseRequest, Push
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import Report
 from hybridsync.server.endpoint import Endpoint
 from hybridsync.server.partition import partition
 from hybridsync.server.primary import Primary
-from hybridsync.server.publisher import SnapshotPool
+from hybridsync.server.publisher import ParameterPool
 from hybridsync.server.secondary import Store
 from hybridsync.storage.apply_log import NullApplyLog
 from hybridsync.training.buffer_layout import fingerprint
-from hybridsync.training.snapshot import Holding, Kept
+from hybridsync.training.snapshot import CommittedState, SnapshotBuffer
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.channels import make_channel, make_server, stub
 from hybridsync.transport.grpc.chief import ChiefServicer
 from hybridsync.transport.grpc.codec import encode
 from hybridsync.transport.grpc.frames import send
-from hybridsync.transport.grpc.holder import HolderClient, HolderServicer
+from hybridsync.transport.grpc.holder import SnapshotClient, SnapshotServicer
 from hybridsync.transport.grpc.parameter_server import ParameterServicer, PhaseServicer
 from hybridsync.transport.grpc.shard import ShardServicer
 from tests.roles import gradient_of, tally_programs, tally_state
 
-EPOCH = Epoch(5, 0xABCD)
+PHASE_ID = PhaseId(5, 0xABCD)
 WORKERS, END = 4, 40
-"""Epoch 5 applies units up to 40; worker 0 has leased unit 0 and pushed it, so the server is at sequence 1."""
+"""Phase 5 applies units up to 40; worker 0 has leased unit 0 and pushed it, so the server is at sequence 1."""
 
 SECS = 10.0
 
@@ -54,7 +54,7 @@ class Job:
       to_chief, to_server, to_store: channels to them; one each for a whole case.
       server_at: address of the parameter server.
       phase: that is under way.
-      captured: number of the newest capture of the server; 0 for none.
+      captured: number of the newest snapshot of the server; 0 for none.
     """
 
     chief: Chief
@@ -118,10 +118,10 @@ class Job:
         """Pull from the store; returns how many frames came."""
         return len(list(stub(self.to_store, "Shard", "PullAt")(encode(push), timeout=SECS)))
 
-    def read(self, channel: grpc.Channel, capture_id: int, num_bytes: int) -> int:
-        """Read a capture; returns how many frames came."""
-        request = pb.ReadRequest(capture_id=capture_id, num_bytes=num_bytes)
-        return len(list(stub(channel, "Holder", "Read")(request, timeout=SECS)))
+    def read(self, channel: grpc.Channel, snapshot_id: int, num_bytes: int) -> int:
+        """Read a snapshot; returns how many frames came."""
+        request = pb.ReadRequest(snapshot_id=snapshot_id, num_bytes=num_bytes)
+        return len(list(stub(channel, "SnapshotSource", "Read")(request, timeout=SECS)))
 
     def contribution(self, unit: int = 1) -> np.ndarray:
         return tally_programs().contribution_layout.pack(gradient_of(unit))
@@ -139,7 +139,7 @@ class Job:
                 {worker: state.newest for worker, state in primary._sequencer._workers.items()},
                 primary._sequencer.num_held,
             )
-            kept = (
+            committed = (
                 fingerprint(store._shard.state),
                 store._sequence,
                 store._phase,
@@ -155,15 +155,15 @@ class Job:
                 if member is not None
             ]
             ledger, failure = chief.state.ledger, chief.state.waits.failure
-            return server, kept, members, ledger.counts(), ledger.holders(), ledger.applied().ranges(), failure
+            return server, committed, members, ledger.counts(), ledger.holders(), ledger.applied().ranges(), failure
 
     def assert_works(self) -> None:
         """Check that the connections still carry good messages."""
-        reply = self.pull(Push(self.primary.epoch, 2, 1, (), 0)) if self.primary._sequencer.open else None
+        reply = self.pull(Push(self.primary.phase_id, 2, 1, (), 0)) if self.primary._sequencer.open else None
         assert reply is None or reply.sequence == self.primary._sequencer.sequence
-        assert self.stage(Push(EPOCH, 2, 1, (1,), 0)).non_finite == "" and len(self.store._staged) == 1
-        report = Report("worker", 1, 1, EPOCH)
-        assert self.unary("Chief", "Report", encode(report)).epoch.number == EPOCH.number
+        assert self.stage(Push(PHASE_ID, 2, 1, (1,), 0)).non_finite == "" and len(self.store._staged) == 1
+        report = Report("worker", 1, 1, PHASE_ID)
+        assert self.unary("Chief", "Report", encode(report)).phase_id.number == PHASE_ID.number
 
 
 @contextmanager
@@ -173,43 +173,45 @@ def running() -> Iterator[Job]:
     ledger = Ledger(END)
     schema = programs.state_layout.schema_hash
     chief = Chief(RunState(ledger, WORKERS, schema, SYSTEM_CLOCK, lease_secs=60.0))
-    holding = Holding(programs.state_layout)
-    holding.pack(tally_state())
-    start = holding.seal(Epoch(4, 1), sequence=0, applied=())
+    snapshot_buffer = SnapshotBuffer(programs.state_layout)
+    snapshot_buffer.pack(tally_state())
+    start = snapshot_buffer.finalize(PhaseId(4, 1), sequence=0, applied=())
     primary = Primary(
         programs,
-        SnapshotPool(programs.parameters_layout),
-        lambda address: HolderClient(address, deadline_secs=SECS),
+        ParameterPool(programs.parameters_layout),
+        lambda address: SnapshotClient(address, deadline_secs=SECS),
         SYSTEM_CLOCK,
         NullApplyLog(),
         threading.Event(),
     )
     endpoint = Endpoint(primary, programs.contribution_layout)
-    kept = Kept(holding, start, tally_state())
-    chief_server, chief_at = make_server([ChiefServicer(chief.service), HolderServicer(kept)])
+    committed = CommittedState(snapshot_buffer, start, tally_state())
+    chief_server, chief_at = make_server([ChiefServicer(chief.service), SnapshotServicer(committed)])
     num_bytes = programs.contribution_layout.nbytes
     serving = ParameterServicer(endpoint, num_bytes, WORKERS + 2)
-    server, server_at = make_server([PhaseServicer(primary), serving, HolderServicer(primary)])
+    server, server_at = make_server([PhaseServicer(primary), serving, SnapshotServicer(primary)])
     part, *_ = partition(programs, 1)
-    store = Store(part, lambda address: HolderClient(address, deadline_secs=SECS), SYSTEM_CLOCK)
-    servicers = [PhaseServicer(store), ShardServicer(store, num_bytes, 2 * WORKERS + 2), HolderServicer(store)]
+    store = Store(part, lambda address: SnapshotClient(address, deadline_secs=SECS), SYSTEM_CLOCK)
+    servicers = [PhaseServicer(store), ShardServicer(store, num_bytes, 2 * WORKERS + 2), SnapshotServicer(store)]
     store_server, store_at = make_server(servicers)
     for each in (chief_server, server, store_server):
         each.start()
     for role, role_id in [("server", 0), *(("worker", worker) for worker in range(WORKERS))]:
         chief.service.register(Hello(role, role_id, 1, "host", server_at, schema, __version__))
     digest, members = start.held.fingerprint, tuple(range(WORKERS))
-    phase = Phase(EPOCH, "asp", members, 0, END, (), (), 0, chief_at, start.capture_id, digest, (server_at,), "start")
+    phase = Phase(
+        PHASE_ID, "asp", members, 0, END, (), (), 0, chief_at, start.snapshot_id, digest, (server_at,), "start"
+    )
     channels = to_chief, to_server, to_store = [make_channel(address) for address in (chief_at, server_at, store_at)]
     try:
         primary.enter(phase)
         store.enter(phase)
         chief.control.announce(phase)
         chief.control.open_leases()
-        leased = chief.service.lease(LeaseRequest(0, 1, EPOCH, 0, 0)).ranges
+        leased = chief.service.lease(LeaseRequest(0, 1, PHASE_ID, 0, 0)).ranges
         assert leased[0][0] == 0 and leased[0][1] >= 1
         job = Job(chief, primary, store, to_chief, to_server, to_store, server_at, phase)
-        job.push(Push(EPOCH, 0, 1, (0,), 0), job.contribution(0))
+        job.push(Push(PHASE_ID, 0, 1, (0,), 0), job.contribution(0))
         yield job
     finally:
         for channel in channels:

@@ -374,7 +374,7 @@ CHECKPOINT = [
         r"other bytes than were written \(\d+ bytes\); step 2: .*; step 1: .*; bring a copy back, or start in another "
         "workdir", damage_all),
     Given("a checkpoint of a newer format", HERE,
-        r"checkpoint 4 in FOLDER/run/checkpoints has format 3, this HybridSync reads format 2: use the version that "
+        r"checkpoint 4 in FOLDER/run/checkpoints has format 4, this HybridSync reads format 3: use the version that "
         "wrote it", newer_format),
     Given("checkpoints of another program", HERE,
         r"none of the 3 checkpoints in FOLDER/run/checkpoints holds what was saved: step 3: file manifest\.json is "
@@ -391,9 +391,9 @@ CHECKPOINT = [
         "none of the 1 checkpoints in FOLDER/run/checkpoints holds what was saved: step 7: .*; bring a copy back, or "
         "start in another workdir", foreign_folder),
     Given("a checkpoint that says nothing of its run", HERE,
-        "checkpoint 4 in FOLDER/run/checkpoints lacks epoch, source in its record 'run', which holds config, "
+        "checkpoint 4 in FOLDER/run/checkpoints lacks phase, source in its record 'run', which holds config, "
         "detours, fingerprint, seconds, sequence: a run cannot go on from it; start one with --init_from",
-        lambda place: place.save(epoch=None, source=None)),
+        lambda place: place.save(phase_id=None, source=None)),
     Given("checkpoints that are gone, of a run that must resume", ("--resume=must", *HERE),
         "resume is 'must', but FOLDER/run holds no checkpoint; check the path, or start with 'auto'",
         lambda place: shutil.rmtree(place.run / "checkpoints")),
@@ -414,10 +414,10 @@ CHECKPOINT = [
     Given("a summary that is another program's", HERE,
         r"FOLDER/run/summary\.json was not written by HybridSync: it lacks 'exit'; name another workdir",
         lambda place: place.change_json("summary.json", exit=None)),
-    Given("an epoch that is none", HERE,
-        r"""FOLDER/run/epoch holds 'seven', not \{"number": N, "nonce": "hex"\}; write the highest epoch that """
+    Given("a phase that is none", HERE,
+        r"""FOLDER/run/phase holds 'seven', not \{"number": N, "nonce": "hex"\}; write the highest phase that """
         r"events\.jsonl names there, or start in another workdir",
-        lambda place: (place.run / "epoch").write_text("seven")),
+        lambda place: (place.run / "phase").write_text("seven")),
     Given("a workdir in use", HERE,
         rf"workdir FOLDER/run is in use by process {PID} on .*; this is process {PID} on .*: wait for that run to "
         "end, stop it, or name another workdir", lock),

@@ -1,6 +1,6 @@
 """Everything a peer can send wrong: status, named error and text of the answer.
 
-Each case meets the job of `job.py`: epoch 5 (nonce abcd) runs asp with workers 0 to 3 up to unit 40; unit 0 is issued
+Each case meets the job of `job.py`: phase 5 (nonce abcd) runs asp with workers 0 to 3 up to unit 40; unit 0 is issued
 and applied, the primary is at sequence 1; the store, which was told of no update, is at 0. A contribution has 640
 bytes, the state 768, the parameters 512.
 """
@@ -18,7 +18,7 @@ import numpy as np
 from grpc import StatusCode
 
 from hybridsync import __version__
-from hybridsync.core.plan import NO_EPOCH, Epoch
+from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.interfaces.messages import (
     GroupRequest,
     Hello,
@@ -26,14 +26,14 @@ from hybridsync.interfaces.messages import (
     PhaseRequest,
     Push,
     RoleEvent,
-    Standing,
+    RoleState,
     Update,
 )
 from hybridsync.interfaces.reports import Report
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.channels import MESSAGE_BYTES
 from hybridsync.transport.grpc.codec import encode
-from tests.bad_input.job import EPOCH, Job
+from tests.bad_input.job import PHASE_ID, Job
 from tests.roles import gradient_of, tally_programs
 
 INVALID, STALE, DENIED = StatusCode.INVALID_ARGUMENT, StatusCode.FAILED_PRECONDITION, StatusCode.UNAUTHENTICATED
@@ -61,7 +61,7 @@ class Wire:
 
 
 def push(*units: int, **fields: Any) -> Push:
-    return Push(EPOCH, 0, 1, units, 0)._replace(**fields)
+    return Push(PHASE_ID, 0, 1, units, 0)._replace(**fields)
 
 
 def hello(**fields: Any) -> pb.Hello:
@@ -69,40 +69,40 @@ def hello(**fields: Any) -> pb.Hello:
     return encode(dataclasses.replace(Hello("worker", 0, 7, "host", "127.0.0.1:1", schema, __version__), **fields))
 
 
-def standing(completed: int = 0, **fields: Any) -> Callable[[Job], Any]:
+def role_state(completed: int = 0, **fields: Any) -> Callable[[Job], Any]:
     """Register worker 0 again, as one that stands in the job's phase but for `fields` of it, with 4 units leased."""
 
     def send(job: Job) -> Any:
-        where = Standing(dataclasses.replace(job.phase, **fields), True, ((0, 4),), completed)
-        return job.unary("Chief", "Register", hello(standing=where))
+        where = RoleState(dataclasses.replace(job.phase, **fields), True, ((0, 4),), completed)
+        return job.unary("Chief", "Register", hello(role_state=where))
 
     return send
 
 
 def report(**fields: Any) -> pb.Report:
-    return encode(dataclasses.replace(Report("server", 0, 1, EPOCH), **fields))
+    return encode(dataclasses.replace(Report("server", 0, 1, PHASE_ID), **fields))
 
 
 def lease(**fields: Any) -> pb.LeaseRequest:
-    return encode(dataclasses.replace(LeaseRequest(0, 1, EPOCH, 0, 0), **fields))
+    return encode(dataclasses.replace(LeaseRequest(0, 1, PHASE_ID, 0, 0), **fields))
 
 
 def phase(job: Job, **fields: Any) -> pb.Phase:
-    return encode(dataclasses.replace(job.phase, epoch=Epoch(6, 1), **fields))
+    return encode(dataclasses.replace(job.phase, id=PhaseId(6, 1), **fields))
 
 
 def header(num_bytes: int, **fields: Any) -> bytes:
     return pb.Frame(header=pb.Header(num_bytes=num_bytes, push=encode(push(1)), **fields)).SerializeToString()
 
 
-def updates(epoch: Epoch, sequence: int = 1) -> pb.Updates:
-    return pb.Updates(epoch=encode(epoch), updates=[encode(Update(sequence, (push(1),), 1.0, ()))])
+def updates(phase_id: PhaseId, sequence: int = 1) -> pb.Updates:
+    return pb.Updates(phase_id=encode(phase_id), updates=[encode(Update(sequence, (push(1),), 1.0, ()))])
 
 
 def updates_of(**fields: Any) -> pb.Updates:
     """Return update 1 of worker 0's unit 1, but for `fields` of it."""
     update = dataclasses.replace(Update(1, (push(1),), 1.0, ()), **fields)
-    return pb.Updates(epoch=encode(EPOCH), updates=[encode(update)])
+    return pb.Updates(phase_id=encode(PHASE_ID), updates=[encode(update)])
 
 
 def not_finite(value: float) -> np.ndarray:
@@ -114,13 +114,13 @@ def not_finite(value: float) -> np.ndarray:
 
 
 def end_phase(job: Job) -> None:
-    job.primary.capture(EPOCH, final=True)
+    job.primary.take_snapshot(PHASE_ID, final=True)
 
 
 def replace_worker(job: Job) -> None:
     """Let a second process take worker 0's place, at the chief and at the server."""
-    job.unary("Chief", "Register", hello(life=1))
-    job.primary.fence(EPOCH, 0, 1)
+    job.unary("Chief", "Register", hello(restart_count=1))
+    job.primary.fence(PHASE_ID, 0, 1)
 
 
 def lose_worker(job: Job) -> None:
@@ -129,17 +129,17 @@ def lose_worker(job: Job) -> None:
 
 
 def lost_report() -> pb.Report:
-    return encode(Report("worker", 3, 1, EPOCH))
+    return encode(Report("worker", 3, 1, PHASE_ID))
 
 
-def capture(job: Job) -> None:
-    """Let the server capture; captures are counted from a random number."""
-    job.captured = job.primary.capture(EPOCH, final=False).capture_id
+def snapshot(job: Job) -> None:
+    """Let the server take a snapshot; snapshots are counted from a random number."""
+    job.captured = job.primary.take_snapshot(PHASE_ID, final=False).snapshot_id
 
 
 def capture_twice(job: Job) -> None:
-    capture(job)
-    capture(job)
+    snapshot(job)
+    snapshot(job)
 
 
 def spoiled(change: Callable[[list[bytes]], list[bytes]]) -> Callable[[Job], Any]:
@@ -150,39 +150,40 @@ def spoiled(change: Callable[[list[bytes]], list[bytes]]) -> Callable[[Job], Any
 ADVICE = r"do both roles have the same model and optimizer\?"
 
 PUSHES = [
-    Wire("an epoch that is over", lambda job: job.push(push(1, epoch=Epoch(4, 1))), STALE, "StaleEpoch",
-        "epoch 4 was named, but the server is in epoch 5; ask the chief again"),
-    Wire("an epoch that has not begun", lambda job: job.push(push(1, epoch=Epoch(6, 1))), STALE, "StaleEpoch",
-        "epoch 6 was named, but the server is in epoch 5; ask the chief again"),
-    Wire("the epoch's number with another nonce", lambda job: job.push(push(1, epoch=Epoch(5, 1))), STALE, "StaleEpoch",
-        r"epoch 5 \(nonce 0000000000000001\) was named, but the server is in epoch 5 \(nonce 000000000000abcd\); ask "
+    Wire("a phase that is over", lambda job: job.push(push(1, phase_id=PhaseId(4, 1))), STALE, "StalePhase",
+        "phase 4 was named, but the server is in phase 5; ask the chief again"),
+    Wire("a phase that has not begun", lambda job: job.push(push(1, phase_id=PhaseId(6, 1))), STALE, "StalePhase",
+        "phase 6 was named, but the server is in phase 5; ask the chief again"),
+    Wire("the phase's number with another nonce", lambda job: job.push(push(1, phase_id=PhaseId(5, 1))), STALE,
+        "StalePhase",
+        r"phase 5 \(nonce 0000000000000001\) was named, but the server is in phase 5 \(nonce 000000000000abcd\); ask "
         "the chief again"),
-    Wire("no epoch", lambda job: job.small(pb.SmallPush(contribution=bytes(640)).SerializeToString()), STALE,
-        "StaleEpoch", "epoch 0 was named, but the server is in epoch 5; ask the chief again"),
-    Wire("a pull in an old epoch", lambda job: job.pull(push(epoch=Epoch(4, 1))), STALE, "StaleEpoch",
-        "epoch 4 was named, but the server is in epoch 5; ask the chief again"),
-    Wire("a phase that has ended", lambda job: job.push(push(1)), STALE, "StaleEpoch",
-        "epoch 5 has ended; ask the chief for the next phase", end_phase),
-    Wire("a pull from a phase that has ended", lambda job: job.pull(push()), STALE, "StaleEpoch",
-        "epoch 5 has ended; ask the chief for the next phase", end_phase),
+    Wire("no phase", lambda job: job.small(pb.SmallPush(contribution=bytes(640)).SerializeToString()), STALE,
+        "StalePhase", "phase 0 was named, but the server is in phase 5; ask the chief again"),
+    Wire("a pull in an old phase", lambda job: job.pull(push(phase_id=PhaseId(4, 1))), STALE, "StalePhase",
+        "phase 4 was named, but the server is in phase 5; ask the chief again"),
+    Wire("a phase that has ended", lambda job: job.push(push(1)), STALE, "StalePhase",
+        "phase 5 has ended; ask the chief for the next phase", end_phase),
+    Wire("a pull from a phase that has ended", lambda job: job.pull(push()), STALE, "StalePhase",
+        "phase 5 has ended; ask the chief for the next phase", end_phase),
     Wire("a worker that was replaced", lambda job: job.push(push(1)), STALE, "StaleIncarnation",
         "worker 0 speaks as incarnation 1, but 2 or later is expected; this process ends", replace_worker),
     Wire("a pull of a worker that was replaced", lambda job: job.pull(push()), STALE, "StaleIncarnation",
         "worker 0 speaks as incarnation 1, but 2 or later is expected; this process ends", replace_worker),
     Wire("a worker that the run does not have", lambda job: job.push(push(1, worker=9)), DENIED, "UnknownRole",
-        "worker 9 takes no part in epoch 5, its members are 0, 1, 2, 3; register with the chief first"),
+        "worker 9 takes no part in phase 5, its members are 0, 1, 2, 3; register with the chief first"),
     Wire("a negative worker", lambda job: job.pull(push(worker=-1)), DENIED, "UnknownRole",
-        "worker -1 takes no part in epoch 5, its members are 0, 1, 2, 3; register with the chief first"),
+        "worker -1 takes no part in phase 5, its members are 0, 1, 2, 3; register with the chief first"),
     Wire("no unit", lambda job: job.push(push()), INVALID, "InvalidMessage",
         "worker 0 pushes 0 units; a push offers the gradient of at least 1"),
     Wire("a unit twice in one push", lambda job: job.push(push(1, 2, 1)), INVALID, "InvalidMessage",
         "worker 0 pushes unit 1 in 2 places at once; a push is a set: name each unit once"),
     Wire("a negative unit", lambda job: job.push(push(-1)), INVALID, "InvalidMessage",
-        "worker 0 pushes unit -1, but epoch 5 issues units 0 to 39; push leased units only"),
+        "worker 0 pushes unit -1, but phase 5 issues units 0 to 39; push leased units only"),
     Wire("a unit behind the phase's last", lambda job: job.push(push(40)), INVALID, "InvalidMessage",
-        "worker 0 pushes unit 40, but epoch 5 issues units 0 to 39; push leased units only"),
+        "worker 0 pushes unit 40, but phase 5 issues units 0 to 39; push leased units only"),
     Wire("the largest unit there is", lambda job: job.push(push(2**63 - 1)), INVALID, "InvalidMessage",
-        "worker 0 pushes unit 9223372036854775807, but epoch 5 issues units 0 to 39; push leased units only"),
+        "worker 0 pushes unit 9223372036854775807, but phase 5 issues units 0 to 39; push leased units only"),
     Wire("a base from the future", lambda job: job.push(push(1, base=2)), INVALID, "InvalidMessage",
         "worker 0 pushes a gradient on sequence 2, but this server has sequences 0 to 1; name the one that was pulled"),
     Wire("a negative base", lambda job: job.push(push(1, base=-1)), INVALID, "InvalidMessage",
@@ -190,10 +191,11 @@ PUSHES = [
         "pulled"),
     Wire("a bad push of a newer incarnation, which must not fence the good one",
         lambda job: job.push(push(-1, incarnation=9)), INVALID, "InvalidMessage",
-        "worker 0 pushes unit -1, but epoch 5 issues units 0 to 39; push leased units only"),
+        "worker 0 pushes unit -1, but phase 5 issues units 0 to 39; push leased units only"),
     Wire("a push that was applied", lambda job: job.push(push(0), job.contribution(0)), StatusCode.OK, "",
         "sequence: 1\nduplicate: true\nsettled: 0\n"),
-    Wire("a push that was applied, from its worker's next life", lambda job: job.push(push(0, worker=1)), StatusCode.OK,
+    Wire("a push that was applied, from its worker's next process", lambda job: job.push(push(0, worker=1)),
+        StatusCode.OK,
         "", "sequence: 1\nduplicate: true\nsettled: 0\n", lambda job: job.pull(push(worker=1))),
     Wire("an applied unit among fresh ones", lambda job: job.push(push(0, 1)), StatusCode.OK, "",
         "sequence: 1\nduplicate: true\nsettled: 0\n"),
@@ -208,16 +210,16 @@ WORDS = [
     case
     for method in ("Idle", "Ready")
     for case in (
-        Wire(f"{method} in an epoch that is over", lambda job, to=method: said(job, to, push(1, epoch=Epoch(4, 1))),
-            STALE, "StaleEpoch", "epoch 4 was named, but the server is in epoch 5; ask the chief again"),
-        Wire(f"{method} in a phase that has ended", lambda job, to=method: said(job, to, push(1)), STALE, "StaleEpoch",
-            "epoch 5 has ended; ask the chief for the next phase", end_phase),
+        Wire(f"{method} in a phase that is over", lambda job, to=method: said(job, to, push(1, phase_id=PhaseId(4, 1))),
+            STALE, "StalePhase", "phase 4 was named, but the server is in phase 5; ask the chief again"),
+        Wire(f"{method} in a phase that has ended", lambda job, to=method: said(job, to, push(1)), STALE, "StalePhase",
+            "phase 5 has ended; ask the chief for the next phase", end_phase),
         Wire(f"{method} of a worker that was replaced", lambda job, to=method: said(job, to, push(1)), STALE,
             "StaleIncarnation", "worker 0 speaks as incarnation 1, but 2 or later is expected; this process ends",
             replace_worker),
         Wire(f"{method} of a worker that the run does not have",
             lambda job, to=method: said(job, to, push(1, worker=9)), DENIED, "UnknownRole",
-            "worker 9 takes no part in epoch 5, its members are 0, 1, 2, 3; register with the chief first"),
+            "worker 9 takes no part in phase 5, its members are 0, 1, 2, 3; register with the chief first"),
     )
 ]
 
@@ -255,37 +257,37 @@ SIZES = [
 ]
 
 STATES = [
-    Wire("a capture that was never taken", lambda job: job.read(job.to_server, 77, 768), STALE, "StaleEpoch",
-        r"capture 77 is no longer kept here \(kept: none\); ask the chief again"),
-    Wire("a capture whose place another one took", lambda job: job.read(job.to_server, job.captured - 1, 768), STALE,
-        "StaleEpoch", r"capture \d+ is no longer kept here \(kept: \d+\); ask the chief again", capture_twice),
+    Wire("a snapshot that was never taken", lambda job: job.read(job.to_server, 77, 768), STALE, "StalePhase",
+        r"snapshot77 is no longer kept here \(kept: none\); ask the chief again"),
+    Wire("a snapshot whose place another one took", lambda job: job.read(job.to_server, job.captured - 1, 768), STALE,
+        "StalePhase", r"snapshot\d+ is no longer kept here \(kept: \d+\); ask the chief again", capture_twice),
     Wire("a reader of another size", lambda job: job.read(job.to_server, job.captured, 769), INVALID, "SchemaMismatch",
-        f"the buffer has 769 bytes where 768 are expected; {ADVICE}", capture),
+        f"the buffer has 769 bytes where 768 are expected; {ADVICE}", snapshot),
     Wire("a reader of 2^62 bytes", lambda job: job.read(job.to_chief, 1, 2**62), INVALID, "SchemaMismatch",
         f"a state of {2**62} bytes is over the limit, {2**36}"),
     Wire("an empty phase", lambda job: job.unary("PhaseServer", "Enter", b""), INVALID, "PlanError",
         r"the plan is empty; write name\[\(key=value,\.\.\.\)\]\[:share%\], .*"),
     Wire("a phase that is older than the one served",
-        lambda job: job.unary("PhaseServer", "Enter", encode(dataclasses.replace(job.phase, epoch=Epoch(4, 1)))),
-        STALE, "StaleEpoch", "epoch 4 is not newer than epoch 5, which is served; reserve another"),
+        lambda job: job.unary("PhaseServer", "Enter", encode(dataclasses.replace(job.phase, id=PhaseId(4, 1)))),
+        STALE, "StalePhase", "phase 4 is not newer than phase 5, which is served; reserve another"),
     Wire("a phase of the served one's number and another nonce",
-        lambda job: job.unary("PhaseServer", "Enter", encode(dataclasses.replace(job.phase, epoch=Epoch(5, 1)))),
-        STALE, "StaleEpoch",
-        r"epoch 5 \(nonce 0000000000000001\) is not newer than epoch 5 \(nonce 000000000000abcd\), "
+        lambda job: job.unary("PhaseServer", "Enter", encode(dataclasses.replace(job.phase, id=PhaseId(5, 1)))),
+        STALE, "StalePhase",
+        r"phase 5 \(nonce 0000000000000001\) is not newer than phase 5 \(nonce 000000000000abcd\), "
         "which is served; reserve another"),
     Wire("a phase of an unknown protocol", lambda job: job.unary("PhaseServer", "Enter", phase(job, spec="aps")),
         INVALID, "PlanError", r"unknown protocol 'aps'; did you mean 'asp'\? known: .*asp.*"),
     Wire("a lock-step phase at a parameter server",
         lambda job: job.unary("PhaseServer", "Enter", phase(job, spec="bsp")), INVALID, "PlanError",
-        "epoch 6 runs 'bsp' in the mode 'sync', this is a role of the mode 'server'; enter it at the workers"),
+        "phase 6 runs 'bsp' in the mode 'sync', this is a role of the mode 'server'; enter it at the workers"),
     Wire("a phase without members", lambda job: job.unary("PhaseServer", "Enter", phase(job, members=())), INVALID,
-        "InvalidMessage", "epoch 6 runs 'asp' with 0 members; it needs at least 1"),
+        "InvalidMessage", "phase 6 runs 'asp' with 0 members; it needs at least 1"),
     Wire("a phase of more units than there is memory for",
         lambda job: job.unary("PhaseServer", "Enter", phase(job, end_units=2**62)), INVALID, "InvalidMessage",
-        f"epoch 6 ends with {2**62} units applied, but this run has 64; end it with 0 to 64"),
+        f"phase 6 ends with {2**62} units applied, but this run has 64; end it with 0 to 64"),
     Wire("a phase of more units than the run has",
         lambda job: job.unary("PhaseServer", "Enter", phase(job, end_units=2**31, applied=((0, 2**31),))), INVALID,
-        "InvalidMessage", f"epoch 6 ends with {2**31} units applied, but this run has 64; end it with 0 to 64"),
+        "InvalidMessage", f"phase 6 ends with {2**31} units applied, but this run has 64; end it with 0 to 64"),
     Wire("a phase of a plan instead of a stage",
         lambda job: job.unary("PhaseServer", "Enter", phase(job, spec="asp(" + "a=1," * 100_000 + ")")), INVALID,
         "InvalidMessage", "spec of Phase has 400005 characters, above the 256 of a message; shorten it"),
@@ -294,41 +296,41 @@ STATES = [
         "InvalidMessage", "applied of Phase has 100001 entries, above the 100000 of a message; send several messages"),
     Wire("a phase with a unit applied twice",
         lambda job: job.unary("PhaseServer", "Enter", phase(job, applied=((0, 3), (2, 5)))), INVALID,
-        "InvalidMessage", "epoch 6 has 6 units applied or dropped, of which only 5 differ; name each unit once"),
+        "InvalidMessage", "phase 6 has 6 units applied or dropped, of which only 5 differ; name each unit once"),
     Wire("a phase with a unit applied and dropped",
         lambda job: job.unary("PhaseServer", "Enter", phase(job, applied=((0, 3),), dropped=((2, 3),))), INVALID,
-        "InvalidMessage", "epoch 6 has 4 units applied or dropped, of which only 3 differ; name each unit once"),
+        "InvalidMessage", "phase 6 has 4 units applied or dropped, of which only 3 differ; name each unit once"),
     Wire("a phase with overlapping ranges at the other server",
         lambda job: job.unary_at_store("PhaseServer", "Enter", phase(job, applied=((0, 2**11), (0, 2**11)))), INVALID,
-        "InvalidMessage", "epoch 6 has 4096 units applied or dropped, of which only 2048 differ; name each unit once"),
+        "InvalidMessage", "phase 6 has 4096 units applied or dropped, of which only 2048 differ; name each unit once"),
     Wire("a lock-step phase at the other server",
         lambda job: job.unary_at_store("PhaseServer", "Enter", phase(job, spec="bsp")), INVALID, "PlanError",
-        "epoch 6 runs 'bsp' in the mode 'sync', this is a role of the mode 'server'; enter it at the workers"),
+        "phase 6 runs 'bsp' in the mode 'sync', this is a role of the mode 'server'; enter it at the workers"),
     Wire("a phase with a member twice", lambda job: job.unary("PhaseServer", "Enter", phase(job, members=(0, 1, 1))),
-        INVALID, "InvalidMessage", r"epoch 6 has the members \(0, 1, 1\); name each once, from 0"),
+        INVALID, "InvalidMessage", r"phase 6 has the members \(0, 1, 1\); name each once, from 0"),
     Wire("a phase behind the largest update there is",
         lambda job: job.unary("PhaseServer", "Enter", phase(job, sequence=2**63 - 1)), INVALID, "InvalidMessage",
-        f"epoch 6 begins behind update {2**63 - 1}; both are numbers from 0 to {2**62 - 1}"),
+        f"phase 6 begins behind update {2**63 - 1}; both are numbers from 0 to {2**62 - 1}"),
     Wire("the fence of a worker that no run has",
-        lambda job: job.unary("PhaseServer", "Fence", pb.FenceRequest(epoch=encode(EPOCH), worker=-1)), DENIED,
+        lambda job: job.unary("PhaseServer", "Fence", pb.FenceRequest(phase_id=encode(PHASE_ID), worker=-1)), DENIED,
         "UnknownRole", "there is no worker -1: workers are numbered from 0 to 9999"),
     Wire("a phase with an applied unit far behind its last",
         lambda job: job.unary("PhaseServer", "Enter", phase(job, applied=((2**62, 2**62 + 1),))), INVALID,
-        "InvalidMessage", f"epoch 6 counts units up to {2**62 + 1}, above the 2048 that a run of 64 units issues .*"),
+        "InvalidMessage", f"phase 6 counts units up to {2**62 + 1}, above the 2048 that a run of 64 units issues .*"),
     Wire("a phase with a dropped unit far behind its last",
         lambda job: job.unary("PhaseServer", "Enter", phase(job, dropped=((3, 2**40),))), INVALID,
-        "InvalidMessage", f"epoch 6 counts units up to {2**40}, above the 2048 that a run of 64 units issues .*"),
+        "InvalidMessage", f"phase 6 counts units up to {2**40}, above the 2048 that a run of 64 units issues .*"),
     Wire("a phase that ends before its first unit",
         lambda job: job.unary("PhaseServer", "Enter", phase(job, end_units=-1)), INVALID, "InvalidMessage",
-        "epoch 6 ends with -1 units applied, but this run has 64; end it with 0 to 64"),
+        "phase 6 ends with -1 units applied, but this run has 64; end it with 0 to 64"),
     Wire("a phase whose state arrives with other bits",
         lambda job: job.unary("PhaseServer", "Enter", phase(job, fingerprint="f00d")), StatusCode.DATA_LOSS,
         "DamagedState",
         r"the state handed over by 127\.0\.0\.1:\d+ has fingerprint [0-9a-f]{32}, but f00d was captured; "
         "nothing was trained on it, run the same command again to resume from the last checkpoint"),
     Wire("a phase whose starting state is gone",
-        lambda job: job.unary("PhaseServer", "Enter", phase(job, fingerprint="f00d", capture_id=9)), STALE,
-        "StaleEpoch", r"capture 9 is no longer kept here \(kept: \d+\); ask the chief again"),
+        lambda job: job.unary("PhaseServer", "Enter", phase(job, fingerprint="f00d", snapshot_id=9)), STALE,
+        "StalePhase", r"snapshot9 is no longer kept here \(kept: \d+\); ask the chief again"),
     Wire("a range of units that ends before it begins",
         lambda job: job.unary("PhaseServer", "Enter", phase(job, applied=((9, 4),))), INVALID, "SchemaMismatch",
         r"a range of units needs 0 <= start < stop, got \(9, 4\)"),
@@ -337,21 +339,22 @@ STATES = [
 ]
 
 SHARD = [
-    Wire("a block of an epoch that is over", lambda job: job.stage(push(1, epoch=Epoch(4, 1))), STALE, "StaleEpoch",
-        "epoch 4 was named, but the server is in epoch 5; ask the chief again"),
-    Wire("a block of the epoch's number with another nonce", lambda job: job.stage(push(1, epoch=Epoch(5, 1))), STALE,
-        "StaleEpoch", r"epoch 5 \(nonce 0000000000000001\) was named, but the server is in epoch 5 \(nonce "
+    Wire("a block of a phase that is over", lambda job: job.stage(push(1, phase_id=PhaseId(4, 1))), STALE, "StalePhase",
+        "phase 4 was named, but the server is in phase 5; ask the chief again"),
+    Wire("a block of the phase's number with another nonce", lambda job: job.stage(push(1, phase_id=PhaseId(5, 1))),
+        STALE,
+        "StalePhase", r"phase 5 \(nonce 0000000000000001\) was named, but the server is in phase 5 \(nonce "
         r"000000000000abcd\); ask the chief again"),
     Wire("a block of a worker that was lost", lambda job: job.stage(push(1)), STALE, "StaleIncarnation",
         "worker 0 speaks as incarnation 1, but 2 or later is expected; this process ends",
-        lambda job: job.store.forget(EPOCH, 0, 1)),
+        lambda job: job.store.forget(PHASE_ID, 0, 1)),
     Wire("a block with a byte too many", lambda job: job.stage(push(1), np.zeros(641, np.uint8)), INVALID,
         "SchemaMismatch", f"the buffer has 641 bytes where 640 are expected; {ADVICE}"),
     Wire("a block that is not finite", lambda job: job.stage(push(1), not_finite(np.nan)), StatusCode.OK, "",
         r'non_finite: "leaf \S+, first index \[0\]"\n'),
-    Wire("an update in an old epoch", lambda job: job.unary("Shard", "Apply", updates(Epoch(4, 1))), STALE,
-        "StaleEpoch", "epoch 4 was named, but the server is in epoch 5; ask the chief again"),
-    Wire("an update that was applied", lambda job: job.unary("Shard", "Apply", updates(EPOCH, sequence=0)),
+    Wire("an update in an old phase", lambda job: job.unary("Shard", "Apply", updates(PhaseId(4, 1))), STALE,
+        "StalePhase", "phase 4 was named, but the server is in phase 5; ask the chief again"),
+    Wire("an update that was applied", lambda job: job.unary("Shard", "Apply", updates(PHASE_ID, sequence=0)),
         StatusCode.OK, "", ""),
     Wire("an update without pushes", lambda job: job.unary("Shard", "Apply", updates_of(pushes=())), INVALID,
         "InvalidMessage", "update 1 has 0 pushes and 0 weights; give at least 1 push, and a weight for each or none"),
@@ -370,41 +373,44 @@ SHARD = [
         "InvalidMessage", r"update 1 has the rate 1e\+38 and the weights \(\); give numbers from 0 to 1e\+30, .*"),
     Wire("an update of one push twice", lambda job: job.unary("Shard", "Apply", updates_of(pushes=(push(1),) * 2)),
         INVALID, "InvalidMessage", "2 pushes are to be applied, 1 of them twice"),
-    Wire("an update whose contribution never came", lambda job: job.unary("Shard", "Apply", updates(EPOCH)),
-        StatusCode.ABORTED, "ServersApart", "server 0 is at update 0 of epoch 5 and is to apply update 1, but the "
+    Wire("an update whose contribution never came", lambda job: job.unary("Shard", "Apply", updates(PHASE_ID)),
+        StatusCode.ABORTED, "ServersApart", "server 0 is at update 0 of phase 5 and is to apply update 1, but the "
         "contribution of worker 0 to it never came: the servers have come apart; .*"),
     Wire("more updates than a message has",
-        lambda job: job.unary("Shard", "Apply", pb.Updates(epoch=encode(EPOCH), updates=[pb.Update()] * 10_001)),
+        lambda job: job.unary("Shard", "Apply", pb.Updates(phase_id=encode(PHASE_ID), updates=[pb.Update()] * 10_001)),
         INVALID, "InvalidMessage",
         "updates of Updates has 10001 entries, above the 10000 of a message; send several messages"),
     Wire("a snapshot after an update that never came",
-        lambda job: job.unary("Shard", "Snapshot", pb.SnapshotRequest(epoch=encode(EPOCH), sequence=7)),
-        StatusCode.ABORTED, "ServersApart", "server 0 is at update 0 of epoch 5 and is asked for its state after "
+        lambda job: job.unary("Shard", "SnapshotPart", pb.PartSnapshotRequest(phase_id=encode(PHASE_ID), sequence=7)),
+        StatusCode.ABORTED, "ServersApart", "server 0 is at update 0 of phase 5 and is asked for its state after "
         "update 7: the servers have come apart; .*"),
     Wire("a last snapshot with the state of a worker that left none",
-        lambda job: job.unary("Shard", "Snapshot", pb.SnapshotRequest(epoch=encode(EPOCH), final=True, left=[3])),
-        StatusCode.ABORTED, "ServersApart", "server 0 is at update 0 of epoch 5 and is to take the optimizer state of "
+        lambda job: job.unary("Shard", "SnapshotPart", pb.PartSnapshotRequest(phase_id=encode(PHASE_ID), final=True,
+        left=[3])),
+        StatusCode.ABORTED, "ServersApart", "server 0 is at update 0 of phase 5 and is to take the optimizer state of "
         "worker 3, which never came: .*"),
     Wire("a last snapshot with a worker's state twice",
-        lambda job: job.unary("Shard", "Snapshot", pb.SnapshotRequest(epoch=encode(EPOCH), final=True, left=[3, 3])),
+        lambda job: job.unary("Shard", "SnapshotPart", pb.PartSnapshotRequest(phase_id=encode(PHASE_ID), final=True,
+        left=[3, 3])),
         INVALID, "InvalidMessage", "2 workers left states, 1 of them different; name each once"),
     Wire("a block of a worker that the run does not have", lambda job: job.stage(push(1, worker=9)), DENIED,
-        "UnknownRole", "worker 9 takes no part in epoch 5, its members are 0, 1, 2, 3; register with the chief first"),
+        "UnknownRole", "worker 9 takes no part in phase 5, its members are 0, 1, 2, 3; register with the chief first"),
     Wire("a block of a unit that the run does not have", lambda job: job.stage(push(2**40)), INVALID,
         "InvalidMessage", rf"worker 0 stages a part of a push with 1 units \({2**40},\); push at least 1, each once, "
         "from 0 to 2047"),
     Wire("parameters for a worker that the run does not have", lambda job: job.pull_at(push(worker=9)), DENIED,
-        "UnknownRole", "worker 9 takes no part in epoch 5, its members are 0, 1, 2, 3; register with the chief first"),
+        "UnknownRole", "worker 9 takes no part in phase 5, its members are 0, 1, 2, 3; register with the chief first"),
     Wire("a farewell to a worker that no run has",
-        lambda job: job.unary("Shard", "Forget", pb.FenceRequest(epoch=encode(EPOCH), worker=2**40)), DENIED,
+        lambda job: job.unary("Shard", "Forget", pb.FenceRequest(phase_id=encode(PHASE_ID), worker=2**40)), DENIED,
         "UnknownRole", f"there is no worker {2**40}: workers are numbered from 0 to 9999"),
-    Wire("parameters of an old epoch", lambda job: job.pull_at(push(epoch=Epoch(4, 1))), STALE, "StaleEpoch",
-        "epoch 4 was named, but the server is in epoch 5; ask the chief again"),
-    Wire("parameters that are not kept", lambda job: job.pull_at(push(base=-1)), STALE, "StaleEpoch",
+    Wire("parameters of an old phase", lambda job: job.pull_at(push(phase_id=PhaseId(4, 1))), STALE, "StalePhase",
+        "phase 4 was named, but the server is in phase 5; ask the chief again"),
+    Wire("parameters that are not kept", lambda job: job.pull_at(push(base=-1)), STALE, "StalePhase",
         r"the parameters after update -1 are no longer kept for worker 0, only those after \[0\]; ask the chief again"),
-    Wire("a snapshot in an old epoch",
-        lambda job: job.unary("Shard", "Snapshot", pb.SnapshotRequest(epoch=encode(Epoch(4, 1)))), STALE, "StaleEpoch",
-        "epoch 4 was named, but the server is in epoch 5; ask the chief again"),
+    Wire("a snapshot in an old phase",
+        lambda job: job.unary("Shard", "SnapshotPart", pb.PartSnapshotRequest(phase_id=encode(PhaseId(4, 1)))), STALE,
+        "StalePhase",
+        "phase 4 was named, but the server is in phase 5; ask the chief again"),
 ]
 
 CHIEF = [
@@ -429,58 +435,61 @@ CHIEF = [
         "there is no role 'gopher': a chief takes in 'worker' and 'server'; name one"),
     Wire("an empty registration", lambda job: job.unary("Chief", "Register", b""), DENIED, "UnknownRole",
         "there is no role '': a chief takes in 'worker' and 'server'; name one"),
-    Wire("a standing with shares of other members", standing(spec="bsp", shares=(2, 1, 1)), INVALID, "InvalidMessage",
-        r"worker 0 stands in epoch 5 with the shares \[2, 1, 1\] for the members \[0, 1, 2, 3\]; give each of them its "
+    Wire("a role state with shares of other members", role_state(spec="bsp", shares=(2, 1, 1)), INVALID,
+        "InvalidMessage",
+        r"worker 0 stands in phase 5 with the shares \[2, 1, 1\] for the members \[0, 1, 2, 3\]; give each of them its "
         "units of a step, 0 or more and not all 0, or no shares at all"),
-    Wire("a standing with a share below 0", standing(spec="bsp", shares=(2, 1, 1, -1)), INVALID, "InvalidMessage",
-        r"worker 0 stands in epoch 5 with the shares \[2, 1, 1, -1\] for the members .*"),
-    Wire("a standing in which nobody has a share", standing(spec="bsp", shares=(0, 0, 0, 0)), INVALID,
-        "InvalidMessage", r"worker 0 stands in epoch 5 with the shares \[0, 0, 0, 0\] for the members .*"),
-    Wire("a standing without members", standing(members=()), INVALID, "InvalidMessage",
-        r"worker 0 stands in epoch 5 with the members \[\], but this run's workers are 0 to 3, each once; it serves "
+    Wire("a role state with a share below 0", role_state(spec="bsp", shares=(2, 1, 1, -1)), INVALID, "InvalidMessage",
+        r"worker 0 stands in phase 5 with the shares \[2, 1, 1, -1\] for the members .*"),
+    Wire("a role state in which nobody has a share", role_state(spec="bsp", shares=(0, 0, 0, 0)), INVALID,
+        "InvalidMessage", r"worker 0 stands in phase 5 with the shares \[0, 0, 0, 0\] for the members .*"),
+    Wire("a role state without members", role_state(members=()), INVALID, "InvalidMessage",
+        r"worker 0 stands in phase 5 with the members \[\], but this run's workers are 0 to 3, each once; it serves "
         "another run: stop it"),
-    Wire("a standing with a member twice", standing(members=(0, 1, 1)), INVALID, "InvalidMessage",
-        r"worker 0 stands in epoch 5 with the members \[0, 1, 1\], but this run's workers are 0 to 3, each once; .*"),
-    Wire("a standing with a member outside the run", standing(members=(0, 4)), INVALID, "InvalidMessage",
-        r"worker 0 stands in epoch 5 with the members \[0, 4\], but this run's workers are 0 to 3, each once; .*"),
-    Wire("a standing in a protocol that is none", standing(spec="gossip"), INVALID, "PlanError",
+    Wire("a role state with a member twice", role_state(members=(0, 1, 1)), INVALID, "InvalidMessage",
+        r"worker 0 stands in phase 5 with the members \[0, 1, 1\], but this run's workers are 0 to 3, each once; .*"),
+    Wire("a role state with a member outside the run", role_state(members=(0, 4)), INVALID, "InvalidMessage",
+        r"worker 0 stands in phase 5 with the members \[0, 4\], but this run's workers are 0 to 3, each once; .*"),
+    Wire("a role state in a protocol that is none", role_state(spec="gossip"), INVALID, "PlanError",
         r"unknown protocol 'gossip'; did you mean 'ssp'\? known: adpsgd, .*"),
-    Wire("a standing with more units done than leased", standing(5), INVALID, "InvalidMessage",
-        "worker 0 says that 5 of 4 units received in epoch 5 are done; count both from 0"),
+    Wire("a role state with more units done than leased", role_state(5), INVALID, "InvalidMessage",
+        "worker 0 says that 5 of 4 units received in phase 5 are done; count both from 0"),
     Wire("a text that is not UTF-8", lambda job: job.unary("Chief", "Register", b"\x0a\x02\xff\xfe"), INVALID,
         "SchemaMismatch", r"4 bytes are not a Hello message \(.*\); are both roles of one version\?"),
-    Wire("a lease in an old epoch", lambda job: job.unary("Chief", "Lease", lease(epoch=Epoch(4, 1))), STALE,
-        "StaleEpoch", "epoch 4 was named, but epoch 5 is active; ask for the next phase"),
-    Wire("a lease in an epoch of another nonce", lambda job: job.unary("Chief", "Lease", lease(epoch=Epoch(5, 1))),
-        STALE, "StaleEpoch", r"epoch 5 \(nonce 0000000000000001\) was named, but epoch 5 \(nonce 000000000000abcd\) is "
+    Wire("a lease in an old phase", lambda job: job.unary("Chief", "Lease", lease(phase_id=PhaseId(4, 1))), STALE,
+        "StalePhase", "phase 4 was named, but phase 5 is active; ask for the next phase"),
+    Wire("a lease in a phase of another nonce", lambda job: job.unary("Chief", "Lease", lease(phase_id=PhaseId(5, 1))),
+        STALE, "StalePhase", r"phase 5 \(nonce 0000000000000001\) was named, but phase 5 \(nonce 000000000000abcd\) is "
         "active; ask for the next phase"),
     Wire("a lease of a replaced worker", lambda job: job.unary("Chief", "Lease", lease()), STALE, "StaleIncarnation",
         "worker 0 speaks as incarnation 1, but incarnation 2 has taken its place; this process ends", replace_worker),
     Wire("a lease of a worker that never registered", lambda job: job.unary("Chief", "Lease", lease(worker=9)), STALE,
         "NotRegistered", "worker 9 has not registered with this chief; register and call again"),
     Wire("a lease behind a negative position", lambda job: job.unary("Chief", "Lease", lease(known=-1, completed=-1)),
-        INVALID, "InvalidMessage", "worker 0 says that -1 of -1 units received in epoch 5 are done; count both from 0"),
+        INVALID, "InvalidMessage", "worker 0 says that -1 of -1 units received in phase 5 are done; count both from 0"),
     Wire("more units done than received", lambda job: job.unary("Chief", "Lease", lease(known=1, completed=2)), INVALID,
-        "InvalidMessage", "worker 0 says that 2 of 1 units received in epoch 5 are done; count both from 0"),
-    Wire("a meeting in a phase without groups", lambda job: job.unary("Chief", "Meet", encode(GroupRequest(0, 1, EPOCH,
-        1))), INVALID, "InvalidMessage", "worker 0 comes to a meeting in epoch 5, but asp has none; ask for the next "
+        "InvalidMessage", "worker 0 says that 2 of 1 units received in phase 5 are done; count both from 0"),
+    Wire("a group round in a phase without groups", lambda job: job.unary("Chief", "JoinGroup", encode(GroupRequest(0,
+        1, PHASE_ID,
+        1))), INVALID, "InvalidMessage",
+        "worker 0 comes to a group round in phase 5, but asp has none; ask for the next "
         "phase"),
     Wire("a phase for a worker that never registered",
-        lambda job: job.unary("Chief", "NextPhase", encode(PhaseRequest(9, 3, NO_EPOCH, None))), STALE,
+        lambda job: job.unary("Chief", "NextPhase", encode(PhaseRequest(9, 3, NO_PHASE, None))), STALE,
         "NotRegistered", "worker 9 has not registered with this chief; register and call again"),
     Wire("a rest of negative seconds",
-        lambda job: job.unary("Chief", "NextPhase", encode(PhaseRequest(0, 1, NO_EPOCH, None, rest_secs=-1.5))),
+        lambda job: job.unary("Chief", "NextPhase", encode(PhaseRequest(0, 1, NO_PHASE, None, rest_secs=-1.5))),
         INVALID, "InvalidMessage", r"worker 0 says that it rests for -1\.5 s; rest for 0 s or more"),
     Wire("a rest of no number of seconds",
-        lambda job: job.unary("Chief", "NextPhase", encode(PhaseRequest(0, 1, NO_EPOCH, None, rest_secs=math.nan))),
+        lambda job: job.unary("Chief", "NextPhase", encode(PhaseRequest(0, 1, NO_PHASE, None, rest_secs=math.nan))),
         INVALID, "InvalidMessage", "rest_secs of PhaseRequest is nan; send a finite number"),
     *[Wire(f"{what} of a process that was never counted", lambda job, send=send: send(job), STALE, "NotRegistered",
         "worker 9 has not registered with this chief; register and call again") for what, send in (
         ("a lease", lambda job: job.unary("Chief", "Lease", lease(worker=9, incarnation=0))),
-        ("a request", lambda job: job.unary("Chief", "NextPhase", encode(PhaseRequest(9, 0, NO_EPOCH, None)))),
-        ("a meeting", lambda job: job.unary("Chief", "Meet", encode(GroupRequest(9, 0, EPOCH, 1)))))],
-    Wire("a life below the first", lambda job: job.unary("Chief", "Register", hello(life=-1)), INVALID,
-        "InvalidMessage", "worker 0 is in its life -1; count lives from 0"),
+        ("a request", lambda job: job.unary("Chief", "NextPhase", encode(PhaseRequest(9, 0, NO_PHASE, None)))),
+        ("a group round", lambda job: job.unary("Chief", "JoinGroup", encode(GroupRequest(9, 0, PHASE_ID, 1)))))],
+    Wire("a session below the first", lambda job: job.unary("Chief", "Register", hello(restart_count=-1)), INVALID,
+        "InvalidMessage", "worker 0 has the restart count -1; count from 0"),
     Wire("an answer that waits for ever", lambda job: job.unary("Chief", "Report", report(hold_secs=math.inf)), INVALID,
         "InvalidMessage", "hold_secs of Report is inf; send a finite number"),
     Wire("an answer that waits for no number of seconds",
@@ -520,8 +529,8 @@ CHIEF = [
     Wire("a process that ended on a unit that the run does not have",
         lambda job: job.unary("Chief", "RoleLost", encode(RoleEvent("worker", 1, 1, "exit 1", 0.0, 2**40))), INVALID,
         "InvalidMessage", f"worker 1 ended on unit {2**40}, but this run's units are below 1664; .*"),
-    Wire("a standing with units that the run does not have", standing(applied=((0, 2**31),)), INVALID,
-        "InvalidMessage", f"epoch 5 counts units up to {2**31}, above the 1664 that a run of 40 units issues .*"),
+    Wire("a role state with units that the run does not have", role_state(applied=((0, 2**31),)), INVALID,
+        "InvalidMessage", f"phase 5 counts units up to {2**31}, above the 1664 that a run of 40 units issues .*"),
     Wire("a heartbeat of a later process", lambda job: job.unary("Chief", "Report", report(incarnation=2)), STALE,
         "NotRegistered", "server 0 has not registered with this chief; register and call again"),
     Wire("a heartbeat of a worker whose place is free", lambda job: job.unary("Chief", "Report", lost_report()), STALE,
@@ -552,9 +561,10 @@ CHIEF = [
     Wire("the loss of a worker that the run does not have",
         lambda job: job.unary("Chief", "RoleLost", encode(RoleEvent("worker", 9, 1, "exit 1", 0.0))), DENIED,
         "UnknownRole", "there is no worker 9 in this run: its workers are 0 to 3; start it with one of these numbers"),
-    Wire("a capture at the chief, which trains nothing",
-        lambda job: job.unary("Holder", "Capture", pb.CaptureRequest(epoch=encode(EPOCH))), STALE, "StaleEpoch",
-        "the chief keeps the last committed state only and takes no part in epoch 5"),
+    Wire("a snapshot at the chief, which trains nothing",
+        lambda job: job.unary("SnapshotSource", "TakeSnapshot", pb.SnapshotRequest(phase_id=encode(PHASE_ID))), STALE,
+        "StalePhase",
+        "the chief keeps the last committed state only and takes no part in phase 5"),
 ]
 
 WIRE = {"push": PUSHES, "word": WORDS, "size": SIZES, "state": STATES, "shard": SHARD, "chief": CHIEF}

@@ -19,13 +19,13 @@ def _run(workdir, ends):
             "pid": 10_000 + member,
             "ts": end * 1e6 - 5.0,
             "dur": 5.0,
-            "args": {"epoch": 1, "units": 2},
+            "args": {"phase": 1, "units": 2},
         }
         for member in MEMBERS
         for end in ends
     ]
     (workdir / TIMELINE_FILE).write_text(json.dumps({"traceEvents": spans}))
-    common = {"wall": 0.0, "epoch": 1}
+    common = {"wall": 0.0, "phase": 1}
     entered = {"t": 1.0, "kind": "phase_entered", "protocol": "bsp", "units": 0, "units_per_update": 2}
     ended = {"t": 21.0, "kind": "phase_ended", "units": 200}
     lines = [json.dumps({**event, **common}) + "\n" for event in (entered, ended)]

@@ -10,8 +10,16 @@ from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_state import RunState
 from hybridsync.core.clock import SYSTEM_CLOCK, Clock
-from hybridsync.core.plan import NO_EPOCH, Epoch
-from hybridsync.interfaces.messages import Capture, Held, LeaseReply, LeaseRequest, PhaseReply, PhaseRequest, RoleEvent
+from hybridsync.core.plan import NO_PHASE, PhaseId
+from hybridsync.interfaces.messages import (
+    LeaseReply,
+    LeaseRequest,
+    PhaseReply,
+    PhaseRequest,
+    RoleEvent,
+    Snapshot,
+    StateVersion,
+)
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import Report, ReportReply
 from tests.roles import hello, phase_of
@@ -52,14 +60,14 @@ def begin(chief: Chief, spec: str = "asp", end: int = WORKLOAD, number: int = 1,
 def lease(
     chief: Chief, phase: Phase, worker: int = 0, known: int = 0, completed: int = 0, incarnation: int = 1
 ) -> LeaseReply:
-    return chief.service.lease(LeaseRequest(worker, incarnation, phase.epoch, known, completed))
+    return chief.service.lease(LeaseRequest(worker, incarnation, phase.id, known, completed))
 
 
 def enter(
     chief: Chief,
     worker: int,
-    after: Epoch = NO_EPOCH,
-    held: Held | None = None,
+    after: PhaseId = NO_PHASE,
+    held: StateVersion | None = None,
     incarnation: int = 1,
     failure: str = "",
 ) -> PhaseReply:
@@ -72,7 +80,7 @@ def enter_all(chief: Chief, phase: Phase, workers: Iterable[int] = range(4)) -> 
 
 
 def served(chief: Chief, phase: Phase, *applied: tuple[int, int], **fields: Any) -> ReportReply:
-    return chief.service.report(Report("server", 0, 1, phase.epoch, applied=applied, **fields))
+    return chief.service.report(Report("server", 0, 1, phase.id, applied=applied, **fields))
 
 
 def units_of(reply: LeaseReply) -> list[int]:
@@ -91,6 +99,6 @@ def worker_died(chief: Chief, worker: int) -> None:
     chief.service.role_lost(RoleEvent("worker", worker, 100 + worker, "exit code -9", 0.0))
 
 
-def capture_of(phase: Phase, *applied: tuple[int, int], dropped: tuple[tuple[int, int], ...] = ()) -> Capture:
+def snapshot_of(phase: Phase, *applied: tuple[int, int], dropped: tuple[tuple[int, int], ...] = ()) -> Snapshot:
     units = sum(stop - start for start, stop in applied)
-    return Capture(1, Held(phase.epoch, units, units, "f00d"), applied, dropped, 0, 0.0, 0.0)
+    return Snapshot(1, StateVersion(phase.id, units, units, "f00d"), applied, dropped, 0, 0.0, 0.0)

@@ -13,8 +13,8 @@ from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_state import RunState
 from hybridsync.core.clock import SYSTEM_CLOCK
-from hybridsync.core.errors import StaleEpoch
-from hybridsync.interfaces.messages import Capture, Held, LeaseRequest, RoleEvent, Standing
+from hybridsync.core.errors import StalePhase
+from hybridsync.interfaces.messages import LeaseRequest, RoleEvent, RoleState, Snapshot, StateVersion
 from hybridsync.interfaces.reports import Exchange, Report, Span
 from tests.chief.chiefs import WORKLOAD, begin, collect, enter, lease, make_chief, served, units_of
 from tests.roles import hello, phase_of
@@ -56,7 +56,7 @@ def test_a_mesh_gets_whole_steps_of_its_shares_and_its_rate_is_divided_by_them()
     known = len(units_of(lease(chief, phase)))
     assert known == 18, "two steps of nine, before anything is known"
     for completed in (0, 9, 18):
-        chief.service.report(Report("worker", 0, 1, phase.epoch, completed=completed))
+        chief.service.report(Report("worker", 0, 1, phase.id, completed=completed))
         clock.advance(0.1)
     more = len(units_of(lease(chief, phase, known=known, completed=18)))
     assert more == 18, "a quarter of a second of 90 units a second, in whole steps"
@@ -97,14 +97,14 @@ def test_nothing_goes_out_before_leases_open_nor_after_they_close():
     assert units_of(lease(chief, phase, worker=3)) == granted, "the mesh stops at a common unit"
 
 
-def test_a_call_of_an_older_epoch_is_refused_with_both_numbers():
+def test_a_call_of_an_older_phase_is_refused_with_both_numbers():
     chief = make_chief()
     old = begin(chief, number=1)
     new = begin(chief, number=2)
-    with pytest.raises(StaleEpoch, match=r"epoch 1 .* epoch 2"):
+    with pytest.raises(StalePhase, match=r"phase 1 .* phase 2"):
         lease(chief, old)
     reply = served(chief, old, (0, 1))
-    assert (reply.epoch, reply.revoked) == (new.epoch, True), "it is over"
+    assert (reply.phase_id, reply.revoked) == (new.id, True), "it is over"
     assert chief.control.num_applied == 0
 
 
@@ -112,22 +112,22 @@ def test_who_is_in_a_phase_that_ended_as_planned_is_called_back_when_the_next_on
     """The server that would refuse its push may be gone, and the next phase's members wait for it."""
     chief = make_chief()
     old = begin(chief, number=1)
-    assert not chief.service.report(Report("worker", 0, 1, old.epoch)).revoked
+    assert not chief.service.report(Report("worker", 0, 1, old.id)).revoked
     chief.control.close_leases()
-    assert not chief.service.report(Report("worker", 0, 1, old.epoch)).revoked, "its last unit is welcome"
+    assert not chief.service.report(Report("worker", 0, 1, old.id)).revoked, "its last unit is welcome"
     new = begin(chief, "bsp", number=2)
-    assert chief.service.report(Report("worker", 0, 1, old.epoch)).revoked
-    assert not chief.service.report(Report("worker", 0, 1, new.epoch)).revoked
+    assert chief.service.report(Report("worker", 0, 1, old.id)).revoked
+    assert not chief.service.report(Report("worker", 0, 1, new.id)).revoked
 
 
 def test_who_is_in_a_phase_that_an_earlier_chief_ended_is_called_back():
     """It was stopped when that chief told of the end, and that chief is gone."""
     chief = Chief(RunState(Ledger(WORKLOAD), 2, "schema", SYSTEM_CLOCK, math.inf, restarted=True))
     old, new = phase_of(2, "bsp", end=WORKLOAD, members=(0, 1)), phase_of(3, "bsp", end=WORKLOAD, members=(0, 1))
-    chief.service.register(replace(hello(0, pid=100), standing=Standing(old, True)))
+    chief.service.register(replace(hello(0, pid=100), role_state=RoleState(old, True)))
     chief.control.adopt(new)
-    assert chief.service.report(Report("worker", 0, 1, old.epoch)).revoked
-    assert not chief.service.report(Report("worker", 0, 1, new.epoch)).revoked
+    assert chief.service.report(Report("worker", 0, 1, old.id)).revoked
+    assert not chief.service.report(Report("worker", 0, 1, new.id)).revoked
 
 
 # --- phases ---
@@ -139,12 +139,12 @@ def test_a_worker_enters_each_phase_once_and_says_when_it_is_back():
     phase = begin(chief, "bsp")
     assert enter(chief, 0).phase == phase
     assert enter(chief, 0).phase == phase, "an answer that was lost is given again"
-    held = Held(phase.epoch, 20, 5, "f00d")
-    assert enter(chief, 0, after=phase.epoch, held=held).phase is None
+    held = StateVersion(phase.id, 20, 5, "f00d")
+    assert enter(chief, 0, after=phase.id, held=held).phase is None
     assert chief.control.drained() == {0: held}
     assert chief.control.missing_drained() == [1, 2, 3]
     following = begin(chief, "asp", number=2)
-    assert enter(chief, 0, after=phase.epoch).phase == following
+    assert enter(chief, 0, after=phase.id).phase == following
 
 
 def test_a_preempted_lock_step_phase_lets_its_late_members_in():
@@ -173,8 +173,8 @@ def test_everybody_hears_that_the_run_is_over():
     phase = begin(chief)
     chief.control.finish()
     assert not chief.control.await_told(0.01)
-    assert enter(chief, 0, after=phase.epoch).done
-    assert chief.service.report(Report("worker", 1, 1, phase.epoch)).done
+    assert enter(chief, 0, after=phase.id).done
+    assert chief.service.report(Report("worker", 1, 1, phase.id)).done
     assert served(chief, phase).done
     assert chief.control.await_told(0.01)
 
@@ -187,7 +187,7 @@ def test_a_mesh_counts_each_position_once_whoever_reports_it():
     phase = begin(chief, "bsp")
     assert len(units_of(lease(chief, phase))) >= 8
     for worker, completed in [(0, 4), (1, 4), (2, 0), (3, 8), (0, 4)]:
-        chief.service.report(Report("worker", worker, 1, phase.epoch, completed=completed))
+        chief.service.report(Report("worker", worker, 1, phase.id, completed=completed))
     assert chief.control.num_applied == 8
     assert sorted(chief.control.ledger.applied()) == list(range(8))
 
@@ -202,7 +202,7 @@ def test_members_a_step_apart_do_not_disturb_the_rate_of_their_mesh():
         granted += len(units_of(lease(chief, phase, known=granted, completed=done - 2)))
         for worker in range(4):
             completed = max(0, done - worker % 2)
-            chief.service.report(Report("worker", worker, 1, phase.epoch, completed=completed))
+            chief.service.report(Report("worker", worker, 1, phase.id, completed=completed))
         clock.advance(0.1)
         assert tick < 50 or sum(chief.control.worker_rates().values()) == pytest.approx(20, rel=0.1)
 
@@ -221,9 +221,9 @@ def test_the_holders_word_is_the_truth_and_the_rest_is_outstanding_again():
     chief = make_chief()
     phase = begin(chief)
     collect(chief, phase, 0)
-    capture = Capture(1, Held(phase.epoch, 5, 5, ""), ((0, 4), (6, 7)), ((4, 5),), 0, 0.0, 0.0)
+    snapshot = Snapshot(1, StateVersion(phase.id, 5, 5, ""), ((0, 4), (6, 7)), ((4, 5),), 0, 0.0, 0.0)
     chief.control.close_leases()
-    chief.control.record(capture)
+    chief.control.record(snapshot)
     chief.control.release_all()
     begin(chief, number=2)
     counts = chief.control.ledger.counts()
@@ -238,7 +238,7 @@ def test_units_that_stand_still_are_offered_to_others_too():
     slow = collect(chief, phase, 0)
     assert chief.control.nothing_left(phase)
     assert chief.control.reclaim() == {"worker 0": 4}
-    assert chief.service.units_for(LeaseRequest(0, 1, phase.epoch, 4, 0)) is None, "it has them still"
+    assert chief.service.units_for(LeaseRequest(0, 1, phase.id, 4, 0)) is None, "it has them still"
     assert collect(chief, phase, 1) == slow
     served(chief, phase, (0, 4))
     assert lease(chief, phase, 0, known=4).final
@@ -257,20 +257,20 @@ def test_a_role_whose_clock_is_ahead_has_its_stamps_and_spans_by_the_chiefs():
     clock.advance(2.0)
     served(chief, phase, exchange=exchange, first_applied=56.0, last_applied=56.5, spans=(span,))
     assert chief.control.stamps() == (51.0, 51.5)
-    assert chief.control.take_intake().spans == [("server", 0, (span,), -5.0)]
-    capture = Capture(1, Held(phase.epoch, 0, 0, ""), (), (), 8, 56.0, 0.0)
-    assert chief.control.stamps_of("server", 0, capture) == (51.0, 0.0), "and nothing applied yet stays that"
-    assert chief.control.stamps_of("worker", 0, capture) == (56.0, 0.0), "whose clock is its own"
+    assert chief.control.take_reports().spans == [("server", 0, (span,), -5.0)]
+    snapshot = Snapshot(1, StateVersion(phase.id, 0, 0, ""), (), (), 8, 56.0, 0.0)
+    assert chief.control.stamps_of("server", 0, snapshot) == (51.0, 0.0), "and nothing applied yet stays that"
+    assert chief.control.stamps_of("worker", 0, snapshot) == (56.0, 0.0), "whose clock is its own"
 
 
 def test_a_new_process_in_a_role_has_a_clock_of_its_own():
     chief = make_chief()
     phase = begin(chief)
     exchange = Exchange(sent=55.0, received=50.0, replied=50.25, returned=55.25)
-    told = Report("worker", 0, 1, phase.epoch, exchange=exchange, first_applied=56.0)
+    told = Report("worker", 0, 1, phase.id, exchange=exchange, first_applied=56.0)
     chief.service.report(told)
     assert chief.control.stamps_of("worker", 0, told) == (51.0, 0.0)
-    chief.service.register(replace(hello(0, pid=500), life=1))
+    chief.service.register(replace(hello(0, pid=500), restart_count=1))
     assert chief.control.stamps_of("worker", 0, told) == (56.0, 0.0)
 
 
@@ -284,7 +284,7 @@ def test_an_answer_that_was_held_back_says_so():
         chief.control.finish()
 
     with ThreadPoolExecutor() as threads:
-        reply = threads.submit(chief.service.report, Report("worker", 0, 1, phase.epoch, hold_secs=60.0))
+        reply = threads.submit(chief.service.report, Report("worker", 0, 1, phase.id, hold_secs=60.0))
         threads.submit(end)
         assert (reply.result(10).received, reply.result(10).replied) == (50.0, 50.5)
 
@@ -293,8 +293,8 @@ def test_the_time_of_each_worker_is_summed_until_it_is_taken():
     chief = make_chief()
     phase = begin(chief)
     for secs in (0.25, 0.5):
-        chief.service.report(Report("worker", 2, 1, phase.epoch, compute_secs=secs, wait_secs=secs / 2))
+        chief.service.report(Report("worker", 2, 1, phase.id, compute_secs=secs, wait_secs=secs / 2))
     served(chief, phase)
-    intake = chief.control.take_intake()
-    assert (intake.compute_secs, intake.wait_secs) == ({2: 0.75}, {2: 0.375}), "a server computes for nobody"
-    assert chief.control.take_intake().compute_secs == {}
+    reports = chief.control.take_reports()
+    assert (reports.compute_secs, reports.wait_secs) == ({2: 0.75}, {2: 0.375}), "a server computes for nobody"
+    assert chief.control.take_reports().compute_secs == {}

@@ -33,7 +33,7 @@ def test_a_newer_process_takes_the_place_and_starts_a_stream_of_its_own():
     chief = make_chief(num_workers=2)
     phase = begin(chief)
     before = units_of(lease(chief, phase, 1))
-    welcome = chief.service.register(hello(1, pid=500, life=1))
+    welcome = chief.service.register(hello(1, pid=500, restart_count=1))
     assert welcome.incarnation == 2
     with pytest.raises(StaleIncarnation, match="incarnation 2"):
         lease(chief, phase, 1)
@@ -45,7 +45,7 @@ def test_a_newer_process_takes_the_place_and_starts_a_stream_of_its_own():
 def test_the_death_of_a_process_that_was_replaced_already_changes_nothing():
     chief = make_chief(num_workers=2)
     phase = begin(chief)
-    chief.service.register(hello(1, pid=500, life=1))
+    chief.service.register(hello(1, pid=500, restart_count=1))
     units = units_of(lease(chief, phase, 1, incarnation=2))
     chief.service.role_lost(RoleEvent("worker", 1, 101, "exit code -9", 0.0))
     assert units_of(lease(chief, phase, 1, incarnation=2)) == units
@@ -73,13 +73,13 @@ def test_a_silent_worker_is_lost_when_its_lease_runs_out_and_not_before():
         clock.advance(0.5)
         chief.control.expire()
     clock.advance(0.4)
-    chief.service.report(Report("worker", 0, 1, phase.epoch))
+    chief.service.report(Report("worker", 0, 1, phase.id))
     chief.control.expire()
     assert chief.control.missing_workers() == []
     clock.advance(0.2)
     chief.control.expire()
     assert chief.control.missing_workers() == [1]
-    (lost,) = chief.control.take_intake().lost
+    (lost,) = chief.control.take_reports().lost
     assert (lost.id, lost.reason) == (1, "no sign of life for 3 s")
 
 
@@ -90,7 +90,7 @@ def test_a_worker_that_is_lost_before_the_run_began_is_waited_for_until_its_next
     chief.service.role_started(RoleEvent("worker", 1, 500, "restart after signal SIGKILL", 0.0))
     chief.state.waits.raise_failure()
     assert chief.control.missing_workers() == [1]
-    chief.service.register(hello(1, pid=500, life=1))
+    chief.service.register(hello(1, pid=500, restart_count=1))
     assert chief.control.missing_workers() == []
 
 
@@ -99,11 +99,11 @@ def test_a_process_in_the_place_of_another_is_news_and_a_first_one_is_not():
     again = RoleEvent("worker", 1, 500, "restart after signal SIGKILL", 0.0)
     chief.service.role_started(RoleEvent("worker", 1, 101, STARTED_FIRST, 0.0))
     chief.service.role_started(again)
-    assert chief.control.take_intake().restarted == [again]
+    assert chief.control.take_reports().restarted == [again]
 
 
 def test_a_worker_that_is_lost_before_it_came_to_a_restarted_chief_is_waited_for():
-    """The world's first mesh was met in the earlier chief's time; there may be no phase to go on with."""
+    """The process group's first mesh was met in the earlier chief's time; there may be no phase to go on with."""
     chief = Chief(RunState(Ledger(WORKLOAD), 2, "schema", SYSTEM_CLOCK, math.inf, restarted=True))
     chief.control.adopt(None)
     chief.service.role_lost(RoleEvent("worker", 1, 101, "signal SIGKILL", 0.0))
@@ -118,7 +118,7 @@ def test_a_new_process_that_is_lost_before_it_came_costs_a_running_phase_nothing
     chief.service.role_lost(RoleEvent("worker", 1, 500, "signal SIGKILL", 0.0))
     chief.state.waits.raise_failure()
     assert chief.control.missing_workers() == [1]
-    assert [lost.pid for lost in chief.control.take_intake().lost] == [101, 500], "the record is to name both"
+    assert [lost.pid for lost in chief.control.take_reports().lost] == [101, 500], "the record is to name both"
 
 
 def test_registering_again_in_the_same_life_changes_nothing():
@@ -126,21 +126,21 @@ def test_registering_again_in_the_same_life_changes_nothing():
     chief = make_chief(num_workers=2)
     phase = begin(chief)
     units = units_of(lease(chief, phase, 1))
-    chief.control.take_intake()
+    chief.control.take_reports()
     assert chief.service.register(hello(1, pid=101)).incarnation == 1
     assert units_of(lease(chief, phase, 1)) == units
-    assert chief.control.take_intake().joined == [] and chief.control.take_fenced() == []
+    assert chief.control.take_reports().joined == [] and chief.control.take_fenced() == []
     chief.control.ledger.check()
 
 
 def test_an_earlier_life_cannot_come_back():
     chief = make_chief(num_workers=2)
-    chief.service.register(hello(1, pid=500, life=2))
+    chief.service.register(hello(1, pid=500, restart_count=2))
     with pytest.raises(StaleIncarnation, match="worker 1 speaks as incarnation 2, but incarnation 3"):
-        chief.service.register(hello(1, pid=400, life=1))
+        chief.service.register(hello(1, pid=400, restart_count=1))
     chief.service.role_lost(RoleEvent("worker", 1, 500, "exit code -9", 0.0))
     with pytest.raises(StaleIncarnation, match="its lease has expired"):
-        chief.service.register(hello(1, pid=500, life=2))
+        chief.service.register(hello(1, pid=500, restart_count=2))
 
 
 def test_a_chief_that_knows_nobody_asks_each_to_register():
@@ -149,7 +149,7 @@ def test_a_chief_that_knows_nobody_asks_each_to_register():
     asking = (
         lambda: lease(chief, phase, 1),
         lambda: enter(chief, 1),
-        lambda: chief.service.report(Report("worker", 1, 1, phase.epoch)),
+        lambda: chief.service.report(Report("worker", 1, 1, phase.id)),
         lambda: served(chief, phase),
     )
     for ask in asking:
@@ -161,11 +161,11 @@ def test_a_member_that_has_come_back_from_a_lock_step_phase_may_be_replaced():
     chief = make_chief()
     phase = begin(chief, "bsp")
     assert enter(chief, 2).phase == phase
-    enter(chief, 2, after=phase.epoch)
+    enter(chief, 2, after=phase.id)
     chief.control.close_leases()
     chief.service.role_lost(RoleEvent("worker", 2, 102, "exit code -9", 0.0))
     chief.state.waits.raise_failure()
-    chief.service.register(hello(2, pid=500, life=1))
+    chief.service.register(hello(2, pid=500, restart_count=1))
     assert enter(chief, 2, incarnation=2).phase is None, "it waits for the next phase"
     following = begin(chief, "bsp", number=2)
     assert enter(chief, 2, incarnation=2).phase == following

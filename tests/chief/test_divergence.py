@@ -75,8 +75,8 @@ def drops(count: int, reason: str = REASON) -> tuple[tuple[int, str], ...]:
 
 def test_one_more_than_ten_in_a_row_ends_the_run_by_name():
     divergence = Divergence()
-    assert divergence.note((), drops(MAX_IN_A_ROW)) is None
-    error = divergence.note((), drops(1))
+    assert divergence.record((), drops(MAX_IN_A_ROW)) is None
+    error = divergence.record((), drops(1))
     assert isinstance(error, Diverged) and error.exit_code == EXIT_REFUSED
     assert "11 units in a row" in str(error) and f"unit 0, {REASON}" in str(error)
 
@@ -86,21 +86,21 @@ def test_one_more_than_ten_in_a_row_ends_the_run_by_name():
 )
 def test_a_unit_applied_between_them_begins_the_count_again(applied, dropped):
     divergence = Divergence()
-    divergence.note((), drops(MAX_IN_A_ROW))
-    assert divergence.note(applied, dropped) is None
-    assert divergence.note((), drops(MAX_IN_A_ROW)) is None
+    divergence.record((), drops(MAX_IN_A_ROW))
+    assert divergence.record(applied, dropped) is None
+    assert divergence.record((), drops(MAX_IN_A_ROW)) is None
 
 
 def test_what_was_dropped_for_another_reason_does_not_count():
     divergence = Divergence()
-    assert divergence.note((), drops(100, "too stale")) is None
-    assert divergence.note((), drops(MAX_IN_A_ROW)) is None
+    assert divergence.record((), drops(100, "too stale")) is None
+    assert divergence.record((), drops(MAX_IN_A_ROW)) is None
 
 
 def test_gradients_that_a_server_may_hold_before_it_applies_them_are_allowed_for():
     divergence = Divergence()
-    assert divergence.note((), drops(MAX_IN_A_ROW + 63), held=63) is None
-    assert isinstance(divergence.note((), drops(1), held=63), Diverged)
+    assert divergence.record((), drops(MAX_IN_A_ROW + 63), held=63) is None
+    assert isinstance(divergence.record((), drops(1), held=63), Diverged)
 
 
 def test_the_chief_fails_a_run_that_has_diverged():
@@ -109,10 +109,10 @@ def test_the_chief_fails_a_run_that_has_diverged():
     phase = phase_of(members=(0,), end=100)
     chief.control.announce(phase)
     chief.control.open_leases()
-    chief.service.lease(LeaseRequest(0, worker.incarnation, phase.epoch, 0, 0))
+    chief.service.lease(LeaseRequest(0, worker.incarnation, phase.id, 0, 0))
     for unit in range(MAX_IN_A_ROW + 1):
         if unit >= chief.control.counts().issued:
-            chief.service.lease(LeaseRequest(0, worker.incarnation, phase.epoch, unit, unit))
-        chief.service.report(Report("server", 0, server.incarnation, phase.epoch, dropped=((unit, REASON),)))
+            chief.service.lease(LeaseRequest(0, worker.incarnation, phase.id, unit, unit))
+        chief.service.report(Report("server", 0, server.incarnation, phase.id, dropped=((unit, REASON),)))
     with pytest.raises(Diverged, match="11 units in a row"):
         chief.control.watch(lambda: False, 0.0)

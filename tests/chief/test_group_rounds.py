@@ -10,8 +10,8 @@ import pytest
 from hybridsync import protocols
 from hybridsync.chief.admission import check_group
 from hybridsync.chief.group_rounds import Grouping
-from hybridsync.core.errors import RefusedInput, StaleEpoch
-from hybridsync.core.plan import Epoch
+from hybridsync.core.errors import RefusedInput, StalePhase
+from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import AppliedUnit, GroupReply, GroupRequest, GroupUpdate, LeaseReply, LeaseRequest
 from tests.chief.chiefs import enter_all, lease, make_chief
 from tests.roles import phase_of
@@ -26,16 +26,16 @@ def grouping_of(spec: str = ALL, num_workers: int = 2, **fields) -> Grouping:
 
 def request(worker: int, number: int, *applied: tuple[int, int], **fields) -> GroupRequest:
     news = tuple(AppliedUnit(*each) for each in applied)
-    return GroupRequest(worker, 1, Epoch(3, 3), number, news, **fields)
+    return GroupRequest(worker, 1, PhaseId(3, 3), number, news, **fields)
 
 
 def meet(grouping: Grouping, *args, now: float = 0.0, **fields) -> GroupReply | None:
     asked = request(*args, **fields)
-    grouping.meet(asked, now)
+    grouping.join_group(asked, now)
     return grouping.answer(asked)
 
 
-def test_meetings_are_numbered_in_one_order_and_say_what_was_applied_by_then() -> None:
+def test_group_rounds_are_numbered_in_one_order_and_say_what_was_applied_by_then() -> None:
     grouping = grouping_of(sequence=10, applied=((0, 4),))
     assert meet(grouping, 0, 1, (4, 10)) is None
     reply = meet(grouping, 1, 1, (5, 10))
@@ -64,14 +64,14 @@ def test_a_full_synchronisation_tells_all_units_and_every_update_since_the_last_
     assert grouping.calls_everybody and not grouping.is_synchronised(0)
     meet(grouping, 0, 2, logs=True)
     reply = meet(grouping, 1, 2, (5, 1), dropped=((4, "non_finite: w"),), logs=True)
-    assert reply is not None and reply.whole and reply.optimizer
+    assert reply is not None and reply.is_full_sync and reply.optimizer
     assert (reply.applied, reply.dropped, reply.units) == (((0, 4), (5, 6)), ((4, 5), (7, 8)), 5)
     assert reply.updates == (
         GroupUpdate(1, (2, 3), (0, 1), (0, 0), (0, 1), False),
         GroupUpdate(2, (5,), (1,), (1,), (0, 1), True),
     )
     assert not grouping.is_synchronised(0), "it may still average"
-    grouping.hear(0)
+    grouping.end_average(0)
     assert grouping.is_synchronised(0) and not grouping.is_synchronised(1)
 
 
@@ -80,7 +80,7 @@ def test_updates_are_kept_only_where_somebody_wants_them() -> None:
     for number in range(1, 4):
         meet(grouping, 0, number, (number, number - 1))
     reply = meet(grouping, 0, 4, last=True)
-    assert reply is not None and reply.whole and reply.updates == ()
+    assert reply is not None and reply.is_full_sync and reply.updates == ()
 
 
 def test_who_is_waited_for_is_who_has_not_come_and_since_when() -> None:
@@ -103,10 +103,10 @@ def begin(chief, spec: str = ALL, end: int = 20):
 
 def come(chief, phase, worker: int, number: int, *units: int, **fields) -> GroupReply | None:
     news = tuple(AppliedUnit(unit, 0) for unit in units)
-    return chief.service.group_for(GroupRequest(worker, 1, phase.epoch, number, news, **fields))
+    return chief.service.group_for(GroupRequest(worker, 1, phase.id, number, news, **fields))
 
 
-def test_what_is_told_at_a_meeting_counts_as_applied() -> None:
+def test_what_is_told_at_a_group_round_counts_as_applied() -> None:
     chief = make_chief()
     phase = begin(chief)
     ((first, _),) = lease(chief, phase, 0).ranges
@@ -122,7 +122,7 @@ def test_nobody_waits_for_a_worker_that_gets_no_unit() -> None:
         assert lease(chief, phase, worker).ranges
     *_, last = [come(chief, phase, worker, 1) for worker in range(3)]
     assert last is None, "worker 3 may get a unit yet"
-    assert chief.service.units_for(LeaseRequest(3, 1, phase.epoch, 0, 0)) is None
+    assert chief.service.units_for(LeaseRequest(3, 1, phase.id, 0, 0)) is None
     reply = come(chief, phase, 2, 1)
     assert reply is not None and reply.members == (0, 1, 2)
 
@@ -133,11 +133,11 @@ def test_a_worker_without_units_is_called_to_a_full_synchronisation() -> None:
     for worker in range(3):
         lease(chief, phase, worker)
     chief.control.call_together()
-    assert lease(chief, phase, 3) == LeaseReply((), False, meet=True)
+    assert lease(chief, phase, 3) == LeaseReply((), False, join_group=True)
     for worker in (3, 0, 1):
         assert come(chief, phase, worker, 1) is None
     reply = come(chief, phase, 2, 1)
-    assert reply is not None and reply.whole and reply.members == (0, 1, 2, 3)
+    assert reply is not None and reply.is_full_sync and reply.members == (0, 1, 2, 3)
 
 
 def test_a_broken_phase_ends_a_wait_for_a_group() -> None:
@@ -145,14 +145,14 @@ def test_a_broken_phase_ends_a_wait_for_a_group() -> None:
     phase = begin(chief)
     assert come(chief, phase, 0, 1) is None
     chief.control.break_phase("test")
-    with pytest.raises(StaleEpoch, match="test"):
+    with pytest.raises(StalePhase, match="test"):
         come(chief, phase, 0, 1)
 
 
 def test_whoever_is_told_to_wait_hears_for_whom() -> None:
     chief = make_chief()
     phase = begin(chief, "preduce(groups=arrival,patience=0)")
-    reply = chief.service.meet(GroupRequest(0, 1, phase.epoch, 1))
+    reply = chief.service.join_group(GroupRequest(0, 1, phase.id, 1))
     assert reply.members == (0,), "there was no gap to wait for"
     grouping = grouping_of()
     meet(grouping, 0, 1)
@@ -163,13 +163,13 @@ def test_whoever_is_told_to_wait_hears_for_whom() -> None:
     ("fields", "named"),
     [
         ({"worker": 7}, "takes no part"),
-        ({"number": 0}, "meeting 0; count from 1"),
+        ({"number": 0}, "group round0; count from 1"),
         ({"applied": (AppliedUnit(99, 0),)}, "unit 99"),
         ({"dropped": ((-1, "non_finite"),)}, "unit -1"),
     ],
 )
-def test_a_meeting_that_cannot_be_is_refused_with_what_it_says(fields, named: str) -> None:
+def test_a_group_round_that_cannot_be_is_refused_with_what_it_says(fields, named: str) -> None:
     phase = phase_of(1, ALL)
-    asked = replace(GroupRequest(0, 1, phase.epoch, 1), **fields)
+    asked = replace(GroupRequest(0, 1, phase.id, 1), **fields)
     with pytest.raises(RefusedInput, match=named):
         check_group(asked, phase, limit=20)

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from hybridsync.chief.phase_membership import PhaseMembership
-from hybridsync.interfaces.messages import Held
+from hybridsync.interfaces.messages import StateVersion
 from hybridsync.interfaces.reports import Report
 from tests.roles import phase_of
 
-EPOCH = phase_of(1).epoch
+PHASE_ID = phase_of(1).id
 LIVE = (0, 1, 2)
 
 
 def report(worker: int, completed: int = 0, **fields) -> Report:
-    return Report("worker", worker, 1, EPOCH, completed=completed, **fields)
+    return Report("worker", worker, 1, PHASE_ID, completed=completed, **fields)
 
 
 def note(here: PhaseMembership, told: Report) -> None:
-    here.note(told, (told.first_applied, told.last_applied))
+    here.record_heartbeat(told, (told.first_applied, told.last_applied))
     if told.role == "worker":
-        here.hear(told)
+        here.record_activity(told)
 
 
 def test_who_entered_is_missing_until_it_is_back_or_gone():
@@ -30,7 +30,7 @@ def test_who_entered_is_missing_until_it_is_back_or_gone():
 
 
 def test_a_worker_that_is_lost_is_forgotten_with_what_it_held():
-    here = PhaseMembership(admitted={0: 1, 1: 1}, back={1: Held(EPOCH, 4, 2, "f00d")})
+    here = PhaseMembership(admitted={0: 1, 1: 1}, back={1: StateVersion(PHASE_ID, 4, 2, "f00d")})
     note(here, report(1, 4, doing="average"))
     here.lose(1)
     assert here.positions == {} and here.doing == {} and here.admitted == {0: 1}
@@ -57,13 +57,13 @@ def test_the_first_and_the_last_update_are_those_of_any_role():
     assert here.first_and_last() == (0.0, 0.0)
     note(here, report(0, first_applied=7.0, last_applied=7.5))
     note(here, report(1))
-    note(here, Report("server", 0, 1, EPOCH, first_applied=5.0, last_applied=9.0))
+    note(here, Report("server", 0, 1, PHASE_ID, first_applied=5.0, last_applied=9.0))
     assert here.first_and_last() == (5.0, 9.0)
-    note(here, Report("server", 0, 1, EPOCH, first_applied=5.0, last_applied=11.0))
+    note(here, Report("server", 0, 1, PHASE_ID, first_applied=5.0, last_applied=11.0))
     assert here.first_and_last() == (5.0, 11.0), "a later word takes the earlier one's place"
 
 
 def test_what_a_server_reports_is_no_workers_position():
     here = PhaseMembership()
-    note(here, Report("server", 0, 1, EPOCH, completed=9))
+    note(here, Report("server", 0, 1, PHASE_ID, completed=9))
     assert here.positions == {} and here.doing == {}

@@ -39,7 +39,7 @@ def end(worker: int, reason: str, unit: int = 17, pid: int | None = None) -> Rol
 )
 def test_two_processes_that_end_by_themselves_convict_a_unit_and_three_of_any_kind(reasons, is_found):
     suspects = Suspects()
-    found = [suspects.note(end(worker, reason)) for worker, reason in enumerate(reasons)]
+    found = [suspects.record(end(worker, reason)) for worker, reason in enumerate(reasons)]
     assert [verdict is not None for verdict in found] == [False] * (len(reasons) - 1) + [is_found]
     if (verdict := found[-1]) is not None:
         assert verdict.workers == tuple(range(len(reasons)))
@@ -48,22 +48,22 @@ def test_two_processes_that_end_by_themselves_convict_a_unit_and_three_of_any_ki
 
 def test_one_process_counts_once_and_only_at_the_unit_that_it_was_at():
     suspects = Suspects()
-    assert suspects.note(end(0, RAISED)) is None
-    assert suspects.note(end(0, RAISED)) is None, "its supervisor says it again"
-    assert suspects.note(end(1, RAISED, unit=16)) is None
-    assert suspects.note(end(1, RAISED, unit=-1, pid=7)) is None
-    assert suspects.note(end(0, RAISED, pid=8)) is not None, "the same worker's next process"
+    assert suspects.record(end(0, RAISED)) is None
+    assert suspects.record(end(0, RAISED)) is None, "its supervisor says it again"
+    assert suspects.record(end(1, RAISED, unit=16)) is None
+    assert suspects.record(end(1, RAISED, unit=-1, pid=7)) is None
+    assert suspects.record(end(0, RAISED, pid=8)) is not None, "the same worker's next process"
 
 
 def test_a_restarted_chief_that_is_told_again_convicts_at_the_second_process():
     """The first chief was told of worker 0's end, and died."""
     chief = Chief(RunState(Ledger(20, issued=20), 2, "schema", SYSTEM_CLOCK, restarted=True))
     chief.service.role_lost(end(0, RAISED))
-    chief.service.register(hello(0, pid=500, life=1))
+    chief.service.register(hello(0, pid=500, restart_count=1))
     chief.service.role_lost(end(0, RAISED))
     assert chief.control.missing_workers() == [1], "its next process is not taken for it"
     chief.service.role_lost(end(1, CRASHED))
-    assert [found.unit for found in chief.control.take_intake().quarantined] == [17]
+    assert [found.unit for found in chief.control.take_reports().quarantined] == [17]
 
 
 @pytest.mark.parametrize(("known", "broken"), [((), True), (((17, 18),), False)])
@@ -104,12 +104,12 @@ def test_the_chief_drops_the_unit_breaks_the_phase_and_tells():
     phase = phase_of(members=(0, 1), end=100)
     chief.control.announce(phase)
     chief.control.open_leases()
-    chief.service.lease(LeaseRequest(0, incarnations[0], phase.epoch, 0, 0))
+    chief.service.lease(LeaseRequest(0, incarnations[0], phase.id, 0, 0))
     chief.service.role_lost(end(0, RAISED, unit=0))
-    assert not chief.control.broken and not chief.control.take_intake().quarantined
-    assert chief.service.lease(LeaseRequest(1, incarnations[1], phase.epoch, 0, 0)).ranges[0][0] == 0
+    assert not chief.control.broken and not chief.control.take_reports().quarantined
+    assert chief.service.lease(LeaseRequest(1, incarnations[1], phase.id, 0, 0)).ranges[0][0] == 0
     chief.service.role_lost(end(1, CRASHED, unit=0))
-    (found,) = chief.control.take_intake().quarantined
+    (found,) = chief.control.take_reports().quarantined
     assert (found.unit, found.workers) == (0, (0, 1))
     assert "unit 0 is quarantined" in chief.control.broken
     assert chief.control.ledger.dropped().ranges() == ((0, 1),)

@@ -14,17 +14,17 @@ from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_state import RunState
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import NotRegistered
-from hybridsync.interfaces.messages import Hello, LeaseReply, RoleEvent, Standing
+from hybridsync.interfaces.messages import Hello, LeaseReply, RoleEvent, RoleState
 from hybridsync.interfaces.phase import Phase
 from tests.chief.chiefs import (
     LONG_SECS,
     SERVER,
     WORKLOAD,
     begin,
-    capture_of,
     enter,
     lease,
     served,
+    snapshot_of,
     units_of,
     worker_died,
 )
@@ -35,18 +35,18 @@ def restarted_chief(**fields) -> Chief:
     return Chief(RunState(Ledger(WORKLOAD, **fields), 2, "schema", SYSTEM_CLOCK, math.inf, restarted=True))
 
 
-def standing(phase: Phase, *stream: tuple[int, int], completed: int = 0, inside: bool = True) -> Standing:
-    return Standing(phase, inside, stream, completed)
+def role_state(phase: Phase, *stream: tuple[int, int], completed: int = 0, inside: bool = True) -> RoleState:
+    return RoleState(phase, inside, stream, completed)
 
 
-def came_back(worker: int, told: Standing, role: str = "worker") -> Hello:
-    return hello(worker, role=role, pid=100 + worker, standing=told)
+def came_back(worker: int, told: RoleState, role: str = "worker") -> Hello:
+    return hello(worker, role=role, pid=100 + worker, role_state=told)
 
 
 def test_a_restarted_chief_gives_no_units_before_it_knows_what_is_going_on(monkeypatch):
     chief = restarted_chief()
     phase = phase_of(4, members=(0, 1), end=WORKLOAD)
-    chief.service.register(came_back(0, standing(phase, (0, 4))))
+    chief.service.register(came_back(0, role_state(phase, (0, 4))))
     assert lease(chief, phase, 0) == LeaseReply((), False), "no refusal: it is to go on with what it has"
     assert enter(chief, 0).phase is None
     monkeypatch.setattr(service, "POLL_SECS", LONG_SECS)
@@ -61,8 +61,8 @@ def test_a_restarted_chief_gives_no_units_before_it_knows_what_is_going_on(monke
 def test_a_worker_lost_beside_the_chief_breaks_a_phase_whose_rule_waits_for_it(spec, broken):
     chief = restarted_chief()
     phase = replace(phase_of(4, members=(0, 1), servers=(SERVER,), end=WORKLOAD), spec=spec)
-    chief.service.register(came_back(0, standing(phase), role="server"))
-    chief.service.register(came_back(0, standing(phase, (0, 4))))
+    chief.service.register(came_back(0, role_state(phase), role="server"))
+    chief.service.register(came_back(0, role_state(phase, (0, 4))))
     chief.control.adopt(phase)
     assert ("workers [1]" in chief.control.broken) is broken
 
@@ -70,11 +70,11 @@ def test_a_worker_lost_beside_the_chief_breaks_a_phase_whose_rule_waits_for_it(s
 def test_an_adopted_phase_goes_on_with_the_streams_that_its_workers_have():
     chief = restarted_chief()
     phase = phase_of(4, members=(0, 1), servers=(SERVER,), end=WORKLOAD)
-    chief.service.register(came_back(0, standing(phase), role="server"))
-    chief.service.register(came_back(0, standing(phase, (0, 4), completed=2)))
-    chief.service.register(came_back(1, standing(phase, (4, 7), (9, 10), completed=3)))
+    chief.service.register(came_back(0, role_state(phase), role="server"))
+    chief.service.register(came_back(0, role_state(phase, (0, 4), completed=2)))
+    chief.service.register(came_back(1, role_state(phase, (4, 7), (9, 10), completed=3)))
     chief.control.adopt(phase)
-    chief.control.record(capture_of(phase, (0, 2), (4, 7)), final=False)
+    chief.control.record(snapshot_of(phase, (0, 2), (4, 7)), final=False)
     chief.control.open_leases()
     assert chief.control.ledger.holders() == {"worker 0": 2, "worker 1": 1}
     assert units_of(lease(chief, phase, 0, known=0)) == [0, 1, 2, 3], "what it has it may ask for again"
@@ -91,27 +91,27 @@ def test_an_adopted_phase_goes_on_with_the_streams_that_its_workers_have():
 def test_who_comes_back_after_a_phase_was_adopted_goes_on_with_its_stream_too():
     chief = restarted_chief()
     phase = phase_of(4, members=(0, 1), servers=(SERVER,), end=WORKLOAD)
-    chief.service.register(came_back(0, standing(phase), role="server"))
+    chief.service.register(came_back(0, role_state(phase), role="server"))
     chief.control.adopt(phase)
     chief.control.open_leases()
     chief.service.register(hello(0, pid=100))  # late: from when its process was new
-    with pytest.raises(NotRegistered, match=r"has 4 units of epoch .* knows of 0"):
+    with pytest.raises(NotRegistered, match=r"has 4 units of phase .* knows of 0"):
         lease(chief, phase, 0, known=4, completed=2)
-    chief.service.register(came_back(0, standing(phase, (0, 3), (7, 8), completed=2)))
+    chief.service.register(came_back(0, role_state(phase, (0, 3), (7, 8), completed=2)))
     assert chief.control.missing_back() == [0] and chief.control.ledger.holders() == {"worker 0": 2}
     assert units_of(lease(chief, phase, 0, known=4, completed=2))[0] == 3, "what it has had is for others"
-    chief.service.register(came_back(0, standing(phase, (0, 3), completed=2)))  # an older word
+    chief.service.register(came_back(0, role_state(phase, (0, 3), completed=2)))  # an older word
     assert len(units_of(lease(chief, phase, 0, known=0))) > 4
 
 
 def test_what_is_reported_while_the_state_of_an_adopted_phase_is_captured_counts():
-    """The capture does not hold it, and nobody tells of it again."""
+    """The snapshot does not hold it, and nobody tells of it again."""
     chief = restarted_chief(issued=4, applied=[(2, 4)])  # of a commit that the phase did not begin from
     phase = phase_of(4, members=(0, 1), servers=(SERVER,), end=WORKLOAD)
-    chief.service.register(came_back(0, standing(phase), role="server"))
+    chief.service.register(came_back(0, role_state(phase), role="server"))
     chief.control.adopt(phase)
     served(chief, phase, (1, 2))
-    chief.control.record(capture_of(phase, (0, 1)), final=False)
+    chief.control.record(snapshot_of(phase, (0, 1)), final=False)
     assert chief.control.ledger.applied().ranges() == ((0, 2),)
 
 
@@ -124,33 +124,33 @@ def collect_more(chief: Chief, phase: Phase, worker: int, known: int) -> list[in
 
 def test_what_a_worker_was_in_before_or_has_left_is_not_adopted():
     chief = restarted_chief()
-    before, phase = (phase_of(epoch, members=(0, 1), end=WORKLOAD) for epoch in (3, 4))
-    chief.service.register(came_back(0, standing(before, (0, 4))))
-    chief.service.register(came_back(1, standing(phase, inside=False)))
+    before, phase = (phase_of(phase_id, members=(0, 1), end=WORKLOAD) for phase_id in (3, 4))
+    chief.service.register(came_back(0, role_state(before, (0, 4))))
+    chief.service.register(came_back(1, role_state(phase, inside=False)))
     chief.control.adopt(phase)
     assert chief.control.ledger.holders() == {} and chief.control.missing_back() == []
-    assert enter(chief, 0, after=before.epoch).phase == phase
+    assert enter(chief, 0, after=before.id).phase == phase
 
 
-def test_standings_are_those_of_the_living():
+def test_role_states_are_those_of_the_living():
     chief = restarted_chief()
     phase = phase_of(4, members=(0, 1), end=WORKLOAD)
-    told = standing(phase, (0, 4))
+    told = role_state(phase, (0, 4))
     chief.service.register(came_back(0, told))
     chief.service.register(came_back(1, told))
     worker_died(chief, 1)
-    assert chief.control.standings() == {("worker", 0): told}
-    assert chief.control.take_intake().joined == [], "they are no new processes"
+    assert chief.control.role_states() == {("worker", 0): told}
+    assert chief.control.take_reports().joined == [], "they are no new processes"
 
 
-def test_who_was_replaced_while_the_chief_was_away_leaves_no_standing_to_its_successor():
+def test_who_was_replaced_while_the_chief_was_away_leaves_no_role_state_to_its_successor():
     chief = restarted_chief()
     phase = phase_of(4, members=(0, 1), end=WORKLOAD)
-    chief.service.register(came_back(1, standing(phase, (0, 4))))
-    chief.service.register(came_back(0, standing(phase), role="server"))
-    chief.service.register(hello(1, pid=500, life=1))
-    chief.service.register(hello(0, role="server", pid=501, life=1))
-    assert chief.control.standings() == {}
+    chief.service.register(came_back(1, role_state(phase, (0, 4))))
+    chief.service.register(came_back(0, role_state(phase), role="server"))
+    chief.service.register(hello(1, pid=500, restart_count=1))
+    chief.service.register(hello(0, role="server", pid=501, restart_count=1))
+    assert chief.control.role_states() == {}
     chief.control.adopt(phase)
     assert chief.control.ledger.holders() == {} and chief.control.missing_back() == []
 
@@ -174,7 +174,7 @@ def test_a_server_lost_while_its_phase_is_taken_up_breaks_it():
     """Between the look at the state and the phase that goes on from it, nobody was told of any loss."""
     chief = restarted_chief()
     phase = phase_of(2, "asp", end=WORKLOAD, members=(0, 1), servers=(SERVER,))
-    chief.service.register(replace(hello(0, role="server"), standing=standing(phase)))
+    chief.service.register(replace(hello(0, role="server"), role_state=role_state(phase)))
     chief.service.role_lost(RoleEvent("server", 0, hello(0, role="server").pid, "signal SIGKILL", 0.0))
     chief.control.adopt(phase)
     assert "a server was lost while the phase was taken up" in chief.control.broken

@@ -11,7 +11,7 @@ from hybridsync.chief.chief import Chief
 from hybridsync.chief.phase_membership import Doing
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import PhaseBroken, RoleLost, StaleIncarnation, WaitTimeout
-from hybridsync.interfaces.messages import Held, RoleEvent
+from hybridsync.interfaces.messages import RoleEvent, StateVersion
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import COMPUTING, WAITING, Report
 from tests.chief.chiefs import (
@@ -19,13 +19,13 @@ from tests.chief.chiefs import (
     SERVER,
     WORKLOAD,
     begin,
-    capture_of,
     collect,
     enter,
     enter_all,
     lease,
     make_chief,
     served,
+    snapshot_of,
     units_of,
     worker_died,
 )
@@ -38,7 +38,7 @@ def server_died(chief: Chief) -> None:
 
 
 def revoked(chief: Chief, phase: Phase, worker: int, hold_secs: float = 0.0) -> bool:
-    return chief.service.report(Report("worker", worker, 1, phase.epoch, hold_secs=hold_secs)).revoked
+    return chief.service.report(Report("worker", worker, 1, phase.id, hold_secs=hold_secs)).revoked
 
 
 # --- what breaks a phase ---
@@ -52,7 +52,7 @@ def test_a_lock_step_phase_breaks_when_it_loses_a_member_and_nobody_enters_it_an
     assert "worker 2 was lost (exit code -9)" in chief.control.broken
     assert enter(chief, 3).phase is None
     assert lease(chief, phase, 0).final
-    with pytest.raises(PhaseBroken, match="epoch 1 cannot go on: worker 2 was lost"):
+    with pytest.raises(PhaseBroken, match="phase 1 cannot go on: worker 2 was lost"):
         chief.control.watch(lambda: False, LONG_SECS)
     chief.state.waits.raise_failure()
 
@@ -86,7 +86,7 @@ def test_a_failure_that_a_worker_tells_of_breaks_the_phase():
     chief = make_chief()
     phase = begin(chief, "bsp")
     enter_all(chief, phase)
-    enter(chief, 1, after=phase.epoch, failure="PhaseRevoked: worker 3 hung up")
+    enter(chief, 1, after=phase.id, failure="PhaseRevoked: worker 3 hung up")
     assert "worker 1 left it: PhaseRevoked: worker 3 hung up" in chief.control.broken
     assert revoked(chief, phase, 0) and revoked(chief, phase, 3)
     assert chief.control.missing_back() == [0, 2, 3]
@@ -97,12 +97,12 @@ def test_a_worker_that_fails_in_an_asynchronous_phase_breaks_it_only_while_units
     phase = begin(chief)
     enter_all(chief, phase)
     chief.control.close_leases()
-    enter(chief, 1, after=phase.epoch, failure="RoleLost: the server stopped")
+    enter(chief, 1, after=phase.id, failure="RoleLost: the server stopped")
     assert chief.control.broken == ""
     following = begin(chief, number=2)
     for worker in range(4):
-        assert enter(chief, worker, after=phase.epoch).phase == following
-    enter(chief, 1, after=following.epoch, failure="WaitTimeout: the server did not answer")
+        assert enter(chief, worker, after=phase.id).phase == following
+    enter(chief, 1, after=following.id, failure="WaitTimeout: the server did not answer")
     assert "worker 1 left it: WaitTimeout" in chief.control.broken
 
 
@@ -111,7 +111,7 @@ def test_an_old_failure_breaks_nothing_that_came_after_it():
     old = begin(chief, "bsp")
     enter_all(chief, old)
     following = begin(chief, "bsp", number=2)
-    assert enter(chief, 1, after=old.epoch, failure="PhaseRevoked: late").phase == following
+    assert enter(chief, 1, after=old.id, failure="PhaseRevoked: late").phase == following
     assert chief.control.broken == ""
 
 
@@ -120,7 +120,7 @@ def test_losses_after_everybody_came_back_break_nothing():
     phase = begin(chief, "bsp")
     enter_all(chief, phase)
     for worker in range(4):
-        enter(chief, worker, after=phase.epoch, held=Held(phase.epoch, 20, 5, "f00d"))
+        enter(chief, worker, after=phase.id, held=StateVersion(phase.id, 20, 5, "f00d"))
     worker_died(chief, 2)
     assert chief.control.broken == "" and chief.control.missing_drained() == []
     assert list(chief.control.drained()) == [0, 1, 2, 3], "all did their part"
@@ -141,7 +141,7 @@ def test_the_loss_of_the_server_breaks_the_phase_that_it_serves_and_no_other():
     begin(chief, "bsp")
     server_died(chief)
     assert chief.control.broken == "" and chief.control.num_live_servers() == 0
-    chief.service.register(hello(0, role="server", pid=199, life=1))
+    chief.service.register(hello(0, role="server", pid=199, restart_count=1))
     phase = begin(chief, number=2, servers=(SERVER,))
     enter_all(chief, phase)
     chief.service.role_lost(RoleEvent("server", 0, 199, "exit code -9", 0.0))
@@ -155,7 +155,7 @@ def test_the_loss_of_the_server_breaks_the_phase_that_it_serves_and_no_other():
 def test_a_phase_whose_server_is_replaced_breaks_before_anybody_hears_of_the_new_one():
     chief = make_chief()
     begin(chief, servers=(SERVER,))
-    chief.service.register(hello(0, role="server", pid=199, life=1))
+    chief.service.register(hello(0, role="server", pid=199, restart_count=1))
     assert "server 0 was lost (replaced by a newer process)" in chief.control.broken
 
 
@@ -168,7 +168,7 @@ def test_a_phase_that_lost_somebody_while_it_began_is_broken_from_the_start():
     server_died(chief)
     begin(chief, number=2, servers=(SERVER,))
     assert "a server was lost while it began" in chief.control.broken
-    assert phase.epoch.number == 1
+    assert phase.id.number == 1
 
 
 def test_the_first_reason_stays():
@@ -197,14 +197,14 @@ def test_waits_go_on_while_everybody_is_called_back_and_the_next_phase_is_whole(
     assert "worker 2" in chief.control.gather() and chief.control.gathering
     assert chief.control.missing_back() == [0, 1, 3]
     assert not chief.control.watch(lambda: False, 0.01), "a gather waits without being broken itself"
-    held = Held(phase.epoch, 8, 2, "f00d")
+    held = StateVersion(phase.id, 8, 2, "f00d")
     for worker in (0, 1, 3):
-        enter(chief, worker, after=phase.epoch, held=held)
+        enter(chief, worker, after=phase.id, held=held)
     assert chief.control.missing_back() == [] and chief.control.resting() == {0: held, 1: held, 3: held}
     following = begin(chief, "bsp", number=2, members=(0, 1, 3))
     assert (chief.control.broken, chief.control.gathering) == ("", False)
     for worker in (0, 1, 3):
-        assert enter(chief, worker, after=phase.epoch).phase == following
+        assert enter(chief, worker, after=phase.id).phase == following
     assert chief.control.resting() == {}, "who trains holds another state than it said"
 
 
@@ -226,18 +226,18 @@ def test_an_evicted_worker_is_refused_reported_and_its_process_is_to_end():
     chief = make_chief()
     phase = begin(chief)
     units = units_of(lease(chief, phase, 2))
-    chief.control.take_intake()
+    chief.control.take_reports()
     chief.control.evict(2, "it hangs")
     chief.control.evict(2, "it hangs")
     (event,) = chief.evicted
     assert (event.role, event.id, event.pid, event.reason) == ("worker", 2, 102, "it hangs")
     assert chief.control.take_fenced() == [(2, 1)]
-    assert [lost.reason for lost in chief.control.take_intake().lost] == ["it hangs"]
+    assert [lost.reason for lost in chief.control.take_reports().lost] == ["it hangs"]
     with pytest.raises(StaleIncarnation):
         lease(chief, phase, 2)
     assert collect(chief, phase, 0)[: len(units)] == units
     worker_died(chief, 2)
-    assert [lost.pid for lost in chief.control.take_intake().lost] == [102], "the record leaves out what it has"
+    assert [lost.pid for lost in chief.control.take_reports().lost] == [102], "the record leaves out what it has"
 
 
 def test_a_worker_without_a_sign_of_life_breaks_a_lock_step_phase_and_its_process_is_to_end():
@@ -248,7 +248,7 @@ def test_a_worker_without_a_sign_of_life_breaks_a_lock_step_phase_and_its_proces
     for _ in range(7):
         clock.advance(0.5)
         for worker in (0, 1, 3):
-            chief.service.report(Report("worker", worker, 1, phase.epoch))
+            chief.service.report(Report("worker", worker, 1, phase.id))
         chief.control.expire()
     assert "worker 2 was lost (no sign of life for 3 s)" in chief.control.broken
     assert [(event.id, event.pid) for event in chief.evicted] == [(2, 102)]
@@ -261,7 +261,7 @@ def test_a_server_is_given_more_time_than_a_worker():
     phase = begin(chief, servers=(SERVER,))
     for tick in range(31):
         for worker in range(4):
-            chief.service.report(Report("worker", worker, 1, phase.epoch))
+            chief.service.report(Report("worker", worker, 1, phase.id))
         chief.control.expire()
         assert chief.control.broken == "", f"after {tick / 2} s"
         clock.advance(0.5)
@@ -277,7 +277,7 @@ def test_a_silent_server_is_given_up_though_nobody_but_the_workers_heartbeats_co
     for _ in range(31):
         clock.advance(0.5)
         for worker in range(4):
-            chief.service.report(Report("worker", worker, 1, phase.epoch))
+            chief.service.report(Report("worker", worker, 1, phase.id))
     assert "server 0 was lost (no sign of life for 15 s)" in chief.control.broken
     assert chief.control.missing_workers() == []
 
@@ -292,29 +292,29 @@ def test_who_is_silent_is_stuck_before_those_that_speak(monkeypatch):
         clock.advance(0.5)
         chief.control.expire()
     for worker, doing in [(0, WAITING), (1, "compute"), (3, WAITING)]:
-        chief.service.report(Report("worker", worker, 1, phase.epoch, doing=doing))
+        chief.service.report(Report("worker", worker, 1, phase.id, doing=doing))
     assert chief.control.stuck(1.0) == [2]
-    chief.service.report(Report("worker", 2, 1, phase.epoch, doing=WAITING))
+    chief.service.report(Report("worker", 2, 1, phase.id, doing=WAITING))
     assert chief.control.stuck(1.0) == [1], "it speaks, but it is not waiting for the others"
-    enter(chief, 1, after=phase.epoch)
+    enter(chief, 1, after=phase.id)
     assert chief.control.stuck(1.0) == []
 
 
-def test_what_a_worker_does_is_known_also_while_it_is_in_an_older_epoch_and_until_it_is_back(monkeypatch):
+def test_what_a_worker_does_is_known_also_while_it_is_in_an_older_phase_and_until_it_is_back(monkeypatch):
     monkeypatch.setattr(service, "POLL_SECS", 0.0)
     chief = make_chief()
     older = begin(chief, "asp")
-    chief.service.report(Report("worker", 1, 1, older.epoch, doing=COMPUTING, doing_secs=3.0, usual_secs=0.2))
+    chief.service.report(Report("worker", 1, 1, older.id, doing=COMPUTING, doing_secs=3.0, usual_secs=0.2))
     phase = begin(chief, "ssp", number=2)
     assert chief.control.doing()[1] == Doing(), "it has said nothing since the phase was announced"
-    enter(chief, 0, after=older.epoch)
-    chief.service.report(Report("worker", 0, 1, phase.epoch, doing=WAITING, doing_secs=1.0))
-    chief.service.report(Report("worker", 1, 1, older.epoch, doing=COMPUTING, doing_secs=4.0, usual_secs=0.2))
+    enter(chief, 0, after=older.id)
+    chief.service.report(Report("worker", 0, 1, phase.id, doing=WAITING, doing_secs=1.0))
+    chief.service.report(Report("worker", 1, 1, older.id, doing=COMPUTING, doing_secs=4.0, usual_secs=0.2))
     doing = chief.control.doing()
-    assert doing[0] == Doing(WAITING, 1.0, 0.0, phase.epoch)
-    assert doing[1] == Doing(COMPUTING, 4.0, 0.2, older.epoch)
+    assert doing[0] == Doing(WAITING, 1.0, 0.0, phase.id)
+    assert doing[1] == Doing(COMPUTING, 4.0, 0.2, older.id)
     assert doing[2] == Doing()
-    enter(chief, 0, after=phase.epoch)
+    enter(chief, 0, after=phase.id)
     chief.control.evict(1, "hung")
     assert not {0, 1} & set(chief.control.doing())
 
@@ -327,7 +327,7 @@ def test_units_that_were_counted_and_are_lost_are_done_again_and_told():
     phase = begin(chief)
     collect(chief, phase, 0)
     served(chief, phase, (0, 9))
-    assert chief.control.restore(capture_of(phase, (0, 4)), rolled_back=True) == 5
+    assert chief.control.restore(snapshot_of(phase, (0, 4)), rolled_back=True) == 5
     counts = chief.control.counts()
     assert (counts.applied, counts.outstanding, counts.rolled_back) == (4, WORKLOAD - 4, 5)
     following = begin(chief, number=2)
@@ -338,8 +338,8 @@ def test_units_that_were_only_reported_too_early_are_not_a_rollback():
     chief = make_chief()
     phase = begin(chief, "bsp")
     lease(chief, phase)
-    chief.service.report(Report("worker", 0, 1, phase.epoch, completed=8))
-    assert chief.control.restore(capture_of(phase, (0, 4)), rolled_back=False) == 0
+    chief.service.report(Report("worker", 0, 1, phase.id, completed=8))
+    assert chief.control.restore(snapshot_of(phase, (0, 4)), rolled_back=False) == 0
     assert (chief.control.counts().applied, chief.control.counts().rolled_back) == (4, 0)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hybridsync.chief.membership import HEARTBEAT_SECS, LEASE_SECS
 from hybridsync.chief.run_membership import SERVER_LEASE_SECS, RunMembership
 from hybridsync.core.errors import RoleLost
-from hybridsync.interfaces.messages import Standing
+from hybridsync.interfaces.messages import RoleState
 from tests.roles import hello, phase_of
 
 
@@ -45,14 +45,14 @@ def test_threads_have_leases_without_an_end():
 
 def test_a_process_that_leaves_takes_along_what_it_held_and_where_it_stood():
     members = members_of()
-    standing = Standing(phase_of(1), True, ((0, 4),), 1)
-    members.join(hello(1, pid=201, life=1, standing=standing), 1.0)
+    role_state = RoleState(phase_of(1), True, ((0, 4),), 1)
+    members.join(hello(1, pid=201, restart_count=1, role_state=role_state), 1.0)
     members.resting[1] = None
     members.entering.add(0)
-    assert members.standings() == {("worker", 1): standing}
+    assert members.role_states() == {("worker", 1): role_state}
     members.leave("worker", 1)
     members.leave("server", 0)
-    assert (members.standings(), members.resting, members.entering) == ({}, {}, set())
+    assert (members.role_states(), members.resting, members.entering) == ({}, {}, set())
     assert members.live() == [("worker", 0)] and members.missing_workers() == [1]
     with pytest.raises(RoleLost, match="server 0 is gone"):
         members.address_of("server", 0)

@@ -11,7 +11,7 @@ from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_control import RunControl
 from hybridsync.chief.run_state import RunState
 from hybridsync.core.clock import SYSTEM_CLOCK
-from hybridsync.core.plan import NO_EPOCH
+from hybridsync.core.plan import NO_PHASE
 from hybridsync.interfaces.messages import PhaseReply, PhaseRequest
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import Report
@@ -31,8 +31,8 @@ def judging_chief() -> Chief:
 def report_windows(chief: Chief, phase: Phase, num_windows: int, slow: int = 2) -> list[Decision]:
     for worker in range(4):
         secs = 0.2 if worker == slow else 0.1
-        chief.service.report(Report("worker", worker, 1, phase.epoch, unit_secs=(secs,) * WINDOW * num_windows))
-    return chief.control.take_intake().decisions
+        chief.service.report(Report("worker", worker, 1, phase.id, unit_secs=(secs,) * WINDOW * num_windows))
+    return chief.control.take_reports().decisions
 
 
 def test_a_slow_worker_is_flagged_by_what_it_reports_of_itself():
@@ -80,14 +80,14 @@ def leave_out(chief: Chief, worker: int) -> Phase:
 
 
 def ask(chief: Chief, worker: int, rest_secs: float = 0.0) -> PhaseReply | None:
-    return chief.service.phase_for(PhaseRequest(worker, 1, NO_EPOCH, None, rest_secs=rest_secs))
+    return chief.service.phase_for(PhaseRequest(worker, 1, NO_PHASE, None, rest_secs=rest_secs))
 
 
 def test_who_is_left_out_is_told_to_measure_itself_by_the_newest_unit_applied_but_not_while_it_rests():
     chief = judging_chief()
     phase = leave_out(chief, 2)
     assert ask(chief, 2) is None, "no unit is known to be one that can be computed"
-    chief.service.report(Report("worker", 0, 1, phase.epoch, applied=((0, 6),)))
+    chief.service.report(Report("worker", 0, 1, phase.id, applied=((0, 6),)))
     assert ask(chief, 2) == PhaseReply(None, probe=5)
     assert ask(chief, 2, rest_secs=0.3) is None
     assert ask(chief, 0) == PhaseReply(phase)
@@ -99,9 +99,9 @@ def test_what_is_left_out_says_of_itself_is_judged_though_it_is_in_no_phase():
     phase = leave_out(chief, 2)
     for _ in range(4):
         for worker in range(4):
-            epoch = NO_EPOCH if worker == 2 else phase.epoch
-            chief.service.report(Report("worker", worker, 1, epoch, unit_secs=(0.1,) * WINDOW))
-    (decision,) = chief.control.take_intake().decisions
+            phase_id = NO_PHASE if worker == 2 else phase.id
+            chief.service.report(Report("worker", worker, 1, phase_id, unit_secs=(0.1,) * WINDOW))
+    (decision,) = chief.control.take_reports().decisions
     assert (decision.worker, decision.flagged) == (2, False) and chief.control.judged().rates[2] == pytest.approx(10.0)
 
 
@@ -111,8 +111,8 @@ def test_nobody_waits_for_the_measures_of_who_is_left_out():
     for _ in range(4):
         for worker in (0, 1, 3):
             secs = 0.15 if worker == 3 else 0.1
-            chief.service.report(Report("worker", worker, 1, phase.epoch, unit_secs=(secs,) * WINDOW))
-    assert [decision.worker for decision in chief.control.take_intake().decisions] == [3]
+            chief.service.report(Report("worker", worker, 1, phase.id, unit_secs=(secs,) * WINDOW))
+    assert [decision.worker for decision in chief.control.take_reports().decisions] == [3]
 
 
 def test_a_worker_that_is_no_longer_left_out_is_called_to_the_next_phase():

@@ -53,7 +53,7 @@ def test_a_worker_is_started_again_first_and_quarantined_when_it_does_the_same_a
     (first,) = chief.evicted
     assert (first.id, first.pid, first.quarantined) == (1, 101, False)
     assert first.reason.startswith("it is started again: 4 of its units in a row were not finite while others applied ")
-    chief.service.register(hello(1, pid=201, life=1))
+    chief.service.register(hello(1, pid=201, restart_count=1))
     chief.control.close_leases()
     phase = begin(chief, "asp", end=400, number=2)
     assert len(spoil(chief, phase, 1, (0, 2), incarnation=2)) == MAX_IN_A_ROW
@@ -61,9 +61,9 @@ def test_a_worker_is_started_again_first_and_quarantined_when_it_does_the_same_a
     assert chief.control.quarantined == {}, "it is, when the supervisor says that nobody takes its place"
     chief.service.role_lost(chief.evicted[1])
     assert list(chief.control.quarantined) == [1] and chief.control.num_awaited() == 2
-    assert [event.id for event in chief.control.take_intake().unfit] == [1]
+    assert [event.id for event in chief.control.take_reports().unfit] == [1]
     chief.service.role_lost(chief.evicted[1])
-    assert not chief.control.take_intake().unfit, "said once"
+    assert not chief.control.take_reports().unfit, "said once"
 
 
 def test_what_a_worker_under_suspicion_had_goes_to_others() -> None:
@@ -74,7 +74,7 @@ def test_what_a_worker_under_suspicion_had_goes_to_others() -> None:
     leasing.doubt(1)
     leasing.lose(1)
     assert chief.control.ledger.num_waiting == 8
-    chief.service.register(hello(1, pid=201, life=1))
+    chief.service.register(hello(1, pid=201, restart_count=1))
     assert units_of(lease(chief, phase, 1, incarnation=2)) == [8], "those that wait are not for it"
     assert units_of(lease(chief, phase, 0)) == [0]
     leasing.lose(2)
@@ -85,22 +85,22 @@ def test_what_a_worker_under_suspicion_had_goes_to_others() -> None:
 def test_units_that_are_bad_for_everybody_are_no_fault_of_a_worker() -> None:
     unfit = Unfit()
     for _ in range(50):
-        assert unfit.note({0: 2, 1: 2, 2: 2}, [(0, REASON), (1, REASON), (2, REASON)]) == []
-        assert unfit.note({}, [(0, REASON)] * 3) == []
+        assert unfit.record({0: 2, 1: 2, 2: 2}, [(0, REASON), (1, REASON), (2, REASON)]) == []
+        assert unfit.record({}, [(0, REASON)] * 3) == []
 
 
 def test_a_worker_alone_and_other_reasons_are_not_judged() -> None:
     unfit = Unfit()
-    assert unfit.note({}, [(0, REASON)] * 50) == [], "nobody else applies anything"
-    assert unfit.note({0: 9}, [(1, "too late")] * 50) == []
+    assert unfit.record({}, [(0, REASON)] * 50) == [], "nobody else applies anything"
+    assert unfit.record({0: 9}, [(1, "too late")] * 50) == []
     assert not unfit.watches
 
 
 def test_a_unit_that_is_applied_clears_a_worker_of_what_it_did_before_it_was_started_again() -> None:
     unfit = Unfit()
-    assert unfit.note({0: 4}, [(1, REASON)] * 4)[0].again is False
-    assert unfit.note({1: 1}, []) == []
-    assert unfit.note({0: 4}, [(1, REASON)] * 4)[0].again is False
+    assert unfit.record({0: 4}, [(1, REASON)] * 4)[0].again is False
+    assert unfit.record({1: 1}, []) == []
+    assert unfit.record({0: 4}, [(1, REASON)] * 4)[0].again is False
 
 
 @pytest.mark.parametrize("shares", [(), (2, 1, 1)])
@@ -110,7 +110,7 @@ def test_in_lock_step_a_unit_belongs_to_the_member_that_its_place_is_dealt_to(sh
     for worker in range(3):
         enter(chief, worker)
     units = units_of(lease(chief, phase))
-    turns = phase.deal.turns
+    turns = phase.assignment.turns
     own = [unit for position, unit in enumerate(units) if turns[position % len(turns)] == 1]
     assert chief.state.leasing.owners([(own[0], own[0] + 1)]) == {1: 1}
     assert chief.state.leasing.owners([(units[0], units[-1] + 1)])[1] == len(own)
@@ -119,9 +119,9 @@ def test_in_lock_step_a_unit_belongs_to_the_member_that_its_place_is_dealt_to(sh
         units = units_of(lease(chief, phase, 0, known, known))
         for position, unit in enumerate(units, known):
             if turns[position % len(turns)] == 1:
-                report = Report("worker", 0, 1, phase.epoch, dropped=((unit, REASON),))
+                report = Report("worker", 0, 1, phase.id, dropped=((unit, REASON),))
             else:
-                report = Report("worker", 0, 1, phase.epoch, applied=((unit, unit + 1),))
+                report = Report("worker", 0, 1, phase.id, applied=((unit, unit + 1),))
             chief.service.report(report)
         known += len(units)
     assert chief.evicted[0].id == 1 and chief.control.ledger.num_dropped == MAX_IN_A_ROW

@@ -1,4 +1,4 @@
-"""Which mesh comes next: never one that lost a member, the same order while a lane is left."""
+"""Which mesh comes next: never one that lost a member, the same order while a device choice is left."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def test_when_the_lanes_are_used_up_the_order_rotates():
     for _ in range(7):
         meshes.lose()
         seen.append(meshes.next((0, 1)))
-    assert seen == [(order, lane) for order in ((0, 1), (1, 0)) for lane in range(4)]
+    assert seen == [(order, device_choice) for order in ((0, 1), (1, 0)) for device_choice in range(4)]
 
 
-def test_a_world_that_is_used_up_has_no_mesh_but_for_one_alone():
+def test_a_process_group_that_is_used_up_has_no_mesh_but_for_one_alone():
     meshes = Meshes(num_devices=1)
     for _ in range(2):
         meshes.next((0, 1))
@@ -80,7 +80,7 @@ def test_a_world_that_is_used_up_has_no_mesh_but_for_one_alone():
         meshes.lose()
 
 
-def test_four_workers_lose_members_a_thousand_times_in_one_order_and_one_world():
+def test_four_workers_lose_members_a_thousand_times_in_one_order_and_one_process_group():
     meshes, everybody, seen = Meshes(), (0, 1, 2, 3), set()
     for _ in range(1000):
         mesh = meshes.next(everybody)
@@ -92,9 +92,9 @@ def test_four_workers_lose_members_a_thousand_times_in_one_order_and_one_world()
 
 @given(st.integers(1, 4), st.integers(1, 4))
 def test_every_lane_is_another_choice_of_devices(num_members, num_devices):
-    lanes = range(num_ways(num_members, num_devices))
-    chosen = [devices_of(lane, num_members, num_devices) for lane in lanes]
-    assert len(set(chosen)) == len(lanes) == num_devices**num_members
+    device_choices = range(num_ways(num_members, num_devices))
+    chosen = [devices_of(device_choice, num_members, num_devices) for device_choice in device_choices]
+    assert len(set(chosen)) == len(device_choices) == num_devices**num_members
     assert chosen[:num_devices] == [(device,) * num_members for device in range(num_devices)]
 
 
@@ -116,11 +116,11 @@ def test_no_dead_mesh_is_ever_used_again(num_workers, num_devices, story):
         members = tuple(sorted(worker for worker in live if worker < num_workers))
         if len(members) < 2:
             continue
-        lanes = num_ways(len(members), num_devices)
+        device_choices = num_ways(len(members), num_devices)
         mesh = meshes.next(members)
         if mesh is None:
             used = {mesh for mesh in dead if tuple(sorted(mesh[0])) == members}
-            assert len(used) == lanes * len(members), "there was another way"
+            assert len(used) == device_choices * len(members), "there was another way"
             continue
-        assert mesh not in dead and tuple(sorted(mesh[0])) == members and mesh[1] < lanes
+        assert mesh not in dead and tuple(sorted(mesh[0])) == members and mesh[1] < device_choices
         formed.add(mesh)

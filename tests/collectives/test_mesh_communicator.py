@@ -1,4 +1,4 @@
-"""A phase's sums and group means over the world: how they are packed, and which mesh is entered how often."""
+"""A phase's sums and group means over the process group: how they are packed, and which mesh is entered how often."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class FakeMesh:
         return floats * np.float32(self.copies), ints.copy()
 
 
-class FakeWorld:
+class FakeProcessGroup:
     def __init__(self) -> None:
         self.meshes: dict[tuple[tuple[int, ...], int], FakeMesh] = {}
         self.broken: list[Any] = []
 
-    def mesh(self, members: tuple[int, ...], lane: int) -> FakeMesh:
-        return self.meshes.setdefault((members, lane), FakeMesh(members))
+    def mesh(self, members: tuple[int, ...], device_choice: int) -> FakeMesh:
+        return self.meshes.setdefault((members, device_choice), FakeMesh(members))
 
     def break_collective(self, mesh: FakeMesh, reason: str) -> bool:
         self.broken.append((mesh.members, reason))
@@ -57,14 +57,14 @@ class FakeWorld:
 
 
 @pytest.fixture
-def world() -> FakeWorld:
-    return FakeWorld()
+def process_group() -> FakeProcessGroup:
+    return FakeProcessGroup()
 
 
 @pytest.fixture
-def communicator(world: Any) -> MeshCommunicator:
+def communicator(process_group: Any) -> MeshCommunicator:
     flats = FlatParts(STATE)
-    return MeshCommunicator(world, dataclasses.replace(phase_of(), lane=3), flats[False].flat, flats)
+    return MeshCommunicator(process_group, dataclasses.replace(phase_of(), device_choice=3), flats[False].flat, flats)
 
 
 def equal(left: Part, right: Part) -> bool:
@@ -97,75 +97,81 @@ def test_the_mean_is_that_of_one_process_to_the_last_bits(communicator: MeshComm
         np.testing.assert_allclose(left, right, rtol=3e-7)
 
 
-def test_a_group_meets_once_in_a_phase_on_the_phases_lane(world: FakeWorld, communicator: MeshCommunicator) -> None:
+def test_a_group_meets_once_in_a_phase_on_the_phases_lane(
+    process_group: FakeProcessGroup, communicator: MeshCommunicator
+) -> None:
     part = part_of(STATE, optimizer=False)
     for _ in range(3):
         communicator.group_mean(GroupReply((0, 1)), 0, part)
         communicator.group_mean(GroupReply((0, 2)), 0, part)
-    assert {key: mesh.warmed for key, mesh in world.meshes.items()} == {((0, 1), 3): 1, ((0, 2), 3): 1}
+    assert {key: mesh.warmed for key, mesh in process_group.meshes.items()} == {((0, 1), 3): 1, ((0, 2), 3): 1}
 
 
 def test_only_so_many_groups_stay_compiled_and_none_meets_twice(
-    world: FakeWorld, communicator: MeshCommunicator, monkeypatch: pytest.MonkeyPatch
+    process_group: FakeProcessGroup, communicator: MeshCommunicator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_MESHES", 2)
     part = part_of(STATE, optimizer=False)
     for other in (1, 2, 1, 3, 2):
         communicator.group_mean(GroupReply((0, other)), 0, part)
-    released = {key[0][1]: mesh.released for key, mesh in world.meshes.items()}
+    released = {key[0][1]: mesh.released for key, mesh in process_group.meshes.items()}
     assert released == {1: 1, 2: 1, 3: 0}
-    assert all(mesh.warmed == 1 for mesh in world.meshes.values()), "the others would not come a second time"
+    assert all(mesh.warmed == 1 for mesh in process_group.meshes.values()), "the others would not come a second time"
 
 
-def test_a_broken_average_revokes_the_phase(world: FakeWorld, communicator: MeshCommunicator) -> None:
+def test_a_broken_average_revokes_the_phase(process_group: FakeProcessGroup, communicator: MeshCommunicator) -> None:
     part = part_of(STATE, optimizer=False)
-    world.mesh((0, 1), 3).fails = True
+    process_group.mesh((0, 1), 3).fails = True
     with pytest.raises(PhaseRevoked, match="a member is gone"):
         communicator.group_mean(GroupReply((0, 1)), 0, part)
     communicator.break_off("revoked")
-    assert world.broken == [], "no average is under way"
+    assert process_group.broken == [], "no average is under way"
     with pytest.raises(PhaseRevoked, match="revoked"):
         communicator.group_mean(GroupReply((0, 2)), 0, part)
 
 
-def test_an_average_under_way_is_broken_off(world: FakeWorld, communicator: MeshCommunicator) -> None:
-    mesh = world.mesh((0, 1), 3)
+def test_an_average_under_way_is_broken_off(process_group: FakeProcessGroup, communicator: MeshCommunicator) -> None:
+    mesh = process_group.mesh((0, 1), 3)
 
     def break_off(num_floats: int, num_ints: int) -> None:
         communicator.break_off("revoked")  # as the control thread does meanwhile
 
     mesh.warm = break_off
     communicator.group_mean(GroupReply((0, 1)), 0, part_of(STATE, optimizer=False))
-    assert world.broken == [((0, 1), "revoked")]
+    assert process_group.broken == [((0, 1), "revoked")]
 
 
-def test_a_lock_step_phase_sums_over_one_mesh_of_all_members(world: Any) -> None:
+def test_a_lock_step_phase_sums_over_one_mesh_of_all_members(process_group: Any) -> None:
     contribution = {"floats": [*map(np.float32, (1, 2, 3))], "ints": [np.int32(7)]}
-    phase, flat = dataclasses.replace(phase_of(), lane=3), FlatContributions(Layout.of(contribution))
-    communicator = MeshCommunicator(world, phase, flat, FlatParts(STATE))
+    phase, flat = dataclasses.replace(phase_of(), device_choice=3), FlatContributions(Layout.of(contribution))
+    communicator = MeshCommunicator(process_group, phase, flat, FlatParts(STATE))
     communicator.enter()
     total = communicator.sum(1, contribution)
     assert [float(leaf) for leaf in total["floats"]] == [4.0, 8.0, 12.0] and total["ints"] == [7]
-    assert {key: mesh.warmed for key, mesh in world.meshes.items()} == {((0, 1, 2, 3), 3): 1}
+    assert {key: mesh.warmed for key, mesh in process_group.meshes.items()} == {((0, 1, 2, 3), 3): 1}
     communicator.break_off("revoked")
-    assert world.broken == [((0, 1, 2, 3), "revoked")]
+    assert process_group.broken == [((0, 1, 2, 3), "revoked")]
 
 
-def test_reasons_are_gathered_in_the_members_order(world: FakeWorld, communicator: MeshCommunicator) -> None:
+def test_reasons_are_gathered_in_the_members_order(
+    process_group: FakeProcessGroup, communicator: MeshCommunicator
+) -> None:
     communicator.enter()
-    world.mesh((0, 1, 2, 3), 3).copies = 1
+    process_group.mesh((0, 1, 2, 3), 3).copies = 1
     assert communicator.gather(2, ("", "no number")) == (("", ""), ("", ""), ("", "no number"), ("", ""))
 
 
-def test_a_phase_that_was_broken_off_is_not_entered(world: FakeWorld, communicator: MeshCommunicator) -> None:
+def test_a_phase_that_was_broken_off_is_not_entered(
+    process_group: FakeProcessGroup, communicator: MeshCommunicator
+) -> None:
     communicator.break_off("worker 2 was lost")
     with pytest.raises(PhaseRevoked, match="worker 2 was lost"):
         communicator.enter()
-    assert [mesh.warmed for mesh in world.meshes.values()] == [0]
+    assert [mesh.warmed for mesh in process_group.meshes.values()] == [0]
 
 
-def test_a_broken_sum_revokes_the_phase(world: FakeWorld, communicator: MeshCommunicator) -> None:
+def test_a_broken_sum_revokes_the_phase(process_group: FakeProcessGroup, communicator: MeshCommunicator) -> None:
     communicator.enter()
-    world.mesh((0, 1, 2, 3), 3).fails = True
+    process_group.mesh((0, 1, 2, 3), 3).fails = True
     with pytest.raises(PhaseRevoked, match="a member is gone"):
         communicator.gather(0, ("",))

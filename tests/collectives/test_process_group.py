@@ -1,4 +1,4 @@
-"""The world with real processes: sums, deaths, stops, second lives; and its guards."""
+"""The process group with real processes: sums, deaths, stops, second processes; and its guards."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ import jax
 import numpy as np
 import pytest
 
-from hybridsync.collectives.mesh import process_group as world_module
+from hybridsync.collectives.mesh import process_group as process_group_module
 from hybridsync.collectives.mesh.flat_sum import MeshMean
-from hybridsync.collectives.mesh.process_group import CollectiveBroken, Service, World, start_service
+from hybridsync.collectives.mesh.process_group import CollectiveBroken, ProcessGroup, Service, start_service
 from hybridsync.collectives.mesh.sockets import listening
 from hybridsync.core.errors import HybridSyncError, WaitTimeout
 
@@ -37,13 +37,13 @@ HANG_SECS = 0.5  # a step of these takes some 20 ms
 
 
 class Member:
-    """One process of the world, and the answers it gave."""
+    """One process of the process group, and the answers it gave."""
 
     def __init__(self, service: Service, index: int, cache: Path, *, reborn: bool = False) -> None:
         self.index = index
-        life = "reborn" if reborn else "first"
+        restart_count = "reborn" if reborn else "first"
         self.process = subprocess.Popen(
-            [sys.executable, str(MEMBER), service.address, str(index), str(NUM_WORKERS), life],
+            [sys.executable, str(MEMBER), service.address, str(index), str(NUM_WORKERS), restart_count],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=ROOT,
@@ -87,17 +87,17 @@ class Member:
 
 
 class Fleet:
-    """A service and its members; every test leaves all of them alive, and no lane is used by two tests."""
+    """A service and its members; every test leaves all of them alive, and no device choice is used by two tests."""
 
     def __init__(self, cache: Path) -> None:
         self.service = start_service(NUM_WORKERS)
         self._cache = cache
         self.members = [Member(self.service, index, cache) for index in EVERYONE]
-        self._lane = -1
+        self._device_choice = -1
 
-    def fresh_lane(self) -> int:
-        self._lane += 1
-        return self._lane
+    def fresh_device_choice(self) -> int:
+        self._device_choice += 1
+        return self._device_choice
 
     def tell(self, who: list[int], do: str, **fields: Any) -> None:
         for index in who:
@@ -106,25 +106,25 @@ class Fleet:
     def answers(self, who: list[int]) -> list[Any]:
         return [self.members[index].answer() for index in who]
 
-    def warm(self, members: list[int], lane: int, num_ints: int = 0) -> list[Any]:
-        fields = {"members": members, "lane": lane, "num_floats": 5_000, "num_ints": num_ints}
+    def warm(self, members: list[int], device_choice: int, num_ints: int = 0) -> list[Any]:
+        fields = {"members": members, "lane": device_choice, "num_floats": 5_000, "num_ints": num_ints}
         self.tell(members, "warm", **fields, timeout_secs=ANSWER_SECS)
         return self.answers(members)
 
     def step(
         self,
         members: list[int],
-        lane: int,
+        device_choice: int,
         *,
         who: list[int] | None = None,
         times: int = 1,
         num_ints: int = 0,
     ) -> None:
-        fields = {"members": members, "lane": lane, "num_floats": 5_000, "num_ints": num_ints, "times": times}
+        fields = {"members": members, "lane": device_choice, "num_floats": 5_000, "num_ints": num_ints, "times": times}
         self.tell(members if who is None else who, "step", **fields)
 
     def replace(self, index: int) -> dict[str, Any]:
-        """Kill a member and start its slot's next life; returns what it says when it has joined."""
+        """Kill a member and start its slot's next process; returns what it says when it has joined."""
         self.members[index].end(kill=True)
         self.members[index] = Member(self.service, index, self._cache, reborn=True)
         answer = self.members[index].answer()
@@ -150,28 +150,28 @@ def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def test_the_sum_and_the_maximum_reach_every_member_and_survive_reuse_of_the_buffers(fleet: Fleet) -> None:
-    lane = fleet.fresh_lane()
-    assert fleet.warm(EVERYONE, lane, num_ints=3) == [{"warm": True}] * 4
-    fleet.step(EVERYONE, lane, times=3, num_ints=3)
+    device_choice = fleet.fresh_device_choice()
+    assert fleet.warm(EVERYONE, device_choice, num_ints=3) == [{"warm": True}] * 4
+    fleet.step(EVERYONE, device_choice, times=3, num_ints=3)
     assert fleet.answers(EVERYONE) == [{"total": [10.0], "highest": [3]}] * 4
-    fleet.step(EVERYONE, lane, times=3)
+    fleet.step(EVERYONE, device_choice, times=3)
     assert fleet.answers(EVERYONE) == [{"total": [10.0], "highest": []}] * 4
 
 
 def test_a_subset_in_another_order_steps_without_the_others(fleet: Fleet) -> None:
-    lane = fleet.fresh_lane()
-    assert fleet.warm([3, 0], lane) == [{"warm": True}] * 2
-    fleet.step([3, 0], lane)
+    device_choice = fleet.fresh_device_choice()
+    assert fleet.warm([3, 0], device_choice) == [{"warm": True}] * 2
+    fleet.step([3, 0], device_choice)
     assert fleet.answers([0, 3]) == [{"total": [5.0], "highest": []}] * 2
 
 
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_member_killed_between_collectives_is_reborn_into_the_full_mesh(fleet: Fleet, victim: int) -> None:
-    assert fleet.warm(EVERYONE, fleet.fresh_lane()) == [{"warm": True}] * 4
-    assert fleet.replace(victim)["cache_hits"] > 0, "it compiled anew what its first life had compiled"
-    lane = fleet.fresh_lane()
-    assert fleet.warm(EVERYONE, lane) == [{"warm": True}] * 4
-    fleet.step(EVERYONE, lane)
+    assert fleet.warm(EVERYONE, fleet.fresh_device_choice()) == [{"warm": True}] * 4
+    assert fleet.replace(victim)["cache_hits"] > 0, "it compiled anew what its first process had compiled"
+    device_choice = fleet.fresh_device_choice()
+    assert fleet.warm(EVERYONE, device_choice) == [{"warm": True}] * 4
+    fleet.step(EVERYONE, device_choice)
     assert fleet.answers(EVERYONE) == [{"total": [10.0], "highest": []}] * 4
 
 
@@ -179,10 +179,10 @@ def test_a_member_killed_between_collectives_is_reborn_into_the_full_mesh(fleet:
 def test_a_collective_that_hangs_on_a_lost_member_is_broken_and_the_survivors_go_on(
     fleet: Fleet, blow: signal.Signals
 ) -> None:
-    lane, survivors = fleet.fresh_lane(), [0, 2, 3]
-    assert fleet.warm(EVERYONE, lane) == [{"warm": True}] * 4
+    device_choice, survivors = fleet.fresh_device_choice(), [0, 2, 3]
+    assert fleet.warm(EVERYONE, device_choice) == [{"warm": True}] * 4
     os.kill(fleet.members[1].process.pid, blow)
-    fleet.step(EVERYONE, lane, who=survivors)
+    fleet.step(EVERYONE, device_choice, who=survivors)
     first = fleet.members[3].answer(HANG_SECS)  # no neighbour of 1 in the ring
     assert first is None, "nothing hangs here: this test proves nothing"
     fleet.tell(survivors, "break")
@@ -191,21 +191,27 @@ def test_a_collective_that_hangs_on_a_lost_member_is_broken_and_the_survivors_go
         assert {"broken": True} in answers, answers
         assert "CollectiveBroken" in [answer.get("error") for answer in answers if answer], answers
 
-    fleet.step(EVERYONE, lane, who=survivors)  # refused at once: nobody hangs on a dead mesh again
+    fleet.step(EVERYONE, device_choice, who=survivors)  # refused at once: nobody hangs on a dead mesh again
     assert [answer["error"] for answer in fleet.answers(survivors)] == ["CollectiveBroken"] * 3
 
-    assert fleet.warm(survivors, lane) == [{"warm": True}] * 3  # fewer members: another communicator
-    fleet.step(survivors, lane)
+    assert fleet.warm(survivors, device_choice) == [{"warm": True}] * 3  # fewer members: another communicator
+    fleet.step(survivors, device_choice)
     assert fleet.answers(survivors) == [{"total": [8.0], "highest": []}] * 3
 
     fleet.replace(1)
-    fresh = fleet.fresh_lane()
+    fresh = fleet.fresh_device_choice()
     assert fleet.warm(EVERYONE, fresh) == [{"warm": True}] * 4
 
 
 def test_a_member_that_dies_while_the_others_connect_to_it_does_not_hold_them(fleet: Fleet) -> None:
-    lane, survivors = fleet.fresh_lane(), [0, 1, 3]
-    fields = {"members": EVERYONE, "lane": lane, "num_floats": 5_000, "num_ints": 0, "timeout_secs": ANSWER_SECS}
+    device_choice, survivors = fleet.fresh_device_choice(), [0, 1, 3]
+    fields = {
+        "members": EVERYONE,
+        "lane": device_choice,
+        "num_floats": 5_000,
+        "num_ints": 0,
+        "timeout_secs": ANSWER_SECS,
+    }
     fleet.tell([2], "die", **fields)
     fleet.tell(survivors, "warm", **fields)
     fleet.members[2].process.wait(ANSWER_SECS)
@@ -219,18 +225,18 @@ def test_a_member_that_dies_while_the_others_connect_to_it_does_not_hold_them(fl
     assert time.monotonic() - began < CONNECT_SECS / 3
 
     fleet.replace(2)
-    assert fleet.warm(EVERYONE, fleet.fresh_lane()) == [{"warm": True}] * 4
+    assert fleet.warm(EVERYONE, fleet.fresh_device_choice()) == [{"warm": True}] * 4
 
 
 def test_a_lane_beyond_the_first_takes_other_devices_of_each_member(fleet: Fleet) -> None:
-    lane = 16 * 16 * 3 + 16 * 2 + fleet.fresh_lane()
-    assert fleet.warm(EVERYONE, lane) == [{"warm": True}] * 4
-    fleet.step(EVERYONE, lane)
+    device_choice = 16 * 16 * 3 + 16 * 2 + fleet.fresh_device_choice()
+    assert fleet.warm(EVERYONE, device_choice) == [{"warm": True}] * 4
+    fleet.step(EVERYONE, device_choice)
     assert fleet.answers(EVERYONE) == [{"total": [10.0], "highest": []}] * 4
 
 
 def test_a_member_that_does_not_come_is_named(fleet: Fleet) -> None:
-    fields = {"members": EVERYONE, "lane": fleet.fresh_lane(), "num_floats": 1, "num_ints": 0}
+    fields = {"members": EVERYONE, "lane": fleet.fresh_device_choice(), "num_floats": 1, "num_ints": 0}
     fleet.tell([0, 1, 2], "warm", **fields, timeout_secs=0.5)
     for answer in fleet.answers([0, 1, 2]):
         assert answer["error"] == "WaitTimeout"
@@ -238,7 +244,7 @@ def test_a_member_that_does_not_come_is_named(fleet: Fleet) -> None:
 
 
 def test_revocation_reaches_a_member_that_waits_for_the_others(fleet: Fleet) -> None:
-    fields = {"members": EVERYONE, "lane": fleet.fresh_lane(), "num_floats": 1, "num_ints": 0}
+    fields = {"members": EVERYONE, "lane": fleet.fresh_device_choice(), "num_floats": 1, "num_ints": 0}
     fleet.tell([2], "mesh", **fields)
     assert fleet.answers([2]) == [{"entered": True}]
     fleet.tell([2], "warm", **fields, timeout_secs=ANSWER_SECS)
@@ -274,7 +280,7 @@ def test_a_dead_mesh_refuses_with_the_first_reason() -> None:
     mean = local_mean()
     mean.kill("worker 1 died")
     mean.kill("later")
-    with pytest.raises(CollectiveBroken, match="worker 1 died; enter the next phase on another lane"):
+    with pytest.raises(CollectiveBroken, match="worker 1 died; enter the next phase on another device choice"):
         mean(np.ones(4, np.float32), np.empty(0, np.int32))
 
 
@@ -310,7 +316,7 @@ def test_an_address_of_another_machine_is_refused() -> None:
 def test_joining_after_the_first_jax_call_is_refused() -> None:
     jax.devices()
     with pytest.raises(HybridSyncError, match="before any other JAX call"):
-        World.join("127.0.0.1:1", 0, 1)
+        ProcessGroup.join("127.0.0.1:1", 0, 1)
 
 
 def test_an_absent_service_is_an_error_not_an_abort() -> None:
@@ -318,14 +324,14 @@ def test_an_absent_service_is_an_error_not_an_abort() -> None:
         closed.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{closed.getsockname()[1]}"
     with pytest.raises(WaitTimeout, match=f"worker 3 finds no coordination service at {address}"):
-        world_module._connect(address, 3, 3, range(4), 1.0)
+        process_group_module._connect(address, 3, 3, range(4), 1.0)
 
 
 def test_a_jaxlib_without_what_is_needed_is_refused_by_name() -> None:
     with pytest.raises(HybridSyncError, match=r"jaxlib [\d.]+ does not offer jaxlib\._jax .*has no no_such_thing"):
-        world_module._private("jaxlib._jax", "get_distributed_runtime_service", "no_such_thing")
+        process_group_module._private("jaxlib._jax", "get_distributed_runtime_service", "no_such_thing")
     with pytest.raises(HybridSyncError, match=r"does not offer jaxlib\._gone"):
-        world_module._private("jaxlib._gone", "anything")
-    (make,) = world_module._private("jaxlib._jax", "get_distributed_runtime_service")
+        process_group_module._private("jaxlib._gone", "anything")
+    (make,) = process_group_module._private("jaxlib._jax", "get_distributed_runtime_service")
     with pytest.raises(HybridSyncError, match="does not offer the service"):
-        world_module._construct("the service", make, "127.0.0.1:0", 1, renamed=1)
+        process_group_module._construct("the service", make, "127.0.0.1:0", 1, renamed=1)

@@ -19,7 +19,7 @@ from hybridsync.config import apply_overrides, load_config, restore_values
 from hybridsync.protocols.base import Outer
 from hybridsync.replay.logged_run import read_record
 from hybridsync.replay.verdict import replay
-from hybridsync.runtime.fork_server_client import Nursery
+from hybridsync.runtime.fork_server_client import ForkServerClient
 from hybridsync.storage.checkpoints import CheckpointStore
 from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.run import Run
@@ -123,8 +123,8 @@ def test_the_apply_log_replays_bit_for_bit(trained: Done) -> None:
     config = restore_values(loaded.config, record.config)
     computed = Run(config, loaded.module.task(config), loaded.module.optimizer(config), trained.workdir, Path(DIGITS))
     command = [sys.executable, "-m", "launch.replay", str(trained.workdir)]
-    with contextlib.closing(Nursery(command, trained.workdir / "replay-seed.log")) as nursery:
-        found = replay(record, computed, nursery)
+    with contextlib.closing(ForkServerClient(command, trained.workdir / "replay-seed.log")) as fork_server_client:
+        found = replay(record, computed, fork_server_client)
     assert found.difference is None, found
     assert "bit for bit" in str(found)
 
@@ -146,8 +146,8 @@ def test_a_second_phase_and_a_second_step_compile_nothing(counted: Done) -> None
     assert len(switches) == 4
     first = {}
     for event in events_of(counted.workdir, "phase_entered"):
-        first.setdefault(event["protocol"], event["epoch"])
-    again = [s for s in switches if s["to"] == counted.spec and s["epoch"] != first[counted.spec]]
+        first.setdefault(event["protocol"], event["phase"])
+    again = [s for s in switches if s["to"] == counted.spec and s["phase"] != first[counted.spec]]
     assert again
     assert all(switch["compile_secs"] == 0 for switch in again)
 

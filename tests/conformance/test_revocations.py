@@ -13,12 +13,12 @@ from hybridsync import EmulationConfig, protocols
 from hybridsync.chief.chief import Chief
 from hybridsync.protocols.base import (
     Average,
+    AverageReplicas,
     Begin,
     Compute,
+    JoinRound,
     Lease,
     LocalUpdate,
-    Meet,
-    Mix,
     Pull,
     PushPull,
     Ready,
@@ -47,8 +47,8 @@ REQUESTS: dict[type, tuple[str, ...]] = {
     PushPull: ("push_pull",),
     Ready: ("ready",),
     Begin: ("pull", "push_pull"),
-    Meet: ("JoinGroup",),
-    Mix: ("AverageGroup",),
+    JoinRound: ("JoinGroup",),
+    AverageReplicas: ("AverageGroup",),
 }
 """Effect -> what its engine asks for (see `name_of`)."""
 OF_MODE: dict[SyncMode, dict[type, tuple[str, ...]]] = {
@@ -56,7 +56,7 @@ OF_MODE: dict[SyncMode, dict[type, tuple[str, ...]]] = {
     SERVER: {},
     GROUP: {LocalUpdate: ("UpdateOwn",)},
 }
-FEW = ("LeaseUnits", "pull", "EnterReplica", "opt_state")
+FEW = ("LeaseUnits", "pull", "EnterReplica", "download_opt_state")
 """Requests of which each worker makes few in a phase."""
 
 
@@ -74,8 +74,8 @@ def stops_of(name: str) -> dict[str, bool]:
     }
     if not protocol.mode.is_served:
         stops["EnterReplica"] = True
-    if protocol.local:
-        stops["opt_state"] = True
+    if protocol.local_updates:
+        stops["download_opt_state"] = True
     return stops
 
 
@@ -97,15 +97,15 @@ def yields_of(name: str) -> dict[type, int]:
 
 
 class Revoker:
-    """Breaks the phase when a worker is at a request of a kind for the `at`-th time, once in each of some epochs.
+    """Breaks the phase when a worker is at a request of a kind for the `at`-th time, once in each of some phases.
 
     The worker stands where it is until everybody is being called back.
 
     Args:
       kind: of the request, by name.
-      at: which of those of all workers in an epoch.
+      at: which of those of all workers in a phase.
       carried_out: whether the request is carried out before the phase breaks, or behind it.
-      times: how many epochs in a row are broken.
+      times: how many phases in a row are broken.
     """
 
     def __init__(self, kind: str, at: int, *, carried_out: bool, times: int = 1) -> None:
@@ -136,16 +136,16 @@ class Revoker:
     def _meet(self) -> None:
         chief = self.chief()
         assert chief is not None
-        board, epoch = chief.control, chief.state.leasing.epoch
+        control, phase_id = chief.control, chief.state.leasing.phase_id
         with self._lock:
-            if len(self.broken) >= self._times or epoch in self.broken:
+            if len(self.broken) >= self._times or phase_id in self.broken:
                 return
-            self._seen[epoch] = self._seen.get(epoch, 0) + 1
-            if self._seen[epoch] < self._at:
+            self._seen[phase_id] = self._seen.get(phase_id, 0) + 1
+            if self._seen[phase_id] < self._at:
                 return
-            self.broken.append(epoch)
-        board.break_phase("test")
-        assert board.wait_until(lambda: board.gathering, SECS), "nobody is called back"
+            self.broken.append(phase_id)
+        control.break_phase("test")
+        assert control.wait_until(lambda: control.gathering, SECS), "nobody is called back"
 
 
 def fit(plan: str, revoker: Revoker, workdir: pathlib.Path, patch: pytest.MonkeyPatch) -> FitResult:
@@ -166,11 +166,11 @@ def check(result: FitResult, workdir: pathlib.Path, num_broken: int) -> None:
         assert units.rolled_back == 0, "replicas in groups have no state of all but that of their last synchronisation"
     entered, ended = events_of(workdir, "phase_entered"), events_of(workdir, "phase_ended")
     after = [event for event in entered if event["reason"] == "death"]
-    assert [event["why"] for event in after] == [f"epoch {event['epoch'] - 1} cannot go on: test" for event in after]
+    assert [event["why"] for event in after] == [f"phase {event['phase'] - 1} cannot go on: test" for event in after]
     assert len([event for event in ended if "why" in event]) == len(after) == num_broken
     assert all(event["members"] == list(range(WORKERS)) for event in entered), "nobody was given up"
     assert [event["fingerprint"] for event in entered[1:]] == [event["fingerprint"] for event in ended[:-1]]
-    assert [event["epoch"] for event in entered] == list(range(1, len(entered) + 1))
+    assert [event["phase"] for event in entered] == list(range(1, len(entered) + 1))
 
 
 STOPS = [(name, kind) for name in sorted(protocols.REGISTRY) for kind in stops_of(name)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hybridsync.core.errors import PlanError
-from hybridsync.core.plan import NO_EPOCH, Epoch, Plan
+from hybridsync.core.plan import NO_PHASE, PhaseId, Plan
 
 GOOD = [
     # text, workload, ends
@@ -76,10 +76,10 @@ def test_arguments_keep_their_order_and_text():
     assert stage.spec == "gba(size=4.5,rule=dc_adaptive)"
 
 
-def test_a_newer_epoch_is_the_larger_one_whatever_its_nonce():
-    assert max(Epoch(2, 5), Epoch(1, 2**63)) == Epoch(2, 5)
-    assert Epoch(1, 0) > NO_EPOCH
-    assert Epoch(2, 5) != Epoch(2, 6)
+def test_a_newer_phase_is_the_larger_one_whatever_its_nonce():
+    assert max(PhaseId(2, 5), PhaseId(1, 2**63)) == PhaseId(2, 5)
+    assert PhaseId(1, 0) > NO_PHASE
+    assert PhaseId(2, 5) != PhaseId(2, 6)
 
 
 @pytest.mark.parametrize(

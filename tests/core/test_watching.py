@@ -74,12 +74,12 @@ def test_looks_that_are_a_little_late_do_not_hide_a_hang() -> None:
 def test_the_limit_of_a_unit_follows_the_workers_own_slowest_recent_one() -> None:
     limit = UnitLimit()
     assert limit.secs == COMPILE_SECS, "the first one may compile"
-    limit.note(60.0)
+    limit.record(60.0)
     assert limit.secs == TIMES * 60.0
     for _ in range(RECENT - 1):
-        limit.note(0.2)
+        limit.record(0.2)
     assert limit.secs == TIMES * 60.0
-    limit.note(0.3)
+    limit.record(0.3)
     assert limit.secs == pytest.approx(TIMES * 0.3), "the slow one is no longer recent"
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from hybridsync.core.errors import CheckpointError
 from hybridsync.storage.checkpoints import QUARANTINE, REASON_FILE, CheckpointStore, Restored
-from hybridsync.storage.durable import EpochFile
+from hybridsync.storage.durable import PhaseNumberFile
 from hybridsync.training.buffer_layout import fingerprint
 
 RUN = {"seed": 7}
@@ -102,12 +102,12 @@ def check_failed_save(error: CheckpointError, reason: str) -> None:
     assert "free space or mend the disk" in text, text
 
 
-def check_epochs(workdir: Path, promised: list[int]) -> None:
-    """Assert that no epoch that was handed out is handed out again."""
-    file = EpochFile(workdir)
+def check_phase_ids(workdir: Path, promised: list[int]) -> None:
+    """Assert that no phase that was handed out is handed out again."""
+    file = PhaseNumberFile(workdir)
     before = file.read()
-    assert (before.number if before else 0) >= max(promised, default=0), f"epoch {promised[-1]} was forgotten"
-    epoch = file.reserve()
-    assert epoch.number > max(promised, default=0), f"{epoch} after {promised}"
-    assert EpochFile(workdir).read() == epoch
-    assert sorted(path.name for path in workdir.iterdir()) == ["epoch"]
+    assert (before.number if before else 0) >= max(promised, default=0), f"phase {promised[-1]} was forgotten"
+    phase_id = file.reserve()
+    assert phase_id.number > max(promised, default=0), f"{phase_id} after {promised}"
+    assert PhaseNumberFile(workdir).read() == phase_id
+    assert sorted(path.name for path in workdir.iterdir()) == ["phase"]

@@ -68,7 +68,7 @@ def test_a_refusal_at_any_call_of_a_fallback_is_named_and_loses_nothing(victim, 
 
 @pytest.mark.parametrize("before", [0, 2])
 @pytest.mark.parametrize("mode", ["ENOSPC", "EIO", "full"])
-def test_a_refusal_at_any_call_of_a_reservation_hands_no_epoch_out(victim, tmp_path, mode, before):
+def test_a_refusal_at_any_call_of_a_reservation_hands_no_phase_out(victim, tmp_path, mode, before):
     at = 0
     for at in numbers(1):
         answer = victim.ask("reserve_with_fault", folder=tmp_path / str(at), mode=mode, at=at, before=before)
@@ -79,13 +79,13 @@ def test_a_refusal_at_any_call_of_a_reservation_hands_no_epoch_out(victim, tmp_p
 
 
 @pytest.mark.parametrize("before", [0, 2])
-def test_a_kill_at_any_call_of_a_reservation_hands_no_epoch_out_twice(victim, tmp_path, before):
+def test_a_kill_at_any_call_of_a_reservation_hands_no_phase_out_twice(victim, tmp_path, before):
     at = 0
     for at in numbers(1):
         folder = tmp_path / str(at)
         if not victim.ask("killed_reserve", folder=folder, at=at, before=before)["killed"]:
             break
-        oracle.check_epochs(folder, list(range(1, before + 1)))
+        oracle.check_phase_ids(folder, list(range(1, before + 1)))
     assert at == 6
 
 

@@ -11,7 +11,7 @@ from hybridsync.storage.checkpoints import CheckpointStore
 from tests.disk import bugs, oracle
 from tests.disk.conftest import Buggy
 from tests.disk.test_damage import check_flips
-from tests.disk.test_power_loss import check_epochs, check_saves
+from tests.disk.test_power_loss import check_phase_ids, check_saves
 
 SPARSE = {"every": 5, "seeds": 2}
 
@@ -22,8 +22,8 @@ def saves(victim, tmp_path) -> Callable[[str], object]:
 
 
 @pytest.fixture
-def epochs(victim, tmp_path) -> Callable[[str], object]:
-    return lambda bug: check_epochs(Buggy(victim, bug), tmp_path)
+def phase_ids(victim, tmp_path) -> Callable[[str], object]:
+    return lambda bug: check_phase_ids(Buggy(victim, bug), tmp_path)
 
 
 @pytest.fixture
@@ -52,9 +52,9 @@ def flips(tmp_path, monkeypatch) -> Callable[[str], object]:
 
 CASES = [
     (bugs.renames_without_fsync, "saves", "a half step had a name|none of the 1 checkpoints"),
-    (bugs.renames_without_fsync, "epochs", r"epoch holds .*, not \{"),
+    (bugs.renames_without_fsync, "epochs", r"phase holds .*, not \{"),
     (bugs.never_syncs_a_directory, "saves", r"state 0 was restored, 1 was promised"),
-    (bugs.never_syncs_a_directory, "epochs", r"epoch \d was forgotten"),
+    (bugs.never_syncs_a_directory, "epochs", r"phase \d was forgotten"),
     (bugs.does_not_verify_digests, "flips", "is not what was saved|was not found|was called"),
     (bugs.verifies_leaves_only, "flips", "was not found|was called"),
     (bugs.skips_a_damaged_step_silently, "flips", "was not told"),

@@ -61,21 +61,21 @@ def test_a_power_loss_while_a_damaged_step_is_set_aside_loses_neither_the_good_o
     assert num_disks > 5
 
 
-def check_epochs(victim: Any, folder: Path) -> int:
-    """Reserve epochs, cut the power everywhere, and reserve again; return how often."""
+def check_phase_ids(victim: Any, folder: Path) -> int:
+    """Reserve phases, cut the power everywhere, and reserve again; return how often."""
     journal, root = folder / "journal", folder / "disk"
-    victim.ask("journal_epochs", folder=root, journal=journal, count=3)
+    victim.ask("journal_phase_ids", folder=root, journal=journal, count=3)
     num_disks = 0
     for crash in crashes(journal, root, seeds=20):
         copy = crash.build(folder / "copy")
-        oracle.check_epochs(copy, list(range(1, last(crash.promised, "epoch") + 1)))
+        oracle.check_phase_ids(copy, list(range(1, last(crash.promised, "phase") + 1)))
         shutil.rmtree(copy)
         num_disks += 1
     return num_disks
 
 
-def test_a_power_loss_before_any_call_hands_no_epoch_out_twice(victim, tmp_path):
-    assert check_epochs(victim, tmp_path) > 20
+def test_a_power_loss_before_any_call_hands_no_phase_out_twice(victim, tmp_path):
+    assert check_phase_ids(victim, tmp_path) > 20
 
 
 def test_with_nothing_lost_the_journal_gives_the_same_bytes_as_the_disk(victim, tmp_path):

@@ -21,7 +21,7 @@ from hybridsync.core.errors import CheckpointError, HybridSyncError, WorkdirErro
 from hybridsync.storage import apply_log
 from hybridsync.storage.apply_log import Entry, FileApplyLog
 from hybridsync.storage.checkpoints import CheckpointStore
-from hybridsync.storage.durable import EpochFile
+from hybridsync.storage.durable import PhaseNumberFile
 from hybridsync.telemetry.metrics import Metrics
 from tests.disk import bugs, oracle
 from tests.disk.faultfs import FaultyDisk
@@ -54,20 +54,20 @@ def save_with_fault(disk: FaultyDisk, template: str, folder: str, mode: str, at:
 
 
 def reserve_with_fault(disk: FaultyDisk, folder: str, mode: str, at: int, before: int) -> dict[str, Any]:
-    """Reserve an epoch after `before` others, with a fault at one call; then reserve another."""
+    """Reserve a phase after `before` others, with a fault at one call; then reserve another."""
     path = Path(folder)
     path.mkdir()
-    promised = [EpochFile(path).reserve().number for _ in range(before)]
+    promised = [PhaseNumberFile(path).reserve().number for _ in range(before)]
     error = ""
     disk.arm(path, mode, at)
     try:
-        promised.append(EpochFile(path).reserve().number)
+        promised.append(PhaseNumberFile(path).reserve().number)
     except WorkdirError as failure:
         error = str(failure)
         assert REASONS[mode] in error, error
         assert "free space or mend the disk" in error, error
     calls = disk.disarm()
-    oracle.check_epochs(path, promised)
+    oracle.check_phase_ids(path, promised)
     return {"calls": calls, "error": error}
 
 
@@ -113,15 +113,15 @@ def killed_save(disk: FaultyDisk, template: str, folder: str, at: int) -> dict[s
 
 
 def killed_reserve(disk: FaultyDisk, folder: str, at: int, before: int) -> dict[str, Any]:
-    """Let a child reserve an epoch after `before` others and kill it at one call."""
+    """Let a child reserve a phase after `before` others and kill it at one call."""
     path = Path(folder)
     path.mkdir()
     for _ in range(before):
-        EpochFile(path).reserve()
+        PhaseNumberFile(path).reserve()
 
     def reserve() -> None:
         disk.arm(path, "kill", at)
-        EpochFile(path).reserve()
+        PhaseNumberFile(path).reserve()
 
     return {"killed": _in_child(reserve)}
 
@@ -157,13 +157,13 @@ def journal_saves(disk: FaultyDisk, folder: str, journal: str, saves: int, keep:
     return {"calls": disk.disarm()}
 
 
-def journal_epochs(disk: FaultyDisk, folder: str, journal: str, count: int) -> dict[str, Any]:
-    """Reserve epochs in an empty folder, noting each call and each return."""
+def journal_phase_ids(disk: FaultyDisk, folder: str, journal: str, count: int) -> dict[str, Any]:
+    """Reserve phases in an empty folder, noting each call and each return."""
     path = Path(folder)
     path.mkdir()
     disk.arm(path, journal=Path(journal))
     for _ in range(count):
-        disk.mark(f"epoch {EpochFile(path).reserve().number}")
+        disk.mark(f"phase {PhaseNumberFile(path).reserve().number}")
     return {"calls": disk.disarm()}
 
 
@@ -229,7 +229,7 @@ ACTIONS: dict[str, Callable[..., dict[str, Any]]] = {
     action.__name__: action
     for action in (
         *(save_with_fault, reserve_with_fault, log_with_fault, killed_save, killed_reserve),
-        *(journal_saves, journal_epochs, journal_fallback, fall_back_with_fault, train_on_full_disk),
+        *(journal_saves, journal_phase_ids, journal_fallback, fall_back_with_fault, train_on_full_disk),
     )
 }
 

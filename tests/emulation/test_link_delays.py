@@ -12,7 +12,7 @@ import pytest
 from hybridsync import EmulationConfig, TelemetryConfig
 from hybridsync.config import Stragglers
 from hybridsync.core.errors import ConfigError
-from hybridsync.core.plan import NO_EPOCH
+from hybridsync.core.plan import NO_PHASE
 from hybridsync.emulation.link_delays import DelayedPort, Pacing, check_speed, emulated
 from hybridsync.emulation.link_model import Wire
 from hybridsync.interfaces.messages import Push, PushReply
@@ -20,7 +20,7 @@ from hybridsync.interfaces.ports import Answer
 from tests.telemetry.clocks import ManualClock
 from tests.trainers import is_exact, tally_trainer
 
-PUSH = Push(NO_EPOCH, 0, 1, (4,), 0)
+PUSH = Push(NO_PHASE, 0, 1, (4,), 0)
 
 
 def paced(clock: ManualClock, stragglers: str = "", **links: float) -> Pacing:

@@ -133,7 +133,7 @@ class Fuzzer:
         """Send that many messages, or for so long; return what was seen in all."""
         found, started = self.found, time.monotonic()
         first = min(messages // 3, 20_000)
-        handler = _Keeps(self)
+        handler = _Commits(self)
         logging.get_absl_logger().addHandler(handler)
         try:
             with without_waits():
@@ -271,7 +271,7 @@ class Fuzzer:
         self._error = error
 
 
-class _Keeps(std_logging.Handler):
+class _Commits(std_logging.Handler):
     """Hands the defects that are logged to a fuzzer."""
 
     def __init__(self, fuzzer: Fuzzer) -> None:

@@ -23,17 +23,17 @@ from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_state import RunState
 from hybridsync.chief.waits import Waits
 from hybridsync.core.errors import RoleLost
-from hybridsync.core.plan import NO_EPOCH, Epoch
+from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.interfaces.messages import (
     AppliedUnit,
     GroupRequest,
-    Held,
     Hello,
     LeaseRequest,
     PhaseRequest,
     Push,
     RoleEvent,
-    Standing,
+    RoleState,
+    StateVersion,
     Update,
 )
 from hybridsync.interfaces.phase import Phase
@@ -44,17 +44,17 @@ from hybridsync.server import secondary as store_module
 from hybridsync.server.endpoint import Endpoint, OptimizerEndpoint
 from hybridsync.server.partition import partition
 from hybridsync.server.primary import Primary
-from hybridsync.server.publisher import SnapshotPool
+from hybridsync.server.publisher import ParameterPool
 from hybridsync.server.secondary import Store
 from hybridsync.storage.apply_log import NullApplyLog
 from hybridsync.training import snapshot
-from hybridsync.training.snapshot import Holding, Kept
+from hybridsync.training.snapshot import CommittedState, SnapshotBuffer
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc import parameter_server, shard
 from hybridsync.transport.grpc.channels import Servicer
 from hybridsync.transport.grpc.chief import ChiefServicer
 from hybridsync.transport.grpc.codec import encode
-from hybridsync.transport.grpc.holder import HolderServicer
+from hybridsync.transport.grpc.holder import SnapshotServicer
 from hybridsync.transport.grpc.optimizer_state import OptimizerServicer
 from hybridsync.transport.grpc.parameter_server import ParameterServicer, PhaseServicer
 from hybridsync.transport.grpc.shard import ShardServicer
@@ -62,7 +62,7 @@ from hybridsync.worker.replica import Replica
 from tests.roles import tally_programs, tally_state
 from tests.telemetry.clocks import ManualClock
 
-EPOCH = Epoch(5, 0xABCD)
+PHASE_ID = PhaseId(5, 0xABCD)
 WORKERS, END = 4, 40
 SPECS = {SERVER: ("asp", "ssp(staleness=3)", "gba", "bsp_server", "asp(staleness_rule=dc)", "localsgd(steps=2)")}
 SPECS |= {LOCKSTEP: ("bsp",), GROUP: ("preduce", "adpsgd")}
@@ -83,7 +83,7 @@ def without_waits() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(service, "POLL_SECS", 0.0)
         patch.setattr(primary_module, "HELD_SECS", 0.0)
-        patch.setattr(primary_module, "DEPOSIT_SECS", 0.0)
+        patch.setattr(primary_module, "UPLOAD_SECS", 0.0)
         patch.setattr(store_module, "RELEASE_SECS", 0.0)
         patch.setattr(snapshot, "transfer_secs", lambda num_bytes: 0.0)
         patch.setattr(parameter_server, "BUFFER_SECS", 0.0)
@@ -170,7 +170,7 @@ class Good:
 
 
 class Job:
-    """A chief with four workers, a primary, another server, and a worker in lock-step, each in epoch 5 up to unit 40.
+    """A chief with four workers, a primary, another server, and a worker in lock-step, each in phase 5 up to unit 40.
 
     Args:
       spec: protocol of the chief's phase, and of the servers' where they can serve it.
@@ -181,18 +181,18 @@ class Job:
         programs, self.clock = tally_programs(), TimedClock(self.locks["chief"])
         schema = programs.state_layout.schema_hash
         self.chief = Chief(RunState(Ledger(END), WORKERS, schema, self.clock, lease_secs=600.0))
-        kept_at = Holding(programs.state_layout)
+        kept_at = SnapshotBuffer(programs.state_layout)
         kept_at.pack(tally_state())
-        self.start = kept_at.seal(Epoch(4, 1), sequence=0, applied=())
-        kept = Kept(kept_at, self.start, tally_state())
+        self.start = kept_at.finalize(PhaseId(4, 1), sequence=0, applied=())
+        committed = CommittedState(kept_at, self.start, tally_state())
 
-        def reader_at(address: str) -> Kept:
+        def reader_at(address: str) -> CommittedState:
             if address != "chief":
                 raise RoleLost(f"nobody is at {address}")
-            return kept
+            return committed
 
         part, *_ = partition(programs, 1)
-        pool = SnapshotPool(programs.parameters_layout)
+        pool = ParameterPool(programs.parameters_layout)
         self.primary = Primary(programs, pool, reader_at, self.clock, NullApplyLog(), threading.Event())
         self.store = Store(part, reader_at, self.clock)
         self.replica = Replica(programs, reader_at, self.clock, NullApplyLog())
@@ -203,20 +203,20 @@ class Job:
         num_bytes, opt = programs.contribution_layout.nbytes, part.opt_state.layout
         endpoint = Endpoint(self.primary, programs.contribution_layout)
         self.roles: dict[str, list[Servicer]] = {
-            "chief": [ChiefServicer(self.chief.service), HolderServicer(kept)],
+            "chief": [ChiefServicer(self.chief.service), SnapshotServicer(committed)],
             "primary": [
                 PhaseServicer(self.primary),
                 ParameterServicer(endpoint, num_bytes, WORKERS + 2),
                 OptimizerServicer(OptimizerEndpoint(self.primary, opt), opt.nbytes),
-                HolderServicer(self.primary),
+                SnapshotServicer(self.primary),
             ],
             "store": [
                 PhaseServicer(self.store),
                 ShardServicer(self.store, num_bytes, 2 * WORKERS + 2),
                 OptimizerServicer(OptimizerEndpoint(self.store, opt), opt.nbytes),
-                HolderServicer(self.store),
+                SnapshotServicer(self.store),
             ],
-            "worker": [HolderServicer(self.replica)],
+            "worker": [SnapshotServicer(self.replica)],
         }
         self.handlers: dict[tuple[str, str], Any] = {
             (role, method): handler
@@ -230,15 +230,15 @@ class Job:
         schema, members = tally_programs().state_layout.schema_hash, tuple(range(WORKERS))
         for role, role_id in (("server", 0), *(("worker", worker) for worker in members)):
             self.chief.service.register(Hello(role, role_id, 1, "host", "server", schema, __version__))
-        digest, number = self.start.held.fingerprint, self.start.capture_id
+        digest, number = self.start.held.fingerprint, self.start.snapshot_id
         served = spec if protocols.parse(spec).mode is SERVER else "asp"
-        self.phase = Phase(EPOCH, served, members, 0, END, (), (), 0, "chief", number, digest, ("server",), "start")
+        self.phase = Phase(PHASE_ID, served, members, 0, END, (), (), 0, "chief", number, digest, ("server",), "start")
         for holder in (self.primary, self.store, self.replica):
             holder.enter(self.phase)
         self.chief.control.announce(dataclasses.replace(self.phase, spec=spec))
         self.chief.control.open_leases()
-        self.chief.service.lease(LeaseRequest(0, 1, EPOCH, 0, 0))
-        self.chief.control.take_intake()
+        self.chief.service.lease(LeaseRequest(0, 1, PHASE_ID, 0, 0))
+        self.chief.control.take_reports()
 
     def accounts(self, *, entering: bool = False) -> tuple[Any, ...]:
         """Return everything that a refused message must leave as it is.
@@ -269,65 +269,72 @@ class Job:
     def read_board(self) -> None:
         """Read what the chief's manager reads again and again; no message may make that fail."""
         control = self.chief.control
-        control.take_intake()
+        control.take_reports()
         control.take_fenced()
-        reads = control.counts, control.behind, control.judged, control.worker_rates, control.stamps, control.standings
+        reads = (
+            control.counts,
+            control.behind,
+            control.judged,
+            control.worker_rates,
+            control.stamps,
+            control.role_states,
+        )
         for read in reads:
             read()
         control.waited_for()
         control.stuck(1.0)
-        self.primary.drain()
-        self.store.drain()
+        self.primary.take_report()
+        self.store.take_report()
 
     @property
     def is_spoiled(self) -> bool:
         """Whether messages were accepted after which most others are refused."""
         primary, store = self.primary, self.store
         over = self.chief.control.failure is not None or bool(self.chief.control.broken)
-        return over or {primary.epoch, store.epoch} != {EPOCH} or not (primary._sequencer.open and store._open)
+        return over or {primary.phase_id, store.phase_id} != {PHASE_ID} or not (primary._sequencer.open and store._open)
 
     def good(self) -> dict[str, list[Good]]:
         """Return what roles of this job could send, by method; any other method gets its empty message."""
         programs, phase, start = tally_programs(), self.phase, self.start
         schema = programs.state_layout.schema_hash
-        push, none = Push(EPOCH, 0, 1, (1,), 0), Push(EPOCH, 1, 1, (), 0)
+        push, none = Push(PHASE_ID, 0, 1, (1,), 0), Push(PHASE_ID, 1, 1, (), 0)
         contribution, opt = programs.contribution_layout.empty(), programs.opt_state_layout.nbytes
         hello = Hello("worker", 1, 1, "host", "a:1", schema, __version__)
-        stands = Standing(phase, True, ((0, 4),), 1)
-        later = dataclasses.replace(phase, epoch=Epoch(6, 1))
-        report = Report("worker", 0, 1, EPOCH)
+        stands = RoleState(phase, True, ((0, 4),), 1)
+        later = dataclasses.replace(phase, id=PhaseId(6, 1))
+        report = Report("worker", 0, 1, PHASE_ID)
         span = Span("apply", "server", 1.0, 0.1, 5, 1)
         made: dict[str, list[Any]] = {
             "Register": [
                 hello,
-                dataclasses.replace(hello, id=2, standing=stands),
+                dataclasses.replace(hello, id=2, role_state=stands),
                 Hello("server", 0, 1, "host", "a:1", schema, __version__),
             ],
             "NextPhase": [
-                PhaseRequest(0, 1, NO_EPOCH, None),
-                PhaseRequest(1, 1, EPOCH, Held(EPOCH, 3, 2, "ff"), "why", 0.5),
+                PhaseRequest(0, 1, NO_PHASE, None),
+                PhaseRequest(1, 1, PHASE_ID, StateVersion(PHASE_ID, 3, 2, "ff"), "why", 0.5),
             ],
-            "Lease": [LeaseRequest(1, 1, EPOCH, 0, 0), LeaseRequest(0, 1, EPOCH, 1, 1, True, 5)],
-            "Meet": [GroupRequest(0, 1, EPOCH, 1, (AppliedUnit(0, 0),), ((3, "non_finite: x"),), False, True)],
+            "Lease": [LeaseRequest(1, 1, PHASE_ID, 0, 0), LeaseRequest(0, 1, PHASE_ID, 1, 1, True, 5)],
+            "JoinGroup": [GroupRequest(0, 1, PHASE_ID, 1, (AppliedUnit(0, 0),), ((3, "non_finite: x"),), False, True)],
             "Report": [
                 dataclasses.replace(report, completed=1, spans=(span,), unit_secs=(0.1,), doing="compute"),
                 dataclasses.replace(report, exchange=Exchange(1, 2, 3, 4), hold_secs=0.5),
-                Report("server", 0, 1, EPOCH, 0, 3, ((0, 2),), ((3, "stale"),), (1, 2)),
+                Report("server", 0, 1, PHASE_ID, 0, 3, ((0, 2),), ((3, "stale"),), (1, 2)),
             ],
             "RoleStarted": [RoleEvent("worker", 0, 1, "restart", 1.0)],
             "RoleLost": [RoleEvent("worker", 3, 99, "exit 1", 1.0, 4), RoleEvent("server", 0, 99, "x", 1.0)],
-            "Capture": [pb.CaptureRequest(epoch=encode(EPOCH))],
-            "Read": [pb.ReadRequest(capture_id=start.capture_id, num_bytes=start.num_bytes)],
+            "TakeSnapshot": [pb.SnapshotRequest(phase_id=encode(PHASE_ID))],
+            "Read": [pb.ReadRequest(snapshot_id=start.snapshot_id, num_bytes=start.num_bytes)],
             "Enter": [phase, later, dataclasses.replace(later, applied=((0, 3),), dropped=((5, 6),))],
-            "Fence": [pb.FenceRequest(epoch=encode(EPOCH), worker=3, incarnation=1)],
-            "Forget": [pb.FenceRequest(epoch=encode(EPOCH), worker=3, incarnation=1)],
-            "Apply": [pb.Updates(epoch=encode(EPOCH), updates=[encode(Update(1, (push,), 1.0, ()))])],
-            "Snapshot": [pb.SnapshotRequest(epoch=encode(EPOCH), sequence=0)],
+            "Fence": [pb.FenceRequest(phase_id=encode(PHASE_ID), worker=3, incarnation=1)],
+            "Forget": [pb.FenceRequest(phase_id=encode(PHASE_ID), worker=3, incarnation=1)],
+            "Apply": [pb.Updates(phase_id=encode(PHASE_ID), updates=[encode(Update(1, (push,), 1.0, ()))])],
+            "SnapshotPart": [pb.PartSnapshotRequest(phase_id=encode(PHASE_ID), sequence=0)],
             "PushPullSmall": [pb.SmallPush(push=encode(push), contribution=contribution.tobytes())],
             **{method: [push] for method in ("Ready", "Discard")},
-            **{method: [none] for method in ("Idle", "Pull", "PullAt", "Take")},
+            **{method: [none] for method in ("Idle", "Pull", "PullAt", "Download")},
         }
-        streams = {"PushPull": contribution.nbytes, "Stage": contribution.nbytes, "Leave": opt}
+        streams = {"PushPull": contribution.nbytes, "Stage": contribution.nbytes, "Upload": opt}
         found = {method: [Good(encode(push), num_bytes)] for method, num_bytes in streams.items()}
         for method, messages in made.items():
             found[method] = [Good(each if isinstance(each, Message) else encode(each)) for each in messages]

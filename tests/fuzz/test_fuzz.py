@@ -57,12 +57,12 @@ def test_every_handler_has_accepted_a_message_and_refused_another() -> None:
     for role, path in Job().handlers:
         codes = {code for who, at, code in answers if (who, at) == (role, path)}
         only_refuses = (role, path) in {
-            ("chief", "/hybridsync.Holder/Capture"),  # takes part in no epoch
-            ("chief", "/hybridsync.Holder/Read"),
-            ("store", "/hybridsync.Holder/Capture"),  # the primary captures the whole
-            ("primary", "/hybridsync.Holder/Read"),
-            ("store", "/hybridsync.Holder/Read"),
-            ("worker", "/hybridsync.Holder/Read"),
+            ("chief", "/hybridsync.SnapshotSource/TakeSnapshot"),  # takes part in no phase
+            ("chief", "/hybridsync.SnapshotSource/Read"),
+            ("store", "/hybridsync.SnapshotSource/TakeSnapshot"),  # the primary captures the whole
+            ("primary", "/hybridsync.SnapshotSource/Read"),
+            ("store", "/hybridsync.SnapshotSource/Read"),
+            ("worker", "/hybridsync.SnapshotSource/Read"),
         }
         assert codes - {"OK"}, f"{role} {path} refused nothing"
         assert "OK" in codes or only_refuses, f"{role} {path} accepted nothing of what it was sent: {codes}"
@@ -95,7 +95,7 @@ def kept_suspects(patch: pytest.MonkeyPatch) -> None:
     def note(self: Suspects, event: Any) -> None:
         vars(self).setdefault("_events", kept).extend([event] * 2000)
 
-    patch.setattr(Suspects, "note", note)
+    patch.setattr(Suspects, "record", note)
 
 
 def refused_too_late(patch: pytest.MonkeyPatch) -> None:

@@ -118,10 +118,10 @@ class Job:
         self.until(lambda: self.units() >= units, f"{units} units were applied")
 
     def until_phase(self, protocol: str) -> None:
-        """Wait until this life of the run is in a phase of `protocol` and has applied a unit of it."""
+        """Wait until this session of the run is in a phase of `protocol` and has applied a unit of it."""
 
         def inside() -> bool:
-            entered = [event for event in self.life() if event["kind"] == "phase_entered"]
+            entered = [event for event in self.restart_count() if event["kind"] == "phase_entered"]
             last = entered[-1] if entered else None
             return last is not None and last["protocol"] == protocol and self.units() > last["units"]
 
@@ -160,10 +160,10 @@ class Job:
     # --- what it left so far ---
 
     def events(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """Return the events so far, of all lives of the run."""
+        """Return the events so far, of all sessions of the run."""
         return read_events(self.workdir, kind)
 
-    def life(self) -> list[dict[str, Any]]:
+    def restart_count(self) -> list[dict[str, Any]]:
         """Return the events since this process started."""
         events = self.events()
         own = [
@@ -194,7 +194,7 @@ class Job:
     def live_workers(self) -> dict[int, int]:
         """Return id -> pid of the workers that have joined and are not known to be lost."""
         alive: dict[int, int] = {}
-        for event in self.life():
+        for event in self.restart_count():
             if event["kind"] == "role_started" and event["role"] == "worker":
                 alive[event["id"]] = event["pid"]
             if event["kind"] == "role_lost" and alive.get(event["id"]) == event["pid"] and event["role"] == "worker":

@@ -1,6 +1,6 @@
 """`hybridsync train` with a bug planted in all processes: `python tests/multiprocess/planted.py NAME[+NAME] FLAGS...`.
 
-A fault test that such a job passes proves nothing. The seed of the roles is this program, too: the bug is planted in
+A fault test that such a job passes proves nothing. The fork server is this program, too: the bug is planted in
 the supervisor and in each role, once that knows which it is.
 """
 
@@ -26,7 +26,7 @@ from hybridsync.runtime import fork_server, processes, role_line, supervisor
 
 if TYPE_CHECKING:
     from hybridsync.core.clock import Clock
-    from hybridsync.interfaces.messages import Capture
+    from hybridsync.interfaces.messages import Snapshot
 
 HOLD_SECS = 20.0
 CALL_SECS = 60.0
@@ -134,7 +134,7 @@ def survivors_forget_the_newest_state() -> None:
     from hybridsync.phases.recovery import Found, Recovery
     from hybridsync.protocols.modes import SyncMode
 
-    def forget(self: Recovery, floor: int, last: Capture, mode: SyncMode) -> Found | None:
+    def forget(self: Recovery, floor: int, last: Snapshot, mode: SyncMode) -> Found | None:
         return None
 
     Recovery._from_workers = forget
@@ -144,7 +144,7 @@ def restarted_chief_starts_from_disk() -> None:
     """A restarted chief asks nobody where the run is, and begins from the last commit."""
     from hybridsync.chief.run_control import RunControl
 
-    RunControl.standings = lambda self: {}
+    RunControl.role_states = lambda self: {}
 
 
 def ledger_keeps_what_the_server_lost() -> None:
@@ -249,7 +249,7 @@ def unit_17_hangs_once() -> None:
 
 
 def one_device_each() -> None:
-    """No bug: a world of two workers has two meshes."""
+    """No bug: a process group of two workers has two meshes."""
     supervisor.SupervisorSpec = functools.partial(supervisor.SupervisorSpec, num_devices=1)
 
 
@@ -271,15 +271,15 @@ def worker_1_fails_at_each_unit() -> None:
         WorkerRecorder.computing = fail
 
 
-def worker_1_fails_before_its_world() -> None:
+def worker_1_fails_before_its_process_group() -> None:
     """Worker 1 ends with an exception before it has met the others."""
-    from hybridsync.collectives.mesh.process_group import World
+    from hybridsync.collectives.mesh.process_group import ProcessGroup
 
     def fail(*args, **options):
         raise RuntimeError("worker 1 has no device")
 
     if _worker_1():
-        World.join = fail
+        ProcessGroup.join = fail
 
 
 def every_worker_fails_at_each_unit() -> None:
@@ -336,7 +336,7 @@ BUGS: dict[str, Callable[[], None]] = {
         one_device_each,
         worker_2_dies_while_a_mesh_connects,
         worker_1_fails_at_each_unit,
-        worker_1_fails_before_its_world,
+        worker_1_fails_before_its_process_group,
         worker_1_has_a_broken_device,
         every_worker_fails_at_each_unit,
     )
@@ -347,7 +347,7 @@ def stands_at(stage: str, workdir: Path) -> None:
     """No bug: the chief stands still at a stage of the first switch, or of a save, so that a test can hurt somebody.
 
     It leaves the file `at-STAGE` in the workdir, and goes on when that is gone, or after HOLD_SECS. It does so once: in
-    no later life of the chief as long as `was-STAGE` lies there.
+    no later session of the chief as long as `was-STAGE` lies there.
     """
     if here.role != "chief":
         return
@@ -380,7 +380,7 @@ def stands_at(stage: str, workdir: Path) -> None:
     original = getattr(owner, name)
     marker, done = workdir / f"at-{stage}", workdir / f"was-{stage}"
 
-    def standing(*args, **options):
+    def role_state(*args, **options):
         if armed.is_set() and not done.exists():
             done.touch()
             marker.touch()
@@ -389,7 +389,7 @@ def stands_at(stage: str, workdir: Path) -> None:
                 threading.Event().wait(0.005)
         return original(*args, **options)
 
-    setattr(owner, name, standing)
+    setattr(owner, name, role_state)
 
 
 def plant(name: str) -> None:
@@ -412,7 +412,7 @@ def main() -> None:
         return play(role, load)
 
     train.play = play_planted
-    if fork_server.SEED_FD not in os.environ:
+    if fork_server.FORK_SERVER_FD not in os.environ:
         plant(name)
     supervisor.SupervisorSpec = functools.partial(supervisor.SupervisorSpec, command=(sys.executable, __file__, name))
     app.run(train.main)

@@ -124,8 +124,8 @@ def everybody_is_hurt_at_random(
         assert job.wait(secs=900.0) == 0, job.output + job.logs()
         assert sum(hurt.values()) == len(victims.hit) == faults
         assert_exactly_once(job.summary())
-        epochs = [event["epoch"] for event in job.events("phase_entered")]
-        assert epochs == sorted(set(epochs)), f"an epoch was handed out twice: {epochs}"
+        phase_numbers = [event["phase"] for event in job.events("phase_entered")]
+        assert phase_numbers == sorted(set(phase_numbers)), f"a phase was handed out twice: {phase_numbers}"
         assert victims.all_gone(), "a process that was hit outlived the run"
         assert job.tracebacks() == []
         print(f"lost beside the faults: {unexplained(job, victims.hit)}")

@@ -13,7 +13,7 @@ from hybridsync.core.plan import Plan
 from hybridsync.storage.jsonl import read_lines
 from tests.multiprocess.job import STUCK_SECS, Job, assert_exactly_once
 
-MIXED = "bsp:20%,asp:60%,bsp"
+AVERAGED = "bsp:20%,asp:60%,bsp"
 LONGEST_GAP_SECS = 2.5
 """The others' pause that a lost worker may cost at most: the lease is longer, a new process takes longer."""
 
@@ -47,7 +47,7 @@ def longest_pause(job: Job, protocol: str) -> float:
     """Return the longest time in this protocol's phases that passed without a unit applied, by metrics.jsonl."""
     lines = [line for line in read_lines(job.workdir / "metrics.jsonl") if line["protocol"] == protocol]
     grown = [line for before, line in pairwise(lines) if line["units"] > before["units"]]
-    return max(b["t"] - a["t"] for a, b in pairwise(grown) if a["epoch"] == b["epoch"])
+    return max(b["t"] - a["t"] for a, b in pairwise(grown) if a["phase"] == b["phase"])
 
 
 def gone(pid: int, secs: float = 60.0) -> bool:
@@ -65,7 +65,7 @@ def gone(pid: int, secs: float = 60.0) -> bool:
 def workers_are_killed_under_asp(
     workdir: Path,
     *,
-    plan: str = MIXED,
+    plan: str = AVERAGED,
     units: int = 1500,
     workers: int = 4,
     victims: tuple[int, ...] = (1, 2),
@@ -108,8 +108,8 @@ def everything_is_killed_and_resumed(workdir: Path, *, planted: str = "", worker
         assert rollback["rolled_back"] >= 150 and rollback["to_units"] == 0
         assert job.summary()["units"]["rolled_back"] == rollback["rolled_back"]
         assert [event["reason"] for event in job.events("phase_entered")] == ["start", "resume"]
-        epochs = [event["epoch"] for event in job.events("phase_entered")]
-        assert epochs == sorted(set(epochs)), "an epoch was handed out twice"
+        phase_numbers = [event["phase"] for event in job.events("phase_entered")]
+        assert phase_numbers == sorted(set(phase_numbers)), "a phase was handed out twice"
         assert job.tracebacks() == []
 
 
@@ -273,7 +273,7 @@ def a_member_dies_while_the_next_mesh_connects(workdir: Path, *, units: int = 30
 
 
 def more_members_are_lost_than_there_are_meshes(workdir: Path, *, deaths: int = 4, units: int = 3000) -> None:
-    """Two workers of one device each have two meshes; the rest of the deaths falls into worlds that follow."""
+    """Two workers of one device each have two meshes; the rest of the deaths falls into process groups that follow."""
     with tally(workdir, plan="bsp", units=units, workers=2, unit_secs=0.02, planted="one_device_each") as job:
         job.until_phase("bsp")
         for death in range(deaths):
@@ -289,7 +289,7 @@ def more_members_are_lost_than_there_are_meshes(workdir: Path, *, deaths: int = 
             job.until(whole, f"both workers trained again after death {death}")
         job.send(signal.SIGTERM)
         assert job.wait() == 75, job.output + job.logs()
-        assert job.summary()["units"]["rolled_back"] == 0, "a new world cost units"
+        assert job.summary()["units"]["rolled_back"] == 0, "a new process group cost units"
         assert len(job.events("world_renewed")) == deaths // 2
         assert job.events("unit_quarantined") == []
         assert job.tracebacks() == []
@@ -308,7 +308,7 @@ def the_chief_is_killed(
     planted: str = "",
     stuck_secs: float = STUCK_SECS,
 ) -> None:
-    """Asynchronous workers go on meanwhile in the same epoch; nothing is rolled back in any."""
+    """Asynchronous workers go on meanwhile in the same phase; nothing is rolled back in any."""
     with tally(workdir, plan=plan, units=units, workers=workers, unit_secs=0.02, planted=planted) as job:
         job.until_units(units // 10)
         before = len(job.events("phase_entered"))
@@ -319,7 +319,7 @@ def the_chief_is_killed(
         assert_exactly_once(job.summary())
         assert job.summary()["units"]["rolled_back"] == 0
         if plan == "asp":
-            assert len(job.events("phase_entered")) == before, "the epoch was not continued"
+            assert len(job.events("phase_entered")) == before, "the phase was not continued"
         assert [event["id"] for event in job.events("role_started") if event["role"] == "worker"] == [
             *dict.fromkeys(event["id"] for event in job.events("role_started") if event["role"] == "worker")
         ], "a worker was restarted"
@@ -336,7 +336,7 @@ def a_server_is_killed(
     planted: str = "",
     stuck_secs: float = STUCK_SECS,
 ) -> None:
-    """Everybody goes back to the last commit, in a new epoch, and the accounting says what that cost."""
+    """Everybody goes back to the last commit, in a new phase, and the accounting says what that cost."""
     more = (f"--servers={servers}", "--set=model.copies=4", "--checkpoint_secs=2")
     with tally(workdir, *more, plan="asp", units=units, workers=workers, unit_secs=0.02, planted=planted) as job:
         job.until(lambda: len(job.events("checkpoint")) > 1, "a checkpoint was committed")
@@ -359,23 +359,23 @@ def newest_pid(job: Job, role: str, role_id: int) -> int:
     return started[-1]["pid"]
 
 
-def faults_at_random(workdir: Path, *, plan: str, lives: int, kills: int, seed: int) -> None:
-    """Some worker kills in every life, everything killed at the end of each, and one life more that completes."""
+def faults_at_random(workdir: Path, *, plan: str, sessions: int, kills: int, seed: int) -> None:
+    """Some worker kills in every session, everything killed at the end of each, and one session more that completes."""
     rng = random.Random(seed)
     units = 6000
-    for life in range(lives):
+    for session in range(sessions):
         with tally(workdir, plan=plan, units=units, unit_secs=0.02) as job:
             job.until_phase("asp")
             for _ in range(kills):
                 job.pause(rng.uniform(0.2, 3.0))
                 job.until_lost(job.kill_worker(rng.choice(sorted(job.live_workers()))))
             job.pause(rng.uniform(0.2, 3.0))
-            assert job.process.poll() is None, f"life {life} ended by itself:\n{job.logs()}"
+            assert job.process.poll() is None, f"session {session} ended by itself:\n{job.logs()}"
             job.kill_everything()
     with tally(workdir, plan=plan, units=units, unit_secs=0.0) as job:
         assert job.wait() == 0, job.output + job.logs()
         assert_exactly_once(job.summary())
         killed = [e for e in job.events("role_lost") if e["reason"] == "signal SIGKILL"]
-        assert len(killed) == lives * kills
-        assert len(job.events("run_started")) == lives + 1
+        assert len(killed) == sessions * kills
+        assert len(job.events("run_started")) == sessions + 1
         assert job.tracebacks() == []

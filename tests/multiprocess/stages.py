@@ -18,7 +18,7 @@ VICTIMS = ("chief-0", "server-0", "worker-0", "worker-1", "supervisor-0")
 
 
 def a_role_is_killed_at_a_stage(workdir: Path, plan: str, stage: str, victim: str) -> dict[str, int]:
-    """Every unit is applied once, every epoch is handed out once; returns the run's accounting.
+    """Every unit is applied once, every phase is handed out once; returns the run's accounting.
 
     Only the server's death, or everybody's, may cost units that were applied.
     """
@@ -45,8 +45,8 @@ def a_role_is_killed_at_a_stage(workdir: Path, plan: str, stage: str, victim: st
         with start("") as job:
             assert job.wait(stuck_secs=60.0) == 0, job.output + job.logs()
     assert_exactly_once(job.summary())
-    epochs = [event["epoch"] for event in job.events("phase_entered")]
-    assert epochs == sorted(set(epochs)), f"an epoch was handed out twice: {epochs}"
+    phase_numbers = [event["phase"] for event in job.events("phase_entered")]
+    assert phase_numbers == sorted(set(phase_numbers)), f"a phase was handed out twice: {phase_numbers}"
     counts = job.summary()["units"]
     if victim not in ("server-0", "supervisor-0"):
         assert counts["rolled_back"] == 0, f"the death of {victim} at {stage} cost {counts['rolled_back']} units"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.multiprocess import lives, scenarios, stages
+from tests.multiprocess import scenarios, sessions, stages
 from tests.multiprocess.job import assert_exactly_once
 from tests.sweeps import swept
 
@@ -65,7 +65,7 @@ def test_a_member_killed_while_the_next_mesh_connects_costs_nobody_else_a_restar
 
 
 @pytest.mark.parametrize("deaths", [2, pytest.param(4, marks=pytest.mark.soak)])
-def test_more_members_may_be_lost_than_the_world_has_meshes(tmp_path: Path, deaths: int) -> None:
+def test_more_members_may_be_lost_than_the_process_group_has_meshes(tmp_path: Path, deaths: int) -> None:
     scenarios.more_members_are_lost_than_there_are_meshes(tmp_path / "run", deaths=deaths)
 
 
@@ -120,19 +120,19 @@ def test_a_second_sigterm_ends_the_run_at_once_and_the_same_command_completes(tm
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("plan", ["asp", scenarios.MIXED])
+@pytest.mark.parametrize("plan", ["asp", scenarios.AVERAGED])
 def test_ten_worker_kills_and_five_kills_of_everything_leave_every_unit_applied_once(tmp_path: Path, plan: str) -> None:
-    scenarios.faults_at_random(tmp_path / "run", plan=plan, lives=5, kills=2, seed=0)
+    scenarios.faults_at_random(tmp_path / "run", plan=plan, sessions=5, kills=2, seed=0)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 def test_sigterm_at_any_time_saves_or_has_nothing_to_save(tmp_path: Path) -> None:
     codes = []
-    for life in range(12):
+    for restart_count in range(12):
         with scenarios.tally(tmp_path / "run", plan="bsp:50%,asp", units=3000, unit_secs=0.02) as job:
-            lives.until_heeded(job)
-            job.pause(0.75 * life)
+            sessions.until_heeded(job)
+            job.pause(0.75 * restart_count)
             job.send(signal.SIGTERM)
             codes.append(job.wait())
     assert set(codes) == {75}

@@ -44,7 +44,7 @@ METRICS = {
     "t": float,
     "units": int,
     "examples": int,
-    "epoch": int,
+    "phase": int,
     "protocol": str,
     "loss": float | None,
     "learning_rate": float,
@@ -83,9 +83,9 @@ def test_events_hold_every_kind_with_its_fields_in_the_order_of_time(job: Job) -
     events = job.events()
     assert {event["kind"] for event in events} - MACHINES.keys() == EVENTS.keys()
     for event in events:
-        check(event, {"t": float, "wall": float, "kind": str, "epoch": int} | (EVENTS | MACHINES)[event["kind"]])
+        check(event, {"t": float, "wall": float, "kind": str, "phase": int} | (EVENTS | MACHINES)[event["kind"]])
     assert all(before["t"] <= after["t"] for before, after in pairwise(events))
-    assert all(before["epoch"] <= after["epoch"] for before, after in pairwise(events))
+    assert all(before["phase"] <= after["phase"] for before, after in pairwise(events))
 
 
 def test_every_role_is_a_process_of_its_own_that_the_events_name(job: Job) -> None:
@@ -173,8 +173,8 @@ def test_the_configuration_is_kept_with_the_versions(job: Job) -> None:
 
 def test_progress_is_plain_lines_when_nobody_sits_at_a_terminal(job: Job) -> None:
     assert "\x1b" not in job.output and "\r" not in job.output
-    assert re.search(r"^epoch 1: bsp from unit 0 to 500", job.output, re.MULTILINE)
-    assert re.search(r"^asp: 4,000/4,000 units, [\d,]+ examples/s, loss [\d.]+, .*epoch 2$", job.output, re.MULTILINE)
+    assert re.search(r"^phase 1 \(stage 1 of 2\): bsp from unit 0 to 500", job.output, re.MULTILINE)
+    assert re.search(r"^asp: 4,000/4,000 units, [\d,]+ examples/s, loss [\d.]+, .*phase 2$", job.output, re.MULTILINE)
 
 
 def test_nothing_but_what_is_documented_lies_in_the_workdir(job: Job) -> None:
@@ -183,7 +183,7 @@ def test_nothing_but_what_is_documented_lies_in_the_workdir(job: Job) -> None:
         "checkpoints",
         "compilation_cache",
         "config.json",
-        "epoch",
+        "phase",
         "events.jsonl",
         "lock",
         "logs",

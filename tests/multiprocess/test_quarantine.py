@@ -53,9 +53,11 @@ def test_a_worker_that_is_of_no_use_is_quarantined_and_the_others_finish(tmp_pat
 
 @pytest.mark.soak
 @pytest.mark.timeout(300)
-def test_a_worker_that_never_joined_the_world_is_quarantined_and_the_others_begin_without_it(tmp_path: Path) -> None:
+def test_a_worker_that_never_joined_the_process_group_is_quarantined_and_the_others_begin_without_it(
+    tmp_path: Path,
+) -> None:
     flags = ["--workers=3", "--plan=bsp:50%,asp", "--set=workload=600"]
-    with Job(tmp_path / "run", CONFIG, *flags, planted="worker_1_fails_before_its_world") as job:
+    with Job(tmp_path / "run", CONFIG, *flags, planted="worker_1_fails_before_its_process_group") as job:
         assert job.wait() == 0, job.output + job.logs()
         assert_exactly_once(job.summary())
         assert list(job.summary()["quarantined_workers"]) == ["1"]
@@ -76,4 +78,4 @@ def test_when_nobody_is_left_the_run_says_why_and_goes_on_from_what_was_saved(tm
     with Job(tmp_path / "run", CONFIG, *flags) as job:
         assert job.wait() == 0, job.output + job.logs()
         assert_exactly_once(job.summary())
-        assert job.summary()["quarantined_workers"] == {}, "a quarantine is of one life"
+        assert job.summary()["quarantined_workers"] == {}, "a quarantine is of one session"

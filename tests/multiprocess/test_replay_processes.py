@@ -1,4 +1,5 @@
-"""Replay of runs whose roles were processes: lock-step phases in a fresh world, served ones in a process alone."""
+"""Replay of runs whose roles were processes: lock-step phases in a fresh process group, served ones in a process
+alone."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def test_a_run_of_processes_replays_bit_for_bit_and_a_wrong_update_is_found(tmp_
     done = launch("replay", str(tmp_path))
     assert (done.returncode, done.stderr) == (1, ""), done.stdout + done.stderr
     (entered, _) = read_events(tmp_path, "phase_entered")
-    assert f"since epoch {entered['epoch']} (bsp, updates 1 to 21)" in done.stdout
+    assert f"since phase {entered['phase']} (bsp, updates 1 to 21)" in done.stdout
 
 
 @pytest.mark.soak

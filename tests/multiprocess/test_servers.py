@@ -33,7 +33,9 @@ def test_every_unit_is_applied_once_on_each_server_in_lives_that_have_one_two_an
         assert job.wait() == 0, job.output + job.logs()
         assert_exactly_once(job.summary())
         assert job.summary()["units"]["rolled_back"] == 0
-        assert sorted(e["id"] for e in job.life() if e["kind"] == "role_started" and e["role"] == "server") == [0, 1, 2]
+        assert sorted(
+            e["id"] for e in job.restart_count() if e["kind"] == "role_started" and e["role"] == "server"
+        ) == [0, 1, 2]
         assert job.tracebacks() == []
 
 

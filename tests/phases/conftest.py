@@ -1,4 +1,4 @@
-"""Desks of reporters, and a chief that looks again at once."""
+"""Harnesses of reporters, and a chief that looks again at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.phases.desks import Desk
+from tests.phases.harness import Harness
 
 
 @pytest.fixture
@@ -19,17 +19,17 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def make_desk(tmp_path: Path) -> Iterator[Callable[..., Desk]]:
+def make_harness(tmp_path: Path) -> Iterator[Callable[..., Harness]]:
     with ExitStack() as recorders:
 
-        def make(**options: Any) -> Desk:
-            desk = Desk(tmp_path, **options)
-            recorders.callback(desk.recorder.close)
-            return desk
+        def make(**options: Any) -> Harness:
+            harness = Harness(tmp_path, **options)
+            recorders.callback(harness.recorder.close)
+            return harness
 
         yield make
 
 
 @pytest.fixture
-def desk(make_desk: Callable[..., Desk]) -> Desk:
-    return make_desk()
+def harness(make_harness: Callable[..., Harness]) -> Harness:
+    return make_harness()

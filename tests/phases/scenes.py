@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from hybridsync.core.clock import SYSTEM_CLOCK
-from hybridsync.core.errors import StaleEpoch
-from hybridsync.core.plan import Epoch
-from hybridsync.interfaces.messages import Capture, Held, RoleEvent
+from hybridsync.core.errors import StalePhase
+from hybridsync.core.plan import PhaseId
+from hybridsync.interfaces.messages import RoleEvent, Snapshot, StateVersion
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import ReaderPort
 from hybridsync.phases.recovery import Found, Recovery
@@ -21,23 +21,23 @@ WORKERS = (0, 1, 2, 3)
 SECS = 10.0
 
 
-def capture_of(epoch: Epoch, units: int, capture_id: int = 1) -> Capture:
+def snapshot_of(phase_id: PhaseId, units: int, snapshot_id: int = 1) -> Snapshot:
     applied = ((0, units),) if units else ()
-    return Capture(capture_id, Held(epoch, units, units, f"{units:04x}"), applied, (), 0, 0.0, 0.0)
+    return Snapshot(snapshot_id, StateVersion(phase_id, units, units, f"{units:04x}"), applied, (), 0, 0.0, 0.0)
 
 
-class Keeper:
+class CommittedSource:
     """The chief's memory of the last commit."""
 
     def __init__(self, units: int) -> None:
         self.units = units
         self.num_offers = 0
 
-    def offer(self) -> Capture:
+    def publish(self) -> Snapshot:
         self.num_offers += 1
-        return capture_of(Epoch(1, 0), self.units, capture_id=99)
+        return snapshot_of(PhaseId(1, 0), self.units, snapshot_id=99)
 
-    def take(self, capture: Capture, source: str, reader: ReaderPort) -> None:
+    def adopt(self, snapshot: Snapshot, source: str, reader: ReaderPort) -> None:
         raise AssertionError(f"no test has the state of {source} kept")
 
 
@@ -46,12 +46,12 @@ class Scene:
 
     def __init__(self, spec: str = "bsp", *, kept: int = 4, units: int = 0) -> None:
         self.chief: WatchedChief = make_chief()
-        servers, start = (SERVER,) if spec != "bsp" else (), capture_of(Epoch(0, 0), units)
-        self.phase: Phase = begin(self.chief, spec, servers=servers, capture=start)
-        self.keeper = Keeper(kept)
-        self.asked: list[tuple[str, Epoch, bool]] = []
-        self.answers: dict[str, Capture | Exception] = {}
-        self.captured: tuple[Capture, str] = capture_of(Epoch(1, 0), 0), HOME
+        servers, start = (SERVER,) if spec != "bsp" else (), snapshot_of(PhaseId(0, 0), units)
+        self.phase: Phase = begin(self.chief, spec, servers=servers, snapshot=start)
+        self.committed_source = CommittedSource(kept)
+        self.asked: list[tuple[str, PhaseId, bool]] = []
+        self.answers: dict[str, Snapshot | Exception] = {}
+        self.captured: tuple[Snapshot, str] = snapshot_of(PhaseId(1, 0), 0), HOME
         self.committing = 0
         self._recovery: Recovery | None = None
 
@@ -59,22 +59,22 @@ class Scene:
         scene = self
 
         class Holder:
-            def capture(self, epoch: Epoch, final: bool) -> Capture:
-                scene.asked.append((address, epoch, final))
-                answer = scene.answers.get(address, StaleEpoch(f"{address} is in another epoch"))
+            def take_snapshot(self, phase_id: PhaseId, final: bool) -> Snapshot:
+                scene.asked.append((address, phase_id, final))
+                answer = scene.answers.get(address, StalePhase(f"{address} is in another phase"))
                 if isinstance(answer, Exception):
                     raise answer
                 return answer
 
         return Holder()
 
-    def back(self, worker: int, units: int | None, epoch: Epoch | None = None) -> None:
+    def back(self, worker: int, units: int | None, phase_id: PhaseId | None = None) -> None:
         """Let a worker come back with the state after so many units, which it can hand over."""
-        epoch = epoch or self.phase.epoch
-        capture = None if units is None else capture_of(epoch, units)
-        if capture is not None:
-            self.answers[f"worker:{worker}"] = capture
-        enter(self.chief, worker, after=self.phase.epoch, held=capture.held if capture else None)
+        phase_id = phase_id or self.phase.id
+        snapshot = None if units is None else snapshot_of(phase_id, units)
+        if snapshot is not None:
+            self.answers[f"worker:{worker}"] = snapshot
+        enter(self.chief, worker, after=self.phase.id, held=snapshot.held if snapshot else None)
 
     def die(self, worker: int) -> None:
         self.chief.service.role_lost(RoleEvent("worker", worker, 100 + worker, "exit code -9", 0.0))
@@ -82,13 +82,19 @@ class Scene:
     def await_newer(self, units: int) -> bool:
         if self.committing <= units:
             return False
-        self.keeper.units = self.committing
+        self.committed_source.units = self.committing
         return True
 
     def gather(self, unit_secs: float = 0.0) -> Found:
         self.chief.control.gather()
         self._recovery = self._recovery or Recovery(
-            self.chief.control, self.holder_at, self.keeper, HOME, SYSTEM_CLOCK, self.await_newer, gather_secs=0.2
+            self.chief.control,
+            self.holder_at,
+            self.committed_source,
+            HOME,
+            SYSTEM_CLOCK,
+            self.await_newer,
+            gather_secs=0.2,
         )
         return self._recovery.gather(self.phase, self.captured, unit_secs)
 

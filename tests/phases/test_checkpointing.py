@@ -13,19 +13,19 @@ import numpy as np
 import pytest
 
 from hybridsync.core.clock import SYSTEM_CLOCK
-from hybridsync.core.errors import CheckpointError, HybridSyncError, StaleEpoch, WaitTimeout
-from hybridsync.core.plan import Epoch
+from hybridsync.core.errors import CheckpointError, HybridSyncError, StalePhase, WaitTimeout
+from hybridsync.core.plan import PhaseId
 from hybridsync.core.units import UnitSet
-from hybridsync.interfaces.messages import Capture
+from hybridsync.interfaces.messages import Snapshot
 from hybridsync.phases import checkpointing
 from hybridsync.phases.checkpointing import Committer, result_of
 from hybridsync.training import evaluation
 from hybridsync.training.buffer_layout import Layout, fingerprint
-from hybridsync.training.snapshot import Holding
+from hybridsync.training.snapshot import SnapshotBuffer
 from hybridsync.training.state import TrainState
 
 SECS = 10.0
-EPOCH = Epoch(3, 5)
+PHASE_ID = PhaseId(3, 5)
 FREE = threading.Event()
 FREE.set()
 
@@ -68,21 +68,21 @@ class Bench:
     """A committer, and what stands around it."""
 
     def __init__(self) -> None:
-        self.holding, self.disk, self.evaluator = Holding(Layout.of(state_of(0))), Disk(), Evaluator()
-        self.kept: list[tuple[Capture, TrainState]] = []
+        self.snapshot_buffer, self.disk, self.evaluator = SnapshotBuffer(Layout.of(state_of(0))), Disk(), Evaluator()
+        self.kept: list[tuple[Snapshot, TrainState]] = []
         self.committer = self.committer_to(self.disk)
 
     def committer_to(self, store: Any) -> Committer:
         layout = Layout.of(state_of(0))
-        reader_at = {"holder": self.holding}.__getitem__
+        reader_at = {"holder": self.snapshot_buffer}.__getitem__
         return Committer(store, layout, reader_at, self.evaluator, SYSTEM_CLOCK, lambda *kept: self.kept.append(kept))
 
-    def capture(self, units: int) -> Capture:
-        self.holding.pack(state_of(units))
-        return self.holding.seal(EPOCH, sequence=units, applied=[(0, units)])
+    def take_snapshot(self, units: int) -> Snapshot:
+        self.snapshot_buffer.pack(state_of(units))
+        return self.snapshot_buffer.finalize(PHASE_ID, sequence=units, applied=[(0, units)])
 
-    def submit(self, capture: Capture, *, evaluate: bool = True, after: threading.Event = FREE) -> Any:
-        return self.committer.submit(capture, "holder", {"issued": 9}, {"epoch": 3}, evaluate=evaluate, after=after)
+    def submit(self, snapshot: Snapshot, *, evaluate: bool = True, after: threading.Event = FREE) -> Any:
+        return self.committer.submit(snapshot, "holder", {"issued": 9}, {"phase": 3}, evaluate=evaluate, after=after)
 
 
 @pytest.fixture
@@ -94,18 +94,18 @@ def bench() -> Iterator[Bench]:
 
 
 def test_a_commit_saves_the_captured_state_with_its_record_and_evaluates_it(bench: Bench) -> None:
-    commit, evaluation = bench.submit(bench.capture(4))
+    commit, evaluation = bench.submit(bench.take_snapshot(4))
     told = result_of(commit, "the checkpoint")
     assert (told.units, told.bytes) == (4, 123) and 0.0 <= told.secs < SECS
     ((state, units, ledger, run),) = bench.disk.saved
     assert fingerprint(state) == fingerprint(state_of(4)) and bench.committer.state is state
-    assert (units, ledger, run) == (4, {"issued": 9}, {"epoch": 3})
+    assert (units, ledger, run) == (4, {"issued": 9}, {"phase": 3})
     assert evaluation.result(SECS) == {"loss": 4.0}
     assert bench.evaluator.seen == [UnitSet([(0, 4)])]
 
 
 def test_a_state_that_is_not_asked_for_figures_is_not_evaluated(bench: Bench) -> None:
-    assert bench.submit(bench.capture(4), evaluate=False)[1].result(SECS) is None
+    assert bench.submit(bench.take_snapshot(4), evaluate=False)[1].result(SECS) is None
     assert bench.evaluator.seen == []
 
 
@@ -115,14 +115,14 @@ def test_without_a_workdir_nothing_is_durable_and_the_state_is_fetched_and_evalu
     assert bench.committer.durable
     bench.committer = bench.committer_to(None)
     assert not bench.committer.durable
-    commit, evaluation = bench.submit(bench.capture(2))
+    commit, evaluation = bench.submit(bench.take_snapshot(2))
     assert commit.result(SECS).bytes == 0
     assert evaluation.result(SECS) == {"loss": 2.0}
 
 
 def test_the_fetch_waits_for_those_who_need_the_state_to_train(bench: Bench) -> None:
     training = threading.Event()
-    commit, _ = bench.submit(bench.capture(4), after=training)
+    commit, _ = bench.submit(bench.take_snapshot(4), after=training)
     assert not bench.disk.reached.wait(0.1) and bench.committer.state is None
     training.set()
     assert commit.result(SECS).units == 4
@@ -130,14 +130,14 @@ def test_the_fetch_waits_for_those_who_need_the_state_to_train(bench: Bench) -> 
 
 def test_the_fetch_does_not_wait_for_ever(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpointing, "YIELD_SECS", 0.05)
-    assert bench.submit(bench.capture(4), after=threading.Event())[0].result(SECS).units == 4
+    assert bench.submit(bench.take_snapshot(4), after=threading.Event())[0].result(SECS).units == 4
 
 
 def test_commits_come_in_the_order_in_which_they_were_asked_for(bench: Bench) -> None:
     bench.disk.spins.clear()
-    first = bench.submit(bench.capture(1))
+    first = bench.submit(bench.take_snapshot(1))
     assert bench.disk.reached.wait(SECS)  # its state is fetched: the holder may keep another
-    second = bench.submit(bench.capture(2))
+    second = bench.submit(bench.take_snapshot(2))
     bench.disk.spins.set()
     assert [future.result(SECS) for future in (first[1], second[1])] == [{"loss": 1.0}, {"loss": 2.0}]
     assert [units for _, units, _, _ in bench.disk.saved] == [1, 2]
@@ -145,36 +145,36 @@ def test_commits_come_in_the_order_in_which_they_were_asked_for(bench: Bench) ->
 
 def test_a_state_is_kept_as_soon_as_it_is_durable_and_not_before(bench: Bench) -> None:
     bench.disk.spins.clear()
-    capture = bench.capture(3)
-    commit, _ = bench.submit(capture)
+    snapshot = bench.take_snapshot(3)
+    commit, _ = bench.submit(snapshot)
     assert bench.disk.reached.wait(SECS) and bench.kept == []
     bench.disk.spins.set()
     commit.result(SECS)
     ((kept, state),) = bench.kept
-    assert kept == capture and fingerprint(state) == capture.held.fingerprint
+    assert kept == snapshot and fingerprint(state) == snapshot.held.fingerprint
 
 
 def test_a_state_that_could_not_be_saved_is_not_kept(bench: Bench) -> None:
     bench.disk.error = CheckpointError("the disk is full")
-    assert bench.submit(bench.capture(4))[0].exception(SECS) is bench.disk.error
+    assert bench.submit(bench.take_snapshot(4))[0].exception(SECS) is bench.disk.error
     assert bench.kept == []
 
 
 def test_a_failed_save_leaves_its_error_in_the_future_and_the_next_is_made(bench: Bench) -> None:
     bench.disk.error = CheckpointError("the disk is full")
-    commit, evaluation = bench.submit(bench.capture(4))
+    commit, evaluation = bench.submit(bench.take_snapshot(4))
     with pytest.raises(CheckpointError, match="the disk is full"):
         result_of(commit, "the checkpoint")
     assert evaluation.result(SECS) == {"loss": 4.0}, "the state is known, though not saved"
     bench.disk.error = None
-    assert result_of(bench.submit(bench.capture(5))[0], "the checkpoint").units == 5
+    assert result_of(bench.submit(bench.take_snapshot(5))[0], "the checkpoint").units == 5
 
 
 def test_a_failed_fetch_saves_nothing_and_has_no_evaluation(bench: Bench) -> None:
-    overtaken = bench.capture(4)
-    bench.capture(5)
+    overtaken = bench.take_snapshot(4)
+    bench.take_snapshot(5)
     commit, evaluation = bench.submit(overtaken)
-    with pytest.raises(StaleEpoch, match="no longer kept"):
+    with pytest.raises(StalePhase, match="no longer kept"):
         result_of(commit, "the checkpoint")
     assert evaluation.result(SECS) is None
     assert bench.disk.saved == [] and bench.committer.state is None
@@ -185,7 +185,7 @@ def test_an_evaluation_that_raises_says_so_to_who_asks_for_it(bench: Bench) -> N
         raise ZeroDivisionError("no examples")
 
     bench.evaluator.evaluate = evaluate
-    commit, evaluation = bench.submit(bench.capture(4))
+    commit, evaluation = bench.submit(bench.take_snapshot(4))
     with pytest.raises(ZeroDivisionError, match="no examples"):
         evaluation.result(SECS)
     assert commit.result(SECS).units == 4
@@ -194,8 +194,8 @@ def test_an_evaluation_that_raises_says_so_to_who_asks_for_it(bench: Bench) -> N
 def test_waiting_for_a_hung_disk_ends_by_name(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpointing, "COMMIT_DEADLINE_SECS", 0.1)
     bench.disk.spins.clear()
-    with pytest.raises(WaitTimeout, match=r"the checkpoint of epoch 3 .* 0\.1 s; is the disk hanging"):
-        result_of(bench.submit(bench.capture(4))[0], "the checkpoint of epoch 3", secs=0.1)
+    with pytest.raises(WaitTimeout, match=r"the checkpoint of phase 3 .* 0\.1 s; is the disk hanging"):
+        result_of(bench.submit(bench.take_snapshot(4))[0], "the checkpoint of phase 3", secs=0.1)
 
 
 # --- the end ---
@@ -203,7 +203,7 @@ def test_waiting_for_a_hung_disk_ends_by_name(bench: Bench, monkeypatch: pytest.
 
 def test_closing_waits_for_the_commit_under_way(bench: Bench) -> None:
     bench.disk.spins.clear()
-    commit, _ = bench.submit(bench.capture(4))
+    commit, _ = bench.submit(bench.take_snapshot(4))
     assert bench.disk.reached.wait(SECS)
     threading.Timer(0.1, bench.disk.spins.set).start()
     bench.committer.close()
@@ -212,7 +212,7 @@ def test_closing_waits_for_the_commit_under_way(bench: Bench) -> None:
 
 def test_closing_leaves_an_error_where_it_is(bench: Bench) -> None:
     bench.disk.error = HybridSyncError("the disk is gone")
-    commit, _ = bench.submit(bench.capture(4))
+    commit, _ = bench.submit(bench.take_snapshot(4))
     bench.committer.close()
     assert isinstance(commit.exception(0), HybridSyncError)
 
@@ -222,7 +222,7 @@ def test_closing_leaves_a_hung_disk_behind_and_names_the_checkpoint(
 ) -> None:
     monkeypatch.setattr(checkpointing, "COMMIT_DEADLINE_SECS", 0.2)
     bench.disk.spins.clear()
-    commit, _ = bench.submit(bench.capture(4))
+    commit, _ = bench.submit(bench.take_snapshot(4))
     started = SYSTEM_CLOCK.monotonic()
     bench.committer.close()
     assert 0.1 < SYSTEM_CLOCK.monotonic() - started < 2.0

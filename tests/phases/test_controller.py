@@ -25,7 +25,7 @@ from hybridsync.phases.machine import (
     Reserved,
 )
 from hybridsync.phases.recovery import Start
-from tests.roles import Start as Held
+from tests.roles import Start as StateVersion
 
 WORKLOAD = 64
 Outcome = Event | Exception | None
@@ -110,19 +110,19 @@ class Gathering:
         self._stages.asked.append("gather")
 
 
-class Desk:
+class Harness:
     """A manager whose stages do what `outcomes` say."""
 
     def __init__(self, *outcomes: Outcome) -> None:
-        self.stages, self.board, self.committer = Stages([*outcomes]), Board(), Committer()
-        capture = Held().capture
-        self.state = ControllerState(capture, "chief", "start")
-        parts: Any = (self.board, self.stages, Saving(), self.committer, Reporter(), Roles())
-        board, stages, saving, committer, reporter, arrivals = parts
+        self.stages, self.control, self.committer = Stages([*outcomes]), Board(), Committer()
+        snapshot = StateVersion().snapshot
+        self.state = ControllerState(snapshot, "chief", "start")
+        parts: Any = (self.control, self.stages, Saving(), self.committer, Reporter(), Roles())
+        control, stages, saving, committer, reporter, arrivals = parts
         self.manager = Manager(
             WORKLOAD,
-            board,
-            Start(capture, "chief", "start", 0, True),
+            control,
+            Start(snapshot, "chief", "start", 0, True),
             self.state,
             stages,
             arrivals=arrivals,
@@ -145,36 +145,36 @@ LAST = (Begin(last=True), Drained(last=True), Captured(last=True), None, Committ
 
 
 def test_a_run_of_one_phase_carries_out_every_command_in_the_machines_order():
-    desk = Desk(Reserved(1), Entered(), None, *LAST)
-    assert desk.manager.run() == ("completed", None)
-    assert desk.stages.asked == [
+    harness = Harness(Reserved(1), Entered(), None, *LAST)
+    assert harness.manager.run() == ("completed", None)
+    assert harness.stages.asked == [
         *("RESERVE", "ANNOUNCE", "RESUME_LEASES"),
         *("watch", "STOP_LEASES", "CAPTURE", "COMMIT", "AWAIT_COMMIT", "FINISH"),
     ]
-    assert desk.committer.closed
+    assert harness.committer.closed
 
 
 def test_what_was_to_follow_in_a_phase_that_breaks_is_left_out():
     broken = PhaseBroken("worker 3 was lost")
     switch = (Begin(), Drained(), Captured(), broken)  # submitting breaks: RESERVE stood behind it
-    desk = Desk(Reserved(1), Entered(), None, *switch, Gathered(), Reserved(2), Entered(), None)
+    harness = Harness(Reserved(1), Entered(), None, *switch, Gathered(), Reserved(2), Entered(), None)
     with pytest.raises(IndexError):  # nothing more is laid out
-        desk.manager.run()
-    assert desk.stages.asked[6:] == ["COMMIT", "GATHER", "RESERVE", "ANNOUNCE", "RESUME_LEASES", "watch"]
-    assert desk.state.broken_by == "worker 3 was lost"
+        harness.manager.run()
+    assert harness.stages.asked[6:] == ["COMMIT", "GATHER", "RESERVE", "ANNOUNCE", "RESUME_LEASES", "watch"]
+    assert harness.state.broken_by == "worker 3 was lost"
 
 
 def test_a_run_that_is_stopped_while_roles_are_awaited_commits_the_newest_state_that_somebody_holds():
-    desk = Desk(Reserved(1), Preempted("asked to stop"), CommitFailed(), Committed())
-    desk.board.num_applied = 8
-    assert desk.manager.run() == ("preempted", None)
-    assert desk.stages.asked[2:] == ["submit", "settle", "gather", "submit", "settle"]
-    assert desk.state.is_ending
+    harness = Harness(Reserved(1), Preempted("asked to stop"), CommitFailed(), Committed())
+    harness.control.num_applied = 8
+    assert harness.manager.run() == ("preempted", None)
+    assert harness.stages.asked[2:] == ["submit", "settle", "gather", "submit", "settle"]
+    assert harness.state.is_ending
 
 
 def test_a_run_that_fails_tells_its_roles_and_closes_the_committer():
     failure = CheckpointError("the disk is full")
-    desk = Desk(failure)
+    harness = Harness(failure)
     with pytest.raises(CheckpointError, match="the disk is full"):
-        desk.manager.run()
-    assert desk.board.failed is failure and desk.committer.closed
+        harness.manager.run()
+    assert harness.control.failed is failure and harness.committer.closed

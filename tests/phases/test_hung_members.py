@@ -11,19 +11,19 @@ from hybridsync.protocols import REGISTRY
 from hybridsync.protocols.modes import SERVER
 from tests.roles import phase_of
 
-OLDER, NOW = phase_of(1).epoch, phase_of(2).epoch
+OLDER, NOW = phase_of(1).id, phase_of(2).id
 LIMIT = 2.0
 
 
-def computing(secs, epoch=NOW, usual_secs=0.1):
-    return Doing(COMPUTING, secs, usual_secs, epoch)
+def computing(secs, phase_id=NOW, usual_secs=0.1):
+    return Doing(COMPUTING, secs, usual_secs, phase_id)
 
 
-def waiting(secs, epoch=NOW):
-    return Doing(WAITING, secs, 0.1, epoch)
+def waiting(secs, phase_id=NOW):
+    return Doing(WAITING, secs, 0.1, phase_id)
 
 
-IDLE = Doing(epoch=NOW)
+IDLE = Doing(phase_id=NOW)
 
 
 def found(spec, *doing):
@@ -59,7 +59,7 @@ def test_every_rule_that_lets_workers_wait_is_looked_after_and_no_other(spec):
 
 
 @pytest.mark.parametrize("spec", [name for name, each in REGISTRY.items() if each.mode is not SERVER])
-def test_a_mesh_and_groups_wait_for_who_hangs_in_an_older_epoch(spec):
+def test_a_mesh_and_groups_wait_for_who_hangs_in_an_older_phase(spec):
     assert found(spec, computing(2.1, OLDER), IDLE, IDLE) == [0]
     assert found(spec, computing(1.9, OLDER), IDLE, IDLE) == []
-    assert found(spec, computing(2.1), waiting(2.1), IDLE) == [], "its own steps and meetings are watched elsewhere"
+    assert found(spec, computing(2.1), waiting(2.1), IDLE) == [], "its own steps and group rounds are watched elsewhere"

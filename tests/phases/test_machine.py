@@ -39,7 +39,7 @@ STORIES: dict[str, list[Event]] = {
         Begin(), Drained(), Captured(), Reserved(2), Entered(), Committed(),
         Begin(last=True), Drained(), Captured(), Committed(),
     ],
-    "the commit ends before the next epoch is reserved": [
+    "the commit ends before the next phase is reserved": [
         Reserved(1), Entered(), Begin(), Drained(), Captured(), Committed(), Reserved(2), Entered(),
     ],
     "a periodic save beside the training": [*SAVING, Committed(), Checkpoint(), Captured()],
@@ -58,20 +58,20 @@ STORIES: dict[str, list[Event]] = {
         *UNDER_WAY, Regroup(), Drained(ended=True), Captured(), Reserved(2), Entered(), Committed(),
     ],
     "a regroup that finds the run at its end": [*UNDER_WAY, Regroup(), Drained(True, True), Captured(), Committed()],
-    "a policy's switch whose last capture has all the work in it is the end": [
+    "a policy's switch whose last snapshot has all the work in it is the end": [
         *UNDER_WAY, Begin(), Drained(), Captured(last=True), Committed(),
     ],
     "a regroup waits for a periodic save": [*SAVING, Regroup(), Committed(), Drained(), Captured()],
     "the phase breaks while it runs": [*UNDER_WAY, Broken(), Gathered(), Reserved(2), Entered()],
     "it breaks while it drains": [*UNDER_WAY, Begin(), Broken(), Gathered(), Reserved(2), Entered()],
     "it breaks while it drains for the end": [*UNDER_WAY, Begin(last=True), Broken(), Gathered(), Reserved(2)],
-    "it breaks at its capture": [*UNDER_WAY, Begin(), Drained(), Broken(), Gathered(), Reserved(2)],
+    "it breaks at its snapshot": [*UNDER_WAY, Begin(), Drained(), Broken(), Gathered(), Reserved(2)],
     "its successor breaks before it has a number": [*SWITCHING, Broken(), Gathered(), Reserved(2)],
     "its successor breaks while it is entered": [*SWITCHING, Reserved(2), Broken(), Gathered(), Reserved(3)],
     "it breaks while a begin waits: there is nothing to begin any more": [
         *SAVING, Begin(), Broken(), Gathered(), Reserved(2), Entered(), Committed(), Begin(),
     ],
-    "the live capture is lost with its holder: nothing was on its way to the disk": [
+    "the live snapshot is lost with its holder: nothing was on its way to the disk": [
         *UNDER_WAY, Checkpoint(), Broken(), Gathered(), Reserved(2), Entered(), Begin(),
     ],
     "the newest state is the last": [*UNDER_WAY, Broken(), Gathered(last=True), Committed()],
@@ -92,13 +92,13 @@ STORIES: dict[str, list[Event]] = {
 
 def describe(state: Switching) -> str:
     flags = [name for name in ("last", "committing", "begin_waits") if getattr(state, name)]
-    return " ".join([state.step.name, f"epoch={state.epoch}", *flags])
+    return " ".join([state.step.name, f"phase={state.phase_number}", *flags])
 
 
 def tell(title: str, events: list[Event]) -> str:
     first = events[0]
     assert isinstance(first, Reserved)
-    state, commands = start(first.epoch - 1)
+    state, commands = start(first.phase_number - 1)
     lines = [f"# {title}", f"{'start':24} -> {describe(state)}: {', '.join(c.value for c in commands)}"]
     for event in events:
         state, commands = advance(state, event)
@@ -116,11 +116,11 @@ class Manager(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.begin_life()
+        self.begin_session()
 
     @precondition(lambda self: not self.todo and self.state.step is Step.DONE)
     @rule()
-    def begin_life(self):
+    def begin_session(self):
         """A run starts, or resumes after its end."""
         self.state, commands = start(3)
         self.todo: list[Command] = list(commands)
@@ -143,7 +143,7 @@ class Manager(RuleBasedStateMachine):
                 self.leasing = False
                 self.feed(Drained())
             case Command.CAPTURE:
-                assert not self.leasing, "leases stop before the capture"
+                assert not self.leasing, "leases stop before the snapshot"
                 self.captured, self.active = True, None
                 self.feed(Captured())
             case Command.CAPTURE_LIVE:
@@ -159,13 +159,15 @@ class Manager(RuleBasedStateMachine):
             case Command.AWAIT_COMMIT:
                 self.commit(fails=flag)
             case Command.RESERVE:
-                assert self.active is None, "the next epoch is numbered when the last one has ended"
+                assert self.active is None, "the next phase is numbered when the last one has ended"
                 self.reserved += ahead
                 self.feed(Reserved(self.reserved))
             case Command.ANNOUNCE:
-                assert self.active is None, "two epochs are active"
-                assert self.state.epoch == self.reserved > self.announced, "a number is durable before it is announced"
-                self.active = self.announced = self.state.epoch
+                assert self.active is None, "two phases are active"
+                assert self.state.phase_number == self.reserved > self.announced, (
+                    "a number is durable before it is announced"
+                )
+                self.active = self.announced = self.state.phase_number
                 self.feed(Entered())
             case Command.RESUME_LEASES:
                 assert self.active == self.announced
@@ -253,7 +255,7 @@ def test_a_phase_may_break_at_any_step_and_the_commit_under_way_goes_on(step, co
 
 
 def test_a_failed_commit_is_tried_on_a_newer_state_while_the_phase_runs_and_a_begin_still_waits() -> None:
-    running = Switching(Step.RUN, epoch=3, committing=True)
+    running = Switching(Step.RUN, phase_number=3, committing=True)
     again, commands = advance(running, CommitFailed())
     assert commands == (Command.CAPTURE_LIVE,) and not again.committing
     assert advance(again, Captured()) == (running, (Command.COMMIT,))
@@ -267,7 +269,7 @@ def test_a_failed_commit_is_tried_on_a_newer_state_while_the_phase_runs_and_a_be
 
 
 def test_a_run_is_not_finished_before_its_last_state_is_durable() -> None:
-    capturing = Switching(Step.CAPTURE, epoch=3, last=True)
+    capturing = Switching(Step.CAPTURE, phase_number=3, last=True)
     ending, commands = advance(capturing, Captured())
     assert commands == (Command.COMMIT, Command.AWAIT_COMMIT)
     assert advance(ending, Committed())[1] == (Command.FINISH,)

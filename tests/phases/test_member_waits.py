@@ -68,4 +68,4 @@ def test_a_restarted_chief_waits_until_nobody_new_comes_and_gives_up_who_was_the
     evicted = chief.evicted
     assert [(event.role, event.id, event.pid) for event in evicted] == [("worker", 1, 101), ("server", 0, 99)]
     assert evicted[0].reason == "no sign of life for 0.1 s since the chief was restarted"
-    assert chief.control.take_intake().lost == evicted
+    assert chief.control.take_reports().lost == evicted

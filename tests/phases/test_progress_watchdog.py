@@ -9,7 +9,7 @@ import pytest
 
 from hybridsync.chief.phase_membership import Doing
 from hybridsync.core.errors import PhaseBroken, WaitTimeout
-from hybridsync.interfaces.messages import Held
+from hybridsync.interfaces.messages import StateVersion
 from hybridsync.interfaces.reports import COMPUTING, WAITING
 from hybridsync.phases.progress_watchdog import FIRST_STEP_SECS, STUCK_SECS, Pace
 from tests.roles import phase_of
@@ -79,9 +79,9 @@ class Board:
         return PhaseBroken(self.broken)
 
 
-def pace_of(board: Any, clock: ManualClock, said: list[str] | None = None, *, threads: bool = False) -> Pace:
+def pace_of(control: Any, clock: ManualClock, said: list[str] | None = None, *, threads: bool = False) -> Pace:
     say = said.append if said is not None else lambda text: None
-    return Pace(board, 5.0, clock, say, threads=threads)
+    return Pace(control, 5.0, clock, say, threads=threads)
 
 
 def after(pace: Pace, clock: ManualClock, *secs: float) -> None:
@@ -91,69 +91,69 @@ def after(pace: Pace, clock: ManualClock, *secs: float) -> None:
 
 
 def test_a_step_three_times_as_long_as_usual_is_borne():
-    board, clock = Board(rate=8.0), ManualClock(now=10.0)  # a step takes half a second
-    pace = pace_of(board, clock)
+    control, clock = Board(rate=8.0), ManualClock(now=10.0)  # a step takes half a second
+    pace = pace_of(control, clock)
     for _ in range(20):
-        board.num_applied += 4
+        control.num_applied += 4
         after(pace, clock, 0.5)
     after(pace, clock, 0.5, 0.5, 0.5)
-    assert board.evicted == [] and not board.broken
+    assert control.evicted == [] and not control.broken
 
 
 def test_who_lets_the_others_wait_for_ten_steps_is_given_up():
-    board, clock = Board(rate=8.0), ManualClock(now=10.0)
-    pace = pace_of(board, clock)
+    control, clock = Board(rate=8.0), ManualClock(now=10.0)
+    pace = pace_of(control, clock)
     after(pace, clock, 4.9)
-    assert board.evicted == []
+    assert control.evicted == []
     after(pace, clock, 0.2)
-    assert board.evicted == [2] and "5 s" in board.broken
-    assert board.silent_secs == pytest.approx(2.5), "a heartbeat in the later half proves it is not stopped"
+    assert control.evicted == [2] and "5 s" in control.broken
+    assert control.silent_secs == pytest.approx(2.5), "a heartbeat in the later half proves it is not stopped"
 
 
 def test_a_step_of_several_units_a_member_is_given_ten_of_its_own_length():
-    board, clock = Board(rate=26.0), ManualClock(now=10.0)
+    control, clock = Board(rate=26.0), ManualClock(now=10.0)
     phase = phase_of(1, "bsp", shares=(4, 4, 1, 4))
-    pace = pace_of(board, clock)
+    pace = pace_of(control, clock)
     assert pace.unit_secs(phase) == pytest.approx(0.5)
     assert pace.step_limit_secs(phase) == pytest.approx(5.0)
 
 
 def test_short_steps_are_given_two_seconds():
-    board, clock = Board(rate=4000.0), ManualClock(now=10.0)
-    pace = pace_of(board, clock)
+    control, clock = Board(rate=4000.0), ManualClock(now=10.0)
+    pace = pace_of(control, clock)
     after(pace, clock, STUCK_SECS - 0.1)
-    assert board.evicted == []
+    assert control.evicted == []
     after(pace, clock, 0.2)
-    assert board.evicted == [2]
+    assert control.evicted == [2]
 
 
 def test_a_collective_in_which_all_wait_is_broken_though_nobody_is_to_blame():
-    board, clock = Board(stuck_workers=[]), ManualClock(now=10.0)
-    after(pace_of(board, clock), clock, 3.0)
-    assert board.evicted == [] and board.broken
+    control, clock = Board(stuck_workers=[]), ManualClock(now=10.0)
+    after(pace_of(control, clock), clock, 3.0)
+    assert control.evicted == [] and control.broken
 
 
 def test_before_the_first_step_roles_may_be_compiling():
-    board, clock = Board(first=0.0), ManualClock(now=10.0)
-    pace = pace_of(board, clock)
+    control, clock = Board(first=0.0), ManualClock(now=10.0)
+    pace = pace_of(control, clock)
     after(pace, clock, FIRST_STEP_SECS - 1)
-    assert not board.broken
+    assert not control.broken
     after(pace, clock, 2.0)
-    assert board.broken
+    assert control.broken
 
 
 def test_threads_are_named_and_not_given_up():
-    board, clock = Board(), ManualClock(now=10.0)
-    pace = pace_of(board, clock, threads=True)
+    control, clock = Board(), ManualClock(now=10.0)
+    pace = pace_of(control, clock, threads=True)
     after(pace, clock, 59.0)
     with pytest.raises(WaitTimeout, match=r"workers \[2\] are behind"):
         after(pace, clock, 2.0)
-    assert board.evicted == []
+    assert control.evicted == []
 
 
 def test_the_last_units_of_an_asynchronous_phase_go_to_others_when_nothing_was_applied_for_long():
-    board, clock, said = Board(held={"worker 1": 2}), ManualClock(now=10.0), []
-    pace = pace_of(board, clock, said)
+    control, clock, said = Board(held={"worker 1": 2}), ManualClock(now=10.0), []
+    pace = pace_of(control, clock, said)
     for _ in range(2):
         clock.advance(4.0)
         pace.reclaim_tail(SERVED)
@@ -167,37 +167,37 @@ GROUPED = phase_of(1, "preduce")
 
 
 def test_who_keeps_a_group_waiting_for_many_of_its_units_is_given_up_by_name_though_others_go_on():
-    board = Board(waited={2: STUCK_SECS - 0.1})
-    pace = pace_of(board, ManualClock())
+    control = Board(waited={2: STUCK_SECS - 0.1})
+    pace = pace_of(control, ManualClock())
     pace.check(GROUPED)
-    assert board.evicted == []
-    board.waited, board.num_applied = {2: STUCK_SECS + 0.1, 3: STUCK_SECS + 0.1}, 5
+    assert control.evicted == []
+    control.waited, control.num_applied = {2: STUCK_SECS + 0.1, 3: STUCK_SECS + 0.1}, 5
     pace.check(GROUPED)
-    assert board.evicted == [2] and "waited for workers [2]" in board.broken, "worker 3 waits in an average itself"
-    assert board.silent_secs == STUCK_SECS / 2
+    assert control.evicted == [2] and "waited for workers [2]" in control.broken, "worker 3 waits in an average itself"
+    assert control.silent_secs == STUCK_SECS / 2
 
 
 def test_a_slow_worker_may_take_ten_of_its_own_units_and_one_that_compiles_its_time():
-    board = Board(rate=0.4, waited={1: 99.0})  # 10 s a unit
-    pace_of(board, ManualClock()).check(GROUPED)
-    assert board.evicted == []
-    board.rate, board.waited = 0.0, {1: FIRST_STEP_SECS - 1.0}
-    pace_of(board, ManualClock()).check(GROUPED)
-    assert board.evicted == []
+    control = Board(rate=0.4, waited={1: 99.0})  # 10 s a unit
+    pace_of(control, ManualClock()).check(GROUPED)
+    assert control.evicted == []
+    control.rate, control.waited = 0.0, {1: FIRST_STEP_SECS - 1.0}
+    pace_of(control, ManualClock()).check(GROUPED)
+    assert control.evicted == []
 
 
 def test_a_thread_that_keeps_a_group_waiting_is_named():
-    board = Board(waited={1: 200.0})
+    control = Board(waited={1: 200.0})
     with pytest.raises(WaitTimeout, match=r"waited for workers \[1\]"):
-        pace_of(board, ManualClock(), threads=True).check(GROUPED)
+        pace_of(control, ManualClock(), threads=True).check(GROUPED)
 
 
 def test_a_full_synchronisation_that_somebody_does_not_come_to_breaks_the_phase():
-    board = Board()
-    board.waited = {2: STUCK_SECS + 1.0}
+    control = Board()
+    control.waited = {2: STUCK_SECS + 1.0}
     with pytest.raises(PhaseBroken, match=r"workers \[2\]"):
-        pace_of(board, ManualClock()).await_together(GROUPED, lambda: None, final=False)
-    assert board.called and board.evicted == [2]
+        pace_of(control, ManualClock()).await_together(GROUPED, lambda: None, final=False)
+    assert control.called and control.evicted == [2]
 
 
 SERVED = phase_of(1, "ssp", servers=("server",))
@@ -205,70 +205,70 @@ SERVED = phase_of(1, "ssp", servers=("server",))
 
 def waiting(secs: float, usual_secs: float = 0.05) -> dict[int, Doing]:
     """Return that worker 2 is at one unit, and worker 0 waits, for so long."""
-    own = Doing(COMPUTING, secs, usual_secs, SERVED.epoch)
-    return {0: Doing(WAITING, secs, 0.05, SERVED.epoch), 2: own, 3: Doing(epoch=SERVED.epoch)}
+    own = Doing(COMPUTING, secs, usual_secs, SERVED.id)
+    return {0: Doing(WAITING, secs, 0.05, SERVED.id), 2: own, 3: Doing(phase_id=SERVED.id)}
 
 
 def test_who_hangs_at_a_unit_while_a_rule_waits_is_evicted_by_name_and_the_phase_goes_on():
-    board, clock = Board(said=waiting(STUCK_SECS - 0.1)), ManualClock()
-    pace = pace_of(board, clock)
+    control, clock = Board(said=waiting(STUCK_SECS - 0.1)), ManualClock()
+    pace = pace_of(control, clock)
     clock.advance(60.0)
     pace.check(SERVED)
-    assert board.evicted == []
-    board.said = waiting(STUCK_SECS + 0.1)
+    assert control.evicted == []
+    control.said = waiting(STUCK_SECS + 0.1)
     pace.check(SERVED)
-    assert board.evicted == [2] and not board.broken
-    assert board.reasons == ["worker 2 has been at one unit for more than 2 s, and others wait for it"]
+    assert control.evicted == [2] and not control.broken
+    assert control.reasons == ["worker 2 has been at one unit for more than 2 s, and others wait for it"]
 
 
 def test_a_worker_may_take_ten_of_its_own_recent_units_and_its_first_one_may_be_compiled():
-    board, clock = Board(), ManualClock()
-    pace = pace_of(board, clock)
+    control, clock = Board(), ManualClock()
+    pace = pace_of(control, clock)
     clock.advance(2 * FIRST_STEP_SECS)
     for usual_secs, limit in ((1.0, 10.0), (0.0, FIRST_STEP_SECS)):
-        board.evicted.clear()
-        board.said = waiting(limit - 0.1, usual_secs)
+        control.evicted.clear()
+        control.said = waiting(limit - 0.1, usual_secs)
         pace.check(SERVED)
-        assert board.evicted == []
-        board.said = waiting(limit + 0.1, usual_secs)
+        assert control.evicted == []
+        control.said = waiting(limit + 0.1, usual_secs)
         pace.check(SERVED)
-        assert board.evicted == [2]
+        assert control.evicted == [2]
 
 
 def test_time_before_the_phase_or_before_this_chief_does_not_count():
-    board, clock = Board(said=waiting(99.0)), ManualClock()
-    pace = pace_of(board, clock)
+    control, clock = Board(said=waiting(99.0)), ManualClock()
+    pace = pace_of(control, clock)
     for _ in range(2):
         clock.advance(STUCK_SECS - 0.1)
         pace.check(SERVED)
-        assert board.evicted == []
+        assert control.evicted == []
         pace.begin()
     clock.advance(STUCK_SECS + 0.1)
     pace.check(SERVED)
-    assert board.evicted == [2]
+    assert control.evicted == [2]
 
 
 def test_an_asynchronous_phase_in_which_everybody_hangs_is_given_as_long_as_its_last_units():
     phase, clock = phase_of(1, "asp", servers=("server",)), ManualClock()
-    board = Board(said={2: Doing(COMPUTING, 99.0, 0.05, phase.epoch)})
-    pace = pace_of(board, clock)
+    control = Board(said={2: Doing(COMPUTING, 99.0, 0.05, phase.id)})
+    pace = pace_of(control, clock)
     clock.advance(4.9)  # drain_secs is 5
     pace.check(phase)
-    assert board.evicted == []
+    assert control.evicted == []
     clock.advance(0.2)
     pace.check(phase)
-    assert board.evicted == [2]
+    assert control.evicted == [2]
 
 
 def test_threads_that_hang_while_a_rule_waits_are_named_after_a_minute():
-    board, clock = Board(said=waiting(61.0)), ManualClock()
-    pace = pace_of(board, clock, threads=True)
+    control, clock = Board(said=waiting(61.0)), ManualClock()
+    pace = pace_of(control, clock, threads=True)
     clock.advance(59.0)
     pace.check(SERVED)
     clock.advance(2.0)
     with pytest.raises(WaitTimeout, match=r"workers \[2\] have been at one unit for more than 60 s"):
         pace.check(SERVED)
-    assert board.evicted == []
+    assert control.evicted == []
 
 
 @dataclass
@@ -278,7 +278,7 @@ class Back(Board):
     held_units: tuple[int | None, ...] = ()
 
     def drained(self) -> dict[int, Any]:
-        states = (None if units is None else Held(PHASE.epoch, units, units, "") for units in self.held_units)
+        states = (None if units is None else StateVersion(PHASE.id, units, units, "") for units in self.held_units)
         return dict(enumerate(states))
 
     def missing_drained(self) -> list[int]:
@@ -286,8 +286,8 @@ class Back(Board):
 
 
 def back(*units: int | None, **more: Any) -> Pace:
-    board: Any = Back(held_units=units, **more)
-    return Pace(board, 10.0, ManualClock(), lambda _: None, threads=False)
+    control: Any = Back(held_units=units, **more)
+    return Pace(control, 10.0, ManualClock(), lambda _: None, threads=False)
 
 
 def test_a_lock_step_phase_is_over_when_everybody_is_back_and_another_when_its_units_are_applied():

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from hybridsync.core.clock import SYSTEM_CLOCK
-from hybridsync.core.errors import CheckpointError, HybridSyncError, PhaseBroken, RoleLost, StaleEpoch, WaitTimeout
-from hybridsync.core.plan import Epoch
+from hybridsync.core.errors import CheckpointError, HybridSyncError, PhaseBroken, RoleLost, StalePhase, WaitTimeout
+from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import PhaseRequest
 from hybridsync.phases.recovery import Reach, give_up
 from tests.chief.chiefs import begin, enter
-from tests.phases.scenes import HOME, SECS, Scene, capture_of, lock_step, meanwhile
+from tests.phases.scenes import HOME, SECS, Scene, lock_step, meanwhile, snapshot_of
 from tests.roles import hello
 
 pytestmark = pytest.mark.usefixtures("hurry")
@@ -25,9 +25,9 @@ def test_the_worker_that_is_furthest_hands_over_its_state():
     for worker, units in [(0, 8), (1, 12), (3, 8)]:
         scene.back(worker, units)
     found = scene.gather()
-    assert (found.capture.held.units, found.source, found.rolled_back) == (12, "worker:1", False)
-    assert scene.asked == [("worker:1", scene.phase.epoch, True)]
-    assert scene.chief.control.live_workers() == (0, 1, 3) and scene.keeper.num_offers == 0
+    assert (found.snapshot.held.units, found.source, found.rolled_back) == (12, "worker:1", False)
+    assert scene.asked == [("worker:1", scene.phase.id, True)]
+    assert scene.chief.control.live_workers() == (0, 1, 3) and scene.committed_source.num_offers == 0
 
 
 def test_of_equals_the_first_is_asked():
@@ -37,12 +37,12 @@ def test_of_equals_the_first_is_asked():
     assert scene.gather().source == "worker:0"
 
 
-def test_a_state_is_asked_for_in_the_epoch_in_which_it_was_reached():
+def test_a_state_is_asked_for_in_the_phase_in_which_it_was_reached():
     """Who never entered the broken phase may hold the state that the phase began with."""
     scene = lock_step(units=8)
-    before = Epoch(scene.phase.epoch.number - 1, 5)
+    before = PhaseId(scene.phase.id.number - 1, 5)
     for worker in (0, 1, 3):
-        scene.back(worker, 8, epoch=before)
+        scene.back(worker, 8, phase_id=before)
     scene.gather()
     assert scene.asked == [("worker:0", before, True)]
 
@@ -50,27 +50,27 @@ def test_a_state_is_asked_for_in_the_epoch_in_which_it_was_reached():
 def test_a_past_that_the_run_has_left_is_not_gone_back_to():
     """The phase began with an older state than an unheard worker held: what follows that state is in no log."""
     scene = lock_step(units=8)
-    before = Epoch(scene.phase.epoch.number - 1, 5)
-    for worker, units, epoch in [(0, 12, before), (1, 9, scene.phase.epoch), (3, 8, before)]:
-        scene.back(worker, units, epoch)
-    assert scene.gather().capture.held.units == 9
-    assert scene.asked == [("worker:1", scene.phase.epoch, True)]
+    before = PhaseId(scene.phase.id.number - 1, 5)
+    for worker, units, phase_id in [(0, 12, before), (1, 9, scene.phase.id), (3, 8, before)]:
+        scene.back(worker, units, phase_id)
+    assert scene.gather().snapshot.held.units == 9
+    assert scene.asked == [("worker:1", scene.phase.id, True)]
 
 
 def test_nor_when_phases_have_gone_by_since():
     """Nobody had heard of the 12 when the run went on from 9; later nobody is left but who holds them."""
     scene = lock_step(units=8)
-    first = scene.phase.epoch
+    first = scene.phase.id
     for worker, units in [(0, None), (1, 9), (3, 8)]:
         scene.back(worker, units)
-    assert scene.gather().capture.held.units == 9
-    scene.phase = begin(scene.chief, "bsp", number=3, capture=capture_of(Epoch(2, 77), 20), members=(0, 1, 3))
+    assert scene.gather().snapshot.held.units == 9
+    scene.phase = begin(scene.chief, "bsp", number=3, snapshot=snapshot_of(PhaseId(2, 77), 20), members=(0, 1, 3))
     for worker in scene.phase.members:
         enter(scene.chief, worker)
     for worker, units in [(0, 12), (1, None), (3, None)]:
-        scene.back(worker, units, epoch=first)
+        scene.back(worker, units, phase_id=first)
     found = scene.gather()
-    assert (found.capture.held.units, found.source) == (scene.keeper.units, HOME)
+    assert (found.snapshot.held.units, found.source) == (scene.committed_source.units, HOME)
 
 
 def test_everybody_is_waited_for_before_anybody_is_asked():
@@ -82,7 +82,7 @@ def test_everybody_is_waited_for_before_anybody_is_asked():
             scene.back(worker, 8 + worker)
 
     with meanwhile(come_back):
-        assert scene.gather(unit_secs=SECS).capture.held.units == 11
+        assert scene.gather(unit_secs=SECS).snapshot.held.units == 11
     assert scene.chief.control.live_workers() == (0, 1, 3)
 
 
@@ -96,7 +96,7 @@ def test_a_worker_whose_state_cannot_be_captured_is_evicted_and_the_next_is_aske
     scene.answers["worker:1"] = RoleLost("worker 1 could not be reached")
     scene.answers["worker:3"] = WaitTimeout("worker 3 did not answer")
     found = scene.gather()
-    assert (found.source, found.capture.held.units, found.rolled_back) == ("worker:0", 8, False)
+    assert (found.source, found.snapshot.held.units, found.rolled_back) == ("worker:0", 8, False)
     assert [asked[0] for asked in scene.asked] == ["worker:1", "worker:3", "worker:0"]
     evicted = {event.id: event.reason for event in scene.chief.evicted}
     assert evicted == {
@@ -107,11 +107,11 @@ def test_a_worker_whose_state_cannot_be_captured_is_evicted_and_the_next_is_aske
 
 
 def test_a_worker_whose_replica_has_gone_on_is_left_alone_and_the_next_is_asked():
-    """In one process all share a replica; one that entered nothing yet names the epoch before."""
+    """In one process all share a replica; one that entered nothing yet names the phase before."""
     scene = lock_step()
     for worker in (0, 1, 3):
         scene.back(worker, 8)
-    scene.answers["worker:0"] = StaleEpoch("epoch 1 was named, this replica is in epoch 2")
+    scene.answers["worker:0"] = StalePhase("phase 1 was named, this replica is in phase 2")
     assert scene.gather().source == "worker:1"
     assert scene.chief.evicted == [] and scene.chief.control.live_workers() == (0, 1, 3)
 
@@ -167,7 +167,7 @@ def test_the_runs_own_failure_ends_the_wait():
 # --- what surrounds it ---
 
 
-@pytest.mark.parametrize("error", [RoleLost("gone"), StaleEpoch("elsewhere"), WaitTimeout("silent")])
+@pytest.mark.parametrize("error", [RoleLost("gone"), StalePhase("elsewhere"), WaitTimeout("silent")])
 def test_a_role_that_cannot_be_reached_breaks_the_phase_by_what_was_tried(error):
     scene = Scene("bsp")
     with pytest.raises(PhaseBroken, match=f"the state could not be captured: {error}"), reach(scene):
@@ -199,7 +199,7 @@ def test_a_worker_that_asks_for_the_next_phase_is_back_whatever_it_holds():
     scene = lock_step()
     scene.chief.control.gather()
     for worker in (0, 1, 3):
-        scene.chief.service.next_phase(PhaseRequest(worker, 1, scene.phase.epoch, None))
+        scene.chief.service.next_phase(PhaseRequest(worker, 1, scene.phase.id, None))
     assert scene.chief.control.missing_back() == []
 
 
@@ -208,13 +208,13 @@ def test_a_worker_that_has_just_registered_is_asked_what_it_holds():
     scene = lock_step()
     for worker in (0, 1, 3):
         scene.back(worker, 8)
-    scene.chief.service.register(hello(2, pid=202, life=1))
-    held = capture_of(scene.phase.epoch, 12)
+    scene.chief.service.register(hello(2, pid=202, restart_count=1))
+    held = snapshot_of(scene.phase.id, 12)
     scene.answers["worker:2"] = held
 
     def tell() -> None:
-        scene.chief.service.phase_for(PhaseRequest(2, 2, scene.phase.epoch, held.held))
+        scene.chief.service.phase_for(PhaseRequest(2, 2, scene.phase.id, held.held))
 
     with meanwhile(tell):
         found = scene.gather()
-    assert (found.source, found.capture.held.units) == ("worker:2", 12)
+    assert (found.source, found.snapshot.held.units) == ("worker:2", 12)

@@ -8,222 +8,226 @@ from dataclasses import asdict, replace
 import pytest
 
 from hybridsync.chief.report_buffer import ReportBuffer
-from hybridsync.core.plan import Epoch
+from hybridsync.core.plan import PhaseId
 from hybridsync.phases.checkpointing import Commit
 from hybridsync.policies.straggler_detector import Decision
-from tests.phases.desks import TIMES, WORKLOAD, Desk, capture_of
+from tests.phases.harness import TIMES, WORKLOAD, Harness, snapshot_of
 from tests.roles import phase_of
 from tests.trainers import events_of
 
 # --- stragglers ---
 
 
-def test_who_is_flagged_and_cleared_is_written_with_the_numbers_that_it_rests_on(desk: Desk) -> None:
+def test_who_is_flagged_and_cleared_is_written_with_the_numbers_that_it_rests_on(harness: Harness) -> None:
     flagged = Decision(2, True, rate=4.0, centre=10.0, threshold=9.0, rounds=4, workers=8)
-    desk.chief.intake.decisions += [flagged, replace(flagged, flagged=False, rate=9.5)]
-    desk.after(0.1)
-    (event,) = events_of(desk.workdir, "straggler_flagged")
+    harness.chief.reports.decisions += [flagged, replace(flagged, flagged=False, rate=9.5)]
+    harness.after(0.1)
+    (event,) = events_of(harness.workdir, "straggler_flagged")
     assert {**asdict(flagged), **event} == {**event, "flagged": True}
-    (event,) = events_of(desk.workdir, "straggler_cleared")
-    assert (event["worker"], event["rate"], event["threshold"], event["epoch"]) == (2, 9.5, 9.0, 1)
+    (event,) = events_of(harness.workdir, "straggler_cleared")
+    assert (event["worker"], event["rate"], event["threshold"], event["phase"]) == (2, 9.5, 9.0, 1)
 
 
 # --- the switch ---
 
 
-def test_a_switch_is_written_once_its_stall_and_its_commit_are_known(desk: Desk) -> None:
-    desk.switch(last_applied=200.0)
-    desk.after(0.1)
-    assert desk.reporter.switch_pending and events_of(desk.workdir, "switch") == []
-    desk.after(0.1, first_and_last=(203.0, 203.0))
-    assert desk.reporter.switch_pending and events_of(desk.workdir, "switch") == []
-    desk.reporter.committed(Commit(50, 1000, 4.0))
-    assert not desk.reporter.switch_pending
-    (switch,) = events_of(desk.workdir, "switch")
-    assert (switch["from"], switch["to"], switch["units"], switch["epoch"]) == ("bsp", "asp", 50, 2)
+def test_a_switch_is_written_once_its_stall_and_its_commit_are_known(harness: Harness) -> None:
+    harness.switch(last_applied=200.0)
+    harness.after(0.1)
+    assert harness.reporter.switch_pending and events_of(harness.workdir, "switch") == []
+    harness.after(0.1, first_and_last=(203.0, 203.0))
+    assert harness.reporter.switch_pending and events_of(harness.workdir, "switch") == []
+    harness.reporter.committed(Commit(50, 1000, 4.0))
+    assert not harness.reporter.switch_pending
+    (switch,) = events_of(harness.workdir, "switch")
+    assert (switch["from"], switch["to"], switch["units"], switch["phase"]) == ("bsp", "asp", 50, 2)
     stages = [switch[f"{stage}_secs"] for stage in ("drain", "capture", "reserve", "enter", "commit", "compile")]
     assert stages == [0.1, 0.2, 0.3, 0.4, 4.0, 0.0]
     assert switch["stall_secs"] == pytest.approx(203.0 - 200.0 - 0.5), "less one unit's time"
-    assert desk.switches == [switch]
-    desk.after(0.1)
-    desk.reporter.committed(Commit(60, 1000, 9.0))
-    assert len(events_of(desk.workdir, "switch")) == 1
+    assert harness.switches == [switch]
+    harness.after(0.1)
+    harness.reporter.committed(Commit(60, 1000, 9.0))
+    assert len(events_of(harness.workdir, "switch")) == 1
 
 
-def test_a_switch_whose_commit_is_known_first_waits_for_the_first_update(desk: Desk) -> None:
-    desk.switch(last_applied=200.0)
-    desk.reporter.committed(Commit(50, 1000, 4.0))
-    desk.after(0.1)
-    assert desk.reporter.switch_pending
-    desk.after(0.1, first_and_last=(200.2, 200.2), intake=ReportBuffer(compile_secs=0.25))
-    (switch,) = events_of(desk.workdir, "switch")
+def test_a_switch_whose_commit_is_known_first_waits_for_the_first_update(harness: Harness) -> None:
+    harness.switch(last_applied=200.0)
+    harness.reporter.committed(Commit(50, 1000, 4.0))
+    harness.after(0.1)
+    assert harness.reporter.switch_pending
+    harness.after(0.1, first_and_last=(200.2, 200.2), reports=ReportBuffer(compile_secs=0.25))
+    (switch,) = events_of(harness.workdir, "switch")
     assert (switch["stall_secs"], switch["compile_secs"]) == (0.0, 0.25), "no stall is shorter than none"
 
 
-def test_the_stall_of_a_phase_that_ended_at_once_is_read_from_its_capture(desk: Desk) -> None:
-    desk.switch(last_applied=200.0)
-    desk.reporter.committed(Commit(50, 1000, 4.0))
-    desk.reporter.ended(capture_of(first_applied=202.0, last_applied=202.5))
-    assert events_of(desk.workdir, "switch")[0]["stall_secs"] == pytest.approx(1.5)
+def test_the_stall_of_a_phase_that_ended_at_once_is_read_from_its_snapshot(harness: Harness) -> None:
+    harness.switch(last_applied=200.0)
+    harness.reporter.committed(Commit(50, 1000, 4.0))
+    harness.reporter.ended(snapshot_of(first_applied=202.0, last_applied=202.5))
+    assert events_of(harness.workdir, "switch")[0]["stall_secs"] == pytest.approx(1.5)
 
 
-def test_a_switch_before_which_nothing_was_applied_has_no_stall(desk: Desk) -> None:
-    desk.switch(last_applied=0.0)
-    desk.reporter.committed(Commit(0, 1000, 4.0))
-    desk.after(0.1, first_and_last=(300.0, 300.0))
-    assert events_of(desk.workdir, "switch")[0]["stall_secs"] == 0.0
+def test_a_switch_before_which_nothing_was_applied_has_no_stall(harness: Harness) -> None:
+    harness.switch(last_applied=0.0)
+    harness.reporter.committed(Commit(0, 1000, 4.0))
+    harness.after(0.1, first_and_last=(300.0, 300.0))
+    assert events_of(harness.workdir, "switch")[0]["stall_secs"] == 0.0
 
 
-def test_a_switch_whose_commit_was_lost_is_written_with_the_next_one(desk: Desk) -> None:
-    desk.switch(last_applied=200.0)
-    desk.after(0.1, first_and_last=(203.0, 203.0))
-    desk.reporter.not_durable(50, "the disk is full")
+def test_a_switch_whose_commit_was_lost_is_written_with_the_next_one(harness: Harness) -> None:
+    harness.switch(last_applied=200.0)
+    harness.after(0.1, first_and_last=(203.0, 203.0))
+    harness.reporter.not_durable(50, "the disk is full")
     third = phase_of(3, "bsp", end=WORKLOAD)
-    desk.reporter.ended(capture_of(last_applied=300.0))
-    desk.chief.first_and_last = (0.0, 0.0)
-    desk.reporter.entered(third, 80)
-    desk.reporter.switching(desk.asp, third, capture_of(last_applied=300.0), TIMES, 0.5)
-    desk.reporter.committed(Commit(80, 1000, 4.0))
-    assert [event["to"] for event in events_of(desk.workdir, "switch")] == ["asp"]
-    assert desk.reporter.switch_pending
-    desk.after(0.1, first_and_last=(301.0, 301.0))
-    first, second = events_of(desk.workdir, "switch")
+    harness.reporter.ended(snapshot_of(last_applied=300.0))
+    harness.chief.first_and_last = (0.0, 0.0)
+    harness.reporter.entered(third, 80)
+    harness.reporter.switching(harness.asp, third, snapshot_of(last_applied=300.0), TIMES, 0.5)
+    harness.reporter.committed(Commit(80, 1000, 4.0))
+    assert [event["to"] for event in events_of(harness.workdir, "switch")] == ["asp"]
+    assert harness.reporter.switch_pending
+    harness.after(0.1, first_and_last=(301.0, 301.0))
+    first, second = events_of(harness.workdir, "switch")
     assert (first["stall_secs"], second["stall_secs"]) == (2.5, 0.5)
     assert (first["commit_secs"], second["commit_secs"]) == (4.0, 4.0)
-    assert not desk.reporter.switch_pending
+    assert not harness.reporter.switch_pending
 
 
 # --- phases that broke, and those that another chief began ---
 
 
-def test_a_broken_phase_ends_with_why_and_the_next_begins_with_it(desk: Desk) -> None:
-    capture = capture_of()
-    desk.reporter.broke(capture, "worker 2 was lost (signal SIGKILL)", 0)
-    desk.reporter.entered(desk.asp, 50, "epoch 1 cannot go on: worker 2 was lost (signal SIGKILL)")
-    (ended,) = events_of(desk.workdir, "phase_ended")
-    assert (ended["units"], ended["fingerprint"]) == (50, capture.held.fingerprint)
+def test_a_broken_phase_ends_with_why_and_the_next_begins_with_it(harness: Harness) -> None:
+    snapshot = snapshot_of()
+    harness.reporter.broke(snapshot, "worker 2 was lost (signal SIGKILL)", 0)
+    harness.reporter.entered(harness.asp, 50, "phase 1 cannot go on: worker 2 was lost (signal SIGKILL)")
+    (ended,) = events_of(harness.workdir, "phase_ended")
+    assert (ended["units"], ended["fingerprint"]) == (50, snapshot.held.fingerprint)
     assert ended["why"] == "worker 2 was lost (signal SIGKILL)"
-    before, after = events_of(desk.workdir, "phase_entered")
-    assert "why" not in before and after["why"].startswith("epoch 1 cannot go on")
-    assert events_of(desk.workdir, "rollback") == []
+    before, after = events_of(harness.workdir, "phase_entered")
+    assert "why" not in before and after["why"].startswith("phase 1 cannot go on")
+    assert events_of(harness.workdir, "rollback") == []
 
 
-def test_units_that_are_lost_with_a_phase_are_written(desk: Desk) -> None:
-    desk.reporter.broke(capture_of(), "server 0 was lost (signal SIGKILL)", 7)
-    (rollback,) = events_of(desk.workdir, "rollback")
-    assert (rollback["to_units"], rollback["rolled_back"], rollback["epoch"]) == (50, 7, 1)
+def test_units_that_are_lost_with_a_phase_are_written(harness: Harness) -> None:
+    harness.reporter.broke(snapshot_of(), "server 0 was lost (signal SIGKILL)", 7)
+    (rollback,) = events_of(harness.workdir, "rollback")
+    assert (rollback["to_units"], rollback["rolled_back"], rollback["phase"]) == (50, 7, 1)
 
 
-def test_a_phase_that_an_earlier_chief_wrote_down_is_not_written_again(desk: Desk) -> None:
-    desk.reporter.continues(desk.bsp)
-    assert [event["epoch"] for event in events_of(desk.workdir, "phase_entered")] == [1]
-    assert desk.reporter.event("run_finished", exit="completed")["epoch"] == 1
+def test_a_phase_that_an_earlier_chief_wrote_down_is_not_written_again(harness: Harness) -> None:
+    harness.reporter.continues(harness.bsp)
+    assert [event["phase"] for event in events_of(harness.workdir, "phase_entered")] == [1]
+    assert harness.reporter.event("run_finished", exit="completed")["phase"] == 1
 
 
-def test_a_phase_whose_begin_was_lost_with_its_chief_is_written_by_the_next(desk: Desk) -> None:
-    desk.reporter.continues(desk.asp)
-    entered = events_of(desk.workdir, "phase_entered")[-1]
-    assert (entered["epoch"], entered["units"], entered["why"]) == (2, 50, "the chief was lost while it began")
+def test_a_phase_whose_begin_was_lost_with_its_chief_is_written_by_the_next(harness: Harness) -> None:
+    harness.reporter.continues(harness.asp)
+    entered = events_of(harness.workdir, "phase_entered")[-1]
+    assert (entered["phase"], entered["units"], entered["why"]) == (2, 50, "the chief was lost while it began")
 
 
-def test_a_commit_without_a_disk_is_no_checkpoint(desk: Desk) -> None:
-    desk.reporter.committed(Commit(8, 0, 0.0))
-    assert events_of(desk.workdir, "checkpoint") == []
-    desk.reporter.committed(Commit(16, 77, 0.5))
-    (checkpoint,) = events_of(desk.workdir, "checkpoint")
+def test_a_commit_without_a_disk_is_no_checkpoint(harness: Harness) -> None:
+    harness.reporter.committed(Commit(8, 0, 0.0))
+    assert events_of(harness.workdir, "checkpoint") == []
+    harness.reporter.committed(Commit(16, 77, 0.5))
+    (checkpoint,) = events_of(harness.workdir, "checkpoint")
     assert (checkpoint["units"], checkpoint["bytes"], checkpoint["secs"]) == (16, 77, 0.5)
 
 
 def test_a_switch_that_its_chief_did_not_live_to_write_is_written_by_the_next_one(
-    desk: Desk, make_desk: Callable[..., Desk]
+    harness: Harness, make_harness: Callable[..., Harness]
 ) -> None:
-    desk.switch(last_applied=200.0)
-    desk.reporter.committed(Commit(50, 1000, 4.0))
-    assert events_of(desk.workdir, "switch") == []
-    later = make_desk(enter=False)
+    harness.switch(last_applied=200.0)
+    harness.reporter.committed(Commit(50, 1000, 4.0))
+    assert events_of(harness.workdir, "switch") == []
+    later = make_harness(enter=False)
     later.reporter.continues(later.asp)
     later.reporter.continues(later.asp)
-    (switch,) = events_of(desk.workdir, "switch")
+    (switch,) = events_of(harness.workdir, "switch")
     assert later.switches == [switch]
-    known = {"from": "bsp", "to": "asp", "reason": "planned", "units": 50, "epoch": 2}
+    known = {"from": "bsp", "to": "asp", "reason": "planned", "units": 50, "phase": 2}
     assert {key: switch[key] for key in known} == known
-    assert switch["fingerprint"] == desk.asp.fingerprint
+    assert switch["fingerprint"] == harness.asp.fingerprint
     assert switch["commit_secs"] == 4.0
     stages = ("drain_secs", "capture_secs", "reserve_secs", "enter_secs", "compile_secs", "stall_secs")
     assert [switch[stage] for stage in stages] == [None] * 6
 
 
 def test_a_lost_switch_whose_own_commit_failed_is_covered_by_the_next_one(
-    desk: Desk, make_desk: Callable[..., Desk]
+    harness: Harness, make_harness: Callable[..., Harness]
 ) -> None:
-    desk.reporter.committed(Commit(40, 1000, 3.0))
-    desk.switch(last_applied=200.0)
-    desk.reporter.not_durable(50, "the disk is full")
-    desk.reporter.committed(Commit(60, 1000, 4.0))
-    later = make_desk(enter=False)
+    harness.reporter.committed(Commit(40, 1000, 3.0))
+    harness.switch(last_applied=200.0)
+    harness.reporter.not_durable(50, "the disk is full")
+    harness.reporter.committed(Commit(60, 1000, 4.0))
+    later = make_harness(enter=False)
     later.reporter.continues(later.asp)
-    assert [switch["commit_secs"] for switch in events_of(desk.workdir, "switch")] == [4.0]
+    assert [switch["commit_secs"] for switch in events_of(harness.workdir, "switch")] == [4.0]
 
 
-def test_a_lost_change_of_members_is_covered_by_no_commit(desk: Desk, make_desk: Callable[..., Desk]) -> None:
-    fewer = replace(desk.bsp, epoch=Epoch(2, 77), members=(0, 1), applied=((0, 8),), reason="policy")
-    desk.reporter.entered(fewer, 8)
-    desk.reporter.committed(Commit(20, 1000, 4.0))
-    make_desk(enter=False).reporter.continues(fewer)
-    (switch,) = events_of(desk.workdir, "switch")
+def test_a_lost_change_of_members_is_covered_by_no_commit(
+    harness: Harness, make_harness: Callable[..., Harness]
+) -> None:
+    fewer = replace(harness.bsp, id=PhaseId(2, 77), members=(0, 1), applied=((0, 8),), reason="policy")
+    harness.reporter.entered(fewer, 8)
+    harness.reporter.committed(Commit(20, 1000, 4.0))
+    make_harness(enter=False).reporter.continues(fewer)
+    (switch,) = events_of(harness.workdir, "switch")
     assert (switch["reason"], switch["units"], switch["commit_secs"]) == ("policy", 8, None)
 
 
 def test_a_switch_whose_phase_was_not_written_either_is_written_with_it(
-    desk: Desk, make_desk: Callable[..., Desk]
+    harness: Harness, make_harness: Callable[..., Harness]
 ) -> None:
-    later = make_desk(enter=False)
+    later = make_harness(enter=False)
     later.reporter.continues(later.asp)
-    assert [(e["epoch"], e["units"]) for e in events_of(desk.workdir, "phase_entered")] == [(1, 0), (2, 50)]
-    (switch,) = events_of(desk.workdir, "switch")
+    assert [(e["phase"], e["units"]) for e in events_of(harness.workdir, "phase_entered")] == [(1, 0), (2, 50)]
+    (switch,) = events_of(harness.workdir, "switch")
     assert (switch["from"], switch["to"], switch["units"], switch["commit_secs"]) == ("bsp", "asp", 50, None)
 
 
-def test_a_switch_that_was_written_is_not_written_again_though_a_later_epoch_bears_it(
-    desk: Desk, make_desk: Callable[..., Desk]
+def test_a_switch_that_was_written_is_not_written_again_though_a_later_phase_bears_it(
+    harness: Harness, make_harness: Callable[..., Harness]
 ) -> None:
-    desk.switch(last_applied=200.0)
-    death = replace(desk.asp, epoch=Epoch(3, 77), reason="death")
-    desk.reporter.entered(death, 50)
-    desk.reporter.committed(Commit(50, 1000, 4.0))
-    desk.after(0.1, first_and_last=(203.0, 203.0))
-    make_desk(enter=False).reporter.continues(death)
-    assert [switch["epoch"] for switch in events_of(desk.workdir, "switch")] == [3]
+    harness.switch(last_applied=200.0)
+    death = replace(harness.asp, id=PhaseId(3, 77), reason="death")
+    harness.reporter.entered(death, 50)
+    harness.reporter.committed(Commit(50, 1000, 4.0))
+    harness.after(0.1, first_and_last=(203.0, 203.0))
+    make_harness(enter=False).reporter.continues(death)
+    assert [switch["phase"] for switch in events_of(harness.workdir, "switch")] == [3]
 
 
 def test_switches_of_a_life_that_was_resumed_from_disk_are_its_own_affair(
-    desk: Desk, make_desk: Callable[..., Desk]
+    harness: Harness, make_harness: Callable[..., Harness]
 ) -> None:
-    desk.switch(last_applied=200.0)
-    desk.recorder.events.write("run_started", epoch=2)
-    resumed = replace(desk.bsp, epoch=Epoch(3, 77), reason="resume")
-    desk.reporter.entered(resumed, 50)
-    make_desk(enter=False).reporter.continues(resumed)
-    assert events_of(desk.workdir, "switch") == []
+    harness.switch(last_applied=200.0)
+    harness.recorder.events.write("run_started", phase=2)
+    resumed = replace(harness.bsp, id=PhaseId(3, 77), reason="resume")
+    harness.reporter.entered(resumed, 50)
+    make_harness(enter=False).reporter.continues(resumed)
+    assert events_of(harness.workdir, "switch") == []
 
 
-def test_a_change_of_members_is_written_without_waiting_for_a_commit_and_its_stall_is_known_from_then_on(desk: Desk):
-    others = replace(desk.bsp, members=(0, 2, 3), reason="policy")
-    desk.reporter.ended(capture_of(last_applied=99.5))
-    desk.chief.first_and_last = (0.0, 0.0)
-    desk.reporter.entered(others, 20)
-    desk.reporter.switching(desk.bsp, others, capture_of(last_applied=99.5), TIMES, 0.25, commits=False)
-    assert desk.reporter.switch_pending and desk.reporter.stalls(same_protocol=True) == ()
-    desk.after(0.5, first_and_last=(100.25, 100.25))
-    (switch,) = events_of(desk.workdir, "switch")
+def test_a_change_of_members_is_written_without_waiting_for_a_commit_and_its_stall_is_known_from_then_on(
+    harness: Harness,
+):
+    others = replace(harness.bsp, members=(0, 2, 3), reason="policy")
+    harness.reporter.ended(snapshot_of(last_applied=99.5))
+    harness.chief.first_and_last = (0.0, 0.0)
+    harness.reporter.entered(others, 20)
+    harness.reporter.switching(harness.bsp, others, snapshot_of(last_applied=99.5), TIMES, 0.25, commits=False)
+    assert harness.reporter.switch_pending and harness.reporter.stalls(same_protocol=True) == ()
+    harness.after(0.5, first_and_last=(100.25, 100.25))
+    (switch,) = events_of(harness.workdir, "switch")
     assert (switch["reason"], switch["commit_secs"], switch["stall_secs"]) == ("policy", None, 0.5)
-    assert not desk.reporter.switch_pending
-    assert desk.reporter.stalls(same_protocol=True) == (0.5,) and desk.reporter.stalls(same_protocol=False) == ()
+    assert not harness.reporter.switch_pending
+    assert harness.reporter.stalls(same_protocol=True) == (0.5,) and harness.reporter.stalls(same_protocol=False) == ()
 
 
-def test_what_a_policy_decides_is_an_event_with_its_numbers(desk: Desk):
+def test_what_a_policy_decides_is_an_event_with_its_numbers(harness: Harness):
     numbers = {"expected_secs": 20.0, "saved_secs": 3.0, "cost_secs": 0.5, "units_left": 40, "threshold": 18.0}
     decision = {**numbers, "policy": "elastic", "action": "stay", "workers": [2], "rates": {"2": 5.0}, "why": "so"}
-    desk.reporter.decided(**decision)
-    (event,) = events_of(desk.workdir, "policy_decided")
+    harness.reporter.decided(**decision)
+    (event,) = events_of(harness.workdir, "policy_decided")
     assert decision.items() <= event.items()

@@ -12,7 +12,7 @@ from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_control import RunControl
 from hybridsync.config import CheckpointConfig, RunConfig, TelemetryConfig
 from hybridsync.core.errors import CheckpointError, WaitTimeout
-from hybridsync.interfaces.messages import Capture
+from hybridsync.interfaces.messages import Snapshot
 from hybridsync.phases import checkpointing as commits_module
 from hybridsync.phases.checkpointing import Commit
 from hybridsync.phases.reporter import Reporter
@@ -55,7 +55,7 @@ class Committer:
     durable: bool = True
     submitted: list[dict[str, Any]] = field(default_factory=list)
 
-    def submit(self, capture: Capture, source: str, ledger: Any, run: Any, *, evaluate: bool, after: Any) -> Any:
+    def submit(self, snapshot: Snapshot, source: str, ledger: Any, run: Any, *, evaluate: bool, after: Any) -> Any:
         commit, evaluation = Future[Commit](), Future[Any]()
         given = {"ledger": ledger, "record": run, "evaluate": evaluate, "after": after}
         self.submitted.append({**given, "commit": commit, "evaluation": evaluation})
@@ -75,7 +75,7 @@ class Told(Reporter):
         self.told.append((units, figures))
 
 
-class Desk:
+class Harness:
     """A `Saving` in its first phase."""
 
     def __init__(self, durable: bool = True) -> None:
@@ -90,12 +90,12 @@ class Desk:
         self.clock, self.reporter = ManualClock(), Told()
         self.chief, self.committer = Chief(self.clock), Committer(durable)
         run = Run(config, tally_task(WORKLOAD), plain_sgd(1.0), None)
-        board = cast("RunControl", self.chief)  # what saving asks of it is all in Chief
-        self.saving = Saving(run, board, self.committer, self.reporter, self.clock, None)
-        self.capture = Start().capture
+        control = cast("RunControl", self.chief)  # what saving asks of it is all in Chief
+        self.saving = Saving(run, control, self.committer, self.reporter, self.clock, None)
+        self.snapshot = Start().snapshot
 
     def submit(self, evaluate: bool = False) -> dict[str, Any]:
-        self.saving.submit(self.capture, "holder", 3, evaluate=evaluate)
+        self.saving.submit(self.snapshot, "holder", 3, evaluate=evaluate)
         return self.committer.submitted[-1]
 
     def committed(self, secs: float = 0.0) -> Commit:
@@ -105,73 +105,73 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def harness() -> Harness:
+    return Harness()
 
 
-def test_what_is_submitted_says_where_the_run_is(desk):
-    given = desk.submit(evaluate=True)
+def test_what_is_submitted_says_where_the_run_is(harness):
+    given = harness.submit(evaluate=True)
     record = given["record"]
-    assert (record["epoch"], record["sequence"], record["seconds"]) == (3, 0, 12.5)
-    assert record["fingerprint"] == desk.capture.held.fingerprint and record["config"]["workload"] == WORKLOAD
-    assert (given["ledger"]["workload"], given["evaluate"], given["after"]) == (WORKLOAD, True, desk.saving.training)
-    assert desk.saving.submitted is desk.capture
+    assert (record["phase"], record["sequence"], record["seconds"]) == (3, 0, 12.5)
+    assert record["fingerprint"] == harness.snapshot.held.fingerprint and record["config"]["workload"] == WORKLOAD
+    assert (given["ledger"]["workload"], given["evaluate"], given["after"]) == (WORKLOAD, True, harness.saving.training)
+    assert harness.saving.submitted is harness.snapshot
 
 
-def test_a_commit_is_under_way_until_it_is_waited_for(desk):
-    given = desk.submit()
-    assert desk.saving.under_way and not desk.saving.done
+def test_a_commit_is_under_way_until_it_is_waited_for(harness):
+    given = harness.submit()
+    assert harness.saving.under_way and not harness.saving.done
     given["commit"].set_result(Commit(0, 99, 0.5))
-    assert desk.saving.under_way and desk.saving.done
-    assert desk.saving.wait(lambda: None) == Commit(0, 99, 0.5)
-    assert not desk.saving.under_way and not desk.saving.done
+    assert harness.saving.under_way and harness.saving.done
+    assert harness.saving.wait(lambda: None) == Commit(0, 99, 0.5)
+    assert not harness.saving.under_way and not harness.saving.done
 
 
-def test_whoever_waits_for_a_commit_lets_it_go_first_and_ticks_meanwhile(desk):
-    given = desk.submit()
-    desk.saving.training.clear()
+def test_whoever_waits_for_a_commit_lets_it_go_first_and_ticks_meanwhile(harness):
+    given = harness.submit()
+    harness.saving.training.clear()
     ticks = []
 
     def tick() -> None:
-        assert desk.saving.training.is_set()
-        ticks.append(desk.clock.monotonic())
+        assert harness.saving.training.is_set()
+        ticks.append(harness.clock.monotonic())
         if len(ticks) == 3:
             given["commit"].set_result(Commit(0, 99, 0.5))
 
-    desk.saving.wait(tick)
+    harness.saving.wait(tick)
     assert len(ticks) == 3
 
 
-def test_a_commit_that_fails_or_does_not_end_is_under_way_no_more(desk, monkeypatch):
-    desk.submit()["commit"].set_exception(CheckpointError("the disk is full"))
+def test_a_commit_that_fails_or_does_not_end_is_under_way_no_more(harness, monkeypatch):
+    harness.submit()["commit"].set_exception(CheckpointError("the disk is full"))
     with pytest.raises(CheckpointError, match="full"):
-        desk.saving.wait(lambda: None)
-    assert not desk.saving.under_way
+        harness.saving.wait(lambda: None)
+    assert not harness.saving.under_way
     monkeypatch.setattr(commits_module, "COMMIT_DEADLINE_SECS", 1.0)
-    desk.submit()
+    harness.submit()
     with pytest.raises(WaitTimeout, match="the checkpoint"):
-        desk.saving.wait(lambda: None)
-    assert not desk.saving.under_way
+        harness.saving.wait(lambda: None)
+    assert not harness.saving.under_way
 
 
-def test_only_a_commit_of_more_than_somebody_holds_is_let_end(desk):
+def test_only_a_commit_of_more_than_somebody_holds_is_let_end(harness):
     ticks: list[float] = []
-    assert not desk.saving.await_newer(-1, lambda: ticks.append(0.0)), "none is under way"
-    given = desk.submit()
-    units = desk.capture.held.units
-    assert not desk.saving.await_newer(units, lambda: ticks.append(0.0)) and not ticks
-    assert desk.saving.await_newer(units - 1, lambda: given["commit"].set_result(Commit(0, 99, 0.5)))
-    assert desk.saving.under_way, "it is taken note of later"
+    assert not harness.saving.await_newer(-1, lambda: ticks.append(0.0)), "none is under way"
+    given = harness.submit()
+    units = harness.snapshot.held.units
+    assert not harness.saving.await_newer(units, lambda: ticks.append(0.0)) and not ticks
+    assert harness.saving.await_newer(units - 1, lambda: given["commit"].set_result(Commit(0, 99, 0.5)))
+    assert harness.saving.under_way, "it is taken note of later"
 
 
-def test_a_save_is_due_so_many_seconds_after_the_last_one_was_taken_note_of(desk):
-    desk.committed()
-    desk.clock.advance(EVERY_SECS - 0.1)
-    assert not desk.saving.is_due(PHASE)
-    desk.clock.advance(0.2)
-    assert desk.saving.is_due(PHASE)
-    desk.submit()
-    assert not desk.saving.is_due(PHASE), "one is under way"
+def test_a_save_is_due_so_many_seconds_after_the_last_one_was_taken_note_of(harness):
+    harness.committed()
+    harness.clock.advance(EVERY_SECS - 0.1)
+    assert not harness.saving.is_due(PHASE)
+    harness.clock.advance(0.2)
+    assert harness.saving.is_due(PHASE)
+    harness.submit()
+    assert not harness.saving.is_due(PHASE), "one is under way"
 
 
 @pytest.mark.parametrize(
@@ -185,41 +185,41 @@ def test_a_save_is_due_so_many_seconds_after_the_last_one_was_taken_note_of(desk
     ],
     ids=["in the middle", "before its first unit", "at no known rate", "2.4 s before its end", "2.6 s before its end"],
 )
-def test_nothing_is_saved_that_the_end_of_the_phase_would_overtake(desk, change, due):
+def test_nothing_is_saved_that_the_end_of_the_phase_would_overtake(harness, change, due):
     """A save of one second is worth its while when more than twice that is left, and half a second."""
-    desk.committed(secs=1.0)
-    desk.clock.advance(EVERY_SECS + 0.1)
+    harness.committed(secs=1.0)
+    harness.clock.advance(EVERY_SECS + 0.1)
     for name, value in change.items():
-        setattr(desk.chief, name, value)
-    desk.saving.take_evaluation()
-    assert desk.saving.is_due(PHASE) == due
+        setattr(harness.chief, name, value)
+    harness.saving.take_evaluation()
+    assert harness.saving.is_due(PHASE) == due
 
 
 def test_a_run_without_a_workdir_saves_only_what_is_to_be_evaluated():
-    desk = Desk(durable=False)
-    desk.clock.advance(2 * EVERY_SECS)
-    assert not desk.saving.is_due(PHASE)
-    desk.chief.num_applied = EVALUATE_UNITS
-    assert desk.saving.is_due(PHASE)
-    assert desk.saving.take_evaluation()
-    assert not desk.saving.is_due(PHASE)
+    harness = Harness(durable=False)
+    harness.clock.advance(2 * EVERY_SECS)
+    assert not harness.saving.is_due(PHASE)
+    harness.chief.num_applied = EVALUATE_UNITS
+    assert harness.saving.is_due(PHASE)
+    assert harness.saving.take_evaluation()
+    assert not harness.saving.is_due(PHASE)
 
 
-def test_an_evaluation_is_due_at_every_multiple_and_a_late_one_skips_those_it_missed(desk):
+def test_an_evaluation_is_due_at_every_multiple_and_a_late_one_skips_those_it_missed(harness):
     seen = []
     for units in (99, 100, 150, 199, 350, 399, 400):
-        desk.chief.num_applied = units
-        if desk.saving.take_evaluation():
+        harness.chief.num_applied = units
+        if harness.saving.take_evaluation():
             seen.append(units)
     assert seen == [100, 350, 400]
 
 
-def test_evaluations_are_told_in_their_order_as_they_end(desk):
-    first, second = desk.submit(evaluate=True), desk.submit(evaluate=True)
-    desk.submit(evaluate=False)
+def test_evaluations_are_told_in_their_order_as_they_end(harness):
+    first, second = harness.submit(evaluate=True), harness.submit(evaluate=True)
+    harness.submit(evaluate=False)
     second["evaluation"].set_result({"loss": 2.0})
-    desk.saving.collect()
-    assert desk.reporter.told == [], "the first has not ended"
+    harness.saving.collect()
+    assert harness.reporter.told == [], "the first has not ended"
     first["evaluation"].set_result({"loss": 1.0})
-    desk.saving.collect(all_of_them=True)
-    assert [figures for _, figures in desk.reporter.told] == [{"loss": 1.0}, {"loss": 2.0}]
+    harness.saving.collect(all_of_them=True)
+    assert [figures for _, figures in harness.reporter.told] == [{"loss": 1.0}, {"loss": 2.0}]

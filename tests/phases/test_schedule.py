@@ -9,58 +9,58 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybridsync.config import PolicyConfig, RunConfig
-from hybridsync.phases.schedule import DETOUR, Course, Leg, Stretch, rescaled, resumed
+from hybridsync.phases.schedule import DETOUR, Segment, StageSchedule, StageSpan, rescaled, resumed
 
-BSP, ASP = Stretch("bsp", 400, lock_step=True), Stretch("asp", 1000, asynchronous=True)
-PLAN = Course((BSP, ASP))
+BSP, ASP = StageSpan("bsp", 400, lock_step=True), StageSpan("asp", 1000, asynchronous=True)
+PLAN = StageSchedule((BSP, ASP))
 
 
 def test_without_detours_the_stages_are_the_plans():
-    assert PLAN.at(0) == PLAN.at(399) == Leg("bsp", 400, 0)
-    assert PLAN.at(400) == PLAN.at(999) == Leg("asp", 1000, 1)
+    assert PLAN.at(0) == PLAN.at(399) == Segment("bsp", 400, 0)
+    assert PLAN.at(400) == PLAN.at(999) == Segment("asp", 1000, 1)
 
 
 def test_the_units_of_a_detour_count_towards_asynchrony_and_lock_step_is_made_up_for():
-    away = PLAN.left(100)
-    assert away.at(100) == away.at(700) == Leg("asp", 1000, 0, detour=True)
-    back = away.back(250)
-    assert back.at(250) == Leg("bsp", 550, 0) and back.at(550) == Leg("asp", 1000, 1)
-    again = back.left(300).back(350)
-    assert again.detours == ((100, 250), (300, 350)) and again.at(350) == Leg("bsp", 600, 0)
+    away = PLAN.begin_detour(100)
+    assert away.at(100) == away.at(700) == Segment("asp", 1000, 0, detour=True)
+    back = away.end_detour(250)
+    assert back.at(250) == Segment("bsp", 550, 0) and back.at(550) == Segment("asp", 1000, 1)
+    again = back.begin_detour(300).end_detour(350)
+    assert again.detours == ((100, 250), (300, 350)) and again.at(350) == Segment("bsp", 600, 0)
 
 
 def test_a_detour_that_uses_all_of_asynchrony_up_leaves_the_rest_to_lock_step():
-    assert PLAN.left(100).back(900).at(900) == Leg("bsp", 1000, 0)
+    assert PLAN.begin_detour(100).end_detour(900).at(900) == Segment("bsp", 1000, 0)
 
 
 def test_a_detour_that_goes_on_takes_what_the_next_stage_would_have_been():
-    course = Course((BSP, Stretch("ssp", 1000, asynchronous=True), Stretch("bsp", 1500, lock_step=True)))
-    away = course.left(100)
-    assert away.at(500) == Leg("ssp", 1000, 0, detour=True)
-    assert away.at(1000) == Leg("bsp", 1500, 2), "the detour was one of another stage"
+    schedule = StageSchedule((BSP, StageSpan("ssp", 1000, asynchronous=True), StageSpan("bsp", 1500, lock_step=True)))
+    away = schedule.begin_detour(100)
+    assert away.at(500) == Segment("ssp", 1000, 0, detour=True)
+    assert away.at(1000) == Segment("bsp", 1500, 2), "the detour was one of another stage"
 
 
-@pytest.mark.parametrize("after", [(), (Stretch("bsp(scaling=sqrt)", 800, True),), (Stretch("preduce", 800),)])
+@pytest.mark.parametrize("after", [(), (StageSpan("bsp(scaling=sqrt)", 800, True),), (StageSpan("preduce", 800),)])
 def test_where_no_asynchronous_stage_follows_the_end_stays_and_the_detour_is_asp(after):
-    course = Course((BSP, *after)).left(100)
-    assert course.at(100) == Leg(DETOUR, 400, 0, detour=True)
-    assert course.back(300).at(300) == Leg("bsp", 400, 0)
+    schedule = StageSchedule((BSP, *after)).begin_detour(100)
+    assert schedule.at(100) == Segment(DETOUR, 400, 0, detour=True)
+    assert schedule.end_detour(300).at(300) == Segment("bsp", 400, 0)
 
 
 def test_a_detour_is_no_matter_of_a_stage_that_is_not_lock_step():
-    assert PLAN.left(600).at(600) == Leg("asp", 1000, 1)
+    assert PLAN.begin_detour(600).at(600) == Segment("asp", 1000, 1)
 
 
 def test_a_run_that_is_set_back_forgets_what_came_after():
-    course = PLAN.left(100).back(250).left(300)
-    assert course.cut(200) == Course(PLAN.stretches, ((100, 200),), 200)
-    assert course.cut(50) == Course(PLAN.stretches, (), 50)
+    schedule = PLAN.begin_detour(100).end_detour(250).begin_detour(300)
+    assert schedule.rolled_back(200) == StageSchedule(PLAN.spans, ((100, 200),), 200)
+    assert schedule.rolled_back(50) == StageSchedule(PLAN.spans, (), 50)
 
 
 def test_a_checkpoint_keeps_the_detours_up_to_it():
-    course = PLAN.left(100).back(250).left(300)
-    assert course.told(320) == ((100, 250), (300, 320)) and course.told(300) == ((100, 250),)
-    assert PLAN.with_told(course.told(320)).at(320) == Leg("bsp", 570, 0)
+    schedule = PLAN.begin_detour(100).end_detour(250).begin_detour(300)
+    assert schedule.told(320) == ((100, 250), (300, 320)) and schedule.told(300) == ((100, 250),)
+    assert PLAN.with_told(schedule.told(320)).at(320) == Segment("bsp", 570, 0)
 
 
 def test_a_detour_of_less_than_a_unit_of_another_size_is_no_early_end():
@@ -69,39 +69,39 @@ def test_a_detour_of_less_than_a_unit_of_another_size_is_no_early_end():
 
 
 @given(st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), max_size=12))
-def test_lock_step_does_its_share_and_the_workload_stays(stretches: list[tuple[int, int]]):
+def test_lock_step_does_its_share_and_the_workload_stays(spans: list[tuple[int, int]]):
     """Alternate lock-step and detours; then go on as planned to the end."""
-    course, units, lock_step = PLAN, 0, 0
-    for inside, outside in stretches:
-        leg = course.at(units)
-        if leg.stage == 1:
+    schedule, units, lock_step = PLAN, 0, 0
+    for inside, outside in spans:
+        segment = schedule.at(units)
+        if segment.stage == 1:
             break
-        done = min(inside, leg.end_units - units)
+        done = min(inside, segment.end_units - units)
         units, lock_step = units + done, lock_step + done
-        if units < 1000 and course.at(units).stage == 0:
-            course = course.left(units)
-            units = min(units + outside, course.at(units).end_units)
-            course = course.back(units)
+        if units < 1000 and schedule.at(units).stage == 0:
+            schedule = schedule.begin_detour(units)
+            units = min(units + outside, schedule.at(units).end_units)
+            schedule = schedule.end_detour(units)
     while units < 1000:
-        leg = course.at(units)
-        lock_step += (leg.end_units - units) * (leg.spec == "bsp")
-        assert units < leg.end_units <= 1000
-        units = leg.end_units
-    detoured = sum(stop - start for start, stop in course.detours)
+        segment = schedule.at(units)
+        lock_step += (segment.end_units - units) * (segment.spec == "bsp")
+        assert units < segment.end_units <= 1000
+        units = segment.end_units
+    detoured = sum(stop - start for start, stop in schedule.detours)
     assert lock_step == min(400, 1000 - detoured)
 
 
 def test_a_lock_step_stage_that_ended_early_does_not_come_back():
-    early = PLAN.left(100).back(250).over(300)
+    early = PLAN.begin_detour(100).end_detour(250).end_stage_early(300)
     assert early.at(300).spec == early.at(400).spec == "asp" and early.at(300).stage == 1
     assert early.told(400) == ((100, 250), (300, 300)) and early.told(299) == ((100, 250),)
     assert PLAN.with_told(early.told(400)) == early
-    assert early.cut(299).at(299).spec == "bsp"
+    assert early.rolled_back(299).at(299).spec == "bsp"
 
 
 def test_a_lock_step_stage_that_nothing_asynchronous_follows_does_not_end_early():
-    last = Course((Stretch("bsp", 400, lock_step=True),))
-    assert last.over(100) == last
+    last = StageSchedule((StageSpan("bsp", 400, lock_step=True),))
+    assert last.end_stage_early(100) == last
 
 
 BEFORE = {"plan": "bsp:40%,asp", "workload": 1000}

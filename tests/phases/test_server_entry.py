@@ -14,9 +14,9 @@ from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_state import RunState
 from hybridsync.core.clock import SYSTEM_CLOCK
-from hybridsync.core.errors import HybridSyncError, PhaseBroken, Preempted, RoleLost, StaleEpoch, WaitTimeout
-from hybridsync.core.plan import Epoch
-from hybridsync.interfaces.messages import Capture, Held, RoleEvent
+from hybridsync.core.errors import HybridSyncError, PhaseBroken, Preempted, RoleLost, StalePhase, WaitTimeout
+from hybridsync.core.plan import PhaseId
+from hybridsync.interfaces.messages import RoleEvent, Snapshot, StateVersion
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import ENTERING, Report
 from hybridsync.phases import server_entry as entering_module
@@ -26,7 +26,7 @@ from tests.telemetry.clocks import ManualClock
 
 SECS = 20.0
 PHASE = phase_of(2)
-HELD = Held(PHASE.epoch, 0, 0, "")
+HELD = StateVersion(PHASE.id, 0, 0, "")
 ADDRESSES = ("server:0", "server:1")
 NUM_BYTES = 200_000_000
 
@@ -40,7 +40,7 @@ class Server:
     go_on: threading.Event = field(default_factory=threading.Event)
     error: HybridSyncError | None = None
 
-    def enter(self, phase: Phase) -> Held:
+    def enter(self, phase: Phase) -> StateVersion:
         self.asked.set()
         self.inside()
         assert self.go_on.wait(SECS)
@@ -48,12 +48,12 @@ class Server:
             raise self.error
         return HELD
 
-    def fence(self, epoch: Epoch, worker: int, incarnation: int) -> None: ...
+    def fence(self, phase_id: PhaseId, worker: int, incarnation: int) -> None: ...
 
-    def capture(self, epoch: Epoch, final: bool) -> Capture:
-        raise StaleEpoch("nothing is captured here")
+    def take_snapshot(self, phase_id: PhaseId, final: bool) -> Snapshot:
+        raise StalePhase("nothing is captured here")
 
-    def read(self, capture_id: int, into: Any) -> None: ...
+    def read(self, snapshot_id: int, into: Any) -> None: ...
 
 
 class Hasty(ManualClock):
@@ -64,7 +64,7 @@ class Hasty(ManualClock):
         return self.now
 
 
-class Desk:
+class Harness:
     """A chief with two servers and two workers, and its manager's thread."""
 
     def __init__(self, clock: Any = SYSTEM_CLOCK) -> None:
@@ -93,95 +93,97 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Iterator[Desk]:
-    made = Desk()
+def harness() -> Iterator[Harness]:
+    made = Harness()
     yield made
     made.close()
 
 
-def test_servers_are_entered_side_by_side(desk: Desk) -> None:
+def test_servers_are_entered_side_by_side(harness: Harness) -> None:
     """Each hand-over waits for the other one's to have begun."""
     both = threading.Barrier(2)
-    for server in desk.servers.values():
+    for server in harness.servers.values():
         server.inside = lambda: both.wait(SECS / 2)
         server.go_on.set()
-    desk.begin().result(SECS)
+    harness.begin().result(SECS)
 
 
-def test_the_wait_ends_with_the_last_server(desk: Desk) -> None:
-    entering = desk.begin()
-    desk.servers["server:0"].go_on.set()
+def test_the_wait_ends_with_the_last_server(harness: Harness) -> None:
+    entering = harness.begin()
+    harness.servers["server:0"].go_on.set()
     for _ in range(3):
-        assert desk.ticked.acquire(timeout=SECS)
+        assert harness.ticked.acquire(timeout=SECS)
     assert not entering.done(), "server 1 has not entered"
-    desk.servers["server:1"].go_on.set()
+    harness.servers["server:1"].go_on.set()
     entering.result(SECS)
 
 
-def test_a_server_that_is_lost_ends_the_wait_though_its_call_goes_on(desk: Desk) -> None:
-    entering = desk.begin()
-    desk.chief.service.role_lost(RoleEvent("server", 1, 91, "signal SIGKILL", 0.0))
-    with pytest.raises(RoleLost, match=r"servers \[1\] were lost while they entered epoch 2"):
+def test_a_server_that_is_lost_ends_the_wait_though_its_call_goes_on(harness: Harness) -> None:
+    entering = harness.begin()
+    harness.chief.service.role_lost(RoleEvent("server", 1, 91, "signal SIGKILL", 0.0))
+    with pytest.raises(RoleLost, match=r"servers \[1\] were lost while they entered phase 2"):
         entering.result(SECS)
-    assert not any(server.go_on.is_set() for server in desk.servers.values())
+    assert not any(server.go_on.is_set() for server in harness.servers.values())
 
 
-def test_a_server_that_refuses_ends_the_wait_by_its_own_words(desk: Desk) -> None:
-    entering = desk.begin()
-    desk.servers["server:1"].error = StaleEpoch("epoch 2 is not newer than epoch 5")
-    desk.servers["server:1"].go_on.set()
-    with pytest.raises(StaleEpoch, match="not newer than epoch 5"):
+def test_a_server_that_refuses_ends_the_wait_by_its_own_words(harness: Harness) -> None:
+    entering = harness.begin()
+    harness.servers["server:1"].error = StalePhase("phase 2 is not newer than phase 5")
+    harness.servers["server:1"].go_on.set()
+    with pytest.raises(StalePhase, match="not newer than phase 5"):
         entering.result(SECS)
-    assert not desk.servers["server:0"].go_on.is_set()
+    assert not harness.servers["server:0"].go_on.is_set()
 
 
-def test_a_phase_that_breaks_ends_the_wait_unless_it_is_the_one_that_was_left(desk: Desk) -> None:
-    desk.chief.control.announce(phase_of(1, "bsp", members=(0, 1)))
-    entering = desk.begin()
-    desk.chief.control.break_phase("unit 3 is quarantined")
+def test_a_phase_that_breaks_ends_the_wait_unless_it_is_the_one_that_was_left(harness: Harness) -> None:
+    harness.chief.control.announce(phase_of(1, "bsp", members=(0, 1)))
+    entering = harness.begin()
+    harness.chief.control.break_phase("unit 3 is quarantined")
     with pytest.raises(PhaseBroken, match="unit 3 is quarantined"):
         entering.result(SECS)
-    desk.chief.control.gather()
-    for server in desk.servers.values():
+    harness.chief.control.gather()
+    for server in harness.servers.values():
         server.go_on.set()
-    desk.begin().result(SECS)
+    harness.begin().result(SECS)
 
 
-def test_a_run_that_is_asked_to_stop_does_not_wait_for_a_hand_over(desk: Desk) -> None:
-    entering = desk.begin()
-    desk.chief.service.preempt()
-    with pytest.raises(Preempted, match="while servers enter epoch 2"):
+def test_a_run_that_is_asked_to_stop_does_not_wait_for_a_hand_over(harness: Harness) -> None:
+    entering = harness.begin()
+    harness.chief.service.preempt()
+    with pytest.raises(Preempted, match="while servers enter phase 2"):
         entering.result(SECS)
 
 
-def test_a_hand_over_that_takes_long_is_shown_with_who_fetches(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hand_over_that_takes_long_is_shown_with_who_fetches(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(entering_module, "SAY_SECS", 0.05)
-    desk.chief.service.report(Report("server", 1, 1, PHASE.epoch, doing=ENTERING))
-    assert desk.chief.control.entering() == (1,)
-    entering = desk.begin()
+    harness.chief.service.report(Report("server", 1, 1, PHASE.id, doing=ENTERING))
+    assert harness.chief.control.entering() == (1,)
+    entering = harness.begin()
     deadline = SYSTEM_CLOCK.monotonic() + SECS
-    while not desk.notes:
-        assert desk.ticked.acquire(timeout=SECS) and SYSTEM_CLOCK.monotonic() < deadline
-    assert desk.notes[0].startswith("epoch 2: the hand-over of 200.0 MB has taken 0 s, servers [1] are fetching it")
-    assert desk.notes[0].endswith("servers [0] have not said that they fetch it")
-    desk.chief.service.report(Report("server", 1, 1, PHASE.epoch))
-    assert desk.chief.control.entering() == ()
-    desk.close()
+    while not harness.notes:
+        assert harness.ticked.acquire(timeout=SECS) and SYSTEM_CLOCK.monotonic() < deadline
+    assert harness.notes[0].startswith("phase 2: the hand-over of 200.0 MB has taken 0 s, servers [1] are fetching it")
+    assert harness.notes[0].endswith("servers [0] have not said that they fetch it")
+    harness.chief.service.report(Report("server", 1, 1, PHASE.id))
+    assert harness.chief.control.entering() == ()
+    harness.close()
     entering.result(SECS)
 
 
-def test_a_server_that_is_lost_fetches_no_more(desk: Desk) -> None:
-    desk.chief.service.report(Report("server", 1, 1, PHASE.epoch, doing=ENTERING))
-    desk.chief.service.role_lost(RoleEvent("server", 1, 91, "signal SIGKILL", 0.0))
-    assert desk.chief.control.entering() == ()
+def test_a_server_that_is_lost_fetches_no_more(harness: Harness) -> None:
+    harness.chief.service.report(Report("server", 1, 1, PHASE.id, doing=ENTERING))
+    harness.chief.service.role_lost(RoleEvent("server", 1, 91, "signal SIGKILL", 0.0))
+    assert harness.chief.control.entering() == ()
 
 
 def test_a_call_that_never_ends_is_given_up_by_the_size_of_the_state() -> None:
-    desk = Desk(Hasty())
-    entering = desk.begin()
+    harness = Harness(Hasty())
+    entering = harness.begin()
     with pytest.raises(WaitTimeout, match=r"servers \[0, 1\] have not answered within 130 s"):
         entering.result(SECS)
-    desk.close()
+    harness.close()
 
 
 def test_a_simulation_enters_one_server_after_the_other() -> None:

@@ -13,7 +13,7 @@ from hybridsync.chief.ledger import Ledger
 from hybridsync.collectives.device_choice import NUM_DEVICES
 from hybridsync.config import RunConfig
 from hybridsync.core.errors import CheckpointError, HybridSyncError, PhaseBroken, RoleLost
-from hybridsync.core.plan import Epoch
+from hybridsync.core.plan import PhaseId
 from hybridsync.core.watching import UNWATCHED
 from hybridsync.interfaces.phase import Phase
 from hybridsync.phases.checkpointing import Commit
@@ -22,13 +22,13 @@ from hybridsync.phases.controller_state import ControllerState
 from hybridsync.phases.gather_stage import MAX_BROKEN, GatherStage
 from hybridsync.phases.housekeeping import Upkeep
 from hybridsync.phases.machine import CommitFailed, Committed, Gathered
-from hybridsync.phases.process_groups import Worlds
+from hybridsync.phases.process_groups import ProcessGroups
 from hybridsync.phases.progress_watchdog import Pace
 from hybridsync.phases.save_schedule import Saving
 from hybridsync.phases.stage_timer import StageTimer
 from hybridsync.policies.straggler_detector import Judged
 from hybridsync.training.run import Run
-from tests.roles import Start as Held
+from tests.roles import Start as StateVersion
 from tests.roles import phase_of
 from tests.tasks import plain_sgd, tally_task
 from tests.telemetry.clocks import ManualClock
@@ -71,7 +71,7 @@ class Board:
         self.broken = why
 
     def as_broken(self) -> PhaseBroken:
-        return PhaseBroken(f"epoch 1 cannot go on: {self.broken}")
+        return PhaseBroken(f"phase 1 cannot go on: {self.broken}")
 
     def wait_until(self, ready: Any, secs: float) -> bool:
         if not ready():
@@ -109,13 +109,13 @@ class Committer:
     def __init__(self) -> None:
         self.fails: Sequence[Exception] = ()
 
-    def submit(self, capture: Any, source: str, ledger: Any, record: Any, *, evaluate: bool, after: Any) -> Any:
+    def submit(self, snapshot: Any, source: str, ledger: Any, record: Any, *, evaluate: bool, after: Any) -> Any:
         commit, evaluation = Future[Commit](), Future[Any]()
         if self.fails:
             first, *self.fails = self.fails
             commit.set_exception(first)
         else:
-            commit.set_result(Commit(capture.held.units, 512, 0.5))
+            commit.set_result(Commit(snapshot.held.units, 512, 0.5))
         return commit, evaluation
 
 
@@ -124,33 +124,33 @@ class Server:
         self.fences: list[tuple[int, int, int]] = []
         self.lost = False
 
-    def fence(self, epoch: Epoch, worker: int, incarnation: int) -> None:
+    def fence(self, phase_id: PhaseId, worker: int, incarnation: int) -> None:
         if self.lost:
             raise RoleLost("server 0 does not answer")
-        self.fences.append((epoch.number, worker, incarnation))
+        self.fences.append((phase_id.number, worker, incarnation))
 
 
-class Desk:
+class Harness:
     """The stages of a run of which nothing has been entered yet, or a phase."""
 
     def __init__(self, phase: Phase | None = None) -> None:
         config = RunConfig(workload=WORKLOAD, unit_size=1, plan="bsp:50%,asp")
         run = Run(config, tally_task(WORKLOAD), plain_sgd(), None)
         self.clock, self.reporter, self.committer = ManualClock(), Reporter(), Committer()
-        self.board, self.servers = Board(self.clock), {"server:0": Server(), "server:1": Server()}
-        others: Any = (self.board, self.reporter, self.committer, self.servers)
-        board, reporter, committer, servers = others
+        self.control, self.servers = Board(self.clock), {"server:0": Server(), "server:1": Server()}
+        others: Any = (self.control, self.reporter, self.committer, self.servers)
+        control, reporter, committer, servers = others
         unused: Any = None
-        capture = Held().capture
-        self.state = ControllerState(capture, "chief", "start", phase=phase)
-        pace = Pace(board, config.drain_secs, self.clock, reporter.note, threads=False)
-        saving = Saving(run, board, committer, reporter, self.clock, None)
-        worlds = Worlds(board, unused, "chief", unused, unused, reporter.renewed, NUM_DEVICES)
+        snapshot = StateVersion().snapshot
+        self.state = ControllerState(snapshot, "chief", "start", phase=phase)
+        pace = Pace(control, config.drain_secs, self.clock, reporter.note, threads=False)
+        saving = Saving(run, control, committer, reporter, self.clock, None)
+        process_groups = ProcessGroups(control, unused, "chief", unused, unused, reporter.renewed, NUM_DEVICES)
         timer = StageTimer(self.clock, reporter.span)
-        self.upkeep = Upkeep(self.state, board, lambda: servers, pace, saving, worlds, reporter, UNWATCHED)
-        self.commits = CommitStage(self.state, 0, board, saving, reporter, self.upkeep.tick)
+        self.upkeep = Upkeep(self.state, control, lambda: servers, pace, saving, process_groups, reporter, UNWATCHED)
+        self.commits = CommitStage(self.state, 0, control, saving, reporter, self.upkeep.tick)
         self.gathering = GatherStage(
-            self.state, WORKLOAD, board, pace, unused, worlds, reporter, timer, self.upkeep, unused, 0.0
+            self.state, WORKLOAD, control, pace, unused, process_groups, reporter, timer, self.upkeep, unused, 0.0
         )
 
     def commit(self) -> Any:
@@ -159,68 +159,68 @@ class Desk:
 
 
 def test_a_save_that_fails_is_told_and_tried_again_a_while_later():
-    desk = Desk()
-    desk.committer.fails = [CheckpointError("the disk is full")]
-    began = desk.clock.monotonic()
-    assert desk.commit() == CommitFailed() and desk.clock.monotonic() - began == RETRY_SECS
-    assert desk.commit() == Committed()
-    assert desk.reporter.told == [("not durable", 0, "the disk is full"), ("committed", 0)]
+    harness = Harness()
+    harness.committer.fails = [CheckpointError("the disk is full")]
+    began = harness.clock.monotonic()
+    assert harness.commit() == CommitFailed() and harness.clock.monotonic() - began == RETRY_SECS
+    assert harness.commit() == Committed()
+    assert harness.reporter.told == [("not durable", 0, "the disk is full"), ("committed", 0)]
 
 
 def test_the_last_save_of_a_run_fails_with_it():
-    desk = Desk()
-    desk.state.is_ending, desk.committer.fails = True, [CheckpointError("the disk is full")]
+    harness = Harness()
+    harness.state.is_ending, harness.committer.fails = True, [CheckpointError("the disk is full")]
     with pytest.raises(CheckpointError, match="the disk is full"):
-        desk.commit()
-    assert desk.reporter.told == []
+        harness.commit()
+    assert harness.reporter.told == []
 
 
 def test_a_last_state_whose_holder_is_gone_is_looked_for_elsewhere():
-    desk = Desk()
-    desk.state.is_ending, desk.committer.fails = True, [RoleLost("worker 0 does not answer")]
-    assert desk.commit() == CommitFailed()
-    assert desk.board.broken == "the last state could not be fetched: worker 0 does not answer"
+    harness = Harness()
+    harness.state.is_ending, harness.committer.fails = True, [RoleLost("worker 0 does not answer")]
+    assert harness.commit() == CommitFailed()
+    assert harness.control.broken == "the last state could not be fetched: worker 0 does not answer"
 
 
 def test_every_server_of_a_phase_hears_once_of_a_worker_that_is_lost():
-    desk = Desk(phase_of(3))
-    desk.board.fenced = [(2, 1), (0, 4)]
-    desk.upkeep.tick()
-    desk.upkeep.tick()
-    assert [server.fences for server in desk.servers.values()] == [[(3, 2, 1), (3, 0, 4)]] * 2
+    harness = Harness(phase_of(3))
+    harness.control.fenced = [(2, 1), (0, 4)]
+    harness.upkeep.tick()
+    harness.upkeep.tick()
+    assert [server.fences for server in harness.servers.values()] == [[(3, 2, 1), (3, 0, 4)]] * 2
 
 
 def test_a_worker_that_is_lost_while_servers_enter_is_told_of_when_they_have():
-    desk = Desk(phase_of(3))
-    desk.board.fenced = [(2, 1)]
-    desk.upkeep.look_around()
-    assert [server.fences for server in desk.servers.values()] == [[], []]
-    desk.upkeep.tick()
-    assert [server.fences for server in desk.servers.values()] == [[(3, 2, 1)]] * 2
+    harness = Harness(phase_of(3))
+    harness.control.fenced = [(2, 1)]
+    harness.upkeep.look_around()
+    assert [server.fences for server in harness.servers.values()] == [[], []]
+    harness.upkeep.tick()
+    assert [server.fences for server in harness.servers.values()] == [[(3, 2, 1)]] * 2
 
 
 @pytest.mark.parametrize("spoil", ["no phase", "lock-step", "broken"])
 def test_no_server_hears_of_a_loss_that_is_none_of_a_phase_under_way(spoil: str):
-    desk = Desk(None if spoil == "no phase" else phase_of(3))
+    harness = Harness(None if spoil == "no phase" else phase_of(3))
     if spoil == "lock-step":
-        desk.state.phase = replace(phase_of(3), spec="bsp")
-    desk.board.broken = "server 0 is lost" if spoil == "broken" else ""
-    desk.board.fenced = [(2, 1)]
-    desk.upkeep.tick()
-    assert all(server.fences == [] for server in desk.servers.values()) and desk.board.fenced == []
+        harness.state.phase = replace(phase_of(3), spec="bsp")
+    harness.control.broken = "server 0 is lost" if spoil == "broken" else ""
+    harness.control.fenced = [(2, 1)]
+    harness.upkeep.tick()
+    assert all(server.fences == [] for server in harness.servers.values()) and harness.control.fenced == []
 
 
 def test_a_server_that_cannot_be_told_breaks_the_phase():
-    desk = Desk(phase_of(3))
-    desk.board.fenced, desk.servers["server:1"].lost = [(2, 1)], True
+    harness = Harness(phase_of(3))
+    harness.control.fenced, harness.servers["server:1"].lost = [(2, 1)], True
     with pytest.raises(PhaseBroken):
-        desk.upkeep.tick()
-    assert "could not be told of the loss of worker 2" in desk.board.broken
+        harness.upkeep.tick()
+    assert "could not be told of the loss of worker 2" in harness.control.broken
 
 
 def test_a_run_gives_up_when_one_phase_after_another_breaks_before_a_unit():
-    desk = Desk()
+    harness = Harness()
     for _ in range(MAX_BROKEN):
-        assert desk.gathering.gather() == Gathered(last=False)
+        assert harness.gathering.gather() == Gathered(last=False)
     with pytest.raises(HybridSyncError, match=r"11 phases in a row .*worker 3 was lost \(exit code 1\)"):
-        desk.gathering.gather()
+        harness.gathering.gather()

@@ -17,7 +17,7 @@ from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_control import RunControl
 from hybridsync.chief.service import ChiefService
 from hybridsync.collectives.threads import ThreadCommunicator
-from hybridsync.core.errors import HybridSyncError, StaleEpoch, StaleIncarnation
+from hybridsync.core.errors import HybridSyncError, StaleIncarnation, StalePhase
 from hybridsync.core.units import UnitSet
 from hybridsync.interfaces.messages import RoleEvent
 from hybridsync.interfaces.reports import ReportReply
@@ -31,7 +31,7 @@ from hybridsync.server.partitioned_state import PartitionedState
 from hybridsync.server.primary import Primary
 from hybridsync.server.unit_counts import Count
 from hybridsync.telemetry.metrics import Metrics
-from hybridsync.training.snapshot import Holding, fetch
+from hybridsync.training.snapshot import SnapshotBuffer, fetch
 from hybridsync.workdir.opening import Opening
 from hybridsync.worker import server_runner
 from hybridsync.worker.drive_threads import Carriers, drive
@@ -95,7 +95,7 @@ def lost_worker(tmp_path) -> None:
             pid = self._hello("worker", 2, "", "").pid
             service.role_lost(RoleEvent("worker", 2, pid, "exit code -9", 0.0))
             reborn.submit(self._work, 2, self._programs.state_layout.schema_hash).add_done_callback(
-                lambda life: ended(self, life)
+                lambda restart_count: ended(self, restart_count)
             )
         else:
             ended(self, future)
@@ -103,16 +103,16 @@ def lost_worker(tmp_path) -> None:
     def report_for_the_living(self, report):
         with contextlib.suppress(StaleIncarnation):  # one heart beats for all: a dead worker's report is refused
             return heard(self, report)
-        return ReportReply(report.epoch, revoked=False)
+        return ReportReply(report.phase_id, revoked=False)
 
-    def with_life(*args):
-        return dataclasses.replace(first_words(*args), life=int(died.is_set() and args[:2] == ("worker", 2)))
+    def with_restart_count(*args):
+        return dataclasses.replace(first_words(*args), restart_count=int(died.is_set() and args[:2] == ("worker", 2)))
 
     heard, first_words = ChiefService.report, InProcess._hello
     with ThreadPoolExecutor(1) as reborn, pytest.MonkeyPatch.context() as patch:
         wrap_carriers(patch, die_once)
         patch.setattr(InProcess, "_worker_ended", restart)
-        patch.setattr(InProcess, "_hello", staticmethod(with_life))
+        patch.setattr(InProcess, "_hello", staticmethod(with_restart_count))
         patch.setattr(ChiefService, "report", report_for_the_living)
         trainer = tally_trainer("asp", WORKLOAD, emulation=SLOW, drain_secs=60.0)
         watchdog = threading.Timer(STUCK_SECS, lambda: give_up(trainer))
@@ -165,28 +165,28 @@ def check(result: Any) -> None:
 
 
 def strangers(tmp_path) -> None:
-    """Who speaks of an old epoch, or for a process that was replaced, is refused."""
+    """Who speaks of an old phase, or for a process that was replaced, is refused."""
     start = Start()
     primary = start.primary()
-    phase = phase_of(1, "asp", capture=start.capture)
+    phase = phase_of(1, "asp", snapshot=start.snapshot)
     primary.enter(phase)
-    primary.fence(phase.epoch, worker=0, incarnation=1)
+    primary.fence(phase.id, worker=0, incarnation=1)
     with pytest.raises(StaleIncarnation):
         primary.push_pull(push_of(phase, 0), gradient_of(0))
-    capture = primary.capture(phase.epoch, final=True)
-    with pytest.raises(StaleEpoch):
+    snapshot = primary.take_snapshot(phase.id, final=True)
+    with pytest.raises(StalePhase):
         primary.push_pull(push_of(phase, 1, worker=1), gradient_of(1))
-    second = phase_of(2, "asp", capture=capture, source="primary")
+    second = phase_of(2, "asp", snapshot=snapshot, source="primary")
     primary.enter(second)
-    with pytest.raises(StaleEpoch):
+    with pytest.raises(StalePhase):
         primary.push_pull(push_of(phase, 2, worker=1), gradient_of(2))
 
 
 def captured_among_pushes(tmp_path) -> None:
-    """A capture taken while workers push holds exactly the units it names, under its fingerprint."""
+    """A snapshot taken while workers push holds exactly the units it names, under its fingerprint."""
     start = Start()
     primary = start.primary()
-    phase = phase_of(1, "asp", capture=start.capture)
+    phase = phase_of(1, "asp", snapshot=start.snapshot)
     primary.enter(phase)
 
     looking, pace = threading.Event(), threading.Event()
@@ -201,13 +201,17 @@ def captured_among_pushes(tmp_path) -> None:
         pushes = [threads.submit(train, worker) for worker in range(4)]
         looking.set()
         for _ in range(10):
-            capture = primary.capture(phase.epoch, final=False)
+            snapshot = primary.take_snapshot(phase.id, final=False)
             state = fetch(
-                "primary", capture.capture_id, capture.held.fingerprint, tally_programs().state_layout, start.reader_at
+                "primary",
+                snapshot.snapshot_id,
+                snapshot.held.fingerprint,
+                tally_programs().state_layout,
+                start.reader_at,
             )
-            applied = sorted(UnitSet(capture.applied))
+            applied = sorted(UnitSet(snapshot.applied))
             assert [unit for unit, count in enumerate(counts(state)) if count] == applied
-            assert int(state.counters["units"]) == capture.held.units == len(applied)
+            assert int(state.counters["units"]) == snapshot.held.units == len(applied)
         for push in pushes:
             push.result(timeout=20)
 
@@ -216,7 +220,7 @@ def acknowledged(tmp_path) -> None:
     """A unit is acknowledged when it is in the parameters, and in no other case."""
     start = Start()
     primary = start.primary()
-    phase = phase_of(1, "asp", capture=start.capture)
+    phase = phase_of(1, "asp", snapshot=start.snapshot)
     primary.enter(phase)
     for unit in range(4):
         reply, parameters = primary.push_pull(push_of(phase, unit), gradient_of(unit))
@@ -254,44 +258,44 @@ def leases_beyond_the_workload(patch):
     patch.setattr(Ledger, "room", lambda self, limit: original(self, limit + 3))
 
 
-def skips_the_epoch_check(patch):
-    """The server admits every epoch."""
+def skips_the_phase_check(patch):
+    """The server admits every phase."""
     for module in (primary_module, core_module, sequencer_module):
-        patch.setattr(module, "check_epoch", lambda epoch, phase: phase)
+        patch.setattr(module, "check_phase_id", lambda phase_id, phase: phase)
 
 
 def stays_open_after_the_final_capture(patch):
-    """Pushes that come behind a final capture are applied: they are lost with the next epoch."""
-    original = Primary.capture
+    """Pushes that come behind a final snapshot are applied: they are lost with the next phase."""
+    original = Primary.take_snapshot
 
-    def open_again(self, epoch, final):
-        capture = original(self, epoch, final)
+    def open_again(self, phase_id, final):
+        snapshot = original(self, phase_id, final)
         self._sequencer.open = True
-        return capture
+        return snapshot
 
-    patch.setattr(Primary, "capture", open_again)
+    patch.setattr(Primary, "take_snapshot", open_again)
 
 
 def forgets_the_fence(patch):
     """A dead worker's incarnation may still speak."""
-    patch.setattr(Primary, "fence", lambda self, epoch, worker, incarnation: None)
+    patch.setattr(Primary, "fence", lambda self, phase_id, worker, incarnation: None)
 
 
 def captures_without_the_lock(patch):
     """Units and state are read at two moments, with an update between them."""
-    fill, capture = Holding.fill, Primary.capture
+    fill, snapshot = SnapshotBuffer.fill, Primary.take_snapshot
 
-    def unlocked(self, epoch, final):
-        def fill_and_let_others_in(holding, write):
-            fill(holding, write)
+    def unlocked(self, phase_id, final):
+        def fill_and_let_others_in(snapshot_buffer, write):
+            fill(snapshot_buffer, write)
             before = self._sequencer.sequence
             self._condition.wait_for(lambda: self._sequencer.sequence > before, 0.2)
 
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(Holding, "fill", fill_and_let_others_in)
-            return capture(self, epoch, final)
+            inner.setattr(SnapshotBuffer, "fill", fill_and_let_others_in)
+            return snapshot(self, phase_id, final)
 
-    patch.setattr(Primary, "capture", unlocked)
+    patch.setattr(Primary, "take_snapshot", unlocked)
 
 
 def acknowledges_before_it_applies(patch):
@@ -337,13 +341,13 @@ def applies_a_step_for_each_member(patch):
 
 def hands_over_the_older_state(patch):
     """A phase starts from the state before the last captured one."""
-    original = Holding.pack
+    original = SnapshotBuffer.pack
 
     def only_the_first(self, state):
         if self._buffer is None:
             original(self, state)
 
-    patch.setattr(Holding, "pack", only_the_first)
+    patch.setattr(SnapshotBuffer, "pack", only_the_first)
 
 
 def resumes_with_the_wrong_ledger(patch):
@@ -368,7 +372,7 @@ def goes_on_from_the_last_commit(patch):
 def counts_what_was_lost_as_applied(patch):
     """The run goes on from an older state, and the ledger does not hear of it."""
     goes_on_from_the_last_commit(patch)
-    patch.setattr(RunControl, "restore", lambda self, capture, rolled_back: 0)
+    patch.setattr(RunControl, "restore", lambda self, snapshot, rolled_back: 0)
 
 
 TALLY = r"'min_count': 0|'max_count': [2-9]|'stray': [1-9]"
@@ -378,8 +382,8 @@ BUGS = [
     (forgets_what_it_applied, retried_pushes, TALLY),
     (keeps_a_lost_workers_units, lost_worker, "nobody was given them"),
     (leases_beyond_the_workload, plain, r"6[1-9] == 60|push leased units only"),
-    (skips_the_epoch_check, strangers, "DID NOT RAISE .*StaleEpoch"),
-    (stays_open_after_the_final_capture, strangers, "DID NOT RAISE .*StaleEpoch"),
+    (skips_the_phase_check, strangers, "DID NOT RAISE .*StalePhase"),
+    (stays_open_after_the_final_capture, strangers, "DID NOT RAISE .*StalePhase"),
     (forgets_the_fence, strangers, "DID NOT RAISE .*StaleIncarnation"),
     (captures_without_the_lock, captured_among_pushes, r"assert \["),
     (acknowledges_before_it_applies, acknowledged, "0.0 == -1.0"),

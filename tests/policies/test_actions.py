@@ -6,7 +6,16 @@ import dataclasses
 
 import pytest
 
-from hybridsync.policies.actions import PLANNED, SWITCH_SECS, Action, Dealt, Episodes, Instead, View, Without
+from hybridsync.policies.actions import (
+    PLANNED,
+    SWITCH_SECS,
+    Action,
+    Episodes,
+    ExcludeWorkers,
+    TemporaryProtocol,
+    View,
+    WeightedShares,
+)
 
 VIEW = View(now=100.0, units_left=400, live=(0, 1, 2, 3), slow={3: 95.0}, rates={0: 20.0, 1: 30.0, 3: 5.0})
 
@@ -15,9 +24,9 @@ VIEW = View(now=100.0, units_left=400, live=(0, 1, 2, 3), slow={3: 95.0}, rates=
     ("action", "name"),
     [
         (PLANNED, "as planned"),
-        (Without((1, 3)), "without workers [1, 3]"),
-        (Instead("ssp(staleness=2)"), "ssp(staleness=2) instead"),
-        (Dealt(((0, 4), (1, 1), (2, 4))), "a step of 4 for [0, 2], 1 for [1]"),
+        (ExcludeWorkers((1, 3)), "without workers [1, 3]"),
+        (TemporaryProtocol("ssp(staleness=2)"), "ssp(staleness=2) instead"),
+        (WeightedShares(((0, 4), (1, 1), (2, 4))), "a step of 4 for [0, 2], 1 for [1]"),
     ],
 )
 def test_an_action_is_told_in_words(action: Action, name: str):
@@ -25,7 +34,7 @@ def test_an_action_is_told_in_words(action: Action, name: str):
 
 
 def test_who_came_later_than_the_shares_takes_one_unit():
-    assert Dealt(((0, 4), (2, 1))).of((0, 1, 2)) == (4, 1, 1)
+    assert WeightedShares(((0, 4), (2, 1))).of((0, 1, 2)) == (4, 1, 1)
 
 
 def test_who_was_not_measured_is_taken_for_as_fast_as_those_who_are_well():
@@ -56,5 +65,5 @@ def test_an_episode_lasts_as_long_as_others_did_or_again_as_long_as_it_has(since
 def test_an_episode_lasts_from_the_first_flag_to_the_last_clearing():
     episodes = Episodes()
     for now, flagged in ((0.0, ()), (1.0, (3,)), (2.0, (3, 4)), (4.0, (4,)), (7.0, ()), (8.0, ()), (9.0, (4,))):
-        episodes.note(flagged, now)
+        episodes.record(flagged, now)
     assert episodes.lengths == (6.0,) and episodes.slow == {4: 9.0}

@@ -19,7 +19,7 @@ from hybridsync.server.partition import partition
 from hybridsync.simulator.cluster import Cluster, Device, Scenario
 from hybridsync.simulator.event_loop import Loop, VirtualClock
 from hybridsync.simulator.gradients import RealArithmetic
-from hybridsync.simulator.simulated_cluster import World
+from hybridsync.simulator.simulated_cluster import SimulatedCluster
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.testing.log_order import follow
 from hybridsync.trainer import Trainer
@@ -55,9 +55,9 @@ def check_replay(run: Run, workdir: Path) -> None:
 def simulated(run: Run) -> Any:
     loop = Loop()
     scenario = Scenario(cluster=Cluster(devices=(Device(0.05, spread=0.3),)))
-    world = World(run, scenario, RealArithmetic(run), Recorder.null(VirtualClock(loop)), loop)
-    assert world.run().exit == "completed"
-    return jax.device_get(world.final)
+    simulated = SimulatedCluster(run, scenario, RealArithmetic(run), Recorder.null(VirtualClock(loop)), loop)
+    assert simulated.run().exit == "completed"
+    return jax.device_get(simulated.final)
 
 
 # --- the optax state ---

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybridsync.config.run_config import PolicyConfig
-from hybridsync.policies.actions import EPISODE_SECS, PLANNED, SWITCH_SECS, Instead, View, Without
+from hybridsync.policies.actions import EPISODE_SECS, PLANNED, SWITCH_SECS, ExcludeWorkers, TemporaryProtocol, View
 from hybridsync.policies.online import POLICIES, RETURN_UNITS, Baseline, Elastic, Greedy, policy_of
 
 LIVE = tuple(range(8))
@@ -51,16 +51,16 @@ def test_nothing_is_decided_before_anybody_was_measured(policy):
 
 def test_greedy_goes_to_asynchrony_and_comes_back_when_nobody_is_slow():
     choice = Greedy().decide(view({3: 5.0}, detour="ssp"))
-    assert choice.action == Instead("ssp") and choice.cost_secs == 2 * SWITCH_SECS
+    assert choice.action == TemporaryProtocol("ssp") and choice.cost_secs == 2 * SWITCH_SECS
     assert choice.expected_secs == EPISODE_SECS
     # Eight workers in lock-step with one of 5 units a second do 40, alone they do 145 together.
     assert choice.saved_secs == pytest.approx(EPISODE_SECS * (1 - 40 / 145))
-    back = Greedy().decide(view(holds=Instead("ssp")))
+    back = Greedy().decide(view(holds=TemporaryProtocol("ssp")))
     assert (back.action, back.why) == (PLANNED, "no straggler is left")
 
 
 def test_greedy_stays_away_while_somebody_is_slow_even_if_that_is_another_one():
-    assert Greedy().decide(view({5: 19.0}, holds=Instead("asp"))).action == Instead("asp")
+    assert Greedy().decide(view({5: 19.0}, holds=TemporaryProtocol("asp"))).action == TemporaryProtocol("asp")
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_greedy_stays_away_while_somebody_is_slow_even_if_that_is_another_one():
 )
 def test_greedy_stays_where_two_switches_cost_more_than_the_episode_is_expected_to(episode, switch, goes):
     choice = Greedy().decide(view({3: 5.0}, episodes=(episode, episode), switch_secs=(switch,)))
-    assert (choice.action == Instead("asp")) == goes
+    assert (choice.action == TemporaryProtocol("asp")) == goes
     assert choice.expected_secs == episode and choice.cost_secs == pytest.approx(2 * switch)
     assert goes or choice.why == "two switches would cost more than asynchrony saves"
 
@@ -78,7 +78,7 @@ def test_an_episode_that_outlives_the_expected_ones_is_expected_to_go_on_as_long
     assert Greedy().decide(short).action == PLANNED
     later = dataclasses.replace(short, now=105.0)
     assert later.expected_secs(EPISODE_SECS) == 5.0
-    assert Greedy().decide(later).action == Instead("asp")
+    assert Greedy().decide(later).action == TemporaryProtocol("asp")
 
 
 def test_greedy_stays_for_the_last_few_units_of_lock_step():
@@ -90,13 +90,13 @@ def test_greedy_stays_for_the_last_few_units_of_lock_step():
 
 def test_elastic_leaves_the_stragglers_out():
     choice = Elastic().decide(view({2: 5.0, 5: 5.0}))
-    assert choice.action == Without((2, 5)) and choice.why == "the others are faster"
+    assert choice.action == ExcludeWorkers((2, 5)) and choice.why == "the others are faster"
 
 
 def test_elastic_leaves_out_only_whom_the_others_are_faster_without():
     """Seven workers without one that does 18 of their 20 units do 140 units a second, eight with it 144."""
     choice = Elastic().decide(view({2: 5.0, 5: 18.0}))
-    assert choice.action == Without((2,))
+    assert choice.action == ExcludeWorkers((2,))
     assert Elastic().decide(view({5: 18.0})).action == PLANNED
 
 
@@ -112,7 +112,7 @@ def test_elastic_stays_where_little_is_left_of_the_stage():
 
 def test_elastic_counts_how_long_the_straggler_is_expected_to_be_one():
     slow = view({2: 12.5, 5: 12.5}, switch_secs=(0.1,))
-    assert Elastic().decide(slow).action == Without((2, 5))
+    assert Elastic().decide(slow).action == ExcludeWorkers((2, 5))
     short = Elastic().decide(dataclasses.replace(slow, episodes=(3.0, 2.0)))
     assert short.action == PLANNED and short.expected_secs == 2.5
     # Six workers do 120 units a second, eight 100: a second of it saves 20 of the 160 units of the healthy cluster.
@@ -122,28 +122,30 @@ def test_elastic_counts_how_long_the_straggler_is_expected_to_be_one():
 
 def test_whoever_is_slow_to_the_end_of_the_stage_comes_back_for_nothing():
     choice = Elastic().decide(view({5: 5.0}, units_left=1600, episodes=(60.0,), switch_secs=(0.3,)))
-    assert choice.action == Without((5,)) and choice.cost_secs == 0.3
+    assert choice.action == ExcludeWorkers((5,)) and choice.cost_secs == 0.3
 
 
 def test_elastic_calls_back_who_is_well_and_keeps_the_others_out():
-    out = Without((2, 5))
+    out = ExcludeWorkers((2, 5))
     choice = Elastic().decide(view({5: 5.0}, holds=out))
-    assert choice.action == Without((5,)) and choice.why == "workers [2] are well"
+    assert choice.action == ExcludeWorkers((5,)) and choice.why == "workers [2] are well"
     assert Elastic().decide(view(holds=out)).action == PLANNED
 
 
 def test_one_good_measure_of_a_straggler_does_not_call_it_back():
-    assert Elastic().decide(view({5: 20.0}, holds=Without((5,)))).action == Without((5,))
+    assert Elastic().decide(view({5: 20.0}, holds=ExcludeWorkers((5,)))).action == ExcludeWorkers((5,))
 
 
 def test_elastic_lets_who_is_well_wait_for_the_switch_where_calling_it_back_costs_more():
-    choice = Elastic().decide(view(holds=Without((5,)), units_left=200))
-    assert choice.action == Without((5,)) and choice.why == "the change would cost more than it saves"
+    choice = Elastic().decide(view(holds=ExcludeWorkers((5,)), units_left=200))
+    assert choice.action == ExcludeWorkers((5,)) and choice.why == "the change would cost more than it saves"
 
 
 def test_who_is_left_out_and_gone_is_forgotten_and_who_is_left_alone_goes_on():
-    assert Elastic().decide(view(holds=Without((5, 7)), live=LIVE[:-1], units_left=200)).action == Without((5,))
-    assert Elastic().decide(view({7: 2.0}, holds=Without((6, 7)), live=(6, 7))).action == Without((7,))
+    assert Elastic().decide(
+        view(holds=ExcludeWorkers((5, 7)), live=LIVE[:-1], units_left=200)
+    ).action == ExcludeWorkers((5,))
+    assert Elastic().decide(view({7: 2.0}, holds=ExcludeWorkers((6, 7)), live=(6, 7))).action == ExcludeWorkers((7,))
 
 
 @given(
@@ -155,11 +157,11 @@ def test_who_is_left_out_and_gone_is_forgotten_and_who_is_left_alone_goes_on():
     age=st.floats(0.0, 100.0),
 )
 def test_somebody_always_trains_and_nobody_is_left_out_who_is_not_slow(slow, live, out, units_left, episodes, age):
-    holds = Without(out) if out else PLANNED
+    holds = ExcludeWorkers(out) if out else PLANNED
     seen = view(slow, live=live, units_left=units_left, episodes=episodes, holds=holds, now=100.0 + age)
     action = Elastic().decide(seen).action
-    left_out = action.workers if isinstance(action, Without) else ()
-    assert isinstance(action, Without) or action == PLANNED
+    left_out = action.workers if isinstance(action, ExcludeWorkers) else ()
+    assert isinstance(action, ExcludeWorkers) or action == PLANNED
     assert set(live) - set(left_out), "nobody is left"
     assert set(left_out) <= set(live) & (set(slow) | set(out))
     settled = dataclasses.replace(seen, holds=action)

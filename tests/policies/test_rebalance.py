@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybridsync.config import PolicyConfig
-from hybridsync.policies.actions import PLANNED, Dealt, View
+from hybridsync.policies.actions import PLANNED, View, WeightedShares
 from hybridsync.policies.online import Rebalance, policy_of
 from hybridsync.policies.step_shares import units_per_sec
 
@@ -20,8 +20,8 @@ def view(*rates: float, slow: tuple[int, ...] = (), **fields: Any) -> View:
     return View(live=live, slow=dict.fromkeys(slow, 40.0), rates=dict(enumerate(rates)), **fields)
 
 
-def dealt(*units: int) -> Dealt:
-    return Dealt(tuple(enumerate(units)))
+def dealt(*units: int) -> WeightedShares:
+    return WeightedShares(tuple(enumerate(units)))
 
 
 def test_units_are_dealt_out_by_speed_while_there_is_a_straggler():
@@ -32,7 +32,7 @@ def test_units_are_dealt_out_by_speed_while_there_is_a_straggler():
     late = 50 * 4 / 20 * (1 - 65 / 80)
     assert choice.cost_secs == pytest.approx(2 * 0.5 + late), "there, and back when it is well again"
     assert choice.action.name == "a step of 4 for [0, 1, 3], 1 for [2]"
-    assert isinstance(choice.action, Dealt)
+    assert isinstance(choice.action, WeightedShares)
     assert choice.action.of((2, 3, 7)) == (1, 4, 1), "who came later takes one"
 
 
@@ -93,7 +93,7 @@ def test_what_was_chosen_by_some_rates_is_not_left_by_the_same(rates, most):
     policy, slow = Rebalance(most), (min(range(len(rates)), key=rates.__getitem__),)
     first = policy.decide(view(*rates, slow=slow)).action
     assert policy.decide(view(*rates, slow=slow, holds=first)).action == first
-    if isinstance(first, Dealt):
+    if isinstance(first, WeightedShares):
         secs = [1.0 / rate for rate in rates]
         live = tuple(range(len(rates)))
         assert units_per_sec(first.of(live), secs) > units_per_sec((1,) * len(rates), secs)
@@ -102,5 +102,5 @@ def test_what_was_chosen_by_some_rates_is_not_left_by_the_same(rates, most):
 
 def test_the_configuration_names_it_and_how_many_units_it_may_deal():
     assert policy_of(PolicyConfig(online="rebalance", most_units=6)) == Rebalance(6)
-    assert PolicyConfig(online="rebalance").deals_several and PolicyConfig(shares=(1, 2)).deals_several
-    assert not PolicyConfig(shares=(1, 0)).deals_several and not PolicyConfig().deals_several
+    assert PolicyConfig(online="rebalance").assigns_several and PolicyConfig(shares=(1, 2)).assigns_several
+    assert not PolicyConfig(shares=(1, 0)).assigns_several and not PolicyConfig().assigns_several

@@ -36,11 +36,11 @@ class Cluster:
             rule.on_join(worker)
             self.computing.append(worker)
 
-    def meet(self, worker: int, *, last: bool = False) -> None:
+    def join_group(self, worker: int, *, last: bool = False) -> None:
         home = self.computing if worker in self.computing else self.idle
         home.remove(worker)
         self.waiting.append(worker)
-        self._take(self.rule.on_meet(worker, self.at, last=last))
+        self._take(self.rule.on_arrival(worker, self.at, last=last))
 
     def rest(self, worker: int) -> None:
         self.computing.remove(worker)
@@ -72,7 +72,7 @@ class Cluster:
                 assert member in self.waiting, f"{member} is in {group}, but has not come or is in another one"
                 self.waiting.remove(member)
                 self.computing.append(member)
-            if group.whole:
+            if group.is_full_sync:
                 assert not self.idle and not self.waiting, f"{group} lacks {self.idle + self.waiting}"
         self.started += started
         self.check()
@@ -95,24 +95,24 @@ class Cluster:
         steps = 0
         while self.computing or self.rule.calls_everybody:
             steps += 1
-            assert steps < 2_000, "the meetings never end"
+            assert steps < 2_000, "the group rounds never end"
             if self.rule.calls_everybody and self.idle:
-                self.meet(random.choice(self.idle))
+                self.join_group(random.choice(self.idle))
             elif self.computing and (random.random() < 0.7 or self.waiting):
                 worker = random.choice(self.computing)
                 if random.random() < 0.2 and not self.rule.calls_everybody:
                     self.rest(worker)
                 else:
-                    self.meet(worker)
+                    self.join_group(worker)
             elif self.computing:
                 self.rest(random.choice(self.computing))
         self.wait()
         assert not self.waiting, f"{self.rule.waits_for()} wait, and nobody is left to come"
         for worker in random.sample(self.idle, len(self.idle)):
-            self.meet(worker, last=True)
+            self.join_group(worker, last=True)
         assert not self.waiting
         if self.started and self.rule._present:
-            assert self.started[-1].whole and set(self.started[-1].members) == set(self.rule._present)
+            assert self.started[-1].is_full_sync and set(self.started[-1].members) == set(self.rule._present)
 
 
 def act(cluster: Cluster, random: Random) -> None:
@@ -121,10 +121,10 @@ def act(cluster: Cluster, random: Random) -> None:
     called = cluster.rule.calls_everybody
     things: list[Callable[[], None]] = []
     if cluster.computing:
-        things += [lambda: cluster.meet(random.choice(cluster.computing))] * 6
+        things += [lambda: cluster.join_group(random.choice(cluster.computing))] * 6
         things += [] if called else [lambda: cluster.rest(random.choice(cluster.computing))]
     if cluster.idle:
-        wake = cluster.meet if called else cluster.wake
+        wake = cluster.join_group if called else cluster.wake
         things += [lambda: wake(random.choice(cluster.idle))] * 2
     present = cluster.computing + cluster.waiting + cluster.idle
     if len(present) > 1 and random.random() < 0.1:
@@ -157,7 +157,7 @@ def test_whoever_waits_for_a_made_group_is_answered_when_its_members_have_come_o
     cluster.finish(random) if cluster.rule.calls_everybody else None
     before = list(cluster.waiting)
     for worker in random.sample(cluster.computing, len(cluster.computing)):
-        cluster.meet(worker)
+        cluster.join_group(worker)
     assert not set(before) & set(cluster.waiting)
 
 
@@ -169,7 +169,7 @@ def test_nobody_waits_for_a_worker_that_the_filter_leaves_out(seed: int, slowdow
         if worker == 0 and random.random() < 0.9:  # a straggler
             continue
         made = dict(cluster.rule._made)  # pyright: ignore[reportAttributeAccessIssue]
-        cluster.meet(worker)
+        cluster.join_group(worker)
         if worker not in made:
             counts = cluster.rule._counts
             for missing in cluster.rule.waits_for().get(worker, ()):
@@ -181,13 +181,13 @@ def test_a_slow_worker_is_joined_by_others_and_holds_nobody_up() -> None:
     for _ in range(20):
         for worker in (1, 2, 3):
             if worker in cluster.computing:
-                cluster.meet(worker)
+                cluster.join_group(worker)
     fast = [group for group in cluster.started[6:] if 0 in group.members]
     assert not fast
-    cluster.meet(0)
+    cluster.join_group(0)
     for worker in (1, 2, 3):
         if worker in cluster.computing:
-            cluster.meet(worker)
+            cluster.join_group(worker)
     assert any(0 in group.members and len(group.members) > 1 for group in cluster.started)
 
 
@@ -197,7 +197,7 @@ def test_groups_are_as_random_as_their_seed() -> None:
         for round_ in range(20):
             for worker in range(8):
                 if worker in cluster.computing:
-                    cluster.meet((worker + round_) % 8) if (worker + round_) % 8 in cluster.computing else None
+                    cluster.join_group((worker + round_) % 8) if (worker + round_) % 8 in cluster.computing else None
         return cluster.started
 
     assert story(1) == story(1) != story(2)
@@ -205,23 +205,23 @@ def test_groups_are_as_random_as_their_seed() -> None:
     assert len(partners) == 28, "every pair of eight workers is drawn"
 
 
-def test_one_group_of_all_is_everybody_at_every_meeting() -> None:
+def test_one_group_of_all_is_everybody_at_every_group_round() -> None:
     cluster = Cluster(Divided((0, 1, 2), 0, 3, slowdown=0))
     for _ in range(3):
         for worker in (2, 0, 1):
-            cluster.meet(worker)
+            cluster.join_group(worker)
     assert cluster.started == [Group((0, 1, 2))] * 3
 
 
 def test_a_pair_is_atomic_and_its_partner_is_anybody_who_is_free() -> None:
     rule = Pairs((0, 1, 2), 0)
     cluster = Cluster(rule)
-    cluster.meet(0)
+    cluster.join_group(0)
     (partner,) = rule.waits_for()[0]
     alone = next(worker for worker in (1, 2) if worker != partner)
-    cluster.meet(alone)
+    cluster.join_group(alone)
     assert cluster.started == [Group((alone,))], "nobody was free"
-    cluster.meet(partner)
+    cluster.join_group(partner)
     assert cluster.started[-1] == Group(tuple(sorted((0, partner))))
 
 
@@ -229,12 +229,12 @@ def test_an_arrival_group_waits_a_mean_gap_or_for_enough() -> None:
     rule = Arrivals((0, 1, 2, 3), 0, size=3, patience=1.0, period=0)
     for worker in range(4):
         rule.on_join(worker)
-    assert rule.on_meet(0, 0.0) == [Group((0,))], "there is no gap yet to wait for"
-    assert rule.on_meet(1, 1.0) == [] and rule.due == 2.0
+    assert rule.on_arrival(0, 0.0) == [Group((0,))], "there is no gap yet to wait for"
+    assert rule.on_arrival(1, 1.0) == [] and rule.due == 2.0
     assert rule.on_time(1.5) == []
     assert rule.on_time(2.0) == [Group((1,))] and rule.due == math.inf
-    assert rule.on_meet(2, 2.0) == [] and rule.on_meet(3, 2.5) == []
-    assert rule.on_meet(1, 2.6) == [Group((1, 2, 3))]
+    assert rule.on_arrival(2, 2.0) == [] and rule.on_arrival(3, 2.5) == []
+    assert rule.on_arrival(1, 2.6) == [Group((1, 2, 3))]
 
 
 def test_arrival_groups_meet_all_together_every_so_often() -> None:
@@ -242,13 +242,15 @@ def test_arrival_groups_meet_all_together_every_so_often() -> None:
     for _ in range(20):
         for worker in list(cluster.computing):
             cluster.at += 0.5
-            cluster.meet(worker)
+            cluster.join_group(worker)
             cluster.wait()
-    assert [group.whole for group in cluster.started].count(True) == 5
+    assert [group.is_full_sync for group in cluster.started].count(True) == 5
 
 
 @pytest.mark.parametrize(("num_workers", "node"), [(8, 4), (4, 4), (5, 4), (6, 2), (3, 1), (9, 3), (16, 4)])
-def test_a_schedule_has_every_worker_in_one_group_of_each_meeting_and_connects_all(num_workers: int, node: int) -> None:
+def test_a_schedule_has_every_worker_in_one_group_of_each_group_round_and_connects_all(
+    num_workers: int, node: int
+) -> None:
     for schedule in (static_schedule(num_workers, node), inter_schedule(num_workers, node)):
         known = {worker: {worker} for worker in range(num_workers)}
         for groups in schedule * num_workers:
@@ -268,24 +270,24 @@ def test_the_static_schedule_of_nodes_of_four_is_the_published_one() -> None:
 
 def test_a_full_synchronisation_takes_also_who_has_no_work_and_dissolves_what_was_made() -> None:
     cluster = Cluster(Pairs((0, 1, 2), 3))
-    cluster.meet(0)
+    cluster.join_group(0)
     cluster.rest(next(w for w in (1, 2) if w not in cluster.rule.waits_for().get(0, ())))
     cluster.call()
     assert cluster.rule.calls_everybody and 0 in cluster.waiting
     for worker in (1, 2):
-        cluster.meet(worker)
-    assert cluster.started == [Group((0, 1, 2), whole=True)] and not cluster.rule.calls_everybody
+        cluster.join_group(worker)
+    assert cluster.started == [Group((0, 1, 2), is_full_sync=True)] and not cluster.rule.calls_everybody
 
 
-def test_the_last_meeting_waits_for_all_and_whoever_has_work_left_goes_on_alone() -> None:
+def test_the_last_group_round_waits_for_all_and_whoever_has_work_left_goes_on_alone() -> None:
     cluster = Cluster(Divided((0, 1), 0, 2, slowdown=0))
-    cluster.meet(0)
-    cluster.meet(1)
-    cluster.meet(0, last=True)
-    cluster.meet(1)
+    cluster.join_group(0)
+    cluster.join_group(1)
+    cluster.join_group(0, last=True)
+    cluster.join_group(1)
     assert cluster.started[1:] == [Group((1,))]
-    cluster.meet(1, last=True)
-    assert cluster.started[-1] == Group((0, 1), whole=True)
+    cluster.join_group(1, last=True)
+    assert cluster.started[-1] == Group((0, 1), is_full_sync=True)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Workers that step by themselves: what one of them, or a round of all, comes to, beside a plain loop."""
+"""Workers that make local updates: what one of them, or a round of all, comes to, beside a plain loop."""
 
 from __future__ import annotations
 

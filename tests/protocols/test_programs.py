@@ -10,16 +10,16 @@ from hybridsync.protocols.base import (
     Apply,
     Arrival,
     Average,
+    AverageReplicas,
     Await,
     Begin,
     Combine,
     Compute,
     Difference,
     Grant,
+    JoinRound,
     Lease,
     LocalUpdate,
-    Meet,
-    Mix,
     Pull,
     PushPull,
     Ready,
@@ -43,16 +43,16 @@ RESULTS = {
     Combine: "combined",
     Begin: "begun",
     Await: "version",
-    Meet: "group",
-    Mix: None,
+    JoinRound: "group",
+    AverageReplicas: None,
 }
 ENGINE_EFFECTS = {
     LOCKSTEP: {Lease, Compute, Average, LocalUpdate},
     SERVER: {Lease, Pull, Compute, PushPull, Ready},
-    GROUP: {Lease, Compute, LocalUpdate, Meet, Mix},
+    GROUP: {Lease, Compute, LocalUpdate, JoinRound, AverageReplicas},
 }
 STEPPING = {Step, Difference, Combine, Begin, Await}
-"""What the engine of the SERVER path can do besides, where workers step by themselves."""
+"""What the engine of the SERVER path can do besides, where workers make local updates."""
 
 
 def leased(protocol, number, count):
@@ -85,11 +85,11 @@ def play(protocol, events: int | None = None):
         else:
             handle = RESULTS[type(effect)]
             result = f"{handle} {count}" if handle else None
-            if protocol.local and handle == "version":  # what is read of it: others were twice as fast
+            if protocol.local_updates and handle == "version":  # what is read of it: others were twice as fast
                 result = Version(3 * count, result, own=count, fastest=2 * count)
 
 
-class Tale:
+class Transcript:
     """What a rule does in the course of a story; a worker that is not answered does not push again."""
 
     def __init__(self, protocol):
@@ -136,26 +136,26 @@ class Tale:
                 self.transfer(action.worker, number, number / 10 + 0.05)
 
 
-def meetings(rule):
+def group_rounds(rule):
     """Yield what happens to four workers, and the groups that start by it."""
     for worker in range(4):
         rule.on_join(worker)
     for at, worker in enumerate((0, 1, 2, 3, 1, 0)):
         if worker not in rule.waits_for():
-            yield f"worker {worker} meets", rule.on_meet(worker, float(at))
+            yield f"worker {worker} meets", rule.on_arrival(worker, float(at))
     yield "worker 3 is idle", rule.on_idle(3, 6.0)
     yield "all are called", rule.synchronise(7.0)
     for worker in range(4):
         if worker not in rule.waits_for():
-            yield f"worker {worker} meets", rule.on_meet(worker, 8.0)
-    yield "worker 2 meets", rule.on_meet(2, 9.0)
+            yield f"worker {worker} meets", rule.on_arrival(worker, 8.0)
+    yield "worker 2 meets", rule.on_arrival(2, 9.0)
     for worker in (0, 1):
         if worker not in rule.waits_for():
-            yield f"worker {worker} meets for the last time", rule.on_meet(worker, 10.0, last=True)
+            yield f"worker {worker} meets for the last time", rule.on_arrival(worker, 10.0, last=True)
     yield "worker 3 leaves", rule.on_leave(3, 11.0)
     for worker in (0, 1, 2):
         if worker not in rule.waits_for():
-            yield f"worker {worker} meets for the last time", rule.on_meet(worker, 12.0, last=True)
+            yield f"worker {worker} meets for the last time", rule.on_arrival(worker, 12.0, last=True)
 
 
 @pytest.mark.parametrize("name", sorted(protocols.REGISTRY))
@@ -164,17 +164,17 @@ def test_a_protocol_plays_as_in_its_golden_transcript(name, golden):
     lines = [f"# {name}: a worker of four, with units 7 and 8"] + [str(effect) for effect in play(protocol)]
     if protocol.mode is SERVER:
         lines.append(f"# {name}: the server's rule, a push or an event each tenth of a second")
-        lines += Tale(protocol).tell()
+        lines += Transcript(protocol).tell()
     if protocol.mode is GROUP:
         lines.append(f"# {name}: the group generator")
-        lines += [f"{what} -> {started}" for what, started in meetings(protocol.group_rule((0, 1, 2, 3), 0))]
+        lines += [f"{what} -> {started}" for what, started in group_rounds(protocol.group_rule((0, 1, 2, 3), 0))]
     golden(f"protocol_{name}.txt", "\n".join(lines) + "\n")
 
 
 @pytest.mark.parametrize("name", sorted(protocols.REGISTRY))
 def test_a_program_speaks_its_paths_vocabulary_only(name):
     protocol = protocols.parse(name)
-    vocabulary = ENGINE_EFFECTS[protocol.mode] | (STEPPING if protocol.local else set())
+    vocabulary = ENGINE_EFFECTS[protocol.mode] | (STEPPING if protocol.local_updates else set())
     assert {type(effect) for effect in play(protocol)} <= vocabulary
 
 

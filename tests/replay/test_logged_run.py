@@ -12,7 +12,7 @@ from hybridsync.core.errors import WorkdirError
 from hybridsync.replay.logged_run import read_record
 
 ENTERED = {
-    "kind": "phase_entered", "epoch": 1, "units": 0, "protocol": "bsp", "members": [0, 1], "lane": 0,
+    "kind": "phase_entered", "phase": 1, "units": 0, "protocol": "bsp", "members": [0, 1], "lane": 0,
     "fingerprint": "f",
 }  # fmt: skip
 
@@ -20,12 +20,12 @@ ENTERED = {
 def record(workdir: Path, **fields: Any) -> Path:
     """Write a run of one lock-step update of three units, whose phase was entered with `fields`."""
     events = [
-        {"kind": "run_started", "epoch": 0, "reason": "start", "runtime": "inprocess"},
+        {"kind": "run_started", "phase": 0, "reason": "start", "runtime": "inprocess"},
         {**ENTERED, **fields},
-        {"kind": "run_finished", "epoch": 1, "exit": "completed"},
+        {"kind": "run_finished", "phase": 1, "exit": "completed"},
     ]
     update = {
-        "epoch": 1, "sequence": 1, "units": [0, 1, 2], "base": 0, "rate": 3.0, "weight": 3.0, "blend": 1.0,
+        "phase": 1, "sequence": 1, "units": [0, 1, 2], "base": 0, "rate": 3.0, "weight": 3.0, "blend": 1.0,
     }  # fmt: skip
     config = {"config": {"workload": 3, "unit_size": 1, "telemetry": {"apply_log": True}}}
     (workdir / "config.json").write_text(json.dumps(config))
@@ -36,7 +36,7 @@ def record(workdir: Path, **fields: Any) -> Path:
 
 def test_members_and_their_shares_are_read(tmp_path: Path) -> None:
     (phase,) = read_record(record(tmp_path, shares=[2, 1])).phases
-    assert (phase.members, phase.shares, phase.deal.num_places) == ((0, 1), (2, 1), 3)
+    assert (phase.members, phase.shares, phase.assignment.num_places) == ((0, 1), (2, 1), 3)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_shares_that_are_not_each_members_units_are_named_with_the_members(tmp_p
     with pytest.raises(WorkdirError) as error:
         read_record(record(tmp_path, shares=shares))
     assert str(error.value) == (
-        f"the events of {tmp_path} are damaged: epoch 1 was entered with the shares {shares} for the members [0, 1], "
+        f"the events of {tmp_path} are damaged: phase 1 was entered with the shares {shares} for the members [0, 1], "
         "which are not the units of a step of each; restore events.jsonl"
     )
 
@@ -56,6 +56,6 @@ def test_members_that_are_no_workers_are_named(tmp_path: Path, members: Any) -> 
     with pytest.raises(WorkdirError) as error:
         read_record(record(tmp_path, members=members))
     assert str(error.value) == (
-        f"the events of {tmp_path} are damaged: epoch 1 was entered with the members {members}, which are no worker "
+        f"the events of {tmp_path} are damaged: phase 1 was entered with the members {members}, which are no worker "
         "ids, each once; restore events.jsonl"
     )

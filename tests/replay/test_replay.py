@@ -20,7 +20,7 @@ from hybridsync.config import RunConfig, apply_overrides, load_config, restore_v
 from hybridsync.core.errors import ConfigError, HybridSyncError, ResumeError, RoleLost, WorkdirError
 from hybridsync.replay.logged_run import read_record
 from hybridsync.replay.verdict import Replayed, compare, replay
-from hybridsync.runtime.fork_server_client import Nursery
+from hybridsync.runtime.fork_server_client import ForkServerClient
 from hybridsync.storage.apply_log import APPLY_LOG
 from hybridsync.storage.checkpoints import CheckpointStore
 from hybridsync.trainer import Trainer
@@ -41,12 +41,12 @@ def trainer(workdir: Path, plan: str, *values: str, **options: Any) -> Trainer:
     return Trainer.from_config(DIGITS, [*VALUES, f"plan={plan}", *values], workdir=workdir, progress=False, **options)
 
 
-def replayed(workdir: Path, nursery: Nursery | None = None) -> Replayed:
+def replayed(workdir: Path, fork_server_client: ForkServerClient | None = None) -> Replayed:
     record = read_record(workdir)
     loaded = load_config(DIGITS)
     config = restore_values(loaded.config, record.config)
     run = Run(config, loaded.module.task(config), loaded.module.optimizer(config), workdir)
-    return replay(record, run, nursery)
+    return replay(record, run, fork_server_client)
 
 
 @pytest.fixture(scope="module")
@@ -131,9 +131,9 @@ def test_other_shares_than_the_runs_are_found(shared: Path, tmp_path: Path) -> N
     events = (workdir / "events.jsonl").read_text()
     (workdir / "events.jsonl").write_text(events.replace('"shares":[4,4,1,4]', '"shares":[1,4,4,4]', 1))
     found = replayed(workdir)
-    assert found.since is not None and found.since.epoch == 1
+    assert found.since is not None and found.since.number == 1
     (workdir / "events.jsonl").write_text(events.replace('"shares":[4,4,1,4]', '"shares":[3,3,1,3]', 1))
-    with pytest.raises(WorkdirError, match=r"update 1 holds 13 units, a step of epoch 1 .* has 10 places"):
+    with pytest.raises(WorkdirError, match=r"update 1 holds 13 units, a step of phase 1 .* has 10 places"):
         read_record(workdir)
 
 
@@ -175,8 +175,8 @@ def test_a_wrong_base_is_found_and_the_phase_named(copied: Path) -> None:
     edit_log(copied, entry.sequence, lambda line: line.update(base=entry.base - 1))
     found = replayed(copied)
     assert found.difference is not None and found.since is not None
-    assert found.since.epoch == 2
-    assert "epoch 2 (asp, updates 10 to 36)" in str(found)
+    assert found.since.number == 2
+    assert "phase 2 (asp, updates 10 to 36)" in str(found)
     assert found.difference.leaf.startswith("params/") and found.difference.leaf in str(found)
     assert found.difference.replayed != found.difference.saved
 
@@ -192,7 +192,7 @@ def test_a_wrong_rate_is_found_and_the_phase_named(copied: Path, sequence: int) 
 def test_a_wrong_order_of_members_is_found(copied: Path) -> None:
     edit_log(copied, 4, lambda line: line.update(units=line["units"][::-1]))
     found = replayed(copied)
-    assert found.since is not None and found.since.epoch == 1
+    assert found.since is not None and found.since.number == 1
 
 
 def test_a_doubled_unit_is_named_with_both_its_updates(copied: Path) -> None:
@@ -314,10 +314,10 @@ def test_a_member_process_that_ends_early_is_named_with_its_log(copied: Path) ->
     events = (copied / "events.jsonl").read_text()
     (copied / "events.jsonl").write_text(events.replace('"runtime":"inprocess"', '"runtime":"processes"', 1))
     (copied / "logs").mkdir()
-    nursery = Nursery([sys.executable, "-c", ENDS], copied / "logs" / "seed.log")
-    early = r"member \d of the replay of epoch 1 .* ended early: exit 3"
-    with contextlib.closing(nursery), pytest.raises(RoleLost, match=early) as lost:
-        replayed(copied, nursery)
+    fork_server_client = ForkServerClient([sys.executable, "-c", ENDS], copied / "logs" / "fork-server.log")
+    early = r"member \d of the replay of phase 1 .* ended early: exit 3"
+    with contextlib.closing(fork_server_client), pytest.raises(RoleLost, match=early) as lost:
+        replayed(copied, fork_server_client)
     assert "so long" in str(lost.value)
 
 
@@ -374,4 +374,4 @@ def test_the_command_prints_the_difference_and_ends_with_1(command: CommandLines
     assert refused.stderr.count("\n") == 1
     done = command(str(copied), f"--config={DIGITS}")
     assert (done.returncode, done.stderr) == (1, "")
-    assert done.stdout.startswith("the replay of 43 updates differs, since epoch 2 (asp, updates 10 to 36): params/")
+    assert done.stdout.startswith("the replay of 43 updates differs, since phase 2 (asp, updates 10 to 36): params/")

@@ -9,7 +9,7 @@ from hybridsync.report.model import RunModel, model
 from hybridsync.report.page import page
 from hybridsync.report.reading import read_run
 from hybridsync.report.stalls import read_stalls
-from tests.report.workdirs import STAGES, Story, completed
+from tests.report.workdirs import STAGES, WrittenRun, completed
 
 
 def _model(workdir: Path) -> RunModel:
@@ -18,7 +18,7 @@ def _model(workdir: Path) -> RunModel:
 
 def test_phases_have_what_was_entered_and_where_they_ended(tmp_path: Path) -> None:
     first, second = _model(completed(tmp_path / "run")).phases
-    assert (first.epoch, first.protocol, first.reason, first.members) == (1, "bsp", "start", (0, 1))
+    assert (first.phase, first.protocol, first.reason, first.members) == (1, "bsp", "start", (0, 1))
     assert (first.units, first.end_units, second.units, second.end_units) == (0, 100, 100, 400)
     assert first.begin < first.end < second.begin < second.end
 
@@ -44,12 +44,12 @@ def test_every_incident_is_told_once_on_its_workers_lane(tmp_path: Path) -> None
 
 
 def test_a_kind_of_event_that_the_page_does_not_know_is_shown_as_it_is(tmp_path: Path) -> None:
-    story = Story(tmp_path / "run")
-    story.start()
-    story.phase("bsp", 0)
-    story.close()
-    record = read_run(story.workdir, "run")
-    event = {"t": 99.0, "wall": 0.0, "kind": "unit_quarantined", "epoch": 1, "unit": 7}
+    written_run = WrittenRun(tmp_path / "run")
+    written_run.start()
+    written_run.phase("bsp", 0)
+    written_run.close()
+    record = read_run(written_run.workdir, "run")
+    event = {"t": 99.0, "wall": 0.0, "kind": "unit_quarantined", "phase": 1, "unit": 7}
     (incident,) = model(dataclasses.replace(record, events=[*record.events, event])).incidents
     assert (incident.sort, incident.text) == ("other", "unit quarantined: unit 7")
 
@@ -70,45 +70,45 @@ def test_a_stall_divides_into_its_stages_and_the_rest(tmp_path: Path) -> None:
 
 
 def test_stages_longer_than_the_stall_leave_no_rest(tmp_path: Path) -> None:
-    story = Story(tmp_path / "run")
-    story.start()
-    story.phase("bsp", 0, "start")
-    story.phase("asp", 100)
-    story.switch(100, 0.05)
-    story.finish()
-    (stall,) = _model(story.workdir).stalls
+    written_run = WrittenRun(tmp_path / "run")
+    written_run.start()
+    written_run.phase("bsp", 0, "start")
+    written_run.phase("asp", 100)
+    written_run.switch(100, 0.05)
+    written_run.finish()
+    (stall,) = _model(written_run.workdir).stalls
     assert stall.stages["rest"] == 0.0
 
 
 def test_a_phase_change_without_a_switch_event_has_the_timelines_stall(tmp_path: Path) -> None:
-    story = Story(tmp_path / "run")
-    story.start()
-    story.phase("bsp", 0, "start")
-    story.spans(0, *(Span("step", "sync", 106.0 + at, 1.0, 1, 2) for at in range(3)))
-    story.phase("bsp", 6, "worker_lost")
-    story.spans(0, *(Span("step", "sync", 112.0 + at, 1.0, 2, 2) for at in range(3)))
-    story.finish("failed", "boom")
-    (stall,) = _model(story.workdir).stalls
+    written_run = WrittenRun(tmp_path / "run")
+    written_run.start()
+    written_run.phase("bsp", 0, "start")
+    written_run.spans(0, *(Span("step", "sync", 106.0 + at, 1.0, 1, 2) for at in range(3)))
+    written_run.phase("bsp", 6, "worker_lost")
+    written_run.spans(0, *(Span("step", "sync", 112.0 + at, 1.0, 2, 2) for at in range(3)))
+    written_run.finish("failed", "boom")
+    (stall,) = _model(written_run.workdir).stalls
     assert stall.reason == "worker_lost"
     assert stall.stages == {}
     assert stall.secs == stall.timeline_secs == pytest.approx(2.0, abs=1e-3)
 
 
 def test_a_switch_whose_chief_died_has_the_timelines_stall_and_no_stages(tmp_path: Path) -> None:
-    story = Story(tmp_path / "run")
-    story.start()
-    story.phase("bsp", 0, "start")
-    story.spans(0, *(Span("step", "sync", 106.0 + at, 1.0, 1, 2) for at in range(3)))
-    story.phase("bsp", 6)
-    story.spans(0, *(Span("step", "sync", 112.0 + at, 1.0, 2, 2) for at in range(3)))
+    written_run = WrittenRun(tmp_path / "run")
+    written_run.start()
+    written_run.phase("bsp", 0, "start")
+    written_run.spans(0, *(Span("step", "sync", 106.0 + at, 1.0, 1, 2) for at in range(3)))
+    written_run.phase("bsp", 6)
+    written_run.spans(0, *(Span("step", "sync", 112.0 + at, 1.0, 2, 2) for at in range(3)))
     unknown = dict.fromkeys((*STAGES, "compile_secs", "commit_secs", "stall_secs"))
-    story.event("switch", **{"from": "bsp", "to": "bsp"}, reason="planned", units=6, fingerprint="f", **unknown)
-    story.finish()
-    (stall,) = _model(story.workdir).stalls
+    written_run.event("switch", **{"from": "bsp", "to": "bsp"}, reason="planned", units=6, fingerprint="f", **unknown)
+    written_run.finish()
+    (stall,) = _model(written_run.workdir).stalls
     assert (stall.stages, stall.compile_secs, stall.commit_secs) == ({}, None, None)
     assert stall.secs == stall.timeline_secs == pytest.approx(2.0, abs=1e-3)
-    assert "What switching cost" in page([read_run(story.workdir, "run")])
-    (read,) = read_stalls(story.workdir)
+    assert "What switching cost" in page([read_run(written_run.workdir, "run")])
+    (read,) = read_stalls(written_run.workdir)
     assert (read.event_stall_secs, read.compile_secs) == (None, None)
     print_stalls([read])
 
@@ -119,25 +119,27 @@ def test_time_inside_another_span_counts_once(tmp_path: Path) -> None:
 
 
 def test_a_transfer_beside_the_computing_is_no_time_of_the_worker(tmp_path: Path) -> None:
-    story = Story(tmp_path / "run")
-    story.start()
-    story.phase("psplus", 0, "start")
-    story.spans(0, Span("compute", "server", 105.0, 1.0, 1, 1), Span("push_pull", "transfer", 105.25, 0.5, 1, 0))
-    story.finish()
-    assert {kind: round(secs, 3) for kind, secs in _model(story.workdir).busy["worker 0"].items()} == {"compute": 1.0}
+    written_run = WrittenRun(tmp_path / "run")
+    written_run.start()
+    written_run.phase("psplus", 0, "start")
+    written_run.spans(0, Span("compute", "server", 105.0, 1.0, 1, 1), Span("push_pull", "transfer", 105.25, 0.5, 1, 0))
+    written_run.finish()
+    assert {kind: round(secs, 3) for kind, secs in _model(written_run.workdir).busy["worker 0"].items()} == {
+        "compute": 1.0
+    }
 
 
 def test_a_phase_that_was_cut_off_lasts_until_its_lifes_last_line_and_the_run_is_unfinished(tmp_path: Path) -> None:
-    story = Story(tmp_path / "run")
-    story.start()
-    story.phase("bsp", 0, "start")
-    story.metrics(50)
-    story.close()
-    story.resume()
-    story.phase("bsp", 40, "resume")
-    story.metrics(60)
-    story.close()
-    run = _model(story.workdir)
+    written_run = WrittenRun(tmp_path / "run")
+    written_run.start()
+    written_run.phase("bsp", 0, "start")
+    written_run.metrics(50)
+    written_run.close()
+    written_run.resume()
+    written_run.phase("bsp", 40, "resume")
+    written_run.metrics(60)
+    written_run.close()
+    run = _model(written_run.workdir)
     cut, going_on = run.phases
     assert (cut.end, cut.end_units) == (7.0, 50)
     assert (going_on.end, going_on.end_units) == (run.secs, 60)
@@ -146,14 +148,14 @@ def test_a_phase_that_was_cut_off_lasts_until_its_lifes_last_line_and_the_run_is
 
 
 def test_a_resumed_run_is_unfinished_although_an_earlier_life_left_a_summary(tmp_path: Path) -> None:
-    story = Story(tmp_path / "run")
-    story.start()
-    story.phase("bsp", 0, "start")
-    story.finish("preempted", applied=50)
-    assert _model(story.workdir).exit == "preempted"
-    story.resume()
-    story.close()
-    assert _model(story.workdir).exit == "unfinished"
+    written_run = WrittenRun(tmp_path / "run")
+    written_run.start()
+    written_run.phase("bsp", 0, "start")
+    written_run.finish("preempted", applied=50)
+    assert _model(written_run.workdir).exit == "preempted"
+    written_run.resume()
+    written_run.close()
+    assert _model(written_run.workdir).exit == "unfinished"
 
 
 def test_a_figure_that_a_line_lacks_is_no_point(tmp_path: Path) -> None:

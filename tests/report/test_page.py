@@ -7,7 +7,7 @@ import pytest
 
 from hybridsync.report.page import page
 from hybridsync.report.reading import read_runs
-from tests.report.workdirs import Story, completed
+from tests.report.workdirs import WrittenRun, completed
 
 EMPTY = {"meta", "input"}
 
@@ -73,7 +73,7 @@ def test_one_run_has_every_part_and_every_chart(tmp_path: Path) -> None:
     assert "worker 1 lost: signal SIGKILL" in outline.text
     assert "403" in outline.text and "adds up" in outline.text
     assert any(
-        value.startswith("epoch 2: asp (planned), workers 0-1, unit 100 to 400") for _, value in outline.attributes
+        value.startswith("phase 2: asp (planned), workers 0-1, unit 100 to 400") for _, value in outline.attributes
     )
 
 
@@ -109,34 +109,34 @@ def test_charts_carry_the_figures_that_the_pointer_shows(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("error", ["<script>alert(1)</script>", "a \"quoted\" & 'odd' </style> line"])
 def test_what_a_run_says_is_shown_as_text(tmp_path: Path, error: str) -> None:
-    story = Story(tmp_path / "<b>run")
-    story.start()
-    story.phase("asp(<i>=1)", 0, 'why "so"')
-    story.metrics(10)
-    story.event("role_lost", role="server", id=0, reason=error)
-    story.finish("failed", error)
-    outline = Outline(_page(story.workdir))
+    written_run = WrittenRun(tmp_path / "<b>run")
+    written_run.start()
+    written_run.phase("asp(<i>=1)", 0, 'why "so"')
+    written_run.metrics(10)
+    written_run.event("role_lost", role="server", id=0, reason=error)
+    written_run.finish("failed", error)
+    outline = Outline(_page(written_run.workdir))
     assert outline.text.count(error) == 2  # among the facts, and among the incidents
     assert "<b>run" in outline.text
     assert "asp(<i>=1)" in outline.text
 
 
 def test_an_unfinished_run_without_metrics_has_a_page_that_says_so(tmp_path: Path) -> None:
-    story = Story(tmp_path / "run")
-    story.start()
-    story.phase("bsp", 0, "start")
-    story.close()
-    outline = Outline(_page(story.workdir))
+    written_run = WrittenRun(tmp_path / "run")
+    written_run.start()
+    written_run.phase("bsp", 0, "start")
+    written_run.close()
+    outline = Outline(_page(written_run.workdir))
     assert "unfinished" in outline.text
     assert outline.text.count("nothing yet") == 8
     assert "known at the run's end" in outline.text
 
 
 def test_a_run_that_failed_before_its_first_phase_has_a_page_with_the_reason(tmp_path: Path) -> None:
-    story = Story(tmp_path / "run")
-    story.start()
-    story.finish("failed", "no worker came", applied=0)
-    outline = Outline(_page(story.workdir))
+    written_run = WrittenRun(tmp_path / "run")
+    written_run.start()
+    written_run.finish("failed", "no worker came", applied=0)
+    outline = Outline(_page(written_run.workdir))
     assert "no worker came" in outline.text
     assert "Every phase" not in outline.text
 
@@ -150,24 +150,24 @@ def test_an_account_that_does_not_add_up_is_called_out(tmp_path: Path) -> None:
 
 
 def test_a_long_run_of_many_workers_stays_a_small_page(tmp_path: Path) -> None:
-    story = Story(tmp_path / "run")
-    story.start()
-    story.phase("bsp", 0, "start")
+    written_run = WrittenRun(tmp_path / "run")
+    written_run.start()
+    written_run.phase("bsp", 0, "start")
     for units in range(3_000):
-        story.metrics(units, 0.5 + units % 7)
-    story.finish()
-    assert len(_page(story.workdir)) < 500_000
+        written_run.metrics(units, 0.5 + units % 7)
+    written_run.finish()
+    assert len(_page(written_run.workdir)) < 500_000
 
 
 def test_of_many_switches_the_longest_are_drawn_and_all_are_in_the_table(tmp_path: Path) -> None:
-    story = Story(tmp_path / "run")
-    story.start()
-    story.phase("bsp", 0, "start")
+    written_run = WrittenRun(tmp_path / "run")
+    written_run.start()
+    written_run.phase("bsp", 0, "start")
     for at in range(30):
-        story.phase("asp", at)
-        story.switch(at, 0.1 + 0.01 * at)
-    story.finish()
-    text = _page(story.workdir)
+        written_run.phase("asp", at)
+        written_run.switch(at, 0.1 + 0.01 * at)
+    written_run.finish()
+    text = _page(written_run.workdir)
     assert "The 20 longest of 30." in text
     assert text.count('class="row"') == 20
     assert text.count("<td>bsp to asp</td>") + text.count("<td>asp to asp</td>") == 30

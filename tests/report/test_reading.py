@@ -5,7 +5,7 @@ import pytest
 
 from hybridsync.core.errors import WorkdirError
 from hybridsync.report.reading import read_runs
-from tests.report.workdirs import Story, completed
+from tests.report.workdirs import WrittenRun, completed
 
 
 def _refusal(workdir: Path) -> str:
@@ -31,18 +31,18 @@ def test_a_folder_of_runs_or_searches_is_refused_with_what_there_is_in_it(tmp_pa
 
 
 def test_a_run_that_has_entered_no_phase_has_nothing_to_show_yet(tmp_path: Path) -> None:
-    story = Story(tmp_path / "run")
-    assert "nothing to show yet" in _refusal(story.workdir)
-    story.start()
-    story.close()
-    assert "nothing to show yet" in _refusal(story.workdir)
+    written_run = WrittenRun(tmp_path / "run")
+    assert "nothing to show yet" in _refusal(written_run.workdir)
+    written_run.start()
+    written_run.close()
+    assert "nothing to show yet" in _refusal(written_run.workdir)
 
 
 def test_a_run_that_failed_before_its_first_phase_has_its_error_to_show(tmp_path: Path) -> None:
-    story = Story(tmp_path / "run")
-    story.start()
-    story.finish("failed", "no worker came", applied=0)
-    (record,) = read_runs([story.workdir])
+    written_run = WrittenRun(tmp_path / "run")
+    written_run.start()
+    written_run.finish("failed", "no worker came", applied=0)
+    (record,) = read_runs([written_run.workdir])
     assert record.summary is not None
     assert record.summary["error"] == "no worker came"
 
@@ -52,8 +52,8 @@ def test_a_run_that_failed_before_its_first_phase_has_its_error_to_show(tmp_path
     [
         ("events.jsonl", '{"t":1.0,"ki', "events.jsonl is damaged in line 1"),
         ("metrics.jsonl", "[1, 2]", "metrics.jsonl is damaged in line 1"),
-        ("events.jsonl", '{"t":1.0,"wall":1,"epoch":1,"kind":"phase_ended"}'.replace('"epoch":1,', ""), "lacks epoch"),
-        ("events.jsonl", '{"t":1.0,"wall":1,"epoch":1,"kind":"rollback","to_units":3}', "lacks rolled_back"),
+        ("events.jsonl", '{"t":1.0,"wall":1,"phase":1,"kind":"phase_ended"}'.replace('"phase":1,', ""), "lacks phase"),
+        ("events.jsonl", '{"t":1.0,"wall":1,"phase":1,"kind":"rollback","to_units":3}', "lacks rolled_back"),
         ("metrics.jsonl", '{"t":1.0,"units":3}', "lacks examples"),
     ],
 )

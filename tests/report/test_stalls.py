@@ -9,10 +9,10 @@ from hybridsync.core.errors import WorkdirError
 from hybridsync.report.stalls import percentile, read_stalls, switch_stalls
 
 
-def _entered(epoch: int, protocol: str, reason: str = "planned", units_per_update: int = 1) -> dict[str, Any]:
+def _entered(phase: int, protocol: str, reason: str = "planned", units_per_update: int = 1) -> dict[str, Any]:
     return {
         "kind": "phase_entered",
-        "epoch": epoch,
+        "phase": phase,
         "protocol": protocol,
         "reason": reason,
         "members": [0, 1],
@@ -20,8 +20,8 @@ def _entered(epoch: int, protocol: str, reason: str = "planned", units_per_updat
     }
 
 
-def _span(name: str, cat: str, pid: int, epoch: int, start: float, secs: float) -> dict[str, Any]:
-    args = {"epoch": epoch, "units": 1}
+def _span(name: str, cat: str, pid: int, phase: int, start: float, secs: float) -> dict[str, Any]:
+    args = {"phase": phase, "units": 1}
     return {
         "ph": "X",
         "name": name,
@@ -33,17 +33,17 @@ def _span(name: str, cat: str, pid: int, epoch: int, start: float, secs: float) 
     }
 
 
-def _steps(epoch: int, start: float, count: int) -> list[dict[str, Any]]:
+def _steps(phase: int, start: float, count: int) -> list[dict[str, Any]]:
     """Two workers in lock-step, a step every 0.1 s."""
     return [
-        _span("step", "sync", worker, epoch, start + 0.1 * index, 0.1) for worker in (0, 1) for index in range(count)
+        _span("step", "sync", worker, phase, start + 0.1 * index, 0.1) for worker in (0, 1) for index in range(count)
     ]
 
 
-def _applies(epoch: int, start: float, count: int) -> list[dict[str, Any]]:
+def _applies(phase: int, start: float, count: int) -> list[dict[str, Any]]:
     """Two workers, 0.2 s a unit each, whose pushes arrive together."""
     return [
-        _span("apply", "server", 9, epoch, start + 0.2 * (index // 2) + 0.01 * (index % 2), 0.005)
+        _span("apply", "server", 9, phase, start + 0.2 * (index // 2) + 0.01 * (index % 2), 0.005)
         for index in range(count)
     ]
 
@@ -66,7 +66,7 @@ def test_a_stall_is_the_gap_between_two_phases_less_one_workers_unit_time() -> N
 
 def test_a_switch_events_own_figures_stand_beside_the_timelines() -> None:
     trace = _steps(1, 0.0, 10) + _applies(2, 1.5, 20)
-    switch = {"kind": "switch", "epoch": 2, "stall_secs": 0.31, "compile_secs": 1.25}
+    switch = {"kind": "switch", "phase": 2, "stall_secs": 0.31, "compile_secs": 1.25}
     (stall,) = switch_stalls(trace, [*EVENTS[:2], switch])
     assert (stall.event_stall_secs, stall.compile_secs) == (0.31, 1.25)
 
@@ -79,7 +79,7 @@ def test_a_resume_is_no_switch_and_a_seamless_one_costs_nothing() -> None:
         _entered(3, "bsp", "resume", 2),
     ]
     (stall,) = switch_stalls(trace, events)
-    assert (stall.epoch, stall.stall_secs) == (2, pytest.approx(0.0, abs=1e-9))
+    assert (stall.phase, stall.stall_secs) == (2, pytest.approx(0.0, abs=1e-9))
 
 
 def test_a_phase_without_updates_has_no_stall_to_read() -> None:

@@ -15,7 +15,7 @@ STAGES = {"drain_secs": 0.01, "capture_secs": 0.02, "reserve_secs": 0.005, "ente
 CONFIG = RunConfig(workload=400, unit_size=8, workers=2, plan="bsp:25%,asp")
 
 
-class Story:
+class WrittenRun:
     """A run that a test tells event by event; every step of the clock is a second."""
 
     def __init__(self, workdir: Path) -> None:
@@ -23,11 +23,11 @@ class Story:
         self.workdir, self.clock = workdir, ManualClock()
         write_config(workdir, CONFIG, "configs/story.py")
         self.recorder = Recorder.open(workdir, self.clock)
-        self.epoch = 0
+        self.number = 0
 
     def event(self, kind: str, **fields: Any) -> None:
         self.clock.advance(1.0)
-        self.recorder.events.write(kind, epoch=self.epoch, **fields)
+        self.recorder.events.write(kind, phase=self.number, **fields)
 
     def resume(self) -> None:
         self.recorder = Recorder.open(self.workdir, self.clock)
@@ -40,7 +40,7 @@ class Story:
             self.event("worker_joined", worker=worker)
 
     def phase(self, protocol: str, units: int, reason: str = "planned") -> None:
-        self.epoch += 1
+        self.number += 1
         fields = {"members": [0, 1], "learning_rate": 0.1, "units_per_update": 1}
         self.event("phase_entered", protocol=protocol, reason=reason, units=units, **fields)
 
@@ -48,7 +48,7 @@ class Story:
         self.clock.advance(1.0)
         staleness = {"mean": 1.0, "p95": 2, "max": 3}
         self.recorder.metrics.write(
-            Metrics(units, units * 8, self.epoch, protocol, loss, 0.1, 80.0, staleness, {0: 50.0, 1: 30.0})
+            Metrics(units, units * 8, self.number, protocol, loss, 0.1, 80.0, staleness, {0: 50.0, 1: 30.0})
         )
 
     def spans(self, worker: int, *spans: Span) -> None:
@@ -71,17 +71,17 @@ class Story:
 
 def completed(workdir: Path) -> Path:
     """Leave a run of two phases with every kind of incident."""
-    story = Story(workdir)
-    story.start()
-    story.phase("bsp", 0, "start")
-    story.metrics(50, None)
-    story.metrics(100, 2.0)
-    story.spans(0, Span("step", "sync", 105.0, 1.0, 1, 2), Span("compute", "sync", 105.0, 0.75, 1, 2))
-    story.event("phase_ended", units=100)
-    story.phase("asp", 100)
-    story.switch(100, 0.1)
-    story.event("straggler_flagged", worker=1, rate=10.0, threshold=20.0)
-    story.event(
+    written_run = WrittenRun(workdir)
+    written_run.start()
+    written_run.phase("bsp", 0, "start")
+    written_run.metrics(50, None)
+    written_run.metrics(100, 2.0)
+    written_run.spans(0, Span("step", "sync", 105.0, 1.0, 1, 2), Span("compute", "sync", 105.0, 0.75, 1, 2))
+    written_run.event("phase_ended", units=100)
+    written_run.phase("asp", 100)
+    written_run.switch(100, 0.1)
+    written_run.event("straggler_flagged", worker=1, rate=10.0, threshold=20.0)
+    written_run.event(
         "policy_decided",
         policy="elastic",
         action="without workers [1]",
@@ -94,16 +94,16 @@ def completed(workdir: Path) -> Path:
         cost_secs=0.25,
         units_left=3000,
     )
-    story.metrics(200, 0.1, "asp")
-    story.event("straggler_cleared", worker=1, rate=30.0, threshold=20.0)
-    story.event("role_lost", role="worker", id=1, reason="signal SIGKILL")
-    story.event("worker_left", worker=1)
-    story.event("role_started", role="worker", id=1, pid=2, host="here", address="")
-    story.event("worker_joined", worker=1)
-    story.event("role_lost", role="server", id=0, reason="exit 70")
-    story.event("rollback", to_units=150, rolled_back=50)
-    story.event("evaluation", examples=1600, accuracy=0.8, loss=0.3)
-    story.metrics(400, 0.05, "asp")
-    story.event("phase_ended", units=400)
-    story.finish()
+    written_run.metrics(200, 0.1, "asp")
+    written_run.event("straggler_cleared", worker=1, rate=30.0, threshold=20.0)
+    written_run.event("role_lost", role="worker", id=1, reason="signal SIGKILL")
+    written_run.event("worker_left", worker=1)
+    written_run.event("role_started", role="worker", id=1, pid=2, host="here", address="")
+    written_run.event("worker_joined", worker=1)
+    written_run.event("role_lost", role="server", id=0, reason="exit 70")
+    written_run.event("rollback", to_units=150, rolled_back=50)
+    written_run.event("evaluation", examples=1600, accuracy=0.8, loss=0.3)
+    written_run.metrics(400, 0.05, "asp")
+    written_run.event("phase_ended", units=400)
+    written_run.finish()
     return workdir

@@ -1,12 +1,12 @@
 """A role that does nothing but what a test says, to exercise the supervisor.
 
-argv[1] is a JSON object: role name ("worker 1", or "worker 1 life 0") -> what it does once it has its spec:
+argv[1] is a JSON object: role name ("worker 1", or "worker 1 restart 0") -> what it does once it has its spec:
 {"exit": code}, {"refuse": message}, {"error": message}, {"silent": true} (a chief that never serves), {"kill":
 events} (a chief that has given roles up; a pid is that of the newest such role, unless the event names one). Else it
 waits: SIGUSR1 ends it with 75, SIGUSR2 with 0; at each SIGHUP a chief names whom it has given up, one with
-{"renew": true} wants a new world, one with {"late": true} serves from then on, and one with {"children": n} begins
-with so many processes that wait. A worker with {"apart": true} has not joined its world. {"hangs": true}: SIGUSR1 and
-SIGUSR2 end it as its watchdog would. "seed" -> what the seed of the
+{"renew": true} wants a new process group, one with {"late": true} serves from then on, and one with {"children": n}
+begins with so many processes that wait. A worker with {"apart": true} has not joined its process group. {"hangs":
+true}: SIGUSR1 and SIGUSR2 end it as its watchdog would. "seed" -> what the fork server of the
 roles does before it forks them: {"threads": true} starts one, {"exit": message} ends.
 """
 
@@ -26,32 +26,32 @@ from typing import Any
 import numpy.random
 
 from hybridsync.core.errors import EXIT_FAILED, ConfigError, RoleLost
-from hybridsync.runtime.fork_server import Seed, attach
+from hybridsync.runtime.fork_server import ForkServer, connect
 from hybridsync.runtime.role_line import RoleSpec
 
 
 def main() -> int:
     awaited = {signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP}
     signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
-    line = attach()
+    line = connect()
     actions = json.loads(sys.argv[1])
     seed = actions.get("seed", {})
     if "threads" in seed:
         threading.Thread(target=threading.Event().wait, daemon=True).start()
     if "exit" in seed:
         sys.exit(seed["exit"])
-    child = line.grow() if isinstance(line, Seed) else line
+    child = line.serve() if isinstance(line, ForkServer) else line
     assert child is not None
     spec = child.spec()
     name = f"{spec.role} {spec.role_id}"
     sys.stderr.write(f"{name} was here\n")
-    is_program = not isinstance(line, Seed)
+    is_program = not isinstance(line, ForkServer)
     told = {"pid": os.getpid(), "is_program": is_program, "platforms": os.environ.get("JAX_PLATFORMS")}
     told["drawn"] = [random.random(), float(numpy.random.random())]
     record = {**told, **dataclasses.asdict(spec)}
     with open(Path(spec.workdir) / "specs.jsonl", "a") as specs:
         specs.write(json.dumps(record) + "\n")
-    action = actions.get(f"{name} life {spec.life}", actions.get(name, {}))
+    action = actions.get(f"{name} restart {spec.restart_count}", actions.get(name, {}))
     if "children" in action:
         for _ in range(action["children"]):
             subprocess.Popen(["sleep", "600"], start_new_session=action.get("sessions", False))
@@ -83,8 +83,10 @@ def main() -> int:
 def newest(spec: RoleSpec, event: dict[str, Any]) -> int:
     """Return the pid of the process that was last started as the role of `event`."""
     lines = (Path(spec.workdir) / "specs.jsonl").read_text().splitlines()
-    lives = [role for role in map(json.loads, lines) if (role["role"], role["role_id"]) == (event["role"], event["id"])]
-    return lives[-1]["pid"]
+    sessions = [
+        role for role in map(json.loads, lines) if (role["role"], role["role_id"]) == (event["role"], event["id"])
+    ]
+    return sessions[-1]["pid"]
 
 
 if __name__ == "__main__":

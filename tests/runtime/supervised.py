@@ -112,7 +112,7 @@ def seed_of(run: Run, roles: dict[tuple[str, int], int], former: int = 0) -> int
         if found := run.children() - {*roles.values(), former}:
             return found.pop()
         select.select([], [], [], 0.01)
-    raise AssertionError("no seed was ever started")
+    raise AssertionError("no fork server was ever started")
 
 
 def gone(pid: int) -> bool:

@@ -52,8 +52,8 @@ def test_every_role_declares_its_work_and_no_watchdog_looks_at_threads_of_the_us
     assert is_exact(tally_trainer("bsp:30%,asp:30%,adpsgd", WORKLOAD).fit().summary.final)
     short = {name: limits for name, limits in declared.items() if name and not name.startswith(("unit", "the stage"))}
     assert {name: {round(limit) for limit in limits if limit < UNLIMITED} for name, limits in short.items()} == {
-        "the state of epoch N": {2 * SMALL_SECS},
-        "the mesh of epoch N": {COMPILE_SECS},
+        "the state of phase N": {2 * SMALL_SECS},
+        "the mesh of phase N": {COMPILE_SECS},
         "a lock-step step": set(),
         "the average of a group": set(),
         "a pull": {4 * SMALL_SECS},

@@ -1,4 +1,4 @@
-"""Roles grow from a seed: it may die, have threads of its own, or never come to it."""
+"""Roles grow from a fork server: it may die, have threads of its own, or never come to it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from hybridsync.runtime.fork_server_client import Nursery
+from hybridsync.runtime.fork_server_client import ForkServerClient
 from hybridsync.runtime.role_process import RoleProcess
 from tests.runtime.supervised import WAIT_SECS, Begin, seed_of
 
@@ -19,9 +19,11 @@ def test_a_seed_that_is_killed_takes_nobody_with_it_and_is_replaced(begin: Begin
     first = seed_of(run, roles)
     os.kill(first, signal.SIGKILL)
     assert seed_of(run, roles, former=first)
-    assert set(roles.values()) - {run.process.pid} <= run.children(), "a role died with the seed that it grew from"
+    assert set(roles.values()) - {run.process.pid} <= run.children(), (
+        "a role died with the fork server that it grew from"
+    )
     os.kill(roles["worker", 0], signal.SIGKILL)
-    assert run.next_call()["pid"] == roles["worker", 0], "the seed is no role"
+    assert run.next_call()["pid"] == roles["worker", 0], "the fork server is no role"
     run.spec_of(run.next_call()["pid"])
     os.kill(roles["chief", 0], signal.SIGUSR2)
     assert run.end() == (0, "")
@@ -34,7 +36,7 @@ def test_roles_of_a_seed_with_threads_of_its_own_are_started_as_programs(begin: 
     assert all(spec["is_program"] for spec in specs)
     os.kill(roles["worker", 0], signal.SIGKILL)
     assert run.wait_call(call="role_lost")["pid"] == roles["worker", 0]
-    assert run.spec_of(run.wait_call(call="role_started")["pid"])["life"] == 1
+    assert run.spec_of(run.wait_call(call="role_started")["pid"])["restart_count"] == 1
     os.kill(roles["chief", 0], signal.SIGUSR2)
     assert run.end() == (0, "")
 
@@ -42,7 +44,7 @@ def test_roles_of_a_seed_with_threads_of_its_own_are_started_as_programs(begin: 
 def test_a_seed_that_ends_at_once_is_told_with_its_last_words(begin: Begin) -> None:
     run = begin({"seed": {"exit": "it reads no such file"}})
     code, said = run.end()
-    assert code != 0 and "RoleLost: the seed of the roles ended, exit 1" in said and "it reads no such file" in said
+    assert code != 0 and "RoleLost: the fork server ended, exit 1" in said and "it reads no such file" in said
 
 
 def test_roles_draw_other_numbers_than_each_other(begin: Begin) -> None:
@@ -55,15 +57,20 @@ def test_roles_draw_other_numbers_than_each_other(begin: Begin) -> None:
     assert run.end() == (0, "")
 
 
-TELLS = "from hybridsync.runtime import fork_server; fork_server.attach().grow('jax'); import jax; print(jax.config.jax_platforms)"
+TELLS = """from hybridsync.runtime import fork_server
+fork_server.connect().serve('jax')
+import jax
+print(jax.config.jax_platforms)"""
 
 
 def test_only_workers_have_the_accelerator_though_jax_was_imported_before_the_fork(tmp_path: Path) -> None:
     told = {}
-    with contextlib.closing(Nursery([sys.executable, "-c", TELLS], tmp_path / "seed.log")) as nursery:
+    with contextlib.closing(
+        ForkServerClient([sys.executable, "-c", TELLS], tmp_path / "fork-server.log")
+    ) as fork_server_client:
         for role in ("server", "worker"):
             log = tmp_path / f"{role}.log"
-            process = RoleProcess(nursery, role, 0, 0, log)
+            process = RoleProcess(fork_server_client, role, 0, 0, log)
             assert process.wait_ended(WAIT_SECS)
             assert process.reap() == 0
             told[role] = log.read_text().splitlines()[-1]

@@ -38,7 +38,7 @@ def test_a_removed_folder_of_logs_is_made_again(begin: Begin) -> None:
     shutil.rmtree(run.workdir / "logs")
     run.spec_of(_worker_is_replaced(run, roles["worker", 0]))
     assert _ends_well(run, roles["chief", 0]) == ""
-    assert (run.workdir / "logs" / "worker-0.log").read_text() == "--- worker 0, life 1\nworker 0 was here\n"
+    assert (run.workdir / "logs" / "worker-0.log").read_text() == "--- worker 0, restart 1\nworker 0 was here\n"
 
 
 def test_without_a_place_for_logs_the_run_goes_on_and_says_so_once(begin: Begin) -> None:
@@ -70,13 +70,13 @@ def test_a_role_that_cannot_be_started_is_tried_again_until_it_can_be(begin: Beg
     seed = seed_of(run, roles)
     away = program.rename(tmp_path / "away")
     os.kill(seed, signal.SIGKILL)
-    assert run.stderr_line().startswith("no seed for the next role could be started: ")
+    assert run.stderr_line().startswith("no fork server for the next role could be started: ")
     os.kill(roles["worker", 0], signal.SIGKILL)
     assert run.wait_call(call="role_lost")["pid"] == roles["worker", 0]
     assert run.stderr_line().startswith("worker 0 could not be started, which is tried again: ")
     away.rename(program)
     started = run.wait_call(call="role_started")
-    assert run.spec_of(started["pid"])["life"] == 1
+    assert run.spec_of(started["pid"])["restart_count"] == 1
     assert _ends_well(run, roles["chief", 0]) == "", "said once"
 
 
@@ -104,7 +104,7 @@ def test_what_cannot_be_started_for_long_ends_the_run_unless_it_is_a_worker(
 
 @pytest.mark.parametrize("sessions", [False, True])
 def test_children_of_a_lost_role_leave_no_zombies(begin: Begin, sessions: bool) -> None:
-    run = begin({"worker 0 life 0": {"children": 8, "sessions": sessions}})
+    run = begin({"worker 0 restart 0": {"children": 8, "sessions": sessions}})
     roles = run.started()
     pid = roles["worker", 0]
     run.spec_of(pid)
@@ -161,7 +161,7 @@ def test_the_workdir_stays_locked_while_a_chief_is_replaced_and_after_a_killed_s
     begin: Begin, tmp_path: Path
 ) -> None:
     (tmp_path / "run").mkdir()
-    run = begin({"chief 0 life 1": {"late": True}}, locks=True)
+    run = begin({"chief 0 restart 1": {"late": True}}, locks=True)
     roles = run.started()
     chief = roles["chief", 0]
     run.spec_of(chief)
@@ -170,7 +170,7 @@ def test_the_workdir_stays_locked_while_a_chief_is_replaced_and_after_a_killed_s
     assert gone(chief)
     with pytest.raises(WorkdirError, match=f"is in use by process {run.process.pid} "):
         WorkdirLock(run.workdir).acquire()
-    assert _holds_lock(run.wait_spec(role="chief", life=1)["pid"], run.workdir)
+    assert _holds_lock(run.wait_spec(role="chief", restart_count=1)["pid"], run.workdir)
     run.process.kill()
     run.process.wait(WAIT_SECS)
     with WorkdirLock(run.workdir):  # its roles have ended by then

@@ -12,7 +12,7 @@ import jax
 import pytest
 
 from hybridsync.core.errors import HybridSyncError, NotRegistered, RoleLost, StaleIncarnation
-from hybridsync.core.plan import NO_EPOCH, Epoch
+from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.interfaces.messages import (
     GroupReply,
     GroupRequest,
@@ -22,12 +22,12 @@ from hybridsync.interfaces.messages import (
     PhaseReply,
     PhaseRequest,
     RoleEvent,
-    Standing,
+    RoleState,
     Welcome,
 )
 from hybridsync.interfaces.reports import Report, ReportReply
-from hybridsync.runtime import heartbeat as heart_module
-from hybridsync.runtime.heartbeat import Heart, LastingChief, use_compilation_cache
+from hybridsync.runtime import heartbeat as heartbeat_module
+from hybridsync.runtime.heartbeat import Heartbeat, ReconnectingChiefClient, use_compilation_cache
 from hybridsync.runtime.role_line import RoleSpec
 from hybridsync.transport.grpc.channels import make_server
 from hybridsync.transport.grpc.chief import ChiefClient, ChiefServicer
@@ -35,13 +35,13 @@ from hybridsync.transport.link import ChiefLink
 from tests.roles import hello, phase_of
 
 SECS = 10.0
-EPOCH = phase_of(3).epoch
-GO_ON = ReportReply(EPOCH, revoked=False)
+PHASE_ID = phase_of(3).id
+GO_ON = ReportReply(PHASE_ID, revoked=False)
 
 
 @dataclass
 class ForgetfulChief(ChiefLink):
-    """A chief of several lives: after each restart it knows nobody."""
+    """A chief of several processes: after each restart it knows nobody."""
 
     known: bool = True
     registers: bool = True
@@ -50,7 +50,7 @@ class ForgetfulChief(ChiefLink):
     def register(self, hello: Hello) -> Welcome:
         self.seen.append(hello)
         self.known = self.registers
-        return Welcome(hello.life + 1, 1.0, 3.0)
+        return Welcome(hello.restart_count + 1, 1.0, 3.0)
 
     def next_phase(self, request: PhaseRequest) -> PhaseReply:
         return self._answer(request, PhaseReply(None, done=True))
@@ -58,7 +58,7 @@ class ForgetfulChief(ChiefLink):
     def lease(self, request: LeaseRequest) -> LeaseReply:
         return self._answer(request, LeaseReply(((0, 4),), final=False))
 
-    def meet(self, request: GroupRequest) -> GroupReply:
+    def join_group(self, request: GroupRequest) -> GroupReply:
         return self._answer(request, GroupReply((1, 2)))
 
     def report(self, report: Report) -> ReportReply:
@@ -80,20 +80,20 @@ class ForgetfulChief(ChiefLink):
         return reply
 
 
-REPORT = Report("worker", 2, 5, EPOCH)
-LEASE = LeaseRequest(2, 5, EPOCH, 0, 0)
-NEXT = PhaseRequest(2, 5, EPOCH, None)
-MEETING = GroupRequest(2, 5, EPOCH, 1, ())
-CALLS: dict[str, tuple[Callable[[LastingChief], Any], Any]] = {
+REPORT = Report("worker", 2, 5, PHASE_ID)
+LEASE = LeaseRequest(2, 5, PHASE_ID, 0, 0)
+NEXT = PhaseRequest(2, 5, PHASE_ID, None)
+GROUP_ROUND = GroupRequest(2, 5, PHASE_ID, 1, ())
+CALLS: dict[str, tuple[Callable[[ReconnectingChiefClient], Any], Any]] = {
     "report": (lambda chief: chief.report(REPORT), REPORT),
     "lease": (lambda chief: chief.lease(LEASE), LEASE),
     "next_phase": (lambda chief: chief.next_phase(NEXT), NEXT),
-    "meet": (lambda chief: chief.meet(MEETING), MEETING),
+    "meet": (lambda chief: chief.join_group(GROUP_ROUND), GROUP_ROUND),
 }
 
 
-def lasting(chief: Any, standing: Callable[[], Standing | None] = lambda: None) -> LastingChief:
-    return LastingChief(chief, lambda: hello(2, pid=7, life=4, standing=standing()))
+def lasting(chief: Any, role_state: Callable[[], RoleState | None] = lambda: None) -> ReconnectingChiefClient:
+    return ReconnectingChiefClient(chief, lambda: hello(2, pid=7, restart_count=4, role_state=role_state()))
 
 
 # --- whichever chief answers ---
@@ -103,9 +103,9 @@ def lasting(chief: Any, standing: Callable[[], Standing | None] = lambda: None) 
 def test_a_chief_that_knows_nobody_is_told_who_calls_and_where_it_stands_and_asked_again(name):
     ask, request = CALLS[name]
     chief = ForgetfulChief(known=False)
-    where = Standing(phase_of(3), True, ((0, 4),), 2)
+    where = RoleState(phase_of(3), True, ((0, 4),), 2)
     ask(lasting(chief, lambda: where))
-    assert chief.seen == [request, hello(2, pid=7, life=4, standing=where), request]
+    assert chief.seen == [request, hello(2, pid=7, restart_count=4, role_state=where), request]
 
 
 @pytest.mark.parametrize("name", sorted(CALLS))
@@ -116,16 +116,16 @@ def test_a_chief_that_knows_the_role_is_asked_once(name):
     assert chief.seen == [request]
 
 
-def test_the_standing_is_the_one_of_the_moment_at_which_the_chief_asks():
+def test_the_role_state_is_the_one_of_the_moment_at_which_the_chief_asks():
     chief = ForgetfulChief()
-    standings = iter([None, Standing(phase_of(3), True), Standing(phase_of(4), False)])
-    way = lasting(chief, lambda: next(standings))
+    role_states = iter([None, RoleState(phase_of(3), True), RoleState(phase_of(4), False)])
+    way = lasting(chief, lambda: next(role_states))
     way.register()
     for _ in range(2):
         chief.known = False
         way.report(REPORT)
-    told = [each.standing for each in chief.seen if isinstance(each, Hello)]
-    assert told == [None, Standing(phase_of(3), True), Standing(phase_of(4), False)]
+    told = [each.role_state for each in chief.seen if isinstance(each, Hello)]
+    assert told == [None, RoleState(phase_of(3), True), RoleState(phase_of(4), False)]
 
 
 def test_a_chief_that_forgets_again_and_again_is_not_asked_for_ever(monkeypatch):
@@ -171,12 +171,12 @@ def test_a_call_outlasts_a_chief_that_is_restarted_at_its_address():
 
 def test_first_words_say_who_this_process_is():
     spec = RoleSpec("worker", 2, 4, "127.0.0.1:1", "127.0.0.1:2", "/run", 3, 1, "127.0.0.1")
-    words = heart_module.hello(spec, "127.0.0.1:9", "schema")
-    assert (words.role, words.id, words.life, words.address) == ("worker", 2, 4, "127.0.0.1:9")
-    assert words.standing is None and words.pid > 0
+    words = heartbeat_module.hello(spec, "127.0.0.1:9", "schema")
+    assert (words.role, words.id, words.restart_count, words.address) == ("worker", 2, 4, "127.0.0.1:9")
+    assert words.role_state is None and words.pid > 0
 
 
-# --- the heart ---
+# --- the heartbeat ---
 
 
 class Listening:
@@ -197,27 +197,27 @@ class Listening:
 
 
 class Beating:
-    """A heart, and what it told its process."""
+    """A heartbeat, and what it told its process."""
 
     def __init__(self, chief: Any, *, secs: float = 0.01, hold_secs: float = 0.0) -> None:
         self.wake = threading.Event()
-        self.heard: list[tuple[Epoch, ReportReply]] = []
+        self.heard: list[tuple[PhaseId, ReportReply]] = []
         self.ended: list[HybridSyncError | None] = []
         self.over = threading.Event()
         self.num_drained = 0
-        self.heart = Heart(
+        self.heartbeat = Heartbeat(
             chief,
-            self.drain,
+            self.take_report,
             secs,
             self.wake,
             self.end,
             hold_secs=hold_secs,
-            heard=lambda epoch, reply: self.heard.append((epoch, reply)),
+            heard=lambda phase_id, reply: self.heard.append((phase_id, reply)),
         )
 
-    def drain(self) -> Report:
+    def take_report(self) -> Report:
         self.num_drained += 1
-        return Report("worker", 2, 5, Epoch(self.num_drained, 0))
+        return Report("worker", 2, 5, PhaseId(self.num_drained, 0))
 
     def end(self, error: HybridSyncError | None) -> None:
         self.ended.append(error)
@@ -226,16 +226,16 @@ class Beating:
 
 @pytest.fixture
 def beat() -> Iterator[Callable[..., Beating]]:
-    hearts: list[Beating] = []
+    heartbeats: list[Beating] = []
 
     def start(*args: Any, **fields: Any) -> Beating:
-        hearts.append(Beating(*args, **fields))
-        hearts[-1].heart.start()
-        return hearts[-1]
+        heartbeats.append(Beating(*args, **fields))
+        heartbeats[-1].heartbeat.start()
+        return heartbeats[-1]
 
     yield start
-    for each in hearts:
-        each.heart.stop()
+    for each in heartbeats:
+        each.heartbeat.stop()
 
 
 def wait_for(chief: Listening, times: int) -> None:
@@ -243,13 +243,13 @@ def wait_for(chief: Listening, times: int) -> None:
         assert chief.came.acquire(timeout=SECS), f"only {len(chief.reports)} reports came"
 
 
-def test_every_answer_is_heard_with_the_epoch_that_was_reported_from(beat):
+def test_every_answer_is_heard_with_the_phase_that_was_reported_from(beat):
     """The phase may have changed while the chief held its answer back."""
-    revoked = ReportReply(EPOCH, revoked=True)
-    chief = Listening(GO_ON, revoked, ReportReply(EPOCH, revoked=False, done=True))
+    revoked = ReportReply(PHASE_ID, revoked=True)
+    chief = Listening(GO_ON, revoked, ReportReply(PHASE_ID, revoked=False, done=True))
     beating = beat(chief)
     assert beating.over.wait(SECS)
-    assert beating.heard[:2] == [(Epoch(1, 0), GO_ON), (Epoch(2, 0), revoked)]
+    assert beating.heard[:2] == [(PhaseId(1, 0), GO_ON), (PhaseId(2, 0), revoked)]
     assert beating.heard[2][1].done and beating.ended == [None]
 
 
@@ -257,7 +257,7 @@ def test_the_chief_may_hold_its_answer_back_except_to_the_last_report(beat):
     chief = Listening()
     beating = beat(chief, hold_secs=0.5)
     wait_for(chief, 2)
-    beating.heart.stop()
+    beating.heartbeat.stop()
     assert {report.hold_secs for report in chief.reports[:-1]} == {0.5}
     assert chief.reports[-1].hold_secs == 0.0
 
@@ -281,20 +281,20 @@ def test_a_process_that_is_refused_or_has_lost_its_chief_for_good_is_told_once(b
     chief = Listening(GO_ON, error)
     beating = beat(chief)
     assert beating.over.wait(SECS)
-    beating.heart.stop()
+    beating.heartbeat.stop()
     assert beating.ended == [error] and len(chief.reports) == 2 and len(beating.heard) == 1
 
 
 def test_a_last_report_that_fails_disturbs_nobody(beat):
     chief = Listening(RoleLost("the chief has left"))
     beating = beat(chief, secs=60.0)
-    beating.heart.stop()
+    beating.heartbeat.stop()
     assert beating.ended == [] and len(chief.reports) == 1
 
 
-def test_the_heart_beats_on_across_a_restart_of_the_chief(beat):
+def test_the_heartbeat_beats_on_across_a_restart_of_the_chief(beat):
     chief = ForgetfulChief()
-    beating = beat(lasting(chief, lambda: Standing(phase_of(3), True)))
+    beating = beat(lasting(chief, lambda: RoleState(phase_of(3), True)))
     chief.known = False
     woken = threading.Event()
     while not any(isinstance(each, Hello) for each in list(chief.seen)):
@@ -302,7 +302,7 @@ def test_the_heart_beats_on_across_a_restart_of_the_chief(beat):
     before = len(beating.heard)
     while len(beating.heard) < before + 2:
         assert not woken.wait(0.01) and not beating.ended
-    assert NO_EPOCH not in [epoch for epoch, _ in beating.heard]
+    assert NO_PHASE not in [phase_id for phase_id, _ in beating.heard]
 
 
 def test_compiled_programs_are_kept_in_the_workdir_unless_their_folder_was_named(tmp_path: Path) -> None:

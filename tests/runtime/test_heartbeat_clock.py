@@ -11,9 +11,9 @@ from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_state import RunState
 from hybridsync.core.clock import SYSTEM_CLOCK, SystemClock
-from hybridsync.core.plan import NO_EPOCH, Epoch
+from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.interfaces.reports import Report, ReportReply, Span
-from hybridsync.runtime.heartbeat import Heart, LastingChief
+from hybridsync.runtime.heartbeat import Heartbeat, ReconnectingChiefClient
 from tests.roles import hello
 
 AHEAD = 5.0
@@ -34,23 +34,25 @@ def test_a_host_whose_clock_is_ahead_is_known_from_its_second_heartbeat_on() -> 
     clock, enough = Ahead(), threading.Event()
     reports: list[float] = []
 
-    def drain() -> Report:
+    def take_report() -> Report:
         now = clock.monotonic()
         reports.append(now)
         span = Span("compute", "worker", now, 0.0, 0, 1)
-        return Report("worker", 0, 1, NO_EPOCH, spans=(span,), first_applied=now)
+        return Report("worker", 0, 1, NO_PHASE, spans=(span,), first_applied=now)
 
-    def heard(epoch: Epoch, reply: ReportReply) -> None:
+    def heard(phase_id: PhaseId, reply: ReportReply) -> None:
         if len(reports) == SPANS:
             enough.set()
 
     began = SYSTEM_CLOCK.monotonic()
-    way = cast("LastingChief", chief.service)  # what asks for no client is the same
-    heart = Heart(way, drain, 0.01, threading.Event(), lambda error: None, hold_secs=0.05, heard=heard, clock=clock)
-    heart.start()
+    way = cast("ReconnectingChiefClient", chief.service)  # what asks for no client is the same
+    heartbeat = Heartbeat(
+        way, take_report, 0.01, threading.Event(), lambda error: None, hold_secs=0.05, heard=heard, clock=clock
+    )
+    heartbeat.start()
     assert enough.wait(10), f"{len(reports)} of {SPANS} reports came"
-    heart.stop()
-    first, *others = chief.control.take_intake().spans
+    heartbeat.stop()
+    first, *others = chief.control.take_reports().spans
     assert first[3] == 0.0, "nothing is known before an answer"
     assert len(others) >= SPANS - 1
     for _, _, (span,), offset in others:

@@ -37,12 +37,12 @@ def test_a_restarted_chief_hears_again_who_is_quarantined_and_the_worker_stays_a
     assert run.silent(1.5), "only the chief was to be started"
 
 
-def test_the_world_begins_anew_without_a_worker_that_never_joined_it(begin: Begin) -> None:
-    run = begin({"worker 1": {"exit": 3, "apart": True}, "worker 0 life 0": {"apart": True}})
+def test_the_process_group_begins_anew_without_a_worker_that_never_joined_it(begin: Begin) -> None:
+    run = begin({"worker 1": {"exit": 3, "apart": True}, "worker 0 restart 0": {"apart": True}})
     first = run.spec_of(run.started()["worker", 0])
     assert first["slots"] == [0, 1]
     run.wait_call(call="role_lost", quarantined=True)
-    second = run.wait_spec(role="worker", role_id=0, life=1)
+    second = run.wait_spec(role="worker", role_id=0, restart_count=1)
     assert second["slots"] == [0] and second["coordinator"] != first["coordinator"]
 
 

@@ -20,7 +20,7 @@ def test_every_role_learns_its_place_and_a_completed_run_ends_with_0(begin: Begi
     assert specs["chief", 0]["chief"] == "" and specs["chief", 0]["platforms"] == "cpu"
     assert specs["server", 0]["chief"] == CHIEF and specs["server", 0]["platforms"] == "cpu"
     assert specs["worker", 1]["chief"] == CHIEF and specs["worker", 1]["platforms"] is None
-    assert specs["worker", 1]["role_id"] == 1 and specs["worker", 1]["life"] == 0
+    assert specs["worker", 1]["role_id"] == 1 and specs["worker", 1]["restart_count"] == 0
     assert {spec["num_workers"] for spec in specs.values()} == {2}
     assert len({spec["coordinator"] for spec in specs.values()}) == 1
     os.kill(pids["chief", 0], signal.SIGUSR2)
@@ -33,12 +33,12 @@ def test_every_role_learns_its_place_and_a_completed_run_ends_with_0(begin: Begi
 def test_a_killed_worker_is_reported_and_reborn_each_time(begin: Begin) -> None:
     run = begin()
     pid = run.started()["worker", 1]
-    for life in range(1, 7):
+    for restart_count in range(1, 7):
         os.kill(pid, signal.SIGKILL)
         lost = run.wait_call(call="role_lost")
         assert (lost["role"], lost["id"], lost["pid"], lost["reason"]) == ("worker", 1, pid, "signal SIGKILL")
         pid = run.wait_call(call="role_started", role="worker", id=1)["pid"]
-        assert run.spec_of(pid)["life"] == life
+        assert run.spec_of(pid)["restart_count"] == restart_count
 
 
 def test_a_worker_that_ends_as_told_is_not_replaced(begin: Begin) -> None:
@@ -60,7 +60,7 @@ def test_a_server_that_fails_again_and_again_ends_the_run_with_its_name_and_log(
 
 
 def test_a_worker_that_failed_once_with_a_reason_is_replaced(begin: Begin) -> None:
-    run = begin({"worker 0 life 0": {"error": "lost its way"}})
+    run = begin({"worker 0 restart 0": {"error": "lost its way"}})
     assert run.wait_call(call="role_lost")["reason"] == "exit 70: lost its way"
     assert run.wait_call(call="role_started", role="worker", id=0)["reason"].startswith("restart after exit 70")
 
@@ -69,45 +69,47 @@ def test_a_killed_worker_is_replaced_by_a_child_of_the_supervisors_that_goes_on_
     run = begin()
     roles = run.started()
     run.spec_of(roles["worker", 1])  # by then it has written to its log
-    for life in (1, 2):
+    for restart_count in (1, 2):
         os.kill(roles["worker", 1], signal.SIGKILL)
         assert run.wait_call(call="role_lost")["pid"] == roles["worker", 1]
         roles["worker", 1] = run.wait_call(call="role_started", role="worker")["pid"]
         assert {*roles.values(), seed_of(run, roles)} - {run.process.pid} == run.children()
         spec = run.spec_of(roles["worker", 1])
-        assert (spec["role_id"], spec["life"], spec["chief"]) == (1, life, CHIEF)
+        assert (spec["role_id"], spec["restart_count"], spec["chief"]) == (1, restart_count, CHIEF)
     seed = seed_of(run, roles)
     os.kill(roles["chief", 0], signal.SIGUSR2)
     assert run.end() == (0, "")
     log = (run.workdir / "logs" / "worker-1.log").read_text().splitlines()
-    assert log == [line for life in range(3) for line in (f"--- worker 1, life {life}", "worker 1 was here")]
-    assert gone(seed), "the seed outlived the run"
+    assert log == [
+        line for restart_count in range(3) for line in (f"--- worker 1, restart {restart_count}", "worker 1 was here")
+    ]
+    assert gone(seed), "the fork server outlived the run"
 
 
 def test_a_killed_server_is_reported_and_reborn(begin: Begin) -> None:
     run = begin()
     pid = run.started()["server", 0]
-    for life in range(1, 6):
+    for restart_count in range(1, 6):
         os.kill(pid, signal.SIGKILL)
         lost = run.wait_call(call="role_lost")
         assert (lost["role"], lost["id"], lost["pid"], lost["reason"]) == ("server", 0, pid, "signal SIGKILL")
         pid = run.wait_call(call="role_started", role="server")["pid"]
         spec = run.spec_of(pid)
-        assert (spec["life"], spec["chief"]) == (life, CHIEF)
+        assert (spec["restart_count"], spec["chief"]) == (restart_count, CHIEF)
 
 
 def test_a_role_that_the_chief_gave_up_is_ended_and_replaced(begin: Begin) -> None:
     run = begin({"chief 0": {"kill": [{"role": "worker", "id": 1}]}})
     pids = run.started()
     pid = pids["worker", 1]
-    for life in range(1, 3):
+    for restart_count in range(1, 3):
         run.spec_of(pid)
         os.kill(pids["chief", 0], signal.SIGHUP)
         lost = run.wait_call(call="role_lost")
         assert (lost["role"], lost["id"], lost["pid"]) == ("worker", 1, pid)
         assert gone(pid)
         pid = run.wait_call(call="role_started", role="worker", id=1)["pid"]
-        assert run.spec_of(pid)["life"] == life
+        assert run.spec_of(pid)["restart_count"] == restart_count
 
 
 def test_a_process_that_has_the_place_of_one_that_was_given_up_is_left_alone(begin: Begin) -> None:
@@ -122,18 +124,18 @@ def test_a_process_that_has_the_place_of_one_that_was_given_up_is_left_alone(beg
     assert run.silent(0.5)
 
 
-def test_in_a_new_world_every_worker_starts_again_and_the_others_stay(begin: Begin) -> None:
+def test_in_a_new_process_group_every_worker_starts_again_and_the_others_stay(begin: Begin) -> None:
     run = begin({"chief 0": {"renew": True}})
     pids = run.started()
     former = {run.spec_of(pid)["coordinator"] for (role, _), pid in pids.items() if role != "supervisor"}
-    for life in range(1, 6):  # more often than a worker may fail by itself
+    for restart_count in range(1, 6):  # more often than a worker may fail by itself
         os.kill(pids["chief", 0], signal.SIGHUP)
         for worker in (0, 1):
             lost = run.wait_call(call="role_lost")
             assert (lost["role"], lost["id"], lost["pid"]) == ("worker", worker, pids["worker", worker])
             pids["worker", worker] = run.wait_call(call="role_started", role="worker", id=worker)["pid"]
         specs = [run.spec_of(pids["worker", worker]) for worker in (0, 1)]
-        assert [spec["life"] for spec in specs] == [life, life]
+        assert [spec["restart_count"] for spec in specs] == [restart_count, restart_count]
         (coordinator,) = {spec["coordinator"] for spec in specs}
         assert coordinator not in former
         former.add(coordinator)
@@ -151,7 +153,7 @@ def test_roles_die_with_a_killed_supervisor(begin: Begin) -> None:
 
 
 def test_a_program_that_no_supervisor_started_has_no_line() -> None:
-    assert Child.attach() is None
+    assert Child.from_environment() is None
 
 
 def test_exits_are_put_into_words() -> None:

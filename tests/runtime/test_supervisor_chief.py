@@ -17,7 +17,7 @@ def test_a_killed_chief_is_restarted_at_its_address_and_told_what_happened(begin
     pids = run.started()
     former = {role: run.spec_of(pid) for role, pid in pids.items() if role[0] != "supervisor"}
     pid = pids["chief", 0]
-    for life in range(1, 6):
+    for restart_count in range(1, 6):
         os.kill(pid, signal.SIGKILL)
         lost = run.wait_call(call="role_lost")
         assert (lost["role"], lost["pid"], lost["reason"]) == ("chief", pid, "signal SIGKILL")
@@ -25,7 +25,7 @@ def test_a_killed_chief_is_restarted_at_its_address_and_told_what_happened(begin
         assert (started["role"], started["reason"]) == ("chief", "restart after signal SIGKILL")
         pid = started["pid"]
         spec = run.spec_of(pid)
-        assert (spec["life"], spec["chief"], spec["platforms"]) == (life, CHIEF, "cpu")
+        assert (spec["restart_count"], spec["chief"], spec["platforms"]) == (restart_count, CHIEF, "cpu")
         assert spec["coordinator"] == former["worker", 0]["coordinator"]
     assert len((run.workdir / "specs.jsonl").read_text().splitlines()) == NUM_PROCESSES - 1 + 5, "others live on"
     os.kill(pid, signal.SIGUSR2)
@@ -41,8 +41,8 @@ def test_who_left_because_the_run_was_over_is_back_for_a_chief_that_did_not_live
     os.kill(pids["chief", 0], signal.SIGKILL)
     assert run.wait_call(call="role_started", role="chief")["reason"] == "restart after signal SIGKILL"
     back = run.wait_call(call="role_started", role="worker", id=1)["pid"]
-    assert run.spec_of(back)["life"] == 1
-    os.kill(run.wait_spec(role="chief", life=1)["pid"], signal.SIGUSR2)
+    assert run.spec_of(back)["restart_count"] == 1
+    os.kill(run.wait_spec(role="chief", restart_count=1)["pid"], signal.SIGUSR2)
     assert run.end() == (0, "")
 
 
@@ -54,12 +54,12 @@ def test_a_chief_killed_while_it_saves_for_a_preemption_is_followed_by_one_that_
     os.kill(pids["chief", 0], signal.SIGKILL)
     assert run.wait_call(call="role_started", role="chief")["reason"] == "restart after signal SIGKILL"
     run.wait_call(call="preempt")
-    os.kill(run.wait_spec(role="chief", life=1)["pid"], signal.SIGUSR1)
+    os.kill(run.wait_spec(role="chief", restart_count=1)["pid"], signal.SIGUSR1)
     assert run.end() == (75, "")
 
 
 def test_a_restarted_chief_is_told_again_which_units_processes_ended_on(begin: Begin) -> None:
-    run = begin({"worker 0 life 0": {"unit": 17, "exit": 3}})
+    run = begin({"worker 0 restart 0": {"unit": 17, "exit": 3}})
     first = run.wait_call(call="role_lost", role="worker")
     assert (first["unit"], first["reason"]) == (17, "exit 3")
     reborn = run.wait_call(call="role_started", role="worker", id=0, reason="restart after exit 3")["pid"]
@@ -72,12 +72,12 @@ def test_a_restarted_chief_is_told_again_which_units_processes_ended_on(begin: B
 
 
 def test_nothing_is_delivered_while_no_chief_serves_and_all_of_it_afterwards(begin: Begin) -> None:
-    run = begin({"chief 0 life 1": {"late": True}})
+    run = begin({"chief 0 restart 1": {"late": True}})
     pids = run.started()
     os.kill(pids["chief", 0], signal.SIGKILL)
-    restarted = run.wait_spec(role="chief", life=1)["pid"]
+    restarted = run.wait_spec(role="chief", restart_count=1)["pid"]
     os.kill(pids["worker", 1], signal.SIGKILL)
-    reborn = run.wait_spec(role="worker", role_id=1, life=1)
+    reborn = run.wait_spec(role="worker", role_id=1, restart_count=1)
     assert reborn["chief"] == CHIEF, "it needs no chief to learn where one will serve"
     assert run.silent(2.5), "a chief that does not serve was called"
     os.kill(restarted, signal.SIGHUP)
@@ -91,9 +91,9 @@ def test_nothing_is_delivered_while_no_chief_serves_and_all_of_it_afterwards(beg
 
 
 def test_a_signal_while_no_chief_serves_reaches_the_next_one(begin: Begin) -> None:
-    run = begin({"chief 0 life 1": {"late": True}}, deaf_to_preempt=True)
+    run = begin({"chief 0 restart 1": {"late": True}}, deaf_to_preempt=True)
     os.kill(run.started()["chief", 0], signal.SIGKILL)
-    restarted = run.wait_spec(role="chief", life=1)["pid"]
+    restarted = run.wait_spec(role="chief", restart_count=1)["pid"]
     run.process.send_signal(signal.SIGTERM)
     assert run.silent(1.5)
     os.kill(restarted, signal.SIGHUP)
@@ -104,24 +104,24 @@ def test_a_signal_while_no_chief_serves_reaches_the_next_one(begin: Begin) -> No
 
 
 def test_a_chief_that_fails_by_itself_again_and_again_ends_the_run(begin: Begin) -> None:
-    run = begin({f"chief 0 life {life}": {"exit": 9} for life in range(1, 9)})
+    run = begin({f"chief 0 restart {restart_count}": {"exit": 9} for restart_count in range(1, 9)})
     pids = run.started()
     os.kill(pids["chief", 0], signal.SIGKILL)
     code, written = run.end()
     assert code == 70
     assert "error: the chief was lost (exit 9); run the same command again" in written
     assert "chief 0 was here" in written
-    lives = [json.loads(line)["life"] for line in (run.workdir / "specs.jsonl").read_text().splitlines()]
-    assert max(lives) == 4, "three failures within 30 s are borne"
+    sessions = [json.loads(line)["restart_count"] for line in (run.workdir / "specs.jsonl").read_text().splitlines()]
+    assert max(sessions) == 4, "three failures within 30 s are borne"
     assert all(gone(pid) for pid in pids.values())
 
 
 def test_a_chief_that_its_watchdog_ends_is_replaced(begin: Begin) -> None:
-    run = begin({"chief 0 life 0": {"hangs": True}})
+    run = begin({"chief 0 restart 0": {"hangs": True}})
     os.kill(run.started()["chief", 0], signal.SIGUSR1)
     assert run.wait_call(call="role_lost", role="chief")["reason"] == "exit 70"
     assert run.wait_call(call="role_started", role="chief")["reason"] == "restart after exit 70"
-    os.kill(run.wait_spec(role="chief", life=1)["pid"], signal.SIGUSR2)
+    os.kill(run.wait_spec(role="chief", restart_count=1)["pid"], signal.SIGUSR2)
     assert run.end() == (0, "")
 
 
@@ -136,7 +136,7 @@ def test_a_chief_that_is_lost_before_it_ever_served_ends_the_run(begin: Begin) -
 
 
 def test_a_restarted_chief_that_has_an_end_to_tell_ends_the_run_by_it(begin: Begin) -> None:
-    run = begin({"chief 0 life 1": {"refuse": "the checkpoints have another unit size"}})
+    run = begin({"chief 0 restart 1": {"refuse": "the checkpoints have another unit size"}})
     os.kill(run.started()["chief", 0], signal.SIGKILL)
     assert run.end() == (1, "error: the checkpoints have another unit size\n")
 

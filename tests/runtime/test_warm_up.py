@@ -37,7 +37,7 @@ def test_one_compiled_gradient_takes_a_replicas_parameters_and_a_servers_reply()
 
 def test_a_workers_own_steps_are_compiled_before_the_first_phase_that_has_them() -> None:
     programs = programs_of(tally_task(WORKLOAD), plain_sgd(1.0), unit_size=1, workload=WORKLOAD)
-    warm_up(programs, local={False})
+    warm_up(programs, local_updates={False})
     with count_compilations() as compiled:
         state = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), programs.state)
         reply = Parameters(state.params, state.model_state)

@@ -11,18 +11,18 @@ import jax
 
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import HybridSyncError
-from hybridsync.core.plan import NO_EPOCH
-from hybridsync.interfaces.messages import Capture
+from hybridsync.core.plan import NO_PHASE
+from hybridsync.interfaces.messages import Snapshot
 from hybridsync.interfaces.phase import Phase
 from hybridsync.server.endpoint import Endpoint
 from hybridsync.server.partition import partition
 from hybridsync.server.primary import Primary
-from hybridsync.server.publisher import SnapshotPool
+from hybridsync.server.publisher import ParameterPool
 from hybridsync.server.replication import Peers
 from hybridsync.server.secondary import Store
 from hybridsync.storage.apply_log import Entry, Left
 from hybridsync.training.programs import Programs
-from hybridsync.training.snapshot import Holding
+from hybridsync.training.snapshot import SnapshotBuffer
 from hybridsync.training.state import TrainState, initial_state
 from hybridsync.transport.packed_link import PackedLink
 from tests.roles import CHIEF, phase_of
@@ -63,18 +63,18 @@ class Cluster:
     ) -> None:
         self.programs, self.num_servers = programs, num_servers
         self.log, self.failures = ListedLog(), list[HybridSyncError]()
-        self.holding = Holding(programs.state_layout)
+        self.snapshot_buffer = SnapshotBuffer(programs.state_layout)
         self.state: TrainState = jax.device_get(initial_state(programs.task, programs.optimizer, 0))
-        self.holding.pack(self.state)
-        self.capture = self.holding.seal(NO_EPOCH, sequence=0, applied=())
+        self.snapshot_buffer.pack(self.state)
+        self.snapshot = self.snapshot_buffer.finalize(NO_PHASE, sequence=0, applied=())
         self.parts = partition(programs, num_servers)
-        self.roles: dict[str, Any] = {CHIEF: self.holding}
+        self.roles: dict[str, Any] = {CHIEF: self.snapshot_buffer}
         self.stores = [Store(part, self.reader_at, SYSTEM_CLOCK) for part in self.parts[1:]]
         self.addresses = tuple(f"server {server}" for server in range(num_servers))
         wrapped = dict(zip(self.addresses[1:], map(wrap, self.stores), strict=True))
         self.primary = Primary(
             programs,
-            SnapshotPool(self.parts[0].programs.parameters_layout),
+            ParameterPool(self.parts[0].programs.parameters_layout),
             self.reader_at,
             SYSTEM_CLOCK,
             self.log,
@@ -87,9 +87,9 @@ class Cluster:
     def reader_at(self, address: str) -> Any:
         return self.roles[address]
 
-    def enter(self, number: int = 1, capture: Capture | None = None, source: str = CHIEF, **fields: Any) -> Phase:
+    def enter(self, number: int = 1, snapshot: Snapshot | None = None, source: str = CHIEF, **fields: Any) -> Phase:
         phase = replace(
-            phase_of(number, capture=capture or self.capture, source=source, **fields), servers=self.addresses
+            phase_of(number, snapshot=snapshot or self.snapshot, source=source, **fields), servers=self.addresses
         )
         for server in (self.primary, *self.stores):
             server.enter(phase)
@@ -104,9 +104,9 @@ class Cluster:
         endpoint = Endpoint(self.primary, self.parts[0].programs.contribution_layout)
         return PackedLink(self.parts, CopyingParameters(endpoint), self.clients)
 
-    def captured(self, phase: Phase, final: bool = True) -> tuple[Capture, TrainState]:
-        """Return a capture of the whole state, as the chief gets it."""
-        capture = self.primary.capture(phase.epoch, final)
+    def captured(self, phase: Phase, final: bool = True) -> tuple[Snapshot, TrainState]:
+        """Return a snapshot of the whole state, as the chief gets it."""
+        snapshot = self.primary.take_snapshot(phase.id, final)
         buffer = self.programs.state_layout.empty()
-        self.primary.read(capture.capture_id, buffer)
-        return capture, self.programs.state_layout.unpack(buffer)
+        self.primary.read(snapshot.snapshot_id, buffer)
+        return snapshot, self.programs.state_layout.unpack(buffer)

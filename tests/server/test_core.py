@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from hybridsync.core.errors import StaleEpoch, StaleIncarnation
-from hybridsync.core.plan import Epoch
+from hybridsync.core.errors import StaleIncarnation, StalePhase
+from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.interfaces.phase import Phase
 from hybridsync.server.core import HeldCall, ServerCore
 from hybridsync.server.held_pushes import Decided
 
-EPOCH = Epoch(3, 7)
+PHASE_ID = PhaseId(3, 7)
 
 
 class Listing:
@@ -33,28 +33,28 @@ class Listing:
     def discard(self, push: Push) -> None:
         self.asked.append(("discard", push.worker, push.units))
 
-    def hand(self, push: Push, sequence: int) -> None:
+    def record_sent(self, push: Push, sequence: int) -> None:
         self.asked.append(("hand", push.worker, sequence))
 
     def forget(self, worker: int, incarnation: int) -> None:
         self.asked.append(("forget", worker, incarnation))
 
-    def keep(self, contribution: Any) -> Any:
+    def retain(self, contribution: Any) -> Any:
         return f"a copy of {contribution}"
 
-    def take_deposits(self, left: tuple[tuple[int, int], ...], sequence: int) -> None:
-        self.asked.append(("take_deposits", left, sequence))
+    def take_uploads(self, left: tuple[tuple[int, int], ...], sequence: int) -> None:
+        self.asked.append(("take_uploads", left, sequence))
 
 
 def serving(spec: str, members: tuple[int, ...] = (0, 1)) -> tuple[ServerCore, Listing]:
     holder = Listing()
     core = ServerCore(holder, now=lambda: 0.0)
-    core.enter(Phase(EPOCH, spec, members, 0, 100, (), (), 0, "", 1, "", (), "start"))
+    core.enter(Phase(PHASE_ID, spec, members, 0, 100, (), (), 0, "", 1, "", (), "start"))
     return core, holder
 
 
 def message(worker: int, *units: int, base: int = 0, incarnation: int = 1) -> Push:
-    return Push(EPOCH, worker, incarnation, units, base)
+    return Push(PHASE_ID, worker, incarnation, units, base)
 
 
 def held(core: ServerCore, push: Push, contribution: str) -> HeldCall:
@@ -98,7 +98,7 @@ def test_whoever_waits_for_anothers_push_with_its_units_is_offered_anew_when_tha
     core, holder = serving("bsp_server", members=(0, 1, 2))
     first = held(core, message(0, 4), "g4 of 0")
     second = held(core, message(1, 4), "g4 of 1")
-    core.fence(EPOCH, 0, 1)
+    core.fence(PHASE_ID, 0, 1)
     assert core.release() == [first], "the other push takes its place, and is held"
     with pytest.raises(StaleIncarnation):
         core.answer(first)
@@ -122,7 +122,7 @@ def test_a_held_push_of_a_closed_phase_is_refused_by_name() -> None:
     call = held(core, message(0, 4), "g4")
     core.close()
     assert core.release() == [call]
-    with pytest.raises(StaleEpoch):
+    with pytest.raises(StalePhase):
         core.answer(call)
     assert holder.asked == []
 
@@ -133,20 +133,20 @@ def test_a_transfer_that_is_not_granted_is_refused_by_name_when_the_phase_closes
     assert core.release() == [granted] and core.answer(granted) == PushReply(0)
     core.close()
     assert core.release() == [waiting]
-    with pytest.raises(StaleEpoch):
+    with pytest.raises(StalePhase):
         core.answer(waiting)
 
 
 def test_a_fence_is_carried_out_before_the_holder_forgets_the_worker() -> None:
     core, holder = serving("bsp_server")
     held(core, message(0, 4), "g4")
-    core.fence(EPOCH, 1, 1)
+    core.fence(PHASE_ID, 1, 1)
     assert [what[0] for what in holder.asked] == ["apply", "forget"]
 
 
 def test_a_worker_out_of_date_is_refused_before_its_base_is_looked_at() -> None:
     core, holder = serving("asp(staleness_rule=dc)")
-    core.fence(EPOCH, 0, 1)
+    core.fence(PHASE_ID, 0, 1)
     holder.asked.clear()
     with pytest.raises(StaleIncarnation):
         core.push(message(0, 4), "g4", "")
@@ -158,9 +158,11 @@ def test_the_optimizer_states_of_last_pushes_are_taken_once() -> None:
     first = held(core, message(0, 4), "moved 4")
     core.push(message(1, 5), "moved 5", "")
     assert core.release() == [first]
-    assert core.missing_deposits == [0, 1]
-    assert core.deposit(message(0, 4)) and core.deposit(message(1, 9)), "the second one is behind another push"
+    assert core.missing_uploads == [0, 1]
+    assert core.upload_opt_state(message(0, 4)) and core.upload_opt_state(message(1, 9)), (
+        "the second one is behind another push"
+    )
     core.close()
-    assert core.missing_deposits == []
-    assert core.take_deposits() == core.take_deposits() == (0,)
-    assert [what for what in holder.asked if what[0] == "take_deposits"] == [("take_deposits", ((0, 1),), 1)]
+    assert core.missing_uploads == []
+    assert core.take_uploads() == core.take_uploads() == (0,)
+    assert [what for what in holder.asked if what[0] == "take_uploads"] == [("take_uploads", ((0, 1),), 1)]

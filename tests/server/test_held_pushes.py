@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from hybridsync import protocols
-from hybridsync.core.errors import StaleEpoch, StillHeld, WaitTimeout
+from hybridsync.core.errors import StalePhase, StillHeld, WaitTimeout
 from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.interfaces.phase import Phase
 from hybridsync.protocols.asp import Asp
@@ -23,7 +23,7 @@ from hybridsync.server import primary as primary_module
 from hybridsync.server.endpoint import Endpoint
 from hybridsync.server.partition import partition
 from hybridsync.server.primary import Primary
-from hybridsync.server.publisher import DevicePublisher, SnapshotPool
+from hybridsync.server.publisher import DevicePublisher, ParameterPool
 from hybridsync.trainer import Trainer
 from hybridsync.transport.grpc import parameter_server
 from hybridsync.transport.grpc.channels import make_server
@@ -79,25 +79,25 @@ class Early(InTwos):
 def rules(monkeypatch: pytest.MonkeyPatch) -> None:
     for made in (InTwos, Gate, Early):
 
-        class Holding(Asp):
+        class SnapshotBuffer(Asp):
             name: ClassVar[str] = made.__name__.lower()
             held_by: ClassVar[type[ServerRule]] = made
 
             def server_rule(self, members: tuple[int, ...]) -> ServerRule:
                 return self.held_by()
 
-        monkeypatch.setitem(protocols.REGISTRY, Holding.name, Holding)
+        monkeypatch.setitem(protocols.REGISTRY, SnapshotBuffer.name, SnapshotBuffer)
 
 
-class Served:
+class BufferView:
     """A primary in a phase, and a way to it for each worker."""
 
     def __init__(self, spec: str, *, remote: bool) -> None:
         start = Start()
         programs = tally_programs()
-        publisher = SnapshotPool(programs.parameters_layout) if remote else DevicePublisher()
+        publisher = ParameterPool(programs.parameters_layout) if remote else DevicePublisher()
         self.primary = start.primary(publisher=publisher)
-        self.phase: Phase = phase_of(1, spec, capture=start.capture, members=(0, 1, 2), end=UNITS)
+        self.phase: Phase = phase_of(1, spec, snapshot=start.snapshot, members=(0, 1, 2), end=UNITS)
         self.primary.enter(self.phase)
         self.server: grpc.Server | None = None
         self.address = ""
@@ -119,13 +119,13 @@ class Served:
         return reply, [round(-float(value)) for value in np.asarray(parameters.params["tally"])[:UNITS]]
 
     def final(self) -> list[int]:
-        capture = self.primary.capture(self.phase.epoch, final=True)
-        return self.counts(capture.capture_id)
+        snapshot = self.primary.take_snapshot(self.phase.id, final=True)
+        return self.counts(snapshot.snapshot_id)
 
-    def counts(self, capture_id: int) -> list[int]:
+    def counts(self, snapshot_id: int) -> list[int]:
         layout = tally_programs().state_layout
         buffer = layout.empty()
-        self.primary.read(capture_id, buffer)
+        self.primary.read(snapshot_id, buffer)
         return counts(layout.unpack(buffer))[:UNITS]
 
     def close(self) -> None:
@@ -136,13 +136,13 @@ class Served:
 
 
 @pytest.fixture(params=["threads", "messages", "chunks"])
-def serve(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Served]]:
+def serve(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], BufferView]]:
     if request.param == "chunks":
         monkeypatch.setattr(parameter_server, "SMALL_BYTES", 0)
-    served: list[Served] = []
+    served: list[BufferView] = []
 
-    def start(spec: str) -> Served:
-        served.append(Served(spec, remote=request.param != "threads"))
+    def start(spec: str) -> BufferView:
+        served.append(BufferView(spec, remote=request.param != "threads"))
         return served[-1]
 
     yield start
@@ -225,7 +225,7 @@ def test_a_push_answered_before_it_is_applied_is_applied_once(serve):
 
 
 def test_a_push_that_shares_a_unit_with_a_held_one_waits_for_its_fate():
-    served = Served("intwos", remote=False)
+    served = BufferView("intwos", remote=False)
     both = push_of(served.phase, 3, 5, worker=1)
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(served.push, 3, 0)
@@ -239,22 +239,22 @@ def test_a_push_that_shares_a_unit_with_a_held_one_waits_for_its_fate():
     assert served.final() == applied(3, 4)
 
 
-def test_a_worker_lost_behind_the_final_capture_changes_the_state_no_more():
-    served = Served("intwos", remote=False)
+def test_a_worker_lost_behind_the_final_snapshot_changes_the_state_no_more():
+    served = BufferView("intwos", remote=False)
     with ThreadPoolExecutor(1) as threads:
         held = threads.submit(served.push, 3, 0)
         until_held(served.primary, 1)
-        capture = served.primary.capture(served.phase.epoch, final=True)
-        with pytest.raises(StaleEpoch):
+        snapshot = served.primary.take_snapshot(served.phase.id, final=True)
+        with pytest.raises(StalePhase):
             held.result(timeout=20)
-    served.primary.fence(served.phase.epoch, worker=1, incarnation=1)
-    assert served.primary.drain().applied == () == capture.applied
+    served.primary.fence(served.phase.id, worker=1, incarnation=1)
+    assert served.primary.take_report().applied == () == snapshot.applied
     assert served.final() == applied()
 
 
 def test_a_client_that_gives_up_leaves_its_push_to_the_next_call(monkeypatch):
     monkeypatch.setattr(parameter_server, "SMALL_BYTES", 0)
-    served = Served("intwos", remote=True)
+    served = BufferView("intwos", remote=True)
     hasty = ParameterClient(served.address, deadline_secs=0.3, who="server 0")
     link, served.links[0] = served.links[0], PackedLink(partition(tally_programs(), 1), hasty)
     try:

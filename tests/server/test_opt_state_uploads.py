@@ -1,4 +1,4 @@
-"""What workers that step by themselves take from the servers at a phase's start, and leave there at its end."""
+"""What workers that make local updates take from the servers at a phase's start, and leave there at its end."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import jax
 import numpy as np
 import pytest
 
-from hybridsync.core.errors import StaleEpoch
-from hybridsync.core.plan import Epoch
+from hybridsync.core.errors import StalePhase
+from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.phase import Phase
 from hybridsync.server import primary as primary_module
 from hybridsync.server.endpoint import Endpoint, OptimizerEndpoint
@@ -35,14 +35,14 @@ def programs() -> Programs:
 def link_of(cluster: Cluster) -> PackedLink:
     endpoint = Endpoint(cluster.primary, cluster.parts[0].programs.contribution_layout)
     pairs = zip((cluster.primary, *cluster.stores), cluster.parts, strict=True)
-    keepers = [OptimizerEndpoint(server, part.opt_state.layout) for server, part in pairs]
-    return PackedLink(cluster.parts, CopyingParameters(endpoint), cluster.clients, keepers)
+    endpoints = [OptimizerEndpoint(server, part.opt_state.layout) for server, part in pairs]
+    return PackedLink(cluster.parts, CopyingParameters(endpoint), cluster.clients, endpoints)
 
 
 def pushed_once(cluster: Cluster, phase: Phase, worker: int = 0) -> Any:
     """Let one worker step and push unit 0 while nobody else is there; returns its optimizer state."""
     link = link_of(cluster)
-    opt_state = link.opt_state(push_of(phase, worker=worker))
+    opt_state = link.download_opt_state(push_of(phase, worker=worker))
     parameters = Parameters(cluster.state.params, cluster.state.model_state)
     gradient = programs().gradient(parameters, 0)
     _, stepped, moved = programs().local_step(parameters, opt_state, None, gradient, at=0, factor=1.0)
@@ -56,7 +56,7 @@ def pushed_once(cluster: Cluster, phase: Phase, worker: int = 0) -> Any:
 def test_what_is_taken_is_the_state_that_the_phase_began_with(num_servers):
     cluster = Cluster(programs(), num_servers)
     phase = cluster.enter(spec=SPEC)
-    taken = link_of(cluster).opt_state(push_of(phase))
+    taken = link_of(cluster).download_opt_state(push_of(phase))
     assert fingerprint(taken) == fingerprint(cluster.state.opt_state)
 
 
@@ -67,11 +67,11 @@ def test_what_is_left_is_in_the_state_that_ends_the_phase(num_servers):
     stepped = pushed_once(cluster, phase)
     _, live = cluster.captured(phase, final=False)
     assert fingerprint(live.opt_state) == fingerprint(cluster.state.opt_state)
-    link_of(cluster).deposit(push_of(phase, 0), stepped)
-    capture, state = cluster.captured(phase)
+    link_of(cluster).upload_opt_state(push_of(phase, 0), stepped)
+    snapshot, state = cluster.captured(phase)
     assert fingerprint(state.opt_state) == fingerprint(jax.device_get(stepped))
     again, same = cluster.captured(phase)
-    assert again.held.fingerprint == capture.held.fingerprint == fingerprint(same)
+    assert again.held.fingerprint == snapshot.held.fingerprint == fingerprint(same)
     assert cluster.left == [Left(1, 1, ((0, 1),))]
 
 
@@ -86,7 +86,7 @@ def test_the_state_is_the_mean_of_what_is_left_and_its_integers_the_maximum():
 
 
 def test_a_phase_ends_without_what_does_not_come_and_says_so(monkeypatch, caplog):
-    monkeypatch.setattr(primary_module, "DEPOSIT_SECS", 0.05)
+    monkeypatch.setattr(primary_module, "UPLOAD_SECS", 0.05)
     cluster = Cluster(programs(), 1)
     phase = cluster.enter(spec=SPEC)
     pushed_once(cluster, phase, worker=2)
@@ -100,7 +100,7 @@ def test_what_is_of_another_push_than_the_last_one_is_not_taken_nor_waited_for()
     cluster = Cluster(programs(), 1)
     phase = cluster.enter(spec=SPEC)
     stepped = pushed_once(cluster, phase)
-    link_of(cluster).deposit(push_of(phase, 7), stepped)
+    link_of(cluster).upload_opt_state(push_of(phase, 7), stepped)
     _, state = cluster.captured(phase)
     assert fingerprint(state.opt_state) == fingerprint(cluster.state.opt_state)
     assert cluster.left == []
@@ -110,7 +110,7 @@ def test_a_fenced_worker_is_not_waited_for():
     cluster = Cluster(programs(), 1)
     phase = cluster.enter(spec=SPEC)
     pushed_once(cluster, phase)
-    cluster.primary.fence(phase.epoch, 0, 1)
+    cluster.primary.fence(phase.id, 0, 1)
     _, state = cluster.captured(phase)
     assert fingerprint(state.opt_state) == fingerprint(cluster.state.opt_state)
 
@@ -118,6 +118,6 @@ def test_a_fenced_worker_is_not_waited_for():
 def test_another_phase_takes_nothing():
     cluster = Cluster(programs(), 1)
     phase = cluster.enter(spec=SPEC)
-    other = replace(phase, epoch=Epoch(9, 1))
-    with pytest.raises(StaleEpoch):
-        link_of(cluster).deposit(push_of(other, 0), cluster.state.opt_state)
+    other = replace(phase, id=PhaseId(9, 1))
+    with pytest.raises(StalePhase):
+        link_of(cluster).upload_opt_state(push_of(other, 0), cluster.state.opt_state)

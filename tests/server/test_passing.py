@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hybridsync import protocols
 from hybridsync.core.errors import HybridSyncError
-from hybridsync.core.plan import Epoch
+from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import Push
 from hybridsync.interfaces.phase import Phase
 from hybridsync.protocols.base import Apply, Arrival, Release
@@ -21,7 +21,7 @@ from hybridsync.protocols.modes import SERVER
 from hybridsync.server.held_pushes import Decision, Dropped
 from hybridsync.server.sequencer import Sequencer
 
-EPOCHS = (Epoch(3, 7), Epoch(4, 7))
+PHASE_IDS = (PhaseId(3, 7), PhaseId(4, 7))
 CALLS = (*("push",) * 14, "join", "idle", "ready", "fence", "drain", "close", "enter")
 NUM_UNITS = 24
 
@@ -33,15 +33,15 @@ def drawn(random: Random, sequence: int) -> tuple[str, Push, str]:
         what = "push"
     unit, odd = random.randrange(NUM_UNITS), random.choice(((), (1, 2), (3, 3), (-1,), (99,)))
     units = (unit,) if random.random() < 0.9 else odd
-    epoch = EPOCHS[random.random() < 0.1]
+    phase_id = PHASE_IDS[random.random() < 0.1]
     worker, incarnation = random.choice((0, 0, 1, 1, 2, 2, 3)), 1 + (random.random() < 0.1)
     base = random.randint(max(0, sequence - 3), sequence)
     base = base if random.random() < 0.9 else random.choice((-1, sequence + 1))
-    return what, Push(epoch, worker, incarnation, units, base), "leaf w" if random.random() < 0.05 else ""
+    return what, Push(phase_id, worker, incarnation, units, base), "leaf w" if random.random() < 0.05 else ""
 
 
 def offered(sequencer: Sequencer, push: Push, non_finite: str) -> Any:
-    ticket, decisions = sequencer.offer(push, "gradient", non_finite)
+    ticket, decisions = sequencer.submit(push, "gradient", non_finite)
     return [told(decided) for decided in decisions], ticket.reply
 
 
@@ -59,8 +59,8 @@ def told(decision: Decision) -> Any:
     return decision if isinstance(decision, Dropped) else replace(decision, contributions=())
 
 
-def phase_of(spec: str, epoch: Epoch) -> Phase:
-    return Phase(epoch, spec, (0, 1, 2), 0, NUM_UNITS - 2, ((1, 2),), ((4, 5),), 1, "", 1, "", (), "start")
+def phase_of(spec: str, phase_id: PhaseId) -> Phase:
+    return Phase(phase_id, spec, (0, 1, 2), 0, NUM_UNITS - 2, ((1, 2),), ((4, 5),), 1, "", 1, "", (), "start")
 
 
 def carried_out(sequencer: Sequencer, take: Callable[..., Any], what: str, push: Push, unfit: str, spec: str) -> Any:
@@ -71,11 +71,11 @@ def carried_out(sequencer: Sequencer, take: Callable[..., Any], what: str, push:
         if what == "fence":
             return [told(decided) for decided in sequencer.fence(push.worker, push.incarnation)]
         if what == "drain":
-            return sequencer.count.drain()
+            return sequencer.count.take_report()
         if what == "close":
             return sequencer.close()
         if what == "enter":
-            return sequencer.enter(phase_of(spec, EPOCHS[1]))
+            return sequencer.enter(phase_of(spec, PHASE_IDS[1]))
         if what == "ready":
             return [told(decided) for decided in sequencer.ready(push, 1.0)]
         return [told(decided) for decided in getattr(sequencer, what)(push)]
@@ -89,37 +89,37 @@ def test_a_push_that_passes_is_decided_as_the_rule_decides(spec: str) -> None:
     for seed in range(400):
         random, asked, quick = Random(seed), Sequencer(), Sequencer()
         for sequencer in (asked, quick):
-            sequencer.enter(phase_of(spec, EPOCHS[0]))
+            sequencer.enter(phase_of(spec, PHASE_IDS[0]))
         for _ in range(60):
             what, push, unfit = drawn(random, asked.sequence)
             num_passed += what == "push" and not unfit and quick.passes(push)
             ones = (asked, offered), (quick, passed)
             first, second = [carried_out(one, take, what, push, unfit, spec) for one, take in ones]
             assert first == second, (seed, what, push)
-            for state in ("sequence", "open", "num_held", "epoch"):
+            for state in ("sequence", "open", "num_held", "phase"):
                 assert getattr(asked, state) == getattr(quick, state), (seed, state)
             for state in ("complete", "applied", "dropped"):
                 assert getattr(asked.count, state) == getattr(quick.count, state), (seed, state)
-        assert asked.count.drain() == quick.count.drain()
+        assert asked.count.take_report() == quick.count.take_report()
     assert num_passed > 1000, "too few to say anything"
 
 
 def test_the_pushes_of_a_known_process_pass_until_it_is_out_of_date_and_each_once() -> None:
     sequencer = Sequencer()
-    sequencer.enter(phase_of("asp", EPOCHS[0]))
+    sequencer.enter(phase_of("asp", PHASE_IDS[0]))
 
     def push(unit: int, incarnation: int = 1) -> Push:
-        return Push(EPOCHS[0], 0, incarnation, (unit,), 1)
+        return Push(PHASE_IDS[0], 0, incarnation, (unit,), 1)
 
     assert not sequencer.passes(push(0)), "the rule has not heard of it"
-    list(sequencer.offer(push(0), "", "")[1])
+    list(sequencer.submit(push(0), "", "")[1])
     assert [sequencer.passes(push(unit)) for unit in (0, 1, 2, 4, 99)] == [False, False, True, False, False]
     sequencer.passed(push(2))
     assert not sequencer.passes(push(2))
     assert not sequencer.passes(push(3, incarnation=2))
     list(sequencer.join(push(3, incarnation=2)))
     assert not sequencer.passes(push(3))
-    list(sequencer.offer(push(3, incarnation=2), "", "")[1])
+    list(sequencer.submit(push(3, incarnation=2), "", "")[1])
     assert sequencer.passes(push(5, incarnation=2))
     list(sequencer.fence(0, 2))
     assert not sequencer.passes(push(5, incarnation=2))
@@ -128,9 +128,9 @@ def test_the_pushes_of_a_known_process_pass_until_it_is_out_of_date_and_each_onc
 def test_nothing_passes_where_the_rule_has_to_be_asked() -> None:
     for spec in ("ssp", "gba", "psplus", "asp(staleness_rule=rate)", "asp(staleness_rule=cut)"):
         sequencer = Sequencer()
-        sequencer.enter(phase_of(spec, EPOCHS[0]))
-        list(sequencer.offer(Push(EPOCHS[0], 0, 1, (0,), 1), "", "")[1])
-        assert not sequencer.passes(Push(EPOCHS[0], 0, 1, (2,), 1)), spec
+        sequencer.enter(phase_of(spec, PHASE_IDS[0]))
+        list(sequencer.submit(Push(PHASE_IDS[0], 0, 1, (0,), 1), "", "")[1])
+        assert not sequencer.passes(Push(PHASE_IDS[0], 0, 1, (2,), 1)), spec
 
 
 def rules() -> list[str]:

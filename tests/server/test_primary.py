@@ -1,4 +1,4 @@
-"""The primary: each unit once, each epoch fenced, each capture whole."""
+"""The primary: each unit once, each phase fenced, each snapshot whole."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from hybridsync import protocols
-from hybridsync.core.errors import StaleEpoch, StaleIncarnation, StillHeld
+from hybridsync.core.errors import StaleIncarnation, StalePhase, StillHeld
 from hybridsync.protocols.asp import Asp
 from hybridsync.protocols.base import Apply, Drop, Release, ServerRule
 from hybridsync.server import primary as primary_module
 from hybridsync.server.endpoint import Endpoint
 from hybridsync.server.primary import Primary
-from hybridsync.server.publisher import SnapshotPool
+from hybridsync.server.publisher import ParameterPool
 from hybridsync.training.buffer_layout import fingerprint
 from tests.roles import Start, counts, gradient_of, phase_of, push_of, tally_programs
 
@@ -30,15 +30,15 @@ def start() -> Start:
 
 def entered(start: Start, spec: str = "asp", number: int = 1, **fields):
     primary = start.primary()
-    phase = phase_of(number, spec, capture=start.capture, **fields)
+    phase = phase_of(number, spec, snapshot=start.snapshot, **fields)
     primary.enter(phase)
     return primary, phase
 
 
-def state_in(primary: Primary, capture):
+def state_in(primary: Primary, snapshot):
     layout = tally_programs().state_layout
     buffer = layout.empty()
-    primary.read(capture.capture_id, buffer)
+    primary.read(snapshot.snapshot_id, buffer)
     return layout.unpack(buffer)
 
 
@@ -63,17 +63,17 @@ def test_a_repeated_push_is_not_applied_again(start):
         assert reply.duplicate
         assert reply.sequence == 2
         assert float(parameters.params["tally"][3]) == -1
-    assert primary.drain().applied == ((3, 5),)
+    assert primary.take_report().applied == ((3, 5),)
 
 
 def test_units_applied_in_an_earlier_phase_are_not_applied_again(start):
     primary, phase = entered(start)
     primary.push_pull(push_of(phase, 3), gradient_of(3))
-    capture = primary.capture(phase.epoch, final=True)
-    second = phase_of(2, "asp", capture=capture, source="primary")
+    snapshot = primary.take_snapshot(phase.id, final=True)
+    second = phase_of(2, "asp", snapshot=snapshot, source="primary")
     primary.enter(second)
     assert primary.push_pull(push_of(second, 3), gradient_of(3))[0].duplicate
-    assert counts(state_in(primary, primary.capture(second.epoch, final=True)))[3] == 1
+    assert counts(state_in(primary, primary.take_snapshot(second.id, final=True)))[3] == 1
 
 
 class HoldTwo(ServerRule):
@@ -138,7 +138,7 @@ def test_a_concurrent_retry_waits_for_the_first_ones_result(start, rules):
         other = threads.submit(primary.push_pull, push_of(phase, 2, worker=1), gradient_of(2))
         replies = [future.result(timeout=20)[0] for future in (first, retry, other)]
     assert {reply.sequence for reply in replies} == {1}
-    assert counts(state_in(primary, primary.capture(phase.epoch, final=True)))[:4] == [0, 1, 1, 0]
+    assert counts(state_in(primary, primary.take_snapshot(phase.id, final=True)))[:4] == [0, 1, 1, 0]
 
 
 def test_held_pushes_are_one_update_of_their_mean_at_the_rules_rate(start, rules):
@@ -151,9 +151,9 @@ def test_held_pushes_are_one_update_of_their_mean_at_the_rules_rate(start, rules
             reply, parameters = future.result(timeout=20)
             assert reply.sequence == 1
             np.testing.assert_array_equal(parameters.params["tally"][:3], [-1, -1, 0])
-    capture = primary.capture(phase.epoch, final=True)
-    assert capture.held.units == 2
-    assert capture.held.sequence == 1
+    snapshot = primary.take_snapshot(phase.id, final=True)
+    assert snapshot.held.units == 2
+    assert snapshot.held.sequence == 1
 
 
 def test_a_push_that_nobody_releases_says_who_holds_it(start, rules, monkeypatch):
@@ -168,10 +168,10 @@ def test_a_held_push_is_refused_when_its_phase_ends(start, rules):
     with ThreadPoolExecutor(1) as threads:
         held = threads.submit(primary.push_pull, push_of(phase, 1), gradient_of(1))
         held_by(primary, 1)
-        capture = primary.capture(phase.epoch, final=True)
-        with pytest.raises(StaleEpoch):
+        snapshot = primary.take_snapshot(phase.id, final=True)
+        with pytest.raises(StalePhase):
             held.result(timeout=20)
-    assert capture.applied == ()
+    assert snapshot.applied == ()
 
 
 def test_a_dropped_unit_is_final_and_changes_nothing(start, rules):
@@ -181,29 +181,29 @@ def test_a_dropped_unit_is_final_and_changes_nothing(start, rules):
     reply, _ = primary.push_pull(push_of(phase, 9, base=0), gradient_of(9))
     assert (reply.dropped, reply.sequence) == ("too stale", 3)
     assert primary.push_pull(push_of(phase, 9, base=3), gradient_of(9))[0].duplicate
-    progress = primary.drain()
+    progress = primary.take_report()
     assert progress.dropped == ((9, "too stale"),)
-    capture = primary.capture(phase.epoch, final=True)
-    assert (capture.applied, capture.dropped) == (((0, 3),), ((9, 10),))
-    assert counts(state_in(primary, capture))[9] == 0
+    snapshot = primary.take_snapshot(phase.id, final=True)
+    assert (snapshot.applied, snapshot.dropped) == (((0, 3),), ((9, 10),))
+    assert counts(state_in(primary, snapshot))[9] == 0
 
 
 # --- who may speak ---
 
 
-def test_an_older_epoch_and_the_same_number_with_another_nonce_are_refused(start):
+def test_an_older_phase_and_the_same_number_with_another_nonce_are_refused(start):
     primary, phase = entered(start)
-    capture = primary.capture(phase.epoch, final=True)
-    second = phase_of(2, "asp", capture=capture, source="primary")
+    snapshot = primary.take_snapshot(phase.id, final=True)
+    second = phase_of(2, "asp", snapshot=snapshot, source="primary")
     primary.enter(second)
-    with pytest.raises(StaleEpoch, match=r"epoch 1 .* epoch 2"):
+    with pytest.raises(StalePhase, match=r"phase 1 .* phase 2"):
         primary.push_pull(push_of(phase, 1), gradient_of(1))
-    with pytest.raises(StaleEpoch):
-        primary.capture(phase.epoch, final=False)
-    with pytest.raises(StaleEpoch, match=r"epoch 1 .* epoch 2"):
+    with pytest.raises(StalePhase):
+        primary.take_snapshot(phase.id, final=False)
+    with pytest.raises(StalePhase, match=r"phase 1 .* phase 2"):
         primary.enter(phase)
-    forged = phase_of(2).epoch._replace(nonce=1)
-    with pytest.raises(StaleEpoch):
+    forged = phase_of(2).id._replace(nonce=1)
+    with pytest.raises(StalePhase):
         primary.pull(push_of(second).__class__(forged, 0, 1, (), 0))
 
 
@@ -217,11 +217,11 @@ def test_an_older_incarnation_is_refused_once_a_newer_one_has_spoken(start):
 
 def test_a_fenced_worker_is_refused_before_its_successor_has_spoken(start):
     primary, phase = entered(start)
-    primary.fence(phase.epoch, worker=0, incarnation=1)
+    primary.fence(phase.id, worker=0, incarnation=1)
     with pytest.raises(StaleIncarnation):
         primary.push_pull(push_of(phase, 1, incarnation=1), gradient_of(1))
     primary.push_pull(push_of(phase, 1, incarnation=2), gradient_of(1))
-    primary.fence(phase_of(9).epoch, worker=1, incarnation=5)
+    primary.fence(phase_of(9).id, worker=1, incarnation=5)
     primary.pull(push_of(phase, worker=1))
 
 
@@ -231,37 +231,37 @@ def test_a_held_push_goes_with_its_worker_and_the_unit_is_anothers_then(start, r
         held = threads.submit(primary.push_pull, push_of(phase, 1), gradient_of(1))
         held_by(primary, 1)
         waits = threads.submit(primary.push_pull, push_of(phase, 1, worker=1), gradient_of(1))
-        primary.fence(phase.epoch, worker=0, incarnation=1)
+        primary.fence(phase.id, worker=0, incarnation=1)
         with pytest.raises(StaleIncarnation):
             held.result(timeout=20)
         held_by(primary, 1)
         other = threads.submit(primary.push_pull, push_of(phase, 2, worker=2), gradient_of(2))
         assert waits.result(timeout=20)[0].sequence == other.result(timeout=20)[0].sequence == 1
-    assert counts(state_in(primary, primary.capture(phase.epoch, final=True)))[:4] == [0, 1, 1, 0]
+    assert counts(state_in(primary, primary.take_snapshot(phase.id, final=True)))[:4] == [0, 1, 1, 0]
 
 
 def test_a_refused_push_is_not_applied(start):
     primary, phase = entered(start)
-    primary.fence(phase.epoch, worker=0, incarnation=1)
+    primary.fence(phase.id, worker=0, incarnation=1)
     with pytest.raises(StaleIncarnation):
         primary.push_pull(push_of(phase, 1), gradient_of(1))
-    assert primary.capture(phase.epoch, final=True).applied == ()
+    assert primary.take_snapshot(phase.id, final=True).applied == ()
 
 
 # --- captures ---
 
 
-def test_a_final_capture_refuses_every_later_push(start):
+def test_a_final_snapshot_refuses_every_later_push(start):
     primary, phase = entered(start)
     primary.push_pull(push_of(phase, 0), gradient_of(0))
-    capture = primary.capture(phase.epoch, final=True)
+    snapshot = primary.take_snapshot(phase.id, final=True)
     for call in (lambda: primary.pull(push_of(phase)), lambda: primary.push_pull(push_of(phase, 1), gradient_of(1))):
-        with pytest.raises(StaleEpoch, match="has ended"):
+        with pytest.raises(StalePhase, match="has ended"):
             call()
-    assert capture.applied == ((0, 1),)
+    assert snapshot.applied == ((0, 1),)
 
 
-def test_a_capture_taken_among_pushes_holds_exactly_the_units_it_names(start):
+def test_a_snapshot_taken_among_pushes_holds_exactly_the_units_it_names(start):
     primary, phase = entered(start)
     stop = threading.Event()
 
@@ -273,37 +273,37 @@ def test_a_capture_taken_among_pushes_holds_exactly_the_units_it_names(start):
     with ThreadPoolExecutor(4) as threads:
         futures = [threads.submit(train, worker) for worker in range(4)]
         for _ in range(5):
-            capture = primary.capture(phase.epoch, final=False)
-            state = state_in(primary, capture)
-            applied = {unit for start_, stop_ in capture.applied for unit in range(start_, stop_)}
+            snapshot = primary.take_snapshot(phase.id, final=False)
+            state = state_in(primary, snapshot)
+            applied = {unit for start_, stop_ in snapshot.applied for unit in range(start_, stop_)}
             assert {unit for unit, count in enumerate(counts(state)) if count} == applied
-            assert capture.held.units == capture.held.sequence == len(applied) == int(state.counters["units"])
-            assert fingerprint(state) == capture.held.fingerprint
+            assert snapshot.held.units == snapshot.held.sequence == len(applied) == int(state.counters["units"])
+            assert fingerprint(state) == snapshot.held.fingerprint
         stop.set()
         for future in futures:
             future.result(timeout=20)
 
 
-def test_a_capture_is_gone_when_the_next_is_taken(start):
+def test_a_snapshot_is_gone_when_the_next_is_taken(start):
     primary, phase = entered(start)
-    first = primary.capture(phase.epoch, final=False)
-    second = primary.capture(phase.epoch, final=False)
-    assert second.capture_id != first.capture_id
+    first = primary.take_snapshot(phase.id, final=False)
+    second = primary.take_snapshot(phase.id, final=False)
+    assert second.snapshot_id != first.snapshot_id
     buffer = tally_programs().state_layout.empty()
-    with pytest.raises(StaleEpoch, match=f"capture {first.capture_id}"):
-        primary.read(first.capture_id, buffer)
-    primary.read(second.capture_id, buffer)
+    with pytest.raises(StalePhase, match=f"snapshot{first.snapshot_id}"):
+        primary.read(first.snapshot_id, buffer)
+    primary.read(second.snapshot_id, buffer)
 
 
 def test_the_state_survives_a_hand_over_to_another_server_bit_for_bit(start):
     primary, phase = entered(start)
     primary.push_pull(push_of(phase, 0), gradient_of(0))
-    capture = primary.capture(phase.epoch, final=True)
+    snapshot = primary.take_snapshot(phase.id, final=True)
     start.roles["first"] = primary
     second = start.primary()
-    held = second.enter(phase_of(2, "asp", capture=capture, source="first"))
-    assert (held.fingerprint, held.units, held.sequence) == (capture.held.fingerprint, 1, 1)
-    again = second.enter(phase_of(2, "asp", capture=capture, source="first"))
+    held = second.enter(phase_of(2, "asp", snapshot=snapshot, source="first"))
+    assert (held.fingerprint, held.units, held.sequence) == (snapshot.held.fingerprint, 1, 1)
+    again = second.enter(phase_of(2, "asp", snapshot=snapshot, source="first"))
     assert again == held
 
 
@@ -314,11 +314,11 @@ def test_progress_is_told_once_with_the_staleness_of_each_update(start):
     primary, phase = entered(start)
     for unit, base in [(0, 0), (1, 0), (2, 1)]:
         primary.push_pull(push_of(phase, unit, base=base), gradient_of(unit))
-    progress = primary.drain()
+    progress = primary.take_report()
     assert (progress.applied, progress.staleness, progress.sequence) == (((0, 3),), (0, 1, 1), 3)
     assert 0 < progress.first_applied <= progress.last_applied
     assert [span.name for span in progress.spans] == ["apply"] * 3
-    assert primary.drain().applied == ()
+    assert primary.take_report().applied == ()
 
 
 def test_the_chief_is_woken_by_the_last_unit_of_the_phase(start):
@@ -334,9 +334,9 @@ def test_the_chief_is_woken_by_the_last_unit_of_the_phase(start):
 
 def test_an_endpoint_takes_packed_contributions_and_lends_packed_parameters(start):
     programs = tally_programs()
-    primary = start.primary(publisher=SnapshotPool(programs.parameters_layout))
+    primary = start.primary(publisher=ParameterPool(programs.parameters_layout))
     endpoint = Endpoint(primary, programs.contribution_layout)
-    phase = phase_of(1, "asp", capture=start.capture)
+    phase = phase_of(1, "asp", snapshot=start.snapshot)
     primary.enter(phase)
     contribution = programs.contribution_layout.empty()
     for unit in range(UNITS):

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from hybridsync.server.publisher import DevicePublisher, SnapshotPool
+from hybridsync.server.publisher import DevicePublisher, ParameterPool
 from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.programs import Parameters
 from hybridsync.training.state import TrainState
@@ -33,7 +33,7 @@ def value_in(buffer: np.ndarray) -> float:
 
 
 def test_a_slow_reader_sees_one_whole_update_while_many_are_published():
-    pool = SnapshotPool(layout())
+    pool = ParameterPool(layout())
     pool.publish(state_of(0))
     slow = pool.current()
     for update in range(1, 6):
@@ -46,7 +46,7 @@ def test_a_slow_reader_sees_one_whole_update_while_many_are_published():
 
 
 def test_two_buffers_serve_quick_readers_and_a_third_comes_only_for_a_slow_one():
-    pool = SnapshotPool(layout())
+    pool = ParameterPool(layout())
     seen = set()
     for update in range(6):
         pool.publish(state_of(update))
@@ -65,7 +65,7 @@ def test_two_buffers_serve_quick_readers_and_a_third_comes_only_for_a_slow_one()
 
 
 def test_a_snapshot_read_by_several_is_not_rewritten_until_the_last_is_done():
-    pool = SnapshotPool(layout())
+    pool = ParameterPool(layout())
     pool.publish(state_of(1))
     first, second = pool.current(), pool.current()
     assert first is second
@@ -79,7 +79,7 @@ def test_a_snapshot_read_by_several_is_not_rewritten_until_the_last_is_done():
 
 
 def test_readers_in_other_threads_never_see_half_an_update():
-    pool = SnapshotPool(layout())
+    pool = ParameterPool(layout())
     pool.publish(state_of(0))
     stop, seen, torn = threading.Event(), [], []
 
@@ -106,6 +106,6 @@ def test_readers_in_other_threads_never_see_half_an_update():
 
 
 def test_nothing_can_be_lent_before_the_first_publication():
-    for publisher in (SnapshotPool(layout()), DevicePublisher()):
+    for publisher in (ParameterPool(layout()), DevicePublisher()):
         with pytest.raises(AssertionError, match="nothing was published"):
             publisher.current()

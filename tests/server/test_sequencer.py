@@ -6,23 +6,23 @@ from collections.abc import Iterator
 
 import pytest
 
-from hybridsync.core.plan import Epoch
+from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import Push
 from hybridsync.interfaces.phase import Phase
 from hybridsync.server.held_pushes import Decided, Decision, Ticket
 from hybridsync.server.sequencer import Sequencer
 
-EPOCH = Epoch(3, 7)
+PHASE_ID = PhaseId(3, 7)
 
 
 def serving(spec: str, *, members: tuple[int, ...] = (0, 1, 2), end: int = 100) -> Sequencer:
     sequencer = Sequencer()
-    sequencer.enter(Phase(EPOCH, spec, members, 0, end, (), (), 0, "", 1, "", (), "start"))
+    sequencer.enter(Phase(PHASE_ID, spec, members, 0, end, (), (), 0, "", 1, "", (), "start"))
     return sequencer
 
 
 def message(worker: int, *units: int, base: int = 0, incarnation: int = 1) -> Push:
-    return Push(EPOCH, worker, incarnation, units, base)
+    return Push(PHASE_ID, worker, incarnation, units, base)
 
 
 def units_of(decisions: Iterator[Decision]) -> list[tuple[int, ...]]:
@@ -30,7 +30,7 @@ def units_of(decisions: Iterator[Decision]) -> list[tuple[int, ...]]:
 
 
 def pushed(sequencer: Sequencer, worker: int, unit: int, **fields: int) -> tuple[Ticket, list[tuple[int, ...]]]:
-    ticket, decisions = sequencer.offer(message(worker, unit, **fields), f"gradient {unit}", "")
+    ticket, decisions = sequencer.submit(message(worker, unit, **fields), f"gradient {unit}", "")
     return ticket, units_of(decisions)
 
 
@@ -131,10 +131,10 @@ def test_a_granted_transfer_that_does_not_come_is_the_next_ones_turn(how):
         pushed(sequencer, 3, 4)
         pushed(sequencer, 2, 4)
     elif how == "brings nothing finite":
-        list(sequencer.offer(granted, "gradient", "leaf w")[1])
+        list(sequencer.submit(granted, "gradient", "leaf w")[1])
     else:
-        list(sequencer.offer(message(3, 4), "gradient", "leaf w")[1])
-        list(sequencer.offer(granted, "gradient", "")[1])
+        list(sequencer.submit(message(3, 4), "gradient", "leaf w")[1])
+        list(sequencer.submit(granted, "gradient", "")[1])
     assert not sequencer.is_ungranted(following)
 
 
@@ -142,7 +142,7 @@ def test_an_update_of_several_versions_names_each_pushs_own():
     sequencer = serving("gba(batch=2)", members=(0, 1))
     decided = []
     for worker, unit, base in ((0, 0, 0), (0, 1, 0), (1, 2, 0), (0, 3, 1)):
-        decided += sequencer.offer(message(worker, unit, base=base), "gradient", "")[1]
+        decided += sequencer.submit(message(worker, unit, base=base), "gradient", "")[1]
     assert [tuple(part) for part in decided[1].parts] == [((2,), 0, 1.0), ((3,), 1, 1.0)]
     assert decided[0].parts == ()
     assert decided[1].base == 0
@@ -152,9 +152,9 @@ def test_what_a_phase_had_not_told_is_not_told_of_the_next_ones_state():
     """The next phase may begin from an older state: its chief would count units that nobody holds any more."""
     sequencer = serving("asp")
     for unit, unfit in ((0, ""), (1, "leaf w")):
-        list(sequencer.offer(message(0, unit), "gradient", unfit)[1])
-    sequencer.enter(Phase(Epoch(4, 7), "asp", (0, 1, 2), 0, 100, (), (), 0, "", 1, "", (), "death"))
-    applied, dropped, _ = sequencer.count.drain()
+        list(sequencer.submit(message(0, unit), "gradient", unfit)[1])
+    sequencer.enter(Phase(PhaseId(4, 7), "asp", (0, 1, 2), 0, 100, (), (), 0, "", 1, "", (), "death"))
+    applied, dropped, _ = sequencer.count.take_report()
     assert (applied, dropped) == ((), ())
 
 

@@ -1,4 +1,4 @@
-"""Several servers as one: each unit once, each pull a cut of all of them, each capture whole, bit for bit as one."""
+"""Several servers as one: each unit once, each pull a cut of all of them, each snapshot whole, bit for bit as one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from hybridsync import protocols
-from hybridsync.core.errors import HybridSyncError, RoleLost, StaleEpoch, StaleIncarnation, StillHeld
+from hybridsync.core.errors import HybridSyncError, RoleLost, StaleIncarnation, StalePhase, StillHeld
 from hybridsync.interfaces.messages import Push, Update
 from hybridsync.protocols.asp import Asp
 from hybridsync.protocols.base import Apply, Arrival, Release, ServerRule
@@ -77,10 +77,10 @@ def test_what_many_workers_trained_on_several_servers_is_replayed_in_one_piece_b
     cluster = Cluster(make(), num_servers)
     phase = cluster.enter()
     trained_by_threads(cluster, phase)
-    capture, state = cluster.captured(phase)
-    assert capture.applied == ((0, UNITS),)
-    assert capture.held.sequence == UNITS
-    assert capture.held.fingerprint == fingerprint(state) == fingerprint(replayed(cluster))
+    snapshot, state = cluster.captured(phase)
+    assert snapshot.applied == ((0, UNITS),)
+    assert snapshot.held.sequence == UNITS
+    assert snapshot.held.fingerprint == fingerprint(state) == fingerprint(replayed(cluster))
     assert {entry.base for entry in cluster.log.entries} > {0}
     assert cluster.failures == []
 
@@ -116,8 +116,8 @@ def test_what_is_made_up_for_staleness_is_the_same_on_every_server_and_in_one_pi
     cluster = Cluster(programs(), num_servers)
     phase = cluster.enter(spec=spec)
     trained_by_threads(cluster, phase)
-    capture, state = cluster.captured(phase)
-    assert capture.applied == ((0, UNITS),)
+    snapshot, state = cluster.captured(phase)
+    assert snapshot.applied == ((0, UNITS),)
     assert fingerprint(state) == fingerprint(replayed(cluster, spec)) != fingerprint(replayed(cluster, "asp", rate=1.0))
     assert cluster.failures == []
 
@@ -128,8 +128,8 @@ def test_updates_of_several_pushes_have_their_order_and_rate_on_every_server(num
     cluster = Cluster(with_statistics(), num_servers)
     phase = cluster.enter(spec="pairs")
     trained_by_threads(cluster, phase, 20, num_workers=2)
-    capture, state = cluster.captured(phase)
-    assert (capture.held.units, capture.held.sequence) == (20, 10)
+    snapshot, state = cluster.captured(phase)
+    assert (snapshot.held.units, snapshot.held.sequence) == (20, 10)
     assert fingerprint(state) == fingerprint(replayed(cluster))
 
 
@@ -147,8 +147,8 @@ def test_a_push_that_is_held_longer_than_its_calls_is_applied_once_on_every_serv
     assert staged(cluster) == [0, 0]
     for client in cluster.clients:
         assert [block.num_released for block in client.blocks] == [1] * 5
-    capture, state = cluster.captured(phase)
-    assert (capture.applied, capture.held.sequence) == (((3, 5),), 1)
+    snapshot, state = cluster.captured(phase)
+    assert (snapshot.applied, snapshot.held.sequence) == (((3, 5),), 1)
     assert fingerprint(state) == fingerprint(replayed(cluster))
 
 
@@ -167,17 +167,17 @@ def test_blocks_and_snapshots_are_given_back_as_soon_as_nobody_may_ask_for_them(
 def test_captures_taken_among_pushes_are_consistent_cuts_that_training_goes_on_behind():
     cluster = Cluster(programs(), 2)
     phase = cluster.enter()
-    captures = []
+    snapshots = []
     with ThreadPoolExecutor(1) as threads:
         training = threads.submit(trained_by_threads, cluster, phase)
-        while not training.done() and len(captures) < 5:
-            captures.append(cluster.captured(phase, final=False))
+        while not training.done() and len(snapshots) < 5:
+            snapshots.append(cluster.captured(phase, final=False))
         training.result(timeout=100)
     log = cluster.log.entries
-    for capture, state in captures:
-        cluster.log.entries = log[: capture.held.sequence]
+    for snapshot, state in snapshots:
+        cluster.log.entries = log[: snapshot.held.sequence]
         expected = replayed(cluster) if cluster.log.entries else cluster.state
-        assert fingerprint(state) == capture.held.fingerprint == fingerprint(expected)
+        assert fingerprint(state) == snapshot.held.fingerprint == fingerprint(expected)
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 3), (3, 2), (2, 1)])
@@ -185,12 +185,12 @@ def test_the_state_goes_from_some_servers_to_others_bit_for_bit(before, after):
     first, second = Cluster(with_statistics(), before), Cluster(with_statistics(), after)
     phase = first.enter()
     trained_by_threads(first, phase, 10)
-    capture, _ = first.captured(phase)
+    snapshot, _ = first.captured(phase)
     second.roles["first"] = first.primary
-    again = second.enter(2, capture, "first")
+    again = second.enter(2, snapshot, "first")
     taken, _ = second.captured(again)
-    assert taken.held.fingerprint == capture.held.fingerprint
-    assert taken.applied == capture.applied
+    assert taken.held.fingerprint == snapshot.held.fingerprint
+    assert taken.applied == snapshot.applied
 
 
 # --- pushes ---
@@ -208,8 +208,8 @@ def gradient_of(unit: int):
 
 def settled(cluster: Cluster) -> None:
     """Wait until the stores have done all that the primary told them."""
-    sequence = cluster.primary.drain().sequence
-    for snapshot in cluster.primary._state.snapshot(sequence, final=False, left=()):
+    sequence = cluster.primary.take_report().sequence
+    for snapshot in cluster.primary._state.snapshot_part(sequence, final=False, left=()):
         snapshot.fetch()
 
 
@@ -240,9 +240,9 @@ def test_a_block_whose_worker_never_asked_the_primary_is_dropped_with_the_worker
     store.stage(push_of(phase, 7, worker=2), block)
     store.stage(push_of(phase, 7, worker=2, incarnation=2), block)
     assert staged(cluster) == [2]
-    cluster.stores[0].fence(phase.epoch, worker=2, incarnation=1)
+    cluster.stores[0].fence(phase.id, worker=2, incarnation=1)
     assert staged(cluster) == [2], "only the primary knows when an update of that worker is no longer on its way"
-    cluster.primary.fence(phase.epoch, worker=2, incarnation=1)
+    cluster.primary.fence(phase.id, worker=2, incarnation=1)
     assert staged(cluster) == [1]
     with pytest.raises(StaleIncarnation, match="worker 2 speaks as incarnation 1"):
         store.stage(push_of(phase, 8, worker=2), block)
@@ -250,7 +250,7 @@ def test_a_block_whose_worker_never_asked_the_primary_is_dropped_with_the_worker
     assert cluster.captured(phase)[0].held.units == 1
 
 
-def test_a_new_epoch_drops_what_was_staged_in_any_state():
+def test_a_new_phase_drops_what_was_staged_in_any_state():
     cluster = Cluster(programs(), 2)
     phase = cluster.enter()
     cut = cluster.parts[1].contribution
@@ -260,15 +260,15 @@ def test_a_new_epoch_drops_what_was_staged_in_any_state():
     second = cluster.enter(2)  # from the start, as after a server's death
     assert [block.num_released for block in cluster.clients[0].blocks] == [1, 1]
     assert cluster.stores[0]._staged == {}
-    with pytest.raises(StaleEpoch, match=r"epoch 1 .* epoch 2"):
+    with pytest.raises(StalePhase, match=r"phase 1 .* phase 2"):
         pushed(cluster, phase, 2)
     pushed(cluster, second, 1)
-    capture, state = cluster.captured(second)
+    snapshot, state = cluster.captured(second)
     cluster.log.entries = cluster.log.entries[1:]
-    assert (capture.held.units, capture.held.sequence) == (1, 1)
+    assert (snapshot.held.units, snapshot.held.sequence) == (1, 1)
     assert fingerprint(state) == fingerprint(replayed(cluster))
     for server in (cluster.primary, *cluster.stores):
-        with pytest.raises(StaleEpoch, match=r"epoch 1 is not newer than epoch 2"):
+        with pytest.raises(StalePhase, match=r"phase 1 is not newer than phase 2"):
             server.enter(phase)
     assert cluster.failures == []
 
@@ -286,12 +286,12 @@ def test_a_contribution_that_is_not_finite_is_dropped_with_its_leaf_and_index(nu
     reply, _ = cluster.link().push_pull(push_of(phase, 5), damaged)
     index = [int(i) for i in np.unravel_index(3, array.shape)]
     assert reply.dropped == f"non_finite: leaf floats/grads/{leaf}, first index {index}"
-    assert cluster.primary.drain().dropped == ((5, reply.dropped),)
+    assert cluster.primary.take_report().dropped == ((5, reply.dropped),)
     again, _ = pushed(cluster, phase, 5)
     assert again.duplicate, "a drop is final"
     pushed(cluster, phase, 6)
-    capture, state = cluster.captured(phase)
-    assert (capture.applied, capture.dropped) == (((6, 7),), ((5, 6),))
+    snapshot, state = cluster.captured(phase)
+    assert (snapshot.applied, snapshot.dropped) == (((6, 7),), ((5, 6),))
     assert fingerprint(state) == fingerprint(replayed(cluster))
     assert all(not store._staged for store in cluster.stores)
 
@@ -313,7 +313,7 @@ def test_a_store_serves_exactly_the_sequence_that_is_asked_for_and_waits_for_it(
     served.release()
     pushed(cluster, phase, 1, worker=0, base=1)
     settled(cluster)
-    with pytest.raises(StaleEpoch, match="after update 1 are no longer kept for worker 0"):
+    with pytest.raises(StalePhase, match="after update 1 are no longer kept for worker 0"):
         store.pull_at(asked)
 
 
@@ -322,13 +322,13 @@ def test_a_store_that_misses_something_says_that_the_servers_have_come_apart():
     phase = cluster.enter()
     store = cluster.stores[0]
     with pytest.raises(HybridSyncError, match=r"server 1 is at update 0 .* contribution of worker 0 to it never came"):
-        store.apply(phase.epoch, (Update(1, (push_of(phase, 1),), 1.0, ()),))
+        store.apply(phase.id, (Update(1, (push_of(phase, 1),), 1.0, ()),))
     with pytest.raises(HybridSyncError, match="is to apply update 2, but an update before it never came"):
-        store.apply(phase.epoch, (Update(2, (push_of(phase, 1),), 1.0, ()),))
+        store.apply(phase.id, (Update(2, (push_of(phase, 1),), 1.0, ()),))
     with pytest.raises(HybridSyncError, match="is asked for its state after update 5"):
-        store.snapshot(phase.epoch, 5, final=False)
-    with pytest.raises(StaleEpoch, match="the primary, server 0, captures"):
-        store.capture(phase.epoch, final=False)
+        store.snapshot_part(phase.id, 5, final=False)
+    with pytest.raises(StalePhase, match="the primary, server 0, captures"):
+        store.take_snapshot(phase.id, final=False)
 
 
 def test_updates_that_are_told_again_are_passed_over():
@@ -336,9 +336,9 @@ def test_updates_that_are_told_again_are_passed_over():
         def __init__(self, store: Store) -> None:
             self._store = store
 
-        def apply(self, epoch, updates):
+        def apply(self, phase_id, updates):
             for _ in range(2):
-                self._store.apply(epoch, updates)
+                self._store.apply(phase_id, updates)
 
         def __getattr__(self, name):
             return getattr(self._store, name)
@@ -355,14 +355,14 @@ class Lost:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def apply(self, epoch, updates):
+    def apply(self, phase_id, updates):
         raise RoleLost("server 1 could not be reached")
 
     def __getattr__(self, name):
         return getattr(self._store, name)
 
 
-def test_the_loss_of_a_server_ends_every_capture_by_name_and_the_primary_lives_on():
+def test_the_loss_of_a_server_ends_every_snapshot_by_name_and_the_primary_lives_on():
     cluster = Cluster(programs(), 2, wrap=Lost)
     phase = cluster.enter()
     push = push_of(phase, 0)
@@ -376,14 +376,14 @@ def test_the_loss_of_a_server_ends_every_capture_by_name_and_the_primary_lives_o
     assert cluster.captured(second)[0].held.units == 0
 
 
-def test_a_new_epoch_lets_go_of_a_capture_that_waits_for_a_server():
+def test_a_new_phase_lets_go_of_a_snapshot_that_waits_for_a_server():
     asked, go_on = threading.Event(), threading.Event()
 
     class Stopped(Lost):
-        def snapshot(self, epoch, sequence, final, left=()):
+        def snapshot_part(self, phase_id, sequence, final, left=()):
             asked.set()
             assert go_on.wait(20)
-            return self._store.snapshot(epoch, sequence, final, left)
+            return self._store.snapshot_part(phase_id, sequence, final, left)
 
     cluster = Cluster(programs(), 2, wrap=Stopped)
     phase = cluster.enter()
@@ -391,17 +391,17 @@ def test_a_new_epoch_lets_go_of_a_capture_that_waits_for_a_server():
         waiting = threads.submit(cluster.captured, phase)
         assert asked.wait(20)
         cluster.enter(2)
-        with pytest.raises(StaleEpoch, match="epoch 1 has ended"):
+        with pytest.raises(StalePhase, match="phase 1 has ended"):
             waiting.result(timeout=20)
     go_on.set()
     assert cluster.failures == []
 
 
-def test_a_server_that_is_in_a_newer_epoch_is_no_failure():
+def test_a_server_that_is_in_a_newer_phase_is_no_failure():
     cluster = Cluster(programs(), 2)
     phase = cluster.enter()
-    cluster.stores[0].enter(replace(phase, epoch=phase.epoch._replace(number=2)))
-    with pytest.raises(StaleEpoch):
+    cluster.stores[0].enter(replace(phase, id=phase.id._replace(number=2)))
+    with pytest.raises(StalePhase):
         cluster.captured(phase)
     assert cluster.failures == []
 

@@ -18,8 +18,8 @@ def test_updates_of_one_unit_and_of_several_count_alike():
     for unit in (2, 0, 3):
         one.count_one(unit, base=0)
         several.count((unit,), (0,))
-    assert (one.sequence, one.applied, one.drain()) == (several.sequence, several.applied, several.drain())
-    assert one.drain() == ((), (), ()) and one.applied == UnitSet([(0, 1), (2, 4)])
+    assert (one.sequence, one.applied, one.take_report()) == (several.sequence, several.applied, several.take_report())
+    assert one.take_report() == ((), (), ()) and one.applied == UnitSet([(0, 1), (2, 4)])
 
 
 def test_it_is_complete_with_the_last_unit_and_a_drop_is_none():
@@ -29,11 +29,11 @@ def test_it_is_complete_with_the_last_unit_and_a_drop_is_none():
     assert not count.complete and count.is_settled(2) and not count.is_settled(3)
     assert count.count_one(3, base=0) == 2
     assert count.complete
-    assert count.drain() == (((0, 2), (3, 4)), ((2, "too stale"),), (0, 0, 1))
+    assert count.take_report() == (((0, 2), (3, 4)), ((2, "too stale"),), (0, 0, 1))
 
 
 def test_another_phase_begins_with_its_own_state():
     count = counted()
     count.count((0, 1), (0, 0))
     count.begin(phase_of(2))
-    assert (count.sequence, len(count.applied), count.complete) == (0, 0, False) and count.drain()[0] == ()
+    assert (count.sequence, len(count.applied), count.complete) == (0, 0, False) and count.take_report()[0] == ()

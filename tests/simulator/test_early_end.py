@@ -16,7 +16,7 @@ from hybridsync.simulator.arithmetic import Counting
 from hybridsync.simulator.cluster import Cluster, Death, Device, Scenario
 from hybridsync.simulator.event_loop import Loop, VirtualClock
 from hybridsync.simulator.fake_io import Workdir
-from hybridsync.simulator.simulated_cluster import World
+from hybridsync.simulator.simulated_cluster import SimulatedCluster
 from hybridsync.simulator.simulation import simulate
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.testing.checks import SIZES, Checks
@@ -69,12 +69,12 @@ def test_lock_step_is_left_at_the_knee_and_asynchrony_goes_on_to_the_end() -> No
 @pytest.mark.usefixtures("losses")
 def test_the_commit_of_the_switch_knows_of_the_end_so_that_a_resume_from_it_does_not_go_back() -> None:
     workdir, loop, checks = Workdir(), Loop(), Checks()
-    checks.begin_life()
+    checks.begin_session()
     recorder, options = Recorder.null(VirtualClock(loop)), {"watch": checks, "workdir": workdir}
     run = run_of("bsp:60%,asp", trigger="knee")
-    assert World(run, SCENARIO, Counting(SIZES), recorder, loop, **options).run().exit == "completed"
+    assert SimulatedCluster(run, SCENARIO, Counting(SIZES), recorder, loop, **options).run().exit == "completed"
     (left,) = (sum(stop - start for start, stop in p.applied) for p in checks.phases.values() if p.spec == "asp")
-    kept = {saved.capture.held.units: saved.run["detours"] for saved in workdir.commits}
+    kept = {saved.snapshot.held.units: saved.run["detours"] for saved in workdir.commits}
     assert 0 < left < 1200 and kept[left] == kept[2000] == [[left, left]]
     assert all(not told for units, told in kept.items() if units < left)
 
@@ -128,16 +128,18 @@ def resumed(plan: str, **policy: Any) -> tuple[int, list[tuple[str, int]]]:
     """
     workdir, checks, known = Workdir(), Checks(), set[int]()
     before = run_of("bsp:60%,asp", trigger="knee")
-    lives = (before, dataclasses.replace(SCENARIO, preempt_secs=5.75)), (run_of(plan, **policy), SCENARIO)
-    for run, scenario in lives:
+    sessions = (before, dataclasses.replace(SCENARIO, preempt_secs=5.75)), (run_of(plan, **policy), SCENARIO)
+    for run, scenario in sessions:
         known = set(checks.phases)
-        checks.begin_life()
+        checks.begin_session()
         loop = Loop()
         options = {"watch": checks, "workdir": workdir, "logs_updates": True}
-        World(run, scenario, Counting(SIZES), Recorder.null(VirtualClock(loop)), loop, **options).run()
+        SimulatedCluster(run, scenario, Counting(SIZES), Recorder.null(VirtualClock(loop)), loop, **options).run()
     checks.check_end(2000, frozenset(), 2)
-    entered = [phase for epoch, phase in checks.phases.items() if epoch not in known]
-    assert any(phase.spec == "asp" for epoch, phase in checks.phases.items() if epoch in known), "it had left lock-step"
+    entered = [phase for phase_id, phase in checks.phases.items() if phase_id not in known]
+    assert any(phase.spec == "asp" for phase_id, phase in checks.phases.items() if phase_id in known), (
+        "it had left lock-step"
+    )
     at = [(phase.spec, sum(stop - start for start, stop in phase.applied)) for phase in entered]
     return at[0][1], at
 

@@ -17,7 +17,7 @@ from hybridsync.replay.verdict import compare
 from hybridsync.simulator.cluster import Cluster, Device, Scenario
 from hybridsync.simulator.event_loop import Loop, VirtualClock
 from hybridsync.simulator.gradients import RealArithmetic, evaluator
-from hybridsync.simulator.simulated_cluster import World
+from hybridsync.simulator.simulated_cluster import SimulatedCluster
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.testing.log_order import follow
 from hybridsync.trainer import Trainer
@@ -43,12 +43,12 @@ def run_of(
     return Run(config, task or mlp_task(), optimizer or momentum_sgd(0.02), None)
 
 
-def simulate(run: Run, **options: Any) -> World:
+def simulate(run: Run, **options: Any) -> SimulatedCluster:
     loop = Loop()
     scenario = Scenario(cluster=Cluster(devices=(Device(0.05, spread=0.3),)))
-    world = World(run, scenario, RealArithmetic(run), Recorder.null(VirtualClock(loop)), loop, **options)
-    assert world.run().exit == "completed"
-    return world
+    simulated = SimulatedCluster(run, scenario, RealArithmetic(run), Recorder.null(VirtualClock(loop)), loop, **options)
+    assert simulated.run().exit == "completed"
+    return simulated
 
 
 def fit(run: Run, workdir: Path) -> Any:
@@ -102,10 +102,10 @@ def test_a_real_runs_order_of_updates_leads_the_simulator_to_its_bits(tmp_path: 
 
 def test_a_simulated_runs_order_leads_to_its_bits() -> None:
     run = run_of("asp", workers=4)
-    world = simulate(run, logs_updates=True)
-    assert max(entry.sequence - 1 - entry.base for entry in world.log) >= 3, "nothing was stale"
-    phase = Phase(1, "asp", (0, 1, 2, 3), tuple(world.log))
-    assert fingerprint(follow(run, [phase], RealArithmetic(run))) == fingerprint(world.final)
+    simulated = simulate(run, logs_updates=True)
+    assert max(entry.sequence - 1 - entry.base for entry in simulated.log) >= 3, "nothing was stale"
+    phase = Phase(1, "asp", (0, 1, 2, 3), tuple(simulated.log))
+    assert fingerprint(follow(run, [phase], RealArithmetic(run))) == fingerprint(simulated.final)
 
 
 @pytest.mark.parametrize(
@@ -113,9 +113,9 @@ def test_a_simulated_runs_order_leads_to_its_bits() -> None:
 )
 def test_the_order_of_pushes_that_are_held_leads_to_its_bits(spec: str) -> None:
     run = run_of(spec, workers=4)
-    world = simulate(run, logs_updates=True)
-    phase = Phase(1, spec, (0, 1, 2, 3), tuple(world.log))
-    assert fingerprint(follow(run, [phase], RealArithmetic(run))) == fingerprint(world.final)
+    simulated = simulate(run, logs_updates=True)
+    phase = Phase(1, spec, (0, 1, 2, 3), tuple(simulated.log))
+    assert fingerprint(follow(run, [phase], RealArithmetic(run))) == fingerprint(simulated.final)
 
 
 def test_an_order_that_the_protocol_does_not_have_is_refused() -> None:
@@ -135,7 +135,7 @@ def test_an_order_of_more_workers_than_there_were_is_refused() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    epoch: int
+    number: int
     spec: str
     members: tuple[int, ...]
     entries: tuple[Any, ...]
@@ -157,15 +157,15 @@ def spoiled(every: int) -> Task:
 @pytest.mark.parametrize("plan", ["asp", "bsp"])
 def test_units_that_are_not_finite_are_dropped_and_others_take_their_place(plan: str) -> None:
     run = run_of(plan, workers=4, task=spoiled(7))
-    world = simulate(run, logs_updates=True)
-    counts = world.chief.control.counts()
+    simulated = simulate(run, logs_updates=True)
+    counts = simulated.chief.control.counts()
     assert counts.applied == 90
     assert counts.dropped > 3
     phases = [  # a lock-step phase that ends short is entered again
-        Phase(epoch, plan, (0, 1, 2, 3), tuple(entry for entry in world.log if entry.epoch == epoch))
-        for epoch in sorted({entry.epoch for entry in world.log})
+        Phase(phase_id, plan, (0, 1, 2, 3), tuple(entry for entry in simulated.log if entry.phase == phase_id))
+        for phase_id in sorted({entry.phase for entry in simulated.log})
     ]
-    assert fingerprint(follow(run, phases, RealArithmetic(run))) == fingerprint(world.final)
+    assert fingerprint(follow(run, phases, RealArithmetic(run))) == fingerprint(simulated.final)
 
 
 def test_the_order_of_a_mesh_that_dropped_units_leads_to_its_bits(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_a_simulation_measures_the_held_out_examples() -> None:
     run = run_of("bsp", workers=2)
     loop = Loop()
     recorder = Recorder.null(VirtualClock(loop))
-    final = World(run, Scenario(), RealArithmetic(run), recorder, loop, evaluator=evaluator(run)).run().final
+    final = SimulatedCluster(run, Scenario(), RealArithmetic(run), recorder, loop, evaluator=evaluator(run)).run().final
     assert 0 <= final["accuracy"] <= 1
     assert final["loss"] > 0
 

@@ -15,7 +15,7 @@ from hybridsync.simulator.cluster import Cluster, Costs, Device, Link, Scenario,
 from hybridsync.simulator.event_loop import Loop, VirtualClock
 from hybridsync.simulator.gradients import RealArithmetic
 from hybridsync.simulator.network import Network
-from hybridsync.simulator.simulated_cluster import World
+from hybridsync.simulator.simulated_cluster import SimulatedCluster
 from hybridsync.simulator.simulation import simulate
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.testing.log_order import follow
@@ -38,25 +38,25 @@ def test_a_simulated_group_run_applies_every_unit_once_and_is_the_same_for_a_see
 
 
 @pytest.mark.parametrize("plan", ["preduce", "adpsgd", "preduce(groups=arrival,period=4)"])
-def test_simulated_gradients_are_those_of_the_replayed_meetings(plan: str) -> None:
+def test_simulated_gradients_are_those_of_the_replayed_group_rounds(plan: str) -> None:
     run = dataclasses.replace(tally_run(plan, workload=48), task=mlp_task(), optimizer=momentum_sgd(0.02))
     run = dataclasses.replace(run, config=dataclasses.replace(run.config, unit_size=UNIT_SIZE))
-    world = world_of(run)
-    world.run()
-    entries = tuple(world.log)
+    simulated = process_group_of(run)
+    simulated.run()
+    entries = tuple(simulated.log)
     assert sum(len(entry.units) for entry in entries) == 48
     phase = LoggedPhase(1, plan, (0, 1, 2, 3), 0, "inprocess", "", entries)
     start = jax.device_put(run.initial_state())
     replayed = on_one_device(run.programs(donate_parameters=False), start, phase, lambda update: None)
-    assert fingerprint(replayed) == fingerprint(world.final)
+    assert fingerprint(replayed) == fingerprint(simulated.final)
     with pytest.raises(HybridSyncError, match="was in groups"):
         follow(run, [phase], RealArithmetic(run))
 
 
-def world_of(run: Run, scenario: Scenario | None = None) -> World:
+def process_group_of(run: Run, scenario: Scenario | None = None) -> SimulatedCluster:
     loop = Loop()
     recorder = Recorder.null(VirtualClock(loop))
-    return World(run, scenario or Scenario(), RealArithmetic(run), recorder, loop, logs_updates=True)
+    return SimulatedCluster(run, scenario or Scenario(), RealArithmetic(run), recorder, loop, logs_updates=True)
 
 
 def test_a_slow_worker_holds_up_lock_step_and_not_the_groups_whose_filter_leaves_it_out() -> None:

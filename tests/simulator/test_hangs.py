@@ -37,10 +37,10 @@ def tried(plan: str, scenario: Scenario, *, workers: int = 4, units: int = 300) 
 
     def recorder_of(clock: VirtualClock) -> Recorder:
         class Log(NullEventLog):
-            def write(self, kind: str, *, epoch: int, wall: float | None = None, **fields: Any) -> dict[str, Any]:
+            def write(self, kind: str, *, phase: int, wall: float | None = None, **fields: Any) -> dict[str, Any]:
                 if kind == "role_lost":
-                    lost.append((clock.monotonic(), {"epoch": epoch, **fields}))
-                return super().write(kind, epoch=epoch, wall=wall, **fields)
+                    lost.append((clock.monotonic(), {"phase": phase, **fields}))
+                return super().write(kind, phase=phase, wall=wall, **fields)
 
         return dataclasses.replace(Recorder.null(clock), events=Log(clock))
 

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from hybridsync.core.plan import NO_EPOCH
+from hybridsync.core.plan import NO_PHASE
 from hybridsync.interfaces.messages import Push
 from hybridsync.simulator.cluster import Cluster, Link, Scenario
 from hybridsync.simulator.event_loop import Loop
@@ -26,7 +26,7 @@ def test_transfers_wait_for_each_other_and_words_wait_for_none(direction: str, a
     network = Network(loop, Scenario(cluster=SLOW), Random(0), num_servers=1)
 
     def send(worker: int, num_bytes: int, name: str) -> None:
-        push = Push(NO_EPOCH, worker, 1, (0,), 0)
+        push = Push(NO_PHASE, worker, 1, (0,), 0)
 
         def note() -> None:
             arrived[name] = loop.now

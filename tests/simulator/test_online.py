@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from hybridsync.config import PolicyConfig
-from hybridsync.policies.actions import PLANNED, Action, Choice, Instead, View, Without
+from hybridsync.policies.actions import PLANNED, Action, Choice, ExcludeWorkers, TemporaryProtocol, View
 from hybridsync.simulator.arithmetic import Counting
 from hybridsync.simulator.cluster import Cluster, Death, Device, Pause, Scenario, Slow
 from hybridsync.simulator.event_loop import Loop, VirtualClock
 from hybridsync.simulator.fake_io import Workdir
-from hybridsync.simulator.simulated_cluster import World
+from hybridsync.simulator.simulated_cluster import SimulatedCluster
 from hybridsync.simulator.simulation import simulate
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.testing.checks import SIZES, Checks
@@ -162,32 +162,39 @@ class Scripted:
         return Choice(next((action for left, action in self.script if view.units_left > left), PLANNED), "as written")
 
 
-def carried_out(script: tuple[tuple[int, Action], ...], plan: str, scenario: Scenario) -> tuple[Checks, World]:
+def carried_out(
+    script: tuple[tuple[int, Action], ...], plan: str, scenario: Scenario
+) -> tuple[Checks, SimulatedCluster]:
     """Run a script with counted units and an apply log, and check everything that must hold."""
     run, checks, workdir, loop = tally_run(plan, workload=400), Checks(), Workdir(), Loop()
-    checks.begin_life()
+    checks.begin_session()
     arithmetic, recorder = Counting(SIZES), Recorder.null(VirtualClock(loop))
     options = {"logs_updates": True, "watch": checks, "workdir": workdir, "policy": Scripted(script)}
-    world = World(run, scenario, arithmetic, recorder, loop, **options)
-    assert world.run().exit == "completed"
+    simulated = SimulatedCluster(run, scenario, arithmetic, recorder, loop, **options)
+    assert simulated.run().exit == "completed"
     checks.check_end(400, frozenset(), 1)
-    return checks, world
+    return checks, simulated
 
 
 def test_units_are_applied_once_over_evictions_and_detours():
-    script = ((250, PLANNED), (200, Without((0, 3))), (150, Instead("asp")), (100, Without((1,))))
+    script = (
+        (250, PLANNED),
+        (200, ExcludeWorkers((0, 3))),
+        (150, TemporaryProtocol("asp")),
+        (100, ExcludeWorkers((1,))),
+    )
     checks, _ = carried_out(script, "bsp:80%,asp", Scenario(cluster=EVEN))
     found = [(phase.spec, phase.members) for phase in checks.phases.values()]
     assert ("bsp", (1, 2)) in found and ("bsp", (0, 2, 3)) in found and ("asp", (0, 1, 2, 3)) in found[:-1]
 
 
 def test_a_detour_is_kept_by_checkpoints_so_that_a_resume_makes_up_for_it():
-    script = ((250, PLANNED), (200, Instead("asp")))
-    _, world = carried_out(script, "bsp:80%,asp", Scenario(cluster=EVEN))
-    kept = [saved.run["detours"] for saved in world.workdir.commits]
+    script = ((250, PLANNED), (200, TemporaryProtocol("asp")))
+    _, simulated = carried_out(script, "bsp:80%,asp", Scenario(cluster=EVEN))
+    kept = [saved.run["detours"] for saved in simulated.workdir.commits]
     assert kept[0] == [] and kept[-1] and all(start < stop for start, stop in kept[-1])
 
 
 def test_a_worker_that_is_stopped_while_it_is_left_out_is_no_bother():
     scenario = Scenario(cluster=EVEN, pauses=(Pause(3, 1.5, 1.0),))
-    carried_out(((300, PLANNED), (0, Without((3,)))), "bsp:90%,asp", scenario)
+    carried_out(((300, PLANNED), (0, ExcludeWorkers((3,)))), "bsp:90%,asp", scenario)

@@ -10,7 +10,7 @@ from hybridsync.chief.leases import Leasing
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.membership import Membership
 from hybridsync.chief.run_control import RunControl
-from hybridsync.core.errors import StaleEpoch
+from hybridsync.core.errors import StalePhase
 from hybridsync.core.units import UnitSet
 from hybridsync.phases.recovery import Recovery
 from hybridsync.protocols import REGISTRY
@@ -23,11 +23,11 @@ from hybridsync.server import sequencer as sequencer_module
 from hybridsync.server.sequencer import Sequencer
 from hybridsync.server.unit_counts import Count
 from hybridsync.server.unit_outcomes import Ends
-from hybridsync.simulator.captured_state import CapturedState
 from hybridsync.simulator.fake_io import Workdir
-from hybridsync.simulator.simulated_cluster import World
+from hybridsync.simulator.simulated_cluster import SimulatedCluster
+from hybridsync.simulator.simulated_snapshots import SimulatedSnapshots
 from hybridsync.testing.schedules import PLANS, plans_of
-from hybridsync.workdir.opening import MemoryEpochs
+from hybridsync.workdir.opening import PhaseIdsInMemory
 from tests.testing.drawn_schedules import try_seed
 
 BUDGET = 200
@@ -58,9 +58,9 @@ def acknowledges_before_it_applies(patch):
     patch.setattr(asp_module._ApplyOnArrival, "on_push", on_push)
 
 
-def skips_the_epoch_check(patch):
-    """The server admits every epoch."""
-    patch.setattr(sequencer_module, "check_epoch", lambda epoch, phase: phase)
+def skips_the_phase_check(patch):
+    """The server admits every phase."""
+    patch.setattr(sequencer_module, "check_phase_id", lambda phase_id, phase: phase)
 
 
 def forgets_the_fence(patch):
@@ -69,11 +69,11 @@ def forgets_the_fence(patch):
 
 
 def looks_at_no_incarnation_at_the_server(patch):
-    """A push is taken whichever life of a worker it comes from."""
+    """A push is taken whichever process of a worker it comes from."""
 
     def check_current(push, is_open, newest):
         if not is_open:
-            raise StaleEpoch("closed")
+            raise StalePhase("closed")
 
     patch.setattr(sequencer_module, "check_current", check_current)
 
@@ -121,12 +121,12 @@ def releases_leases_twice(patch):
     patch.setattr(Ledger, "release", release)
 
 
-def reuses_an_epoch_number(patch):
+def reuses_a_phase_number(patch):
     """Numbers are not durable: a chief that follows another one counts from the last commit's."""
     original = Workdir.open
 
     def open_again(self, *args, **options):
-        self.epochs = MemoryEpochs()
+        self.phase_ids = PhaseIdsInMemory()
         return original(self, *args, **options)
 
     patch.setattr(Workdir, "open", open_again)
@@ -153,13 +153,15 @@ def loses_rolled_back_units(patch):
 
 def counts_what_was_lost_as_applied(patch):
     """The run goes on from an older state, and the ledger does not hear of it."""
-    patch.setattr(RunControl, "restore", lambda self, capture, rolled_back: 0)
+    patch.setattr(RunControl, "restore", lambda self, snapshot, rolled_back: 0)
 
 
 def says_nothing_of_what_was_rolled_back(patch):
     """Units are done again, and the accounting does not tell."""
     original = RunControl.restore
-    patch.setattr(RunControl, "restore", lambda self, capture, rolled_back: original(self, capture, rolled_back=False))
+    patch.setattr(
+        RunControl, "restore", lambda self, snapshot, rolled_back: original(self, snapshot, rolled_back=False)
+    )
 
 
 def goes_on_from_the_last_commit(patch):
@@ -170,17 +172,17 @@ def goes_on_from_the_last_commit(patch):
 
 def hands_over_another_state_unchecked(patch):
     """A holder answers with the state it captured before, and nobody compares fingerprints."""
-    original = CapturedState.keep
+    original = SimulatedSnapshots.store
 
-    def keep(self, state, epoch, **options):
+    def keep(self, state, phase_id, **options):
         before = self._kept
-        capture = original(self, state, epoch, **options)
+        snapshot = original(self, state, phase_id, **options)
         if before is not None:
-            self._kept = capture, before[1]
-        return capture
+            self._kept = snapshot, before[1]
+        return snapshot
 
-    patch.setattr(CapturedState, "keep", keep)
-    patch.setattr(World, "fetch", lambda self, phase: self.holder(phase.source).read(phase.capture_id))
+    patch.setattr(SimulatedSnapshots, "store", keep)
+    patch.setattr(SimulatedCluster, "fetch", lambda self, phase: self.holder(phase.source).read(phase.snapshot_id))
 
 
 def keeps_a_dead_workers_units(patch):
@@ -195,7 +197,7 @@ def leases_beyond_the_workload(patch):
 
 
 def stays_open_after_the_final_capture(patch):
-    """Pushes that come behind a final capture are applied: they are lost with the next epoch."""
+    """Pushes that come behind a final snapshot are applied: they are lost with the next phase."""
     patch.setattr(Sequencer, "close", lambda self: None)
 
 
@@ -215,7 +217,7 @@ BUGS = [
     # bug, what finds it
     (drops_the_applied_set_from_a_snapshot, "lacks"),
     (acknowledges_before_it_applies, "acknowledged, but nobody applied it"),
-    (skips_the_epoch_check, "answers worker . of epoch"),
+    (skips_the_phase_check, "answers worker . of phase"),
     (forgets_the_fence, "is fenced"),
     (looks_at_no_incarnation_at_the_server, "is fenced"),
     (looks_at_no_incarnation_at_the_chief, "has taken its place|or later is expected"),
@@ -224,7 +226,7 @@ BUGS = [
     (releases_leases_twice, r"ledger: issued \d+ !="),
     (keeps_a_dead_workers_units, "but are gone"),
     (leases_beyond_the_workload, "units were applied, the workload is"),
-    (reuses_an_epoch_number, "another phase's|already in use"),
+    (reuses_a_phase_number, "another phase's|already in use"),
     (loses_rolled_back_units, "nothing is wrong with them"),
     (counts_what_was_lost_as_applied, "has not ended|the ledger counts"),
     (says_nothing_of_what_was_rolled_back, "are said to have been rolled back"),

@@ -36,43 +36,43 @@ def makes_groups_that_overlap(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Divided, "_free", free)
 
 
-def takes_a_repeated_request_for_another_meeting(patch: pytest.MonkeyPatch) -> None:
+def takes_a_repeated_request_for_another_group_round(patch: pytest.MonkeyPatch) -> None:
     """What was told once counts again."""
-    original = Grouping.meet
+    original = Grouping.join_group
 
-    def meet(self: Grouping, request: Any, now: float) -> bool:
+    def join_group(self: Grouping, request: Any, now: float) -> bool:
         self._answers.pop(request.worker, None)
         return original(self, request, now)
 
-    patch.setattr(Grouping, "meet", meet)
+    patch.setattr(Grouping, "join_group", join_group)
 
 
 def holds_its_own_replica_for_others(patch: pytest.MonkeyPatch) -> None:
     """A worker takes every average for a full synchronisation."""
-    original = GroupEngine._mix
+    original = GroupEngine._average_replicas
 
     def mix(self: GroupEngine, effect: Any) -> IO:
         yield from original(self, effect)
-        if not effect.group.whole:
+        if not effect.group.is_full_sync:
             yield StoreFullSync(effect.group, self._state, self._factor)
 
-    patch.setattr(GroupEngine, "_mix", mix)
+    patch.setattr(GroupEngine, "_average_replicas", mix)
 
 
 def forgets_what_was_told_before(patch: pytest.MonkeyPatch) -> None:
-    """A full synchronisation names the units of its own meeting alone."""
-    original = Grouping._whole
+    """A full synchronisation names the units of its own round alone."""
+    original = Grouping._full_sync
 
     def whole(self: Grouping, reply: Any) -> Any:
         told = original(self, reply)
         return dataclasses.replace(told, applied=told.applied[:-1])
 
-    patch.setattr(Grouping, "_whole", whole)
+    patch.setattr(Grouping, "_full_sync", whole)
 
 
 def settles_on_nothing(patch: pytest.MonkeyPatch) -> None:
     """What a full synchronisation has made is not held for others."""
-    patch.setattr(Replica, "settle", lambda self, reply, state, factor: None)
+    patch.setattr(Replica, "store_full_sync", lambda self, reply, state, factor: None)
 
 
 def captures_without_a_synchronisation(patch: pytest.MonkeyPatch) -> None:
@@ -86,7 +86,9 @@ def try_calm(seed: int) -> None:
     schedule = dataclasses.replace(drawn, scenario=Scenario(drawn.scenario.cluster), unfit=frozenset())
     outcome = try_schedule(schedule, runs())
     assert outcome.rolled_back == 0, f"{outcome.rolled_back} units were rolled back, though nothing failed"
-    assert outcome.epochs == schedule.plan.count(":") + (not schedule.plan.endswith("%")), f"{outcome}: {schedule.plan}"
+    assert outcome.num_phases == schedule.plan.count(":") + (not schedule.plan.endswith("%")), (
+        f"{outcome}: {schedule.plan}"
+    )
 
 
 def test_where_nothing_fails_nobody_is_given_up() -> None:
@@ -110,9 +112,9 @@ def test_a_wait_in_vain_is_found_where_nothing_fails() -> None:
 BUGS = [
     # bug, what finds it
     (makes_groups_that_overlap, "KeyError|ValueError|has not ended|run failed|in that state|not in list"),
-    (takes_a_repeated_request_for_another_meeting, "meets twice|has not ended|run failed"),
-    (holds_its_own_replica_for_others, "settles epoch"),
-    (forgets_what_was_told_before, "settles epoch"),
+    (takes_a_repeated_request_for_another_group_round, "meets twice|has not ended|run failed"),
+    (holds_its_own_replica_for_others, "settles phase"),
+    (forgets_what_was_told_before, "settles phase"),
     (settles_on_nothing, "the ledger counts"),
     (captures_without_a_synchronisation, "the ledger counts"),
 ]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from hybridsync.core.plan import Epoch
+from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.server.core import HeldCall, ServerCore
 from hybridsync.server.held_pushes import Decision
@@ -41,7 +41,7 @@ def counts_what_it_does_not_apply(patch: pytest.MonkeyPatch) -> None:
 def applies_what_a_lost_worker_has_pushed(patch: pytest.MonkeyPatch) -> None:
     """The core forgets the fence."""
 
-    def fence(self: ServerCore, epoch: Epoch, worker: int, incarnation: int) -> None:
+    def fence(self: ServerCore, phase_id: PhaseId, worker: int, incarnation: int) -> None:
         self._holder.forget(worker, incarnation)
 
     patch.setattr(ServerCore, "fence", fence)
@@ -57,7 +57,7 @@ def takes_any_push_for_a_repeat(patch: pytest.MonkeyPatch) -> None:
     original, answered = ServerCore.push, dict[tuple[int, int], int]()
 
     def push(self: ServerCore, push: Push, contribution: object, non_finite: str) -> PushReply | HeldCall:
-        key = push.epoch.number, push.worker
+        key = push.phase_id.number, push.worker
         answered[key] = answered.get(key, 0) + 1
         if answered[key] % 7 == 0:
             return self._answer(push, PushReply(self.sequencer.sequence))

@@ -16,7 +16,7 @@ from hybridsync.simulator.arithmetic import Weightless
 from hybridsync.simulator.cluster import Cluster, Device, Link, Scenario
 from hybridsync.simulator.event_loop import Loop, VirtualClock
 from hybridsync.simulator.gradients import RealArithmetic
-from hybridsync.simulator.simulated_cluster import World
+from hybridsync.simulator.simulated_cluster import SimulatedCluster
 from hybridsync.storage.apply_log import Entry
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.testing.checks import SIZES
@@ -27,7 +27,7 @@ from tests.sweeps import swept
 from tests.tasks import UNIT_SIZE, adamw, mlp_task, momentum_sgd, plain_sgd
 
 SERVED = sorted(name for name, cls in protocols.REGISTRY.items() if cls.mode is SERVER)
-PUSHING = [name for name in SERVED if not protocols.REGISTRY[name].local]
+PUSHING = [name for name in SERVED if not protocols.REGISTRY[name].local_updates]
 """Whose workers push gradients; of the others `tests/protocols/test_local.py` asks the same."""
 BOUNDED = [
     *(name for name in SERVED if protocols.parse(name).staleness_bound(4) is not None),
@@ -45,11 +45,13 @@ def drawn(seed: int, workers: int) -> Scenario:
     return Scenario(cluster=Cluster(devices, worker_link=link, server_link=link))
 
 
-def world_of(run: Run, scenario: Scenario, arithmetic, seed: int = 0) -> World:
+def process_group_of(run: Run, scenario: Scenario, arithmetic, seed: int = 0) -> SimulatedCluster:
     loop = Loop()
-    world = World(run, scenario, arithmetic, Recorder.null(VirtualClock(loop)), loop, seed=seed, logs_updates=True)
-    world.run()
-    return world
+    simulated = SimulatedCluster(
+        run, scenario, arithmetic, Recorder.null(VirtualClock(loop)), loop, seed=seed, logs_updates=True
+    )
+    simulated.run()
+    return simulated
 
 
 @pytest.mark.parametrize("spec", BOUNDED)
@@ -58,13 +60,13 @@ def test_no_update_is_staler_than_its_protocol_promises_and_who_is_waited_for_is
     for seed in range(12):
         workers = 2 + seed % 5
         run, scenario = tally_run(spec, workload=90, workers=workers), drawn(seed, workers)
-        world = world_of(run, scenario, Weightless(SIZES), seed)
-        found = {entry.sequence - 1 - base for entry in world.log for base in entry.versions}
+        simulated = process_group_of(run, scenario, Weightless(SIZES), seed)
+        found = {entry.sequence - 1 - base for entry in simulated.log for base in entry.versions}
         bound = protocols.parse(spec).staleness_bound(workers)
         assert bound is not None and max(found) <= bound
         staleness |= found
         if not any(word in spec for word in DROPPING):
-            assert not world.chief.control.counts().dropped, "the bound holds by waiting, not by dropping"
+            assert not simulated.chief.control.counts().dropped, "the bound holds by waiting, not by dropping"
     assert len(staleness) > 1 or bound == 0, "nothing was ever stale"
 
 
@@ -74,9 +76,9 @@ def arithmetic_of(optimizer, spec: str = "asp", workers: int = 1) -> tuple[Run, 
     return run, RealArithmetic(run)
 
 
-def trained(spec: str, *, workers: int, optimizer) -> World:
+def trained(spec: str, *, workers: int, optimizer) -> SimulatedCluster:
     run, arithmetic = arithmetic_of(optimizer, spec, workers)
-    return world_of(run, Scenario(), arithmetic)
+    return process_group_of(run, Scenario(), arithmetic)
 
 
 def computed(optimizer, steps: list[list[int]]):
@@ -122,14 +124,14 @@ def distance(left, right) -> float:
 
 @pytest.mark.parametrize("spec", ["bsp_server", "backup(m=4)", "ssp(staleness=0)", "hsp(stale=0)"])
 def test_with_equal_workers_and_plain_sgd_who_waits_for_all_does_what_lock_step_does(spec):
-    world = trained(spec, workers=4, optimizer=plain_sgd(0.05))
-    steps = rounds(world.log)
+    simulated = trained(spec, workers=4, optimizer=plain_sgd(0.05))
+    steps = rounds(simulated.log)
     assert [len(units) for units in steps[:4]] == [4] * 4
-    assert distance(world.final, computed(plain_sgd(0.05), steps)) < 1e-6
-    assert distance(world.final, computed(plain_sgd(0.05), steps[::-1])) > 1e-4, "nothing is told apart"
+    assert distance(simulated.final, computed(plain_sgd(0.05), steps)) < 1e-6
+    assert distance(simulated.final, computed(plain_sgd(0.05), steps[::-1])) > 1e-4, "nothing is told apart"
 
 
 @pytest.mark.parametrize("spec", ["bsp_server", "backup(m=4)", "hsp(stale=0)"])
 def test_updates_of_the_whole_batch_have_lock_steps_momentum_too(spec):
-    world = trained(spec, workers=4, optimizer=momentum_sgd())
-    assert distance(world.final, computed(momentum_sgd(), rounds(world.log))) < 1e-6
+    simulated = trained(spec, workers=4, optimizer=momentum_sgd())
+    assert distance(simulated.final, computed(momentum_sgd(), rounds(simulated.log))) < 1e-6

@@ -61,13 +61,13 @@ def test_the_parts_of_an_update_are_read_as_they_were_written_and_stand_only_whe
     assert ["parts" in line for line in path.read_text().splitlines()] == [False] * 4 + [True]
 
 
-def test_a_meeting_is_read_as_it_was_written_and_other_updates_say_nothing_of_groups(path: Path) -> None:
-    meeting = Entry.of_groups(1, GroupUpdate(5, (8, 9), (0, 2), (2, 4), (0, 1, 2), True), 3.0)
+def test_a_group_round_is_read_as_it_was_written_and_other_updates_say_nothing_of_groups(path: Path) -> None:
+    group_round = Entry.of_groups(1, GroupUpdate(5, (8, 9), (0, 2), (2, 4), (0, 1, 2), True), 3.0)
     log = FileApplyLog(path)
-    log.write(meeting)
+    log.write(group_round)
     log.flush()
     *_, last = read(path)
-    assert last == meeting and last.versions == {2, 4} and last.by_slot() == {0: 8, 2: 9}
+    assert last == group_round and last.versions == {2, 4} and last.by_slot() == {0: 8, 2: 9}
     assert (last.units, last.rate, last.weight, last.group, last.optimizer) == ((8, 9), 3.0, 2.0, (0, 1, 2), True)
     for name in ("group", "bases", "optimizer"):
         assert [f'"{name}"' in line for line in path.read_text().splitlines()] == [False] * 4 + [True]
@@ -147,7 +147,7 @@ def test_lines_that_wait_outlive_a_new_phase_that_goes_on_from_them(path: Path) 
     log.write(entry(5))
     with refusing("pwrite"):
         log.flush()
-    log.write(entry(6))  # applied after the capture, and lost with the phase
+    log.write(entry(6))  # applied after the snapshot, and lost with the phase
     log.clear()
     again = Entry(2, 6, (7,), 5, 1.0, 1.0, 0.5)
     log.write(again)
@@ -228,7 +228,7 @@ def test_what_another_member_has_written_already_is_not_written_again(path: Path
 
 def test_a_flush_behind_a_writer_that_was_killed_replaces_its_torn_line(path: Path) -> None:
     content = path.read_bytes()
-    path.write_bytes(content + b'{"epoch":1,"sequence":5,"uni')
+    path.write_bytes(content + b'{"phase":1,"sequence":5,"uni')
     successor = FileApplyLog(path)
     for sequence in (4, 5):
         successor.write(entry(sequence))
@@ -246,7 +246,7 @@ def test_what_is_cleared_is_never_written(path: Path) -> None:
 
 def test_a_log_whose_only_line_is_torn_begins_anew(tmp_path: Path) -> None:
     path = tmp_path / "apply_log"
-    path.write_bytes(b'{"epoch":1,"seq')
+    path.write_bytes(b'{"phase":1,"seq')
     log = FileApplyLog(path)
     log.write(entry(1))
     log.flush()
@@ -254,7 +254,7 @@ def test_a_log_whose_only_line_is_torn_begins_anew(tmp_path: Path) -> None:
 
 
 def test_updates_that_were_rolled_back_are_cut_and_their_successors_written(path: Path) -> None:
-    """The state goes on from update 2; another epoch makes the next ones."""
+    """The state goes on from update 2; another phase makes the next ones."""
     assert cut(path, 2) == 2
     log = FileApplyLog(path)
     again = Entry(2, 3, (7,), 2, 1.0, 1.0, 0.5)

@@ -260,12 +260,13 @@ def test_a_checkpoint_of_another_model_is_refused_by_leaf_and_both_types(directo
     assert sorted(os.listdir(directory)) == ["1", "2"]
 
 
-def test_a_checkpoint_of_a_later_format_is_refused_with_both_versions(tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [2, 4])
+def test_a_checkpoint_of_another_format_is_refused_with_both_numbers(tmp_path, monkeypatch, number):
     store = CheckpointStore(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(manifest, "FORMAT", 3)
+        patch.setattr(manifest, "FORMAT", number)
         save(store, make_state(), 1)
-    with pytest.raises(CheckpointError, match="has format 3, this HybridSync reads format 2"):
+    with pytest.raises(CheckpointError, match=f"has format {number}, this HybridSync reads format 3"):
         store.newest(make_state())
     assert store.steps() == (1,)
 

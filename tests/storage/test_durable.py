@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from hybridsync.core.errors import WorkdirError
-from hybridsync.core.plan import Epoch
+from hybridsync.core.plan import PhaseId
 from hybridsync.storage import durable
-from hybridsync.storage.durable import EpochFile, WorkdirLock, make_directory, sync_tree, write_durable
+from hybridsync.storage.durable import PhaseNumberFile, WorkdirLock, make_directory, sync_tree, write_durable
 
 
 @pytest.fixture
@@ -67,68 +67,68 @@ def test_syncing_a_tree_reaches_every_file_and_directory_and_counts_bytes(tmp_pa
     assert {name for _, name in journal} == {"one", "two", "inner", tmp_path.name}
 
 
-def test_epochs_rise_and_their_nonces_differ(tmp_path):
-    first = EpochFile(tmp_path).reserve()
-    second = EpochFile(tmp_path).reserve()
+def test_phases_rise_and_their_nonces_differ(tmp_path):
+    first = PhaseNumberFile(tmp_path).reserve()
+    second = PhaseNumberFile(tmp_path).reserve()
     assert (first.number, second.number) == (1, 2)
     assert first.nonce != second.nonce
-    assert EpochFile(tmp_path).read() == second
+    assert PhaseNumberFile(tmp_path).read() == second
 
 
-def test_an_epoch_is_durable_before_it_is_handed_out(tmp_path, journal):
-    epoch = EpochFile(tmp_path).reserve()
-    assert journal == [("fsync", ".epoch.tmp"), ("rename", "epoch"), ("fsync", tmp_path.name)]
-    assert json.loads((tmp_path / "epoch").read_text())["number"] == epoch.number
+def test_a_phase_is_durable_before_it_is_handed_out(tmp_path, journal):
+    phase_id = PhaseNumberFile(tmp_path).reserve()
+    assert journal == [("fsync", ".phase.tmp"), ("rename", "phase"), ("fsync", tmp_path.name)]
+    assert json.loads((tmp_path / "phase").read_text())["number"] == phase_id.number
 
 
-def test_an_epoch_that_could_not_be_written_is_not_handed_out(tmp_path, monkeypatch):
-    EpochFile(tmp_path).reserve()
+def test_a_phase_that_could_not_be_written_is_not_handed_out(tmp_path, monkeypatch):
+    PhaseNumberFile(tmp_path).reserve()
 
     def broken(path):
         raise OSError(5, "Input/output error")
 
-    with monkeypatch.context() as patch, pytest.raises(WorkdirError, match=r"epoch 2 cannot be .*Input/output"):
+    with monkeypatch.context() as patch, pytest.raises(WorkdirError, match=r"phase 2 cannot be .*Input/output"):
         patch.setattr(durable, "sync_directory", broken)
-        EpochFile(tmp_path).reserve()
-    assert EpochFile(tmp_path).reserve().number >= 3
+        PhaseNumberFile(tmp_path).reserve()
+    assert PhaseNumberFile(tmp_path).reserve().number >= 3
 
 
-def test_an_epoch_is_above_one_known_from_elsewhere(tmp_path):
-    assert EpochFile(tmp_path).reserve(above=7).number == 8
-    assert EpochFile(tmp_path).reserve(above=3).number == 9
+def test_a_phase_is_above_one_known_from_elsewhere(tmp_path):
+    assert PhaseNumberFile(tmp_path).reserve(above=7).number == 8
+    assert PhaseNumberFile(tmp_path).reserve(above=3).number == 9
 
 
 def test_the_nonce_keeps_all_its_64_bits(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "urandom", lambda count: b"\x00" + b"\xff" * (count - 1))
-    epoch = EpochFile(tmp_path).reserve()
-    assert epoch == Epoch(1, 2**56 - 1)
-    assert EpochFile(tmp_path).read() == epoch
+    phase_id = PhaseNumberFile(tmp_path).reserve()
+    assert phase_id == PhaseId(1, 2**56 - 1)
+    assert PhaseNumberFile(tmp_path).read() == phase_id
 
 
 @pytest.mark.parametrize(
     "content", [b"", b"7", b'{"number": 0, "nonce": "1"}', b'{"number": true, "nonce": "1"}', b"\xff"]
 )
-def test_a_damaged_epoch_file_is_refused_and_not_restarted_from_one(tmp_path, content):
-    (tmp_path / "epoch").write_bytes(content)
-    with pytest.raises(WorkdirError, match=r"highest epoch that events\.jsonl names"):
-        EpochFile(tmp_path).reserve()
-    assert (tmp_path / "epoch").read_bytes() == content
+def test_a_damaged_phase_file_is_refused_and_not_restarted_from_one(tmp_path, content):
+    (tmp_path / "phase").write_bytes(content)
+    with pytest.raises(WorkdirError, match=r"highest phase that events\.jsonl names"):
+        PhaseNumberFile(tmp_path).reserve()
+    assert (tmp_path / "phase").read_bytes() == content
 
 
-def test_a_bit_that_changed_in_the_epoch_file_is_refused_or_changes_nothing(tmp_path):
-    epoch = EpochFile(tmp_path).reserve(above=2)
-    content = (tmp_path / "epoch").read_bytes()
+def test_a_bit_that_changed_in_the_phase_file_is_refused_or_changes_nothing(tmp_path):
+    phase_id = PhaseNumberFile(tmp_path).reserve(above=2)
+    content = (tmp_path / "phase").read_bytes()
     for position, bit in itertools.product(range(len(content)), range(8)):
         flipped = bytearray(content)
         flipped[position] ^= 1 << bit
-        (tmp_path / "epoch").write_bytes(flipped)
+        (tmp_path / "phase").write_bytes(flipped)
         with contextlib.suppress(WorkdirError):
-            assert EpochFile(tmp_path).read() == epoch, f"byte {position}, bit {bit}"
+            assert PhaseNumberFile(tmp_path).read() == phase_id, f"byte {position}, bit {bit}"
 
 
-def test_an_epoch_written_by_hand_needs_no_digest(tmp_path):
-    (tmp_path / "epoch").write_text('{"number": 7, "nonce": "0"}')
-    assert EpochFile(tmp_path).reserve().number == 8
+def test_a_phase_written_by_hand_needs_no_digest(tmp_path):
+    (tmp_path / "phase").write_text('{"number": 7, "nonce": "0"}')
+    assert PhaseNumberFile(tmp_path).reserve().number == 8
 
 
 def test_a_second_holder_is_told_who_the_first_is(tmp_path):

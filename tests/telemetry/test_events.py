@@ -41,11 +41,11 @@ def test_kinds_and_their_fields_are_those_that_readers_rely_on() -> None:
     }
 
 
-def test_a_line_holds_time_kind_epoch_and_the_kinds_fields(tmp_path: Path) -> None:
+def test_a_line_holds_time_kind_phase_and_the_kinds_fields(tmp_path: Path) -> None:
     clock = ManualClock()
     log = EventLog(tmp_path, clock)
     clock.advance(1.5)
-    written = log.write("checkpoint", epoch=2, units=40, bytes=1024, secs=0.25)
+    written = log.write("checkpoint", phase=2, units=40, bytes=1024, secs=0.25)
     log.close()
     lines = (tmp_path / "events.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == [written]
@@ -53,7 +53,7 @@ def test_a_line_holds_time_kind_epoch_and_the_kinds_fields(tmp_path: Path) -> No
         "t": 1.5,
         "wall": 1_700_000_001.5,
         "kind": "checkpoint",
-        "epoch": 2,
+        "phase": 2,
         "units": 40,
         "bytes": 1024,
         "secs": 0.25,
@@ -64,7 +64,7 @@ def test_a_resume_cuts_a_torn_last_line_and_its_time_goes_on(tmp_path: Path) -> 
     clock = ManualClock()
     log = EventLog(tmp_path, clock)
     clock.advance(7.0)
-    log.write("run_started", epoch=0)
+    log.write("run_started", phase=0)
     log.close()
     with open(tmp_path / "events.jsonl", "ab") as file:
         file.write(b'{"t":7.5,"wall":1.0,"ki')
@@ -72,7 +72,7 @@ def test_a_resume_cuts_a_torn_last_line_and_its_time_goes_on(tmp_path: Path) -> 
     later = ManualClock(now=3.0)  # another boot: its monotonic clock is behind
     log = EventLog(tmp_path, later)
     later.advance(2.0)
-    log.write("phase_ended", epoch=1)
+    log.write("phase_ended", phase=1)
     log.close()
     assert [(event["kind"], event["t"]) for event in read_events(tmp_path)] == [
         ("run_started", 7.0),
@@ -85,66 +85,64 @@ def test_the_time_without_a_chief_counts_where_the_run_went_on(tmp_path: Path, w
     clock = ManualClock()
     log = EventLog(tmp_path, clock)
     clock.advance(7.0)
-    log.write("run_started", epoch=0)
+    log.write("run_started", phase=0)
     log.close()
     later = ManualClock(now=3.0, wall_now=clock.wall_now + wall_secs)
     log = EventLog(tmp_path, later, restarted=True)
     later.advance(2.0)
-    log.write("phase_ended", epoch=1)
+    log.write("phase_ended", phase=1)
     log.close()
     assert [event["t"] for event in read_events(tmp_path)] == [7.0, 7.0 + outage + 2.0]
 
 
 def test_a_restarted_chief_that_finds_no_line_begins_at_nothing(tmp_path: Path) -> None:
     log = EventLog(tmp_path, ManualClock(), restarted=True)
-    assert log.write("run_started", epoch=0)["t"] == 0.0
+    assert log.write("run_started", phase=0)["t"] == 0.0
     log.close()
 
 
 def test_bytes_that_never_became_durable_are_cut_as_well(tmp_path: Path) -> None:
     log = EventLog(tmp_path, ManualClock())
-    log.write("run_started", epoch=0)
+    log.write("run_started", phase=0)
     log.close()
     with open(tmp_path / "events.jsonl", "ab") as file:
         file.write(b"\0" * 40 + b"\n")
     log = EventLog(tmp_path, ManualClock())
-    log.write("run_finished", epoch=1)
+    log.write("run_finished", phase=1)
     log.close()
     assert [event["kind"] for event in read_events(tmp_path)] == ["run_started", "run_finished"]
 
 
 def test_a_reader_meets_whole_lines_only_while_a_line_is_torn(tmp_path: Path) -> None:
-    (tmp_path / "events.jsonl").write_bytes(b'{"t":0.0,"wall":1.0,"kind":"run_started","epoch":0}\n{"t":')
+    (tmp_path / "events.jsonl").write_bytes(b'{"t":0.0,"wall":1.0,"kind":"run_started","phase":0}\n{"t":')
     assert [event["kind"] for event in read_events(tmp_path)] == ["run_started"]
     assert read_events(tmp_path, kind="switch") == []
 
 
 @pytest.mark.parametrize("null", [False, True])
-def test_an_unknown_kind_a_missing_field_and_an_epoch_that_is_no_number_are_our_bugs(
-    tmp_path: Path, null: bool
-) -> None:
+def test_an_unknown_kind_a_missing_field_and_a_phase_that_is_no_number_are_our_bugs(tmp_path: Path, null: bool) -> None:
     not_a_number: Any = (1, 99)
     log = NullEventLog(ManualClock()) if null else EventLog(tmp_path, ManualClock())
     with pytest.raises(AssertionError, match="unknown kind of event 'switched'"):
-        log.write("switched", epoch=1)
+        log.write("switched", phase=1)
     with pytest.raises(AssertionError, match="a rollback event lacks rolled_back"):
-        log.write("rollback", epoch=1, to_units=3)
+        log.write("rollback", phase=1, to_units=3)
     with pytest.raises(AssertionError, match="by number"):
-        log.write("run_started", epoch=not_a_number)
+        log.write("run_started", phase=not_a_number)
     log.close()
     assert read_events(tmp_path) == []
 
 
 def test_an_event_handed_over_later_keeps_the_wall_time_at_which_it_happened(tmp_path: Path) -> None:
     log = EventLog(tmp_path, ManualClock())
-    event = log.write("role_lost", epoch=1, wall=12.0, role="chief", id=0, reason="SIGKILL")
+    event = log.write("role_lost", phase=1, wall=12.0, role="chief", id=0, reason="SIGKILL")
     assert (event["wall"], event["t"]) == (12.0, 0.0)
     log.close()
 
 
 def test_numbers_that_json_does_not_know_become_null_and_numpy_scalars_numbers(tmp_path: Path) -> None:
     log = EventLog(tmp_path, ManualClock())
-    log.write("evaluation", epoch=1, examples=np.int64(8), accuracy=np.float32(0.5), loss=float("nan"))
+    log.write("evaluation", phase=1, examples=np.int64(8), accuracy=np.float32(0.5), loss=float("nan"))
     log.close()
     assert "NaN" not in (tmp_path / "events.jsonl").read_text()
     event = read_events(tmp_path)[0]
@@ -159,7 +157,7 @@ def test_lines_of_several_threads_stay_whole_and_in_time_order(tmp_path: Path) -
 
     log = EventLog(tmp_path, Ticking())
     threads = [
-        threading.Thread(target=lambda: [log.write("phase_ended", epoch=1, pad="x" * 500) for _ in range(50)])
+        threading.Thread(target=lambda: [log.write("phase_ended", phase=1, pad="x" * 500) for _ in range(50)])
         for _ in range(4)
     ]
     for thread in threads:
@@ -174,7 +172,7 @@ def test_lines_of_several_threads_stay_whole_and_in_time_order(tmp_path: Path) -
 
 def test_lines_that_a_full_disk_refuses_wait_and_come_in_order_when_there_is_room(tmp_path: Path, monkeypatch) -> None:
     log = EventLog(tmp_path, ManualClock())
-    log.write("run_started", epoch=0)
+    log.write("run_started", phase=0)
     write, taken = os.write, iter((None, 7))
 
     def full(descriptor: int, data: bytes) -> int:
@@ -184,12 +182,12 @@ def test_lines_that_a_full_disk_refuses_wait_and_come_in_order_when_there_is_roo
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", full)
-        for epoch in (1, 2, 3):
-            log.write("phase_ended", epoch=epoch)
-        assert [event["epoch"] for event in read_events(tmp_path)] == [0]
-    log.write("run_finished", epoch=4)
+        for phase in (1, 2, 3):
+            log.write("phase_ended", phase=phase)
+        assert [event["phase"] for event in read_events(tmp_path)] == [0]
+    log.write("run_finished", phase=4)
     log.close()
-    assert [event["epoch"] for event in read_events(tmp_path)] == [0, 1, 2, 3, 4]
+    assert [event["phase"] for event in read_events(tmp_path)] == [0, 1, 2, 3, 4]
 
 
 def test_lines_that_still_wait_at_the_end_are_told(tmp_path: Path, monkeypatch) -> None:
@@ -200,5 +198,5 @@ def test_lines_that_still_wait_at_the_end_are_told(tmp_path: Path, monkeypatch) 
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
         patch.setattr(os, "write", full)
-        log.write("run_started", epoch=0)
+        log.write("run_started", phase=0)
         log.close()

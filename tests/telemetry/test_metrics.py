@@ -10,7 +10,7 @@ from tests.telemetry.clocks import ManualClock
 LINE = Metrics(
     units=64,
     examples=2048,
-    epoch=2,
+    phase=2,
     protocol="asp",
     loss=0.5,
     learning_rate=0.05,
@@ -34,7 +34,7 @@ def test_a_line_holds_exactly_the_promised_fields(tmp_path: Path) -> None:
         "t": 3.0,
         "units": 64,
         "examples": 2048,
-        "epoch": 2,
+        "phase": 2,
         "protocol": "asp",
         "loss": 0.5,
         "learning_rate": 0.05,
@@ -52,7 +52,7 @@ def test_a_resume_continues_the_file_on_the_runs_own_time(tmp_path: Path) -> Non
         events = EventLog(tmp_path, clock)
         log = MetricsLog(tmp_path, events.elapsed)
         clock.advance(4.0)
-        events.write("run_started", epoch=0)
+        events.write("run_started", phase=0)
         log.write(LINE)
         log.close()
         events.close()
@@ -89,7 +89,7 @@ def test_the_time_of_a_resume_goes_on_where_the_later_of_both_files_ended(tmp_pa
         events = EventLog(tmp_path, clock)
         log = MetricsLog(tmp_path, events.elapsed)
         clock.advance(1.0)
-        events.write("run_started", epoch=0)
+        events.write("run_started", phase=0)
         clock.advance(9.0)
         log.write(LINE)
         log.close()

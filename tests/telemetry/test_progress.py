@@ -40,10 +40,10 @@ def test_a_pipe_gets_a_plain_line_every_few_seconds_and_the_last_one_at_the_end(
     progress.note("done")
     progress.close()
     assert stream.getvalue().splitlines() == [
-        "asp: 1,000/4,000 units, 6,400 examples/s, loss 0.2500, staleness 3.0 max 7, epoch 2",
-        "asp: 3,000/4,000 units, 6,400 examples/s, loss -, staleness 3.0 max 7, epoch 2",
+        "asp: 1,000/4,000 units, 6,400 examples/s, loss 0.2500, staleness 3.0 max 7, phase 2",
+        "asp: 3,000/4,000 units, 6,400 examples/s, loss -, staleness 3.0 max 7, phase 2",
         "done",
-        "asp: 4,000/4,000 units, 6,400 examples/s, loss 0.2500, staleness 3.0 max 7, epoch 2",
+        "asp: 4,000/4,000 units, 6,400 examples/s, loss 0.2500, staleness 3.0 max 7, phase 2",
     ]
 
 
@@ -54,15 +54,15 @@ def test_the_slowest_worker_is_named_when_it_falls_behind_and_stragglers_always(
     progress.update(replace(METRICS, workers={0: 3_000.0, 3: 900.0}), [3])
     progress.close()
     marked_and_slow, slow_because_marked = stream.getvalue().splitlines()
-    assert marked_and_slow.endswith(", stragglers 1 3 (2,990/s), slowest worker 2 (1,900/s), epoch 2")
-    assert slow_because_marked.endswith(", stragglers 3 (900/s), epoch 2")
+    assert marked_and_slow.endswith(", stragglers 1 3 (2,990/s), slowest worker 2 (1,900/s), phase 2")
+    assert slow_because_marked.endswith(", stragglers 3 (900/s), phase 2")
 
 
-def test_a_terminal_shows_protocol_epoch_units_examples_rate_loss_and_staleness() -> None:
+def test_a_terminal_shows_protocol_phase_units_examples_rate_loss_and_staleness() -> None:
     shown = _drawn(METRICS)
     assert "switch [bsp] -> asp" in shown
     first, second = shown.splitlines()[-2:]
-    assert all(part in first for part in ("epoch 2 asp", "1,000/4,000 units", "32,000 examples", "left"))
+    assert all(part in first for part in ("phase 2 asp", "1,000/4,000 units", "32,000 examples", "left"))
     assert second.strip() == "6,400 examples/s  loss 0.2500  staleness 3.0 max 7"
 
 
@@ -71,7 +71,7 @@ def test_two_lines_stay_two_lines_on_a_narrow_terminal(columns: int, monkeypatch
     monkeypatch.setenv("COLUMNS", str(columns))
     slow = replace(METRICS, workers={0: 3_000.0, 12: 1.0}, protocol="asp(rule=cut)")
     last = _drawn(slow, stragglers=range(12)).splitlines()[-2:]
-    assert last[0].startswith("epoch 2")
+    assert last[0].startswith("phase 2")
     assert last[1].startswith("6,400 examples/s")
     assert max(map(len, last)) <= columns
 

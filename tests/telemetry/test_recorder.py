@@ -14,7 +14,7 @@ METRICS = Metrics(1, 1, 1, "asp", None, 0.1, 1.0, {"mean": 0.0, "p95": 0, "max":
 
 
 def _record(recorder: Recorder) -> None:
-    recorder.events.write("run_started", epoch=0)
+    recorder.events.write("run_started", phase=0)
     recorder.metrics.write(METRICS)
     recorder.timeline.add("chief", 0, [Span("drain", "switch", 100.0, 0.1, 1, 0)])
     recorder.progress.update(METRICS)
@@ -59,7 +59,7 @@ def test_a_workdir_has_no_tensorboard_where_its_package_is_not_installed(
 def test_a_killed_life_leaves_its_spans_to_the_next_one(tmp_path: Path) -> None:
     clock = ManualClock()
     killed = Recorder.open(tmp_path, clock)
-    killed.events.write("run_started", epoch=0)
+    killed.events.write("run_started", phase=0)
     killed.timeline.add("worker", 0, [Span("step", "sync", 101.0, 0.5, 1, 4)])
     killed.board.close()  # its file alone is Python's, and would be missed
     clock.advance(8.0)

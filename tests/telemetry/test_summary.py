@@ -17,7 +17,7 @@ UNITS = Units(workload=10, issued=12, applied=10, dropped=2, outstanding=0, roll
 
 
 def test_a_summary_holds_exactly_the_promised_names(tmp_path: Path) -> None:
-    switch = {"kind": "switch", "from": "bsp", "to": "asp", "epoch": 2}
+    switch = {"kind": "switch", "from": "bsp", "to": "asp", "phase": 2}
     summary = Summary(
         exit="completed",
         units=UNITS,

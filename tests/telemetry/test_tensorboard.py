@@ -68,12 +68,12 @@ def test_phases_are_text_and_records_carry_the_injected_clocks_time(tmp_path: Pa
     clock = ManualClock()
     board = TensorBoard(tmp_path, clock)
     clock.advance(5.0)
-    board.entered(100, "epoch 2: asp")
+    board.entered(100, "phase 2: asp")
     board.close()
     event = _events(tmp_path)[-1]
     (value,) = event.summary.value
     assert (event.step, event.wall_time) == (100, clock.wall())
-    assert value.tensor.string_val[0] == b"epoch 2: asp"
+    assert value.tensor.string_val[0] == b"phase 2: asp"
     assert value.metadata.plugin_data.plugin_name == "text"
 
 
@@ -87,7 +87,7 @@ def test_a_full_disk_ends_the_file_and_not_the_run(tmp_path: Path, caplog: pytes
     flush, board._writer.flush = board._writer.flush, full
     board.evaluated(200, {"loss": 0.25})
     board._writer.flush = flush
-    board.entered(300, "epoch 2")
+    board.entered(300, "phase 2")
     board.close()
     assert caplog.text.count("No space left") == 1
     assert {step for _, step in _scalars(tmp_path)} <= {100, 200}

@@ -11,8 +11,8 @@ from hybridsync.telemetry.timeline import Timeline
 from tests.telemetry.clocks import ManualClock
 
 
-def _step(start: float, epoch: int = 1) -> Span:
-    return Span("step", "sync", start, 0.5, epoch, 4)
+def _step(start: float, phase: int = 1) -> Span:
+    return Span("step", "sync", start, 0.5, phase, 4)
 
 
 def _read(workdir: Path) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def test_spans_become_complete_events_in_microseconds_of_the_runs_time(tmp_path:
             "tid": 0,
             "ts": 2_000_000.0,
             "dur": 500_000.0,
-            "args": {"epoch": 1, "units": 4},
+            "args": {"phase": 1, "units": 4},
         }
     ]
 
@@ -63,7 +63,7 @@ def test_each_role_is_one_process_row_and_each_category_one_thread_row(tmp_path:
 def test_a_long_phase_keeps_its_two_ends_and_says_how_much_it_left_out(tmp_path: Path) -> None:
     timeline = Timeline(tmp_path, Elapsed(ManualClock(now=0.0)), per_stretch=4)
     timeline.add("worker", 0, [_step(float(second)) for second in range(10)])
-    timeline.add("worker", 0, [_step(20.0, epoch=2)])
+    timeline.add("worker", 0, [_step(20.0, phase=2)])
     timeline.write()
     assert [span["ts"] / 1e6 for span in _spans(tmp_path)] == [0, 1, 8, 9, 20]
     assert _read(tmp_path)["otherData"]["left_out"] == 6
@@ -71,9 +71,9 @@ def test_a_long_phase_keeps_its_two_ends_and_says_how_much_it_left_out(tmp_path:
 
 def test_the_file_never_exceeds_its_limit_and_loses_the_oldest_first(tmp_path: Path) -> None:
     timeline = Timeline(tmp_path, Elapsed(ManualClock(now=0.0)), limit=3)
-    timeline.add("worker", 0, [_step(float(epoch), epoch) for epoch in range(1, 6)])
+    timeline.add("worker", 0, [_step(float(phase), phase) for phase in range(1, 6)])
     timeline.write()
-    assert [span["args"]["epoch"] for span in _spans(tmp_path)] == [3, 4, 5]
+    assert [span["args"]["phase"] for span in _spans(tmp_path)] == [3, 4, 5]
     assert _read(tmp_path)["otherData"]["left_out"] == 2
 
 
@@ -82,7 +82,7 @@ def test_a_resume_keeps_the_earlier_spans_rows_and_count(tmp_path: Path) -> None
     first.add("worker", 1, [_step(1.0), _step(2.0), _step(3.0)])
     first.write()
     second = Timeline(tmp_path, Elapsed(ManualClock(now=50.0), offset=10.0), per_stretch=2)
-    second.add("worker", 1, [Span("compute", "worker", 51.0, 0.1, 2, 1), _step(51.0, epoch=2)])
+    second.add("worker", 1, [Span("compute", "worker", 51.0, 0.1, 2, 1), _step(51.0, phase=2)])
     second.write()
     spans = _spans(tmp_path)
     assert [(span["cat"], span["ts"] / 1e6) for span in spans] == [
@@ -119,7 +119,7 @@ def test_a_timeline_without_spans_is_no_damage_to_a_resume(tmp_path: Path, caplo
     assert _read(tmp_path)["traceEvents"] == []
 
 
-# --- lives that are killed ---
+# --- sessions that are killed ---
 
 
 def _timeline(workdir: Path, offset: float = 0.0, **options: int) -> Timeline:
@@ -135,12 +135,12 @@ def test_spans_of_a_life_that_was_killed_are_in_the_next_ones_timeline(tmp_path:
     first.add("worker", 1, [_step(1.0)])
     first.write()
     killed = _timeline(tmp_path, 10.0)
-    killed.add("worker", 1, [Span("compute", "worker", 1.0, 0.1, 2, 1), _step(1.0, epoch=2)])
+    killed.add("worker", 1, [Span("compute", "worker", 1.0, 0.1, 2, 1), _step(1.0, phase=2)])
     killed.add("chief", 0, [Span("drain", "switch", 2.0, 0.1, 2, 0)])
     killed_too = _timeline(tmp_path, 20.0)
-    killed_too.add("worker", 1, [_step(1.0, epoch=3)])
+    killed_too.add("worker", 1, [_step(1.0, phase=3)])
     last = _timeline(tmp_path, 30.0)
-    last.add("worker", 1, [_step(1.0, epoch=4), Span("compute", "worker", 2.0, 0.1, 4, 1)])
+    last.add("worker", 1, [_step(1.0, phase=4), Span("compute", "worker", 2.0, 0.1, 4, 1)])
     last.write()
     assert _starts(tmp_path) == [1, 11, 11, 12, 21, 31, 32]
     rows = [row for row in _read(tmp_path)["traceEvents"] if row.get("name") == "thread_name"]
@@ -151,10 +151,10 @@ def test_spans_of_a_life_that_was_killed_are_in_the_next_ones_timeline(tmp_path:
 
 
 def test_a_life_that_is_killed_between_the_timeline_and_the_parts_removal_doubles_nothing(tmp_path: Path) -> None:
-    life = _timeline(tmp_path)
-    life.add("worker", 1, [_step(1.0)])
+    restart_count = _timeline(tmp_path)
+    restart_count.add("worker", 1, [_step(1.0)])
     part = (tmp_path / "timeline.part").read_bytes()
-    life.write()
+    restart_count.write()
     (tmp_path / "timeline.part").write_bytes(part)
     _timeline(tmp_path).write()
     assert _starts(tmp_path) == [1]
@@ -175,8 +175,8 @@ def test_a_torn_part_keeps_what_stands_before_the_tear(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"\0" * 50, b'{"left_out":0}\n', b"[]\n", b'{"after":0,"left_out":0}\n\0\0'])
 def test_a_part_that_holds_nothing_is_given_up(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "timeline.part").write_bytes(content)
-    life = _timeline(tmp_path)
-    life.add("worker", 1, [_step(1.0)])
+    restart_count = _timeline(tmp_path)
+    restart_count.add("worker", 1, [_step(1.0)])
     _timeline(tmp_path).write()
     assert _starts(tmp_path) == [1]
 
@@ -200,11 +200,11 @@ def test_a_disk_that_refuses_the_part_ends_nothing(
     def refuse(*_: object) -> int:
         raise OSError(5, "Input/output error")
 
-    life = _timeline(tmp_path)
+    restart_count = _timeline(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", refuse)
-        life.add("worker", 1, [_step(1.0)])
-    life.add("worker", 1, [_step(2.0)])
-    life.write()
+        restart_count.add("worker", 1, [_step(1.0)])
+    restart_count.add("worker", 1, [_step(2.0)])
+    restart_count.write()
     assert _starts(tmp_path) == [1, 2]
     assert caplog.text.count("Input/output error") == 1

@@ -46,16 +46,16 @@ def try_seed(seed: int, plans: tuple[str, ...] = PLANS, online: bool = False) ->
     return try_schedule(draw(seed, plans, online=online), runs())
 
 
-class Story:
+class EventPrinter:
     """The events of a trial, with their virtual time, shown as they happen."""
 
     def recorder(self, clock: VirtualClock) -> Recorder:
         story = self
 
         class Events(NullEventLog):
-            def write(self, kind: str, *, epoch: int, wall: float | None = None, **fields: Any) -> dict[str, Any]:
+            def write(self, kind: str, *, phase: int, wall: float | None = None, **fields: Any) -> dict[str, Any]:
                 story.say(clock, f"{kind} " + " ".join(f"{key}={value}" for key, value in fields.items()))
-                return super().write(kind, epoch=epoch, wall=wall, **fields)
+                return super().write(kind, phase=phase, wall=wall, **fields)
 
         class Notes(NullProgress):
             def note(self, text: str) -> None:
@@ -72,7 +72,7 @@ def tell(seed: int, plans: tuple[str, ...], command: str, online: bool = False) 
     schedule = draw(seed, plans, online=online)
     print(schedule)
     try:
-        print(try_schedule(schedule, runs(), Story().recorder))
+        print(try_schedule(schedule, runs(), EventPrinter().recorder))
     except AssertionError as violation:
         print(f"seed {seed}: {type(violation).__name__}: {violation}\nagain: {command.format(seed)}")
         return False

@@ -52,8 +52,8 @@ def test_whatever_a_policy_wants_besides_the_accounts_are_exact_and_the_run_ends
 
 
 def test_a_restless_policy_leaves_out_comes_back_and_detours():
-    found = [try_seed(seed, ("bsp:70%,asp",), online=True).epochs for seed in range(6)]
-    planned = [try_seed(seed, ("bsp:70%,asp",)).epochs for seed in range(6)]
+    found = [try_seed(seed, ("bsp:70%,asp",), online=True).num_phases for seed in range(6)]
+    planned = [try_seed(seed, ("bsp:70%,asp",)).num_phases for seed in range(6)]
     assert sum(found) > 2 * sum(planned)
 
 
@@ -115,7 +115,7 @@ def test_whatever_happens_to_groups_nobody_waits_for_ever_and_the_accounts_are_e
 
 @pytest.mark.parametrize("seed", [42496, 46390])
 def test_what_a_restarted_chief_has_left_behind_is_in_no_log(seed):
-    """A worker with a state of before comes back late; or the commit that ends a run lacks the last meeting."""
+    """A worker with a state of before comes back late; or the commit that ends a run lacks the last group round."""
     try_seed(seed, GROUP_PLANS)
 
 
@@ -195,7 +195,7 @@ def test_a_holder_that_is_lost_is_tried_for_as_long_as_a_real_caller_does(at_sec
     """Its loss is told late: members that gave up at once would break one phase after another until then."""
     costs = Costs(notice_secs=0.5, restart_secs=1.0)
     outcome = outcome_of("asp:50%,bsp", costs, Death("server", 0, at_secs), units=20)
-    assert outcome.exit == "completed" and outcome.epochs <= 4
+    assert outcome.exit == "completed" and outcome.num_phases <= 4
 
 
 def test_what_is_reported_while_a_restarted_chief_has_the_state_captured_is_not_lost():

@@ -303,7 +303,7 @@ def test_an_error_in_the_task_ends_the_run_by_name_and_keeps_its_checkpoint(plan
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["exit"] == "failed"
     assert is_exact(tally_trainer(plan, 64, workdir=tmp_path / "run").fit().summary.final)
-    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith(("worker", "heart"))]
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith(("worker", "heartbeat"))]
 
 
 @pytest.mark.parametrize(

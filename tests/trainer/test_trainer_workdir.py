@@ -43,7 +43,7 @@ def test_a_run_leaves_the_documented_files(workdir):
     names = {path.name for path in workdir.iterdir()}
     documented = {
         *("config.json", "events.jsonl", "metrics.jsonl", "summary.json"),
-        *("timeline.json", "apply_log", "checkpoints", "epoch"),
+        *("timeline.json", "apply_log", "checkpoints", "phase"),
     }
     assert documented <= names
     assert json.loads((workdir / "config.json").read_text())["config"]["plan"] == "bsp:25%,asp:50%,bsp"
@@ -53,7 +53,7 @@ def test_every_event_has_its_documented_fields(workdir):
     events = events_of(workdir)
     assert {event["kind"] for event in events} == set(EVENT_FIELDS)
     for event in events:
-        assert {"t", "wall", "kind", "epoch", *EVENT_FIELDS[event["kind"]]} <= event.keys(), event
+        assert {"t", "wall", "kind", "phase", *EVENT_FIELDS[event["kind"]]} <= event.keys(), event
     assert [event["t"] for event in events] == sorted(event["t"] for event in events)
     assert events[0]["kind"] == "run_started"
     assert events[-1]["kind"] == "run_finished"
@@ -67,7 +67,7 @@ def test_phases_are_entered_with_the_rate_and_the_units_of_their_protocol(workdi
         ("bsp", 96, 4),
     ]
     assert [e["learning_rate"] for e in entered] == pytest.approx([0.08, 0.02, 0.08])
-    assert [e["epoch"] for e in entered] == [1, 2, 3]
+    assert [e["phase"] for e in entered] == [1, 2, 3]
 
 
 def test_checkpoints_are_committed_at_the_start_at_switches_and_at_the_end(workdir):
@@ -79,7 +79,7 @@ def test_metrics_are_written_while_it_runs(workdir):
     assert len(lines) >= 5
     for line in lines:
         assert {
-            *("t", "units", "examples", "epoch", "protocol", "loss"),
+            *("t", "units", "examples", "phase", "protocol", "loss"),
             *("learning_rate", "examples_per_sec", "staleness", "workers", "compute_secs", "wait_secs"),
         } <= line.keys()
     assert [line["units"] for line in lines] == sorted(line["units"] for line in lines)
@@ -118,13 +118,13 @@ def test_the_apply_log_holds_every_update_of_every_phase(workdir):
     entries = list(read(workdir / "apply_log"))
     assert [entry.sequence for entry in entries] == list(range(1, 8 + 64 + 8 + 1))
     assert sorted(unit for entry in entries for unit in entry.units) == list(range(128))
-    assert {entry.epoch: (entry.rate, entry.weight, entry.blend) for entry in entries} == {
+    assert {entry.phase: (entry.rate, entry.weight, entry.blend) for entry in entries} == {
         1: (4.0, 4.0, 1.0),
         2: (1.0, 1.0, 0.25),
         3: (4.0, 4.0, 1.0),
     }
     assert all(0 <= entry.base < entry.sequence for entry in entries)
-    assert all(entry.base == entry.sequence - 1 for entry in entries if entry.epoch != 2)
+    assert all(entry.base == entry.sequence - 1 for entry in entries if entry.phase != 2)
 
 
 def test_a_run_without_a_workdir_leaves_nothing(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hybridsync.interfaces.messages import GroupReply
-from hybridsync.training.averaging import Part, copied, mean, mixed, part_of
+from hybridsync.training.averaging import Part, averaged, copied, mean, part_of
 from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.training.state import TrainState, initial_state
 from tests.tasks import batchnorm_task, momentum_sgd
@@ -40,7 +40,7 @@ def test_a_mixed_replica_has_the_groups_parameters_and_statistics_and_its_own_mo
     ]
     parts = tuple(part_of(state, optimizer=optimizer) for state in states)
     reply = GroupReply((0, 1), sequence=7, units=12, optimizer=optimizer)
-    after = mixed(states[0], mean(parts), reply)
+    after = averaged(states[0], mean(parts), reply)
     assert {name: int(value) for name, value in after.counters.items()} == {"units": 12, "updates": 7}
     assert fingerprint(after.params) == fingerprint(mean(parts).params) != fingerprint(states[0].params)
     assert fingerprint(after.opt_state) == fingerprint(mean(parts).opt_state if optimizer else states[0].opt_state)

@@ -11,14 +11,12 @@ import grpc
 import numpy as np
 import pytest
 
-from hybridsync.core.errors import SchemaMismatch, StaleEpoch, StaleIncarnation
-from hybridsync.core.plan import Epoch
+from hybridsync.core.errors import SchemaMismatch, StaleIncarnation, StalePhase
+from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import (
-    Capture,
     GroupReply,
     GroupRequest,
     GroupUpdate,
-    Held,
     Hello,
     LeaseReply,
     LeaseRequest,
@@ -27,27 +25,29 @@ from hybridsync.interfaces.messages import (
     Push,
     PushReply,
     RoleEvent,
+    Snapshot,
+    StateVersion,
     Welcome,
 )
 from hybridsync.interfaces.phase import Phase
-from hybridsync.interfaces.ports import Answer, LenderPort, ParameterPort, ServerPort
+from hybridsync.interfaces.ports import Answer, ParameterPort, ServerPort, SnapshotLender
 from hybridsync.interfaces.reports import Report, ReportReply
 from hybridsync.transport.grpc.channels import make_server
 from hybridsync.transport.link import ChiefLink
 
-EPOCH = Epoch(3, 2**64 - 1)
-HELD = Held(EPOCH, units=7, sequence=5, fingerprint="f00d")
+PHASE_ID = PhaseId(3, 2**64 - 1)
+HELD = StateVersion(PHASE_ID, units=7, sequence=5, fingerprint="f00d")
 PHASE = Phase(
-    epoch=EPOCH,
+    id=PHASE_ID,
     spec="asp(staleness=3)",
     members=(1, 0, 2),
-    lane=1,
+    device_choice=1,
     end_units=4000,
     applied=((0, 500), (501, 502)),
     dropped=((500, 501),),
     sequence=31,
     source="127.0.0.1:4000",
-    capture_id=9,
+    snapshot_id=9,
     fingerprint="beef",
     servers=("127.0.0.1:4001",),
     reason="planned",
@@ -56,7 +56,7 @@ PHASE = Phase(
 
 
 @dataclass
-class Loan:
+class LentView:
     """A lent buffer that remembers how often it came back, and is overwritten then."""
 
     buffer: np.ndarray
@@ -94,13 +94,13 @@ class FakeChief(ChiefLink):
             raise StaleIncarnation("worker 1 speaks with incarnation 0, the run knows 4 — straße\nnew line")
         return LeaseReply(((4, 8), (9, 10)), final=True)
 
-    def meet(self, request: GroupRequest) -> GroupReply:
+    def join_group(self, request: GroupRequest) -> GroupReply:
         self.seen.append(request)
         return GroupReply((0, 2), (), 7, 30, True, True, ((0, 30),), ((4, 5),), (UPDATE,))
 
     def report(self, report: Report) -> ReportReply:
         self.seen.append(report)
-        return ReportReply(EPOCH, revoked=True)
+        return ReportReply(PHASE_ID, revoked=True)
 
     def role_started(self, event: RoleEvent) -> None:
         self.seen.append(("started", event))
@@ -113,36 +113,36 @@ class FakeChief(ChiefLink):
 
 
 @dataclass
-class FakeServer(ServerPort, LenderPort, ParameterPort):
+class FakeServer(ServerPort, SnapshotLender, ParameterPort):
     """A parameter server that answers each push with parameters of its own choice."""
 
     parameters: np.ndarray
     seen: list[Any] = field(default_factory=list)
-    loans: list[Loan] = field(default_factory=list)
+    views: list[LentView] = field(default_factory=list)
     on_push: Callable[[Push, np.ndarray], None] = lambda push, contribution: None
 
-    def capture(self, epoch: Epoch, final: bool) -> Capture:
-        self.seen.append((epoch, final))
-        if epoch != EPOCH:
-            raise StaleEpoch(f"epoch {epoch} was asked for, {EPOCH} is held")
-        return Capture(4, HELD, ((0, 7),), (), self.parameters.nbytes, 1.5, 2.5)
+    def take_snapshot(self, phase_id: PhaseId, final: bool) -> Snapshot:
+        self.seen.append((phase_id, final))
+        if phase_id != PHASE_ID:
+            raise StalePhase(f"phase {phase_id} was asked for, {PHASE_ID} is held")
+        return Snapshot(4, HELD, ((0, 7),), (), self.parameters.nbytes, 1.5, 2.5)
 
-    def lend(self, capture_id: int) -> Loan:
-        if capture_id != 4:
-            raise StaleEpoch(f"capture {capture_id} is no longer kept, 4 is")
+    def lend(self, snapshot_id: int) -> LentView:
+        if snapshot_id != 4:
+            raise StalePhase(f"snapshot{snapshot_id} is no longer kept, 4 is")
         return self._lend()
 
-    def read(self, capture_id: int, into: np.ndarray) -> None:
-        loan = self.lend(capture_id)
-        into[:] = loan.buffer
-        loan.release()
+    def read(self, snapshot_id: int, into: np.ndarray) -> None:
+        view = self.lend(snapshot_id)
+        into[:] = view.buffer
+        view.release()
 
-    def enter(self, phase: Phase) -> Held:
+    def enter(self, phase: Phase) -> StateVersion:
         self.seen.append(phase)
         return HELD
 
-    def fence(self, epoch: Epoch, worker: int, incarnation: int) -> None:
-        self.seen.append((epoch, worker, incarnation))
+    def fence(self, phase_id: PhaseId, worker: int, incarnation: int) -> None:
+        self.seen.append((phase_id, worker, incarnation))
 
     def pull(self, push: Push) -> Answer:
         self.seen.append(push)
@@ -162,9 +162,9 @@ class FakeServer(ServerPort, LenderPort, ParameterPort):
         self.on_push(push, contribution)
         return PushReply(push.base + 1, duplicate=True, dropped="too stale")
 
-    def _lend(self) -> Loan:
-        self.loans.append(Loan(self.parameters.copy()))
-        return self.loans[-1]
+    def _lend(self) -> LentView:
+        self.views.append(LentView(self.parameters.copy()))
+        return self.views[-1]
 
 
 @pytest.fixture

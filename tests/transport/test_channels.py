@@ -10,17 +10,17 @@ import grpc
 import pytest
 
 from hybridsync.core.errors import AddressError, HybridSyncError, RoleLost, SchemaMismatch, WaitTimeout
-from hybridsync.core.plan import NO_EPOCH
+from hybridsync.core.plan import NO_PHASE
 from hybridsync.interfaces.messages import LeaseReply, LeaseRequest
 from hybridsync.transport.grpc import holder as holder_module
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.channels import FIRST_PAUSE_SECS, make_channel, make_server, retrying, stub
 from hybridsync.transport.grpc.chief import ChiefClient, ChiefServicer
 from hybridsync.transport.grpc.codec import encode
-from hybridsync.transport.grpc.holder import HolderClient, HolderServicer
-from tests.transport.conftest import EPOCH, FakeChief, FakeServer, pattern
+from hybridsync.transport.grpc.holder import SnapshotClient, SnapshotServicer
+from tests.transport.conftest import PHASE_ID, FakeChief, FakeServer, pattern
 
-REQUEST = LeaseRequest(1, 1, NO_EPOCH, 0, 0)
+REQUEST = LeaseRequest(1, 1, NO_PHASE, 0, 0)
 
 
 def free_address() -> str:
@@ -40,9 +40,9 @@ class SlowChief(FakeChief):
 
 
 def test_several_services_share_one_port(serve, closing) -> None:
-    address = serve(ChiefServicer(FakeChief()), HolderServicer(FakeServer(pattern(10))))
+    address = serve(ChiefServicer(FakeChief()), SnapshotServicer(FakeServer(pattern(10))))
     assert closing(ChiefClient(address)).lease(REQUEST).final
-    assert closing(HolderClient(address)).capture(EPOCH, final=False).num_bytes == 10
+    assert closing(SnapshotClient(address)).take_snapshot(PHASE_ID, final=False).num_bytes == 10
 
 
 def test_a_call_waits_for_a_role_that_starts_late(serve, closing) -> None:
@@ -139,7 +139,7 @@ def test_a_role_whose_successor_has_another_address_is_given_up_early() -> None:
         raise Unreachable
 
     with pytest.raises(RoleLost, match=r"server 0 could not be reached for Capture within 0\.5 s"):
-        retrying(attempt, 60.0, "server 0", "Capture", unreachable_secs=0.5)
+        retrying(attempt, 60.0, "server 0", "TakeSnapshot", unreachable_secs=0.5)
     assert time.monotonic() - start < 5
 
 
@@ -151,7 +151,7 @@ def test_a_role_that_comes_within_that_time_is_reached() -> None:
             raise error
         return "here"
 
-    assert retrying(attempt, 60.0, "server 0", "Capture", unreachable_secs=10.0) == "here"
+    assert retrying(attempt, 60.0, "server 0", "TakeSnapshot", unreachable_secs=10.0) == "here"
 
 
 def test_a_role_that_is_reached_but_slow_has_the_whole_deadline(serve, closing) -> None:
@@ -169,10 +169,10 @@ def test_a_role_that_is_reached_but_slow_has_the_whole_deadline(serve, closing) 
 def test_a_holder_that_is_gone_is_given_up_before_its_calls_deadline(closing, monkeypatch) -> None:
     monkeypatch.setattr(holder_module, "UNREACHABLE_SECS", 0.3)
     address = free_address()
-    client = closing(HolderClient(address, deadline_secs=60.0, who="worker 3"))
+    client = closing(SnapshotClient(address, deadline_secs=60.0, who="worker 3"))
     start = time.monotonic()
     with pytest.raises(RoleLost, match=f"worker 3 at {address} could not be reached for Capture within 0.3 s"):
-        client.capture(EPOCH, final=True)
+        client.take_snapshot(PHASE_ID, final=True)
     with pytest.raises(RoleLost, match=r"for Read within 0\.3 s"):
         client.read(4, pattern(10))
     assert time.monotonic() - start < 10
@@ -228,6 +228,6 @@ def test_a_message_over_the_limit_is_refused(serve, closing) -> None:
 
 
 def test_a_service_that_a_role_does_not_have_is_our_fault(serve, closing) -> None:
-    client = closing(HolderClient(serve(ChiefServicer(FakeChief()))))
+    client = closing(SnapshotClient(serve(ChiefServicer(FakeChief()))))
     with pytest.raises(HybridSyncError, match="UNIMPLEMENTED"):
-        client.capture(EPOCH, final=False)
+        client.take_snapshot(PHASE_ID, final=False)

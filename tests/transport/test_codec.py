@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hybridsync.core.errors import SchemaMismatch
-from hybridsync.core.plan import Epoch
+from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces import messages, reports
 from hybridsync.interfaces.phase import Phase
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
@@ -24,7 +24,7 @@ MESSAGES = [
     messages.PushReply,
     messages.AppliedUnit,
 ]
-UNSIGNED = {"nonce", "incarnation", "capture_id"}
+UNSIGNED = {"nonce", "incarnation", "snapshot_id"}
 
 
 def values(annotation: Any, name: str = "") -> st.SearchStrategy:
@@ -49,7 +49,7 @@ def values(annotation: Any, name: str = "") -> st.SearchStrategy:
     return st.builds(annotation, **{field: values(hint, field) for field, hint in get_type_hints(annotation).items()})
 
 
-@pytest.mark.parametrize("kind", [Epoch, *MESSAGES], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [PhaseId, *MESSAGES], ids=lambda kind: kind.__name__)
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_every_message_comes_back_equal_from_the_wire(kind: type, data: st.DataObject) -> None:
@@ -58,13 +58,13 @@ def test_every_message_comes_back_equal_from_the_wire(kind: type, data: st.DataO
     assert decode(kind, parse(getattr(pb, kind.__name__), wire)) == value
 
 
-@pytest.mark.parametrize("kind", [Epoch, *MESSAGES], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [PhaseId, *MESSAGES], ids=lambda kind: kind.__name__)
 def test_the_proto_has_the_fields_of_the_value_in_order(kind: type) -> None:
     assert list(getattr(pb, kind.__name__).DESCRIPTOR.fields_by_name) == list(get_type_hints(kind))
 
 
 def test_a_lease_is_a_few_bytes() -> None:
-    request = messages.LeaseRequest(3, 2**63, Epoch(5, 2**64 - 1), known=1000, completed=990)
+    request = messages.LeaseRequest(3, 2**63, PhaseId(5, 2**64 - 1), known=1000, completed=990)
     assert len(encode(request).SerializeToString()) < 40
 
 

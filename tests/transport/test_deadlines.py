@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hybridsync.chief.service import POLL_SECS
-from hybridsync.core.deadlines import DEPOSIT_SECS, UPDATES_SECS, snapshot_secs, transfer_secs
+from hybridsync.core.deadlines import UPDATES_SECS, UPLOAD_SECS, snapshot_secs, transfer_secs
 from hybridsync.interfaces.messages import GroupRequest, Hello, LeaseRequest, PhaseRequest, Push, RoleEvent
 from hybridsync.interfaces.reports import Report
 from hybridsync.runtime.heartbeat import CHIEF_SECS
@@ -18,27 +18,27 @@ from hybridsync.runtime.worker_main import REPORT_SECS
 from hybridsync.server.primary import HELD_SECS
 from hybridsync.server.shard_state import RELEASE_SECS
 from hybridsync.training.buffer_layout import Layout
-from hybridsync.training.snapshot import Holding
+from hybridsync.training.snapshot import SnapshotBuffer
 from hybridsync.transport.grpc import channels, chief, holder, optimizer_state, parameter_server, shard
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.channels import CALL_SECS
 from hybridsync.transport.grpc.chief import ChiefClient
-from hybridsync.transport.grpc.holder import HolderClient
+from hybridsync.transport.grpc.holder import SnapshotClient
 from hybridsync.transport.grpc.optimizer_state import OptimizerClient
 from hybridsync.transport.grpc.parameter_server import BUFFER_SECS, ParameterClient
 from hybridsync.transport.grpc.shard import ShardClient
-from tests.transport.conftest import EPOCH, PHASE
+from tests.transport.conftest import PHASE, PHASE_ID
 
 STATE_BYTES = 4_000_000_000
 """A state whose transfer takes longer than any fixed deadline."""
 NOWHERE = "127.0.0.1:1"
-PUSH = Push(EPOCH, 0, 1, (3,), 0)
+PUSH = Push(PHASE_ID, 0, 1, (3,), 0)
 EVENT = RoleEvent("worker", 0, 1, "exit 1", 0.0)
 BUFFER = np.empty(8, np.uint8)
 LARGE = np.empty(2 << 20, np.uint8)
 
-HOLDING_SECS = transfer_secs(STATE_BYTES)
-"""A holder waits so long for another capture to end and for the readers of the last one, and a fetch takes it."""
+SNAPSHOT_BUFFER_SECS = transfer_secs(STATE_BYTES)
+"""A holder waits so long for another snapshot to end and for the readers of the last one, and a fetch takes it."""
 PUSH_SECS = BUFFER_SECS + HELD_SECS
 
 
@@ -89,20 +89,20 @@ WHOLE = np.lib.stride_tricks.as_strided(BUFFER, (STATE_BYTES,), (0,))
 
 PAIRS = [
     Pair("Chief.Register", lambda: of_chief(CHIEF_SECS).register(Hello("worker", 0, 1, "", "", "", "")), 0.0),
-    Pair("Chief.NextPhase", lambda: of_chief(CHIEF_SECS).next_phase(PhaseRequest(0, 1, EPOCH, None)), POLL_SECS),
-    Pair("Chief.Lease", lambda: of_chief(CHIEF_SECS).lease(LeaseRequest(0, 1, EPOCH, 0, 0)), POLL_SECS),
-    Pair("Chief.Meet", lambda: of_chief(CHIEF_SECS).meet(GroupRequest(0, 1, EPOCH, 1)), POLL_SECS),
-    Pair("Chief.Report", lambda: of_chief(CHIEF_SECS).report(Report("worker", 0, 1, EPOCH)), REPORT_SECS),
+    Pair("Chief.NextPhase", lambda: of_chief(CHIEF_SECS).next_phase(PhaseRequest(0, 1, PHASE_ID, None)), POLL_SECS),
+    Pair("Chief.Lease", lambda: of_chief(CHIEF_SECS).lease(LeaseRequest(0, 1, PHASE_ID, 0, 0)), POLL_SECS),
+    Pair("Chief.JoinGroup", lambda: of_chief(CHIEF_SECS).join_group(GroupRequest(0, 1, PHASE_ID, 1)), POLL_SECS),
+    Pair("Chief.Report", lambda: of_chief(CHIEF_SECS).report(Report("worker", 0, 1, PHASE_ID)), REPORT_SECS),
     Pair("Chief.RoleStarted", lambda: of_chief(5.0).role_started(EVENT), 0.0),
     Pair("Chief.RoleLost", lambda: of_chief(5.0).role_lost(EVENT), 0.0),
     Pair("Chief.Preempt", lambda: of_chief(5.0).preempt(), 0.0),
-    Pair("PhaseServer.Enter", lambda: parameters().enter(PHASE), HOLDING_SECS),
-    Pair("PhaseServer.Fence", lambda: parameters().fence(EPOCH, 0, 1), 0.0),
-    Pair("Holder.Read", lambda: HolderClient(NOWHERE).read(1, WHOLE), 0.0),
+    Pair("PhaseServer.Enter", lambda: parameters().enter(PHASE), SNAPSHOT_BUFFER_SECS),
+    Pair("PhaseServer.Fence", lambda: parameters().fence(PHASE_ID, 0, 1), 0.0),
+    Pair("SnapshotSource.Read", lambda: SnapshotClient(NOWHERE).read(1, WHOLE), 0.0),
     Pair(
-        "Holder.Capture",
-        lambda: parameters().capture(EPOCH, final=True),
-        HOLDING_SECS + DEPOSIT_SECS + snapshot_secs(STATE_BYTES) + HOLDING_SECS,
+        "SnapshotSource.TakeSnapshot",
+        lambda: parameters().take_snapshot(PHASE_ID, final=True),
+        SNAPSHOT_BUFFER_SECS + UPLOAD_SECS + snapshot_secs(STATE_BYTES) + SNAPSHOT_BUFFER_SECS,
     ),
     Pair("ParameterServer.Pull", lambda: parameters().pull(PUSH, BUFFER), 0.0),
     Pair("ParameterServer.Idle", lambda: parameters().idle(PUSH), 0.0),
@@ -111,12 +111,12 @@ PAIRS = [
     Pair("ParameterServer.PushPullSmall", lambda: parameters().push_pull(PUSH, BUFFER, BUFFER), PUSH_SECS),
     Pair("Shard.Stage", lambda: store().stage(PUSH, BUFFER), BUFFER_SECS),
     Pair("Shard.PullAt", lambda: store().pull_at(PUSH, BUFFER), RELEASE_SECS),
-    Pair("Shard.Apply", lambda: store().apply(EPOCH, ()), 0.0),
+    Pair("Shard.Apply", lambda: store().apply(PHASE_ID, ()), 0.0),
     Pair("Shard.Discard", lambda: store().discard(PUSH), 0.0),
-    Pair("Shard.Forget", lambda: store().forget(EPOCH, 0, 1), 0.0),
-    Pair("Shard.Snapshot", lambda: store().snapshot(EPOCH, 1, final=True), HOLDING_SECS),
-    Pair("OptimizerState.Take", lambda: OptimizerClient(NOWHERE, 8).opt_state(PUSH), 0.0),
-    Pair("OptimizerState.Leave", lambda: OptimizerClient(NOWHERE, 8).deposit(PUSH, BUFFER), 0.0),
+    Pair("Shard.Forget", lambda: store().forget(PHASE_ID, 0, 1), 0.0),
+    Pair("Shard.SnapshotPart", lambda: store().snapshot_part(PHASE_ID, 1, final=True), SNAPSHOT_BUFFER_SECS),
+    Pair("OptimizerState.Download", lambda: OptimizerClient(NOWHERE, 8).download_opt_state(PUSH), 0.0),
+    Pair("OptimizerState.Upload", lambda: OptimizerClient(NOWHERE, 8).upload_opt_state(PUSH, BUFFER), 0.0),
 ]
 
 
@@ -137,7 +137,9 @@ def test_every_call_is_in_the_table() -> None:
     assert {pair.method for pair in PAIRS} == {f"{s.name}.{method.name}" for s in services for method in s.methods}
 
 
-@pytest.mark.parametrize("method", ["PhaseServer.Enter", "Holder.Read", "Holder.Capture", "Shard.Snapshot"])
+@pytest.mark.parametrize(
+    "method", ["PhaseServer.Enter", "SnapshotSource.Read", "SnapshotSource.TakeSnapshot", "Shard.SnapshotPart"]
+)
 def test_a_call_behind_a_transfer_of_the_state_has_time_for_its_bytes(method: str) -> None:
     (pair,) = (pair for pair in PAIRS if pair.method == method)
     assert deadline_of(pair) >= transfer_secs(STATE_BYTES) > CALL_SECS + STATE_BYTES / 25e6
@@ -145,19 +147,23 @@ def test_a_call_behind_a_transfer_of_the_state_has_time_for_its_bytes(method: st
 
 def test_a_deadline_that_was_given_is_that_of_every_call() -> None:
     client = ParameterClient(NOWHERE, 7.0, state_bytes=STATE_BYTES)
-    for call in (lambda: client.enter(PHASE), lambda: client.capture(EPOCH, False), lambda: client.read(1, WHOLE)):
+    for call in (
+        lambda: client.enter(PHASE),
+        lambda: client.take_snapshot(PHASE_ID, False),
+        lambda: client.read(1, WHOLE),
+    ):
         with pytest.raises(Sent) as sent:
             call()
         assert sent.value.secs == 7.0
 
 
-def test_a_capture_waits_for_another_server_longer_than_the_calls_to_it_last() -> None:
+def test_a_snapshot_waits_for_another_server_longer_than_the_calls_to_it_last() -> None:
     """They go out one after the other: updates, then the one for its part."""
-    snapshot = deadline_of(next(pair for pair in PAIRS if pair.method == "Shard.Snapshot"))
+    snapshot = deadline_of(next(pair for pair in PAIRS if pair.method == "Shard.SnapshotPart"))
     apply = deadline_of(next(pair for pair in PAIRS if pair.method == "Shard.Apply"))
     assert snapshot_secs(STATE_BYTES) > snapshot + apply and apply < UPDATES_SECS
 
 
 def test_a_holder_waits_for_readers_as_long_as_a_transfer_of_its_state_may_take() -> None:
     layout = Layout.of({"w": np.zeros(1000, np.float32)})
-    assert Holding(layout)._read_secs == transfer_secs(layout.nbytes)
+    assert SnapshotBuffer(layout)._read_secs == transfer_secs(layout.nbytes)

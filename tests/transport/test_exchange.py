@@ -68,7 +68,7 @@ def test_callers_at_the_same_time_do_not_wait_for_each_other(exchange: Exchange,
 
 
 def test_an_old_stream_is_replaced_and_ended(exchange: Exchange, echo: Echo, monkeypatch) -> None:
-    monkeypatch.setattr("hybridsync.transport.grpc.exchange.LIFE_SECS", 0.0)
+    monkeypatch.setattr("hybridsync.transport.grpc.exchange.STREAM_SECS", 0.0)
     exchange.send(b"a", 10)
     assert exchange.send(b"b", 10) == b"2 b"
     assert echo.ended.acquire(timeout=10), "the first stream was not ended"
@@ -90,7 +90,7 @@ def test_a_stream_that_ends_without_an_answer_is_a_lost_role(exchange: Exchange,
 
 
 def test_a_callee_that_does_not_answer_is_given_up_in_time(exchange: Exchange, echo: Echo, monkeypatch) -> None:
-    monkeypatch.setattr("hybridsync.transport.grpc.exchange.LIFE_SECS", 0.1)
+    monkeypatch.setattr("hybridsync.transport.grpc.exchange.STREAM_SECS", 0.1)
     go_on = threading.Event()
     echo.behave = lambda request, context: go_on.wait(10)
     with pytest.raises(grpc.RpcError) as late:

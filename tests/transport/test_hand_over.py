@@ -16,18 +16,18 @@ from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_state import RunState
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import RoleLost
-from hybridsync.core.plan import NO_EPOCH
+from hybridsync.core.plan import NO_PHASE
 from hybridsync.interfaces.messages import Hello
 from hybridsync.interfaces.reports import Report
 from hybridsync.phases import server_entry as entering_module
 from hybridsync.phases.server_entry import Entering
 from hybridsync.server.primary import Primary
-from hybridsync.server.publisher import SnapshotPool
+from hybridsync.server.publisher import ParameterPool
 from hybridsync.storage.apply_log import NullApplyLog
 from hybridsync.training.programs import Programs
-from hybridsync.training.snapshot import Holding
+from hybridsync.training.snapshot import SnapshotBuffer
 from hybridsync.training.state import initial_state
-from hybridsync.transport.grpc.holder import HolderClient, HolderServicer
+from hybridsync.transport.grpc.holder import SnapshotClient, SnapshotServicer
 from hybridsync.transport.grpc.parameter_server import ParameterClient, PhaseServicer
 from hybridsync.transport.readers import Readers
 from tests.roles import phase_of
@@ -45,32 +45,32 @@ def programs() -> Programs:
     return programs_of(tally_task(UNITS), plain_sgd(1.0), unit_size=1, workload=UNITS)
 
 
-class Served:
+class BufferView:
     """A primary, and the holder of its starting state behind a slow link."""
 
     def __init__(self, serve: Callable[..., str], closing: Callable[[Any], Any]) -> None:
         layout = programs().state_layout
-        holding = Holding(layout)
-        holding.pack(jax.device_get(initial_state(programs().task, programs().optimizer, 0)))
-        capture = holding.seal(NO_EPOCH, sequence=0, applied=())
-        self.relay = closing(Relay(serve(HolderServicer(_Holder(holding))), layout.nbytes / HAND_OVER_SECS))
-        self.readers = closing(Readers(HolderClient))
-        pool = SnapshotPool(programs().parameters_layout)
+        snapshot_buffer = SnapshotBuffer(layout)
+        snapshot_buffer.pack(jax.device_get(initial_state(programs().task, programs().optimizer, 0)))
+        snapshot = snapshot_buffer.finalize(NO_PHASE, sequence=0, applied=())
+        self.relay = closing(Relay(serve(SnapshotServicer(_Holder(snapshot_buffer))), layout.nbytes / HAND_OVER_SECS))
+        self.readers = closing(Readers(SnapshotClient))
+        pool = ParameterPool(programs().parameters_layout)
         log, completed = NullApplyLog(), threading.Event()
         self.primary = Primary(programs(), pool, self.readers, SYSTEM_CLOCK, log, completed)
         self.address = serve(PhaseServicer(self.primary))
         self.client = closing(ParameterClient(self.address, state_bytes=layout.nbytes))
         self.num_bytes = layout.nbytes
-        self.phase = phase_of(capture=capture, source=self.relay.address, servers=(self.address,), end=UNITS)
+        self.phase = phase_of(snapshot=snapshot, source=self.relay.address, servers=(self.address,), end=UNITS)
 
 
 class _Holder:
     """A holding as a role: it captures nothing."""
 
-    def __init__(self, holding: Holding) -> None:
-        self.lend, self.read = holding.lend, holding.read
+    def __init__(self, snapshot_buffer: SnapshotBuffer) -> None:
+        self.lend, self.read = snapshot_buffer.lend, snapshot_buffer.read
 
-    def capture(self, epoch: Any, final: bool) -> Any:
+    def take_snapshot(self, phase_id: Any, final: bool) -> Any:
         raise AssertionError("nothing is captured here")
 
 
@@ -79,7 +79,7 @@ def test_a_hand_over_that_takes_longer_than_the_lease_costs_no_server(
 ) -> None:
     monkeypatch.setattr("hybridsync.chief.run_membership.SERVER_LEASE_SECS", LEASE_SECS)
     monkeypatch.setattr(entering_module, "SAY_SECS", 0.2)
-    served = Served(serve, closing)
+    served = BufferView(serve, closing)
     evicted: list[Any] = []
     chief = Chief(RunState(Ledger(UNITS), 1, "schema", SYSTEM_CLOCK, LEASE_SECS, evict=evicted.append))
     chief.service.register(Hello("server", 0, 99, "host", served.address, "schema", "0.1.0.dev0"))
@@ -87,27 +87,27 @@ def test_a_hand_over_that_takes_longer_than_the_lease_costs_no_server(
 
     def beat() -> None:
         while not over.wait(BEAT_SECS):
-            told = served.primary.drain()
-            chief.service.report(Report("server", 0, 1, told.epoch, doing=told.doing))
+            told = served.primary.take_report()
+            chief.service.report(Report("server", 0, 1, told.phase_id, doing=told.doing))
 
     notes: list[str] = []
     started = SYSTEM_CLOCK.monotonic()
     with ThreadPoolExecutor(1) as threads:
-        heart = threads.submit(beat)
+        heartbeat = threads.submit(beat)
         try:
             servers = {served.address: served.client}
             entering = Entering(chief.control, SYSTEM_CLOCK, chief.control.expire, notes.append)
             entering.enter(served.phase, servers, served.num_bytes)
         finally:
             over.set()
-        heart.result(SECS)
+        heartbeat.result(SECS)
     assert SYSTEM_CLOCK.monotonic() - started > LEASE_SECS
-    assert evicted == [] and served.primary.epoch == served.phase.epoch
+    assert evicted == [] and served.primary.phase_id == served.phase.id
     assert any("servers [0] are fetching it" in note for note in notes)
 
 
 def test_a_server_that_ends_breaks_off_the_hand_over(serve: Callable[..., str], closing: Callable[[Any], Any]) -> None:
-    served = Served(serve, closing)
+    served = BufferView(serve, closing)
     with ThreadPoolExecutor(1) as threads:
         entering = threads.submit(served.client.enter, served.phase)
         deadline = SYSTEM_CLOCK.monotonic() + SECS
@@ -117,4 +117,4 @@ def test_a_server_that_ends_breaks_off_the_hand_over(serve: Callable[..., str], 
             served.readers.close()
         with pytest.raises(RoleLost):
             entering.result(SECS)
-    assert served.primary.epoch == NO_EPOCH and served.primary.drain().doing == ""
+    assert served.primary.phase_id == NO_PHASE and served.primary.take_report().doing == ""

@@ -11,20 +11,20 @@ import numpy as np
 import pytest
 
 from hybridsync.core.clock import SYSTEM_CLOCK
-from hybridsync.core.errors import HybridSyncError, RoleLost, SchemaMismatch, StaleEpoch
-from hybridsync.core.plan import NO_EPOCH
-from hybridsync.interfaces.messages import Capture
+from hybridsync.core.errors import HybridSyncError, RoleLost, SchemaMismatch, StalePhase
+from hybridsync.core.plan import NO_PHASE
+from hybridsync.interfaces.messages import Snapshot
 from hybridsync.interfaces.phase import Phase
 from hybridsync.server.endpoint import Endpoint, OptimizerEndpoint
 from hybridsync.server.partition import partition
 from hybridsync.server.primary import Primary
-from hybridsync.server.publisher import DevicePublisher, SnapshotPool
+from hybridsync.server.publisher import DevicePublisher, ParameterPool
 from hybridsync.server.replication import Peers
 from hybridsync.server.secondary import Store
 from hybridsync.storage.apply_log import NullApplyLog
 from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.training.programs import Parameters
-from hybridsync.training.snapshot import Holding, Kept
+from hybridsync.training.snapshot import CommittedState, SnapshotBuffer
 from hybridsync.training.state import TrainState
 from hybridsync.transport.grpc.transport import GrpcTransport
 from hybridsync.transport.inprocess import InProcessTransport
@@ -69,14 +69,19 @@ class Job:
         programs = tally_programs()
         self.layout, self.failures = programs.state_layout, list[HybridSyncError]()
         self.parts = partition(programs, kind.num_servers)
-        holding = Holding(self.layout)
-        holding.pack(tally_state())
-        start = holding.seal(NO_EPOCH, sequence=0, applied=())
+        snapshot_buffer = SnapshotBuffer(self.layout)
+        snapshot_buffer.pack(tally_state())
+        start = snapshot_buffer.finalize(NO_PHASE, sequence=0, applied=())
         self.chief = self._serve(
-            "chief", Services(holder=Kept(holding, start, tally_state()), chief=FakeChief(), state_bytes=self.num_bytes)
+            "chief",
+            Services(
+                holder=CommittedState(snapshot_buffer, start, tally_state()),
+                chief=FakeChief(),
+                state_bytes=self.num_bytes,
+            ),
         )
         self.servers = [self._serve_primary(kind.packed), *map(self._serve_other, self.parts[1:])]
-        self.phase = phase_of(capture=start, source=self.chief, servers=tuple(self.servers))
+        self.phase = phase_of(snapshot=start, source=self.chief, servers=tuple(self.servers))
         self.enter(self.phase)
 
     @property
@@ -89,7 +94,7 @@ class Job:
 
     def _serve_primary(self, packed: bool) -> str:
         part, programs = self.parts[0], tally_programs()
-        pool = SnapshotPool(part.programs.parameters_layout) if packed else DevicePublisher()
+        pool = ParameterPool(part.programs.parameters_layout) if packed else DevicePublisher()
         peers = Peers(self.parts, lambda address: self.transport.peer(address, self.num_bytes), self.failures.append)
         log, completed = NullApplyLog(), threading.Event()
         primary = Primary(programs, pool, self.transport.holder, SYSTEM_CLOCK, log, completed, peers=peers)
@@ -127,16 +132,16 @@ class Job:
     def enter(self, phase: Phase) -> None:
         for address in self.servers:
             server = self.transport.server(address, self.num_bytes)
-            assert server.enter(phase).epoch == phase.epoch
+            assert server.enter(phase).phase_id == phase.id
             server.close()
 
-    def captured(self, phase: Phase) -> tuple[Capture, TrainState]:
+    def captured(self, phase: Phase) -> tuple[Snapshot, TrainState]:
         """Return the state that ends a phase, as the chief gets it."""
         holder = self.transport.holder(self.servers[0], self.num_bytes)
-        capture, buffer = holder.capture(phase.epoch, final=True), self.layout.empty()
-        holder.read(capture.capture_id, buffer)
+        snapshot, buffer = holder.take_snapshot(phase.id, final=True), self.layout.empty()
+        holder.read(snapshot.snapshot_id, buffer)
         holder.close()
-        return capture, self.layout.unpack(buffer)
+        return snapshot, self.layout.unpack(buffer)
 
 
 @pytest.fixture(params=sorted(KINDS))
@@ -166,8 +171,8 @@ def test_a_worker_pulls_and_pushes_trees(job: Job) -> None:
 def test_what_a_worker_is_refused_it_hears_by_name(job: Job) -> None:
     link = job.transport.link(job.phase.servers, job.parts)
     link.pull(push_of(job.phase))
-    late = push_of(replace(job.phase, epoch=NO_EPOCH), 1)
-    with pytest.raises(StaleEpoch):
+    late = push_of(replace(job.phase, id=NO_PHASE), 1)
+    with pytest.raises(StalePhase):
         link.push_pull(late, gradient_of(1))
     link.close()
 
@@ -177,12 +182,12 @@ def test_a_state_is_handed_over_and_the_next_phase_begins_with_it(job: Job) -> N
     link.pull(push_of(job.phase))
     link.push_pull(push_of(job.phase, 2), gradient_of(2))
     link.close()
-    capture, state = job.captured(job.phase)
-    assert capture.held.fingerprint == fingerprint(state) and counts(state)[:3] == [0, 0, 1]
-    phase = phase_of(2, "localsgd(steps=1)", capture=capture, source=job.servers[0], servers=tuple(job.servers))
+    snapshot, state = job.captured(job.phase)
+    assert snapshot.held.fingerprint == fingerprint(state) and counts(state)[:3] == [0, 0, 1]
+    phase = phase_of(2, "localsgd(steps=1)", snapshot=snapshot, source=job.servers[0], servers=tuple(job.servers))
     job.enter(phase)
     link = job.transport.link(phase.servers, job.parts)
-    assert fingerprint(link.opt_state(push_of(phase))) == fingerprint(state.opt_state)
+    assert fingerprint(link.download_opt_state(push_of(phase))) == fingerprint(state.opt_state)
     assert tally(link.pull(push_of(phase, base=1))[1]) == [0, 0, 1]
     link.close()
 

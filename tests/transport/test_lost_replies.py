@@ -13,7 +13,7 @@ import pytest
 from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.interfaces.ports import Answer, ParameterPort
 from hybridsync.server.endpoint import Endpoint
-from hybridsync.server.publisher import SnapshotPool
+from hybridsync.server.publisher import ParameterPool
 from hybridsync.storage.apply_log import Entry, Left
 from hybridsync.transport.grpc import channels
 from hybridsync.transport.grpc.parameter_server import ParameterClient, ParameterServicer
@@ -77,15 +77,15 @@ class Watched(ParameterPort):
         return watched
 
 
-class Served:
+class BufferView:
     """A primary in an asynchronous phase, whose only worker reaches it through a relay."""
 
     def __init__(self, serve: Callable[..., str], closing: Callable[[Any], Any]) -> None:
         programs = tally_programs()
         start = Start()
         self.log = HeldLog()
-        self.primary = start.primary(self.log, publisher=SnapshotPool(programs.parameters_layout))
-        self.phase = phase_of(capture=start.capture, members=(0,))
+        self.primary = start.primary(self.log, publisher=ParameterPool(programs.parameters_layout))
+        self.phase = phase_of(snapshot=start.snapshot, members=(0,))
         self.primary.enter(self.phase)
         layout = programs.contribution_layout
         self.watched = Watched(Endpoint(self.primary, layout))
@@ -106,16 +106,16 @@ class Served:
 
 
 @pytest.fixture(params=["one message", "frames"])
-def served(request, serve, closing, monkeypatch) -> Iterator[Served]:
+def served(request, serve, closing, monkeypatch) -> Iterator[BufferView]:
     """Serve it with pushes that go in one message, and with such that go in frames."""
     if request.param == "frames":
         monkeypatch.setattr("hybridsync.transport.grpc.parameter_server.SMALL_BYTES", 0)
-    made = Served(serve, closing)
+    made = BufferView(serve, closing)
     yield made
     made.log.go_on.set()
 
 
-def test_a_push_whose_reply_was_lost_with_its_connection_is_applied_once(served: Served) -> None:
+def test_a_push_whose_reply_was_lost_with_its_connection_is_applied_once(served: BufferView) -> None:
     def lose() -> None:
         served.watched.carried_out = lambda: None
         served.relay.cut()
@@ -136,7 +136,7 @@ def impatient(monkeypatch) -> None:
 
 
 def test_a_push_whose_reply_never_comes_over_a_silent_connection_is_asked_for_again(
-    impatient: None, served: Served
+    impatient: None, served: BufferView
 ) -> None:
     def lose() -> None:
         served.watched.carried_out = lambda: None
@@ -148,7 +148,7 @@ def test_a_push_whose_reply_never_comes_over_a_silent_connection_is_asked_for_ag
     assert served.relay.num_callers == 2
 
 
-def test_a_retry_waits_for_the_result_of_the_push_that_is_being_applied(served: Served) -> None:
+def test_a_retry_waits_for_the_result_of_the_push_that_is_being_applied(served: BufferView) -> None:
     served.log.go_on.clear()
     with ThreadPoolExecutor(1) as threads:
         pushed = threads.submit(served.push, 2)

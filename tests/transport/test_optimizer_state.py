@@ -1,4 +1,4 @@
-"""The optimizer states of workers that step by themselves, on the wire."""
+"""The optimizer states of workers that make local updates, on the wire."""
 
 from __future__ import annotations
 
@@ -7,66 +7,66 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from hybridsync.core.errors import RoleLost, SchemaMismatch, StaleEpoch
-from hybridsync.core.plan import Epoch
+from hybridsync.core.errors import RoleLost, SchemaMismatch, StalePhase
+from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import Push
 from hybridsync.transport.grpc import optimizer_state
 from hybridsync.transport.grpc.channels import make_server
 from hybridsync.transport.grpc.optimizer_state import OptimizerClient, OptimizerServicer
 
 NUM_BYTES = 3 << 20
-PUSH = Push(Epoch(3, 7), 1, 2, (5,), 0, life=4)
+PUSH = Push(PhaseId(3, 7), 1, 2, (5,), 0, restart_count=4)
 
 
-class Keeper:
+class CommittedSource:
     """Has a state, and keeps what is left."""
 
     def __init__(self) -> None:
         self.state = np.random.default_rng(0).integers(0, 255, NUM_BYTES, np.uint8)
         self.left: list[tuple[Push, np.ndarray]] = []
 
-    def opt_state(self, push: Push) -> np.ndarray:
-        if push.epoch != PUSH.epoch:
-            raise StaleEpoch("another epoch is served")
+    def download_opt_state(self, push: Push) -> np.ndarray:
+        if push.phase_id != PUSH.phase_id:
+            raise StalePhase("another phase is served")
         return self.state
 
-    def deposit(self, push: Push, opt_state: np.ndarray) -> None:
+    def upload_opt_state(self, push: Push, opt_state: np.ndarray) -> None:
         self.left.append((push, opt_state))
 
 
 @pytest.fixture
-def keeper() -> Keeper:
-    return Keeper()
+def committed_source() -> CommittedSource:
+    return CommittedSource()
 
 
 @pytest.fixture
-def address(keeper: Keeper) -> Iterator[str]:
-    server, address = make_server([OptimizerServicer(keeper, NUM_BYTES)], max_workers=2)
+def address(committed_source: CommittedSource) -> Iterator[str]:
+    server, address = make_server([OptimizerServicer(committed_source, NUM_BYTES)], max_workers=2)
     server.start()
     yield address
     server.stop(grace=None)
 
 
-def test_a_state_is_taken_and_another_left(keeper, address):
+def test_a_state_is_taken_and_another_left(committed_source, address):
     client = OptimizerClient(address, NUM_BYTES)
-    found = client.opt_state(PUSH)
-    np.testing.assert_array_equal(found, keeper.state)
-    client.deposit(PUSH, found)
-    (push, left), *others = keeper.left
+    found = client.download_opt_state(PUSH)
+    np.testing.assert_array_equal(found, committed_source.state)
+    client.upload_opt_state(PUSH, found)
+    (push, left), *others = committed_source.left
     assert push == PUSH and not others
     np.testing.assert_array_equal(left, found)
     assert left.ctypes.data % 64 == 0, "jax uses such memory in place"
 
 
 def test_who_is_out_of_date_is_refused_by_name(address):
-    with pytest.raises(StaleEpoch, match="another epoch is served"):
-        OptimizerClient(address, NUM_BYTES).opt_state(PUSH._replace(epoch=Epoch(2, 7)))
+    with pytest.raises(StalePhase, match="another phase is served"):
+        OptimizerClient(address, NUM_BYTES).download_opt_state(PUSH._replace(phase_id=PhaseId(2, 7)))
 
 
-def test_a_state_of_another_size_is_refused_before_it_is_received(keeper, address):
+def test_a_state_of_another_size_is_refused_before_it_is_received(committed_source, address):
     with pytest.raises(SchemaMismatch):
-        OptimizerClient(address, NUM_BYTES).deposit(PUSH, np.zeros(64, np.uint8))
-    assert keeper.left == []
+        OptimizerClient(address, NUM_BYTES).upload_opt_state(PUSH, np.zeros(64, np.uint8))
+    assert committed_source.left == []
 
 
 def test_a_server_that_is_gone_holds_nobody_up(monkeypatch):
@@ -75,4 +75,4 @@ def test_a_server_that_is_gone_holds_nobody_up(monkeypatch):
     server.start()
     server.stop(grace=None).wait()
     with pytest.raises(RoleLost):
-        OptimizerClient(address, NUM_BYTES).deposit(PUSH, np.zeros(NUM_BYTES, np.uint8))
+        OptimizerClient(address, NUM_BYTES).upload_opt_state(PUSH, np.zeros(NUM_BYTES, np.uint8))

@@ -7,7 +7,7 @@ import grpc
 import numpy as np
 import pytest
 
-from hybridsync.core.errors import SchemaMismatch, StaleEpoch, WaitTimeout
+from hybridsync.core.errors import SchemaMismatch, StalePhase, WaitTimeout
 from hybridsync.emulation.link_delays import DelayedPort, Pacing
 from hybridsync.emulation.link_model import Wire
 from hybridsync.interfaces.messages import Push, PushReply
@@ -15,13 +15,13 @@ from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.channels import make_channel, retrying, stub
 from hybridsync.transport.grpc.codec import encode
 from hybridsync.transport.grpc.frames import send
-from hybridsync.transport.grpc.holder import HolderServicer
+from hybridsync.transport.grpc.holder import SnapshotServicer
 from hybridsync.transport.grpc.parameter_server import SMALL_BYTES, ParameterClient, ParameterServicer, PhaseServicer
 from tests.telemetry.clocks import ManualClock
-from tests.transport.conftest import EPOCH, HELD, PHASE, FakeServer, pattern
+from tests.transport.conftest import HELD, PHASE, PHASE_ID, FakeServer, pattern
 
 LARGE, SMALL = 2 * (1 << 20) + 77, 80_000
-PUSH = Push(EPOCH, worker=2, incarnation=2**64 - 1, units=(4, 7), base=30)
+PUSH = Push(PHASE_ID, worker=2, incarnation=2**64 - 1, units=(4, 7), base=30)
 
 
 @pytest.fixture(params=[LARGE, SMALL], ids=["chunks", "one message"])
@@ -36,7 +36,7 @@ def server(num_bytes: int) -> FakeServer:
 
 @pytest.fixture
 def address(server: FakeServer, num_bytes: int, serve) -> str:
-    return serve(PhaseServicer(server), ParameterServicer(server, num_bytes), HolderServicer(server))
+    return serve(PhaseServicer(server), ParameterServicer(server, num_bytes), SnapshotServicer(server))
 
 
 @pytest.fixture
@@ -46,9 +46,9 @@ def client(address: str, closing) -> ParameterClient:
 
 def test_the_chief_drives_a_server(client: ParameterClient, server: FakeServer) -> None:
     assert client.enter(PHASE) == HELD
-    client.fence(EPOCH, worker=2, incarnation=11)
-    assert client.capture(EPOCH, final=True).capture_id == 4
-    assert server.seen == [PHASE, (EPOCH, 2, 11), (EPOCH, True)]
+    client.fence(PHASE_ID, worker=2, incarnation=11)
+    assert client.take_snapshot(PHASE_ID, final=True).snapshot_id == 4
+    assert server.seen == [PHASE, (PHASE_ID, 2, 11), (PHASE_ID, True)]
 
 
 def test_parameters_are_pulled_whole_and_their_buffer_is_given_back_once(
@@ -57,7 +57,7 @@ def test_parameters_are_pulled_whole_and_their_buffer_is_given_back_once(
     into = np.zeros(num_bytes, np.uint8)
     assert client.pull(PUSH, into) == PushReply(30)
     assert np.array_equal(into, server.parameters)
-    assert server.loans[0].returned.wait(10) and server.loans[0].num_released == 1
+    assert server.views[0].returned.wait(10) and server.views[0].num_released == 1
 
 
 def test_a_contribution_arrives_whole_and_aligned_and_parameters_come_back(
@@ -75,7 +75,7 @@ def test_a_contribution_arrives_whole_and_aligned_and_parameters_come_back(
     assert server.seen == [PUSH]
     assert np.array_equal(arrived[0], contribution)
     assert np.array_equal(into, server.parameters)
-    assert server.loans[0].returned.wait(10) and server.loans[0].num_released == 1
+    assert server.views[0].returned.wait(10) and server.views[0].num_released == 1
 
 
 def test_a_held_push_keeps_its_buffer_until_it_is_released(
@@ -97,7 +97,7 @@ def test_a_held_push_keeps_its_buffer_until_it_is_released(
     server.on_push = rule
 
     def offer(unit: int) -> None:
-        push = Push(EPOCH, unit, 1, (unit,), 0)
+        push = Push(PHASE_ID, unit, 1, (unit,), 0)
         client.push_pull(push, contributions[unit], np.zeros(num_bytes, np.uint8))
 
     first = threading.Thread(target=offer, args=(0,))
@@ -152,10 +152,10 @@ def test_parameters_of_another_size_are_refused_with_both(client: ParameterClien
 
 def test_a_stale_push_is_refused_by_name(client: ParameterClient, server: FakeServer, num_bytes: int) -> None:
     def refuse(push: Push, contribution: np.ndarray) -> None:
-        raise StaleEpoch("worker 2 pushes in epoch 3, epoch 4 is active")
+        raise StalePhase("worker 2 pushes in phase 3, phase 4 is active")
 
     server.on_push = refuse
-    with pytest.raises(StaleEpoch, match=r"^worker 2 pushes in epoch 3, epoch 4 is active$"):
+    with pytest.raises(StalePhase, match=r"^worker 2 pushes in phase 3, phase 4 is active$"):
         client.push_pull(PUSH, pattern(num_bytes), np.zeros(num_bytes, np.uint8))
     server.on_push = lambda push, contribution: None
     assert client.push_pull(PUSH, pattern(num_bytes), np.zeros(num_bytes, np.uint8)).sequence == 31
@@ -226,7 +226,7 @@ def test_a_caller_that_goes_away_gives_buffers_back(address, server, num_bytes, 
     stream = stub(channel, "ParameterServer", "Pull")(encode(PUSH), timeout=10)
     next(stream)
     stream.cancel()
-    assert server.loans[0].returned.wait(10) and server.loans[0].num_released == 1
+    assert server.views[0].returned.wait(10) and server.views[0].num_released == 1
 
 
 def test_buffers_below_the_limit_go_in_one_message() -> None:
@@ -262,4 +262,4 @@ def test_parameters_that_the_push_was_computed_on_are_not_sent_again(
     into[:] = 7
     assert client.push_pull(PUSH._replace(base=31), contribution, into).sequence == 31
     assert np.all(into == 7), "the worker goes on with what it has"
-    assert all(loan.returned.wait(10) and loan.num_released == 1 for loan in server.loans)
+    assert all(view.returned.wait(10) and view.num_released == 1 for view in server.views)

@@ -11,22 +11,22 @@ import pytest
 
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import SchemaMismatch, StaleIncarnation, WaitTimeout
-from hybridsync.core.plan import Epoch
-from hybridsync.interfaces.messages import Capture, Push, Update
-from hybridsync.interfaces.ports import Served
+from hybridsync.core.plan import PhaseId
+from hybridsync.interfaces.messages import Push, Snapshot, Update
+from hybridsync.interfaces.ports import BufferView
 from hybridsync.server.endpoint import Endpoint
 from hybridsync.server.replication import Peers
 from hybridsync.server.secondary import Store
 from hybridsync.training.buffer_layout import fingerprint
-from hybridsync.transport.grpc.holder import HolderClient, HolderServicer
+from hybridsync.transport.grpc.holder import SnapshotClient, SnapshotServicer
 from hybridsync.transport.grpc.parameter_server import ParameterClient, ParameterServicer, PhaseServicer
 from hybridsync.transport.grpc.shard import ShardClient, ShardServicer
 from hybridsync.transport.packed_link import PackedLink
 from tests.server.cluster import Cluster
 from tests.server.test_servers import programs, replayed, trained_by_threads, with_statistics
-from tests.transport.conftest import EPOCH, HELD, Loan, pattern
+from tests.transport.conftest import HELD, PHASE_ID, LentView, pattern
 
-PUSH = Push(EPOCH, worker=2, incarnation=2**64 - 1, units=(4, 7), base=30)
+PUSH = Push(PHASE_ID, worker=2, incarnation=2**64 - 1, units=(4, 7), base=30)
 LARGE, SMALL = 2 * (1 << 20) + 77, 80_000
 
 
@@ -36,26 +36,26 @@ class FakeStore:
 
     parameters: np.ndarray
     seen: list[Any] = field(default_factory=list)
-    blocks: list[Served] = field(default_factory=list)
-    loans: list[Loan] = field(default_factory=list)
+    blocks: list[BufferView] = field(default_factory=list)
+    views: list[LentView] = field(default_factory=list)
 
-    def apply(self, epoch: Epoch, updates: tuple[Update, ...]) -> None:
-        self.seen.append((epoch, updates))
+    def apply(self, phase_id: PhaseId, updates: tuple[Update, ...]) -> None:
+        self.seen.append((phase_id, updates))
 
     def discard(self, push: Push) -> None:
         self.seen.append(push)
 
-    def forget(self, epoch: Epoch, worker: int, incarnation: int) -> None:
-        self.seen.append((epoch, worker, incarnation))
+    def forget(self, phase_id: PhaseId, worker: int, incarnation: int) -> None:
+        self.seen.append((phase_id, worker, incarnation))
 
-    def snapshot(self, epoch: Epoch, sequence: int, final: bool, left: tuple[int, ...] = ()) -> Capture:
-        self.seen.append((epoch, sequence, final, left))
-        return Capture(4, HELD, (), (), self.parameters.nbytes, 0.0, 0.0)
+    def snapshot_part(self, phase_id: PhaseId, sequence: int, final: bool, left: tuple[int, ...] = ()) -> Snapshot:
+        self.seen.append((phase_id, sequence, final, left))
+        return Snapshot(4, HELD, (), (), self.parameters.nbytes, 0.0, 0.0)
 
-    def read(self, capture_id: int, into: np.ndarray) -> None:
+    def read(self, snapshot_id: int, into: np.ndarray) -> None:
         into[:] = self.parameters
 
-    def stage(self, push: Push, block: Served) -> str:
+    def stage(self, push: Push, block: BufferView) -> str:
         self.seen.append(push)
         if push.worker == 9:
             block.release()
@@ -63,10 +63,10 @@ class FakeStore:
         self.blocks.append(block)
         return push.non_finite
 
-    def pull_at(self, push: Push) -> Loan:
+    def pull_at(self, push: Push) -> LentView:
         self.seen.append(push)
-        self.loans.append(Loan(self.parameters.copy()))
-        return self.loans[-1]
+        self.views.append(LentView(self.parameters.copy()))
+        return self.views[-1]
 
 
 @pytest.fixture(params=[LARGE, SMALL, 0], ids=["chunks", "one chunk", "nothing"])
@@ -87,11 +87,11 @@ def client(store: FakeStore, num_bytes: int, serve, closing) -> ShardClient:
 @pytest.mark.parametrize("num_bytes", [SMALL], indirect=True)
 def test_the_primary_drives_a_store(client: ShardClient, store: FakeStore) -> None:
     updates = (Update(31, (PUSH,), 0.1, (28, 30)), Update(32, (PUSH, PUSH), 1.0, ()))
-    client.apply(EPOCH, updates)
+    client.apply(PHASE_ID, updates)
     client.discard(PUSH)
-    client.forget(EPOCH, 2, 2**64 - 1)
-    assert client.snapshot(EPOCH, 32, final=True, left=(0, 3)).capture_id == 4
-    assert store.seen == [(EPOCH, updates), PUSH, (EPOCH, 2, 2**64 - 1), (EPOCH, 32, True, (0, 3))]
+    client.forget(PHASE_ID, 2, 2**64 - 1)
+    assert client.snapshot_part(PHASE_ID, 32, final=True, left=(0, 3)).snapshot_id == 4
+    assert store.seen == [(PHASE_ID, updates), PUSH, (PHASE_ID, 2, 2**64 - 1), (PHASE_ID, 32, True, (0, 3))]
 
 
 def test_a_block_arrives_whole_and_aligned_and_is_kept_until_it_is_released(
@@ -113,10 +113,10 @@ def test_a_block_arrives_whole_and_aligned_and_is_kept_until_it_is_released(
 def test_what_is_not_finite_is_named_and_refusals_keep_their_names(client: ShardClient, num_bytes: int) -> None:
     found = "leaf w, first index [3]"
     block = pattern(num_bytes)
-    assert client.stage(Push(EPOCH, 1, 1, (5,), 0, found), block) == found
+    assert client.stage(Push(PHASE_ID, 1, 1, (5,), 0, found), block) == found
     for _ in range(3):  # its buffer came back
         with pytest.raises(StaleIncarnation, match="worker 9 has been replaced"):
-            client.stage(Push(EPOCH, 9, 1, (5,), 0), block)
+            client.stage(Push(PHASE_ID, 9, 1, (5,), 0), block)
     with pytest.raises(SchemaMismatch, match=f"{num_bytes + 8} bytes where {num_bytes}"):
         client.stage(PUSH, pattern(num_bytes + 8))
 
@@ -136,7 +136,7 @@ def test_parameters_of_a_sequence_arrive_whole_and_are_given_back_once(
     into = np.zeros(num_bytes, np.uint8)
     client.pull_at(PUSH, into)
     assert store.seen == [PUSH] and np.array_equal(into, store.parameters)
-    assert store.loans[0].returned.wait(10) and store.loans[0].num_released == 1
+    assert store.views[0].returned.wait(10) and store.views[0].num_released == 1
 
 
 class ServedCluster(Cluster):
@@ -154,7 +154,7 @@ class ServedCluster(Cluster):
         first = ParameterServicer(endpoint, sizes[0])
         others = [ShardServicer(store, size) for store, size in zip(self.stores, sizes[1:], strict=True)]
         self.addresses = tuple(
-            serve(PhaseServicer(server), servicer, HolderServicer(server))
+            serve(PhaseServicer(server), servicer, SnapshotServicer(server))
             for server, servicer in zip((self.primary, *self.stores), (first, *others), strict=True)
         )
 
@@ -177,11 +177,11 @@ def test_workers_train_on_several_servers_and_the_primary_serves_the_whole_state
     cluster = ServedCluster(make(), num_servers, serve, closing)
     phase = cluster.enter()
     trained_by_threads(cluster, phase)
-    holder = closing(HolderClient(cluster.addresses[0]))
-    capture = holder.capture(phase.epoch, final=True)
+    holder = closing(SnapshotClient(cluster.addresses[0]))
+    snapshot = holder.take_snapshot(phase.id, final=True)
     buffer = cluster.programs.state_layout.empty()
-    holder.read(capture.capture_id, buffer)
+    holder.read(snapshot.snapshot_id, buffer)
     state = cluster.programs.state_layout.unpack(buffer)
-    assert capture.applied == ((0, 60),)
-    assert capture.held.fingerprint == fingerprint(state) == fingerprint(replayed(cluster))
+    assert snapshot.applied == ((0, 60),)
+    assert snapshot.held.fingerprint == fingerprint(state) == fingerprint(replayed(cluster))
     assert cluster.failures == []

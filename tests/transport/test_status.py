@@ -6,14 +6,14 @@ import grpc
 import pytest
 
 from hybridsync.core import errors
-from hybridsync.core.errors import HybridSyncError, StaleEpoch
-from hybridsync.core.plan import NO_EPOCH
+from hybridsync.core.errors import HybridSyncError, StalePhase
+from hybridsync.core.plan import NO_PHASE
 from hybridsync.interfaces.messages import LeaseReply, LeaseRequest
 from hybridsync.transport.grpc.chief import ChiefClient, ChiefServicer
 from hybridsync.transport.grpc.status import CODES, MAX_TEXT
 from tests.transport.conftest import FakeChief
 
-REQUEST = LeaseRequest(1, 1, NO_EPOCH, 0, 0)
+REQUEST = LeaseRequest(1, 1, NO_PHASE, 0, 0)
 ERRORS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, HybridSyncError)]
 
 
@@ -50,10 +50,10 @@ def test_the_table_has_every_error_and_no_status_that_is_retried_without_a_name(
 
 
 def test_a_subclass_arrives_as_the_class_that_is_known(serve, closing) -> None:
-    class Older(StaleEpoch):
+    class Older(StalePhase):
         pass
 
-    assert type(received(serve, closing, Older("epoch 2, now 3"))) is StaleEpoch
+    assert type(received(serve, closing, Older("phase 2, now 3"))) is StalePhase
 
 
 @pytest.mark.parametrize("defect", [ZeroDivisionError("by zero"), SystemExit("thread exit")])
@@ -67,5 +67,5 @@ def test_a_defect_is_logged_with_its_traceback_and_arrives_as_our_fault(
 
 
 def test_a_text_without_end_is_cut(serve, closing) -> None:
-    error = received(serve, closing, StaleEpoch("ü" * 100_000))
-    assert type(error) is StaleEpoch and len(str(error)) == MAX_TEXT and str(error).endswith(" [cut]")
+    error = received(serve, closing, StalePhase("ü" * 100_000))
+    assert type(error) is StalePhase and len(str(error)) == MAX_TEXT and str(error).endswith(" [cut]")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hybridsync.core.deadlines import transfer_secs
-from hybridsync.core.plan import NO_EPOCH
+from hybridsync.core.plan import NO_PHASE
 from hybridsync.interfaces.messages import LeaseReply, LeaseRequest
 from hybridsync.runtime.watchdog import Watchdog
 from hybridsync.transport.grpc.channels import make_server
@@ -38,7 +38,7 @@ def test_a_handler_that_hangs_is_overdue_and_one_that_has_answered_is_not(closin
     server, address = make_server([ChiefServicer(chief)], interceptors=[watched_calls(watchdog, STATE_BYTES)])
     server.start()
     client = closing(ChiefClient(address, deadline_secs=END_SECS))
-    caller = threading.Thread(target=client.lease, args=(LeaseRequest(1, 1, NO_EPOCH, 0, 0),))
+    caller = threading.Thread(target=client.lease, args=(LeaseRequest(1, 1, NO_PHASE, 0, 0),))
     caller.start()
     try:
         assert chief.called.wait(END_SECS)

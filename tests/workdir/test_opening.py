@@ -62,10 +62,10 @@ def test_auto_starts_a_fresh_workdir_and_resumes_a_used_one(workdir):
     entered = events_of(workdir, "phase_entered")
     assert [event["reason"] for event in entered] == ["start", "resume"]
     assert entered[1]["units"] == before["units"]["applied"]
-    assert entered[1]["epoch"] > entered[0]["epoch"]
+    assert entered[1]["phase"] > entered[0]["phase"]
     times = [event["t"] for event in events_of(workdir)]
     assert times == sorted(times)
-    assert result.summary.seconds > before["seconds"], "earlier lives count"
+    assert result.summary.seconds > before["seconds"], "earlier sessions count"
 
 
 def test_must_resumes_and_refuses_where_there_is_nothing(workdir, tmp_path):
@@ -156,7 +156,7 @@ def test_in_one_workdir_there_is_one_run_at_a_time(workdir):
     assert refused
 
 
-# --- what a life that died has left ---
+# --- what a session that died has left ---
 
 
 def opened_seconds(workdir: Path) -> float:
@@ -189,8 +189,8 @@ def test_the_time_of_every_earlier_life_counts_and_what_was_between_them_does_no
     with open(workdir / "events.jsonl", "a") as file:
         file.write(event("run_started", 10.0, reason="resume"))
         file.write(event("run_started", 20.0, reason="resume"))
-        file.write(event("phase_entered", 30.0, epoch=last["epoch"] + 1))
-        file.write(event("role_lost", 35.0, epoch=last["epoch"] + 1))
+        file.write(event("phase_entered", 30.0, phase=last["phase"] + 1))
+        file.write(event("role_lost", 35.0, phase=last["phase"] + 1))
     assert opened_seconds(workdir) == pytest.approx(before + 5.0, abs=1e-3)
     with open(workdir / "events.jsonl", "a") as file:
         file.write(event("run_started", 40.0, reason="start"))
@@ -275,7 +275,7 @@ def test_units_that_the_source_does_not_have_are_refused_before_the_record_says_
     assert tree_of(workdir) == before
 
 
-def test_what_was_refused_before_the_first_epoch_is_not_held_against_the_command_that_sets_it_right(tmp_path):
+def test_what_was_refused_before_the_first_phase_is_not_held_against_the_command_that_sets_it_right(tmp_path):
     with pytest.raises(DataError, match="not of 2"):
         two_a_unit(tmp_path / "run").fit()
     assert is_exact(tally_trainer("bsp", WORKLOAD, workdir=tmp_path / "run", resume="never").fit().summary.final)
@@ -362,5 +362,5 @@ def test_a_fresh_start_after_a_crash_before_the_first_commit(tmp_path):
     (workdir / "summary.json").unlink()
     result = tally_trainer("bsp", 8, workdir=workdir).fit()
     assert is_exact(result.summary.final)
-    epochs = [event["epoch"] for event in events_of(workdir, "phase_entered")]
-    assert epochs == sorted(set(epochs)), "an epoch number is never used twice"
+    phase_numbers = [event["phase"] for event in events_of(workdir, "phase_entered")]
+    assert phase_numbers == sorted(set(phase_numbers)), "a phase number is never used twice"

@@ -83,9 +83,9 @@ class Script:
 
 
 def member_of(spec: str = "asp", worker: int = 2, clock: ManualClock | None = None) -> PhaseMember:
-    """Return a worker of incarnation 1 in epoch 1."""
+    """Return a worker of incarnation 1 in phase 1."""
     recorder = WorkerRecorder(worker, clock or ManualClock(), keep_spans=False)
     recorder.incarnation = 1
     phase = phase_of(1, spec)
-    recorder.enter(phase.epoch)
+    recorder.enter(phase.id)
     return PhaseMember(worker, phase, recorder)

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from hybridsync.core.errors import HybridSyncError, RoleLost, WaitTimeout
-from hybridsync.core.plan import Epoch
+from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import LeaseReply, LeaseRequest
 from hybridsync.worker import drive_threads as drive_module
 from hybridsync.worker.drive_threads import Beside, Carriers, drive
 from hybridsync.worker.requests import IO, ComputeUnit, Join, LeaseUnits, Start
 
 SECS = 20.0
-LEASE = LeaseUnits(LeaseRequest(0, 1, Epoch(1, 7), 0, 0))
+LEASE = LeaseUnits(LeaseRequest(0, 1, PhaseId(1, 7), 0, 0))
 REPLY = LeaseReply(((0, 4),), final=False)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hybridsync.core.errors import HybridSyncError, StaleEpoch, WaitTimeout
+from hybridsync.core.errors import HybridSyncError, StalePhase, WaitTimeout
 from hybridsync.interfaces.messages import LeaseReply, LeaseRequest
 from hybridsync.worker import lease_queue as lease_queue_module
 from hybridsync.worker.lease_queue import LeaseQueue
@@ -15,8 +15,8 @@ from tests.telemetry.clocks import ManualClock
 from tests.worker.scripted import Script, member_of
 
 
-def more(*ranges, final=False, meet=False) -> LeaseReply:
-    return LeaseReply(ranges, final, meet)
+def more(*ranges, final=False, join_group=False) -> LeaseReply:
+    return LeaseReply(ranges, final, join_group)
 
 
 class Queue:
@@ -94,12 +94,12 @@ def test_what_a_renewal_brought_is_told_before_anybody_has_looked_at_it():
 
 
 def test_a_renewal_that_was_refused_is_heard_with_the_next_lease():
-    queue = Queue(more((0, 4)), StaleEpoch("over"), ahead=True)
+    queue = Queue(more((0, 4)), StalePhase("over"), ahead=True)
     for _ in range(2):
         queue.next()
     queue.script.begun[0].end()
     assert queue.leases.ranges == ((0, 4),)
-    with pytest.raises(StaleEpoch, match="over"):
+    with pytest.raises(StalePhase, match="over"):
         queue.next()
 
 
@@ -108,9 +108,9 @@ def test_a_short_last_step_gets_what_is_left():
     assert [queue.next(4), queue.next(4), queue.next(4)] == [(0, 1, 2, 3), (4, 5), ()]
 
 
-def test_an_older_epoch_is_passed_on():
-    with pytest.raises(StaleEpoch):
-        Queue(StaleEpoch("over")).next()
+def test_an_older_phase_is_passed_on():
+    with pytest.raises(StalePhase):
+        Queue(StalePhase("over")).next()
 
 
 def test_a_chief_that_never_gives_anything_is_not_waited_for_forever(monkeypatch):
@@ -122,7 +122,7 @@ def test_a_chief_that_never_gives_anything_is_not_waited_for_forever(monkeypatch
         return more()
 
     queue.script = Script(empty)
-    with pytest.raises(WaitTimeout, match=r"worker 2 .* 3 s .*epoch 1"):
+    with pytest.raises(WaitTimeout, match=r"worker 2 .* 3 s .*phase 1"):
         queue.next()
 
 
@@ -172,7 +172,7 @@ def test_who_has_some_units_in_hand_is_not_idle():
 
 
 def test_who_is_called_to_a_full_synchronisation_gets_no_units_and_goes_on_behind_it():
-    queue = Queue(more((0, 1)), more(meet=True), more((1, 2), final=True))
+    queue = Queue(more((0, 1)), more(join_group=True), more((1, 2), final=True))
     assert (queue.next(), queue.leases.called) == ((0,), False)
     assert (queue.next(), queue.leases.called) == ((), True)
     assert (queue.next(), queue.leases.called) == ((1,), False)

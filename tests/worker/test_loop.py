@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from hybridsync.core.errors import PhaseRevoked, RoleLost, StaleEpoch, StaleIncarnation, WaitTimeout
-from hybridsync.core.plan import NO_EPOCH, Epoch
-from hybridsync.interfaces.messages import Held, LeaseReply, LeaseRequest, PhaseReply, PhaseRequest, Standing
+from hybridsync.core.errors import PhaseRevoked, RoleLost, StaleIncarnation, StalePhase, WaitTimeout
+from hybridsync.core.plan import NO_PHASE, PhaseId
+from hybridsync.interfaces.messages import LeaseReply, LeaseRequest, PhaseReply, PhaseRequest, RoleState, StateVersion
 from hybridsync.interfaces.phase import Phase
 from hybridsync.protocols.modes import LOCKSTEP, SERVER
 from hybridsync.worker import loop as worker_module
@@ -20,14 +20,14 @@ from tests.roles import phase_of
 from tests.telemetry.clocks import ManualClock
 
 FIRST, SECOND = phase_of(1, "bsp"), phase_of(2, "asp")
-HELD = Held(FIRST.epoch, 8, 2, "f00d")
+HELD = StateVersion(FIRST.id, 8, 2, "f00d")
 
 
 @dataclass(frozen=True)
 class Leases:
     """The units that a worker was given in a phase."""
 
-    epoch: Epoch
+    phase_id: PhaseId
     ranges: tuple[tuple[int, int], ...] = ((4, 8),)
 
 
@@ -44,7 +44,7 @@ class Engine:
         self.ran.append(phase)
         self.act(phase)
 
-    def revoke(self, epoch: Epoch, reason: str) -> None:
+    def revoke(self, phase_id: PhaseId, reason: str) -> None:
         self.revoked.append(reason)
 
 
@@ -68,9 +68,9 @@ class Chief:
 class Replica:
     """What the worker holds between two phases."""
 
-    state: Held | None = None
+    state: StateVersion | None = None
 
-    def held(self) -> Held | None:
+    def held(self) -> StateVersion | None:
         return self.state
 
 
@@ -119,7 +119,7 @@ def test_each_phase_is_run_by_the_engine_of_its_path_until_the_run_is_over():
     worker.loop.run()
     assert (worker.sync.ran, worker.server.ran) == ([FIRST], [SECOND])
     afters = [request.after for request in worker.chief.requests]
-    assert afters == [NO_EPOCH, NO_EPOCH, FIRST.epoch, FIRST.epoch, SECOND.epoch]
+    assert afters == [NO_PHASE, NO_PHASE, FIRST.id, FIRST.id, SECOND.id]
     assert {(request.worker, request.incarnation, request.failure) for request in worker.chief.requests} == {(2, 5, "")}
 
 
@@ -131,14 +131,14 @@ def test_a_worker_says_what_it_holds_when_it_is_back():
 
 
 @pytest.mark.parametrize(
-    "error", [PhaseRevoked("worker 1 is gone"), RoleLost("no server"), StaleEpoch("over"), WaitTimeout("silence")]
+    "error", [PhaseRevoked("worker 1 is gone"), RoleLost("no server"), StalePhase("over"), WaitTimeout("silence")]
 )
 def test_a_phase_that_others_broke_is_left_and_told_and_the_next_one_is_taken(error):
     worker = Worker(FIRST, SECOND)
     worker.sync.act = raising(error)
     worker.loop.run()
     told = [(request.after, request.failure) for request in worker.chief.requests]
-    assert told == [(NO_EPOCH, ""), (FIRST.epoch, f"{type(error).__name__}: {error}"), (SECOND.epoch, "")]
+    assert told == [(NO_PHASE, ""), (FIRST.id, f"{type(error).__name__}: {error}"), (SECOND.id, "")]
 
 
 @pytest.mark.parametrize("error", [StaleIncarnation("replaced"), ZeroDivisionError("the task's own")])
@@ -154,9 +154,9 @@ def test_only_the_phase_under_way_can_be_revoked():
     worker = Worker(FIRST, SECOND)
 
     def hear(phase: Phase) -> None:
-        worker.loop.revoke(FIRST.epoch, f"heard in {phase.epoch.number}")
+        worker.loop.revoke(FIRST.id, f"heard in {phase.id.number}")
 
-    worker.loop.revoke(FIRST.epoch, "too early")
+    worker.loop.revoke(FIRST.id, "too early")
     worker.sync.act = worker.server.act = hear
     worker.loop.run()
     assert (worker.sync.revoked, worker.server.revoked) == (["heard in 1"], [])
@@ -164,34 +164,34 @@ def test_only_the_phase_under_way_can_be_revoked():
 
 def test_a_worker_says_where_it_is_to_a_chief_that_has_not_heard_of_it():
     worker = Worker(FIRST, SECOND)
-    told: list[Standing | None] = [worker.loop.standing()]
+    told: list[RoleState | None] = [worker.loop.role_state()]
 
     def take_units(phase: Phase) -> None:
-        worker.server.stream = Leases(phase.epoch)
+        worker.server.stream = Leases(phase.id)
         worker.recorder.completed = 1
-        told.append(worker.loop.standing())
+        told.append(worker.loop.role_state())
 
     worker.server.act = take_units
     worker.loop.run()
-    told.append(worker.loop.standing())
-    assert told == [None, Standing(SECOND, True, ((4, 8),), 1), Standing(SECOND, False)]
+    told.append(worker.loop.role_state())
+    assert told == [None, RoleState(SECOND, True, ((4, 8),), 1), RoleState(SECOND, False)]
 
 
 def test_the_units_of_an_earlier_phase_are_not_told_under_the_name_of_the_next():
     """Both phases run on one engine, which has not begun with the second."""
     following = phase_of(3)
     worker = Worker(SECOND, following)
-    told: list[Standing | None] = []
+    told: list[RoleState | None] = []
 
     def take_units(phase: Phase) -> None:
         if phase == following:
-            told.append(worker.loop.standing())
+            told.append(worker.loop.role_state())
         else:
-            worker.server.stream = Leases(phase.epoch)
+            worker.server.stream = Leases(phase.id)
 
     worker.server.act = take_units
     worker.loop.run()
-    assert told == [Standing(following, True)]
+    assert told == [RoleState(following, True)]
 
 
 def test_a_worker_that_is_left_out_measures_itself_when_it_is_told_and_says_how_long_it_rests():
@@ -224,5 +224,5 @@ def test_a_chief_that_never_announces_anything_is_not_asked_for_ever(monkeypatch
         return ask(request)
 
     worker.chief.next_phase = next_phase
-    with pytest.raises(WaitTimeout, match="worker 2 waited 3 s for the phase after epoch 0"):
+    with pytest.raises(WaitTimeout, match="worker 2 waited 3 s for the phase after phase 0"):
         worker.loop.run()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hybridsync.core.errors import PhaseRevoked, StaleEpoch, StaleIncarnation
+from hybridsync.core.errors import PhaseRevoked, StaleIncarnation, StalePhase
 from hybridsync.protocols.base import Compute, Lease, Pull
 from hybridsync.worker.program import at_once, run_program
 from tests.worker.scripted import Script
@@ -63,7 +63,7 @@ def test_what_an_effect_requests_is_the_drivers_to_carry_out():
     assert trace[0] == ("request", "another")
 
 
-@pytest.mark.parametrize("error", [StaleEpoch("epoch 1 has ended"), PhaseRevoked("a member is gone")])
+@pytest.mark.parametrize("error", [StalePhase("phase 1 has ended"), PhaseRevoked("a member is gone")])
 @pytest.mark.parametrize("effect", ["pull", "lease", "compute"])
 def test_a_revocation_at_any_effect_is_thrown_into_the_program_and_told(effect, error):
     trace: list = []
@@ -75,7 +75,7 @@ def test_a_revocation_at_any_effect_is_thrown_into_the_program_and_told(effect, 
 def test_a_program_that_survives_its_revocation_is_our_fault():
     trace: list = []
     with pytest.raises(AssertionError, match="not to be caught"):
-        run(program_of(trace, catches=True), effects_with(lease=raising(StaleEpoch("over"))))
+        run(program_of(trace, catches=True), effects_with(lease=raising(StalePhase("over"))))
     assert trace[-1] == "closed"
 
 

@@ -13,7 +13,7 @@ from hybridsync.collectives.threads import ThreadCommunicator
 from hybridsync.config import EmulationConfig
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import HybridSyncError, PhaseRevoked, RoleLost
-from hybridsync.core.plan import Epoch
+from hybridsync.core.plan import PhaseId
 from hybridsync.emulation.device import Emulation
 from hybridsync.interfaces.messages import (
     GroupReply,
@@ -53,7 +53,7 @@ class Chief:
     def lease(self, request: LeaseRequest) -> LeaseReply:
         return LeaseReply(((0, 32),)[request.known :], final=True)
 
-    def meet(self, request: GroupRequest) -> GroupReply:
+    def join_group(self, request: GroupRequest) -> GroupReply:
         self.asked.set()
         if self._group is not None:
             return self._group
@@ -67,7 +67,7 @@ class Link:
     def __init__(self, held: str) -> None:
         self._held, self._closed, self.is_held = held, threading.Event(), threading.Event()
         self._num_pushes = 0
-        self.deposits: list[tuple[int, ...]] = []
+        self.uploads: list[tuple[int, ...]] = []
 
     def pull(self, push: Push) -> tuple[PushReply, Parameters]:
         return PushReply(0), Parameters(tally_state().params, tally_state().model_state)
@@ -84,11 +84,11 @@ class Link:
     def idle(self, push: Push) -> None:
         self._hold("idle")
 
-    def opt_state(self, push: Push) -> Any:
+    def download_opt_state(self, push: Push) -> Any:
         return tally_state().opt_state
 
-    def deposit(self, push: Push, opt_state: Any) -> None:
-        self.deposits.append(push.units)
+    def upload_opt_state(self, push: Push, opt_state: Any) -> None:
+        self.uploads.append(push.units)
 
     def close(self) -> None:
         self._closed.set()
@@ -113,9 +113,9 @@ def failure_of(
         running = threads.submit(runner.run, phase)
         try:
             assert is_blocked(), running.exception(0.0) if running.done() else "it is not blocked"
-            runner.revoke(Epoch(99, 77), "another phase")
+            runner.revoke(PhaseId(99, 77), "another phase")
             assert not running.done(), "another phase is none of its business"
-            runner.revoke(phase.epoch, "worker 1 was lost")
+            runner.revoke(phase.id, "worker 1 was lost")
             return running.exception(SECS)
         finally:
             give_up()
@@ -136,7 +136,7 @@ def test_a_push_that_is_held_ends_with_its_phase(spec: str, held: str) -> None:
     runner = ServerRunner(context_of(Chief()), lambda phase: link, None)
     failure = failure_of(runner, phase_of(1, spec, members=(0, 1)), lambda: link.is_held.wait(SECS), link.close)
     assert isinstance(failure, (RoleLost, PhaseRevoked)), failure
-    assert len(link.deposits) == (spec.startswith(("localsgd", "psplus"))), "a revoked worker uploads what it holds"
+    assert len(link.uploads) == (spec.startswith(("localsgd", "psplus"))), "a revoked worker uploads what it holds"
 
 
 def test_a_member_that_waits_for_the_others_of_a_step_ends_with_its_phase() -> None:
@@ -153,7 +153,7 @@ def test_a_member_that_waits_for_the_others_of_a_step_ends_with_its_phase() -> N
     communicator.sum = told
     replica = Replica(tally_programs(), start.reader_at, SYSTEM_CLOCK, NullApplyLog())
     runner = lockstep_runner(context_of(Chief()), replica, lambda phase: communicator, None)
-    phase = phase_of(1, "bsp", members=members, capture=start.capture)
+    phase = phase_of(1, "bsp", members=members, snapshot=start.snapshot)
     failure = failure_of(runner, phase, lambda: waits.wait(SECS), lambda: communicator.break_off("over"))
     assert isinstance(failure, PhaseRevoked) and "worker 1 was lost" in str(failure)
 
@@ -165,7 +165,7 @@ def test_a_worker_that_waits_for_its_group_ends_with_its_phase(is_complete: bool
     replica = Replica(tally_programs(), start.reader_at, SYSTEM_CLOCK, NullApplyLog())
     communicator = ThreadCommunicator((0, 1), tally_programs().total)
     runner = group_runner(context_of(chief), chief, replica, lambda phase: communicator)
-    phase = phase_of(1, "preduce", members=(0, 1), capture=start.capture)
+    phase = phase_of(1, "preduce", members=(0, 1), snapshot=start.snapshot)
     failure = failure_of(runner, phase, lambda: chief.asked.wait(SECS), lambda: communicator.break_off("over"))
     assert isinstance(failure, PhaseRevoked) and "worker 1 was lost" in str(failure)
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from hybridsync.core.clock import SYSTEM_CLOCK
-from hybridsync.core.errors import HybridSyncError, RoleLost, StaleEpoch
+from hybridsync.core.errors import HybridSyncError, RoleLost, StalePhase
 from hybridsync.storage.apply_log import FileApplyLog, NullApplyLog, read
 from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.worker.replica import Replica
@@ -36,117 +36,117 @@ def step(replica: Replica, number: int) -> None:
     replica.update(number, units, total, 2.0)
 
 
-def state_in(replica: Replica, capture):
+def state_in(replica: Replica, snapshot):
     buffer = tally_programs().state_layout.empty()
-    replica.read(capture.capture_id, buffer)
+    replica.read(snapshot.snapshot_id, buffer)
     return tally_programs().state_layout.unpack(buffer)
 
 
 def test_members_that_share_a_replica_apply_each_step_once(start):
     replica = replica_of(start)
-    phase = phase_of(1, "bsp", members=MEMBERS, capture=start.capture)
+    phase = phase_of(1, "bsp", members=MEMBERS, snapshot=start.snapshot)
     for _ in MEMBERS:
         replica.enter(phase)
     for number in range(3):
         step(replica, number)
         step(replica, number)
-    capture = replica.capture(phase.epoch, final=True)
-    assert counts(state_in(replica, capture))[:8] == [1] * 6 + [0] * 2
-    assert (capture.held.units, capture.held.sequence, capture.applied) == (6, 3, ((0, 6),))
+    snapshot = replica.take_snapshot(phase.id, final=True)
+    assert counts(state_in(replica, snapshot))[:8] == [1] * 6 + [0] * 2
+    assert (snapshot.held.units, snapshot.held.sequence, snapshot.applied) == (6, 3, ((0, 6),))
 
 
 def test_a_step_cannot_be_left_out(start):
     replica = replica_of(start)
-    replica.enter(phase_of(1, "bsp", capture=start.capture))
+    replica.enter(phase_of(1, "bsp", snapshot=start.snapshot))
     with pytest.raises(AssertionError):
         step(replica, 1)
 
 
-def test_what_is_held_is_what_a_capture_says(start):
+def test_what_is_held_is_what_a_snapshot_says(start):
     replica = replica_of(start)
-    phase = phase_of(1, "bsp", capture=start.capture)
+    phase = phase_of(1, "bsp", snapshot=start.snapshot)
     replica.enter(phase)
     step(replica, 0)
     held = replica.held()
-    assert held == replica.capture(phase.epoch, final=True).held
+    assert held == replica.take_snapshot(phase.id, final=True).held
     first, last = replica.stamps()
     assert 0 < first <= last
 
 
 def test_the_next_lock_step_phase_keeps_the_state_where_it_is(start):
     replica = replica_of(start)
-    first = phase_of(1, "bsp", capture=start.capture)
+    first = phase_of(1, "bsp", snapshot=start.snapshot)
     replica.enter(first)
     step(replica, 0)
     replica.held()
-    capture = replica.capture(first.epoch, final=True)
+    snapshot = replica.take_snapshot(first.id, final=True)
     start.roles.clear()  # nobody can be asked
-    second = phase_of(2, "bsp", capture=capture, source="nobody")
+    second = phase_of(2, "bsp", snapshot=snapshot, source="nobody")
     replica.enter(second)
     step(replica, 0)
-    assert replica.capture(second.epoch, final=True).held.units == 2
+    assert replica.take_snapshot(second.id, final=True).held.units == 2
 
 
 def test_another_state_is_taken_over_from_its_holder(start):
     trained, fresh = replica_of(start), replica_of(start)
-    first = phase_of(1, "bsp", capture=start.capture)
+    first = phase_of(1, "bsp", snapshot=start.snapshot)
     trained.enter(first)
     step(trained, 0)
-    capture = trained.capture(first.epoch, final=True)
+    snapshot = trained.take_snapshot(first.id, final=True)
     start.roles["trained"] = trained
     fresh.enter(first)
-    second = phase_of(2, "bsp", capture=capture, source="trained")
+    second = phase_of(2, "bsp", snapshot=snapshot, source="trained")
     fresh.enter(second)
     held = fresh.held()
     assert held is not None
-    assert held.fingerprint == capture.held.fingerprint == fingerprint(state_in(trained, capture))
+    assert held.fingerprint == snapshot.held.fingerprint == fingerprint(state_in(trained, snapshot))
 
 
 def test_a_state_that_changed_on_its_way_is_refused_with_both_fingerprints(start):
     class Damaged:
-        def read(self, capture_id, into):
-            start.holding.read(capture_id, into)
+        def read(self, snapshot_id, into):
+            start.snapshot_buffer.read(snapshot_id, into)
             into[0] ^= 1
 
     start.roles["damaged"] = Damaged()
-    with pytest.raises(HybridSyncError, match=start.capture.held.fingerprint):
-        replica_of(start).enter(phase_of(1, "bsp", capture=start.capture, source="damaged"))
+    with pytest.raises(HybridSyncError, match=start.snapshot.held.fingerprint):
+        replica_of(start).enter(phase_of(1, "bsp", snapshot=start.snapshot, source="damaged"))
 
 
-def test_a_step_and_the_heartbeats_stamps_do_not_wait_for_whoever_reads_the_last_capture(start):
+def test_a_step_and_the_heartbeats_stamps_do_not_wait_for_whoever_reads_the_last_snapshot(start):
     replica = replica_of(start)
-    phase = phase_of(1, "bsp", capture=start.capture)
+    phase = phase_of(1, "bsp", snapshot=start.snapshot)
     replica.enter(phase)
-    first = replica.capture(phase.epoch, final=False)
-    loan = replica.lend(first.capture_id)
+    first = replica.take_snapshot(phase.id, final=False)
+    view = replica.lend(first.snapshot_id)
     with ThreadPoolExecutor(2) as threads:
-        capturing = threads.submit(replica.capture, phase.epoch, False)
+        capturing = threads.submit(replica.take_snapshot, phase.id, False)
         try:
             until_waiting(replica, first)
             threads.submit(step, replica, 0).result(timeout=10)
             assert threads.submit(replica.stamps).result(timeout=10)[0] > 0
         finally:
-            capture = ended(capturing, loan)
-    assert capture.held.units == 2
+            snapshot = ended(capturing, view)
+    assert snapshot.held.units == 2
 
 
-def test_another_epoch_cannot_be_captured(start):
+def test_another_phase_cannot_be_captured(start):
     replica = replica_of(start)
-    with pytest.raises(StaleEpoch, match="epoch 0"):
-        replica.capture(phase_of(1).epoch, final=False)
-    replica.enter(phase_of(1, "bsp", capture=start.capture))
-    with pytest.raises(StaleEpoch, match=r"epoch 2 .* epoch 1"):
-        replica.capture(phase_of(2).epoch, final=False)
+    with pytest.raises(StalePhase, match="phase 0"):
+        replica.take_snapshot(phase_of(1).id, final=False)
+    replica.enter(phase_of(1, "bsp", snapshot=start.snapshot))
+    with pytest.raises(StalePhase, match=r"phase 2 .* phase 1"):
+        replica.take_snapshot(phase_of(2).id, final=False)
 
 
 def test_a_shared_replica_logs_every_update_once(start, tmp_path):
     replica = replica_of(start, FileApplyLog(tmp_path / "log"))
-    phase = phase_of(1, "bsp", members=MEMBERS, capture=start.capture)
+    phase = phase_of(1, "bsp", members=MEMBERS, snapshot=start.snapshot)
     for _ in MEMBERS:
         replica.enter(phase)
     for number in (0, 0, 1, 1):
         step(replica, number)
-    replica.capture(phase.epoch, final=True)
+    replica.take_snapshot(phase.id, final=True)
     entries = list(read(tmp_path / "log"))
     assert [(e.sequence, e.base, e.units, e.rate, e.weight, e.blend) for e in entries] == [
         (1, 0, (0, 1), 2.0, 2.0, 1.0),
@@ -162,63 +162,63 @@ def test_whoever_is_captured_writes_down_what_the_log_lacks_and_nothing_twice(st
     """The member that wrote the first updates dies; another one is captured in its place."""
     log = tmp_path / "log"
     first, second = replica_of(start, FileApplyLog(log)), replica_of(start, FileApplyLog(log))
-    phase = phase_of(1, "bsp", members=MEMBERS, capture=start.capture)
+    phase = phase_of(1, "bsp", members=MEMBERS, snapshot=start.snapshot)
     for replica in (first, second):
         replica.enter(phase)
         step(replica, 0)
     assert not log.exists(), "nothing is written in the middle of the training"
-    first.capture(phase.epoch, final=False)
+    first.take_snapshot(phase.id, final=False)
     assert sequences_in(log) == [1]
     step(second, 1)
-    second.capture(phase.epoch, final=True)
+    second.take_snapshot(phase.id, final=True)
     assert sequences_in(log) == [1, 2]
 
 
 def test_updates_of_a_phase_that_was_never_captured_are_not_logged(start, tmp_path):
     replica = replica_of(start, FileApplyLog(tmp_path / "log"))
-    replica.enter(phase_of(1, "bsp", capture=start.capture))
+    replica.enter(phase_of(1, "bsp", snapshot=start.snapshot))
     step(replica, 0)
     step(replica, 1)
-    following = phase_of(2, "bsp", capture=start.capture)
+    following = phase_of(2, "bsp", snapshot=start.snapshot)
     replica.enter(following)
     step(replica, 0)
-    replica.capture(following.epoch, final=True)
-    assert [(entry.epoch, entry.sequence) for entry in read(tmp_path / "log")] == [(2, 1)]
+    replica.take_snapshot(following.id, final=True)
+    assert [(entry.phase, entry.sequence) for entry in read(tmp_path / "log")] == [(2, 1)]
 
 
 def test_a_state_is_kept_until_its_successor_is_here(start):
     """The sender may die while it hands over: then this may be the newest state there is."""
 
     class Dying:
-        def read(self, capture_id, into):
+        def read(self, snapshot_id, into):
             into[:100] = 7
             raise RoleLost("the state's holder was lost")
 
     start.roles["dying"] = Dying()
     replica = replica_of(start)
-    first = phase_of(1, "bsp", capture=start.capture)
+    first = phase_of(1, "bsp", snapshot=start.snapshot)
     replica.enter(first)
     step(replica, 0)
     held = replica.held()
     with pytest.raises(RoleLost):
         replica.enter(dataclasses.replace(phase_of(2, "bsp", source="dying"), fingerprint="f00d"))
     assert replica.held() == held
-    capture = replica.capture(first.epoch, final=True)
-    assert (capture.held, sum(counts(state_in(replica, capture)))) == (held, 2)
+    snapshot = replica.take_snapshot(first.id, final=True)
+    assert (snapshot.held, sum(counts(state_in(replica, snapshot)))) == (held, 2)
 
 
 def test_nothing_is_held_before_the_first_phase(start):
     assert replica_of(start).held() is None
 
 
-def test_a_capture_among_steps_holds_whole_steps(start):
+def test_a_snapshot_among_steps_holds_whole_steps(start):
     replica = replica_of(start)
-    phase = phase_of(1, "bsp", capture=start.capture)
+    phase = phase_of(1, "bsp", snapshot=start.snapshot)
     replica.enter(phase)
     trainer = threading.Thread(target=lambda: [step(replica, number) for number in range(20)])
     trainer.start()
     for _ in range(5):
-        capture = replica.capture(phase.epoch, final=False)
-        state = state_in(replica, capture)
-        assert capture.held.units == 2 * capture.held.sequence == int(state.counters["units"]) == sum(counts(state))
+        snapshot = replica.take_snapshot(phase.id, final=False)
+        state = state_in(replica, snapshot)
+        assert snapshot.held.units == 2 * snapshot.held.sequence == int(state.counters["units"]) == sum(counts(state))
     trainer.join(20)

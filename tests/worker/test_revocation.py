@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from hybridsync.core.errors import PhaseRevoked
-from hybridsync.core.plan import Epoch
+from hybridsync.core.plan import PhaseId
 from hybridsync.worker.revocation import Revocation
 
-FIRST, SECOND = Epoch(1, 7), Epoch(2, 8)
+FIRST, SECOND = PhaseId(1, 7), PhaseId(2, 8)
 
 
 class Wait:
@@ -19,9 +19,9 @@ class Wait:
         self.reasons.append(reason)
 
 
-def begun(epoch: Epoch = FIRST) -> Revocation[Wait]:
+def begun(phase_id: PhaseId = FIRST) -> Revocation[Wait]:
     revocation: Revocation[Wait] = Revocation()
-    revocation.begin(epoch)
+    revocation.begin(phase_id)
     return revocation
 
 
@@ -44,7 +44,7 @@ def test_whoever_comes_to_wait_after_the_revocation_does_not():
     assert wait.reasons == []
 
 
-def test_another_epoch_is_none_of_its_business():
+def test_another_phase_is_none_of_its_business():
     revocation = begun(SECOND)
     wait = revocation.attach(Wait())
     revocation.revoke(FIRST, "worker 2 was lost")

@@ -33,7 +33,7 @@ class Timed:
         return self._programs.gradient(parameters, unit)
 
 
-class Desk:
+class Harness:
     def __init__(self, secs: float = 0.1) -> None:
         self.clock, self.start = ManualClock(), Start()
         self.programs: Any = Timed(self.clock, secs)
@@ -43,37 +43,37 @@ class Desk:
 
 
 def test_what_is_computed_is_timed_and_told_and_nothing_is_applied():
-    desk = Desk()
-    desk.replica.enter(phase_of(1, "bsp", end=8, capture=desk.start.capture))
-    before = desk.replica.held()
-    desk.measuring.measure(5)
-    report = desk.recorder.drain()
+    harness = Harness()
+    harness.replica.enter(phase_of(1, "bsp", end=8, snapshot=harness.start.snapshot))
+    before = harness.replica.held()
+    harness.measuring.measure(5)
+    report = harness.recorder.take_report()
     assert report.unit_secs == pytest.approx((0.1,)) and [span.name for span in report.spans] == ["probe"]
     assert (report.completed, report.applied, report.num_losses, report.compute_secs) == (0, (), 0, 0.0)
-    assert desk.replica.held() == before
-    ((unit, parameters),) = desk.programs.computed
+    assert harness.replica.held() == before
+    ((unit, parameters),) = harness.programs.computed
     assert unit == 5 and not parameters.any()
 
 
 def test_who_holds_no_state_measures_itself_on_zeros():
-    desk = Desk()
-    desk.measuring.measure(3)
-    ((unit, parameters),) = desk.programs.computed
+    harness = Harness()
+    harness.measuring.measure(3)
+    ((unit, parameters),) = harness.programs.computed
     assert unit == 3 and not parameters.any()
-    assert len(desk.recorder.drain().unit_secs) == 1
+    assert len(harness.recorder.take_report().unit_secs) == 1
 
 
 def test_it_rests_after_the_first_ones_and_not_when_it_takes_part_again():
-    desk = Desk()
+    harness = Harness()
     for _ in range(BURST):
-        desk.measuring.measure(0)
-        assert desk.measuring.rest_secs == 0.0
-    desk.measuring.measure(0)
-    assert desk.measuring.rest_secs == pytest.approx(0.1 * (1 / DUTY - 1))
-    desk.clock.advance(0.2)
-    assert desk.measuring.rest_secs == pytest.approx(0.1 * (1 / DUTY - 1) - 0.2)
-    desk.measuring.begin()
-    assert desk.measuring.rest_secs == 0.0
+        harness.measuring.measure(0)
+        assert harness.measuring.rest_secs == 0.0
+    harness.measuring.measure(0)
+    assert harness.measuring.rest_secs == pytest.approx(0.1 * (1 / DUTY - 1))
+    harness.clock.advance(0.2)
+    assert harness.measuring.rest_secs == pytest.approx(0.1 * (1 / DUTY - 1) - 0.2)
+    harness.measuring.begin()
+    assert harness.measuring.rest_secs == 0.0
 
 
 def told(secs: list[float]) -> list[bool]:

@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 
-from hybridsync.core.plan import Epoch
+from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.reports import COMPUTING, SEND, WAITING
 from hybridsync.worker.stats import WorkerRecorder
 from tests.telemetry.clocks import ManualClock
@@ -15,66 +15,66 @@ from tests.telemetry.clocks import ManualClock
 def test_everything_noted_is_in_one_report():
     recorder = WorkerRecorder(3, ManualClock(), keep_spans=True)
     recorder.incarnation = 7
-    recorder.enter(Epoch(2, 5))
+    recorder.enter(PhaseId(2, 5))
     recorder.completed = 12
     recorder.compute("sync", 1.0, 1.5, np.float32(0.25))
     recorder.compute("sync", 2.0, 2.5, np.float32(0.75))
     recorder.wait("average", "sync", 2.5, 2.75)
     recorder.step(1.0, 2.75, 4)
     recorder.compiled(0.5)
-    report = recorder.drain()
-    assert (report.role, report.id, report.incarnation, report.epoch) == ("worker", 3, 7, Epoch(2, 5))
+    report = recorder.take_report()
+    assert (report.role, report.id, report.incarnation, report.phase_id) == ("worker", 3, 7, PhaseId(2, 5))
     assert (report.completed, report.num_losses, report.loss_sum) == (12, 2, 1.0)
     assert (report.compute_secs, report.wait_secs, report.compile_secs) == (1.0, 0.25, 0.5)
-    assert [(span.name, span.secs, span.epoch) for span in report.spans] == [
+    assert [(span.name, span.secs, span.phase) for span in report.spans] == [
         ("compute", 0.5, 2),
         ("compute", 0.5, 2),
         ("average", 0.25, 2),
         ("step", 1.75, 2),
     ]
-    empty = recorder.drain()
+    empty = recorder.take_report()
     assert (empty.num_losses, empty.compute_secs, empty.spans, empty.completed) == (0, 0.0, (), 12)
 
 
 def test_a_new_phase_forgets_position_and_stamps_of_the_old():
     recorder = WorkerRecorder(0, ManualClock(), keep_spans=False)
-    recorder.enter(Epoch(1, 0))
+    recorder.enter(PhaseId(1, 0))
     recorder.completed, recorder.stamps = 40, lambda: (3.0, 4.0)
-    assert recorder.drain().last_applied == 4.0
-    recorder.enter(Epoch(2, 0))
-    report = recorder.drain()
-    assert (report.epoch, report.completed, report.first_applied) == (Epoch(2, 0), 0, 0.0)
+    assert recorder.take_report().last_applied == 4.0
+    recorder.enter(PhaseId(2, 0))
+    report = recorder.take_report()
+    assert (report.phase_id, report.completed, report.first_applied) == (PhaseId(2, 0), 0, 0.0)
 
 
-def test_no_report_carries_one_phases_position_under_anothers_epoch():
+def test_no_report_carries_one_phases_position_under_anothers_phase():
     recorder = WorkerRecorder(0, ManualClock(), keep_spans=False)
     stop = threading.Event()
 
     def train() -> None:
         for number in range(1, 3000):
-            recorder.enter(Epoch(number, 0))
+            recorder.enter(PhaseId(number, 0))
             recorder.completed = number
         stop.set()
 
     trainer = threading.Thread(target=train)
     trainer.start()
     while not stop.is_set():
-        report = recorder.drain()
-        assert report.completed in (0, report.epoch.number)
+        report = recorder.take_report()
+        assert report.completed in (0, report.phase_id.number)
     trainer.join(10)
 
 
 def unit_secs(counts_transfers: bool, keep_unit_secs: bool = True) -> tuple[float, ...]:
     recorder = WorkerRecorder(0, ManualClock(), keep_spans=False, keep_unit_secs=keep_unit_secs)
-    recorder.enter(Epoch(1, 0))
+    recorder.enter(PhaseId(1, 0))
     recorder.compute("server", 0.0, 9.0, None)
     recorder.compute("server", 9.0, 18.0, None)
-    recorder.enter(Epoch(2, 0), counts_transfers)
+    recorder.enter(PhaseId(2, 0), counts_transfers)
     for started in (0.0, 2.0, 4.0):
         recorder.compute("server", started, started + 0.5, None)
         recorder.wait("ready", "server", started + 0.5, started + 0.75)
         recorder.wait("push_pull", "server", started + 1.0, started + 2.0)
-    return recorder.drain().unit_secs
+    return recorder.take_report().unit_secs
 
 
 def test_what_units_take_the_worker_itself_is_told_for_this_phase_up_to_the_last_whose_transfer_is_over():
@@ -88,24 +88,24 @@ def test_a_worker_that_nobody_judges_tells_of_no_unit():
 
 def test_what_a_slow_link_takes_in_a_step_is_its_workers_own_whoever_waits_for_whom():
     recorder = WorkerRecorder(0, ManualClock(), keep_spans=True, keep_unit_secs=True)
-    recorder.enter(Epoch(1, 0))
+    recorder.enter(PhaseId(1, 0))
     for started in (0.0, 2.0, 4.0):
         recorder.compute("sync", started, started + 0.5, None)
         recorder.wait(SEND, "sync", started + 0.5, started + 0.75)
         recorder.wait("average", "sync", started + 0.75, started + 2.0)
-    report = recorder.drain()
+    report = recorder.take_report()
     assert report.unit_secs == (0.75, 0.75)
     assert [span.name for span in report.spans[:3]] == ["compute", "send", "average"]
 
 
 def test_what_is_sent_of_a_step_is_divided_among_the_units_that_its_worker_has_in_it():
     recorder = WorkerRecorder(0, ManualClock(), keep_spans=False, keep_unit_secs=True)
-    recorder.enter(Epoch(1, 0), counts_transfers=True)
+    recorder.enter(PhaseId(1, 0), counts_transfers=True)
     told: list[float] = []
     for num_units in (4, 1, 0, 2, 1):
         for secs in (0.5, 0.25, 0.5, 0.25)[:num_units]:
             recorder.compute("sync", 0.0, secs, None)
-            told += recorder.drain().unit_secs  # a heartbeat may come between two units of a step
+            told += recorder.take_report().unit_secs  # a heartbeat may come between two units of a step
         recorder.wait(SEND, "sync", 0.0, 1.0)
         recorder.wait("average", "sync", 1.0, 9.0)
         recorder.step(0.0, 9.0, num_units)
@@ -114,39 +114,39 @@ def test_what_is_sent_of_a_step_is_divided_among_the_units_that_its_worker_has_i
 
 def test_a_worker_that_pushes_rarely_and_is_held_is_judged_by_each_unit_at_once():
     recorder = WorkerRecorder(0, ManualClock(), keep_spans=False, keep_unit_secs=True)
-    recorder.enter(Epoch(1, 0), counts_transfers=False)
+    recorder.enter(PhaseId(1, 0), counts_transfers=False)
     for _ in range(50):
         recorder.compute("server", 0.0, 0.5, None)
-    assert recorder.drain().unit_secs == (0.5,) * 49
+    assert recorder.take_report().unit_secs == (0.5,) * 49
 
 
 def test_a_report_says_for_how_long_the_training_thread_has_been_at_what_it_does():
     clock = ManualClock()
     recorder = WorkerRecorder(0, clock, keep_spans=False)
-    recorder.enter(Epoch(1, 0))
+    recorder.enter(PhaseId(1, 0))
     recorder.computing(4)
     clock.advance(2.5)
-    report = recorder.drain()
+    report = recorder.take_report()
     assert (report.doing, report.doing_secs) == (COMPUTING, 2.5)
     clock.advance(0.5)
-    assert recorder.drain().doing_secs == 3.0, "a report that is lost takes nothing along"
+    assert recorder.take_report().doing_secs == 3.0, "a report that is lost takes nothing along"
     recorder.turn_to(WAITING)
     clock.advance(1.0)
-    report = recorder.drain()
+    report = recorder.take_report()
     assert (report.doing, report.doing_secs) == (WAITING, 1.0)
-    recorder.enter(Epoch(2, 0))
+    recorder.enter(PhaseId(2, 0))
     clock.advance(1.0)
-    report = recorder.drain()
+    report = recorder.take_report()
     assert (report.doing, report.doing_secs) == ("", 0.0)
 
 
 def test_what_units_usually_take_follows_the_recent_ones_and_forgets_the_one_that_was_compiled():
     recorder = WorkerRecorder(0, ManualClock(), keep_spans=False)
-    recorder.enter(Epoch(1, 0))
+    recorder.enter(PhaseId(1, 0))
     usual = []
     for secs in (30.0, 1.0, 1.0, 2.0):
         recorder.compute("server", 0.0, secs, None)
-        usual.append(recorder.drain().usual_secs)
+        usual.append(recorder.take_report().usual_secs)
     assert usual == [30.0, 1.0, 1.0, 1.25]
-    recorder.enter(Epoch(2, 0))
-    assert recorder.drain().usual_secs == 0.0, "its first unit in the next phase may be compiled again"
+    recorder.enter(PhaseId(2, 0))
+    assert recorder.take_report().usual_secs == 0.0, "its first unit in the next phase may be compiled again"

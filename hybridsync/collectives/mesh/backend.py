@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hybridsync.collectives.backend import Collectives, Place, Service
-from hybridsync.collectives.mesh.process_group import World, start_service
+from hybridsync.collectives.mesh.process_group import ProcessGroup, start_service
 
 if TYPE_CHECKING:
     from hybridsync.training.programs import Programs
@@ -22,7 +22,7 @@ class MeshBackend:
 
     def join(self, place: Place) -> Callable[[Programs], Collectives]:
         """Join the process group (see `Backend.join`)."""
-        world = World.join(
+        process_group = ProcessGroup.join(
             place.address,
             place.worker,
             len(place.slots),
@@ -34,4 +34,4 @@ class MeshBackend:
         )
         from hybridsync.collectives.mesh.communicator import MeshCollectives  # it loads jax
 
-        return functools.partial(MeshCollectives, world)
+        return functools.partial(MeshCollectives, process_group)

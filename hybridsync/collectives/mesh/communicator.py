@@ -15,7 +15,7 @@ import numpy as np
 from hybridsync.collectives.backend import Membership
 from hybridsync.collectives.mesh.flat_sum import MeshMean
 from hybridsync.collectives.mesh.packing import FlatContributions, FlatParts
-from hybridsync.collectives.mesh.process_group import CollectiveBroken, World
+from hybridsync.collectives.mesh.process_group import CollectiveBroken, ProcessGroup
 from hybridsync.core.errors import PhaseRevoked
 from hybridsync.interfaces.messages import GroupReply
 from hybridsync.training.averaging import Part, part_of
@@ -33,20 +33,22 @@ MAX_AHEAD = 16
 
 
 class MeshCommunicator:
-    """The members of one phase (see `Communicator`). A group's mesh takes the devices of the phase's lane.
+    """The members of one phase (see `Communicator`). A group's mesh takes the devices of the phase's device choice.
 
     The lock guards the mesh that is in use, which the control thread breaks. One that lost a member is never entered
-    again, because the next phase has another lane.
+    again, because the next phase has another device choice.
 
     Args:
-      world: of the workers.
+      process_group: of the workers.
       phase: whose members sum.
       flat: the run's packing of contributions, shared by all phases.
       flats: the run's packing of what groups average, shared by all phases.
     """
 
-    def __init__(self, world: World, phase: Membership, flat: FlatContributions, flats: FlatParts) -> None:
-        self._world, self._phase, self._flat, self._flats = world, phase, flat, flats
+    def __init__(
+        self, process_group: ProcessGroup, phase: Membership, flat: FlatContributions, flats: FlatParts
+    ) -> None:
+        self._process_group, self._phase, self._flat, self._flats = process_group, phase, flat, flats
         self._lock = threading.Lock()
         self._mesh: MeshMean  # of all members, once it is entered
         self._current: MeshMean | None = None
@@ -99,11 +101,11 @@ class MeshCommunicator:
             self._broken = self._broken or reason
             mesh = self._current
         if mesh is not None:
-            self._world.break_collective(mesh, reason)
+            self._process_group.break_collective(mesh, reason)
 
     def _use(self, members: tuple[int, ...]) -> MeshMean:
         """Return the members' mesh, as the one that the control thread breaks from now on."""
-        mesh = self._world.mesh(members, self._phase.lane)
+        mesh = self._process_group.mesh(members, self._phase.device_choice)
         with self._lock:
             if self._broken:
                 raise PhaseRevoked(self._broken)
@@ -128,43 +130,43 @@ class MeshCollectives:
     """Makes the communicators of one worker (see `Collectives`).
 
     Args:
-      world: that it has joined.
+      process_group: that it has joined.
       programs: of the run.
     """
 
-    def __init__(self, world: World, programs: Programs) -> None:
-        self._world, self._state = world, programs.state
+    def __init__(self, process_group: ProcessGroup, programs: Programs) -> None:
+        self._process_group, self._state = process_group, programs.state
         self._flat, self._flats = FlatContributions(programs.contribution_layout), FlatParts(programs.state)
 
     def compile(self, *, groups: bool) -> None:
-        """Compile for the first lane: the members meet when a phase names it (see `Collectives.compile`)."""
-        world = self._world
-        world.mesh(world.slots, 0).compile(self._flat.num_floats, self._flat.num_ints)
+        """Compile for the first device choice: the members meet when a phase names it (see `Collectives.compile`)."""
+        process_group = self._process_group
+        process_group.mesh(process_group.slots, 0).compile(self._flat.num_floats, self._flat.num_ints)
         if groups:
-            compile_groups(world, self._flats, self._state)
+            compile_groups(process_group, self._flats, self._state)
 
     def communicator(self, phase: Membership) -> MeshCommunicator:
         """Return the communicator of a phase (see `Collectives.communicator`)."""
-        return MeshCommunicator(self._world, phase, self._flat, self._flats)
+        return MeshCommunicator(self._process_group, phase, self._flat, self._flats)
 
 
-def compile_groups(world: World, flats: FlatParts, state: TrainState) -> None:
-    """Compile what the groups of a run's first lane will run, where the workers are few enough for all of them.
+def compile_groups(process_group: ProcessGroup, flats: FlatParts, state: TrainState) -> None:
+    """Compile the programs of all groups on the run's first device choice, where the workers are few enough.
 
     Args:
-      world: of the workers.
+      process_group: of the workers.
       flats: the run's packing.
       state: shapes.
     """
     zeros = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), state)
     for optimizer in (False, True):
         flats[optimizer].join(*flats[optimizer].split(part_of(zeros, optimizer=optimizer)))
-    others = [worker for worker in world.slots if worker != world.process_index]
+    others = [worker for worker in process_group.slots if worker != process_group.process_index]
     if 2 ** len(others) > MAX_AHEAD:
         return
     for size in range(1, len(others) + 1):
         for chosen in itertools.combinations(others, size):
-            mesh = world.mesh(sorted((world.process_index, *chosen)), 0)
+            mesh = process_group.mesh(sorted((process_group.process_index, *chosen)), 0)
             for optimizer in (False, True)[: 1 + (size == len(others))]:
                 mesh.compile(flats[optimizer].flat.num_floats, flats[optimizer].flat.num_ints)
 

@@ -1,4 +1,4 @@
-"""The collective of lock-step training: one flat sum over the members of a mesh of the world."""
+"""The collective of lock-step training: one flat sum over the members of a mesh of the process group."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ _SELF_TEST_PERIOD = 251  # the self-test's sums stay exact in float32 up to 360 
 
 
 class MeshMean:
-    """Sum one flat buffer, and take the maximum of another, over the members of a mesh. Made by `World.mesh`.
+    """Sum one flat buffer, and take the maximum of another, over the members of a mesh. Made by `ProcessGroup.mesh`.
 
     The sum is plain: whoever wants a mean carries the weights in the buffer. The condition's lock guards
     `_dead` and `_busy`, which the control thread reads and sets while the main thread is in a call.
 
     Args:
       members: slots in mesh order; the order decides the rounding.
-      lane: which devices of the members, for messages.
+      device_choice: which devices of the members, for messages.
       devices: one `jax.Device` of each member, in this order.
       process_index: the slot of this process.
       arrive: `arrive(timeout_secs, check)` returns when all members have come here.
 
     Attributes:
       members: as given.
-      lane: as given.
+      device_choice: as given.
     """
 
     def __init__(
         self,
         members: tuple[int, ...],
-        lane: int,
+        device_choice: int,
         devices: list[Any],
         process_index: int,
         arrive: Callable[[float, Callable[[], None]], None],
     ) -> None:
         self.members = members
-        self.lane = lane
+        self.device_choice = device_choice
         self._mesh = Mesh(np.array(devices), (_AXIS,), axis_types=(AxisType.Auto,))
         self._sharding = NamedSharding(self._mesh, PartitionSpec(_AXIS))
         self._programs: dict[tuple[int, int], Any] = {}
@@ -70,7 +70,7 @@ class MeshMean:
           The sum and the maximum, read-only, in memory of their own.
 
         Raises:
-          CollectiveBroken: a member is gone or the phase was revoked; the next mesh needs another lane.
+          CollectiveBroken: a member is gone or the phase was revoked; the next mesh needs another device choice.
         """
         assert floats.dtype == np.float32 and floats.ndim == 1 and floats.flags.c_contiguous
         assert ints.dtype == np.int32 and ints.ndim == 1
@@ -102,7 +102,7 @@ class MeshMean:
             self._program(size, num_ints)
 
     def warm(self, num_floats: int, num_ints: int, *, timeout_secs: float = 60.0) -> None:
-        """Meet the others, compile, connect, and prove the sum on known integers: first of an epoch.
+        """Meet the others, compile, connect, and prove the sum on known integers: first of a phase.
 
         The first time the proof has the run's full size; a mesh that is entered again proves itself on a short buffer.
 
@@ -110,7 +110,7 @@ class MeshMean:
           num_floats: size of the run's float buffer.
           num_ints: size of its integer buffer.
           timeout_secs: how long to wait for the other members. When all are there, connecting is quick; should one
-            die in that very moment, only `World.break_collective` ends the wait early.
+            die in that very moment, only `ProcessGroup.break_collective` ends the wait early.
 
         Raises:
           WaitTimeout: a member did not come; the message names it.
@@ -189,8 +189,8 @@ class MeshMean:
 
     def _obituary(self) -> str:
         return (
-            f"the collective over workers {list(self.members)} on lane {self.lane} is dead: {self._dead}; "
-            "enter the next phase on another lane"
+            f"the collective over workers {list(self.members)} on device choice {self.device_choice} is dead: "
+            f"{self._dead}; enter the next phase on another device choice"
         )
 
     def _verify(self, what: str, got: np.ndarray, expected: np.ndarray) -> None:
@@ -198,7 +198,7 @@ class MeshMean:
             return
         where = int(np.argmax(got != expected))
         raise HybridSyncError(
-            f"the {what} of known integers over workers {list(self.members)} on lane {self.lane} is wrong: "
-            f"entry {where} of {got.size} is {got[where]}, not {expected[where]}; do not train over these "
+            f"the {what} of known integers over workers {list(self.members)} on device choice {self.device_choice} is "
+            f"wrong: entry {where} of {got.size} is {got[where]}, not {expected[where]}; do not train over these "
             "collectives, report it with the versions of jax and jaxlib"
         )

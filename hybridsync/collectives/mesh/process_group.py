@@ -1,9 +1,10 @@
-"""One `jax.distributed` world for the whole run (CPU, gloo), which outlives the death of its members.
+"""One `jax.distributed` process group for the whole run (CPU, gloo), which outlives the death of its members.
 
 The coordination service runs in the supervisor (`start_service`), which never imports jax. Workers join once
-(`World.join`) and stay until they end. Who takes part in a phase is a mesh over some of the world's devices,
-in an order (`World.mesh`): each worker computes on its first local device, and a mesh takes one device of
-each member, as its lane says. A mesh that lost a member is dead for good; the same members go on over another lane.
+(`ProcessGroup.join`) and stay until they end. Who takes part in a phase is a mesh over some of the process group's
+devices, in an order (`ProcessGroup.mesh`): each worker computes on its first local device, and a mesh takes one device
+of each member, as its device choice says. A mesh that lost a member is dead for good; the same members go on over
+another device choice.
 
 jax offers none of this in public. Every private name of jax and jaxlib that HybridSync uses is in this file,
 and each is looked up by `_private`, which says what an unsuited version lacks.
@@ -47,7 +48,7 @@ class CollectiveBroken(HybridSyncError):
 
 
 class Service:
-    """The world's meeting point; its end aborts every worker that has joined. Made by `start_service`.
+    """The process group's meeting point; its end aborts every worker that has joined. Made by `start_service`.
 
     Attributes:
       address: "host:port" that workers join.
@@ -65,7 +66,7 @@ class Service:
 
 
 def start_service(num_workers: int, host: str = "127.0.0.1") -> Service:
-    """Start the coordination service of a world with `num_workers` slots in this process, without jax.
+    """Start the coordination service of a process group with `num_workers` slots in this process, without jax.
 
     The kernel chooses the port: the runtime dies of SIGSEGV when a given one is taken.
 
@@ -100,17 +101,17 @@ def start_service(num_workers: int, host: str = "127.0.0.1") -> Service:
     return Service(at_port(host, port), runtime)
 
 
-class World:
-    """A worker's place in the run's world: its devices, its meshes, and the way to break a hung collective.
+class ProcessGroup:
+    """A worker's place in the run's process group: its devices, its meshes, and the way to break a hung collective.
 
     The lock guards `_meshes` and `_peers`: the main thread enters meshes, the control thread breaks them.
-    Made by `World.join`.
+    Made by `ProcessGroup.join`.
 
     Attributes:
       process_index: this worker's slot.
-      slots: numbers of the workers that have a place in the world, ascending.
+      slots: numbers of the workers that have a place in the process group, ascending.
       num_devices: local devices of each worker: another choice among them is a fresh communicator of the same members.
-      compute_device: where all of this worker's computation lives, so that another lane recompiles nothing
+      compute_device: where all of this worker's computation lives, so that another device choice recompiles nothing
         but the collective.
     """
 
@@ -144,18 +145,19 @@ class World:
         reborn: bool = False,
         host: str = "127.0.0.1",
         slots: tuple[int, ...] = (),
-    ) -> World:
-        """Enter the world before any other JAX call of this process; returns when all slots have joined once.
+    ) -> ProcessGroup:
+        """Enter the process group before any other JAX call of this process; returns when all slots have joined once.
 
         Args:
           address: "host:port" of the service.
           process_index: this worker's slot.
-          num_workers: slots of the world.
+          num_workers: slots of the process group.
           num_devices: local devices.
           timeout_secs: how long to wait for the service and for the other workers.
           reborn: an earlier process had this slot.
           host: address that carries the collectives, in plain text: loopback or a private interface.
-          slots: numbers of the workers that have a place in the world, ascending; () for 0 to `num_workers` - 1.
+          slots: numbers of the workers that have a place in the process group, ascending; () for 0 to `num_workers` -
+            1.
 
         Raises:
           WaitTimeout: the service does not answer, or not all workers came.
@@ -174,7 +176,7 @@ class World:
         (make_collectives,) = _private("jaxlib._jax", "make_gloo_tcp_collectives")
         if has_backends():
             raise HybridSyncError(
-                f"worker {process_index} must join its world before any other JAX call, but JAX has its "
+                f"worker {process_index} must join its process group before any other JAX call, but JAX has its "
                 "devices already; move array work out of module level"
             )
         jax.config.update("jax_enable_recoverability", True)
@@ -182,10 +184,10 @@ class World:
         client = _connect(address, process_index, place, slots, timeout_secs)
         state.coordinator_address, state.client = address, client
         state.process_id, state.num_processes = place, len(slots)
-        if reborn and place == 0:  # the first slot publishes the topology; a second life finds the key taken
+        if reborn and place == 0:  # the first slot publishes the topology; a second session finds the key taken
             client.key_value_delete(_TOPOLOGY_KEY)
         _publish(client, f"hybridsync/joined/{process_index}", host)
-        _collect(client, "hybridsync/joined", slots, deadline, f"worker {process_index}, joining the world,")
+        _collect(client, "hybridsync/joined", slots, deadline, f"worker {process_index}, joining the process group,")
         before = listening()
         made = _construct("the gloo collectives", make_collectives, distributed_client=client, hostname=host)
         opened = listening() - before
@@ -199,30 +201,30 @@ class World:
                 f"{platform}; set JAX_PLATFORMS=cpu, or run with --runtime=inprocess"
             )
         # Read from here on only to let process 0 alone write the persistent compilation cache. Each worker
-        # compiles for its own device, under its own key: without this all but one compile anew in each life.
+        # compiles for its own device, under its own key: without this all but one compile anew in each session.
         state.process_id = 0
         return cls(client, process_index, slots, num_devices, opened.pop())
 
-    def mesh(self, members: Sequence[int], lane: int) -> MeshMean:
-        """Return the collective over `members`, in this order, on `lane`; the same object each time.
+    def mesh(self, members: Sequence[int], device_choice: int) -> MeshMean:
+        """Return the collective over `members`, in this order, on `device_choice`; the same object each time.
 
         Only the members may ask for it. The order decides the rounding, so it belongs to a phase. A member alone
         is connected to nobody, so that what broke its mesh leaves nothing behind: it gets a new one.
         """
         from hybridsync.collectives.mesh.flat_sum import MeshMean
 
-        key = members, lane = tuple(members), lane
+        key = members, device_choice = tuple(members), device_choice
         assert len(set(members)) == len(members) and self.process_index in members, f"members {members}"
         assert set(members) <= set(self.slots), f"members {members} of {self.slots}"
-        chosen = devices_of(lane, len(members), self.num_devices)
+        chosen = devices_of(device_choice, len(members), self.num_devices)
         with self._lock:
             if key not in self._meshes or (len(members) == 1 and self._meshes[key].dead):
                 if any(mesh.dead for mesh in self._meshes.values()):  # the chief names none of them again
                     for mesh in self._meshes.values():
                         mesh.release()
                 devices = [self._devices[member][device] for member, device in zip(members, chosen, strict=True)]
-                arrive = functools.partial(self._arrive, members, lane)
-                self._meshes[key] = MeshMean(members, lane, devices, self.process_index, arrive)
+                arrive = functools.partial(self._arrive, members, device_choice)
+                self._meshes[key] = MeshMean(members, device_choice, devices, self.process_index, arrive)
             return self._meshes[key]
 
     def break_collective(self, mesh: MeshMean, reason: str, timeout_secs: float = 2.0) -> bool:
@@ -262,7 +264,7 @@ class World:
         """End the wait of a mesh that connects: for a member's address, and for a member that was to connect to us."""
         import jax
 
-        devices = devices_of(mesh.lane, len(mesh.members), self.num_devices)
+        devices = devices_of(mesh.device_choice, len(mesh.members), self.num_devices)
         ids = [self._devices[member][device].id for member, device in zip(mesh.members, devices, strict=True)]
         places = range(len(ids))
         key = f"{_GLOO_KEY}/{','.join(map(str, ids))}"
@@ -291,15 +293,17 @@ class World:
         (state,) = _private("jax._src.distributed", "global_state")
         state.shutdown()
 
-    def _arrive(self, members: tuple[int, ...], lane: int, timeout_secs: float, check: Callable[[], None]) -> None:
+    def _arrive(
+        self, members: tuple[int, ...], device_choice: int, timeout_secs: float, check: Callable[[], None]
+    ) -> None:
         """Wait until all members have come to this mesh, and learn where their gloo listens.
 
-        A mesh is entered for the first time once in a world, so its key is never a leftover.
+        A mesh is entered for the first time once in a process group, so its key is never a leftover.
         """
-        name = f"hybridsync/mesh/{lane}/{'-'.join(map(str, members))}"
+        name = f"hybridsync/mesh/{device_choice}/{'-'.join(map(str, members))}"
         _publish(self._client, f"{name}/{self.process_index}", f"{self._listener[0]} {self._listener[1]}")
         deadline = SYSTEM_CLOCK.monotonic() + timeout_secs
-        who = f"worker {self.process_index}, entering lane {lane} of {list(members)},"
+        who = f"worker {self.process_index}, entering device choice {device_choice} of {list(members)},"
         for text in _collect(self._client, name, members, deadline, who, check).values():
             host, port = text.split()
             with self._lock:

@@ -14,7 +14,7 @@ from hybridsync.collectives.device_choice import NUM_DEVICES
 from hybridsync.core.clock import Clock
 from hybridsync.core.watching import UNWATCHED, Watching
 from hybridsync.interfaces.messages import RoleEvent
-from hybridsync.interfaces.ports import HolderPort, ServerPort
+from hybridsync.interfaces.ports import ServerPort, SnapshotSource
 from hybridsync.phases.assembly import assemble
 from hybridsync.phases.checkpointing import Committer
 from hybridsync.phases.controller import Manager
@@ -25,9 +25,9 @@ from hybridsync.storage import apply_log
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.evaluation import Evaluator
-from hybridsync.training.snapshot import Holding, Kept
+from hybridsync.training.snapshot import CommittedState, SnapshotBuffer
 from hybridsync.training.state import TrainState
-from hybridsync.workdir.opening import Opening, start_capture
+from hybridsync.workdir.opening import Opening, start_snapshot
 
 
 class ChiefRole:
@@ -44,7 +44,7 @@ class ChiefRole:
 
     Attributes:
       chief: what roles call.
-      kept: the newest committed state, for when nobody holds a newer one.
+      committed: the newest committed state, for when nobody holds a newer one.
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class ChiefRole:
             unfit=None if threads else Unfit(),
         )
         self.chief = Chief(state)
-        holding = Holding(layout)
-        self._start = start_capture(opening, holding)
-        self.kept = Kept(holding, self._start, opening.state)
+        snapshot_buffer = SnapshotBuffer(layout)
+        self._start = start_snapshot(opening, snapshot_buffer)
+        self.committed = CommittedState(snapshot_buffer, self._start, opening.state)
         self._committer: Committer | None = None
 
     @property
@@ -91,7 +91,7 @@ class ChiefRole:
         recorder: Recorder,
         *,
         servers: Callable[[], Mapping[str, ServerPort]],
-        holder_at: Callable[[str], HolderPort],
+        holder_at: Callable[[str], SnapshotSource],
         hooks: Sequence[tuple[Hook, int]] = (),
         renew: Callable[[], None] = lambda: None,
         num_devices: int = NUM_DEVICES,
@@ -103,7 +103,7 @@ class ChiefRole:
           address: where others read the kept state.
           recorder: events, metrics, timeline, progress.
           servers: address -> server, called when they are needed.
-          holder_at: address -> role that can capture the state.
+          holder_at: address -> role that can take a snapshot of the state.
           hooks: (function, every so many units).
           renew: has every worker's process started again (see `assemble`).
           num_devices: local devices of each worker, among which a communicator chooses.
@@ -122,17 +122,19 @@ class ChiefRole:
             told_until=opening.told_until,
         )
         evaluator = Evaluator(run.task, watchdog)
-        self._committer = Committer(opening.store, self._layout, holder_at, evaluator, clock, self.kept.keep, watchdog)
+        self._committer = Committer(
+            opening.store, self._layout, holder_at, evaluator, clock, self.committed.store, watchdog
+        )
         return assemble(
             replace(run, config=replace(run.config, servers=1)) if self._threads else run,
             control,
-            Start(self._start, address, opening.reason, opening.epoch, opening.committed, opening.detours),
+            Start(self._start, address, opening.reason, opening.phase_number, opening.committed, opening.detours),
             servers=servers,
             holder_at=holder_at,
-            epochs=opening.epochs,
+            phase_ids=opening.phase_ids,
             committer=self._committer,
             reporter=reporter,
-            keeper=self.kept,
+            committed_source=self.committed,
             clock=clock,
             threads=self._threads,
             renew=renew,

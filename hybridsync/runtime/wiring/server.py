@@ -30,7 +30,7 @@ def server_report(server: int, incarnation: int, progress: Progress, compile_sec
         role="server",
         id=server,
         incarnation=incarnation,
-        epoch=progress.epoch,
+        phase_id=progress.phase_id,
         sequence=progress.sequence,
         applied=progress.applied,
         dropped=progress.dropped,

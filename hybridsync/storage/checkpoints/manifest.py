@@ -40,7 +40,7 @@ from hybridsync.core.errors import CheckpointError
 from hybridsync.training.buffer_layout import describe, digest, leaf_bytes
 
 MANIFEST_FILE = "manifest.json"
-FORMAT = 2
+FORMAT = 3
 _CHUNK_BYTES = 1 << 20
 _DAMAGE = {
     *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP),

@@ -48,7 +48,7 @@ class ChiefServicer(Servicer):
                 "Register": lambda request: encode(backend.register(decode(Hello, request))),
                 "NextPhase": lambda request: encode(backend.next_phase(decode(PhaseRequest, request))),
                 "Lease": lambda request: encode(backend.lease(decode(LeaseRequest, request))),
-                "Meet": lambda request: encode(backend.meet(decode(GroupRequest, request))),
+                "JoinGroup": lambda request: encode(backend.join_group(decode(GroupRequest, request))),
                 "Report": lambda request: encode(backend.report(decode(Report, request))),
                 "RoleStarted": role_started,
                 "RoleLost": role_lost,
@@ -88,9 +88,9 @@ class ChiefClient:
         """Extend the caller's stream of units."""
         return decode(LeaseReply, self._call("Lease", encode(request)))
 
-    def meet(self, request: GroupRequest) -> GroupReply:
-        """Come to a meeting, and return the group, or whom it waits for."""
-        return decode(GroupReply, self._call("Meet", encode(request)))
+    def join_group(self, request: GroupRequest) -> GroupReply:
+        """Come to a group round, and return the group, or whom it waits for."""
+        return decode(GroupReply, self._call("JoinGroup", encode(request)))
 
     def report(self, report: Report) -> ReportReply:
         """Send a heartbeat."""

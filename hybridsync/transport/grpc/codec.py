@@ -6,7 +6,7 @@ characters, numbers that are finite.
 
     >>> from hybridsync.interfaces.messages import LeaseReply
     >>> decode(LeaseReply, encode(LeaseReply(((0, 4),), final=True)))
-    LeaseReply(ranges=((0, 4),), final=True, meet=False)
+    LeaseReply(ranges=((0, 4),), final=True, join_group=False)
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError, Message
 
 from hybridsync.core.errors import InvalidMessage, SchemaMismatch
 from hybridsync.core.plan import MOST_ENTRIES
-from hybridsync.interfaces.messages import MOST_CHARS, MOST_REASON_CHARS, Capture, GroupReply, Standing
+from hybridsync.interfaces.messages import MOST_CHARS, MOST_REASON_CHARS, GroupReply, RoleState, Snapshot
 from hybridsync.interfaces.phase import Phase
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 
@@ -31,18 +31,18 @@ M = TypeVar("M", bound=Message)
 _SCALARS = (int, float, str, bool)
 
 MOST_STATE_ENTRIES = 100_000
-"""Ranges in the account of a whole state: of applied units, or of dropped ones; also its meetings."""
+"""Ranges in the account of a whole state: of applied units, or of dropped ones; also its group rounds."""
 
 _OF_STATES: set[tuple[type, str]] = {
-    *((kind, name) for kind in (Phase, Capture, GroupReply) for name in ("applied", "dropped", "updates")),
-    (Standing, "stream"),  # all that a worker was leased in the phase
+    *((kind, name) for kind in (Phase, Snapshot, GroupReply) for name in ("applied", "dropped", "updates")),
+    (RoleState, "stream"),  # all that a worker was leased in the phase
 }
 _REASONS = {"reason", "failure", "non_finite", "dropped"}
 """Texts that say why; all others are names."""
 
 
 def encode(value: Any) -> Any:
-    """Return the protobuf message of a dataclass of `interfaces/messages.py`, a `Phase` or an `Epoch`."""
+    """Return the protobuf message of a dataclass of `interfaces/messages.py`, a `Phase` or an `PhaseId`."""
     return _wire(type(value)).encode(value)
 
 

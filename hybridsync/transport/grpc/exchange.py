@@ -14,7 +14,7 @@ from typing import Any
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import RoleLost
 
-LIFE_SECS = 30.0
+STREAM_SECS = 30.0
 """How long a stream takes requests; a gRPC deadline is the stream's, so it is the caller's plus this."""
 
 
@@ -38,7 +38,7 @@ class Exchange:
         """Return the reply to `request`.
 
         Raises:
-          grpc.RpcError: the stream ended with it, `secs` to `secs + LIFE_SECS` seconds after the request at the
+          grpc.RpcError: the stream ended with it, `secs` to `secs + STREAM_SECS` seconds after the request at the
             latest; the next call opens another one.
           RoleLost: the callee ended the stream without an answer.
         """
@@ -68,7 +68,7 @@ class Exchange:
             with self._lock:
                 stream = self._idle.pop() if self._idle else None
             if stream is None:
-                return _Stream(self._open_stream, secs + LIFE_SECS, now + LIFE_SECS)
+                return _Stream(self._open_stream, secs + STREAM_SECS, now + STREAM_SECS)
             if now < stream.renew_at:
                 return stream
             stream.close()

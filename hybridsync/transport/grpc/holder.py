@@ -1,4 +1,4 @@
-"""A holder of the training state over gRPC: `HolderServicer` has the state, `HolderClient` wants it."""
+"""A holder of the training state over gRPC: `SnapshotServicer` has the state, `SnapshotClient` wants it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterator
 import grpc
 import numpy as np
 
-from hybridsync.core.deadlines import DEPOSIT_SECS, snapshot_secs, transfer_secs
+from hybridsync.core.deadlines import UPLOAD_SECS, snapshot_secs, transfer_secs
 from hybridsync.core.errors import SchemaMismatch
-from hybridsync.core.plan import Epoch
-from hybridsync.interfaces.messages import Capture
+from hybridsync.core.plan import PhaseId
+from hybridsync.interfaces.messages import Snapshot
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.channels import ANSWER_SECS, CALL_SECS, Servicer, call, make_channel, retrying, stub
 from hybridsync.transport.grpc.codec import decode, encode, parse
 from hybridsync.transport.grpc.frames import check_size, receive_whole, send
 from hybridsync.transport.grpc.status import Guard
-from hybridsync.transport.link import LendingHolder
+from hybridsync.transport.link import SnapshotBackend
 
 UNREACHABLE_SECS = 3.0
 """How long a holder may be out of reach; one that is gone comes back at another address."""
@@ -26,43 +26,43 @@ STATE_BYTES = 1 << 36
 
 
 def capture_secs(state_bytes: int) -> float:
-    """Return the deadline of a capture: above everything that a holder of so large a state may wait for.
+    """Return the deadline of a snapshot: above everything that a holder of so large a state may wait for.
 
-    These are the readers of its last capture, what workers leave behind, and the other servers' parts.
+    These are the readers of its last snapshot, what workers leave behind, and the other servers' parts.
     """
     readers = fetch = transfer_secs(state_bytes)
-    return readers + DEPOSIT_SECS + snapshot_secs(state_bytes) + fetch + ANSWER_SECS
+    return readers + UPLOAD_SECS + snapshot_secs(state_bytes) + fetch + ANSWER_SECS
 
 
-class HolderServicer(Servicer):
+class SnapshotServicer(Servicer):
     """Serves a holder.
 
     Args:
       backend: is called by several threads at a time.
     """
 
-    def __init__(self, backend: LendingHolder) -> None:
+    def __init__(self, backend: SnapshotBackend) -> None:
         self._backend = backend
-        super().__init__("Holder", unary={"Capture": self._capture}, streams={"Read": self._read})
+        super().__init__("SnapshotSource", unary={"TakeSnapshot": self._snapshot}, streams={"Read": self._read})
 
-    def _capture(self, request: pb.CaptureRequest) -> pb.Capture:
-        return encode(self._backend.capture(decode(Epoch, request.epoch), request.final))
+    def _snapshot(self, request: pb.SnapshotRequest) -> pb.Snapshot:
+        return encode(self._backend.take_snapshot(decode(PhaseId, request.phase_id), request.final))
 
     def _read(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-        with Guard(context, "hybridsync.Holder.Read"):
+        with Guard(context, "hybridsync.SnapshotSource.Read"):
             request = parse(pb.ReadRequest, data)
             if request.num_bytes > STATE_BYTES:
                 raise SchemaMismatch(f"a state of {request.num_bytes} bytes is over the limit, {STATE_BYTES}")
-            loan = self._backend.lend(request.capture_id)
+            view = self._backend.lend(request.snapshot_id)
             try:
-                check_size(request.num_bytes, loan.buffer.nbytes)
-                yield from send(pb.Header(), loan.buffer)
+                check_size(request.num_bytes, view.buffer.nbytes)
+                yield from send(pb.Header(), view.buffer)
             finally:
-                loan.release()
+                view.release()
 
 
-class HolderClient:
-    """A holder in another process: `HolderPort`.
+class SnapshotClient:
+    """A holder in another process: `SnapshotSource`.
 
     Args:
       address: `host:port` of the holder.
@@ -87,22 +87,22 @@ class HolderClient:
         self._fixed_secs, self._state_bytes = deadline_secs, state_bytes
         self._deadline_secs = self._within(CALL_SECS)
         self._channel = make_channel(address)
-        self._capture = stub(self._channel, "Holder", "Capture")
-        self._read = stub(self._channel, "Holder", "Read")
+        self._snapshot = stub(self._channel, "SnapshotSource", "TakeSnapshot")
+        self._read = stub(self._channel, "SnapshotSource", "Read")
 
-    def capture(self, epoch: Epoch, final: bool) -> Capture:
+    def take_snapshot(self, phase_id: PhaseId, final: bool) -> Snapshot:
         """Keep a consistent copy of the state at the holder."""
-        request = pb.CaptureRequest(epoch=encode(epoch), final=final)
+        request = pb.SnapshotRequest(phase_id=encode(phase_id), final=final)
         secs = self._within(capture_secs(self._state_bytes))
-        return decode(Capture, call(self._capture, request, secs, self._who, "Capture", UNREACHABLE_SECS))
+        return decode(Snapshot, call(self._snapshot, request, secs, self._who, "TakeSnapshot", UNREACHABLE_SECS))
 
-    def read(self, capture_id: int, into: np.ndarray) -> None:
-        """Fill `into` (uint8, C-contiguous) with that capture; after an error its content is undefined.
+    def read(self, snapshot_id: int, into: np.ndarray) -> None:
+        """Fill `into` (uint8, C-contiguous) with that snapshot; after an error its content is undefined.
 
         Raises:
-          SchemaMismatch: the capture has another size than `into`.
+          SchemaMismatch: the snapshot has another size than `into`.
         """
-        request = pb.ReadRequest(capture_id=capture_id, num_bytes=into.nbytes)
+        request = pb.ReadRequest(snapshot_id=snapshot_id, num_bytes=into.nbytes)
 
         def attempt(secs: float) -> None:
             receive_whole(self._read(request, timeout=secs), into)

@@ -40,39 +40,39 @@ class SmallReply(_message.Message):
     parameters: bytes
     def __init__(self, reply: _Optional[_Union[PushReply, _Mapping]] = ..., parameters: _Optional[bytes] = ...) -> None: ...
 
-class CaptureRequest(_message.Message):
-    __slots__ = ("epoch", "final")
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
+class SnapshotRequest(_message.Message):
+    __slots__ = ("phase_id", "final")
+    PHASE_ID_FIELD_NUMBER: _ClassVar[int]
     FINAL_FIELD_NUMBER: _ClassVar[int]
-    epoch: Epoch
+    phase_id: PhaseId
     final: bool
-    def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., final: _Optional[bool] = ...) -> None: ...
+    def __init__(self, phase_id: _Optional[_Union[PhaseId, _Mapping]] = ..., final: _Optional[bool] = ...) -> None: ...
 
 class ReadRequest(_message.Message):
-    __slots__ = ("capture_id", "num_bytes")
-    CAPTURE_ID_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("snapshot_id", "num_bytes")
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
     NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
-    capture_id: int
+    snapshot_id: int
     num_bytes: int
-    def __init__(self, capture_id: _Optional[int] = ..., num_bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, snapshot_id: _Optional[int] = ..., num_bytes: _Optional[int] = ...) -> None: ...
 
 class FenceRequest(_message.Message):
-    __slots__ = ("epoch", "worker", "incarnation")
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("phase_id", "worker", "incarnation")
+    PHASE_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
-    epoch: Epoch
+    phase_id: PhaseId
     worker: int
     incarnation: int
-    def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., worker: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
+    def __init__(self, phase_id: _Optional[_Union[PhaseId, _Mapping]] = ..., worker: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class Updates(_message.Message):
-    __slots__ = ("epoch", "updates")
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("phase_id", "updates")
+    PHASE_ID_FIELD_NUMBER: _ClassVar[int]
     UPDATES_FIELD_NUMBER: _ClassVar[int]
-    epoch: Epoch
+    phase_id: PhaseId
     updates: _containers.RepeatedCompositeFieldContainer[Update]
-    def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., updates: _Optional[_Iterable[_Union[Update, _Mapping]]] = ...) -> None: ...
+    def __init__(self, phase_id: _Optional[_Union[PhaseId, _Mapping]] = ..., updates: _Optional[_Iterable[_Union[Update, _Mapping]]] = ...) -> None: ...
 
 class StageReply(_message.Message):
     __slots__ = ("non_finite",)
@@ -80,17 +80,17 @@ class StageReply(_message.Message):
     non_finite: str
     def __init__(self, non_finite: _Optional[str] = ...) -> None: ...
 
-class SnapshotRequest(_message.Message):
-    __slots__ = ("epoch", "sequence", "final", "left")
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
+class PartSnapshotRequest(_message.Message):
+    __slots__ = ("phase_id", "sequence", "final", "left")
+    PHASE_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     FINAL_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
-    epoch: Epoch
+    phase_id: PhaseId
     sequence: int
     final: bool
     left: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., sequence: _Optional[int] = ..., final: _Optional[bool] = ..., left: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, phase_id: _Optional[_Union[PhaseId, _Mapping]] = ..., sequence: _Optional[int] = ..., final: _Optional[bool] = ..., left: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Empty(_message.Message):
     __slots__ = ()
@@ -104,7 +104,7 @@ class Range(_message.Message):
     stop: int
     def __init__(self, start: _Optional[int] = ..., stop: _Optional[int] = ...) -> None: ...
 
-class Epoch(_message.Message):
+class PhaseId(_message.Message):
     __slots__ = ("number", "nonce")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
@@ -113,38 +113,38 @@ class Epoch(_message.Message):
     def __init__(self, number: _Optional[int] = ..., nonce: _Optional[int] = ...) -> None: ...
 
 class Phase(_message.Message):
-    __slots__ = ("epoch", "spec", "members", "lane", "end_units", "applied", "dropped", "sequence", "source", "capture_id", "fingerprint", "servers", "reason", "shares")
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("id", "spec", "members", "device_choice", "end_units", "applied", "dropped", "sequence", "source", "snapshot_id", "fingerprint", "servers", "reason", "shares")
+    ID_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
-    LANE_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_CHOICE_FIELD_NUMBER: _ClassVar[int]
     END_UNITS_FIELD_NUMBER: _ClassVar[int]
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
-    CAPTURE_ID_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     SERVERS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     SHARES_FIELD_NUMBER: _ClassVar[int]
-    epoch: Epoch
+    id: PhaseId
     spec: str
     members: _containers.RepeatedScalarFieldContainer[int]
-    lane: int
+    device_choice: int
     end_units: int
     applied: _containers.RepeatedCompositeFieldContainer[Range]
     dropped: _containers.RepeatedCompositeFieldContainer[Range]
     sequence: int
     source: str
-    capture_id: int
+    snapshot_id: int
     fingerprint: str
     servers: _containers.RepeatedScalarFieldContainer[str]
     reason: str
     shares: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., spec: _Optional[str] = ..., members: _Optional[_Iterable[int]] = ..., lane: _Optional[int] = ..., end_units: _Optional[int] = ..., applied: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., sequence: _Optional[int] = ..., source: _Optional[str] = ..., capture_id: _Optional[int] = ..., fingerprint: _Optional[str] = ..., servers: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., shares: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, id: _Optional[_Union[PhaseId, _Mapping]] = ..., spec: _Optional[str] = ..., members: _Optional[_Iterable[int]] = ..., device_choice: _Optional[int] = ..., end_units: _Optional[int] = ..., applied: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., sequence: _Optional[int] = ..., source: _Optional[str] = ..., snapshot_id: _Optional[int] = ..., fingerprint: _Optional[str] = ..., servers: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., shares: _Optional[_Iterable[int]] = ...) -> None: ...
 
-class Standing(_message.Message):
+class RoleState(_message.Message):
     __slots__ = ("phase", "open", "stream", "completed")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
@@ -157,7 +157,7 @@ class Standing(_message.Message):
     def __init__(self, phase: _Optional[_Union[Phase, _Mapping]] = ..., open: _Optional[bool] = ..., stream: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., completed: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("role", "id", "pid", "host", "address", "schema", "version", "life", "standing")
+    __slots__ = ("role", "id", "pid", "host", "address", "schema", "version", "restart_count", "role_state")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
@@ -165,8 +165,8 @@ class Hello(_message.Message):
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
-    LIFE_FIELD_NUMBER: _ClassVar[int]
-    STANDING_FIELD_NUMBER: _ClassVar[int]
+    RESTART_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ROLE_STATE_FIELD_NUMBER: _ClassVar[int]
     role: str
     id: int
     pid: int
@@ -174,9 +174,9 @@ class Hello(_message.Message):
     address: str
     schema: str
     version: str
-    life: int
-    standing: Standing
-    def __init__(self, role: _Optional[str] = ..., id: _Optional[int] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ..., address: _Optional[str] = ..., schema: _Optional[str] = ..., version: _Optional[str] = ..., life: _Optional[int] = ..., standing: _Optional[_Union[Standing, _Mapping]] = ...) -> None: ...
+    restart_count: int
+    role_state: RoleState
+    def __init__(self, role: _Optional[str] = ..., id: _Optional[int] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ..., address: _Optional[str] = ..., schema: _Optional[str] = ..., version: _Optional[str] = ..., restart_count: _Optional[int] = ..., role_state: _Optional[_Union[RoleState, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("incarnation", "heartbeat_secs", "lease_secs")
@@ -188,35 +188,35 @@ class Welcome(_message.Message):
     lease_secs: float
     def __init__(self, incarnation: _Optional[int] = ..., heartbeat_secs: _Optional[float] = ..., lease_secs: _Optional[float] = ...) -> None: ...
 
-class Held(_message.Message):
-    __slots__ = ("epoch", "units", "sequence", "fingerprint")
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
+class StateVersion(_message.Message):
+    __slots__ = ("phase_id", "units", "sequence", "fingerprint")
+    PHASE_ID_FIELD_NUMBER: _ClassVar[int]
     UNITS_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
-    epoch: Epoch
+    phase_id: PhaseId
     units: int
     sequence: int
     fingerprint: str
-    def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., units: _Optional[int] = ..., sequence: _Optional[int] = ..., fingerprint: _Optional[str] = ...) -> None: ...
+    def __init__(self, phase_id: _Optional[_Union[PhaseId, _Mapping]] = ..., units: _Optional[int] = ..., sequence: _Optional[int] = ..., fingerprint: _Optional[str] = ...) -> None: ...
 
-class Capture(_message.Message):
-    __slots__ = ("capture_id", "held", "applied", "dropped", "num_bytes", "first_applied", "last_applied")
-    CAPTURE_ID_FIELD_NUMBER: _ClassVar[int]
+class Snapshot(_message.Message):
+    __slots__ = ("snapshot_id", "held", "applied", "dropped", "num_bytes", "first_applied", "last_applied")
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
     FIRST_APPLIED_FIELD_NUMBER: _ClassVar[int]
     LAST_APPLIED_FIELD_NUMBER: _ClassVar[int]
-    capture_id: int
-    held: Held
+    snapshot_id: int
+    held: StateVersion
     applied: _containers.RepeatedCompositeFieldContainer[Range]
     dropped: _containers.RepeatedCompositeFieldContainer[Range]
     num_bytes: int
     first_applied: float
     last_applied: float
-    def __init__(self, capture_id: _Optional[int] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., applied: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., num_bytes: _Optional[int] = ..., first_applied: _Optional[float] = ..., last_applied: _Optional[float] = ...) -> None: ...
+    def __init__(self, snapshot_id: _Optional[int] = ..., held: _Optional[_Union[StateVersion, _Mapping]] = ..., applied: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., num_bytes: _Optional[int] = ..., first_applied: _Optional[float] = ..., last_applied: _Optional[float] = ...) -> None: ...
 
 class PhaseRequest(_message.Message):
     __slots__ = ("worker", "incarnation", "after", "held", "failure", "rest_secs")
@@ -228,11 +228,11 @@ class PhaseRequest(_message.Message):
     REST_SECS_FIELD_NUMBER: _ClassVar[int]
     worker: int
     incarnation: int
-    after: Epoch
-    held: Held
+    after: PhaseId
+    held: StateVersion
     failure: str
     rest_secs: float
-    def __init__(self, worker: _Optional[int] = ..., incarnation: _Optional[int] = ..., after: _Optional[_Union[Epoch, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., failure: _Optional[str] = ..., rest_secs: _Optional[float] = ...) -> None: ...
+    def __init__(self, worker: _Optional[int] = ..., incarnation: _Optional[int] = ..., after: _Optional[_Union[PhaseId, _Mapping]] = ..., held: _Optional[_Union[StateVersion, _Mapping]] = ..., failure: _Optional[str] = ..., rest_secs: _Optional[float] = ...) -> None: ...
 
 class PhaseReply(_message.Message):
     __slots__ = ("phase", "done", "probe")
@@ -245,32 +245,32 @@ class PhaseReply(_message.Message):
     def __init__(self, phase: _Optional[_Union[Phase, _Mapping]] = ..., done: _Optional[bool] = ..., probe: _Optional[int] = ...) -> None: ...
 
 class LeaseRequest(_message.Message):
-    __slots__ = ("worker", "incarnation", "epoch", "known", "completed", "at_once", "wanted")
+    __slots__ = ("worker", "incarnation", "phase_id", "known", "completed", "at_once", "wanted")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PHASE_ID_FIELD_NUMBER: _ClassVar[int]
     KNOWN_FIELD_NUMBER: _ClassVar[int]
     COMPLETED_FIELD_NUMBER: _ClassVar[int]
     AT_ONCE_FIELD_NUMBER: _ClassVar[int]
     WANTED_FIELD_NUMBER: _ClassVar[int]
     worker: int
     incarnation: int
-    epoch: Epoch
+    phase_id: PhaseId
     known: int
     completed: int
     at_once: bool
     wanted: int
-    def __init__(self, worker: _Optional[int] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[_Union[Epoch, _Mapping]] = ..., known: _Optional[int] = ..., completed: _Optional[int] = ..., at_once: _Optional[bool] = ..., wanted: _Optional[int] = ...) -> None: ...
+    def __init__(self, worker: _Optional[int] = ..., incarnation: _Optional[int] = ..., phase_id: _Optional[_Union[PhaseId, _Mapping]] = ..., known: _Optional[int] = ..., completed: _Optional[int] = ..., at_once: _Optional[bool] = ..., wanted: _Optional[int] = ...) -> None: ...
 
 class LeaseReply(_message.Message):
-    __slots__ = ("ranges", "final", "meet")
+    __slots__ = ("ranges", "final", "join_group")
     RANGES_FIELD_NUMBER: _ClassVar[int]
     FINAL_FIELD_NUMBER: _ClassVar[int]
-    MEET_FIELD_NUMBER: _ClassVar[int]
+    JOIN_GROUP_FIELD_NUMBER: _ClassVar[int]
     ranges: _containers.RepeatedCompositeFieldContainer[Range]
     final: bool
-    meet: bool
-    def __init__(self, ranges: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., final: _Optional[bool] = ..., meet: _Optional[bool] = ...) -> None: ...
+    join_group: bool
+    def __init__(self, ranges: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., final: _Optional[bool] = ..., join_group: _Optional[bool] = ...) -> None: ...
 
 class AppliedUnit(_message.Message):
     __slots__ = ("unit", "base")
@@ -281,10 +281,10 @@ class AppliedUnit(_message.Message):
     def __init__(self, unit: _Optional[int] = ..., base: _Optional[int] = ...) -> None: ...
 
 class GroupRequest(_message.Message):
-    __slots__ = ("worker", "incarnation", "epoch", "number", "applied", "dropped", "last", "logs")
+    __slots__ = ("worker", "incarnation", "phase_id", "number", "applied", "dropped", "last", "logs")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PHASE_ID_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
@@ -292,13 +292,13 @@ class GroupRequest(_message.Message):
     LOGS_FIELD_NUMBER: _ClassVar[int]
     worker: int
     incarnation: int
-    epoch: Epoch
+    phase_id: PhaseId
     number: int
     applied: _containers.RepeatedCompositeFieldContainer[AppliedUnit]
     dropped: _containers.RepeatedCompositeFieldContainer[DroppedUnit]
     last: bool
     logs: bool
-    def __init__(self, worker: _Optional[int] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[_Union[Epoch, _Mapping]] = ..., number: _Optional[int] = ..., applied: _Optional[_Iterable[_Union[AppliedUnit, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[DroppedUnit, _Mapping]]] = ..., last: _Optional[bool] = ..., logs: _Optional[bool] = ...) -> None: ...
+    def __init__(self, worker: _Optional[int] = ..., incarnation: _Optional[int] = ..., phase_id: _Optional[_Union[PhaseId, _Mapping]] = ..., number: _Optional[int] = ..., applied: _Optional[_Iterable[_Union[AppliedUnit, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[DroppedUnit, _Mapping]]] = ..., last: _Optional[bool] = ..., logs: _Optional[bool] = ...) -> None: ...
 
 class GroupUpdate(_message.Message):
     __slots__ = ("sequence", "units", "slots", "bases", "group", "optimizer")
@@ -317,13 +317,13 @@ class GroupUpdate(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., units: _Optional[_Iterable[int]] = ..., slots: _Optional[_Iterable[int]] = ..., bases: _Optional[_Iterable[int]] = ..., group: _Optional[_Iterable[int]] = ..., optimizer: _Optional[bool] = ...) -> None: ...
 
 class GroupReply(_message.Message):
-    __slots__ = ("members", "missing", "sequence", "units", "optimizer", "whole", "applied", "dropped", "updates")
+    __slots__ = ("members", "missing", "sequence", "units", "optimizer", "is_full_sync", "applied", "dropped", "updates")
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     MISSING_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     UNITS_FIELD_NUMBER: _ClassVar[int]
     OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
-    WHOLE_FIELD_NUMBER: _ClassVar[int]
+    IS_FULL_SYNC_FIELD_NUMBER: _ClassVar[int]
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     UPDATES_FIELD_NUMBER: _ClassVar[int]
@@ -332,27 +332,27 @@ class GroupReply(_message.Message):
     sequence: int
     units: int
     optimizer: bool
-    whole: bool
+    is_full_sync: bool
     applied: _containers.RepeatedCompositeFieldContainer[Range]
     dropped: _containers.RepeatedCompositeFieldContainer[Range]
     updates: _containers.RepeatedCompositeFieldContainer[GroupUpdate]
-    def __init__(self, members: _Optional[_Iterable[int]] = ..., missing: _Optional[_Iterable[int]] = ..., sequence: _Optional[int] = ..., units: _Optional[int] = ..., optimizer: _Optional[bool] = ..., whole: _Optional[bool] = ..., applied: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., updates: _Optional[_Iterable[_Union[GroupUpdate, _Mapping]]] = ...) -> None: ...
+    def __init__(self, members: _Optional[_Iterable[int]] = ..., missing: _Optional[_Iterable[int]] = ..., sequence: _Optional[int] = ..., units: _Optional[int] = ..., optimizer: _Optional[bool] = ..., is_full_sync: _Optional[bool] = ..., applied: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., updates: _Optional[_Iterable[_Union[GroupUpdate, _Mapping]]] = ...) -> None: ...
 
 class Span(_message.Message):
-    __slots__ = ("name", "category", "start", "secs", "epoch", "units")
+    __slots__ = ("name", "category", "start", "secs", "phase", "units")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CATEGORY_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     SECS_FIELD_NUMBER: _ClassVar[int]
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
     UNITS_FIELD_NUMBER: _ClassVar[int]
     name: str
     category: str
     start: float
     secs: float
-    epoch: int
+    phase: int
     units: int
-    def __init__(self, name: _Optional[str] = ..., category: _Optional[str] = ..., start: _Optional[float] = ..., secs: _Optional[float] = ..., epoch: _Optional[int] = ..., units: _Optional[int] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., category: _Optional[str] = ..., start: _Optional[float] = ..., secs: _Optional[float] = ..., phase: _Optional[int] = ..., units: _Optional[int] = ...) -> None: ...
 
 class DroppedUnit(_message.Message):
     __slots__ = ("unit", "reason")
@@ -375,11 +375,11 @@ class Exchange(_message.Message):
     def __init__(self, sent: _Optional[float] = ..., received: _Optional[float] = ..., replied: _Optional[float] = ..., returned: _Optional[float] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("role", "id", "incarnation", "epoch", "completed", "sequence", "applied", "dropped", "staleness", "num_losses", "loss_sum", "compute_secs", "wait_secs", "compile_secs", "first_applied", "last_applied", "spans", "doing", "hold_secs", "exchange", "unit_secs", "doing_secs", "usual_secs")
+    __slots__ = ("role", "id", "incarnation", "phase_id", "completed", "sequence", "applied", "dropped", "staleness", "num_losses", "loss_sum", "compute_secs", "wait_secs", "compile_secs", "first_applied", "last_applied", "spans", "doing", "hold_secs", "exchange", "unit_secs", "doing_secs", "usual_secs")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PHASE_ID_FIELD_NUMBER: _ClassVar[int]
     COMPLETED_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     APPLIED_FIELD_NUMBER: _ClassVar[int]
@@ -402,7 +402,7 @@ class Report(_message.Message):
     role: str
     id: int
     incarnation: int
-    epoch: Epoch
+    phase_id: PhaseId
     completed: int
     sequence: int
     applied: _containers.RepeatedCompositeFieldContainer[Range]
@@ -422,39 +422,39 @@ class Report(_message.Message):
     unit_secs: _containers.RepeatedScalarFieldContainer[float]
     doing_secs: float
     usual_secs: float
-    def __init__(self, role: _Optional[str] = ..., id: _Optional[int] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[_Union[Epoch, _Mapping]] = ..., completed: _Optional[int] = ..., sequence: _Optional[int] = ..., applied: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[DroppedUnit, _Mapping]]] = ..., staleness: _Optional[_Iterable[int]] = ..., num_losses: _Optional[int] = ..., loss_sum: _Optional[float] = ..., compute_secs: _Optional[float] = ..., wait_secs: _Optional[float] = ..., compile_secs: _Optional[float] = ..., first_applied: _Optional[float] = ..., last_applied: _Optional[float] = ..., spans: _Optional[_Iterable[_Union[Span, _Mapping]]] = ..., doing: _Optional[str] = ..., hold_secs: _Optional[float] = ..., exchange: _Optional[_Union[Exchange, _Mapping]] = ..., unit_secs: _Optional[_Iterable[float]] = ..., doing_secs: _Optional[float] = ..., usual_secs: _Optional[float] = ...) -> None: ...
+    def __init__(self, role: _Optional[str] = ..., id: _Optional[int] = ..., incarnation: _Optional[int] = ..., phase_id: _Optional[_Union[PhaseId, _Mapping]] = ..., completed: _Optional[int] = ..., sequence: _Optional[int] = ..., applied: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[DroppedUnit, _Mapping]]] = ..., staleness: _Optional[_Iterable[int]] = ..., num_losses: _Optional[int] = ..., loss_sum: _Optional[float] = ..., compute_secs: _Optional[float] = ..., wait_secs: _Optional[float] = ..., compile_secs: _Optional[float] = ..., first_applied: _Optional[float] = ..., last_applied: _Optional[float] = ..., spans: _Optional[_Iterable[_Union[Span, _Mapping]]] = ..., doing: _Optional[str] = ..., hold_secs: _Optional[float] = ..., exchange: _Optional[_Union[Exchange, _Mapping]] = ..., unit_secs: _Optional[_Iterable[float]] = ..., doing_secs: _Optional[float] = ..., usual_secs: _Optional[float] = ...) -> None: ...
 
 class ReportReply(_message.Message):
-    __slots__ = ("epoch", "revoked", "done", "received", "replied")
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("phase_id", "revoked", "done", "received", "replied")
+    PHASE_ID_FIELD_NUMBER: _ClassVar[int]
     REVOKED_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_FIELD_NUMBER: _ClassVar[int]
     REPLIED_FIELD_NUMBER: _ClassVar[int]
-    epoch: Epoch
+    phase_id: PhaseId
     revoked: bool
     done: bool
     received: float
     replied: float
-    def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., revoked: _Optional[bool] = ..., done: _Optional[bool] = ..., received: _Optional[float] = ..., replied: _Optional[float] = ...) -> None: ...
+    def __init__(self, phase_id: _Optional[_Union[PhaseId, _Mapping]] = ..., revoked: _Optional[bool] = ..., done: _Optional[bool] = ..., received: _Optional[float] = ..., replied: _Optional[float] = ...) -> None: ...
 
 class Push(_message.Message):
-    __slots__ = ("epoch", "worker", "incarnation", "units", "base", "non_finite", "life")
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("phase_id", "worker", "incarnation", "units", "base", "non_finite", "restart_count")
+    PHASE_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     UNITS_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     NON_FINITE_FIELD_NUMBER: _ClassVar[int]
-    LIFE_FIELD_NUMBER: _ClassVar[int]
-    epoch: Epoch
+    RESTART_COUNT_FIELD_NUMBER: _ClassVar[int]
+    phase_id: PhaseId
     worker: int
     incarnation: int
     units: _containers.RepeatedScalarFieldContainer[int]
     base: int
     non_finite: str
-    life: int
-    def __init__(self, epoch: _Optional[_Union[Epoch, _Mapping]] = ..., worker: _Optional[int] = ..., incarnation: _Optional[int] = ..., units: _Optional[_Iterable[int]] = ..., base: _Optional[int] = ..., non_finite: _Optional[str] = ..., life: _Optional[int] = ...) -> None: ...
+    restart_count: int
+    def __init__(self, phase_id: _Optional[_Union[PhaseId, _Mapping]] = ..., worker: _Optional[int] = ..., incarnation: _Optional[int] = ..., units: _Optional[_Iterable[int]] = ..., base: _Optional[int] = ..., non_finite: _Optional[str] = ..., restart_count: _Optional[int] = ...) -> None: ...
 
 class Update(_message.Message):
     __slots__ = ("sequence", "pushes", "rate", "wanted", "weights")

@@ -1,4 +1,4 @@
-"""The optimizer states of workers that step by themselves, over gRPC: taken at a phase's start, left at its end."""
+"""The optimizer states of workers that make local updates, over gRPC: taken at a phase's start, left at its end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEAVE_SECS = 10.0
 
 
 class OptimizerServicer(Servicer):
-    """Serves any parameter server to workers that step by themselves.
+    """Serves any parameter server to workers that make local updates.
 
     Args:
       backend: is called by several threads at a time; a buffer it is handed is its own from then on.
@@ -31,19 +31,19 @@ class OptimizerServicer(Servicer):
 
     def __init__(self, backend: OptimizerPort, num_bytes: int) -> None:
         self._backend, self._num_bytes = backend, num_bytes
-        super().__init__("OptimizerState", unary={}, streams={"Take": self._take, "Leave": self._leave})
+        super().__init__("OptimizerState", unary={}, streams={"Download": self._take, "Upload": self._leave})
 
     def _take(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-        with Guard(context, "hybridsync.OptimizerState.Take"):
-            yield from send(pb.Header(), self._backend.opt_state(decode(Push, parse(pb.Push, data))))
+        with Guard(context, "hybridsync.OptimizerState.Download"):
+            yield from send(pb.Header(), self._backend.download_opt_state(decode(Push, parse(pb.Push, data))))
 
     def _leave(self, stream: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        with Guard(context, "hybridsync.OptimizerState.Leave"):
+        with Guard(context, "hybridsync.OptimizerState.Upload"):
             header = receive_header(stream)
             check_size(header.num_bytes, self._num_bytes)
             buffer = aligned(header.num_bytes)
             receive(stream, header, buffer)
-            self._backend.deposit(decode(Push, header.push), buffer)
+            self._backend.upload_opt_state(decode(Push, header.push), buffer)
             yield pb.Empty().SerializeToString()
 
 
@@ -62,28 +62,28 @@ class OptimizerClient:
     def __init__(self, address: str, num_bytes: int) -> None:
         self._address, self._num_bytes = address, num_bytes
 
-    def opt_state(self, push: Push) -> np.ndarray:
-        """Return the state that the phase began with (see `OptimizerPort.opt_state`)."""
+    def download_opt_state(self, push: Push) -> np.ndarray:
+        """Return the state that the phase began with (see `OptimizerPort.download_opt_state`)."""
         into, request = aligned(self._num_bytes), encode(push)
         with make_channel(self._address) as channel:
-            take = stub(channel, "OptimizerState", "Take")
+            take = stub(channel, "OptimizerState", "Download")
 
             def attempt(secs: float) -> None:
                 receive_whole(take(request, timeout=secs), into)
 
-            retrying(attempt, 60.0, self._who, "Take", UNREACHABLE_SECS)
+            retrying(attempt, 60.0, self._who, "Download", UNREACHABLE_SECS)
         return into
 
-    def deposit(self, push: Push, opt_state: np.ndarray) -> None:
-        """Leave a state behind (see `OptimizerPort.deposit`)."""
+    def upload_opt_state(self, push: Push, opt_state: np.ndarray) -> None:
+        """Leave a state behind (see `OptimizerPort.upload_opt_state`)."""
         header = pb.Header(push=encode(push))
         with make_channel(self._address) as channel:
-            leave = stub(channel, "OptimizerState", "Leave")
+            leave = stub(channel, "OptimizerState", "Upload")
 
             def attempt(secs: float) -> None:
                 next(leave(send(header, opt_state), timeout=secs))
 
-            retrying(attempt, LEAVE_SECS, self._who, "Leave", UNREACHABLE_SECS)
+            retrying(attempt, LEAVE_SECS, self._who, "Upload", UNREACHABLE_SECS)
 
     @property
     def _who(self) -> str:

@@ -9,8 +9,8 @@ import grpc
 import numpy as np
 
 from hybridsync.core.deadlines import transfer_secs
-from hybridsync.core.plan import Epoch
-from hybridsync.interfaces.messages import Held, Push, PushReply
+from hybridsync.core.plan import PhaseId
+from hybridsync.interfaces.messages import Push, PushReply, StateVersion
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import Answer, ParameterPort, ServerPort
 from hybridsync.transport.buffers import Buffers
@@ -19,7 +19,7 @@ from hybridsync.transport.grpc.channels import ANSWER_SECS, Servicer, call, retr
 from hybridsync.transport.grpc.codec import decode, encode, parse
 from hybridsync.transport.grpc.exchange import Exchange
 from hybridsync.transport.grpc.frames import check_size, last_after, receive, receive_header, receive_whole, send
-from hybridsync.transport.grpc.holder import UNREACHABLE_SECS, HolderClient
+from hybridsync.transport.grpc.holder import UNREACHABLE_SECS, SnapshotClient
 from hybridsync.transport.grpc.status import Guard
 
 SMALL_BYTES = 1 << 20
@@ -32,7 +32,7 @@ BUFFER_SECS = 30.0
 
 
 class PhaseServicer(Servicer):
-    """Serves any parameter server to the chief; its state is served by a `HolderServicer` on the same backend.
+    """Serves any parameter server to the chief; its state is served by a `SnapshotServicer` on the same backend.
 
     Args:
       backend: is called by several threads at a time.
@@ -42,11 +42,11 @@ class PhaseServicer(Servicer):
         self._backend = backend
         super().__init__("PhaseServer", unary={"Enter": self._enter, "Fence": self._fence})
 
-    def _enter(self, request: pb.Phase) -> pb.Held:
+    def _enter(self, request: pb.Phase) -> pb.StateVersion:
         return encode(self._backend.enter(decode(Phase, request)))
 
     def _fence(self, request: pb.FenceRequest) -> pb.Empty:
-        self._backend.fence(decode(Epoch, request.epoch), request.worker, request.incarnation)
+        self._backend.fence(decode(PhaseId, request.phase_id), request.worker, request.incarnation)
         return pb.Empty()
 
 
@@ -126,12 +126,12 @@ def _frames(answer: Answer) -> Iterator[bytes]:
         answer.parameters.release()
 
 
-class ParameterClient(HolderClient):
+class ParameterClient(SnapshotClient):
     """A parameter server in another process: `ServerPort` for the chief, `pull` and `push_pull` for workers.
 
     Args:
       address: `host:port` of the server.
-      deadline_secs: for each call, all attempts together; None takes each call's own (see `HolderClient`).
+      deadline_secs: for each call, all attempts together; None takes each call's own (see `SnapshotClient`).
       who: the role behind the address, for errors.
       state_bytes: of the whole state, for the chief's calls.
 
@@ -156,21 +156,21 @@ class ParameterClient(HolderClient):
         self._push_pull = stub(self._channel, "ParameterServer", "PushPull")
         self._small = Exchange(stub(self._channel, "ParameterServer", "PushPullSmall"), self._who)
 
-    def enter(self, phase: Phase) -> Held:
+    def enter(self, phase: Phase) -> StateVersion:
         """Make the server take the phase's starting state and serve the phase."""
         secs = self._within(transfer_secs(self._state_bytes) + ANSWER_SECS)
-        return decode(Held, call(self._enter, encode(phase), secs, self._who, "Enter", UNREACHABLE_SECS))
+        return decode(StateVersion, call(self._enter, encode(phase), secs, self._who, "Enter", UNREACHABLE_SECS))
 
-    def fence(self, epoch: Epoch, worker: int, incarnation: int) -> None:
+    def fence(self, phase_id: PhaseId, worker: int, incarnation: int) -> None:
         """Make the server refuse the worker's incarnations up to this one."""
-        request = pb.FenceRequest(epoch=encode(epoch), worker=worker, incarnation=incarnation)
+        request = pb.FenceRequest(phase_id=encode(phase_id), worker=worker, incarnation=incarnation)
         call(self._fence, request, self._deadline_secs, self._who, "Fence", UNREACHABLE_SECS)
 
     def pull(self, push: Push, into: np.ndarray) -> PushReply:
         """Fill `into` (uint8, C-contiguous) with the current parameters; after an error it holds anything.
 
         Raises:
-          StaleEpoch, StaleIncarnation: the caller is out of date.
+          StalePhase, StaleIncarnation: the caller is out of date.
           SchemaMismatch: the parameters have another size than `into`.
         """
         request = encode(push)
@@ -199,7 +199,7 @@ class ParameterClient(HolderClient):
           into: uint8, C-contiguous; after an error its content is undefined.
 
         Raises:
-          StaleEpoch, StaleIncarnation: the caller is out of date; nothing was applied.
+          StalePhase, StaleIncarnation: the caller is out of date; nothing was applied.
           SchemaMismatch: the contribution or `into` has another size than the server's.
         """
         if max(contribution.nbytes, into.nbytes) < SMALL_BYTES:

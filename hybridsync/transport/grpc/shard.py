@@ -8,21 +8,21 @@ import grpc
 import numpy as np
 
 from hybridsync.core.deadlines import transfer_secs
-from hybridsync.core.plan import Epoch
-from hybridsync.interfaces.messages import Capture, Push, Update
+from hybridsync.core.plan import PhaseId
+from hybridsync.interfaces.messages import Push, Snapshot, Update
 from hybridsync.transport.buffers import Buffers
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.channels import ANSWER_SECS, Servicer, call, retrying, stub
 from hybridsync.transport.grpc.codec import check_length, decode, encode, parse
 from hybridsync.transport.grpc.frames import check_size, receive, receive_header, receive_whole, send
-from hybridsync.transport.grpc.holder import UNREACHABLE_SECS, HolderClient
+from hybridsync.transport.grpc.holder import UNREACHABLE_SECS, SnapshotClient
 from hybridsync.transport.grpc.parameter_server import BUFFER_SECS
 from hybridsync.transport.grpc.status import Guard
 from hybridsync.transport.link import Shard
 
 
 class ShardServicer(Servicer):
-    """Serves a server that is not the primary; its part of the state is served by a `HolderServicer`.
+    """Serves a server that is not the primary; its part of the state is served by a `SnapshotServicer`.
 
     Args:
       backend: is called by several threads at a time; a block it is handed is 64-byte aligned and its own until it
@@ -41,7 +41,7 @@ class ShardServicer(Servicer):
                 "Apply": self._apply,
                 "Discard": self._discard,
                 "Forget": self._forget,
-                "Snapshot": self._snapshot,
+                "SnapshotPart": self._snapshot_part,
             },
             streams={"Stage": self._stage, "PullAt": self._pull_at},
         )
@@ -49,7 +49,7 @@ class ShardServicer(Servicer):
     def _apply(self, request: pb.Updates) -> pb.Empty:
         check_length("updates of Updates", request.updates)
         updates = tuple(decode(Update, update) for update in request.updates)
-        self._backend.apply(decode(Epoch, request.epoch), updates)
+        self._backend.apply(decode(PhaseId, request.phase_id), updates)
         return pb.Empty()
 
     def _discard(self, request: pb.Push) -> pb.Empty:
@@ -57,13 +57,13 @@ class ShardServicer(Servicer):
         return pb.Empty()
 
     def _forget(self, request: pb.FenceRequest) -> pb.Empty:
-        self._backend.forget(decode(Epoch, request.epoch), request.worker, request.incarnation)
+        self._backend.forget(decode(PhaseId, request.phase_id), request.worker, request.incarnation)
         return pb.Empty()
 
-    def _snapshot(self, request: pb.SnapshotRequest) -> pb.Capture:
-        check_length("left of SnapshotRequest", request.left)
-        epoch = decode(Epoch, request.epoch)
-        return encode(self._backend.snapshot(epoch, request.sequence, request.final, tuple(request.left)))
+    def _snapshot_part(self, request: pb.PartSnapshotRequest) -> pb.Snapshot:
+        check_length("left of PartSnapshotRequest", request.left)
+        phase_id = decode(PhaseId, request.phase_id)
+        return encode(self._backend.snapshot_part(phase_id, request.sequence, request.final, tuple(request.left)))
 
     def _stage(self, stream: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         with Guard(context, "hybridsync.Shard.Stage"):
@@ -87,12 +87,12 @@ class ShardServicer(Servicer):
                 served.release()
 
 
-class ShardClient(HolderClient):
+class ShardClient(SnapshotClient):
     """A server that is not the primary, in another process: `ShardPort`, and `stage` and `pull_at` for workers.
 
     Args:
       address: `host:port` of the server.
-      deadline_secs: for each call, all attempts together; None takes each call's own (see `HolderClient`).
+      deadline_secs: for each call, all attempts together; None takes each call's own (see `SnapshotClient`).
       who: the role behind the address, for errors.
       state_bytes: of the whole state, for the primary's calls.
 
@@ -112,29 +112,29 @@ class ShardClient(HolderClient):
         self._apply = stub(self._channel, "Shard", "Apply")
         self._discard = stub(self._channel, "Shard", "Discard")
         self._forget = stub(self._channel, "Shard", "Forget")
-        self._snapshot = stub(self._channel, "Shard", "Snapshot")
+        self._snapshot_part = stub(self._channel, "Shard", "SnapshotPart")
         self._stage = stub(self._channel, "Shard", "Stage")
         self._pull_at = stub(self._channel, "Shard", "PullAt")
 
-    def apply(self, epoch: Epoch, updates: tuple[Update, ...]) -> None:
+    def apply(self, phase_id: PhaseId, updates: tuple[Update, ...]) -> None:
         """Tell of decided updates (see `ShardPort.apply`)."""
-        request = pb.Updates(epoch=encode(epoch), updates=[encode(update) for update in updates])
+        request = pb.Updates(phase_id=encode(phase_id), updates=[encode(update) for update in updates])
         call(self._apply, request, self._deadline_secs, self._who, "Apply", UNREACHABLE_SECS)
 
     def discard(self, push: Push) -> None:
         """Tell that a push will not be applied (see `ShardPort.discard`)."""
         call(self._discard, encode(push), self._deadline_secs, self._who, "Discard", UNREACHABLE_SECS)
 
-    def forget(self, epoch: Epoch, worker: int, incarnation: int) -> None:
+    def forget(self, phase_id: PhaseId, worker: int, incarnation: int) -> None:
         """Tell that a worker is gone (see `ShardPort.forget`)."""
-        request = pb.FenceRequest(epoch=encode(epoch), worker=worker, incarnation=incarnation)
+        request = pb.FenceRequest(phase_id=encode(phase_id), worker=worker, incarnation=incarnation)
         call(self._forget, request, self._deadline_secs, self._who, "Forget", UNREACHABLE_SECS)
 
-    def snapshot(self, epoch: Epoch, sequence: int, final: bool, left: tuple[int, ...] = ()) -> Capture:
+    def snapshot_part(self, phase_id: PhaseId, sequence: int, final: bool, left: tuple[int, ...] = ()) -> Snapshot:
         """Keep a copy of the part at the server (see `ShardPort.snapshot`)."""
-        request = pb.SnapshotRequest(epoch=encode(epoch), sequence=sequence, final=final, left=left)
+        request = pb.PartSnapshotRequest(phase_id=encode(phase_id), sequence=sequence, final=final, left=left)
         secs = self._within(transfer_secs(self._state_bytes) + ANSWER_SECS)
-        return decode(Capture, call(self._snapshot, request, secs, self._who, "Snapshot", UNREACHABLE_SECS))
+        return decode(Snapshot, call(self._snapshot_part, request, secs, self._who, "SnapshotPart", UNREACHABLE_SECS))
 
     def stage(self, push: Push, block: np.ndarray) -> str:
         """Stage a part of a contribution; returns its first entry that is no finite number, or "".
@@ -144,7 +144,7 @@ class ShardClient(HolderClient):
           block: uint8, C-contiguous; unchanged until the call returns.
 
         Raises:
-          StaleEpoch, StaleIncarnation: the caller is out of date; nothing is kept.
+          StalePhase, StaleIncarnation: the caller is out of date; nothing is kept.
           SchemaMismatch: the block has another size than the server's.
         """
         header = pb.Header(push=encode(push))
@@ -158,7 +158,7 @@ class ShardClient(HolderClient):
         """Fill `into` (uint8, C-contiguous) with the parameters after update `push.base`.
 
         Raises:
-          StaleEpoch, StaleIncarnation: the caller is out of date.
+          StalePhase, StaleIncarnation: the caller is out of date.
           SchemaMismatch: the parameters have another size than `into`.
         """
         request = encode(push)

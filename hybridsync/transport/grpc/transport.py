@@ -10,7 +10,7 @@ import grpc
 from hybridsync.core.watching import UNWATCHED, Watching
 from hybridsync.transport.grpc.channels import Servicer, make_server
 from hybridsync.transport.grpc.chief import ChiefClient, ChiefServicer
-from hybridsync.transport.grpc.holder import HolderClient, HolderServicer
+from hybridsync.transport.grpc.holder import SnapshotClient, SnapshotServicer
 from hybridsync.transport.grpc.optimizer_state import OptimizerClient, OptimizerServicer
 from hybridsync.transport.grpc.parameter_server import ParameterClient, ParameterServicer, PhaseServicer
 from hybridsync.transport.grpc.shard import ShardClient, ShardServicer
@@ -42,7 +42,7 @@ class GrpcTransport:
 
     def holder(self, address: str, state_bytes: int = 0) -> HolderLink:
         """See `Transport.holder`."""
-        return HolderClient(address, state_bytes=state_bytes)
+        return SnapshotClient(address, state_bytes=state_bytes)
 
     def server(self, address: str, state_bytes: int) -> ControlLink:
         """See `Transport.server`."""
@@ -78,7 +78,7 @@ class _Serving:
 
 def servicers_of(services: Services) -> list[Servicer]:
     """Return a servicer for each thing that a role offers."""
-    found: list[Servicer] = [HolderServicer(services.holder)]
+    found: list[Servicer] = [SnapshotServicer(services.holder)]
     if services.chief is not None:
         found.append(ChiefServicer(services.chief))
     if services.server is not None:

@@ -1,4 +1,4 @@
-"""A member of a world that a test drives: one JSON command a line on stdin, one JSON answer a line on stdout.
+"""A member of a process group that a test drives: one JSON command a line on stdin, one JSON answer a line on stdout.
 
 Commands run one after the other on the main thread, except "break", which the reading thread carries out.
 """
@@ -31,10 +31,10 @@ def main(address: str, index: int, num_workers: int, reborn: bool) -> None:
     import jax
     import numpy as np
 
-    from hybridsync.collectives.mesh.process_group import World
+    from hybridsync.collectives.mesh.process_group import ProcessGroup
     from hybridsync.core.errors import HybridSyncError
 
-    world = World.join(address, index, num_workers, reborn=reborn, timeout_secs=60)
+    process_group = ProcessGroup.join(address, index, num_workers, reborn=reborn, timeout_secs=60)
     hits = []
     jax.monitoring.register_event_listener(
         lambda event, **_: hits.append(event) if event.endswith("/cache_hits") else None
@@ -50,16 +50,16 @@ def main(address: str, index: int, num_workers: int, reborn: bool) -> None:
         for line in sys.stdin:
             command = json.loads(line)
             if command["do"] == "break":
-                answer(broken=world.break_collective(newest[-1], "the test says so"))
+                answer(broken=process_group.break_collective(newest[-1], "the test says so"))
             else:
                 commands.put(command)
         commands.put({"do": "leave"})
 
     threading.Thread(target=read, daemon=True).start()
-    answer(device=world.compute_device.id, cache_hits=len(hits))
+    answer(device=process_group.compute_device.id, cache_hits=len(hits))
     while (command := commands.get())["do"] != "leave":
         try:
-            mean = world.mesh(command["members"], command["lane"])
+            mean = process_group.mesh(command["members"], command["lane"])
             newest.append(mean)
             if command["do"] == "mesh":
                 answer(entered=True)
@@ -81,7 +81,7 @@ def main(address: str, index: int, num_workers: int, reborn: bool) -> None:
             answer(total=kept, highest=[int(value) for value in np.unique(highest)] if ints.size else [])
         except HybridSyncError as error:
             answer(error=type(error).__name__, message=str(error))
-    world.leave()
+    process_group.leave()
 
 
 if __name__ == "__main__":

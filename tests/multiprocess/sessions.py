@@ -1,4 +1,4 @@
-"""Runs of many lives: each is ended from outside, at a drawn point, and the same command goes on with the next."""
+"""Runs of many sessions: each is ended from outside, at a drawn point, and the same command goes on with the next."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ PLAN = switching(39)
 
 
 def drawn(rng: random.Random, at_stages: int, in_saves: int, anywhere: int) -> list[str]:
-    """Return where each life ends, in a drawn order: every stage in turn, every step of a save in turn, or anywhere."""
+    """Return where each session ends, in a drawn order: every stage in turn, every step of a save in turn, or
+    anywhere."""
     points = [STAGES[index % len(STAGES)] for index in range(at_stages)]
     points += [SAVE_STAGES[index % len(SAVE_STAGES)] for index in range(in_saves)]
     points += [ANYWHERE] * anywhere
@@ -45,32 +46,33 @@ def processes_of(job: Job) -> list[int]:
 def everything_is_killed_again_and_again(
     workdir: Path, points: Sequence[str], *, seed: int, units: int, workers: int = 3, plan: str = PLAN
 ) -> dict[str, int]:
-    """Kill the whole tree of processes at each point; the last life completes, exact. Returns the run's accounting."""
+    """Kill the whole tree of processes at each point; the last session completes, exact. Returns the run's
+    accounting."""
     rng = random.Random(seed)
 
     def start(planted: str, unit_secs: float) -> Job:
         more = "--checkpoint_secs=1"
         return tally(workdir, more, plan=plan, units=units, workers=workers, unit_secs=unit_secs, planted=planted)
 
-    for life, point in enumerate(points):
+    for session, point in enumerate(points):
         with start("" if point == ANYWHERE else f"stands_at:{point}", 0.01) as job:
             if point == ANYWHERE:
                 job.pause(rng.uniform(0.5, 15.0))
             else:
                 marker = workdir / f"at-{point}"
-                job.until(marker.exists, f"life {life} came to {point}")
-            assert job.process.poll() is None, f"life {life} ended by itself:\n{job.screen()}\n{job.logs()}"
+                job.until(marker.exists, f"session {session} came to {point}")
+            assert job.process.poll() is None, f"session {session} ended by itself:\n{job.screen()}\n{job.logs()}"
             pids = processes_of(job)
             job.kill_everything()
-            assert all(map(gone, pids)), f"life {life}: a role outlived its supervisor"
+            assert all(map(gone, pids)), f"session {session}: a role outlived its supervisor"
         for left in workdir.glob("*at-*"), workdir.glob("was-*"):
             for path in left:
                 path.unlink(missing_ok=True)
     with start("", 0.0) as job:
         assert job.wait() == 0, job.output + job.logs()
     assert_exactly_once(job.summary())
-    epochs = [event["epoch"] for event in job.events("phase_entered")]
-    assert epochs == sorted(set(epochs)), f"an epoch was handed out twice: {epochs}"
+    phase_numbers = [event["phase"] for event in job.events("phase_entered")]
+    assert phase_numbers == sorted(set(phase_numbers)), f"a phase was handed out twice: {phase_numbers}"
     assert job.tracebacks() == []
     return job.summary()["units"]
 
@@ -89,19 +91,20 @@ def until_heeded(job: Job, number: signal.Signals = signal.SIGTERM) -> None:
 def asked_to_stop_again_and_again(
     workdir: Path, runtimes: Iterable[str], *, seed: int, units: int, plan: str = PLAN, longest_secs: float = 6.0
 ) -> dict[str, int]:
-    """Ask each life to stop at a drawn time: it saves and leaves with 75. Returns the accounting of the last life.
+    """Ask each session to stop at a drawn time: it saves and leaves with 75. Returns the accounting of the last
+    session.
 
     Nothing is rolled back by any of them.
     """
     rng = random.Random(seed)
-    for life, runtime in enumerate(runtimes):
+    for session, runtime in enumerate(runtimes):
         with tally(workdir, f"--runtime={runtime}", plan=plan, units=units, workers=2, unit_secs=0.05) as job:
             until_heeded(job)
             job.pause(rng.uniform(0.0, longest_secs))
             pids = processes_of(job)
             job.send(signal.SIGTERM)
-            assert job.wait(secs=GRACE_SECS) == 75, f"life {life} ({runtime}):\n{job.output}\n{job.logs()}"
-            assert all(map(gone, pids)), f"life {life} left a role behind"
+            assert job.wait(secs=GRACE_SECS) == 75, f"session {session} ({runtime}):\n{job.output}\n{job.logs()}"
+            assert all(map(gone, pids)), f"session {session} left a role behind"
     with tally(workdir, "--runtime=inprocess", plan=plan, units=units, workers=2, unit_secs=0.0) as job:
         assert job.wait() == 0, job.output + job.logs()
     assert_exactly_once(job.summary())

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from hybridsync.core.errors import StaleEpoch
-from hybridsync.core.plan import Epoch
+from hybridsync.core.errors import StalePhase
+from hybridsync.core.plan import PhaseId
 from hybridsync.core.units import Range
-from hybridsync.interfaces.messages import Capture, Held
+from hybridsync.interfaces.messages import Snapshot, StateVersion
 from hybridsync.simulator.arithmetic import Arithmetic
 
 
-class CapturedState:
+class SimulatedSnapshots:
     """Keeps one captured state, until the next takes its place.
 
     Args:
@@ -22,35 +22,35 @@ class CapturedState:
 
     def __init__(self, address: str, arithmetic: Arithmetic) -> None:
         self._address, self._arithmetic = address, arithmetic
-        self._kept: tuple[Capture, Any] | None = None
-        self._num_captures = 0
+        self._kept: tuple[Snapshot, Any] | None = None
+        self._num_snapshots = 0
 
-    def keep(
+    def store(
         self,
         state: Any,
-        epoch: Epoch,
+        phase_id: PhaseId,
         *,
         sequence: int,
         applied: Iterable[Range],
         dropped: Iterable[Range],
         stamps: tuple[float, float] = (0.0, 0.0),
-    ) -> Capture:
+    ) -> Snapshot:
         """Keep `state` in place of the one before, and return what is said of it."""
         applied = tuple(applied)
         units = sum(stop - start for start, stop in applied)
-        held = Held(epoch, units, sequence, self._arithmetic.fingerprint(state))
-        self._num_captures += 1
+        held = StateVersion(phase_id, units, sequence, self._arithmetic.fingerprint(state))
+        self._num_snapshots += 1
         size = self._arithmetic.sizes.state
-        capture = Capture(self._num_captures, held, applied, tuple(dropped), size, stamps[0], stamps[1])
-        self._kept = capture, state
-        return capture
+        snapshot = Snapshot(self._num_snapshots, held, applied, tuple(dropped), size, stamps[0], stamps[1])
+        self._kept = snapshot, state
+        return snapshot
 
-    def read(self, capture_id: int) -> Any:
-        """Return the state of a capture.
+    def read(self, snapshot_id: int) -> Any:
+        """Return the state of a snapshot.
 
         Raises:
-          StaleEpoch: another capture has taken its place.
+          StalePhase: another snapshot has taken its place.
         """
-        if self._kept is None or self._kept[0].capture_id != capture_id:
-            raise StaleEpoch(f"capture {capture_id} is no longer kept at {self._address}")
+        if self._kept is None or self._kept[0].snapshot_id != snapshot_id:
+            raise StalePhase(f"snapshot{snapshot_id} is no longer kept at {self._address}")
         return self._kept[1]

@@ -1,4 +1,4 @@
-"""A reporter at its desk: a clock that a test moves, and a chief that has heard what a test says."""
+"""A harness of a reporter: a clock that a test moves, and a chief that has heard what a test says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hybridsync.chief.ledger import Counts
 from hybridsync.chief.report_buffer import ReportBuffer
 from hybridsync.chief.run_control import RunControl
 from hybridsync.config import RunConfig
-from hybridsync.interfaces.messages import Capture
+from hybridsync.interfaces.messages import Snapshot
 from hybridsync.phases.reporter import Hook, Reporter, StageTimes
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.training.run import Run
@@ -31,13 +31,13 @@ class Told:
 
     num_applied: int = 0
     first_leased: float = 0.0
-    intake: ReportBuffer = field(default_factory=ReportBuffer)
+    reports: ReportBuffer = field(default_factory=ReportBuffer)
     first_and_last: tuple[float, float] = (0.0, 0.0)
     rates: dict[int, float] = field(default_factory=dict)
     quarantined: dict[int, str] = field(default_factory=dict)
 
-    def take_intake(self) -> ReportBuffer:
-        taken, self.intake = self.intake, ReportBuffer()
+    def take_reports(self) -> ReportBuffer:
+        taken, self.reports = self.reports, ReportBuffer()
         return taken
 
     def stamps(self) -> tuple[float, float]:
@@ -50,7 +50,7 @@ class Told:
         return Counts(WORKLOAD, self.num_applied, self.num_applied, 0, 0, 0)
 
 
-class Desk:
+class Harness:
     """A reporter whose clock stands at 100 s, in its first phase from unit `applied`."""
 
     def __init__(
@@ -79,16 +79,16 @@ class Desk:
             told_until=told_until,
         )
         self.bsp, after = phase_of(1, "bsp", end=50), phase_of(2, "asp", end=WORKLOAD)
-        self.asp = replace(after, applied=((0, 50),), fingerprint=capture_of().held.fingerprint, reason="planned")
+        self.asp = replace(after, applied=((0, 50),), fingerprint=snapshot_of().held.fingerprint, reason="planned")
         if enter:
             self.reporter.entered(self.bsp, applied)
 
     def switch(self, last_applied: float, unit_secs: float = 0.5) -> None:
         """Go from bsp to asp at what bsp applied last."""
-        self.reporter.ended(capture_of(last_applied=last_applied))
+        self.reporter.ended(snapshot_of(last_applied=last_applied))
         self.chief.first_and_last = (0.0, 0.0)
         self.reporter.entered(self.asp, 50)
-        self.reporter.switching(self.bsp, self.asp, capture_of(last_applied=last_applied), TIMES, unit_secs)
+        self.reporter.switching(self.bsp, self.asp, snapshot_of(last_applied=last_applied), TIMES, unit_secs)
 
     def metrics(self) -> list[dict[str, Any]]:
         return lines_of(self.workdir / "metrics.jsonl")
@@ -101,9 +101,9 @@ class Desk:
         self.reporter.tick()
 
 
-def capture_of(first_applied: float = 0.0, last_applied: float = 0.0) -> Capture:
-    return Start().holding.seal(
-        phase_of(1).epoch,
+def snapshot_of(first_applied: float = 0.0, last_applied: float = 0.0) -> Snapshot:
+    return Start().snapshot_buffer.finalize(
+        phase_of(1).id,
         sequence=13,
         applied=[(0, 50)],
         first_applied=first_applied,

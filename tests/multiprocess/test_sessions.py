@@ -1,4 +1,4 @@
-"""Runs of many lives: killed whole, asked to stop, and resumed on other roles, every unit is applied once."""
+"""Runs of many sessions: killed whole, asked to stop, and resumed on other roles, every unit is applied once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.multiprocess import lives
+from tests.multiprocess import sessions
 from tests.multiprocess.job import assert_exactly_once
 from tests.multiprocess.scenarios import tally
 
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.timeout(600)
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_everything_killed_twenty_times_in_switches_in_saves_and_anywhere(tmp_path: Path) -> None:
-    points = lives.drawn(random.Random(20), at_stages=8, in_saves=4, anywhere=8)
-    counts = lives.everything_is_killed_again_and_again(tmp_path / "run", points, seed=20, units=12000)
+    points = sessions.drawn(random.Random(20), at_stages=8, in_saves=4, anywhere=8)
+    counts = sessions.everything_is_killed_again_and_again(tmp_path / "run", points, seed=20, units=12000)
     assert counts["applied"] == 12000
 
 
@@ -27,8 +27,8 @@ def test_everything_killed_twenty_times_in_switches_in_saves_and_anywhere(tmp_pa
 @pytest.mark.one_of_each_soak
 def test_everything_killed_in_a_switch_and_in_a_save_goes_on(tmp_path: Path) -> None:
     """Two of the twenty kills."""
-    points, plan = ["ENTER", "SYNC"], lives.switching(3)
-    lives.everything_is_killed_again_and_again(tmp_path / "run", points, seed=2, units=400, plan=plan)
+    points, plan = ["ENTER", "SYNC"], sessions.switching(3)
+    sessions.everything_is_killed_again_and_again(tmp_path / "run", points, seed=2, units=400, plan=plan)
 
 
 @pytest.mark.soak
@@ -36,14 +36,14 @@ def test_everything_killed_in_a_switch_and_in_a_save_goes_on(tmp_path: Path) -> 
 def test_a_run_asked_to_stop_fifty_times_loses_nothing(tmp_path: Path) -> None:
     runtimes = ["processes"] * 15 + ["inprocess"] * 35
     random.Random(50).shuffle(runtimes)
-    lives.asked_to_stop_again_and_again(tmp_path / "run", runtimes, seed=50, units=12000)
+    sessions.asked_to_stop_again_and_again(tmp_path / "run", runtimes, seed=50, units=12000)
 
 
 @pytest.mark.alone
 def test_a_run_in_one_process_that_is_asked_to_stop_loses_nothing_unless_it_is_asked_twice(tmp_path: Path) -> None:
-    lives.a_second_signal_ends_it_at_once(tmp_path / "twice")
-    plan = lives.switching(3)
-    lives.asked_to_stop_again_and_again(tmp_path / "run", ["inprocess"], seed=2, units=400, plan=plan)
+    sessions.a_second_signal_ends_it_at_once(tmp_path / "twice")
+    plan = sessions.switching(3)
+    sessions.asked_to_stop_again_and_again(tmp_path / "run", ["inprocess"], seed=2, units=400, plan=plan)
 
 
 TOPOLOGIES = (("--workers=4",), ("--workers=2",), ("--workers=2", "--runtime=inprocess"), ("--workers=1",))
@@ -56,7 +56,7 @@ def test_a_run_goes_on_with_fewer_workers_in_one_process_and_alone(tmp_path: Pat
 
     def start(flags: tuple[str, ...], unit_secs: float):
         workers = int(flags[0].partition("=")[2])
-        plan = lives.switching(9)
+        plan = sessions.switching(9)
         return tally(tmp_path / "run", *flags[1:], plan=plan, units=1500, workers=workers, unit_secs=unit_secs)
 
     reached = 0
@@ -78,10 +78,10 @@ def test_a_run_goes_on_with_fewer_workers_in_one_process_and_alone(tmp_path: Pat
 
 @pytest.mark.soak
 def test_a_server_that_stands_still_for_a_while_costs_nothing(tmp_path: Path) -> None:
-    assert lives.a_server_stands_still(tmp_path / "run", 8.0)["rolled_back"] == 0
+    assert sessions.a_server_stands_still(tmp_path / "run", 8.0)["rolled_back"] == 0
 
 
 @pytest.mark.soak
 @pytest.mark.one_of_each_soak
 def test_a_server_that_stands_still_for_good_is_replaced(tmp_path: Path) -> None:
-    lives.a_server_stands_still(tmp_path / "run", None)
+    sessions.a_server_stands_still(tmp_path / "run", None)
