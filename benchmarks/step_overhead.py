@@ -22,8 +22,8 @@ from hybridsync.config import EmulationConfig, load_config
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.emulation.device import Emulation
 from hybridsync.trainer import Trainer
+from hybridsync.training.compiled_programs import Parameters
 from hybridsync.training.optimizer import Optimizer
-from hybridsync.training.programs import Parameters
 from hybridsync.training.run import Run
 from hybridsync.training.task import Task
 

@@ -17,7 +17,7 @@ from hybridsync.server.primary import Primary
 from hybridsync.server.publisher import DevicePublisher
 from hybridsync.server.shard_state import Publisher
 from hybridsync.storage.apply_log import ApplyLog, NullApplyLog
-from hybridsync.training.programs import Programs
+from hybridsync.training.compiled_programs import Programs
 from hybridsync.training.snapshot import SnapshotBuffer
 from hybridsync.training.state import TrainState, initial_state
 from tests.tasks import plain_sgd, programs_of, tally_task

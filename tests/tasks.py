@@ -14,8 +14,8 @@ from configs import tally
 from hybridsync.config import OptimizerConfig, RunConfig
 from hybridsync.data.synthetic import SyntheticSource
 from hybridsync.models import MLP, resnet
+from hybridsync.training.compiled_programs import Programs
 from hybridsync.training.optimizer import Optimizer
-from hybridsync.training.programs import Programs
 from hybridsync.training.task import Task
 
 UNIT_SIZE = 8

@@ -24,7 +24,7 @@ PURE_MODULES = (
     "hybridsync.interfaces.messages",
     "hybridsync.core.plan",
     "hybridsync.interfaces.ports",
-    "hybridsync.phases.machine",
+    "hybridsync.phases.state_machine",
     "hybridsync.telemetry.recorder",
     "hybridsync.report.page",
     "hybridsync.report.reading",

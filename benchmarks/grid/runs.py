@@ -23,7 +23,7 @@ from hybridsync.core.errors import Diverged, HybridSyncError
 from hybridsync.simulator.event_loop import Loop
 from hybridsync.simulator.gradients import RealArithmetic, evaluator
 from hybridsync.storage.jsonl import encode
-from hybridsync.training.programs import Parameters
+from hybridsync.training.compiled_programs import Parameters
 from hybridsync.training.run import Run
 
 WINDOW, STRIDE = 8 * WORKERS, 2 * WORKERS

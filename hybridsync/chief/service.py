@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable
 from typing import TypeVar
 
-from hybridsync.chief.admission import (
+from hybridsync.chief.group_rounds import Grouping
+from hybridsync.chief.membership import HEARTBEAT_SECS
+from hybridsync.chief.message_checks import (
     check_event,
     check_group,
     check_heartbeat,
@@ -16,8 +18,6 @@ from hybridsync.chief.admission import (
     check_rest,
     check_role,
 )
-from hybridsync.chief.group_rounds import Grouping
-from hybridsync.chief.membership import HEARTBEAT_SECS
 from hybridsync.chief.run_state import RunState
 from hybridsync.core.errors import RoleLost, StalePhase
 from hybridsync.core.plan import NO_PHASE, PhaseId

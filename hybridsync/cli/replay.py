@@ -19,7 +19,7 @@ from hybridsync.config.recipes import located
 from hybridsync.core.errors import EXIT_COMPLETED, EXIT_REFUSED, ConfigError, HybridSyncError, WorkdirError
 from hybridsync.runtime.fork_server import ForkServer, connect
 from hybridsync.runtime.fork_server_client import ForkServerClient
-from hybridsync.runtime.role_line import Child
+from hybridsync.runtime.role_pipe import Child
 from hybridsync.storage.durable import WorkdirLock, local_path, make_directory
 
 FLAGS = flags.FLAGS

@@ -21,7 +21,7 @@ from hybridsync.config.recipes import located
 from hybridsync.core.errors import EXIT_COMPLETED, EXIT_PREEMPTED, ConfigError, HybridSyncError
 from hybridsync.runtime.fork_server import ForkServer, connect
 from hybridsync.runtime.processes import ROLE_MODULES, Launch, play, supervise
-from hybridsync.runtime.role_line import Child
+from hybridsync.runtime.role_pipe import Child
 from hybridsync.storage.durable import local_path
 from hybridsync.workdir.auto_plan import written_out
 

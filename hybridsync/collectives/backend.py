@@ -15,7 +15,7 @@ from hybridsync.interfaces.messages import GroupReply
 
 if TYPE_CHECKING:
     from hybridsync.training.averaging import Part
-    from hybridsync.training.programs import Programs
+    from hybridsync.training.compiled_programs import Programs
 
 
 class Communicator(Protocol):

@@ -9,26 +9,26 @@ from hybridsync.chief.run_control import RunControl
 from hybridsync.collectives.device_choice import NUM_DEVICES
 from hybridsync.core.clock import Clock
 from hybridsync.core.deadlines import transfer_secs
-from hybridsync.core.watching import SLACK_SECS, UNWATCHED, Watching
+from hybridsync.core.work_deadlines import SLACK_SECS, UNWATCHED, Watching
 from hybridsync.interfaces.ports import PhaseIds, ServerPort, SnapshotSource
 from hybridsync.phases.capture_stage import CaptureStage
 from hybridsync.phases.checkpointing import Commits
 from hybridsync.phases.commit_stage import CommitStage
 from hybridsync.phases.controller import Manager
 from hybridsync.phases.controller_state import ControllerState
+from hybridsync.phases.enter_servers import Begin, Entering, side_by_side
 from hybridsync.phases.entry_stage import EntryStage
-from hybridsync.phases.gather_stage import GatherStage
 from hybridsync.phases.housekeeping import Upkeep
 from hybridsync.phases.member_waits import START_DEADLINE_SECS, TICK_SECS, Arrivals
 from hybridsync.phases.policy_driver import PolicyDriver
 from hybridsync.phases.process_groups import ProcessGroups
 from hybridsync.phases.progress_watchdog import Pace
 from hybridsync.phases.recovery import GATHER_SECS, CommittedSource, Recovery, Start
+from hybridsync.phases.recovery_stage import GatherStage
 from hybridsync.phases.rejoining import Rejoining
 from hybridsync.phases.reporter import Reporter
 from hybridsync.phases.run_stage import RunStage
 from hybridsync.phases.save_schedule import Saving
-from hybridsync.phases.server_entry import Begin, Entering, side_by_side
 from hybridsync.phases.stage_timer import StageTimer
 from hybridsync.phases.stages import Stages
 from hybridsync.policies.online import Policy, policy_of

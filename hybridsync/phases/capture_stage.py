@@ -8,7 +8,7 @@ from dataclasses import replace
 from hybridsync.chief.run_control import RunControl
 from hybridsync.interfaces.messages import Snapshot
 from hybridsync.interfaces.ports import SnapshotSource
-from hybridsync.phases import machine
+from hybridsync.phases import state_machine
 from hybridsync.phases.controller_state import ControllerState
 from hybridsync.phases.member_waits import TICK_SECS
 from hybridsync.phases.process_groups import check_replicas
@@ -50,7 +50,7 @@ class CaptureStage:
         self._pace, self._saving, self._reporter = pace, saving, reporter
         self._timer, self._tick = timer, tick
 
-    def drain(self) -> machine.Event:
+    def drain(self) -> state_machine.Event:
         """Stop the leases; where the members hold the state, wait until everybody has come back.
 
         Raises:
@@ -73,9 +73,9 @@ class CaptureStage:
         self._timer.record("drain", started)
         if ended := not phase.mode.is_served and self._pace.units_reached() >= phase.end_units:
             self._state.reason = "planned"
-        return machine.Drained(ended, last=phase.end_units >= self._workload)
+        return state_machine.Drained(ended, last=phase.end_units >= self._workload)
 
-    def capture_final(self) -> machine.Event:
+    def capture_final(self) -> state_machine.Event:
         """Capture the state with which the phase ends, and let its members go.
 
         Raises:
@@ -93,9 +93,9 @@ class CaptureStage:
         self._state.evaluates = is_last or not self._control.preempted
         self._saving.training.clear()
         self._timer.record("capture", started)
-        return machine.Captured(last=is_last)
+        return state_machine.Captured(last=is_last)
 
-    def capture_live(self) -> machine.Event:
+    def capture_live(self) -> state_machine.Event:
         """Capture the state while the phase goes on.
 
         Raises:
@@ -103,7 +103,7 @@ class CaptureStage:
         """
         self._state.evaluates = self._saving.take_evaluation()
         self.take(final=False)
-        return machine.Captured()
+        return state_machine.Captured()
 
     def take(self, *, final: bool) -> Snapshot:
         """Have the role that holds the state capture it, and return the snapshot.

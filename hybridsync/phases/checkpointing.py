@@ -16,7 +16,7 @@ from hybridsync.core.clock import Clock
 from hybridsync.core.deadlines import transfer_secs
 from hybridsync.core.errors import WaitTimeout
 from hybridsync.core.units import UnitSet
-from hybridsync.core.watching import COMPILE_SECS, SLACK_SECS, UNWATCHED, Watching
+from hybridsync.core.work_deadlines import COMPILE_SECS, SLACK_SECS, UNWATCHED, Watching
 from hybridsync.interfaces.messages import Snapshot
 from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.evaluation import Evaluator

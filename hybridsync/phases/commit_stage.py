@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from hybridsync.chief.run_control import RunControl
 from hybridsync.core.errors import CheckpointError
-from hybridsync.phases import machine
+from hybridsync.phases import state_machine
 from hybridsync.phases.checkpointing import Commit
 from hybridsync.phases.controller_state import ControllerState
 from hybridsync.phases.recovery import UNREACHED
@@ -62,7 +62,7 @@ class CommitStage:
         phase_number = state.phase_id.number if state.phase_id else self._start_phase
         self._saving.submit(state.snapshot, state.source, phase_number, evaluate=state.evaluates)
 
-    def settle(self) -> machine.Event:
+    def settle(self) -> state_machine.Event:
         """Wait for the commit under way; training goes on when it failed, unless it was the run's last.
 
         Raises:
@@ -75,7 +75,7 @@ class CommitStage:
         except (CheckpointError, *UNREACHED) as error:
             return self._failed(error)
         self._reporter.committed(commit)
-        return machine.Committed()
+        return state_machine.Committed()
 
     def commit(self) -> None:
         """Commit the newest captured state, and return when it is durable.
@@ -86,17 +86,17 @@ class CommitStage:
         self.submit()
         self._reporter.committed(self._wait())
 
-    def _failed(self, error: Exception) -> machine.Event:
+    def _failed(self, error: Exception) -> state_machine.Event:
         state = self._state
         if state.is_ending and isinstance(error, CheckpointError):  # nothing goes on that could be saved later
             raise error
         if state.is_ending:
             state.broken_by = f"the last state could not be fetched: {error}"
             self._control.break_phase(state.broken_by)
-            return machine.CommitFailed()
+            return state_machine.CommitFailed()
         self._reporter.not_durable(state.snapshot.held.units, str(error))
         self._control.wait_until(lambda: self._control.preempted or bool(self._control.broken), RETRY_SECS)
-        return machine.CommitFailed()
+        return state_machine.CommitFailed()
 
     def _wait(self) -> Commit:
         def tick() -> None:

@@ -7,17 +7,17 @@ from collections.abc import Callable
 
 from hybridsync.chief.run_control import RunControl
 from hybridsync.core.errors import HybridSyncError, PhaseBroken, Preempted
-from hybridsync.core.watching import Watching
-from hybridsync.phases import machine
+from hybridsync.core.work_deadlines import Watching
+from hybridsync.phases import state_machine
 from hybridsync.phases.checkpointing import Commits
 from hybridsync.phases.controller_state import ControllerState
-from hybridsync.phases.machine import Command, Step, Switching
 from hybridsync.phases.member_waits import Arrivals
 from hybridsync.phases.recovery import Start
 from hybridsync.phases.rejoining import Rejoining
 from hybridsync.phases.reporter import Reporter
 from hybridsync.phases.save_schedule import Saving
 from hybridsync.phases.stages import Stages
+from hybridsync.phases.state_machine import Command, Step, Switching
 from hybridsync.telemetry.summary import Summary
 
 
@@ -113,7 +113,7 @@ class Manager:
             return taken_up
         self._arrivals.await_all()
         self._reporter.tick()
-        return machine.start(self._start.phase_number)
+        return state_machine.start(self._start.phase_number)
 
     def _follow(self, switching: Switching, commands: tuple[Command, ...]) -> None:
         """Carry the machine's commands out, and tell it what came of each, until it is done."""
@@ -126,9 +126,9 @@ class Manager:
             except PhaseBroken as broken:
                 self._state.broken_by = str(broken)
                 queue.clear()  # they belong to the way that is broken off
-                event = machine.Broken()
+                event = state_machine.Broken()
             if event is not None:
-                switching, commands = machine.advance(switching, event)
+                switching, commands = state_machine.advance(switching, event)
                 self._state.is_ending = switching.step is Step.DONE
                 queue.extend(commands)
 
@@ -138,5 +138,5 @@ class Manager:
         while commit.is_under_way or not commit.covers_newest:
             if not commit.is_under_way:
                 commit.submit()
-            if isinstance(commit.settle(), machine.CommitFailed):
+            if isinstance(commit.settle(), state_machine.CommitFailed):
                 self._stages.gather.gather()

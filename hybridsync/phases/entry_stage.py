@@ -10,8 +10,9 @@ from hybridsync.collectives.device_choice import Mesh
 from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import PhaseIds, ServerPort
-from hybridsync.phases import machine
+from hybridsync.phases import state_machine
 from hybridsync.phases.controller_state import ControllerState
+from hybridsync.phases.enter_servers import Entering
 from hybridsync.phases.housekeeping import Upkeep
 from hybridsync.phases.member_waits import Arrivals
 from hybridsync.phases.policy_driver import PolicyDriver
@@ -20,7 +21,6 @@ from hybridsync.phases.progress_watchdog import Pace
 from hybridsync.phases.recovery import Reach
 from hybridsync.phases.reporter import Reporter
 from hybridsync.phases.schedule import Segment
-from hybridsync.phases.server_entry import Entering
 from hybridsync.phases.stage_timer import StageTimer
 from hybridsync.protocols.modes import SyncMode
 from hybridsync.telemetry.switch_costs import SWITCHED, commits_switch
@@ -74,14 +74,14 @@ class EntryStage:
         )
         self._pace, self._reporter, self._timer, self._upkeep = pace, reporter, timer, upkeep
 
-    def reserve(self) -> machine.Event:
+    def reserve(self) -> state_machine.Event:
         """Reserve the next phase: its number is durable before anybody hears of it."""
         started = self._timer.start()
         phase_id = self._state.phase_id = self._phase_ids.reserve(above=self._start_phase)
         self._timer.record("reserve", started)
-        return machine.Reserved(phase_id.number)
+        return state_machine.Reserved(phase_id.number)
 
-    def announce(self) -> machine.Event:
+    def announce(self) -> state_machine.Event:
         """Enter the next phase from the captured state, and announce it.
 
         Raises:
@@ -109,7 +109,7 @@ class EntryStage:
         self._timer.record("enter", started)
         if before is not None and phase.reason in SWITCHED:
             self._report_switch(before, phase)
-        return machine.Entered()
+        return state_machine.Entered()
 
     def _next_phase(self, segment: Segment, mode: SyncMode, phase_id: PhaseId) -> Phase:
         members, device_choice = tuple(range(self._num_workers)), 0

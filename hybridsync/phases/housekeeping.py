@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from hybridsync.chief.run_control import RunControl
-from hybridsync.core.watching import Watching
+from hybridsync.core.work_deadlines import Watching
 from hybridsync.interfaces.ports import ServerPort
 from hybridsync.phases.controller_state import ControllerState
 from hybridsync.phases.process_groups import ProcessGroups

@@ -19,7 +19,7 @@ from hybridsync.chief.run_control import RunControl
 from hybridsync.core.clock import Clock
 from hybridsync.core.units import Range
 from hybridsync.interfaces.phase import Phase
-from hybridsync.phases import machine
+from hybridsync.phases import state_machine
 from hybridsync.phases.reporter import Reporter
 from hybridsync.phases.schedule import Segment, StageSchedule, StageSpan
 from hybridsync.policies.actions import (
@@ -87,23 +87,23 @@ class PolicyDriver:
 
     # --- while a phase is under way ---
 
-    def look(self, phase: Phase) -> tuple[machine.Event, str] | None:
+    def look(self, phase: Phase) -> tuple[state_machine.Event, str] | None:
         """Return how the phase is to be left, and why: its members or its protocol are to change; None to stay."""
         self._episodes.record(self._control.stragglers(), self._clock.monotonic())
         if not self._control.stamps()[0] or self._reporter.switch_pending:
             return None
         if self._passes_knee(phase):
             self._ends = True
-            return machine.Begin(), "policy"
+            return state_machine.Begin(), "policy"
         self._holds = self._living(self._holds)
         applied = self._control.num_applied  # read once: a report may end the run between two reads
         if units_left := self._units_left(phase, applied):
             self._wanted = self._living(self._ask(self._holds, applied, units_left))
             if self._wanted != self._holds:
                 away = isinstance(self._wanted, TemporaryProtocol) or isinstance(self._holds, TemporaryProtocol)
-                return (machine.Begin() if away else machine.Regroup()), "policy"
+                return (state_machine.Begin() if away else state_machine.Regroup()), "policy"
         if not phase.servers and set(self.members()) - set(phase.members):
-            return machine.Regroup(), "join"
+            return state_machine.Regroup(), "join"
         return None
 
     def _units_left(self, phase: Phase, applied: int) -> int:

@@ -10,7 +10,7 @@ from hybridsync.chief.run_control import RunControl
 from hybridsync.core.clock import Clock
 from hybridsync.core.errors import HybridSyncError, PhaseBroken, RoleLost, StalePhase, WaitTimeout
 from hybridsync.core.units import Range
-from hybridsync.core.watching import UNWATCHED, Watching
+from hybridsync.core.work_deadlines import UNWATCHED, Watching
 from hybridsync.interfaces.messages import Snapshot, StateVersion
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import ReaderPort, SnapshotSource

@@ -5,15 +5,15 @@ from __future__ import annotations
 from hybridsync.chief.run_control import RunControl
 from hybridsync.core.errors import PhaseBroken
 from hybridsync.interfaces.phase import Phase
-from hybridsync.phases import machine
+from hybridsync.phases import state_machine
 from hybridsync.phases.capture_stage import CaptureStage
 from hybridsync.phases.controller_state import ControllerState
-from hybridsync.phases.gather_stage import GatherStage
-from hybridsync.phases.machine import Command, Step, Switching
 from hybridsync.phases.member_waits import Arrivals
 from hybridsync.phases.policy_driver import PolicyDriver
 from hybridsync.phases.process_groups import ProcessGroups
+from hybridsync.phases.recovery_stage import GatherStage
 from hybridsync.phases.reporter import Reporter
+from hybridsync.phases.state_machine import Command, Step, Switching
 
 
 class Rejoining:
@@ -73,7 +73,7 @@ class Rejoining:
                 return state, ()
             except PhaseBroken as broken:  # a server is lost as well
                 self._state.broken_by = str(broken)
-        return machine.advance(state, machine.Broken())
+        return state_machine.advance(state, state_machine.Broken())
 
     def _adopt(self, phase: Phase, *, is_whole: bool) -> None:
         self._state.phase, self._state.phase_id = phase, phase.id

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from hybridsync.chief.run_control import RunControl
-from hybridsync.phases import machine
+from hybridsync.phases import state_machine
 from hybridsync.phases.commit_stage import CommitStage
 from hybridsync.phases.controller_state import ControllerState
 from hybridsync.phases.policy_driver import PolicyDriver
@@ -45,7 +45,7 @@ class RunStage:
         self._pace, self._policy_driver, self._saving, self._commits = pace, policy_driver, saving, commits
         self._tick, self._tick_secs = tick, tick_secs
 
-    def watch(self) -> machine.Event:
+    def watch(self) -> state_machine.Event:
         """Let the phase run until something is due.
 
         Raises:
@@ -69,15 +69,15 @@ class RunStage:
                 event, self._state.reason = leaves
                 return event
             if self._saving.is_due(phase):
-                return machine.Checkpoint()
+                return state_machine.Checkpoint()
 
-    def _ends(self) -> machine.Event:
+    def _ends(self) -> state_machine.Event:
         """Return how the phase is left that is over, or that a signal ends."""
         state, phase = self._state, self._state.current_phase
         state.unit_secs = self._pace.unit_secs(phase)
         last = self._control.preempted or phase.end_units >= self._workload
         if self._pace.is_short(phase) and not self._control.preempted:
             state.reason = "dropped"
-            return machine.Regroup()
+            return state_machine.Regroup()
         state.reason = "planned"
-        return machine.Begin(last=last)
+        return state_machine.Begin(last=last)

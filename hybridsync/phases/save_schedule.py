@@ -13,7 +13,7 @@ from hybridsync.chief.run_control import RunControl
 from hybridsync.config import to_json
 from hybridsync.core.clock import Clock
 from hybridsync.core.units import Range
-from hybridsync.core.watching import SLACK_SECS, UNWATCHED, Watching
+from hybridsync.core.work_deadlines import SLACK_SECS, UNWATCHED, Watching
 from hybridsync.interfaces.messages import Snapshot
 from hybridsync.interfaces.phase import Phase
 from hybridsync.phases.checkpointing import COMMIT_DEADLINE_SECS, Commit, Commits, commit_secs, result_of

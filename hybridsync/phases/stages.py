@@ -9,9 +9,9 @@ from hybridsync.chief.run_control import RunControl
 from hybridsync.phases.capture_stage import CaptureStage
 from hybridsync.phases.commit_stage import CommitStage
 from hybridsync.phases.entry_stage import EntryStage
-from hybridsync.phases.gather_stage import GatherStage
-from hybridsync.phases.machine import Command, Event
+from hybridsync.phases.recovery_stage import GatherStage
 from hybridsync.phases.run_stage import RunStage
+from hybridsync.phases.state_machine import Command, Event
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from hybridsync.interfaces.messages import GroupReply
 from hybridsync.replay.group_history import GroupHistory
 from hybridsync.replay.logged_run import LoggedPhase
 from hybridsync.training.averaging import averaged, averaged_on_one_device, copied, part_of
-from hybridsync.training.programs import Parameters, Programs
+from hybridsync.training.compiled_programs import Parameters, Programs
 from hybridsync.training.state import TrainState
 
 

@@ -29,7 +29,7 @@ from hybridsync.replay.group_replay import in_groups
 from hybridsync.replay.logged_run import LoggedPhase, read_record
 from hybridsync.replay.phases import as_member, on_one_device
 from hybridsync.runtime.fork_server_client import ForkServerClient
-from hybridsync.runtime.role_line import Child, RoleSpec
+from hybridsync.runtime.role_pipe import Child, RoleSpec
 from hybridsync.runtime.role_process import RoleProcess, describe_exit
 from hybridsync.runtime.wiring.backends import COLLECTIVES
 from hybridsync.training.buffer_layout import Layout

@@ -16,7 +16,7 @@ from hybridsync.replay.local_workers import Retracer
 from hybridsync.replay.logged_run import LoggedPhase
 from hybridsync.storage.apply_log import Entry
 from hybridsync.training.buffer_layout import fingerprint
-from hybridsync.training.programs import Parameters, Programs
+from hybridsync.training.compiled_programs import Parameters, Programs
 from hybridsync.training.state import TrainState
 
 Note = Callable[[int], None]

@@ -20,7 +20,7 @@ from hybridsync.runtime.fork_server_client import ForkServerClient
 from hybridsync.storage.checkpoints import CheckpointStore, Restored
 from hybridsync.telemetry.summary import read_identity
 from hybridsync.training.buffer_layout import Layout, fingerprint, leaf_bytes
-from hybridsync.training.programs import Programs
+from hybridsync.training.compiled_programs import Programs
 from hybridsync.training.run import Run
 from hybridsync.training.state import TrainState
 from hybridsync.workdir.resuming import CHECKPOINTS

@@ -12,7 +12,7 @@ from typing import TextIO
 
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import EXIT_COMPLETED, EXIT_PREEMPTED
-from hybridsync.core.watching import LOOP_SECS, Watching
+from hybridsync.core.work_deadlines import LOOP_SECS, Watching
 from hybridsync.interfaces.messages import RoleEvent
 from hybridsync.interfaces.ports import ServerPort, SnapshotSource
 from hybridsync.runtime.heartbeat import use_compilation_cache

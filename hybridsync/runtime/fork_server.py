@@ -23,7 +23,7 @@ import socket
 import sys
 from typing import NoReturn
 
-from hybridsync.runtime.role_line import LOCK_FD, REPORT_FD, SUPERVISOR_PID, UNIT_FD, Child, die_with_parent
+from hybridsync.runtime.role_pipe import LOCK_FD, REPORT_FD, SUPERVISOR_PID, UNIT_FD, Child, die_with_parent
 
 FORK_SERVER_FD = "HYBRIDSYNC_FORK_SERVER_FD"
 ORDER_BYTES = 1 << 16

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from hybridsync.core.errors import RoleLost, WaitTimeout
 from hybridsync.runtime.fork_server import FORK_SERVER_FD, ORDER_BYTES
-from hybridsync.runtime.role_line import SUPERVISOR_PID, process_control
+from hybridsync.runtime.role_pipe import SUPERVISOR_PID, process_control
 from hybridsync.storage.durable import private
 
 START_SECS = 120.0

@@ -16,7 +16,7 @@ from hybridsync import __version__
 from hybridsync.core.clock import SYSTEM_CLOCK, Clock, pause
 from hybridsync.core.errors import HybridSyncError, NotRegistered
 from hybridsync.core.plan import PhaseId
-from hybridsync.core.watching import Watching
+from hybridsync.core.work_deadlines import Watching
 from hybridsync.interfaces.messages import (
     GroupReply,
     GroupRequest,
@@ -29,7 +29,7 @@ from hybridsync.interfaces.messages import (
     Welcome,
 )
 from hybridsync.interfaces.reports import Exchange, Report, ReportReply
-from hybridsync.runtime.role_line import RoleSpec
+from hybridsync.runtime.role_pipe import RoleSpec
 from hybridsync.transport.link import ChiefLink
 
 T = TypeVar("T")

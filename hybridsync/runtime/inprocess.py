@@ -31,7 +31,7 @@ from hybridsync.server.publisher import DevicePublisher
 from hybridsync.storage.apply_log import open_apply_log
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary
-from hybridsync.training.programs import Programs
+from hybridsync.training.compiled_programs import Programs
 from hybridsync.training.state import TrainState
 from hybridsync.transport.inprocess import InProcessTransport
 from hybridsync.transport.link import Services

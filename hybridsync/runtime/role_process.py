@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from hybridsync.core.clock import SYSTEM_CLOCK
-from hybridsync.runtime import role_line
+from hybridsync.runtime import role_pipe
 from hybridsync.runtime.fork_server_client import ForkServerClient, log_tail, open_at_end
 
 
@@ -72,11 +72,11 @@ class RoleProcess:
         self._reaped = False
         self.unit = -1
         self._unit_fd = os.memfd_create(f"{role}-{role_id}-unit")
-        os.truncate(self._unit_fd, role_line.UNIT_FORMAT.size)
+        os.truncate(self._unit_fd, role_pipe.UNIT_FORMAT.size)
         self.report_fd, report_end = os.pipe()
         os.set_blocking(self.report_fd, False)
         spec_end, self._spec_fd = os.pipe()
-        environment = {role_line.ROLE: role, role_line.ROLE_ID: str(role_id)}
+        environment = {role_pipe.ROLE: role, role_pipe.ROLE_ID: str(role_id)}
         if role != "worker":
             environment["JAX_PLATFORMS"] = "cpu"
         try:
@@ -100,7 +100,7 @@ class RoleProcess:
         """What messages call it."""
         return self.role if self.role == "chief" else f"{self.role} {self.role_id}"
 
-    def send_spec(self, spec: role_line.RoleSpec) -> None:
+    def send_spec(self, spec: role_pipe.RoleSpec) -> None:
         """Tell the role what to do; if it is dead already, its pidfd says so."""
         with contextlib.suppress(BrokenPipeError):
             os.write(self._spec_fd, json.dumps(asdict(spec)).encode() + b"\n")
@@ -136,7 +136,7 @@ class RoleProcess:
         self.kill()
         _, status = os.waitpid(self.pid, 0)
         self._reaped = True
-        self.unit = role_line.UNIT_FORMAT.unpack(os.pread(self._unit_fd, role_line.UNIT_FORMAT.size, 0))[0] - 1
+        self.unit = role_pipe.UNIT_FORMAT.unpack(os.pread(self._unit_fd, role_pipe.UNIT_FORMAT.size, 0))[0] - 1
         for descriptor in (self.pidfd, self.report_fd, self._unit_fd, self._spec_fd):
             os.close(descriptor)
         return os.waitstatus_to_exitcode(status)

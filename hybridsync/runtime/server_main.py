@@ -12,7 +12,7 @@ import numpy as np
 from hybridsync.core.addresses import at_port
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import HybridSyncError, WaitTimeout
-from hybridsync.core.watching import COMPILE_SECS, Watching
+from hybridsync.core.work_deadlines import COMPILE_SECS, Watching
 from hybridsync.emulation.link_delays import DelayedPort
 from hybridsync.interfaces.messages import Hello
 from hybridsync.interfaces.reports import Report
@@ -24,7 +24,7 @@ from hybridsync.runtime.heartbeat import (
     hello,
     use_compilation_cache,
 )
-from hybridsync.runtime.role_line import RoleSpec
+from hybridsync.runtime.role_pipe import RoleSpec
 from hybridsync.runtime.wiring.backends import TRANSPORT
 from hybridsync.runtime.wiring.server import server_pacing, server_report
 from hybridsync.server.endpoint import Endpoint, OptimizerEndpoint
@@ -34,7 +34,7 @@ from hybridsync.server.publisher import ParameterPool
 from hybridsync.server.replication import Peers
 from hybridsync.server.secondary import Store
 from hybridsync.storage.apply_log import open_apply_log
-from hybridsync.training.programs import Programs
+from hybridsync.training.compiled_programs import Programs
 from hybridsync.training.run import Run
 from hybridsync.transport.directory import Directory
 from hybridsync.transport.link import Services

@@ -36,8 +36,8 @@ from hybridsync.interfaces.ports import SupervisorPort
 from hybridsync.runtime.adopted_children import reap_adopted
 from hybridsync.runtime.event_outbox import Outbox
 from hybridsync.runtime.fork_server_client import log_tail
-from hybridsync.runtime.role_line import RoleSpec
 from hybridsync.runtime.role_logs import Logs
+from hybridsync.runtime.role_pipe import RoleSpec
 from hybridsync.runtime.role_process import MAX_FAILURES, CrashLoop, RoleProcess, describe_exit
 from hybridsync.runtime.role_starts import NotStarted, Starts
 from hybridsync.runtime.wiring.backends import COLLECTIVES

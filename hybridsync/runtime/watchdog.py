@@ -1,8 +1,8 @@
 """Ends a role's process when a piece of its work is overdue, so that its supervisor replaces it.
 
-`core/watching.py` decides what is overdue; here are the thread that looks, and what it does then. It looks on while
-other threads hang in compiled code, which releases the interpreter's lock. A process that hangs with that lock held
-sends no heartbeats either, and the chief gives it up when its lease ends.
+`core/work_deadlines.py` decides what is overdue; here are the thread that looks, and what it does then. It looks on
+while other threads hang in compiled code, which releases the interpreter's lock. A process that hangs with that lock
+held sends no heartbeats either, and the chief gives it up when its lease ends.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import TracebackType
 
 from hybridsync.core.clock import SYSTEM_CLOCK, Clock
 from hybridsync.core.errors import EXIT_FAILED
-from hybridsync.core.watching import COMPILE_SECS, Judge, Overdue, Piece
+from hybridsync.core.work_deadlines import COMPILE_SECS, Judge, Overdue, Piece
 
 FLOOR_SECS = 30.0
 """No piece of work is overdue earlier, whatever its limit."""
@@ -44,7 +44,7 @@ class _Work(Piece):
 
 
 class Watchdog:
-    """Watches the threads of a role's process (see `hybridsync.core.watching.Watching`).
+    """Watches the threads of a role's process (see `hybridsync.core.work_deadlines.Watching`).
 
     There is no lock: each thread changes its own stack of pieces only, and the watchdog's thread reads the tops.
 

@@ -16,7 +16,7 @@ from hybridsync.core.addresses import at_port
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import EXIT_FAILED, HybridSyncError
 from hybridsync.core.plan import PhaseId
-from hybridsync.core.watching import COMPILE_SECS, LOOP_SECS, SLACK_SECS, Watching
+from hybridsync.core.work_deadlines import COMPILE_SECS, LOOP_SECS, SLACK_SECS, Watching
 from hybridsync.interfaces.messages import Hello
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import ReportReply
@@ -28,12 +28,12 @@ from hybridsync.runtime.heartbeat import (
     hello,
     use_compilation_cache,
 )
-from hybridsync.runtime.role_line import RoleSpec
+from hybridsync.runtime.role_pipe import RoleSpec
 from hybridsync.runtime.wiring.backends import COLLECTIVES, TRANSPORT
 from hybridsync.runtime.wiring.worker import worker_loop, worker_recorder
 from hybridsync.server.partition import partition
 from hybridsync.storage.apply_log import open_apply_log
-from hybridsync.training.programs import Parameters, Programs
+from hybridsync.training.compiled_programs import Parameters, Programs
 from hybridsync.training.run import Run
 from hybridsync.training.state import TrainState
 from hybridsync.transport.link import Services

@@ -23,8 +23,8 @@ import numpy as np
 
 from hybridsync.core.errors import HybridSyncError, OptimizerError, SchemaMismatch
 from hybridsync.training.buffer_layout import Layout, leaf_bytes
+from hybridsync.training.compiled_programs import Programs
 from hybridsync.training.optimizer import Optimizer
-from hybridsync.training.programs import Programs
 from hybridsync.training.state import TrainState
 
 PRIMARY = 0

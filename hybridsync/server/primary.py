@@ -11,20 +11,20 @@ from hybridsync.core.clock import Clock
 from hybridsync.core.deadlines import UPLOAD_SECS, transfer_secs
 from hybridsync.core.errors import StillHeld
 from hybridsync.core.plan import PhaseId
-from hybridsync.core.watching import UNWATCHED, Watching
+from hybridsync.core.work_deadlines import UNWATCHED, Watching
 from hybridsync.interfaces.messages import Push, PushReply, RoleState, Snapshot, StateVersion
 from hybridsync.interfaces.phase import Phase
-from hybridsync.server.admission import check_phase_id
-from hybridsync.server.core import HeldCall, ServerCore
-from hybridsync.server.entrance import Entrance
 from hybridsync.server.partition import PRIMARY, partition
 from hybridsync.server.partitioned_state import PartitionedState
+from hybridsync.server.phase_entry import Entrance
+from hybridsync.server.push_checks import check_phase_id
 from hybridsync.server.replication import Peers
 from hybridsync.server.sequencer import Sequencer
+from hybridsync.server.server_core import HeldCall, ServerCore
 from hybridsync.server.shard_state import Progress, Publisher, Shard
 from hybridsync.storage.apply_log import ApplyLog
 from hybridsync.training.buffer_layout import first_non_finite
-from hybridsync.training.programs import Programs
+from hybridsync.training.compiled_programs import Programs
 from hybridsync.training.snapshot import LentView, ReaderAt, SnapshotBuffer
 from hybridsync.training.state import TrainState
 

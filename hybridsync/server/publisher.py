@@ -7,7 +7,7 @@ import threading
 import numpy as np
 
 from hybridsync.training.buffer_layout import Layout
-from hybridsync.training.programs import Parameters
+from hybridsync.training.compiled_programs import Parameters
 from hybridsync.training.state import TrainState
 
 

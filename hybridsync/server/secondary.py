@@ -10,13 +10,16 @@ from hybridsync.core.clock import Clock
 from hybridsync.core.deadlines import transfer_secs
 from hybridsync.core.errors import InvalidMessage, ServersApart, StalePhase, WaitTimeout
 from hybridsync.core.plan import NO_PHASE, PhaseId, most_issued
-from hybridsync.core.watching import UNWATCHED, Watching
+from hybridsync.core.work_deadlines import UNWATCHED, Watching
 from hybridsync.interfaces.messages import Push, RoleState, Snapshot, StateVersion, Update
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import BufferView
 from hybridsync.interfaces.reports import Span
 from hybridsync.protocols.base import Change, Protocol
-from hybridsync.server.admission import (
+from hybridsync.server.partition import Part
+from hybridsync.server.phase_entry import Entrance
+from hybridsync.server.publisher import ParameterPool, PublishedParameters
+from hybridsync.server.push_checks import (
     check_block,
     check_current,
     check_member,
@@ -25,9 +28,6 @@ from hybridsync.server.admission import (
     check_updates,
     served,
 )
-from hybridsync.server.entrance import Entrance
-from hybridsync.server.partition import Part
-from hybridsync.server.publisher import ParameterPool, PublishedParameters
 from hybridsync.server.shard_state import RELEASE_SECS, Progress, Shard
 from hybridsync.training.buffer_layout import first_non_finite
 from hybridsync.training.snapshot import LentView, ReaderAt, SnapshotBuffer

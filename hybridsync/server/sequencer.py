@@ -26,8 +26,8 @@ from hybridsync.core.units import MOST_UNITS
 from hybridsync.interfaces.messages import NON_FINITE, Push, PushReply
 from hybridsync.interfaces.phase import Phase
 from hybridsync.protocols.base import Action, Apply, Arrival, Change, Compensation, Drop, Grant, Release
-from hybridsync.server.admission import check_current, check_member, check_phase_id, check_push, served
 from hybridsync.server.held_pushes import Decided, Decision, Dropped, HeldPushes, Ticket
+from hybridsync.server.push_checks import check_current, check_member, check_phase_id, check_push, served
 from hybridsync.server.unit_counts import Count
 from hybridsync.server.worker_state import WorkerState
 

@@ -14,14 +14,14 @@ from hybridsync.core.deadlines import transfer_secs
 from hybridsync.core.errors import InvalidMessage
 from hybridsync.core.plan import PhaseId
 from hybridsync.core.units import Range
-from hybridsync.core.watching import UNWATCHED, Watching
+from hybridsync.core.work_deadlines import UNWATCHED, Watching
 from hybridsync.interfaces.messages import Push
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import Span
 from hybridsync.protocols.base import Change, Compensation
 from hybridsync.server.partition import Part
 from hybridsync.server.sent_parameters import Versions
-from hybridsync.training.programs import Parameters
+from hybridsync.training.compiled_programs import Parameters
 from hybridsync.training.snapshot import ReaderAt, fetch
 from hybridsync.training.state import TrainState
 

@@ -19,8 +19,8 @@ from hybridsync.protocols.base import Change, Compensation
 from hybridsync.simulator.arithmetic import Sizes
 from hybridsync.training.averaging import averaged_on_one_device
 from hybridsync.training.buffer_layout import fingerprint, first_non_finite
+from hybridsync.training.compiled_programs import Parameters, Programs
 from hybridsync.training.evaluation import Evaluator
-from hybridsync.training.programs import Parameters, Programs
 from hybridsync.training.run import Run
 from hybridsync.training.state import TrainState
 
@@ -29,7 +29,7 @@ class RealArithmetic:
     """The compiled programs of a run (see `hybridsync.simulator.arithmetic.Arithmetic`).
 
     A state is a TrainState, what a gradient is computed on its Parameters, a contribution what
-    `hybridsync.training.programs` calls one; all on jax's default device.
+    `hybridsync.training.compiled_programs` calls one; all on jax's default device.
 
     Args:
       run: task, optimizer and values.

@@ -30,17 +30,17 @@ from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import PhaseIds
 from hybridsync.interfaces.reports import Report
 from hybridsync.phases.assembly import assemble
+from hybridsync.phases.enter_servers import in_turn
 from hybridsync.phases.recovery import Start
 from hybridsync.phases.schedule import resumed
-from hybridsync.phases.server_entry import in_turn
 from hybridsync.policies.online import Policy
 from hybridsync.policies.straggler_detector import detector_of
 from hybridsync.simulator.arithmetic import Arithmetic
-from hybridsync.simulator.chief_front import ChiefFront
 from hybridsync.simulator.cluster import Device, Scenario, Slow, normals
 from hybridsync.simulator.event_loop import Loop, VirtualClock
 from hybridsync.simulator.fake_io import ChiefKilled, Disk, Hosts, KillableReporter, SimulatedCommittedState, Workdir
 from hybridsync.simulator.network import Network
+from hybridsync.simulator.simulated_chief import ChiefFront
 from hybridsync.simulator.simulated_process import Process
 from hybridsync.simulator.virtual_collectives import GroupAverage, VirtualAllReduce
 from hybridsync.storage.apply_log import ApplyLog, Entry, Left, NullApplyLog

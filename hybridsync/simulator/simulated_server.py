@@ -12,8 +12,8 @@ from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import Push, PushReply, RoleState, Snapshot, StateVersion
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import ENTERING, Report
-from hybridsync.server.admission import check_phase_id
-from hybridsync.server.core import HeldCall, ServerCore
+from hybridsync.server.push_checks import check_phase_id
+from hybridsync.server.server_core import HeldCall, ServerCore
 from hybridsync.simulator.simulated_process import Process
 from hybridsync.simulator.simulated_state import ServerState
 

@@ -20,7 +20,7 @@ from hybridsync.core.clock import SYSTEM_CLOCK, pause
 from hybridsync.core.errors import WorkdirError
 from hybridsync.core.plan import PhaseId
 
-PHASE_FILE = "epoch"
+PHASE_FILE = "phase"
 LOCK_FILE = "lock"
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
 """Of everything that a run makes: what it has learnt and from what is its user's alone."""

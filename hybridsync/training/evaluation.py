@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from hybridsync.core.units import UnitSet
-from hybridsync.core.watching import UNWATCHED, Watching
+from hybridsync.core.work_deadlines import UNWATCHED, Watching
 from hybridsync.training.state import TrainState
 from hybridsync.training.task import Task
 

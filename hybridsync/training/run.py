@@ -14,8 +14,8 @@ from hybridsync.core.errors import ConfigError, TaskError
 from hybridsync.core.plan import Plan
 from hybridsync.policies.momentum import MomentumHandling, is_asynchronous, momentum_handling
 from hybridsync.protocols.base import Outer, Protocol
+from hybridsync.training.compiled_programs import Programs
 from hybridsync.training.optimizer import Optimizer, no_optimizer
-from hybridsync.training.programs import Programs
 from hybridsync.training.state import TrainState, abstract_state, initial_state
 from hybridsync.training.task import Task
 

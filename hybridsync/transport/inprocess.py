@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from hybridsync.core.errors import RoleLost
-from hybridsync.core.watching import UNWATCHED, Watching
+from hybridsync.core.work_deadlines import UNWATCHED, Watching
 from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.interfaces.ports import Answer, OptimizerPort, ParameterPort
 from hybridsync.server.partition import Part
-from hybridsync.training.programs import Parameters
+from hybridsync.training.compiled_programs import Parameters
 from hybridsync.transport.link import ChiefLink, ControlLink, HolderLink, PeerLink, Services, Serving
 from hybridsync.worker.link import ServerLink
 

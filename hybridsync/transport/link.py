@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from hybridsync.core.watching import UNWATCHED, Watching
+from hybridsync.core.work_deadlines import UNWATCHED, Watching
 from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.interfaces.ports import (
     BlockPort,

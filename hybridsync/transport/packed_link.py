@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.interfaces.ports import OptimizerPort
 from hybridsync.server.partition import Part, join
-from hybridsync.training.programs import Parameters
+from hybridsync.training.compiled_programs import Parameters
 from hybridsync.transport.link import BlockLink, ParameterLink
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from hybridsync.emulation.device import Emulation
 from hybridsync.interfaces.messages import LeaseReply
 from hybridsync.interfaces.ports import WorkPort
 from hybridsync.training.buffer_layout import first_non_finite
-from hybridsync.training.programs import Parameters, Programs
+from hybridsync.training.compiled_programs import Parameters, Programs
 from hybridsync.training.state import TrainState
 from hybridsync.worker.requests import LeaseUnits, SendPart
 from hybridsync.worker.stats import WorkerRecorder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hybridsync.collectives.backend import Communicator
-from hybridsync.core.watching import UNLIMITED
+from hybridsync.core.work_deadlines import UNLIMITED
 from hybridsync.interfaces.messages import GroupReply
 from hybridsync.interfaces.ports import GroupPort
 from hybridsync.training.averaging import averaged, copied, part_of

@@ -8,7 +8,7 @@ from hybridsync.core.errors import WaitTimeout
 from hybridsync.core.plan import PhaseId
 from hybridsync.core.units import Range
 from hybridsync.interfaces.messages import LeaseReply, LeaseRequest
-from hybridsync.worker.allotment import Allotment
+from hybridsync.worker.leased_units import Allotment
 from hybridsync.worker.member import PhaseMember
 from hybridsync.worker.requests import IO, Join, LeaseUnits, Start, Ticket
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from hybridsync.interfaces.messages import Push, PushReply
-from hybridsync.training.programs import Parameters
+from hybridsync.training.compiled_programs import Parameters
 
 
 class ServerLink(Protocol):

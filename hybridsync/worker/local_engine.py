@@ -23,7 +23,7 @@ from hybridsync.protocols.base import (
 from hybridsync.training.local_updates import Gradient, Local, Stepper, Stepping
 from hybridsync.worker.lease_queue import LeaseQueue
 from hybridsync.worker.member import Numerics, PhaseMember
-from hybridsync.worker.program import Effects, at_once, run_program
+from hybridsync.worker.protocol_program import Effects, at_once, run_program
 from hybridsync.worker.requests import IO, CallServer, ComputeUnit
 from hybridsync.worker.server_calls import ServerCalls, version_of
 from hybridsync.worker.transfers import Transfers, Units, units_of

@@ -11,7 +11,7 @@ from hybridsync.interfaces.reports import SEND, WAITING
 from hybridsync.protocols.base import Average, Compute, Lease, LocalUpdate
 from hybridsync.worker.lease_queue import LeaseQueue
 from hybridsync.worker.member import Numerics, PhaseMember
-from hybridsync.worker.program import run_program
+from hybridsync.worker.protocol_program import run_program
 from hybridsync.worker.requests import (
     IO,
     AllGather,

@@ -6,7 +6,7 @@ from concurrent.futures import Executor
 from typing import Any
 
 from hybridsync.collectives.backend import Communicator
-from hybridsync.core.watching import COMPILE_SECS, UNLIMITED
+from hybridsync.core.work_deadlines import COMPILE_SECS, UNLIMITED
 from hybridsync.interfaces.phase import Phase
 from hybridsync.worker.context import ProgramNumerics, WorkerContext
 from hybridsync.worker.drive_threads import Beside, Carriers

@@ -18,7 +18,7 @@ from hybridsync.interfaces.phase import Phase
 from hybridsync.storage.apply_log import ApplyLog, Entry
 from hybridsync.training.averaging import copied
 from hybridsync.training.buffer_layout import fingerprint
-from hybridsync.training.programs import Parameters, Programs
+from hybridsync.training.compiled_programs import Parameters, Programs
 from hybridsync.training.snapshot import LentView, ReaderAt, SnapshotBuffer, take_over
 from hybridsync.training.state import TrainState
 

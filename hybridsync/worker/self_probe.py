@@ -14,9 +14,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from hybridsync.core.watching import COMPILE_SECS
+from hybridsync.core.work_deadlines import COMPILE_SECS
 from hybridsync.emulation.device import Emulation
-from hybridsync.training.programs import Programs
+from hybridsync.training.compiled_programs import Programs
 from hybridsync.worker.replica import Replica
 from hybridsync.worker.stats import WorkerRecorder
 

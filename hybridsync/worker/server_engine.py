@@ -8,7 +8,7 @@ from hybridsync.protocols.base import Compute, Lease, Pull, PushPull, Ready
 from hybridsync.training.local_updates import Gradient
 from hybridsync.worker.lease_queue import LeaseQueue
 from hybridsync.worker.member import Numerics, PhaseMember
-from hybridsync.worker.program import run_program
+from hybridsync.worker.protocol_program import run_program
 from hybridsync.worker.requests import IO, CallServer, ComputeUnit
 from hybridsync.worker.server_calls import ServerCalls, version_of
 

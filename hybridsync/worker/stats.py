@@ -15,7 +15,7 @@ import jax
 from hybridsync.core.clock import Clock
 from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.core.units import UnitSet
-from hybridsync.core.watching import UNLIMITED, UNWATCHED, UnitLimit, Watching
+from hybridsync.core.work_deadlines import UNLIMITED, UNWATCHED, UnitLimit, Watching
 from hybridsync.interfaces.reports import BESIDE, COMPUTING, SEND, Report, Span
 
 RECENT_SHARE = 0.25

@@ -33,9 +33,9 @@ from hybridsync.transport.grpc.channels import make_channel, make_server, stub
 from hybridsync.transport.grpc.chief import ChiefServicer
 from hybridsync.transport.grpc.codec import encode
 from hybridsync.transport.grpc.frames import send
-from hybridsync.transport.grpc.holder import SnapshotClient, SnapshotServicer
 from hybridsync.transport.grpc.parameter_server import ParameterServicer, PhaseServicer
 from hybridsync.transport.grpc.shard import ShardServicer
+from hybridsync.transport.grpc.snapshot_source import SnapshotClient, SnapshotServicer
 from tests.roles import gradient_of, tally_programs, tally_state
 
 PHASE_ID = PhaseId(5, 0xABCD)

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from hybridsync import protocols
-from hybridsync.chief.admission import check_group
 from hybridsync.chief.group_rounds import Grouping
+from hybridsync.chief.message_checks import check_group
 from hybridsync.core.errors import RefusedInput, StalePhase
 from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import AppliedUnit, GroupReply, GroupRequest, GroupUpdate, LeaseReply, LeaseRequest

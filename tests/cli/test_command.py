@@ -27,7 +27,11 @@ def test_help_lists_every_subcommand_and_none_is_without_a_module() -> None:
     assert done.returncode == 0
     for name in COMMANDS:
         assert f"  {name} " in done.stdout
-    files = {path.stem for path in (ROOT / "hybridsync" / "cli").glob("*.py")} - {"__init__", "command", "standard_streams"}
+    files = {path.stem for path in (ROOT / "hybridsync" / "cli").glob("*.py")} - {
+        "__init__",
+        "command",
+        "standard_streams",
+    }
     assert files == set(COMMANDS)
 
 

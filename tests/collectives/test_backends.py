@@ -21,7 +21,7 @@ from hybridsync.core.errors import PhaseRevoked
 from hybridsync.interfaces.messages import GroupReply
 from hybridsync.runtime.inprocess import InProcess
 from hybridsync.training.averaging import mean, part_of
-from hybridsync.training.programs import Programs
+from hybridsync.training.compiled_programs import Programs
 from tests.collectives.toy import ToyCollectives
 from tests.roles import gradient_of, phase_of, tally_programs, tally_state
 from tests.trainers import is_exact, mlp_trainer, tally_trainer

@@ -11,7 +11,7 @@ from hybridsync.collectives.backend import Membership
 from hybridsync.core.errors import PhaseRevoked, WaitTimeout
 from hybridsync.interfaces.messages import GroupReply
 from hybridsync.training.averaging import Part, mean
-from hybridsync.training.programs import Programs
+from hybridsync.training.compiled_programs import Programs
 
 SECS = 60.0
 

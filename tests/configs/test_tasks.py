@@ -8,7 +8,7 @@ from configs import cifar_resnet8, digits_async_hurts, digits_mlp, synthetic, te
 from hybridsync.config import apply_overrides
 from hybridsync.core.errors import ConfigError, DataError
 from hybridsync.data.cifar import CIFAR10, CIFAR100
-from hybridsync.training.programs import Parameters, Programs
+from hybridsync.training.compiled_programs import Parameters, Programs
 
 
 def gradient_shapes(module, *overrides):

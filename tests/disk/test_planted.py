@@ -52,9 +52,9 @@ def flips(tmp_path, monkeypatch) -> Callable[[str], object]:
 
 CASES = [
     (bugs.renames_without_fsync, "saves", "a half step had a name|none of the 1 checkpoints"),
-    (bugs.renames_without_fsync, "epochs", r"phase holds .*, not \{"),
+    (bugs.renames_without_fsync, "phase_ids", r"phase holds .*, not \{"),
     (bugs.never_syncs_a_directory, "saves", r"state 0 was restored, 1 was promised"),
-    (bugs.never_syncs_a_directory, "epochs", r"phase \d was forgotten"),
+    (bugs.never_syncs_a_directory, "phase_ids", r"phase \d was forgotten"),
     (bugs.does_not_verify_digests, "flips", "is not what was saved|was not found|was called"),
     (bugs.verifies_leaves_only, "flips", "was not found|was called"),
     (bugs.skips_a_damaged_step_silently, "flips", "was not told"),
@@ -71,7 +71,7 @@ def test_a_planted_bug_is_found(request, bug, check, finding):
         run(bug.__name__)
 
 
-@pytest.mark.parametrize("check", ["saves", "epochs", "refusals", "flips"])
+@pytest.mark.parametrize("check", ["saves", "phase_ids", "refusals", "flips"])
 def test_without_a_bug_the_checks_are_silent(request, check):
     request.getfixturevalue(check)("")
 

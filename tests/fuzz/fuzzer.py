@@ -23,7 +23,7 @@ import numpy as np
 from absl import logging
 from google.protobuf.message import Message
 
-from hybridsync.chief.admission import MOST_HOLD_SECS
+from hybridsync.chief.message_checks import MOST_HOLD_SECS
 from hybridsync.protocols.modes import GROUP, LOCKSTEP, SERVER
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.frames import send

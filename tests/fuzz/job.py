@@ -54,10 +54,10 @@ from hybridsync.transport.grpc import parameter_server, shard
 from hybridsync.transport.grpc.channels import Servicer
 from hybridsync.transport.grpc.chief import ChiefServicer
 from hybridsync.transport.grpc.codec import encode
-from hybridsync.transport.grpc.holder import SnapshotServicer
 from hybridsync.transport.grpc.optimizer_state import OptimizerServicer
 from hybridsync.transport.grpc.parameter_server import ParameterServicer, PhaseServicer
 from hybridsync.transport.grpc.shard import ShardServicer
+from hybridsync.transport.grpc.snapshot_source import SnapshotServicer
 from hybridsync.worker.replica import Replica
 from tests.roles import tally_programs, tally_state
 from tests.telemetry.clocks import ManualClock

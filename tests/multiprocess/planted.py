@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from absl import app
 
 from hybridsync.cli import train
-from hybridsync.runtime import fork_server, processes, role_line, supervisor
+from hybridsync.runtime import fork_server, processes, role_pipe, supervisor
 
 if TYPE_CHECKING:
     from hybridsync.core.clock import Clock
@@ -305,7 +305,7 @@ def worker_1_has_a_broken_device() -> None:
     import jax
     import numpy as np
 
-    from hybridsync.training.programs import Programs
+    from hybridsync.training.compiled_programs import Programs
 
     gradient = Programs.gradient
 
@@ -406,7 +406,7 @@ def main() -> None:
     """Plant the bug, and be `hybridsync train` otherwise."""
     name, play = sys.argv.pop(1), train.play
 
-    def play_planted(role: role_line.Child, load: Callable[[], processes.Launch]) -> int:
+    def play_planted(role: role_pipe.Child, load: Callable[[], processes.Launch]) -> int:
         here.role, here.role_id = role.role, role.role_id
         plant(name)
         return play(role, load)

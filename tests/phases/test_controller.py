@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from hybridsync.core.errors import CheckpointError, HybridSyncError, PhaseBroken, Preempted
-from hybridsync.core.watching import UNWATCHED
+from hybridsync.core.work_deadlines import UNWATCHED
 from hybridsync.phases.controller import Manager
 from hybridsync.phases.controller_state import ControllerState
-from hybridsync.phases.machine import (
+from hybridsync.phases.recovery import Start
+from hybridsync.phases.state_machine import (
     Begin,
     Captured,
     Command,
@@ -24,7 +25,6 @@ from hybridsync.phases.machine import (
     Gathered,
     Reserved,
 )
-from hybridsync.phases.recovery import Start
 from tests.roles import Start as StateVersion
 
 WORKLOAD = 64

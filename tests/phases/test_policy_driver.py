@@ -9,9 +9,9 @@ import pytest
 
 from hybridsync.config import PolicyConfig, RunConfig
 from hybridsync.interfaces.phase import Phase
-from hybridsync.phases.machine import Begin, Regroup
 from hybridsync.phases.policy_driver import PolicyDriver
 from hybridsync.phases.schedule import Segment
+from hybridsync.phases.state_machine import Begin, Regroup
 from hybridsync.policies.actions import PLANNED, Action, Choice, ExcludeWorkers, TemporaryProtocol, View, WeightedShares
 from hybridsync.policies.straggler_detector import Judged
 from hybridsync.training.run import Run

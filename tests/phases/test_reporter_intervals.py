@@ -17,8 +17,8 @@ from hybridsync.chief.report_buffer import ReportBuffer
 from hybridsync.config import RunConfig, ScheduleConfig
 from hybridsync.interfaces.messages import RoleEvent
 from hybridsync.interfaces.reports import Span
+from hybridsync.training.compiled_programs import Parameters
 from hybridsync.training.optimizer import Optimizer, schedule
-from hybridsync.training.programs import Parameters
 from hybridsync.training.run import Run
 from hybridsync.training.state import initial_state
 from tests.phases.harness import RATE, UNIT_SIZE, Harness

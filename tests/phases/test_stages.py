@@ -14,18 +14,18 @@ from hybridsync.collectives.device_choice import NUM_DEVICES
 from hybridsync.config import RunConfig
 from hybridsync.core.errors import CheckpointError, HybridSyncError, PhaseBroken, RoleLost
 from hybridsync.core.plan import PhaseId
-from hybridsync.core.watching import UNWATCHED
+from hybridsync.core.work_deadlines import UNWATCHED
 from hybridsync.interfaces.phase import Phase
 from hybridsync.phases.checkpointing import Commit
 from hybridsync.phases.commit_stage import RETRY_SECS, CommitStage
 from hybridsync.phases.controller_state import ControllerState
-from hybridsync.phases.gather_stage import MAX_BROKEN, GatherStage
 from hybridsync.phases.housekeeping import Upkeep
-from hybridsync.phases.machine import CommitFailed, Committed, Gathered
 from hybridsync.phases.process_groups import ProcessGroups
 from hybridsync.phases.progress_watchdog import Pace
+from hybridsync.phases.recovery_stage import MAX_BROKEN, GatherStage
 from hybridsync.phases.save_schedule import Saving
 from hybridsync.phases.stage_timer import StageTimer
+from hybridsync.phases.state_machine import CommitFailed, Committed, Gathered
 from hybridsync.policies.straggler_detector import Judged
 from hybridsync.training.run import Run
 from tests.roles import Start as StateVersion

@@ -24,9 +24,9 @@ from hybridsync.interfaces.reports import ReportReply
 from hybridsync.phases.recovery import Recovery
 from hybridsync.protocols.bsp import Bsp
 from hybridsync.runtime.inprocess import InProcess
-from hybridsync.server import core as core_module
 from hybridsync.server import primary as primary_module
 from hybridsync.server import sequencer as sequencer_module
+from hybridsync.server import server_core as core_module
 from hybridsync.server.partitioned_state import PartitionedState
 from hybridsync.server.primary import Primary
 from hybridsync.server.unit_counts import Count

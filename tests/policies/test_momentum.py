@@ -24,8 +24,8 @@ from hybridsync.telemetry.recorder import Recorder
 from hybridsync.testing.log_order import follow
 from hybridsync.trainer import Trainer
 from hybridsync.training.buffer_layout import fingerprint
+from hybridsync.training.compiled_programs import Parameters, Programs
 from hybridsync.training.optimizer import Optimizer, momentum_slots, without_momentum
-from hybridsync.training.programs import Parameters, Programs
 from hybridsync.training.run import Run
 from hybridsync.training.state import initial_state
 from tests.sweeps import swept

@@ -15,9 +15,9 @@ from hybridsync import Trainer, protocols
 from hybridsync.core.errors import ConfigError
 from hybridsync.protocols.base import Difference, Outer, Step, Version
 from hybridsync.protocols.psplus import LOWEST_FACTOR, PsPlus
+from hybridsync.training.compiled_programs import Parameters
 from hybridsync.training.local_updates import Gradient, Stepper
 from hybridsync.training.optimizer import Optimizer
-from hybridsync.training.programs import Parameters
 from hybridsync.training.state import TrainState, initial_state
 from hybridsync.training.task import Task
 from tests.tasks import (

@@ -25,7 +25,7 @@ from hybridsync.storage.apply_log import APPLY_LOG
 from hybridsync.storage.checkpoints import CheckpointStore
 from hybridsync.trainer import Trainer
 from hybridsync.training.buffer_layout import fingerprint
-from hybridsync.training.programs import Parameters
+from hybridsync.training.compiled_programs import Parameters
 from hybridsync.training.run import Run
 from hybridsync.training.state import TrainState
 from hybridsync.workdir.resuming import CHECKPOINTS

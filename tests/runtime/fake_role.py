@@ -27,7 +27,7 @@ import numpy.random
 
 from hybridsync.core.errors import EXIT_FAILED, ConfigError, RoleLost
 from hybridsync.runtime.fork_server import ForkServer, connect
-from hybridsync.runtime.role_line import RoleSpec
+from hybridsync.runtime.role_pipe import RoleSpec
 
 
 def main() -> int:

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 import pytest
 
 from hybridsync.core.deadlines import transfer_secs
-from hybridsync.core.watching import COMPILE_SECS, SLACK_SECS, TIMES, UNLIMITED, Piece, Unwatched
+from hybridsync.core.work_deadlines import COMPILE_SECS, SLACK_SECS, TIMES, UNLIMITED, Piece, Unwatched
 from hybridsync.phases.checkpointing import COMMIT_DEADLINE_SECS
 from hybridsync.runtime.watchdog import Watchdog
 from tests.trainers import is_exact, tally_trainer

@@ -28,7 +28,7 @@ from hybridsync.interfaces.messages import (
 from hybridsync.interfaces.reports import Report, ReportReply
 from hybridsync.runtime import heartbeat as heartbeat_module
 from hybridsync.runtime.heartbeat import Heartbeat, ReconnectingChiefClient, use_compilation_cache
-from hybridsync.runtime.role_line import RoleSpec
+from hybridsync.runtime.role_pipe import RoleSpec
 from hybridsync.transport.grpc.channels import make_server
 from hybridsync.transport.grpc.chief import ChiefClient, ChiefServicer
 from hybridsync.transport.link import ChiefLink

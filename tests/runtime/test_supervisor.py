@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 
-from hybridsync.runtime.role_line import Child
+from hybridsync.runtime.role_pipe import Child
 from hybridsync.runtime.role_process import CrashLoop, describe_exit
 from tests.runtime.supervised import CHIEF, ROOT, WAIT_SECS, Begin, gone, seed_of
 

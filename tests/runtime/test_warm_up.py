@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from hybridsync.runtime.worker_main import warm_up
-from hybridsync.training.programs import Parameters
+from hybridsync.training.compiled_programs import Parameters
 from tests.compilations import count_compilations
 from tests.roles import WORKLOAD, plain_sgd, programs_of, tally_task
 

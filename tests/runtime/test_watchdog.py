@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hybridsync.core.errors import EXIT_FAILED
-from hybridsync.core.watching import COMPILE_SECS, Overdue
+from hybridsync.core.work_deadlines import COMPILE_SECS, Overdue
 from hybridsync.runtime.watchdog import FLOOR_SECS, Watchdog
 from tests.telemetry.clocks import ManualClock
 

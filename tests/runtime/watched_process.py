@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from hybridsync.core import watching
+from hybridsync.core import work_deadlines
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.runtime.watchdog import Watchdog
 
@@ -80,17 +80,17 @@ def compiling(watchdog: Watchdog) -> None:
 
 def slow(watchdog: Watchdog) -> None:
     """The first unit takes long, and a later one takes five times as long as the others."""
-    watching.RECENT = 2
+    work_deadlines.RECENT = 2
     worker = Worker(watchdog)
     worker.compute(0, lambda: wait(5 * UNIT_SECS))
-    for number in range(1, watching.RECENT + 1):
+    for number in range(1, work_deadlines.RECENT + 1):
         worker.compute(number, lambda: wait(UNIT_SECS))
     worker.compute(99, lambda: wait(5 * UNIT_SECS))
 
 
 def waits(watchdog: Watchdog) -> None:
     """Others are waited for, inside a piece whose own limit is short, and progress is made inside another."""
-    with watchdog.work("a step", 0.0), watchdog.work("the others", watching.UNLIMITED):
+    with watchdog.work("a step", 0.0), watchdog.work("the others", work_deadlines.UNLIMITED):
         wait(5 * UNIT_SECS)
     with watchdog.work("a long call", 0.0):
         for _ in range(5):
@@ -112,15 +112,15 @@ STORIES: dict[str, Callable[[Watchdog], None]] = {
 
 def plant(bug: str) -> None:
     if bug == "nobody_looks":
-        watching.Judge.overdue = lambda self, now, pieces: []
+        work_deadlines.Judge.overdue = lambda self, now, pieces: []
     elif bug == "a_unit_may_take_as_long_as_the_last":
-        watching.TIMES = 1.5
+        work_deadlines.TIMES = 1.5
     elif bug == "a_stop_counts":
-        watching.LATE_TICKS = math.inf
+        work_deadlines.LATE_TICKS = math.inf
     elif bug == "the_first_unit_is_like_any_other":
-        watching.COMPILE_SECS = 0.1
+        work_deadlines.COMPILE_SECS = 0.1
     elif bug == "an_outer_piece_goes_on":
-        watching.UNLIMITED = 0.0
+        work_deadlines.UNLIMITED = 0.0
     else:
         assert not bug, bug
 

@@ -17,7 +17,7 @@ from hybridsync.server import primary as primary_module
 from hybridsync.server.endpoint import Endpoint, OptimizerEndpoint
 from hybridsync.storage.apply_log import Left
 from hybridsync.training.buffer_layout import fingerprint
-from hybridsync.training.programs import Parameters, Programs
+from hybridsync.training.compiled_programs import Parameters, Programs
 from hybridsync.transport.packed_link import PackedLink
 from tests.roles import push_of
 from tests.server.cluster import Cluster

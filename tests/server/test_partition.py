@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hybridsync.core.errors import HybridSyncError, OptimizerError
 from hybridsync.server.partition import Cut, initial_part, join, owners, partition, place, prune, shares
 from hybridsync.training.buffer_layout import Layout, fingerprint
+from hybridsync.training.compiled_programs import Parameters, Programs
 from hybridsync.training.optimizer import Optimizer
-from hybridsync.training.programs import Parameters, Programs
 from hybridsync.training.state import initial_state
 from tests.tasks import adamw, batchnorm_task, mlp_task, momentum_sgd, programs_of
 

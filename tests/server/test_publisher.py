@@ -9,7 +9,7 @@ import pytest
 
 from hybridsync.server.publisher import DevicePublisher, ParameterPool
 from hybridsync.training.buffer_layout import Layout
-from hybridsync.training.programs import Parameters
+from hybridsync.training.compiled_programs import Parameters
 from hybridsync.training.state import TrainState
 
 

@@ -22,7 +22,7 @@ from hybridsync.replay.phases import on_one_device
 from hybridsync.server import primary as primary_module
 from hybridsync.server.secondary import Store
 from hybridsync.training.buffer_layout import fingerprint
-from hybridsync.training.programs import Parameters, Programs
+from hybridsync.training.compiled_programs import Parameters, Programs
 from tests.roles import push_of
 from tests.server.cluster import Cluster
 from tests.tasks import adamw, batchnorm_task, mlp_task, momentum_sgd, programs_of

@@ -9,8 +9,8 @@ import pytest
 
 from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import Push, PushReply
-from hybridsync.server.core import HeldCall, ServerCore
 from hybridsync.server.held_pushes import Decision
+from hybridsync.server.server_core import HeldCall, ServerCore
 from hybridsync.testing.schedules import plans_of
 from tests.simulator.test_planted import find
 from tests.testing.drawn_schedules import try_seed

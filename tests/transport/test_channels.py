@@ -12,12 +12,12 @@ import pytest
 from hybridsync.core.errors import AddressError, HybridSyncError, RoleLost, SchemaMismatch, WaitTimeout
 from hybridsync.core.plan import NO_PHASE
 from hybridsync.interfaces.messages import LeaseReply, LeaseRequest
-from hybridsync.transport.grpc import holder as holder_module
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
+from hybridsync.transport.grpc import snapshot_source as holder_module
 from hybridsync.transport.grpc.channels import FIRST_PAUSE_SECS, make_channel, make_server, retrying, stub
 from hybridsync.transport.grpc.chief import ChiefClient, ChiefServicer
 from hybridsync.transport.grpc.codec import encode
-from hybridsync.transport.grpc.holder import SnapshotClient, SnapshotServicer
+from hybridsync.transport.grpc.snapshot_source import SnapshotClient, SnapshotServicer
 from tests.transport.conftest import PHASE_ID, FakeChief, FakeServer, pattern
 
 REQUEST = LeaseRequest(1, 1, NO_PHASE, 0, 0)

@@ -19,14 +19,14 @@ from hybridsync.server.primary import HELD_SECS
 from hybridsync.server.shard_state import RELEASE_SECS
 from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.snapshot import SnapshotBuffer
-from hybridsync.transport.grpc import channels, chief, holder, optimizer_state, parameter_server, shard
+from hybridsync.transport.grpc import channels, chief, optimizer_state, parameter_server, shard, snapshot_source
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.channels import CALL_SECS
 from hybridsync.transport.grpc.chief import ChiefClient
-from hybridsync.transport.grpc.holder import SnapshotClient
 from hybridsync.transport.grpc.optimizer_state import OptimizerClient
 from hybridsync.transport.grpc.parameter_server import BUFFER_SECS, ParameterClient
 from hybridsync.transport.grpc.shard import ShardClient
+from hybridsync.transport.grpc.snapshot_source import SnapshotClient
 from tests.transport.conftest import PHASE, PHASE_ID
 
 STATE_BYTES = 4_000_000_000
@@ -58,7 +58,7 @@ def unsent(monkeypatch: pytest.MonkeyPatch) -> None:
         raise Sent(deadline_secs, what)
 
     monkeypatch.setattr(channels, "retrying", retrying)
-    for module in (holder, parameter_server, shard, optimizer_state):
+    for module in (snapshot_source, parameter_server, shard, optimizer_state):
         monkeypatch.setattr(module, "retrying", retrying)
     assert not hasattr(chief, "retrying")
 

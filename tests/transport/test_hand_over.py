@@ -19,16 +19,16 @@ from hybridsync.core.errors import RoleLost
 from hybridsync.core.plan import NO_PHASE
 from hybridsync.interfaces.messages import Hello
 from hybridsync.interfaces.reports import Report
-from hybridsync.phases import server_entry as entering_module
-from hybridsync.phases.server_entry import Entering
+from hybridsync.phases import enter_servers as entering_module
+from hybridsync.phases.enter_servers import Entering
 from hybridsync.server.primary import Primary
 from hybridsync.server.publisher import ParameterPool
 from hybridsync.storage.apply_log import NullApplyLog
-from hybridsync.training.programs import Programs
+from hybridsync.training.compiled_programs import Programs
 from hybridsync.training.snapshot import SnapshotBuffer
 from hybridsync.training.state import initial_state
-from hybridsync.transport.grpc.holder import SnapshotClient, SnapshotServicer
 from hybridsync.transport.grpc.parameter_server import ParameterClient, PhaseServicer
+from hybridsync.transport.grpc.snapshot_source import SnapshotClient, SnapshotServicer
 from hybridsync.transport.readers import Readers
 from tests.roles import phase_of
 from tests.tasks import plain_sgd, programs_of, tally_task

@@ -23,7 +23,7 @@ from hybridsync.server.replication import Peers
 from hybridsync.server.secondary import Store
 from hybridsync.storage.apply_log import NullApplyLog
 from hybridsync.training.buffer_layout import fingerprint
-from hybridsync.training.programs import Parameters
+from hybridsync.training.compiled_programs import Parameters
 from hybridsync.training.snapshot import CommittedState, SnapshotBuffer
 from hybridsync.training.state import TrainState
 from hybridsync.transport.grpc.transport import GrpcTransport

@@ -15,8 +15,8 @@ from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.channels import make_channel, retrying, stub
 from hybridsync.transport.grpc.codec import encode
 from hybridsync.transport.grpc.frames import send
-from hybridsync.transport.grpc.holder import SnapshotServicer
 from hybridsync.transport.grpc.parameter_server import SMALL_BYTES, ParameterClient, ParameterServicer, PhaseServicer
+from hybridsync.transport.grpc.snapshot_source import SnapshotServicer
 from tests.telemetry.clocks import ManualClock
 from tests.transport.conftest import HELD, PHASE, PHASE_ID, FakeServer, pattern
 

@@ -18,9 +18,9 @@ from hybridsync.server.endpoint import Endpoint
 from hybridsync.server.replication import Peers
 from hybridsync.server.secondary import Store
 from hybridsync.training.buffer_layout import fingerprint
-from hybridsync.transport.grpc.holder import SnapshotClient, SnapshotServicer
 from hybridsync.transport.grpc.parameter_server import ParameterClient, ParameterServicer, PhaseServicer
 from hybridsync.transport.grpc.shard import ShardClient, ShardServicer
+from hybridsync.transport.grpc.snapshot_source import SnapshotClient, SnapshotServicer
 from hybridsync.transport.packed_link import PackedLink
 from tests.server.cluster import Cluster
 from tests.server.test_servers import programs, replayed, trained_by_threads, with_statistics

@@ -12,7 +12,7 @@ from hybridsync.interfaces.messages import LeaseReply, LeaseRequest
 from hybridsync.runtime.watchdog import Watchdog
 from hybridsync.transport.grpc.channels import make_server
 from hybridsync.transport.grpc.chief import ChiefClient, ChiefServicer
-from hybridsync.transport.grpc.watched import CALL_SECS, watched_calls
+from hybridsync.transport.grpc.declared_calls import CALL_SECS, watched_calls
 from tests.telemetry.clocks import ManualClock
 from tests.transport.conftest import FakeChief
 

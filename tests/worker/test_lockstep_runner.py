@@ -21,7 +21,7 @@ from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import WorkPort
 from hybridsync.protocols.bsp import Bsp
 from hybridsync.storage.apply_log import FileApplyLog, read
-from hybridsync.training.programs import Parameters, Programs
+from hybridsync.training.compiled_programs import Parameters, Programs
 from hybridsync.training.state import initial_state
 from hybridsync.worker.context import WorkerContext
 from hybridsync.worker.lockstep_runner import lockstep_runner

@@ -27,7 +27,7 @@ from hybridsync.interfaces.messages import (
 )
 from hybridsync.interfaces.phase import Phase
 from hybridsync.storage.apply_log import NullApplyLog
-from hybridsync.training.programs import Parameters
+from hybridsync.training.compiled_programs import Parameters
 from hybridsync.worker.context import WorkerContext
 from hybridsync.worker.group_runner import group_runner
 from hybridsync.worker.lockstep_runner import lockstep_runner

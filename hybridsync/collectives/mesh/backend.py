@@ -10,7 +10,7 @@ from hybridsync.collectives.backend import Collectives, Place, Service
 from hybridsync.collectives.mesh.process_group import ProcessGroup, start_service
 
 if TYPE_CHECKING:
-    from hybridsync.training.programs import Programs
+    from hybridsync.training.compiled_programs import Programs
 
 
 class MeshBackend:

@@ -19,7 +19,7 @@ from hybridsync.collectives.mesh.process_group import CollectiveBroken, ProcessG
 from hybridsync.core.errors import PhaseRevoked
 from hybridsync.interfaces.messages import GroupReply
 from hybridsync.training.averaging import Part, part_of
-from hybridsync.training.programs import Programs
+from hybridsync.training.compiled_programs import Programs
 from hybridsync.training.state import TrainState
 
 REASON_BYTES = 256

@@ -12,7 +12,7 @@ from hybridsync.chief.run_state import RunState
 from hybridsync.chief.unfit_workers import Unfit
 from hybridsync.collectives.device_choice import NUM_DEVICES
 from hybridsync.core.clock import Clock
-from hybridsync.core.watching import UNWATCHED, Watching
+from hybridsync.core.work_deadlines import UNWATCHED, Watching
 from hybridsync.interfaces.messages import RoleEvent
 from hybridsync.interfaces.ports import ServerPort, SnapshotSource
 from hybridsync.phases.assembly import assemble

@@ -7,7 +7,7 @@ from hybridsync.core.clock import Clock
 from hybridsync.emulation.link_delays import Pacing, check_speed, emulated
 from hybridsync.interfaces.reports import Report
 from hybridsync.server.shard_state import Progress
-from hybridsync.training.programs import Programs
+from hybridsync.training.compiled_programs import Programs
 from hybridsync.training.run import Run
 
 

@@ -10,7 +10,7 @@ from hybridsync.emulation.device import Emulation
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import GroupPort
 from hybridsync.protocols.modes import GROUP, LOCKSTEP, SERVER
-from hybridsync.training.programs import Programs
+from hybridsync.training.compiled_programs import Programs
 from hybridsync.training.run import Run
 from hybridsync.worker.context import WorkerContext
 from hybridsync.worker.group_runner import group_runner

@@ -14,7 +14,7 @@ from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.channels import Servicer, make_channel, retrying, stub
 from hybridsync.transport.grpc.codec import decode, encode, parse
 from hybridsync.transport.grpc.frames import check_size, receive, receive_header, receive_whole, send
-from hybridsync.transport.grpc.holder import UNREACHABLE_SECS
+from hybridsync.transport.grpc.snapshot_source import UNREACHABLE_SECS
 from hybridsync.transport.grpc.status import Guard
 
 LEAVE_SECS = 10.0

@@ -19,7 +19,7 @@ from hybridsync.transport.grpc.channels import ANSWER_SECS, Servicer, call, retr
 from hybridsync.transport.grpc.codec import decode, encode, parse
 from hybridsync.transport.grpc.exchange import Exchange
 from hybridsync.transport.grpc.frames import check_size, last_after, receive, receive_header, receive_whole, send
-from hybridsync.transport.grpc.holder import UNREACHABLE_SECS, SnapshotClient
+from hybridsync.transport.grpc.snapshot_source import UNREACHABLE_SECS, SnapshotClient
 from hybridsync.transport.grpc.status import Guard
 
 SMALL_BYTES = 1 << 20

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from hybridsync.core.watching import UNWATCHED, Watching
+from hybridsync.core.work_deadlines import UNWATCHED, Watching
 from hybridsync.transport.grpc.channels import Servicer, make_server
 from hybridsync.transport.grpc.chief import ChiefClient, ChiefServicer
-from hybridsync.transport.grpc.holder import SnapshotClient, SnapshotServicer
+from hybridsync.transport.grpc.declared_calls import watched_calls
 from hybridsync.transport.grpc.optimizer_state import OptimizerClient, OptimizerServicer
 from hybridsync.transport.grpc.parameter_server import ParameterClient, ParameterServicer, PhaseServicer
 from hybridsync.transport.grpc.shard import ShardClient, ShardServicer
-from hybridsync.transport.grpc.watched import watched_calls
+from hybridsync.transport.grpc.snapshot_source import SnapshotClient, SnapshotServicer
 from hybridsync.transport.link import ChiefLink, ControlLink, HolderLink, PeerLink, Services, Serving
 
 if TYPE_CHECKING:

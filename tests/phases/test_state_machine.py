@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from hybridsync.phases.machine import (
+from hybridsync.phases.state_machine import (
     Begin,
     Broken,
     Captured,

@@ -14,8 +14,8 @@ import pytest
 
 from hybridsync.data.synthetic import SyntheticSource
 from hybridsync.training.buffer_layout import fingerprint
+from hybridsync.training.compiled_programs import Parameters, Programs
 from hybridsync.training.optimizer import Optimizer
-from hybridsync.training.programs import Parameters, Programs
 from hybridsync.training.state import TrainState, initial_state
 from hybridsync.training.task import Task
 from tests.compilations import count_compilations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hybridsync.core.deadlines import transfer_secs
-from hybridsync.core.watching import (
+from hybridsync.core.work_deadlines import (
     COMPILE_SECS,
     LATE_TICKS,
     RECENT,

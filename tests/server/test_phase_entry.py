@@ -20,7 +20,7 @@ from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import StateVersion
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import ENTERING, Report
-from hybridsync.server.entrance import Entrance
+from hybridsync.server.phase_entry import Entrance
 from hybridsync.server.primary import Primary
 from hybridsync.server.secondary import Store
 from hybridsync.training.buffer_layout import fingerprint

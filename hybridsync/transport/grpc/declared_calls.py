@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 
 from hybridsync.core.deadlines import transfer_secs
-from hybridsync.core.watching import Watching
+from hybridsync.core.work_deadlines import Watching
 
 CALL_SECS = 300.0
 """Limit of a call beside the transfers in it: longer than all that a handler waits for, one after the other."""

@@ -10,8 +10,8 @@ from hybridsync.core.errors import StaleIncarnation, StalePhase
 from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.interfaces.phase import Phase
-from hybridsync.server.core import HeldCall, ServerCore
 from hybridsync.server.held_pushes import Decided
+from hybridsync.server.server_core import HeldCall, ServerCore
 
 PHASE_ID = PhaseId(3, 7)
 

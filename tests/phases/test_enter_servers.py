@@ -19,8 +19,8 @@ from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import RoleEvent, Snapshot, StateVersion
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import ENTERING, Report
-from hybridsync.phases import server_entry as entering_module
-from hybridsync.phases.server_entry import Entering, in_turn
+from hybridsync.phases import enter_servers as entering_module
+from hybridsync.phases.enter_servers import Entering, in_turn
 from tests.roles import hello, phase_of
 from tests.telemetry.clocks import ManualClock
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from hybridsync.chief.run_control import RunControl
 from hybridsync.interfaces.messages import Snapshot
-from hybridsync.phases import machine
+from hybridsync.phases import state_machine
 from hybridsync.phases.controller_state import ControllerState
 from hybridsync.phases.housekeeping import Upkeep
 from hybridsync.phases.process_groups import ProcessGroups
@@ -55,7 +55,7 @@ class GatherStage:
         self._reporter, self._timer, self._upkeep = reporter, timer, upkeep
         self._forget, self._guess_secs = forget, guess_secs
 
-    def gather(self) -> machine.Event:
+    def gather(self) -> state_machine.Event:
         """Find the newest state that someone holds, and make the ledger say what it does.
 
         Raises:
@@ -79,7 +79,7 @@ class GatherStage:
         self._timer.record("gather", started)
         self._timer.restart()
         state.evaluates = state.snapshot.held.units >= self._workload
-        return machine.Gathered(last=state.evaluates or self._control.preempted)
+        return state_machine.Gathered(last=state.evaluates or self._control.preempted)
 
     def go_on_from(self, snapshot: Snapshot, why: str, *, rolled_back: bool) -> None:
         """Make ledger, apply log and record say what `snapshot` does, and what it lacks."""

@@ -34,8 +34,8 @@ from hybridsync.core.errors import HybridSyncError
 from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.interfaces.phase import Phase
-from hybridsync.server.admission import check_phase_id, check_place
 from hybridsync.server.held_pushes import Decided, Decision, Dropped, Ticket, missing_uploads, usable_uploads
+from hybridsync.server.push_checks import check_phase_id, check_place
 from hybridsync.server.sequencer import Sequencer
 
 
