@@ -26,6 +26,17 @@ _FROM_OUTSIDE = ("signal SIGKILL", "signal SIGTERM", "exit 70")
 """How the reason begins for which a process ended that others may have ended."""
 
 
+def ended_by_itself(event: RoleEvent) -> bool:
+    """Whether a process ended at a unit without help from outside.
+
+    >>> ended_by_itself(RoleEvent("worker", 1, 4711, "exit 1", 0.0, unit=17))
+    True
+    >>> ended_by_itself(RoleEvent("worker", 1, 4711, "signal SIGKILL", 0.0, unit=17))
+    False
+    """
+    return event.unit >= 0 and not event.reason.startswith(_FROM_OUTSIDE)
+
+
 @dataclass(frozen=True)
 class Quarantined:
     """A unit that is not to be computed any more, the workers that ended on it, in order, and how."""
@@ -61,7 +72,7 @@ class Suspects:
         if len(ended) < OF_ANY_KIND:  # so many quarantine it, whatever ended them
             ended[event.pid] = event
         events = list(ended.values())
-        by_itself = [each for each in events if not each.reason.startswith(_FROM_OUTSIDE)]
+        by_itself = [each for each in events if ended_by_itself(each)]
         if len(by_itself) < BY_ITSELF and len(events) < OF_ANY_KIND:
             return None
         first, *others = events

@@ -18,6 +18,7 @@ from hybridsync.chief.message_checks import (
     check_rest,
     check_role,
 )
+from hybridsync.chief.poison_units import ended_by_itself
 from hybridsync.chief.run_state import RunState
 from hybridsync.core.errors import RoleLost, StalePhase
 from hybridsync.core.plan import NO_PHASE, PhaseId
@@ -266,9 +267,12 @@ class ChiefService:
             if state.over:
                 return
             if event.role == "worker":
-                self._note_suspect(
-                    event
-                )  # first: a quarantine is the reason that the phase is to break for, not the loss
+                # First: a quarantine is the reason that the phase is to break for, not the loss.
+                self._note_suspect(event)
+                if ended_by_itself(event) and len(members.workers.ids()) > 1:
+                    # Before `lose` releases its units. The same worker would end on the same unit, and others cannot
+                    # tell whether the unit or the worker is at fault until they have tried.
+                    state.leasing.doubt(event.id)
             state.reports.lost.append(event)  # also of one that only an earlier chief knew, or that was given up
             member = members.of(event.role).get(event.id) if event.role in ("worker", "server") else None
             if member is not None and member.hello.pid == event.pid:

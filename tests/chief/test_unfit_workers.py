@@ -82,6 +82,24 @@ def test_what_a_worker_under_suspicion_had_goes_to_others() -> None:
     assert got[0] == 1, "somebody has to do them when others are lost"
 
 
+@pytest.mark.parametrize(
+    ("reason", "unit", "num_workers", "is_doubted"),
+    [("exit 1", 1, 3, True), ("signal SIGKILL", 1, 3, False), ("exit 1", -1, 3, False), ("exit 1", 1, 1, False)],
+)
+def test_what_a_worker_had_that_ended_at_a_unit_by_itself_goes_to_others(reason, unit, num_workers, is_doubted) -> None:
+    chief = make_chief(num_workers)
+    worker = num_workers - 1
+    phase = begin(chief, "asp", end=400)
+    had = units_of(lease(chief, phase, worker))
+    chief.service.role_lost(RoleEvent("worker", worker, 100 + worker, reason, 0.0, unit=unit))
+    assert chief.control.ledger.num_waiting == len(had) > 0
+    chief.service.register(hello(worker, pid=201, restart_count=1))
+    got = units_of(lease(chief, phase, worker, incarnation=2))
+    assert (got[0] not in had) == is_doubted, "the same worker would end on the same unit again"
+    if is_doubted:
+        assert units_of(lease(chief, phase, 0))[0] in had
+
+
 def test_units_that_are_bad_for_everybody_are_no_fault_of_a_worker() -> None:
     unfit = Unfit()
     for _ in range(50):
