@@ -23,7 +23,7 @@ MANY = 64
 """Ranges from which on they are added in one pass."""
 
 MOST_UNITS = 2**31
-"""A run's workload is below it: a server keeps a byte for each unit, and a state counts them as int32."""
+"""A run's workload is below it: a state counts the applied units as int32."""
 
 
 class UnitSet:

@@ -166,6 +166,8 @@ class Reporter:
         if self._phase is not None and not self._over:
             self.event("phase_ended", units=snapshot.held.units, fingerprint=snapshot.held.fingerprint, why=why)
         if rolled_back:
+            then, before = self._last
+            self._last = then, before - rolled_back  # they are applied again: both times count for the interval's rate
             self.event("rollback", to_units=snapshot.held.units, rolled_back=rolled_back)
             self.note(f"{rolled_back:,} units after the last commit were lost and are done again")
 

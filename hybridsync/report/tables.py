@@ -8,6 +8,7 @@ from typing import Any
 from hybridsync.report.lanes import GLYPHS
 from hybridsync.report.model import RunModel
 from hybridsync.report.scales import duration, ids, millis, number
+from hybridsync.telemetry.summary import counted
 
 ACCOUNT = ("issued", "applied", "dropped", "outstanding", "rolled_back")
 
@@ -77,8 +78,8 @@ def _facts(run: RunModel) -> dict[str, str]:
     found |= {f"final {key}": number(value) for key, value in figures.items()}
     found["plan"] = escape(str(summary.get("plan") or config.get("plan", "-")))
     if config:
-        found["roles"] = f"{config['workers']} workers, {config['servers']} servers"
-        found["unit"] = f"{config['unit_size']:,} examples"
+        found["roles"] = f"{counted(config['workers'], 'worker')}, {counted(config['servers'], 'server')}"
+        found["unit"] = counted(config["unit_size"], "example")
         optimizer = config.get("optimizer") or {}
         found["optimizer"] = escape(f"{optimizer.get('name', '-')}, rate {optimizer.get('learning_rate', '-')}")
         found["seed"] = escape(str(config.get("seed", "-")))
@@ -93,7 +94,7 @@ def _facts(run: RunModel) -> dict[str, str]:
     if saved:
         found["checkpoints"] = f"{len(saved)}, the newest at unit {saved[-1]['units']:,}"
     if record.num_unreadable:
-        found["left out"] = f"{record.num_unreadable:,} lines that hold something else than this run writes"
+        found["left out"] = f"{counted(record.num_unreadable, 'line')} with something else than this run writes"
     versions = (record.config or {}).get("versions", {})
     shown = [f"{name} {versions[name]}" for name in ("hybridsync", "jax", "flax", "python") if versions.get(name)]
     if shown:

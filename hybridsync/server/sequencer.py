@@ -289,8 +289,7 @@ class Sequencer:
         if state is None or state.passes_as != incarnation or phase_id != self._passing or len(units) != 1:
             return False
         count, unit = self.count, units[0]
-        ends = count.ends
-        return 0 <= unit < ends.limit and not ends.marks[unit] and 0 <= base <= count.sequence and not self._held.by_id
+        return count.ends.is_open(unit) and 0 <= base <= count.sequence and not self._held.by_id
 
     def passing(self, push: Push, contribution: Any) -> Decided:
         """Return the update that a push that `passes` is to be carried out as."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from hybridsync.core.units import Range, UnitSet, num_units, ranges_of
 from hybridsync.interfaces.phase import Phase
-from hybridsync.server.unit_outcomes import APPLIED, Ends
+from hybridsync.server.unit_outcomes import Ends
 
 
 class Count:
@@ -55,7 +55,7 @@ class Count:
         """Count an update by one unit, computed on the version `base`; returns the new version's number."""
         sequence = self.sequence
         self._staleness.append(sequence - base)
-        self.ends.marks[unit] = APPLIED
+        self.ends.apply((unit,))
         self._unreported.append(unit)
         self.sequence = sequence = sequence + 1
         self.missing = missing = self.missing - 1

@@ -1,4 +1,7 @@
-"""What became of each unit, as a server has to know it at every push: a byte for each. Pure.
+"""What became of each unit, as a server has to know it at every push. Pure.
+
+What ended before the phase is held as ranges, so that entering a phase costs as much as it has ranges. What ends within
+the phase is a byte each, in chunks that are made as they are needed.
 
 >>> ends = Ends(6, applied=[(0, 2)], dropped=[(4, 5)])
 >>> ends.apply((2,)); ends.drop(3)
@@ -16,6 +19,11 @@ from hybridsync.core.units import Range, UnitSet
 OPEN, APPLIED, DROPPED = 0, 1, 2
 _APPLIED_RANGE = re.compile(bytes([APPLIED]) + b"+")
 
+_BITS = 12
+_CHUNK = 1 << _BITS
+"""Units of a chunk."""
+_LAST = _CHUNK - 1
+
 
 class Ends:
     """The units of a phase and of those before it: open, applied, or dropped.
@@ -25,39 +33,63 @@ class Ends:
       applied, dropped: what became of them before the phase.
 
     Attributes:
-      marks: of each unit, whether it is applied or dropped; 0 while its end is open.
       limit: now.
     """
 
-    __slots__ = ("limit", "marks")
+    __slots__ = ("_applied", "_chunks", "_dropped", "limit")
 
     def __init__(self, limit: int, applied: Iterable[Range] = (), dropped: Iterable[Range] = ()) -> None:
-        marked = [*((APPLIED, *units) for units in applied), *((DROPPED, *units) for units in dropped)]
         self.limit = limit
-        self.marks = bytearray(max([limit, *(stop for _, _, stop in marked)]))
-        for mark, start, stop in marked:
-            self.marks[start:stop] = bytes([mark]) * (stop - start)
+        self._dropped = UnitSet(dropped)
+        self._applied = UnitSet(applied).difference(self._dropped)
+        self._chunks: dict[int, bytearray] = {}  # each tells all of its units, also what ended before the phase
 
     def is_open(self, unit: int) -> bool:
         """Whether `unit` may be issued, and has no end."""
-        return 0 <= unit < self.limit and not self.marks[unit]
+        if not 0 <= unit < self.limit:
+            return False
+        try:
+            return not self._chunks[unit >> _BITS][unit & _LAST]
+        except KeyError:
+            return not self._ended_before(unit)
 
     def is_settled(self, unit: int) -> bool:
         """Whether `unit` was applied or dropped."""
-        return 0 <= unit < len(self.marks) and self.marks[unit] != OPEN
+        try:
+            return self._chunks[unit >> _BITS][unit & _LAST] != OPEN
+        except KeyError:
+            return self._ended_before(unit)
 
     def apply(self, units: Iterable[int]) -> None:
         """Note units as applied."""
         for unit in units:
-            self.marks[unit] = APPLIED
+            (self._chunks.get(unit >> _BITS) or self._add_chunk(unit >> _BITS))[unit & _LAST] = APPLIED
 
     def drop(self, unit: int) -> None:
         """Note a unit as dropped; a fresh one may take its place."""
-        self.marks[unit] = DROPPED
+        (self._chunks.get(unit >> _BITS) or self._add_chunk(unit >> _BITS))[unit & _LAST] = DROPPED
         self.limit += 1
-        if len(self.marks) < self.limit:
-            self.marks.append(OPEN)
 
     def applied(self) -> UnitSet:
         """Return the applied units."""
-        return UnitSet(found.span() for found in _APPLIED_RANGE.finditer(self.marks))
+        units = self._applied.copy()
+        units.update(
+            ((number << _BITS) + found.start(), (number << _BITS) + found.end())
+            for number, chunk in self._chunks.items()
+            for found in _APPLIED_RANGE.finditer(chunk)
+        )
+        return units
+
+    def _ended_before(self, unit: int) -> bool:
+        """Whether a unit was applied or dropped before the phase."""
+        return unit in self._applied or unit in self._dropped
+
+    def _add_chunk(self, number: int) -> bytearray:
+        """Return a new chunk, which knows what became of its units before the phase."""
+        first = number << _BITS
+        units, chunk = UnitSet([(first, first + _CHUNK)]), bytearray(_CHUNK)
+        for mark, before in ((APPLIED, self._applied), (DROPPED, self._dropped)):
+            for start, stop in units.intersection(before).ranges():
+                chunk[start - first : stop - first] = bytes([mark]) * (stop - start)
+        self._chunks[number] = chunk
+        return chunk

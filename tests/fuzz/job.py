@@ -249,7 +249,8 @@ class Job:
         ledger, sequencer, store = self.chief.control.ledger, self.primary._sequencer, self.store
         calls = () if entering else (sequencer.open, sequencer.num_held, store._open)
         return (
-            sequencer.count.ends.marks,
+            sequencer.count.applied.ranges(),
+            sequencer.count.dropped.ranges(),
             ledger.counts(),
             ledger._applied.ranges(),
             ledger._dropped.ranges(),

@@ -198,6 +198,11 @@ def test_waiting_for_a_hung_disk_ends_by_name(bench: Bench, monkeypatch: pytest.
         result_of(bench.submit(bench.take_snapshot(4))[0], "the checkpoint of phase 3", secs=0.1)
 
 
+def test_a_large_state_is_given_longer_to_be_fetched_and_written() -> None:
+    seconds = checkpointing.commit_secs(0), checkpointing.commit_secs(2_000_000_000)
+    assert seconds == pytest.approx((checkpointing.COMMIT_DEADLINE_SECS, checkpointing.COMMIT_DEADLINE_SECS + 200.0))
+
+
 # --- the end ---
 
 

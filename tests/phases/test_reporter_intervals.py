@@ -21,7 +21,7 @@ from hybridsync.training.compiled_programs import Parameters
 from hybridsync.training.optimizer import Optimizer, schedule
 from hybridsync.training.run import Run
 from hybridsync.training.state import initial_state
-from tests.phases.harness import RATE, UNIT_SIZE, Harness
+from tests.phases.harness import RATE, UNIT_SIZE, Harness, snapshot_of
 from tests.roles import hello
 from tests.tasks import mlp_task, programs_of
 from tests.trainers import events_of
@@ -60,6 +60,14 @@ def test_a_resumed_run_counts_its_first_interval_from_where_it_resumed(make_harn
     harness = make_harness(applied=40)
     harness.after(2.0, num_applied=44)
     assert harness.metrics()[0]["examples_per_sec"] == pytest.approx(4 * UNIT_SIZE / 2.0)
+
+
+def test_units_that_were_lost_make_no_rate_negative(harness: Harness) -> None:
+    harness.after(1.0, num_applied=60)
+    harness.reporter.broke(snapshot_of(), "worker 1 was lost", rolled_back=10)
+    harness.after(0.5, num_applied=50)
+    harness.after(0.5, num_applied=54)
+    assert [line["examples_per_sec"] for line in harness.metrics()] == pytest.approx([60 * UNIT_SIZE, 4 * UNIT_SIZE])
 
 
 def test_hooks_are_called_at_their_units_and_once_however_many_were_passed(

@@ -97,7 +97,7 @@ def test_a_line_with_a_text_for_a_number_is_left_out_and_counted(run: Path, tmp_
     metrics[0]["units"] = SCRIPT
     write(folder, "metrics.jsonl", metrics)
     assert check(folder, SCRIPT)
-    assert "1 lines that hold something else" in (folder / "report.html").read_text()
+    assert "1 line with something else" in (folder / "report.html").read_text()
 
 
 def test_no_line_of_a_real_run_is_left_out(tmp_path: Path) -> None:

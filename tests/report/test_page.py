@@ -77,6 +77,10 @@ def test_one_run_has_every_part_and_every_chart(tmp_path: Path) -> None:
     )
 
 
+def test_one_of_a_kind_is_not_written_as_several(tmp_path: Path) -> None:
+    assert "<dd>2 workers, 1 server</dd>" in _page(completed(tmp_path / "run"))
+
+
 def test_the_page_needs_nothing_from_outside(tmp_path: Path) -> None:
     text = _page(completed(tmp_path / "run"))
     names = {name for name, _ in Outline(text).attributes}
