@@ -21,7 +21,7 @@ from hybridsync.collectives.backend import Place
 from hybridsync.collectives.device_choice import NUM_DEVICES
 from hybridsync.config import load_config
 from hybridsync.core.clock import SYSTEM_CLOCK, pause
-from hybridsync.runtime.wiring.backends import COLLECTIVES
+from hybridsync.runtime.wiring.collectives import COLLECTIVES
 from hybridsync.training.compiled_programs import Parameters
 from hybridsync.training.run import Run
 

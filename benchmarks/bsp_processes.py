@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.jobs import JOB_SECS, ROOT, Row, load, phase_rates, report, train
-from hybridsync.runtime.wiring.backends import COLLECTIVES
+from hybridsync.runtime.wiring.collectives import COLLECTIVES
 
 UNIT_SIZE = 32
 

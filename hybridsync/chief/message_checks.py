@@ -56,7 +56,7 @@ def check_hello(hello: Hello, num_workers: int, num_servers: int, schema: str, w
             "every role with the same configuration and version"
         )
     if not 0 <= hello.restart_count < MOST_UPDATES:
-        raise InvalidMessage(f"{hello.role} {hello.id} is in its restart {hello.restart_count}; count lives from 0")
+        raise InvalidMessage(f"{hello.role} {hello.id} has the restart count {hello.restart_count}; count from 0")
     if hello.role_state is not None:
         check_role_state(f"{hello.role} {hello.id}", hello.role_state, num_workers, workload)
 

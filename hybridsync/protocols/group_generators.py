@@ -13,7 +13,7 @@ those come that have no work, and the *last* one, after which the phase is over.
     >>> rule = Pairs((0, 1, 2), seed=0)
     >>> for worker in (0, 1, 2): rule.on_join(worker)
     >>> rule.on_arrival(1, at=0.0), [rule.on_arrival(worker, at=0.1) for worker in (0, 2)]
-    ([], [[Group(members=(0,), whole=False)], [Group(members=(1, 2), whole=False)]])
+    ([], [[Group(members=(0,), is_full_sync=False)], [Group(members=(1, 2), is_full_sync=False)]])
 
 Source: Luo et al., Prague: High-Performance Heterogeneity-Aware Asynchronous Decentralized Training, ASPLOS 2020
 (Ripples, arXiv 1909.08029): its abstract; what is not said there is a reconstruction.

@@ -31,7 +31,7 @@ from hybridsync.replay.phases import as_member, on_one_device
 from hybridsync.runtime.fork_server_client import ForkServerClient
 from hybridsync.runtime.role_pipe import Child, RoleSpec
 from hybridsync.runtime.role_process import RoleProcess, describe_exit
-from hybridsync.runtime.wiring.backends import COLLECTIVES
+from hybridsync.runtime.wiring.collectives import COLLECTIVES
 from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.run import Run
 from hybridsync.training.state import TrainState

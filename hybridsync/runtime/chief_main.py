@@ -16,8 +16,8 @@ from hybridsync.core.work_deadlines import LOOP_SECS, Watching
 from hybridsync.interfaces.messages import RoleEvent
 from hybridsync.interfaces.ports import ServerPort, SnapshotSource
 from hybridsync.runtime.heartbeat import use_compilation_cache
-from hybridsync.runtime.wiring.backends import TRANSPORT
 from hybridsync.runtime.wiring.chief import ChiefRole
+from hybridsync.runtime.wiring.transport import TRANSPORT
 from hybridsync.telemetry.progress import open_progress
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary

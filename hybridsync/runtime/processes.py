@@ -131,7 +131,7 @@ def supervise(launch: Launch) -> int:
 
 def _supervise_locked(launch: Launch, lock: WorkdirLock) -> int:
     from hybridsync.runtime.supervisor import Supervisor, SupervisorSpec
-    from hybridsync.runtime.wiring.backends import TRANSPORT
+    from hybridsync.runtime.wiring.transport import TRANSPORT
 
     config = launch.config
     sys.stderr.write(

@@ -25,8 +25,8 @@ from hybridsync.runtime.heartbeat import (
     use_compilation_cache,
 )
 from hybridsync.runtime.role_pipe import RoleSpec
-from hybridsync.runtime.wiring.backends import TRANSPORT
 from hybridsync.runtime.wiring.server import server_pacing, server_report
+from hybridsync.runtime.wiring.transport import TRANSPORT
 from hybridsync.server.endpoint import Endpoint, OptimizerEndpoint
 from hybridsync.server.partition import PRIMARY, partition
 from hybridsync.server.primary import Primary

@@ -40,7 +40,7 @@ from hybridsync.runtime.role_logs import Logs
 from hybridsync.runtime.role_pipe import RoleSpec
 from hybridsync.runtime.role_process import MAX_FAILURES, CrashLoop, RoleProcess, describe_exit
 from hybridsync.runtime.role_starts import NotStarted, Starts
-from hybridsync.runtime.wiring.backends import COLLECTIVES
+from hybridsync.runtime.wiring.collectives import COLLECTIVES
 from hybridsync.storage.durable import make_directory
 
 _TICK_SECS = 1.0

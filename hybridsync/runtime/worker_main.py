@@ -29,7 +29,8 @@ from hybridsync.runtime.heartbeat import (
     use_compilation_cache,
 )
 from hybridsync.runtime.role_pipe import RoleSpec
-from hybridsync.runtime.wiring.backends import COLLECTIVES, TRANSPORT
+from hybridsync.runtime.wiring.collectives import COLLECTIVES
+from hybridsync.runtime.wiring.transport import TRANSPORT
 from hybridsync.runtime.wiring.worker import worker_loop, worker_recorder
 from hybridsync.server.partition import partition
 from hybridsync.storage.apply_log import open_apply_log

@@ -393,7 +393,7 @@ CHECKPOINT = [
     Given("a checkpoint that says nothing of its run", HERE,
         "checkpoint 4 in FOLDER/run/checkpoints lacks phase, source in its record 'run', which holds config, "
         "detours, fingerprint, seconds, sequence: a run cannot go on from it; start one with --init_from",
-        lambda place: place.save(phase_id=None, source=None)),
+        lambda place: place.save(phase=None, source=None)),
     Given("checkpoints that are gone, of a run that must resume", ("--resume=must", *HERE),
         "resume is 'must', but FOLDER/run holds no checkpoint; check the path, or start with 'auto'",
         lambda place: shutil.rmtree(place.run / "checkpoints")),

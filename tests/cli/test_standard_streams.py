@@ -104,8 +104,8 @@ HANGS_UP = """
 import signal, sys
 from hybridsync.phases.reporter import Reporter
 entered = Reporter.entered
-def hang_up(self, phase, units, why=""):
-    entered(self, phase, units, why)
+def hang_up(self, phase, units, *rest):
+    entered(self, phase, units, *rest)
     signal.raise_signal(signal.SIGHUP)
     signal.raise_signal(signal.SIGHUP)
 Reporter.entered = hang_up

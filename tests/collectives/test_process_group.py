@@ -26,7 +26,7 @@ from hybridsync.collectives.mesh.process_group import CollectiveBroken, ProcessG
 from hybridsync.collectives.mesh.sockets import listening
 from hybridsync.core.errors import HybridSyncError, WaitTimeout
 
-MEMBER = Path(__file__).with_name("world_member.py")
+MEMBER = Path(__file__).with_name("process_group_member.py")
 ROOT = Path(__file__).parents[2]
 NUM_WORKERS = 4
 EVERYONE = list(range(NUM_WORKERS))

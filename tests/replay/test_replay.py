@@ -307,7 +307,7 @@ def test_what_cannot_be_replayed_is_refused_by_name(
         replayed(copied)
 
 
-ENDS = "from hybridsync.runtime.fork_server import attach; attach().grow(); raise SystemExit(print('so long') or 3)"
+ENDS = "from hybridsync.runtime.fork_server import connect; connect().serve(); raise SystemExit(print('so long') or 3)"
 
 
 def test_a_member_process_that_ends_early_is_named_with_its_log(copied: Path) -> None:

@@ -138,7 +138,7 @@ def test_a_role_whose_successor_has_another_address_is_given_up_early() -> None:
     def attempt(secs: float) -> None:
         raise Unreachable
 
-    with pytest.raises(RoleLost, match=r"server 0 could not be reached for Capture within 0\.5 s"):
+    with pytest.raises(RoleLost, match=r"server 0 could not be reached for TakeSnapshot within 0\.5 s"):
         retrying(attempt, 60.0, "server 0", "TakeSnapshot", unreachable_secs=0.5)
     assert time.monotonic() - start < 5
 
@@ -171,7 +171,7 @@ def test_a_holder_that_is_gone_is_given_up_before_its_calls_deadline(closing, mo
     address = free_address()
     client = closing(SnapshotClient(address, deadline_secs=60.0, who="worker 3"))
     start = time.monotonic()
-    with pytest.raises(RoleLost, match=f"worker 3 at {address} could not be reached for Capture within 0.3 s"):
+    with pytest.raises(RoleLost, match=f"worker 3 at {address} could not be reached for TakeSnapshot within 0.3 s"):
         client.take_snapshot(PHASE_ID, final=True)
     with pytest.raises(RoleLost, match=r"for Read within 0\.3 s"):
         client.read(4, pattern(10))
