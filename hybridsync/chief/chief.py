@@ -15,7 +15,7 @@ class Chief:
 
     Attributes:
       service: takes the calls of workers, servers and supervisors.
-      control: what the switch manager works with.
+      control: what the controller of the phases works with.
     """
 
     def __init__(self, state: RunState) -> None:

@@ -1,4 +1,4 @@
-"""One group phase as the chief sees it: who meets whom, what every replica has applied, and who is waited for. Pure.
+"""One group phase at the chief: who averages with whom, what every replica has applied, who is waited for. Pure.
 
 The generator's groups get their numbers here, one order for everybody, beside what their members have told of their
 units: at a full synchronisation everybody has told everything, so the units of the one state are known.

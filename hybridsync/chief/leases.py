@@ -145,9 +145,16 @@ class Leasing:
         self._all_per_sec -= lost.per_sec if lost else 0.0
 
     def doubt(self, worker: int) -> None:
-        """Give what an asynchronous worker has to others only: whether it or its units are at fault is to be seen."""
+        """Keep what an asynchronous worker has from being leased to it again: it or its units are at fault.
+
+        So it stays until another worker is lost, the units are reclaimed, or the phase ends.
+        """
         key = f"worker {worker}"
         self._doubted.setdefault(key, UnitSet()).update(self.ledger.leased(key))
+
+    def trust_all(self) -> None:
+        """Lease every unit to whoever asks again: those that were to take it instead may hang."""
+        self._doubted = {}
 
     def owners(self, ranges: Iterable[Range]) -> dict[int, int]:
         """Return whose the units under way are: worker -> how many of `ranges`."""

@@ -45,7 +45,7 @@ def check_hello(hello: Hello, num_workers: int, num_servers: int, schema: str, w
       UnknownRole: the run has no place for it.
       VersionMismatch: its package is of another minor series.
       SchemaMismatch: it was built for another training state.
-      InvalidMessage: its restart count is none.
+      InvalidMessage: its restart count is out of range.
       PlanError, InvalidMessage: it stands in a phase that no run like this one has (see `check_role_state`).
     """
     check_role(hello.role, hello.id, num_workers, num_servers)
@@ -161,7 +161,7 @@ def check_group(request: GroupRequest, phase: Phase, limit: int) -> None:
             "for the next phase"
         )
     if request.number < 1:
-        raise InvalidMessage(f"worker {request.worker} comes to group round{request.number}; count from 1")
+        raise InvalidMessage(f"worker {request.worker} comes to group round {request.number}; count from 1")
     for unit in (*(unit for unit, _ in request.applied), *(unit for unit, _ in request.dropped)):
         if not 0 <= unit < limit:
             raise InvalidMessage(

@@ -229,6 +229,7 @@ class RunControl:
         """
         with self._condition:
             held = self.ledger.holders()
+            self._state.leasing.trust_all()  # else nobody might be left for what they wait with
             self.release_all()
             self._condition.notify_all()
             return held

@@ -269,13 +269,13 @@ class ChiefService:
             if event.role == "worker":
                 # First: a quarantine is the reason that the phase is to break for, not the loss.
                 self._note_suspect(event)
-                if ended_by_itself(event) and len(members.workers.ids()) > 1:
-                    # Before `lose` releases its units. The same worker would end on the same unit, and others cannot
-                    # tell whether the unit or the worker is at fault until they have tried.
-                    state.leasing.doubt(event.id)
             state.reports.lost.append(event)  # also of one that only an earlier chief knew, or that was given up
             member = members.of(event.role).get(event.id) if event.role in ("worker", "server") else None
             if member is not None and member.hello.pid == event.pid:
+                if event.role == "worker" and ended_by_itself(event) and len(members.workers.ids()) > 1:
+                    # Before `lose` releases its units. The same worker would end on the same unit, and others cannot
+                    # tell whether the unit or the worker is at fault until they have tried.
+                    state.leasing.doubt(event.id)
                 state.lose(event.role, event.id, event.reason)
             if event.quarantined and event.id not in members.quarantined:
                 members.quarantined[event.id] = event.reason

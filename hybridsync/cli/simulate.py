@@ -18,6 +18,7 @@ from hybridsync.cli.command import run
 from hybridsync.cli.standard_streams import ends_with_its_reader
 from hybridsync.config import RunConfig, apply_overrides, load_config, restore_values
 from hybridsync.config.recipes import located
+from hybridsync.core.counted import counted
 from hybridsync.core.errors import EXIT_COMPLETED, EXIT_INTERRUPTED, ConfigError, HybridSyncError
 from hybridsync.simulator.calibration import fit, read_measured
 from hybridsync.simulator.cluster import Scenario
@@ -25,7 +26,6 @@ from hybridsync.simulator.scenarios import load_scenario, write_scenario
 from hybridsync.simulator.study import Study
 from hybridsync.simulator.table import fitted_table, table
 from hybridsync.storage.durable import local_path
-from hybridsync.telemetry.summary import counted
 from hybridsync.workdir.auto_plan import AUTO, SIMULATED, written_out
 
 FLAGS = flags.FLAGS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 UPLOAD_SECS = 5.0
-"""How long the end of a phase waits for the optimizer states of workers that stepped by themselves."""
+"""How long the end of a phase waits for the optimizer states of workers with local updates."""
 
 UPDATES_SECS = 90.0
 """How long a snapshot waits for the updates before it to be told to a server; that call's own deadline is shorter."""

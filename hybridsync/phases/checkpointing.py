@@ -55,7 +55,7 @@ class Commit:
 
 
 class Commits(Protocol):
-    """What commits and evaluates captures (`Committer`, or one in virtual time)."""
+    """Commits and evaluates snapshots (`Committer`, or one in virtual time)."""
 
     @property
     def durable(self) -> bool:

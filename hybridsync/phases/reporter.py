@@ -13,6 +13,7 @@ import numpy as np
 from hybridsync.chief.report_buffer import ReportBuffer
 from hybridsync.chief.run_control import RunControl
 from hybridsync.core.clock import Clock
+from hybridsync.core.counted import counted
 from hybridsync.interfaces.messages import RoleEvent, Snapshot
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import Span
@@ -22,7 +23,7 @@ from hybridsync.telemetry.events import read_events
 from hybridsync.telemetry.metrics import Metrics, Staleness
 from hybridsync.telemetry.process_registry import Roster
 from hybridsync.telemetry.recorder import Recorder
-from hybridsync.telemetry.summary import Summary, Units, counted, write_summary
+from hybridsync.telemetry.summary import Summary, Units, write_summary
 from hybridsync.telemetry.switch_costs import StageTimes, Switches
 from hybridsync.training.run import Run
 
@@ -139,7 +140,7 @@ class Reporter:
         return self._roster.present
 
     def meshes_used(self) -> list[tuple[tuple[int, ...], int]]:
-        """Return members and lane of each phase that an earlier chief announced in this process group."""
+        """Return members and device choice of each phase that an earlier chief announced in this process group."""
         found: list[tuple[tuple[int, ...], int]] = []
         for event in read_events(self._run.workdir) if self._run.workdir else []:
             if event["kind"] in ("run_started", "world_renewed"):

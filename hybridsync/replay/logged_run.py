@@ -273,7 +273,7 @@ def _phases(workdir: Path, entries: tuple[Entry, ...], ends: dict[int, Left]) ->
         if phase.protocol.local_updates and not all(entry.stepped for entry in updates):
             raise WorkdirError(
                 f"the apply log of {workdir} is damaged: {phase} does not say whose its pushes were, and its workers "
-                "stepped by themselves"
+                "made local updates"
             )
         if early := [entry for entry in updates if entry.base < phase.first]:
             raise WorkdirError(

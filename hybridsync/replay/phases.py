@@ -61,7 +61,7 @@ def on_one_device(programs: Programs, state: TrainState, phase: LoggedPhase, not
 
 
 def _stepped(programs: Programs, state: TrainState, phase: LoggedPhase, note: Note) -> TrainState:
-    """Return the state after a phase whose workers stepped by themselves (see `on_one_device`)."""
+    """Return the state after a phase whose workers made local updates (see `on_one_device`)."""
     last_use = {version: entry.sequence for entry in phase.entries for version in entry.versions}
     versions = {phase.first: Parameters(state.params, state.model_state)}
     start, num_workers = int(state.counters["units"]), len(phase.members)

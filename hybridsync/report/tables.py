@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
+from hybridsync.core.counted import counted
 from hybridsync.report.lanes import GLYPHS
 from hybridsync.report.model import RunModel
 from hybridsync.report.scales import duration, ids, millis, number
-from hybridsync.telemetry.summary import counted
 
 ACCOUNT = ("issued", "applied", "dropped", "outstanding", "rolled_back")
 

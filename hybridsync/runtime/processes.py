@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 from hybridsync import protocols
 from hybridsync.config import LoadedConfig, RunConfig, explained
 from hybridsync.core.addresses import at_port
+from hybridsync.core.counted import counted
 from hybridsync.core.errors import AddressError, ConfigError, HybridSyncError, WorkdirError
 from hybridsync.core.plan import Plan
 from hybridsync.core.work_deadlines import COMPILE_SECS
 from hybridsync.runtime import watchdog
 from hybridsync.runtime.role_pipe import Child, RoleSpec
 from hybridsync.storage.durable import WorkdirLock, make_directory
-from hybridsync.telemetry.summary import counted
 from hybridsync.workdir.resuming import Resume, check_init_from, check_workdir, continued
 
 if TYPE_CHECKING:

@@ -82,7 +82,7 @@ class RoleProcess:
         try:
             with open_log(log_path) as log:
                 with contextlib.suppress(OSError):  # a full disk ends no run
-                    os.write(log.fileno(), f"--- {self.name}, restart {restart_count}\n".encode())
+                    os.write(log.fileno(), f"--- {self.name}, restart count {restart_count}\n".encode())
                 stdout = 1 if role == "chief" else log.fileno()
                 given = (spec_end, stdout, log.fileno(), report_end, self._unit_fd)
                 self.pid = fork_server_client.start(environment, given if lock_fd is None else (*given, lock_fd))

@@ -98,7 +98,7 @@ class PartitionedState:
         self._shard.pack_inside(whole)
 
     def snapshot_part(self, sequence: int, final: bool, left: tuple[int, ...]) -> list[PartSnapshot]:
-        """Write the log out, and ask the other servers for their parts (see `Peers.snapshot`)."""
+        """Write the log out, and ask the other servers for their parts (see `Peers.snapshot_part`)."""
         snapshots = self._peers.snapshot_part(sequence, final, left)
         self._apply_log.flush()
         return snapshots

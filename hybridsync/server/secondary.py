@@ -230,7 +230,7 @@ class Store:
             self._shard.forget(worker, incarnation)
 
     def snapshot_part(self, phase_id: PhaseId, sequence: int, final: bool, left: tuple[int, ...] = ()) -> Snapshot:
-        """Keep a copy of this part of the state (see `ShardPort.snapshot`)."""
+        """Keep a copy of this part of the state (see `ShardPort.snapshot_part`)."""
         if len(set(left)) < len(left):
             raise InvalidMessage(f"{len(left)} workers left states, {len(set(left))} of them different; name each once")
         with self._condition:

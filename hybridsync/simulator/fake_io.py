@@ -158,7 +158,7 @@ class SimulatedCommittedState:
           StalePhase: that is another one.
         """
         if self._published[0].snapshot_id != snapshot_id:
-            raise StalePhase(f"snapshot{snapshot_id} is no longer kept at the chief")
+            raise StalePhase(f"snapshot {snapshot_id} is no longer kept at the chief")
         return self._published[1]
 
 

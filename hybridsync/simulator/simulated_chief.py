@@ -1,4 +1,4 @@
-"""The chief's front in virtual time: calls wait here until the board has an answer, as over the network they do."""
+"""The chief's front in virtual time: calls wait here until the chief has an answer, as they do over the network."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class Server(Process):
         return self._held()
 
     def take_snapshot(self, phase_id: PhaseId, final: bool) -> Snapshot:
-        """Copy the state between two updates (see `SnapshotSource.snapshot`)."""
+        """Copy the state between two updates (see `SnapshotSource.take_snapshot`)."""
         self.await_reached()
         sequencer, state = self.sequencer, self._state
         check_phase_id(phase_id, sequencer.phase)

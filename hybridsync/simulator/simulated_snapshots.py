@@ -52,5 +52,5 @@ class SimulatedSnapshots:
           StalePhase: another snapshot has taken its place.
         """
         if self._kept is None or self._kept[0].snapshot_id != snapshot_id:
-            raise StalePhase(f"snapshot{snapshot_id} is no longer kept at {self._address}")
+            raise StalePhase(f"snapshot {snapshot_id} is no longer kept at {self._address}")
         return self._kept[1]

@@ -141,7 +141,7 @@ class Worker(Process):
             self._ask(waits)
 
     def take_snapshot(self, phase_id: PhaseId, final: bool) -> Snapshot:
-        """Keep a copy of the replica (see `SnapshotSource.snapshot`)."""
+        """Keep a copy of the replica (see `SnapshotSource.take_snapshot`)."""
         self.await_reached()
         snapshot = self.replica.take_snapshot(phase_id)
         self.simulated.spend(self.simulated.network.cluster.costs.capture_secs)

@@ -163,12 +163,3 @@ def _version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def counted(number: int, noun: str, plural: str = "") -> str:
-    """Return a number with its noun.
-
-    >>> counted(1, "server"), counted(2, "server"), counted(0, "switch", "switches")
-    ('1 server', '2 servers', '0 switches')
-    """
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

@@ -1,7 +1,7 @@
 """What must hold at every moment of a simulated run, and at its end.
 
-A `Checks` watches the process groups of one run, one after another where the run was stopped and resumed. It believes
-nothing that the run's own accounting says: it keeps its own book of which updates were applied to which state.
+A `Checks` watches the simulated clusters of one run, one after another where the run was stopped and resumed. It
+believes nothing that the run's own accounting says: it keeps its own book of which updates were applied to which state.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Checks(Watch):
         self.begin_session()
 
     def begin_session(self) -> None:
-        """Watch another cluster of the run: other processes, whose restarts are counted from 0 again."""
+        """Watch the run's next session: other processes, whose restarts are counted from 0 again."""
         self._fences: dict[tuple[int, int], int] = {}
         self._incarnations: dict[tuple[int, int], int] = {}
         self._streams: dict[tuple[int, object], int] = {}
@@ -215,7 +215,7 @@ class Checks(Watch):
         Args:
           workload: units that were to be applied.
           unfit: units whose contribution is no finite number.
-          sessions: process groups that the run took.
+          sessions: how often the run was started.
 
         Raises:
           Violation: something that must hold does not.

@@ -150,7 +150,7 @@ def _step(worker: Worker, phase: Phase, logged: Logged) -> None:
 
 
 def _retrace(server: Server, phase: Phase, logged: Logged) -> None:
-    """Carry out a phase whose workers stepped by themselves: the log says who pushed, and who left what behind."""
+    """Carry out a phase whose workers made local updates: the log says who pushed, and who left what behind."""
     simulated, arithmetic, spec = server.simulated, server.simulated.arithmetic, phase.protocol
     start, members = sum(stop - first for first, stop in phase.applied), phase.members
     opt_state = arithmetic.opt_state(server.state)

@@ -1,4 +1,4 @@
-"""The step as three programs, the same on every path: unit gradient, mean, update.
+"""The step as three programs, the same in every mode: unit gradient, mean, update.
 
     unit_gradient(parameters, unit)    local; pure function of the parameters and (seed, unit)
     total(contributions)               the only collective: an ordered sum (over threads, or psum over the mesh)

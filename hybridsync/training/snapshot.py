@@ -119,7 +119,7 @@ class SnapshotBuffer:
     ) -> Snapshot:
         """Fingerprint what was packed and make it readable; updates may go on meanwhile."""
         with self._condition:
-            assert self._buffer is not None, "seal follows pack"
+            assert self._buffer is not None, "finalize follows pack"
             applied = tuple(applied)
             digest = fingerprint(self.layout.unpack(self._buffer))
             units = sum(stop - start for start, stop in applied)
@@ -152,7 +152,7 @@ class SnapshotBuffer:
         with self._condition:
             if self._snapshot is None or self._buffer is None or self._snapshot.snapshot_id != snapshot_id:
                 kept = self._snapshot.snapshot_id if self._snapshot else "none"
-                raise StalePhase(f"snapshot{snapshot_id} is no longer kept here (kept: {kept}); ask the chief again")
+                raise StalePhase(f"snapshot {snapshot_id} is no longer kept here (kept: {kept}); ask the chief again")
             self._readers += 1
             view = self._buffer.view()
             view.flags.writeable = False
@@ -204,7 +204,7 @@ class CommittedState:
         """Return a snapshot of the kept state, readable here.
 
         Raises:
-          WaitTimeout: somebody still reads the snapshot offered before.
+          WaitTimeout: somebody still reads the snapshot published before.
         """
         snapshot, state = self._kept
         self._snapshot_buffer.pack(state)
@@ -222,11 +222,11 @@ class CommittedState:
         raise StalePhase(f"the chief keeps the last committed state only and takes no part in phase {phase_id}")
 
     def read(self, snapshot_id: int, into: np.ndarray) -> None:
-        """Copy what was offered last (see `SnapshotBuffer.read`)."""
+        """Copy what was published last (see `SnapshotBuffer.read`)."""
         self._snapshot_buffer.read(snapshot_id, into)
 
     def lend(self, snapshot_id: int) -> LentView:
-        """Lend what was offered last (see `SnapshotBuffer.lend`)."""
+        """Lend what was published last (see `SnapshotBuffer.lend`)."""
         return self._snapshot_buffer.lend(snapshot_id)
 
 

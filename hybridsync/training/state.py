@@ -1,4 +1,4 @@
-"""The training state, the same on every path: arrays only, free of any topology."""
+"""The training state, the same in every mode: arrays only, free of any topology."""
 
 from __future__ import annotations
 

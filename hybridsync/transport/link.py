@@ -112,7 +112,7 @@ class Services:
     Every port is called by several threads at a time.
 
     Args:
-      holder: the state that it captures.
+      holder: the training state; takes snapshots of it and lends them.
       state_bytes: of a whole state; calls that move one may take accordingly long.
       chief: to all roles.
       server: a parameter server, to the chief.
@@ -159,7 +159,8 @@ class Transport(Protocol):
         Args:
           services: what it offers.
           address: where; a transport may choose a part of it, and says which.
-          calls: served at a time. A long poll or a held push is one for as long as it lasts: three for each caller.
+          calls: served at a time. A long poll or a held push occupies one for as long as it lasts, so each caller may
+            need several.
           watchdog: of the process; is told of the calls.
 
         Raises:

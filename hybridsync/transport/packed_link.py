@@ -32,8 +32,8 @@ class PackedLink:
       parts: what each server has of the trees, the primary's first.
       primary: link to server 0.
       others: links to the other servers, in order.
-      optimizers: every server as one that keeps optimizer states, the primary first; for workers that step by
-        themselves.
+      optimizers: every server as one that keeps optimizer states, the primary first; for workers with
+        local updates.
     """
 
     def __init__(

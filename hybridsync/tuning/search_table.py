@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rich.table import Table
 
+from hybridsync.core.counted import counted
 from hybridsync.policies.search_rules import LOCK_STEP, Search, Setting, percent, plan_of
-from hybridsync.telemetry.summary import counted
 
 
 def table(search: Search) -> Table:

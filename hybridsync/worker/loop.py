@@ -49,7 +49,7 @@ class WorkerLoop:
     Args:
       worker: id.
       chief: says what comes next.
-      engines: by path.
+      engines: sync mode -> what runs its phases.
       replica: what this worker holds at the end of a lock-step phase.
       recorder: carries the incarnation and the current phase.
       measuring: what it does while it is left out of lock-step.

@@ -24,7 +24,7 @@ from hybridsync.training.state import TrainState
 
 
 class Replica:
-    """One copy of the state on the SYNC path.
+    """One copy of the state, in lock-step and group phases.
 
     The lock guards state and position: a snapshot sees whole steps only.
 

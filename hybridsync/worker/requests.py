@@ -64,7 +64,7 @@ class CallServer:
     Args:
       verb: which of the link's calls.
       push: in whose name, and of which units.
-      body: the contribution of a push, or the optimizer state of a upload.
+      body: the contribution of a push, or the optimizer state of an upload.
     """
 
     verb: Verb
@@ -139,7 +139,7 @@ class AllReduce:
 
 @dataclass(slots=True)
 class AllGather:
-    """Tell all members why units of this one are missing, and hear it of theirs (see `Collective.reasons`)."""
+    """Tell all members why units of this one are missing, and hear it of theirs (see `Communicator.gather`)."""
 
     reasons: tuple[str, ...]
 

@@ -77,7 +77,7 @@ class WorkerRecorder:
             self._usual_secs, self._has_usual = 0.0, False
             self.phase_id, self.completed = phase_id, 0
             self.turn_to("")
-        self._unit_limit = UnitLimit()  # another path computes with another program, which may have to be compiled
+        self._unit_limit = UnitLimit()  # another mode computes with another program, which may have to be compiled
 
     def turn_to(self, doing: str) -> None:
         """Note what the training thread is at from now on: `COMPUTING`, `WAITING` or ""."""

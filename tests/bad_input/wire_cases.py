@@ -258,9 +258,9 @@ SIZES = [
 
 STATES = [
     Wire("a snapshot that was never taken", lambda job: job.read(job.to_server, 77, 768), STALE, "StalePhase",
-        r"snapshot77 is no longer kept here \(kept: none\); ask the chief again"),
+        r"snapshot 77 is no longer kept here \(kept: none\); ask the chief again"),
     Wire("a snapshot whose place another one took", lambda job: job.read(job.to_server, job.captured - 1, 768), STALE,
-        "StalePhase", r"snapshot\d+ is no longer kept here \(kept: \d+\); ask the chief again", capture_twice),
+        "StalePhase", r"snapshot \d+ is no longer kept here \(kept: \d+\); ask the chief again", capture_twice),
     Wire("a reader of another size", lambda job: job.read(job.to_server, job.captured, 769), INVALID, "SchemaMismatch",
         f"the buffer has 769 bytes where 768 are expected; {ADVICE}", snapshot),
     Wire("a reader of 2^62 bytes", lambda job: job.read(job.to_chief, 1, 2**62), INVALID, "SchemaMismatch",
@@ -330,7 +330,7 @@ STATES = [
         "nothing was trained on it, run the same command again to resume from the last checkpoint"),
     Wire("a phase whose starting state is gone",
         lambda job: job.unary("PhaseServer", "Enter", phase(job, fingerprint="f00d", snapshot_id=9)), STALE,
-        "StalePhase", r"snapshot9 is no longer kept here \(kept: \d+\); ask the chief again"),
+        "StalePhase", r"snapshot 9 is no longer kept here \(kept: \d+\); ask the chief again"),
     Wire("a range of units that ends before it begins",
         lambda job: job.unary("PhaseServer", "Enter", phase(job, applied=((9, 4),))), INVALID, "SchemaMismatch",
         r"a range of units needs 0 <= start < stop, got \(9, 4\)"),

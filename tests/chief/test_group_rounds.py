@@ -163,7 +163,7 @@ def test_whoever_is_told_to_wait_hears_for_whom() -> None:
     ("fields", "named"),
     [
         ({"worker": 7}, "takes no part"),
-        ({"number": 0}, "group round0; count from 1"),
+        ({"number": 0}, "group round 0; count from 1"),
         ({"applied": (AppliedUnit(99, 0),)}, "unit 99"),
         ({"dropped": ((-1, "non_finite"),)}, "unit -1"),
     ],

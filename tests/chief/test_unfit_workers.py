@@ -100,6 +100,32 @@ def test_what_a_worker_had_that_ended_at_a_unit_by_itself_goes_to_others(reason,
         assert units_of(lease(chief, phase, 0))[0] in had
 
 
+def test_what_others_wait_with_is_also_for_the_worker_that_ended_at_it() -> None:
+    """The phase would not end where those that were to take it hang."""
+    chief = make_chief(2)
+    phase = begin(chief, "asp", end=8)
+    had = units_of(lease(chief, phase, 1))
+    chief.service.role_lost(RoleEvent("worker", 1, 101, "exit 1", 0.0, unit=had[0]))
+    chief.service.register(hello(1, pid=201, restart_count=1))
+    assert set(had) <= set(units_of(lease(chief, phase, 0)))
+    chief.control.reclaim()
+    assert units_of(lease(chief, phase, 1, incarnation=2))
+
+
+def test_a_repeated_word_of_an_end_doubts_nothing_that_the_next_process_has() -> None:
+    chief = make_chief()
+    phase = begin(chief, "asp", end=400)
+    lease(chief, phase, 2)
+    event = RoleEvent("worker", 2, 102, "exit 1", 0.0, unit=0)
+    chief.service.role_lost(event)
+    chief.service.register(hello(2, pid=202, restart_count=1))
+    had = units_of(lease(chief, phase, 2, incarnation=2))
+    chief.service.role_lost(event)
+    chief.state.leasing.lose(2)
+    chief.service.register(hello(2, pid=203, restart_count=2))
+    assert units_of(lease(chief, phase, 2, incarnation=3))[0] == had[0]
+
+
 def test_units_that_are_bad_for_everybody_are_no_fault_of_a_worker() -> None:
     unfit = Unfit()
     for _ in range(50):

@@ -165,7 +165,7 @@ def test_a_search_that_is_asked_to_stop_saves_the_run_and_says_so(place: Place) 
     process = place.start("--runtime=inprocess", "--runs=1", "--set=workload=60000")
     assert process.stdout is not None
     for line in process.stdout:
-        if "phase 1:" in line:
+        if "phase 1 (" in line:
             break
     process.terminate()
     output, _ = process.communicate(timeout=60)

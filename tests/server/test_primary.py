@@ -290,7 +290,7 @@ def test_a_snapshot_is_gone_when_the_next_is_taken(start):
     second = primary.take_snapshot(phase.id, final=False)
     assert second.snapshot_id != first.snapshot_id
     buffer = tally_programs().state_layout.empty()
-    with pytest.raises(StalePhase, match=f"snapshot{first.snapshot_id}"):
+    with pytest.raises(StalePhase, match=f"snapshot {first.snapshot_id}"):
         primary.read(first.snapshot_id, buffer)
     primary.read(second.snapshot_id, buffer)
 

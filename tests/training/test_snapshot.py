@@ -60,7 +60,7 @@ def test_an_older_snapshot_is_refused_as_soon_as_a_new_one_is_being_taken(snapsh
     snapshot_buffer.pack(state_of(1))
     first = snapshot_buffer.finalize(PHASE_ID, sequence=1, applied=[(0, 1)])
     snapshot_buffer.pack(state_of(2))
-    with pytest.raises(StalePhase, match=rf"snapshot{first.snapshot_id} .*kept: none"):
+    with pytest.raises(StalePhase, match=rf"snapshot {first.snapshot_id} .*kept: none"):
         snapshot_buffer.read(first.snapshot_id, buffer)
     second = snapshot_buffer.finalize(PHASE_ID, sequence=2, applied=[(0, 2)])
     with pytest.raises(StalePhase, match=f"kept: {second.snapshot_id}"):

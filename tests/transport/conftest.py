@@ -129,7 +129,7 @@ class FakeServer(ServerPort, SnapshotLender, ParameterPort):
 
     def lend(self, snapshot_id: int) -> LentView:
         if snapshot_id != 4:
-            raise StalePhase(f"snapshot{snapshot_id} is no longer kept, 4 is")
+            raise StalePhase(f"snapshot {snapshot_id} is no longer kept, 4 is")
         return self._lend()
 
     def read(self, snapshot_id: int, into: np.ndarray) -> None:

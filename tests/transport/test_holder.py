@@ -39,7 +39,7 @@ def test_a_snapshot_is_read_as_it_is_held(client: SnapshotClient, holder: FakeSe
 def test_a_holder_in_another_phase_says_so(client: SnapshotClient) -> None:
     with pytest.raises(StalePhase, match="phase 9 was asked for, 3 is held"):
         client.take_snapshot(PhaseId(9, 0), final=False)
-    with pytest.raises(StalePhase, match="snapshot8 is no longer kept, 4 is"):
+    with pytest.raises(StalePhase, match="snapshot 8 is no longer kept, 4 is"):
         client.read(8, np.zeros(NUM_BYTES, np.uint8))
 
 

@@ -131,7 +131,7 @@ class ShardClient(SnapshotClient):
         call(self._forget, request, self._deadline_secs, self._who, "Forget", UNREACHABLE_SECS)
 
     def snapshot_part(self, phase_id: PhaseId, sequence: int, final: bool, left: tuple[int, ...] = ()) -> Snapshot:
-        """Keep a copy of the part at the server (see `ShardPort.snapshot`)."""
+        """Keep a copy of the part at the server (see `ShardPort.snapshot_part`)."""
         request = pb.PartSnapshotRequest(phase_id=encode(phase_id), sequence=sequence, final=final, left=left)
         secs = self._within(transfer_secs(self._state_bytes) + ANSWER_SECS)
         return decode(Snapshot, call(self._snapshot_part, request, secs, self._who, "SnapshotPart", UNREACHABLE_SECS))
