@@ -168,7 +168,6 @@ class Fuzzer:
         message, argument = self._argument(method, path, good)
         self._error, entering = None, method == "Enter"
         before = job.accounts(entering=entering)
-        marks = bytes(before[0])
         began = time.thread_time()
         try:
             answer = (handler.unary_unary or handler.unary_stream or handler.stream_stream)(argument, context)
@@ -187,15 +186,13 @@ class Fuzzer:
             found.longest_held[held] = max(found.longest_held.get(held, 0.0), min(lock.longest_secs, took))
             lock.longest_secs = 0.0
         job.clock.advance(0.001)
-        wrong = self._wrong(job, context, before, marks, took, entering)
+        wrong = self._wrong(job, context, before, took, entering)
         if wrong:
             told = f"{type(message).__name__} " + str(message)[:400].replace("\n", " ")
             self._note(name, wrong, f"message {found.messages}: {told} -> {context.text[:200]}")
         return bool(wrong)
 
-    def _wrong(
-        self, job: Job, context: Context, before: tuple[Any, ...], marks: bytes, took: float, entering: bool
-    ) -> str:
+    def _wrong(self, job: Job, context: Context, before: tuple[Any, ...], took: float, entering: bool) -> str:
         """Return what is wrong with an answer, or with the job after it; "" where nothing is."""
         if context.code in DEFECTS:
             return f"answers {context.code.name}: {self._where(context.text)}"
@@ -203,8 +200,7 @@ class Fuzzer:
             plain = context.text.replace("\n", "").isprintable()
             if context.name not in NAMES or not plain or len(context.text) > MAX_TEXT:
                 return f"answers {context.code.name} with a text or a name that is none: {context.name!r}"
-            after = job.accounts(entering=entering)
-            if context.name not in HELD_ON and (after, bytes(after[0])) != (before, marks):
+            if context.name not in HELD_ON and job.accounts(entering=entering) != before:
                 return f"refuses by {context.name}, but has changed the accounts"
         if took > MOST_SECS:
             return f"takes over {MOST_SECS:g} s"

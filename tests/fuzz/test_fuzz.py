@@ -11,7 +11,6 @@ import pytest
 from hybridsync.chief import service
 from hybridsync.chief.poison_units import Suspects
 from hybridsync.core.errors import InvalidMessage
-from hybridsync.interfaces.phase import Phase
 from hybridsync.server import secondary as store_module
 from hybridsync.server.primary import Primary
 from hybridsync.transport.grpc import codec
@@ -72,10 +71,6 @@ def without(*_: Any, **__: Any) -> None:
     """Take the place of a check."""
 
 
-def unchecked_phase(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Phase, "check", without)
-
-
 def unchecked_updates(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         store_module,
@@ -114,7 +109,6 @@ def refused_too_late(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("plant", "told"),
     [
-        (unchecked_phase, "INTERNAL"),
         (unchecked_updates, "INTERNAL"),
         (unchecked_heartbeat, "waits for over"),
         (kept_suspects, "its roles keep"),
