@@ -38,7 +38,7 @@ def test_a_removed_folder_of_logs_is_made_again(begin: Begin) -> None:
     shutil.rmtree(run.workdir / "logs")
     run.spec_of(_worker_is_replaced(run, roles["worker", 0]))
     assert _ends_well(run, roles["chief", 0]) == ""
-    assert (run.workdir / "logs" / "worker-0.log").read_text() == "--- worker 0, restart 1\nworker 0 was here\n"
+    assert (run.workdir / "logs" / "worker-0.log").read_text() == "--- worker 0, restart count 1\nworker 0 was here\n"
 
 
 def test_without_a_place_for_logs_the_run_goes_on_and_says_so_once(begin: Begin) -> None:

@@ -81,7 +81,9 @@ def test_a_killed_worker_is_replaced_by_a_child_of_the_supervisors_that_goes_on_
     assert run.end() == (0, "")
     log = (run.workdir / "logs" / "worker-1.log").read_text().splitlines()
     assert log == [
-        line for restart_count in range(3) for line in (f"--- worker 1, restart {restart_count}", "worker 1 was here")
+        line
+        for restart_count in range(3)
+        for line in (f"--- worker 1, restart count {restart_count}", "worker 1 was here")
     ]
     assert gone(seed), "the fork server outlived the run"
 
