@@ -1,7 +1,7 @@
 """Sends hostile messages to every handler of a run, one after another, and writes down what should not be.
 
-A seeded generator makes the messages, not hypothesis: it sends 2,000 messages a second where hypothesis draws about a
-hundred, and a fault is found again by its seed and its number. What hypothesis would shrink is short here anyway.
+A seeded generator makes most of the messages: it sends 2,000 a second, and a fault is found again by its seed and its
+number. Hypothesis draws others (`strategies.py`), about a hundred a second, and shrinks what it finds.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any, NoReturn, cast
 import grpc
 import numpy as np
 from absl import logging
+from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 
 from hybridsync.chief.message_checks import MOST_HOLD_SECS
@@ -110,6 +111,12 @@ class Found:
         return "\n".join([*lines, *(f"{fault.count} times {fault.what}\n    {fault.example}" for fault in faults)])
 
 
+def described_at(path: str) -> MethodDescriptor:
+    """Return what the protocol says of a handler."""
+    service, _, method = path.removeprefix("/hybridsync.").partition("/")
+    return pb.DESCRIPTOR.services_by_name[service].methods_by_name[method]
+
+
 def resident() -> int:
     """Return the bytes of memory that this process has now."""
     gc.collect()
@@ -152,8 +159,8 @@ class Fuzzer:
         good, calls = job.good(), [*job.handlers]
         lasting = rng.random() < 0.05  # what is refused, after an end, must not be kept either
         for _ in range(messages):
-            fault = self._send(job, *rng.choice(calls), good)
-            if fault or (job.is_spoiled and not lasting):
+            role, path = rng.choice(calls)
+            if self.send(job, role, path, *self._argument(path, good)) or (job.is_spoiled and not lasting):
                 break
         else:
             job.read_board()
@@ -161,12 +168,18 @@ class Fuzzer:
             self._note("a job", f"its roles keep {items} values", "after its last message")
         found.most_items = max(found.most_items, items)
 
-    def _send(self, job: Job, role: str, path: str, good: dict[str, list[Good]]) -> bool:
-        """Send one message; returns whether it found a fault, after which the job is not to be trusted."""
-        found, handler, method = self.found, job.handlers[role, path], path.rpartition("/")[2]
+    def send(self, job: Job, role: str, path: str, message: Message, argument: Any) -> bool:
+        """Send one message; returns whether it found a fault, after which the job is not to be trusted.
+
+        Args:
+          job: that gets it.
+          role, path: the handler.
+          message: for what is told of a fault.
+          argument: of the handler.
+        """
+        found, handler = self.found, job.handlers[role, path]
         name, context = f"{role} {path.removeprefix('/hybridsync.')}", Context()
-        message, argument = self._argument(method, path, good)
-        self._error, entering = None, method == "Enter"
+        self._error, entering = None, path.endswith("/Enter")
         before = job.accounts(entering=entering)
         began = time.thread_time()
         try:
@@ -223,11 +236,10 @@ class Fuzzer:
         at = f"{own[-1].filename.split('/hybridsync/')[1]}:{own[-1].lineno}" if own else "?"
         return f"{type(error).__name__ if error else text[:60]} at {at}"
 
-    def _argument(self, method: str, path: str, good: dict[str, list[Good]]) -> tuple[Message, Any]:
+    def _argument(self, path: str, good: dict[str, list[Good]]) -> tuple[Message, Any]:
         """Return what is sent: the message that was changed, and the handler's argument."""
         rng, mutator = self._rng, self._mutator
-        service, _, _ = path.removeprefix("/hybridsync.").partition("/")
-        described = pb.DESCRIPTOR.services_by_name[service].methods_by_name[method]
+        described, method = described_at(path), path.rpartition("/")[2]
         kind = getattr(pb, described.input_type.name)
         seed = rng.choice(good.get(method, [Good(kind())]))
         message = type(seed.message)()

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from google.protobuf.message import Message
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hybridsync.chief import service
 from hybridsync.chief.poison_units import Suspects
@@ -15,10 +18,15 @@ from hybridsync.server import secondary as store_module
 from hybridsync.server.primary import Primary
 from hybridsync.transport.grpc import codec
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
-from tests.fuzz.fuzzer import MOST_SECS, Found, Fuzzer
-from tests.fuzz.job import Job, servicers
+from tests.fuzz.fuzzer import MOST_SECS, Found, Fuzzer, described_at
+from tests.fuzz.job import Job, servicers, without_waits
+from tests.fuzz.strategies import messages
 
 MESSAGES, SEED = 6000, 1
+EXAMPLES = 300
+STREAMED = {"PushPull", "Stage", "Upload"}
+"""Calls of frames, which the seeded generator cuts, repeats and shuffles."""
+GOOD = {method: [each.message for each in good] for method, good in Job().good().items()}
 GROWTH = 64 << 20
 """Bytes by which the process may grow: by compiled programs, and by what allocators keep."""
 
@@ -34,6 +42,38 @@ def test_hostile_messages_are_answered_by_name_at_once_and_change_no_accounts() 
     assert found.messages == MESSAGES
     assert not found.faults, found.report()
     assert found.slowest_handler[1] < MOST_SECS and max(found.longest_held.values()) < MOST_SECS, found.report()
+
+
+CALLS = sorted(call for call in Job().handlers if call[1].rpartition("/")[2] not in STREAMED)
+
+
+@st.composite
+def sent(draw: st.DrawFn) -> tuple[str, str, Message]:
+    """Return a handler, and a good message with what was drawn put over it."""
+    role, path = draw(st.sampled_from(CALLS))
+    drawn = draw(messages(described_at(path).input_type))
+    good = GOOD.get(path.rpartition("/")[2], [])
+    if not good or draw(st.booleans()):
+        return role, path, drawn
+    message = type(drawn)()
+    message.CopyFrom(draw(st.sampled_from(good)))
+    message.MergeFrom(drawn)
+    return role, path, message
+
+
+@pytest.mark.timeout(600)
+@settings(max_examples=EXAMPLES)
+@given(calls=st.lists(sent(), min_size=1, max_size=6))
+def test_messages_that_hypothesis_draws_are_answered_by_name_and_change_no_accounts(
+    calls: list[tuple[str, str, Message]],
+) -> None:
+    fuzzer, job = Fuzzer(SEED), Job()
+    fuzzer.found.secs = 1.0
+    with without_waits():
+        for role, path, message in calls:
+            data = message.SerializeToString()
+            fuzzer.send(job, role, path, message, iter([data]) if described_at(path).client_streaming else data)
+    assert not fuzzer.found.faults, fuzzer.found.report()
 
 
 @pytest.mark.timeout(600)
@@ -125,3 +165,10 @@ def test_the_fuzzer_finds_a_planted_bug(
         if any(told in fault for fault in fuzzer.found.faults):
             return
     raise AssertionError(f"nobody noticed: {fuzzer.found.report()}")
+
+
+@pytest.mark.timeout(600)
+def test_hypothesis_finds_a_planted_bug_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused_too_late(monkeypatch)
+    with pytest.raises(AssertionError, match="but has changed the accounts"):
+        test_messages_that_hypothesis_draws_are_answered_by_name_and_change_no_accounts()
