@@ -9,7 +9,7 @@ and its total time is held against the published mean.
 What this tests is the work accounting: that a plan's share is of the units, that one lock-step step is as many units as
 there are workers, and that nobody idles or repeats work at the switch. That a step or a unit takes the same time
 wherever it stands in a run is what the fit supposes; the published times leave out the gap of the switch itself, so
-switches cost next to nothing here. The manager looks around once in a second of virtual time, which changes nothing
+switches cost next to nothing here. The controller looks around once in a second of virtual time, which changes nothing
 but how long the simulation takes.
 
 Source: runs of Li et al., Sync-Switch, ICDCS 2021 (raw results in github.com/cake-lab/Sync-Switch).

@@ -21,7 +21,7 @@ from hybridsync.training.run import Run
 SIZES = Sizes(gradient=1, parameters=1, state=1)
 """Of a model whose transfers are in the cluster's other costs already."""
 TICK_SECS = 1.0
-"""How often the manager looks around; whatever matters wakes it up besides."""
+"""How often the controller looks around; whatever matters wakes it up besides."""
 SELDOM_SECS = 1e9
 """Saves and lines of metrics by time would only be in the way."""
 

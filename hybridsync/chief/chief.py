@@ -8,7 +8,7 @@ from hybridsync.chief.service import ChiefService
 
 
 class Chief:
-    """Puts a service for the roles and a control for the manager before one state.
+    """Puts a service for the roles and a control for the controller before one state.
 
     Args:
       state: of the run.

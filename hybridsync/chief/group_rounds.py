@@ -14,7 +14,7 @@ from hybridsync.interfaces.phase import Phase
 from hybridsync.protocols.group_generators import Group, GroupRule
 
 
-class Grouping:
+class GroupRounds:
     """The group rounds of one phase.
 
     Args:
@@ -36,7 +36,7 @@ class Grouping:
         self._wanted = False
 
     @classmethod
-    def of(cls, phase: Phase) -> Grouping | None:
+    def of(cls, phase: Phase) -> GroupRounds | None:
         """Return the group rounds of `phase`; None where its mode has none."""
         if not phase.mode.has_group_rounds:
             return None

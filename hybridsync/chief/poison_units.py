@@ -3,7 +3,7 @@
 A process that ends by itself while it computes a unit (an exception, SIGSEGV, SIGABRT) makes the unit a suspect; the
 second one quarantines it. One that is killed, or told to end, may be innocent: it takes three of any kind.
 
-    >>> suspects = Suspects()
+    >>> suspects = PoisonUnits()
     >>> suspects.record(RoleEvent("worker", 1, 4711, "exit 1", 0.0, unit=17))
     >>> found = suspects.record(RoleEvent("worker", 0, 4712, "signal SIGSEGV", 1.0, unit=17))
     >>> found.unit, found.workers
@@ -46,7 +46,7 @@ class Quarantined:
     reason: str
 
 
-class Suspects:
+class PoisonUnits:
     """Counts processes by the unit that they ended on."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Suspects:
     def is_hopeless(self, applied: int) -> bool:
         """Note that another unit is quarantined when `applied` units are; tells if too many were with none applied.
 
-        >>> suspects = Suspects()
+        >>> suspects = PoisonUnits()
         >>> [suspects.is_hopeless(5) for _ in range(11)].count(True), suspects.is_hopeless(6)
         (1, False)
         """

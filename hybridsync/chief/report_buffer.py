@@ -1,4 +1,4 @@
-"""Buffers what roles report until the manager takes it. Pure."""
+"""Buffers what roles report until the controller takes it. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hybridsync.policies.straggler_detector import Decision
 
 @dataclass
 class ReportBuffer:
-    """Adds up what roles reported since the manager took the last buffer.
+    """Adds up what roles reported since the controller took the last buffer.
 
     Args:
       loss_sum: of `num_losses` units.

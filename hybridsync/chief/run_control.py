@@ -1,4 +1,4 @@
-"""The chief as the switch manager sees it: what it does with the run's state, reads of it, and waits for."""
+"""The chief as the switch controller sees it: what it does with the run's state, reads of it, and waits for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hybridsync.policies.straggler_detector import Judged
 
 
 class RunControl:
-    """Controls a run for its manager: announces and ends phases, brings the ledger up to states, reads, and waits.
+    """Controls a run for its controller: announces and ends phases, brings the ledger up to states, reads, and waits.
 
     Every method takes the run's lock.
 
@@ -25,7 +25,7 @@ class RunControl:
       state: of the run.
 
     Attributes:
-      ledger: the run's accounting. It takes no lock: the manager calls no method of it that changes anything.
+      ledger: the run's accounting. It takes no lock: the controller calls no method of it that changes anything.
     """
 
     def __init__(self, state: RunState) -> None:

@@ -1,6 +1,6 @@
-"""The state of a run at its chief, behind one lock, and the changes that a call or the manager may cause.
+"""The state of a run at its chief, behind one lock, and the changes that a call or the controller may cause.
 
-Roles reach it through `service.ChiefService`, the manager through `run_control.RunControl`.
+Roles reach it through `service.ChiefService`, the controller through `run_control.RunControl`.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 from hybridsync.chief.clock_sync import ClockOffsets
 from hybridsync.chief.divergence import Divergence
-from hybridsync.chief.group_rounds import Grouping
+from hybridsync.chief.group_rounds import GroupRounds
 from hybridsync.chief.leases import Leasing
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.membership import LEASE_SECS, Member
 from hybridsync.chief.phase_membership import PhaseMembership
-from hybridsync.chief.poison_units import Suspects
+from hybridsync.chief.poison_units import PoisonUnits
 from hybridsync.chief.report_buffer import ReportBuffer
 from hybridsync.chief.run_membership import RunMembership
 from hybridsync.chief.unfit_workers import Unfit
@@ -84,9 +84,9 @@ class RunState:
         self.members = RunMembership(num_workers, num_servers, lease_secs, clock.monotonic(), late)
         self.leasing = Leasing(ledger)
         self.phase_members = PhaseMembership()
-        self.grouping: Grouping | None = None
+        self.grouping: GroupRounds | None = None
         self.reports = ReportBuffer()
-        self.suspects, self.unfit, self.divergence = Suspects(), unfit, Divergence()
+        self.suspects, self.unfit, self.divergence = PoisonUnits(), unfit, Divergence()
         self.offsets = ClockOffsets()
         self.detector = detector or NullDetector()
         self.restarted, self.known, self.end_process = restarted, known, evict
@@ -125,7 +125,7 @@ class RunState:
         gone = [worker for worker in phase.members if self.members.workers.get(worker) is None]
         self.leasing.begin(phase)
         self.phase_members = PhaseMembership(announced=True, left_out=left_out)
-        self.grouping = Grouping.of(phase)
+        self.grouping = GroupRounds.of(phase)
         self.detector.begin(worker for worker in phase.members if worker not in gone)
         # Last: what breaks here is the active phase, and a new `PhaseMembership` would forget it.
         if gone and phase.mode.breaks_at_loss_of("worker"):
@@ -150,7 +150,7 @@ class RunState:
         return PhaseBroken(f"phase {self.leasing.phase_id} cannot go on: {self.phase_members.broken}")
 
     def raise_broken(self) -> None:
-        """Raise the error that ends the manager's waits, if there is one.
+        """Raise the error that ends the controller's waits, if there is one.
 
         Raises:
           PhaseBroken: the phase cannot go on, and nobody is called back from it yet.

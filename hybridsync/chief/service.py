@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import TypeVar
 
-from hybridsync.chief.group_rounds import Grouping
+from hybridsync.chief.group_rounds import GroupRounds
 from hybridsync.chief.membership import HEARTBEAT_SECS
 from hybridsync.chief.message_checks import (
     check_event,
@@ -48,8 +48,9 @@ class ChiefService:
 
     Every public method takes the run's lock. A private one is called under it, but for `_poll`.
 
-    A call that waits (`next_phase`, `lease`, `meet`, `report`) has a counterpart that answers at once (`phase_for`,
-    `units_for`, `group_for`, `take` with `answer`): the simulator, whose actors may not block, calls those.
+    A call that waits (`next_phase`, `lease`, `join_group`, `report`) has a counterpart that answers at once
+    (`phase_for`, `units_for`, `group_for`, `take` with `answer`): the simulator, whose actors may not block, calls
+    those.
 
     Args:
       state: of the run.
@@ -155,7 +156,7 @@ class ChiefService:
             return grouping.waiting(request.worker)
 
     def group_for(self, request: GroupRequest) -> GroupReply | None:
-        """Return what `meet` answers, None while the caller has to wait.
+        """Return what `join_group` answers, None while the caller has to wait.
 
         Raises:
           StalePhase, StaleIncarnation, NotRegistered: see `GroupPort.join_group`.
@@ -207,7 +208,7 @@ class ChiefService:
             if report.role == "server":
                 members.entering.discard(report.id)
                 members.entering.update([report.id] if report.doing == ENTERING else [])
-            if members.is_judging_due(now):  # the manager may be in a call to the very role that is silent
+            if members.is_judging_due(now):  # the controller may be in a call to the very role that is silent
                 state.expire()
             if report.phase_id == state.leasing.phase_id:  # before anything of the report is kept
                 check_report(report, state.ledger.workload + state.ledger.num_dropped)
@@ -320,7 +321,7 @@ class ChiefService:
         return PhaseReply(None, probe=newest) if newest >= 0 else None
 
     def _called(
-        self, grouping: Grouping, request: LeaseRequest, reply: LeaseReply | None, now: float
+        self, grouping: GroupRounds, request: LeaseRequest, reply: LeaseReply | None, now: float
     ) -> LeaseReply | None:
         """Return what a worker in a group phase hears that asked for units, which may be that it is called."""
         grouping.end_average(request.worker)

@@ -24,9 +24,9 @@ def num_ways(num_members: int, num_devices: int) -> int:
 
 
 def devices_of(device_choice: int, num_members: int, num_devices: int) -> tuple[int, ...]:
-    """Return which local device of each member, in mesh order, takes part in the device choice `device_choice`.
+    """Return the local device of each member, in mesh order, that `device_choice` stands for; no two are the same.
 
-    The first device choices take the same device of everybody.
+    The first choices take the same device of everybody.
 
     >>> [devices_of(device_choice, 2, 3) for device_choice in range(9)]
     [(0, 0), (1, 1), (2, 2), (0, 1), (1, 2), (2, 0), (0, 2), (1, 0), (2, 1)]
@@ -41,9 +41,8 @@ def devices_of(device_choice: int, num_members: int, num_devices: int) -> tuple[
 class Meshes:
     """Chooses the mesh of the next lock-step phase.
 
-    After a loss the next mesh takes another device choice, in the same member order while there is one; then the order
-    rotates.
-    A member alone is connected to nobody: its mesh never wears out.
+    After a loss the next mesh takes another device choice, in the same member order while there is one; then the
+    order rotates. A member alone is connected to nobody: its mesh never wears out.
 
     Args:
       num_devices: local devices of each worker.
@@ -60,7 +59,7 @@ class Meshes:
 
         Args:
           live: who is to be in it.
-          grouped: whether any of them may meet on its devices: those of every group are to be fresh.
+          grouped: whether any of them may form a group on its devices: those of every group are to be fresh.
 
         Returns:
           None where every device choice in every order has lost a member: only a new process group has other meshes.

@@ -222,9 +222,8 @@ class ParameterPort(Protocol):
         """Hear that a push begins to arrive; returns what to call with its contribution when that is whole.
 
         That call returns when the protocol's rule releases the push, with the parameters then. A contribution's buffer
-        may be reused when it has returned.
+        may be reused when it has returned. It raises:
 
-        Raises:
           StalePhase, StaleIncarnation: the caller is out of date; nothing was applied.
           SchemaMismatch: the buffer has the wrong size.
           WaitTimeout: the rule did not release the push in time.

@@ -14,21 +14,21 @@ from hybridsync.interfaces.ports import PhaseIds, ServerPort, SnapshotSource
 from hybridsync.phases.capture_stage import CaptureStage
 from hybridsync.phases.checkpointing import Commits
 from hybridsync.phases.commit_stage import CommitStage
-from hybridsync.phases.controller import Manager
+from hybridsync.phases.controller import Controller
 from hybridsync.phases.controller_state import ControllerState
-from hybridsync.phases.enter_servers import Begin, Entering, side_by_side
+from hybridsync.phases.enter_servers import Begin, ServerEntry, side_by_side
 from hybridsync.phases.entry_stage import EntryStage
-from hybridsync.phases.housekeeping import Upkeep
-from hybridsync.phases.member_waits import START_DEADLINE_SECS, TICK_SECS, Arrivals
+from hybridsync.phases.housekeeping import Housekeeping
+from hybridsync.phases.member_waits import START_DEADLINE_SECS, TICK_SECS, MemberWaits
 from hybridsync.phases.policy_driver import PolicyDriver
 from hybridsync.phases.process_groups import ProcessGroups
-from hybridsync.phases.progress_watchdog import Pace
+from hybridsync.phases.progress_watchdog import ProgressWatchdog
 from hybridsync.phases.recovery import GATHER_SECS, CommittedSource, Recovery, Start
 from hybridsync.phases.recovery_stage import GatherStage
 from hybridsync.phases.rejoining import Rejoining
 from hybridsync.phases.reporter import Reporter
 from hybridsync.phases.run_stage import RunStage
-from hybridsync.phases.save_schedule import Saving
+from hybridsync.phases.save_schedule import SaveSchedule
 from hybridsync.phases.stage_timer import StageTimer
 from hybridsync.phases.stages import Stages
 from hybridsync.policies.online import Policy, policy_of
@@ -59,8 +59,8 @@ def assemble(
     policy: Policy | None = None,
     begin: Begin = side_by_side,
     watchdog: Watching = UNWATCHED,
-) -> Manager:
-    """Return the manager of one run.
+) -> Controller:
+    """Return the controller of one run.
 
     Args:
       run: what to run.
@@ -76,7 +76,7 @@ def assemble(
       threads: roles are threads of this process, which cannot be given up.
       renew: has every worker's process started again in a new process group; threads have none that could be used up.
       forget: called with the sequence of the state that a run goes on from when updates behind it are lost.
-      restarted: another manager took the run to where it is; roles may be in the middle of a phase.
+      restarted: another controller took the run to where it is; roles may be in the middle of a phase.
       num_devices: local devices of each worker, among which a mesh chooses.
       tick_secs: how often a phase is looked after that nobody tells anything of.
       policy: what is done about stragglers in lock-step; None takes the configuration's.
@@ -86,17 +86,17 @@ def assemble(
     config, workload, chief_address = run.config, run.config.workload, start.source
     state = ControllerState(start.snapshot, start.source, start.reason)
     timer = StageTimer(clock, reporter.span)
-    pace = Pace(control, config.drain_secs, clock, reporter.note, threads=threads)
+    pace = ProgressWatchdog(control, config.drain_secs, clock, reporter.note, threads=threads)
     policy_driver = PolicyDriver(run, control, reporter, policy or policy_of(config.policy), clock, start.detours)
     submitted = start.snapshot if start.committed else None
-    saving = Saving(run, control, committer, reporter, clock, submitted, policy_driver.told, watchdog)
+    saving = SaveSchedule(run, control, committer, reporter, clock, submitted, policy_driver.told, watchdog)
     process_groups = ProcessGroups(
         control, committed_source, chief_address, holder_at, renew, reporter.renewed, num_devices
     )
     # The upkeep comes first: everything built below calls its tick while it waits.
-    upkeep = Upkeep(state, control, servers, pace, saving, process_groups, reporter, watchdog)
-    arrivals = Arrivals(control, config, clock, upkeep.tick, reporter.note)
-    entering = Entering(control, clock, upkeep.look_around, reporter.note, begin)
+    upkeep = Housekeeping(state, control, servers, pace, saving, process_groups, reporter, watchdog)
+    arrivals = MemberWaits(control, config, clock, upkeep.tick, reporter.note)
+    entering = ServerEntry(control, clock, upkeep.look_around, reporter.note, begin)
     gather_secs = START_DEADLINE_SECS if threads else GATHER_SECS
     await_newer = partial(saving.await_newer, tick=upkeep.tick)
     recovery = Recovery(control, holder_at, committed_source, chief_address, clock, await_newer, gather_secs, watchdog)
@@ -129,7 +129,7 @@ def assemble(
         if restarted
         else None
     )
-    return Manager(
+    return Controller(
         workload,
         control,
         start,

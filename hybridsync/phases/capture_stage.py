@@ -12,10 +12,10 @@ from hybridsync.phases import state_machine
 from hybridsync.phases.controller_state import ControllerState
 from hybridsync.phases.member_waits import TICK_SECS
 from hybridsync.phases.process_groups import check_replicas
-from hybridsync.phases.progress_watchdog import SILENT_SHARE, Pace
+from hybridsync.phases.progress_watchdog import SILENT_SHARE, ProgressWatchdog
 from hybridsync.phases.recovery import GONE, Reach
 from hybridsync.phases.reporter import Reporter
-from hybridsync.phases.save_schedule import Saving
+from hybridsync.phases.save_schedule import SaveSchedule
 from hybridsync.phases.stage_timer import StageTimer
 
 
@@ -40,8 +40,8 @@ class CaptureStage:
         workload: int,
         control: RunControl,
         holder_at: Callable[[str], SnapshotSource],
-        pace: Pace,
-        saving: Saving,
+        pace: ProgressWatchdog,
+        saving: SaveSchedule,
         reporter: Reporter,
         timer: StageTimer,
         tick: Callable[[], None],

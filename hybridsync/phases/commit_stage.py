@@ -11,7 +11,7 @@ from hybridsync.phases.checkpointing import Commit
 from hybridsync.phases.controller_state import ControllerState
 from hybridsync.phases.recovery import UNREACHED
 from hybridsync.phases.reporter import Reporter
-from hybridsync.phases.save_schedule import Saving
+from hybridsync.phases.save_schedule import SaveSchedule
 
 RETRY_SECS = 1.0
 """Between two tries to make a state durable."""
@@ -34,7 +34,7 @@ class CommitStage:
         state: ControllerState,
         start_phase: int,
         control: RunControl,
-        saving: Saving,
+        saving: SaveSchedule,
         reporter: Reporter,
         tick: Callable[[], None],
     ) -> None:

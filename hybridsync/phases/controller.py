@@ -11,17 +11,17 @@ from hybridsync.core.work_deadlines import Watching
 from hybridsync.phases import state_machine
 from hybridsync.phases.checkpointing import Commits
 from hybridsync.phases.controller_state import ControllerState
-from hybridsync.phases.member_waits import Arrivals
+from hybridsync.phases.member_waits import MemberWaits
 from hybridsync.phases.recovery import Start
 from hybridsync.phases.rejoining import Rejoining
 from hybridsync.phases.reporter import Reporter
-from hybridsync.phases.save_schedule import Saving
+from hybridsync.phases.save_schedule import SaveSchedule
 from hybridsync.phases.stages import Stages
 from hybridsync.phases.state_machine import Command, Step, Switching
 from hybridsync.telemetry.summary import Summary
 
 
-class Manager:
+class Controller:
     """Takes one run from its starting state to its end, in the calling thread (`assembly.assemble` builds it).
 
     Args:
@@ -31,7 +31,7 @@ class Manager:
       state: where the run stands.
       stages: carry the commands out.
       arrivals: waits for the roles that a run begins with.
-      rejoining: takes up what an earlier manager left; None for the first one.
+      rejoining: takes up what an earlier controller left; None for the first one.
       saving: commits and evaluations under way.
       committer: is closed at the end.
       reporter: writes the record.
@@ -48,9 +48,9 @@ class Manager:
         state: ControllerState,
         stages: Stages,
         *,
-        arrivals: Arrivals,
+        arrivals: MemberWaits,
         rejoining: Rejoining | None,
-        saving: Saving,
+        saving: SaveSchedule,
         committer: Commits,
         reporter: Reporter,
         forget: Callable[[int], object],

@@ -51,7 +51,7 @@ def in_turn(call: Callable[[], T]) -> Future[T]:
     return ended
 
 
-class Entering:
+class ServerEntry:
     """Has servers take over the state of a phase.
 
     Args:

@@ -12,12 +12,12 @@ from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import PhaseIds, ServerPort
 from hybridsync.phases import state_machine
 from hybridsync.phases.controller_state import ControllerState
-from hybridsync.phases.enter_servers import Entering
-from hybridsync.phases.housekeeping import Upkeep
-from hybridsync.phases.member_waits import Arrivals
+from hybridsync.phases.enter_servers import ServerEntry
+from hybridsync.phases.housekeeping import Housekeeping
+from hybridsync.phases.member_waits import MemberWaits
 from hybridsync.phases.policy_driver import PolicyDriver
 from hybridsync.phases.process_groups import ProcessGroups
-from hybridsync.phases.progress_watchdog import Pace
+from hybridsync.phases.progress_watchdog import ProgressWatchdog
 from hybridsync.phases.recovery import Reach
 from hybridsync.phases.reporter import Reporter
 from hybridsync.phases.schedule import Segment
@@ -56,13 +56,13 @@ class EntryStage:
         phase_ids: PhaseIds,
         *,
         policy_driver: PolicyDriver,
-        arrivals: Arrivals,
+        arrivals: MemberWaits,
         process_groups: ProcessGroups,
-        entering: Entering,
-        pace: Pace,
+        entering: ServerEntry,
+        pace: ProgressWatchdog,
         reporter: Reporter,
         timer: StageTimer,
-        upkeep: Upkeep,
+        upkeep: Housekeeping,
     ) -> None:
         self._state, self._num_workers, self._start_phase = state, num_workers, start_phase
         self._control, self._servers, self._phase_ids = control, servers, phase_ids

@@ -9,13 +9,13 @@ from hybridsync.core.work_deadlines import Watching
 from hybridsync.interfaces.ports import ServerPort
 from hybridsync.phases.controller_state import ControllerState
 from hybridsync.phases.process_groups import ProcessGroups
-from hybridsync.phases.progress_watchdog import Pace
+from hybridsync.phases.progress_watchdog import ProgressWatchdog
 from hybridsync.phases.recovery import Reach
 from hybridsync.phases.reporter import Reporter
-from hybridsync.phases.save_schedule import Saving
+from hybridsync.phases.save_schedule import SaveSchedule
 
 
-class Upkeep:
+class Housekeeping:
     """Does what is due at every tick of the controller.
 
     Args:
@@ -34,8 +34,8 @@ class Upkeep:
         state: ControllerState,
         control: RunControl,
         servers: Callable[[], Mapping[str, ServerPort]],
-        pace: Pace,
-        saving: Saving,
+        pace: ProgressWatchdog,
+        saving: SaveSchedule,
         process_groups: ProcessGroups,
         reporter: Reporter,
         watchdog: Watching,

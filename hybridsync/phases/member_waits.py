@@ -20,7 +20,7 @@ SETTLE_SECS = 3.0
 """A restarted chief takes up the run when it has heard of nobody new for so long; calls are repeated every second."""
 
 
-class Arrivals:
+class MemberWaits:
     """Waits for roles to register, while the record goes on.
 
     Args:

@@ -25,7 +25,7 @@ STEPS = 10
 """How many times its own recent step a lock-step phase may stand still, and a worker its own recent unit."""
 
 
-class Pace:
+class ProgressWatchdog:
     """Judges the progress of the phase under way.
 
     Args:

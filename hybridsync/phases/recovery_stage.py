@@ -8,9 +8,9 @@ from hybridsync.chief.run_control import RunControl
 from hybridsync.interfaces.messages import Snapshot
 from hybridsync.phases import state_machine
 from hybridsync.phases.controller_state import ControllerState
-from hybridsync.phases.housekeeping import Upkeep
+from hybridsync.phases.housekeeping import Housekeeping
 from hybridsync.phases.process_groups import ProcessGroups
-from hybridsync.phases.progress_watchdog import Pace
+from hybridsync.phases.progress_watchdog import ProgressWatchdog
 from hybridsync.phases.recovery import Recovery, give_up
 from hybridsync.phases.reporter import Reporter
 from hybridsync.phases.stage_timer import StageTimer
@@ -41,12 +41,12 @@ class GatherStage:
         state: ControllerState,
         workload: int,
         control: RunControl,
-        pace: Pace,
+        pace: ProgressWatchdog,
         recovery: Recovery,
         process_groups: ProcessGroups,
         reporter: Reporter,
         timer: StageTimer,
-        upkeep: Upkeep,
+        upkeep: Housekeeping,
         forget: Callable[[int], object],
         guess_secs: float,
     ) -> None:

@@ -8,7 +8,7 @@ from hybridsync.interfaces.phase import Phase
 from hybridsync.phases import state_machine
 from hybridsync.phases.capture_stage import CaptureStage
 from hybridsync.phases.controller_state import ControllerState
-from hybridsync.phases.member_waits import Arrivals
+from hybridsync.phases.member_waits import MemberWaits
 from hybridsync.phases.policy_driver import PolicyDriver
 from hybridsync.phases.process_groups import ProcessGroups
 from hybridsync.phases.recovery_stage import GatherStage
@@ -34,7 +34,7 @@ class Rejoining:
         self,
         state: ControllerState,
         control: RunControl,
-        arrivals: Arrivals,
+        arrivals: MemberWaits,
         policy_driver: PolicyDriver,
         process_groups: ProcessGroups,
         reporter: Reporter,

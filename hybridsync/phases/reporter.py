@@ -1,4 +1,4 @@
-"""Turns what roles report and what the manager does into events, metrics, spans and the summary."""
+"""Turns what roles report and what the controller does into events, metrics, spans and the summary."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Hook = Callable[[Metrics], None]
 
 
 class Reporter:
-    """Writes the run's record; used by the manager's thread alone.
+    """Writes the run's record; used by the controller's thread alone.
 
     Args:
       run: what is being run.
@@ -75,7 +75,7 @@ class Reporter:
         self._final: dict[str, Any] = {}
         self._stragglers: set[int] = set()
 
-    # --- what the manager tells ---
+    # --- what the controller tells ---
 
     def event(self, kind: str, **fields: Any) -> dict[str, Any]:
         """Write one event, of the current phase if `fields` name none."""

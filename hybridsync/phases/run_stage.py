@@ -10,8 +10,8 @@ from hybridsync.phases import state_machine
 from hybridsync.phases.commit_stage import CommitStage
 from hybridsync.phases.controller_state import ControllerState
 from hybridsync.phases.policy_driver import PolicyDriver
-from hybridsync.phases.progress_watchdog import Pace
-from hybridsync.phases.save_schedule import Saving
+from hybridsync.phases.progress_watchdog import ProgressWatchdog
+from hybridsync.phases.save_schedule import SaveSchedule
 
 
 class RunStage:
@@ -34,9 +34,9 @@ class RunStage:
         state: ControllerState,
         workload: int,
         control: RunControl,
-        pace: Pace,
+        pace: ProgressWatchdog,
         policy_driver: PolicyDriver,
-        saving: Saving,
+        saving: SaveSchedule,
         commits: CommitStage,
         tick: Callable[[], None],
         tick_secs: float,

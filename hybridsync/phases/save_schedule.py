@@ -22,7 +22,7 @@ from hybridsync.phases.reporter import Reporter
 from hybridsync.training.run import Run
 
 
-class Saving:
+class SaveSchedule:
     """Keeps the one commit under way, and the evaluations behind it.
 
     Args:

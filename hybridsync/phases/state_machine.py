@@ -36,7 +36,7 @@ class Step(Enum):
 
 
 class Command(Enum):
-    """What the manager has to do next."""
+    """What the controller has to do next."""
 
     STOP_LEASES = "stop leases"
     CAPTURE = "capture"
@@ -151,7 +151,7 @@ def advance(state: Switching, event: Event) -> tuple[Switching, tuple[Command, .
     """Return the state after `event` and what to do now, in order.
 
     Raises:
-      AssertionError: the event does not belong to this step; the manager is at fault.
+      AssertionError: the event does not belong to this step; the controller is at fault.
     """
     match event:
         case Begin() | Regroup():

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from hybridsync.core.units import Range, UnitSet, num_units, ranges_of
 from hybridsync.interfaces.phase import Phase
-from hybridsync.server.unit_outcomes import Ends
+from hybridsync.server.unit_outcomes import UnitOutcomes
 
 
 class Count:
@@ -25,7 +25,7 @@ class Count:
         self.sequence = 0
         self.dropped = UnitSet()
         self.num_dropped = self.missing = 0
-        self.ends = Ends(0)
+        self.ends = UnitOutcomes(0)
         self.complete = False
         self._unreported: list[int] = []  # of the applied ones
         self._unreported_drops: list[tuple[int, str]] = []
@@ -48,7 +48,7 @@ class Count:
         self.sequence, self.dropped = phase.sequence, UnitSet(phase.dropped)
         self._unreported, self._unreported_drops = [], []
         self.num_dropped, self.missing = len(self.dropped), phase.end_units - num_units(phase.applied)
-        self.ends = Ends(phase.end_units + self.num_dropped, phase.applied, phase.dropped)
+        self.ends = UnitOutcomes(phase.end_units + self.num_dropped, phase.applied, phase.dropped)
         self.complete = self.missing <= 0
 
     def count_one(self, unit: int, base: int) -> int:

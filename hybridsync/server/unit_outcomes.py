@@ -3,7 +3,7 @@
 What ended before the phase is held as ranges, so that entering a phase costs as much as it has ranges. What ends within
 the phase is a byte each, in chunks that are made as they are needed.
 
->>> ends = Ends(6, applied=[(0, 2)], dropped=[(4, 5)])
+>>> ends = UnitOutcomes(6, applied=[(0, 2)], dropped=[(4, 5)])
 >>> ends.apply((2,)); ends.drop(3)
 >>> ends.applied().ranges(), [unit for unit in range(9) if ends.is_open(unit)]
 (((0, 3),), [5, 6])
@@ -25,7 +25,7 @@ _CHUNK = 1 << _BITS
 _LAST = _CHUNK - 1
 
 
-class Ends:
+class UnitOutcomes:
     """The units of a phase and of those before it: open, applied, or dropped.
 
     Args:

@@ -1,1 +1,1 @@
-"""Virtual time: the real manager, chief and protocols around simulated roles, from one seed, in one process."""
+"""Virtual time: the real controller, chief and protocols around simulated roles, from one seed, in one process."""

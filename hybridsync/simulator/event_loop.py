@@ -1,6 +1,6 @@
 """Virtual time: a heap of calls to come, and a clock whose waits carry them out.
 
-One actor may block, the manager of a run: its waits pump the loop until they are notified or over. Everybody else is
+One actor may block, the controller of a run: its waits pump the loop until they are notified or over. Everybody else is
 called. Calls due at the same time come in the order in which they were planned, so that a seed gives one course of
 events.
 
@@ -153,7 +153,7 @@ class VirtualCondition:
         Raises:
           HybridSyncError: nothing is planned that could ever notify a wait without a timeout.
         """
-        assert not self._pumping, "two actors of a simulation wait at once; only the manager may block"
+        assert not self._pumping, "two actors of a simulation wait at once; only the controller may block"
         loop = self._loop
         limit = FOREVER if timeout is None else loop.now + timeout
         self._pumping = True

@@ -1,4 +1,4 @@
-"""What stands around a manager in virtual time: the chief's own copy of the state, its commits, and its hosts."""
+"""What stands around a controller in virtual time: the chief's own copy of the state, its commits, and its hosts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ChiefKilled(BaseException):
-    """Ends a manager as a kill ends its process.
+    """Ends a controller as a kill ends its process.
 
     Args:
       back_secs: until another one says its first words.
@@ -277,7 +277,7 @@ class Hosts:
         """Kill the newest process of a place; another follows. False where there is none to kill.
 
         Raises:
-          ChiefKilled: it was the chief's; the manager is not to go on.
+          ChiefKilled: it was the chief's; the controller is not to go on.
         """
         if role == "chief":
             if self._simulated.chief_front.closed:

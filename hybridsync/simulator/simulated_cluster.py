@@ -1,4 +1,4 @@
-"""A simulated run: the real manager, chief and protocols around roles whose time and messages are virtual."""
+"""A simulated run: the real controller, chief and protocols around roles whose time and messages are virtual."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class SimulatedCluster:
       told: a role's apply log -> one that tells of its updates as well; None tells nobody.
       watch: hears of what happens.
       phase_ids: hands out phase numbers.
-      tick_secs: how often the manager looks after what nobody tells it of.
+      tick_secs: how often the controller looks after what nobody tells it of.
       evaluator: (state, snapshot) -> what the task measures; None measures nothing.
       workdir: what an earlier cluster of this run has left; None is a run that begins.
       policy: what is done about stragglers in lock-step; None takes the configuration's.
@@ -226,7 +226,7 @@ class SimulatedCluster:
         self.reporter = KillableReporter(
             run, self.chief.control, self._recorder, self.clock, seconds=0.0, hooks=[], switches=[]
         )
-        self.manager = assemble(
+        self.controller = assemble(
             run,
             self.chief.control,
             Start(
@@ -252,7 +252,7 @@ class SimulatedCluster:
         )
 
     def end_chief(self, back_secs: float | None) -> ChiefKilled:
-        """Silence the chief, and return what ends its manager."""
+        """Silence the chief, and return what ends its controller."""
         killed = ChiefKilled(self.network.cluster.costs.restart_secs if back_secs is None else back_secs)
         self.chief_front.closed = self.disk.closed = True
         self.reporter.dead = killed
@@ -281,7 +281,7 @@ class SimulatedCluster:
         self._plan(self.scenario)
         while True:
             try:
-                return self.manager.run()
+                return self.controller.run()
             except ChiefKilled as killed:
                 self.loop.run_until(self.loop.now + killed.back_secs)
                 self._open_chief(restarted=True)
@@ -351,7 +351,7 @@ class SimulatedCluster:
         return self._told(log) if self._told is not None else log
 
     def spend(self, secs: float) -> None:
-        """Let `secs` go by while the manager is busy."""
+        """Let `secs` go by while the controller is busy."""
         self.loop.run_until(self.loop.now + secs)
 
     def phase_for(self, request: PhaseRequest) -> PhaseReply | None:
@@ -427,7 +427,7 @@ class SimulatedCluster:
     def _preempt(self) -> None:
         self.chief.service.preempt()
 
-    # --- what the manager needs ---
+    # --- what the controller needs ---
 
     def _servers(self) -> Mapping[str, Any]:
         control, count = self.chief.control, self.run_.config.servers

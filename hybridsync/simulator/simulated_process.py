@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 CALL_SECS = 1.5
 """After so long without an answer a call is repeated."""
 TRY_SECS = 0.2
-"""Between two tries of the manager to reach a role."""
+"""Between two tries of the controller to reach a role."""
 UNREACHABLE_SECS, CALL_DEADLINE_SECS = 3.0, 60.0
 """How long a caller tries where nobody listens, and where somebody does not answer."""
 
@@ -222,7 +222,7 @@ class Process(ABC):
         return self.captured.read(snapshot_id)
 
     def await_reached(self) -> None:
-        """Let time go by until a call that the manager waits for gets through; it is tried again and again.
+        """Let time go by until a call that the controller waits for gets through; it is tried again and again.
 
         Raises:
           RoleLost: the process has ended.

@@ -45,7 +45,7 @@ class PendingSwitch:
 
 
 class Switches:
-    """The switches of one run; used by the manager's thread alone.
+    """The switches of one run; used by the controller's thread alone.
 
     Args:
       write: writes a switch's event, and returns it.

@@ -22,7 +22,7 @@ from hybridsync.training.run import Run
 END_SECS = 900.0
 """A run that has not ended by then never will: the longest wait of the chief is 600 s."""
 TICK_SECS = 0.25
-"""How often the manager looks after what nobody tells it of: nothing but its time depends on it."""
+"""How often the controller looks after what nobody tells it of: nothing but its time depends on it."""
 MAX_SESSIONS = 12
 
 

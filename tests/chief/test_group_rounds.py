@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from hybridsync import protocols
-from hybridsync.chief.group_rounds import Grouping
+from hybridsync.chief.group_rounds import GroupRounds
 from hybridsync.chief.message_checks import check_group
 from hybridsync.core.errors import RefusedInput, StalePhase
 from hybridsync.core.plan import PhaseId
@@ -19,9 +19,9 @@ from tests.roles import phase_of
 ALL = "preduce(size=9,slowdown=0)"
 
 
-def grouping_of(spec: str = ALL, num_workers: int = 2, **fields) -> Grouping:
+def grouping_of(spec: str = ALL, num_workers: int = 2, **fields) -> GroupRounds:
     phase = replace(phase_of(3, spec, members=tuple(range(num_workers))), **fields)
-    return Grouping(phase, protocols.parse(spec).group_rule(phase.members, 0))
+    return GroupRounds(phase, protocols.parse(spec).group_rule(phase.members, 0))
 
 
 def request(worker: int, number: int, *applied: tuple[int, int], **fields) -> GroupRequest:
@@ -29,7 +29,7 @@ def request(worker: int, number: int, *applied: tuple[int, int], **fields) -> Gr
     return GroupRequest(worker, 1, PhaseId(3, 3), number, news, **fields)
 
 
-def meet(grouping: Grouping, *args, now: float = 0.0, **fields) -> GroupReply | None:
+def meet(grouping: GroupRounds, *args, now: float = 0.0, **fields) -> GroupReply | None:
     asked = request(*args, **fields)
     grouping.join_group(asked, now)
     return grouping.answer(asked)

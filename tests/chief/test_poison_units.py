@@ -8,7 +8,7 @@ import pytest
 
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.ledger import Ledger
-from hybridsync.chief.poison_units import Suspects
+from hybridsync.chief.poison_units import PoisonUnits
 from hybridsync.chief.run_state import RunState
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.interfaces.messages import LeaseRequest, RoleEvent
@@ -38,7 +38,7 @@ def end(worker: int, reason: str, unit: int = 17, pid: int | None = None) -> Rol
     ids=str,
 )
 def test_two_processes_that_end_by_themselves_convict_a_unit_and_three_of_any_kind(reasons, is_found):
-    suspects = Suspects()
+    suspects = PoisonUnits()
     found = [suspects.record(end(worker, reason)) for worker, reason in enumerate(reasons)]
     assert [verdict is not None for verdict in found] == [False] * (len(reasons) - 1) + [is_found]
     if (verdict := found[-1]) is not None:
@@ -47,7 +47,7 @@ def test_two_processes_that_end_by_themselves_convict_a_unit_and_three_of_any_ki
 
 
 def test_one_process_counts_once_and_only_at_the_unit_that_it_was_at():
-    suspects = Suspects()
+    suspects = PoisonUnits()
     assert suspects.record(end(0, RAISED)) is None
     assert suspects.record(end(0, RAISED)) is None, "its supervisor says it again"
     assert suspects.record(end(1, RAISED, unit=16)) is None

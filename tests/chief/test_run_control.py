@@ -270,7 +270,7 @@ def test_a_server_is_given_more_time_than_a_worker():
 
 
 def test_a_silent_server_is_given_up_though_nobody_but_the_workers_heartbeats_comes_to_judge_it():
-    """The manager may be in a call to that server for all this time."""
+    """The controller may be in a call to that server for all this time."""
     clock = ManualClock()
     chief = make_chief(clock=clock, lease_secs=3.0)
     phase = begin(chief, servers=(SERVER,))

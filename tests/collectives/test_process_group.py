@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from hybridsync.collectives.mesh import process_group as process_group_module
-from hybridsync.collectives.mesh.flat_sum import MeshMean
+from hybridsync.collectives.mesh.flat_sum import MeshSum
 from hybridsync.collectives.mesh.process_group import CollectiveBroken, ProcessGroup, Service, start_service
 from hybridsync.collectives.mesh.sockets import listening
 from hybridsync.core.errors import HybridSyncError, WaitTimeout
@@ -253,8 +253,8 @@ def test_revocation_reaches_a_member_that_waits_for_the_others(fleet: Fleet) -> 
     assert {"broken": True} in answers and "CollectiveBroken" in [answer.get("error") for answer in answers if answer]
 
 
-def local_mean() -> MeshMean:
-    return MeshMean((0,), 0, [jax.local_devices()[0]], 0, lambda timeout_secs, check: None)
+def local_mean() -> MeshSum:
+    return MeshSum((0,), 0, [jax.local_devices()[0]], 0, lambda timeout_secs, check: None)
 
 
 def test_the_self_test_passes_right_sums_and_names_a_wrong_one(monkeypatch: pytest.MonkeyPatch) -> None:

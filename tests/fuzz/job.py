@@ -268,7 +268,7 @@ class Job:
         )
 
     def read_board(self) -> None:
-        """Read what the chief's manager reads again and again; no message may make that fail."""
+        """Read what the chief's controller reads again and again; no message may make that fail."""
         control = self.chief.control
         control.take_reports()
         control.take_fenced()

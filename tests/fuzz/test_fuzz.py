@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hybridsync.chief import service
-from hybridsync.chief.poison_units import Suspects
+from hybridsync.chief.poison_units import PoisonUnits
 from hybridsync.core.errors import InvalidMessage
 from hybridsync.server import secondary as store_module
 from hybridsync.server.primary import Primary
@@ -127,10 +127,10 @@ def unchecked_heartbeat(patch: pytest.MonkeyPatch) -> None:
 def kept_suspects(patch: pytest.MonkeyPatch) -> None:
     kept: list[Any] = []
 
-    def note(self: Suspects, event: Any) -> None:
+    def note(self: PoisonUnits, event: Any) -> None:
         vars(self).setdefault("_events", kept).extend([event] * 2000)
 
-    patch.setattr(Suspects, "record", note)
+    patch.setattr(PoisonUnits, "record", note)
 
 
 def refused_too_late(patch: pytest.MonkeyPatch) -> None:

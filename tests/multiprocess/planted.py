@@ -171,9 +171,9 @@ def worker_2_dies_while_a_mesh_connects() -> None:
     """No bug: once, when it has met the others in its second mesh and before it can be connected to."""
     if (here.role, here.role_id) != ("worker", 2):
         return
-    from hybridsync.collectives.mesh.flat_sum import MeshMean
+    from hybridsync.collectives.mesh.flat_sum import MeshSum
 
-    prove, done = MeshMean._prove, workdir_of_the_run() / "died-connecting"
+    prove, done = MeshSum._prove, workdir_of_the_run() / "died-connecting"
     met = []
 
     def die(self, num_floats, num_ints):
@@ -184,7 +184,7 @@ def worker_2_dies_while_a_mesh_connects() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         prove(self, num_floats, num_ints)
 
-    MeshMean._prove = die
+    MeshSum._prove = die
 
 
 def workdir_of_the_run() -> Path:

@@ -94,7 +94,7 @@ class Harness:
         return lines_of(self.workdir / "metrics.jsonl")
 
     def after(self, secs: float, **told: Any) -> None:
-        """Let the time pass, the chief hear of something, and the manager tick."""
+        """Let the time pass, the chief hear of something, and the controller tick."""
         self.clock.advance(secs)
         for name, value in told.items():
             setattr(self.chief, name, value)

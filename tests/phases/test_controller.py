@@ -10,7 +10,7 @@ import pytest
 
 from hybridsync.core.errors import CheckpointError, HybridSyncError, PhaseBroken, Preempted
 from hybridsync.core.work_deadlines import UNWATCHED
-from hybridsync.phases.controller import Manager
+from hybridsync.phases.controller import Controller
 from hybridsync.phases.controller_state import ControllerState
 from hybridsync.phases.recovery import Start
 from hybridsync.phases.state_machine import (
@@ -111,7 +111,7 @@ class Gathering:
 
 
 class Harness:
-    """A manager whose stages do what `outcomes` say."""
+    """A controller whose stages do what `outcomes` say."""
 
     def __init__(self, *outcomes: Outcome) -> None:
         self.stages, self.control, self.committer = Stages([*outcomes]), Board(), Committer()
@@ -119,7 +119,7 @@ class Harness:
         self.state = ControllerState(snapshot, "chief", "start")
         parts: Any = (self.control, self.stages, Saving(), self.committer, Reporter(), Roles())
         control, stages, saving, committer, reporter, arrivals = parts
-        self.manager = Manager(
+        self.controller = Controller(
             WORKLOAD,
             control,
             Start(snapshot, "chief", "start", 0, True),
@@ -146,7 +146,7 @@ LAST = (Begin(last=True), Drained(last=True), Captured(last=True), None, Committ
 
 def test_a_run_of_one_phase_carries_out_every_command_in_the_machines_order():
     harness = Harness(Reserved(1), Entered(), None, *LAST)
-    assert harness.manager.run() == ("completed", None)
+    assert harness.controller.run() == ("completed", None)
     assert harness.stages.asked == [
         *("RESERVE", "ANNOUNCE", "RESUME_LEASES"),
         *("watch", "STOP_LEASES", "CAPTURE", "COMMIT", "AWAIT_COMMIT", "FINISH"),
@@ -159,7 +159,7 @@ def test_what_was_to_follow_in_a_phase_that_breaks_is_left_out():
     switch = (Begin(), Drained(), Captured(), broken)  # submitting breaks: RESERVE stood behind it
     harness = Harness(Reserved(1), Entered(), None, *switch, Gathered(), Reserved(2), Entered(), None)
     with pytest.raises(IndexError):  # nothing more is laid out
-        harness.manager.run()
+        harness.controller.run()
     assert harness.stages.asked[6:] == ["COMMIT", "GATHER", "RESERVE", "ANNOUNCE", "RESUME_LEASES", "watch"]
     assert harness.state.broken_by == "worker 3 was lost"
 
@@ -167,7 +167,7 @@ def test_what_was_to_follow_in_a_phase_that_breaks_is_left_out():
 def test_a_run_that_is_stopped_while_roles_are_awaited_commits_the_newest_state_that_somebody_holds():
     harness = Harness(Reserved(1), Preempted("asked to stop"), CommitFailed(), Committed())
     harness.control.num_applied = 8
-    assert harness.manager.run() == ("preempted", None)
+    assert harness.controller.run() == ("preempted", None)
     assert harness.stages.asked[2:] == ["submit", "settle", "gather", "submit", "settle"]
     assert harness.state.is_ending
 
@@ -176,5 +176,5 @@ def test_a_run_that_fails_tells_its_roles_and_closes_the_committer():
     failure = CheckpointError("the disk is full")
     harness = Harness(failure)
     with pytest.raises(CheckpointError, match="the disk is full"):
-        harness.manager.run()
+        harness.controller.run()
     assert harness.control.failed is failure and harness.committer.closed

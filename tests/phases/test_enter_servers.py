@@ -20,7 +20,7 @@ from hybridsync.interfaces.messages import RoleEvent, Snapshot, StateVersion
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import ENTERING, Report
 from hybridsync.phases import enter_servers as entering_module
-from hybridsync.phases.enter_servers import Entering, in_turn
+from hybridsync.phases.enter_servers import ServerEntry, in_turn
 from tests.roles import hello, phase_of
 from tests.telemetry.clocks import ManualClock
 
@@ -65,7 +65,7 @@ class Hasty(ManualClock):
 
 
 class Harness:
-    """A chief with two servers and two workers, and its manager's thread."""
+    """A chief with two servers and two workers, and its controller's thread."""
 
     def __init__(self, clock: Any = SYSTEM_CLOCK) -> None:
         self.chief = Chief(RunState(Ledger(64), 2, "schema", clock, num_servers=2))
@@ -76,7 +76,7 @@ class Harness:
         self.servers = {address: Server() for address in ADDRESSES}
         self.notes: list[str] = []
         self.ticked = threading.Semaphore(0)
-        self.entering = Entering(self.chief.control, clock, self.ticked.release, self.notes.append)
+        self.entering = ServerEntry(self.chief.control, clock, self.ticked.release, self.notes.append)
         self.threads = ThreadPoolExecutor(1)
 
     def begin(self) -> Future[None]:

@@ -9,7 +9,7 @@ from hybridsync.config import RunConfig
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import Preempted, WaitTimeout
 from hybridsync.phases import member_waits
-from hybridsync.phases.member_waits import Arrivals
+from hybridsync.phases.member_waits import MemberWaits
 from hybridsync.protocols.modes import LOCKSTEP, SERVER
 from tests.chief.chiefs import WatchedChief
 from tests.roles import hello
@@ -22,9 +22,9 @@ def chief() -> WatchedChief:
     return WatchedChief(Ledger(10), 2, clock=SYSTEM_CLOCK)
 
 
-def arrivals_at(chief: WatchedChief, said: list[str] | None = None) -> Arrivals:
+def arrivals_at(chief: WatchedChief, said: list[str] | None = None) -> MemberWaits:
     say = said.append if said is not None else lambda text: None
-    return Arrivals(chief.control, CONFIG, SYSTEM_CLOCK, lambda: None, say)
+    return MemberWaits(chief.control, CONFIG, SYSTEM_CLOCK, lambda: None, say)
 
 
 def test_everybody_is_waited_for_at_the_start_and_named_when_late(chief, monkeypatch):

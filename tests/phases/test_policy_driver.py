@@ -1,4 +1,4 @@
-"""What the manager enters next: the plan's stage or what a policy wants, asked of policies that a test writes."""
+"""What the controller enters next: the plan's stage or what a policy wants, asked of policies that a test writes."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_a_stage_that_begins_while_somebody_is_slow_begins_as_the_policy_wants()
 
 
 def test_a_run_that_ends_while_its_policy_is_asked_is_asked_about_as_it_was(monkeypatch: pytest.MonkeyPatch):
-    """Workers report beside the manager's thread, so that the last unit may come between two looks at the board."""
+    """Workers report beside the controller's thread, so that the last unit may come between two looks at the board."""
     harness = Harness("bsp")
 
     def live_workers() -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from hybridsync.chief.phase_membership import Doing
 from hybridsync.core.errors import PhaseBroken, WaitTimeout
 from hybridsync.interfaces.messages import StateVersion
 from hybridsync.interfaces.reports import COMPUTING, WAITING
-from hybridsync.phases.progress_watchdog import FIRST_STEP_SECS, STUCK_SECS, Pace
+from hybridsync.phases.progress_watchdog import FIRST_STEP_SECS, STUCK_SECS, ProgressWatchdog
 from tests.roles import phase_of
 from tests.telemetry.clocks import ManualClock
 
@@ -79,12 +79,14 @@ class Board:
         return PhaseBroken(self.broken)
 
 
-def pace_of(control: Any, clock: ManualClock, said: list[str] | None = None, *, threads: bool = False) -> Pace:
+def pace_of(
+    control: Any, clock: ManualClock, said: list[str] | None = None, *, threads: bool = False
+) -> ProgressWatchdog:
     say = said.append if said is not None else lambda text: None
-    return Pace(control, 5.0, clock, say, threads=threads)
+    return ProgressWatchdog(control, 5.0, clock, say, threads=threads)
 
 
-def after(pace: Pace, clock: ManualClock, *secs: float) -> None:
+def after(pace: ProgressWatchdog, clock: ManualClock, *secs: float) -> None:
     for each in secs:
         clock.advance(each)
         pace.check(PHASE)
@@ -285,9 +287,9 @@ class Back(Board):
         return [worker for worker in PHASE.members if worker >= len(self.held_units)]
 
 
-def back(*units: int | None, **more: Any) -> Pace:
+def back(*units: int | None, **more: Any) -> ProgressWatchdog:
     control: Any = Back(held_units=units, **more)
-    return Pace(control, 10.0, ManualClock(), lambda _: None, threads=False)
+    return ProgressWatchdog(control, 10.0, ManualClock(), lambda _: None, threads=False)
 
 
 def test_a_lock_step_phase_is_over_when_everybody_is_back_and_another_when_its_units_are_applied():

@@ -16,7 +16,7 @@ from hybridsync.interfaces.messages import Snapshot
 from hybridsync.phases import checkpointing as commits_module
 from hybridsync.phases.checkpointing import Commit
 from hybridsync.phases.reporter import Reporter
-from hybridsync.phases.save_schedule import Saving
+from hybridsync.phases.save_schedule import SaveSchedule
 from hybridsync.training.run import Run
 from tests.roles import Start, phase_of
 from tests.tasks import plain_sgd, tally_task
@@ -76,7 +76,7 @@ class Told(Reporter):
 
 
 class Harness:
-    """A `Saving` in its first phase."""
+    """A `SaveSchedule` in its first phase."""
 
     def __init__(self, durable: bool = True) -> None:
         config = RunConfig(
@@ -91,7 +91,7 @@ class Harness:
         self.chief, self.committer = Chief(self.clock), Committer(durable)
         run = Run(config, tally_task(WORKLOAD), plain_sgd(1.0), None)
         control = cast("RunControl", self.chief)  # what saving asks of it is all in Chief
-        self.saving = Saving(run, control, self.committer, self.reporter, self.clock, None)
+        self.saving = SaveSchedule(run, control, self.committer, self.reporter, self.clock, None)
         self.snapshot = Start().snapshot
 
     def submit(self, evaluate: bool = False) -> dict[str, Any]:

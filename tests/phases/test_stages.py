@@ -19,11 +19,11 @@ from hybridsync.interfaces.phase import Phase
 from hybridsync.phases.checkpointing import Commit
 from hybridsync.phases.commit_stage import RETRY_SECS, CommitStage
 from hybridsync.phases.controller_state import ControllerState
-from hybridsync.phases.housekeeping import Upkeep
+from hybridsync.phases.housekeeping import Housekeeping
 from hybridsync.phases.process_groups import ProcessGroups
-from hybridsync.phases.progress_watchdog import Pace
+from hybridsync.phases.progress_watchdog import ProgressWatchdog
 from hybridsync.phases.recovery_stage import MAX_BROKEN, GatherStage
-from hybridsync.phases.save_schedule import Saving
+from hybridsync.phases.save_schedule import SaveSchedule
 from hybridsync.phases.stage_timer import StageTimer
 from hybridsync.phases.state_machine import CommitFailed, Committed, Gathered
 from hybridsync.policies.straggler_detector import Judged
@@ -143,11 +143,13 @@ class Harness:
         unused: Any = None
         snapshot = StateVersion().snapshot
         self.state = ControllerState(snapshot, "chief", "start", phase=phase)
-        pace = Pace(control, config.drain_secs, self.clock, reporter.note, threads=False)
-        saving = Saving(run, control, committer, reporter, self.clock, None)
+        pace = ProgressWatchdog(control, config.drain_secs, self.clock, reporter.note, threads=False)
+        saving = SaveSchedule(run, control, committer, reporter, self.clock, None)
         process_groups = ProcessGroups(control, unused, "chief", unused, unused, reporter.renewed, NUM_DEVICES)
         timer = StageTimer(self.clock, reporter.span)
-        self.upkeep = Upkeep(self.state, control, lambda: servers, pace, saving, process_groups, reporter, UNWATCHED)
+        self.upkeep = Housekeeping(
+            self.state, control, lambda: servers, pace, saving, process_groups, reporter, UNWATCHED
+        )
         self.commits = CommitStage(self.state, 0, control, saving, reporter, self.upkeep.tick)
         self.gathering = GatherStage(
             self.state, WORKLOAD, control, pace, unused, process_groups, reporter, timer, self.upkeep, unused, 0.0

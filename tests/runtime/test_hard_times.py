@@ -136,7 +136,7 @@ def _wait_for(condition):
 def test_a_closed_terminal_is_a_request_to_save_and_leave(begin: Begin) -> None:
     run = begin(deaf_to_preempt=True)
     pids = run.started()
-    for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGTERM):  # the kernel, the shell, the session manager
+    for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGTERM):  # the kernel, the shell, the session controller
         run.process.send_signal(number)
     run.wait_call(call="preempt")
     assert run.silent(1.0), "the last of them is no second request"

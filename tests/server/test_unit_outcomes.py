@@ -13,7 +13,7 @@ from hybridsync.core.units import MOST_UNITS, ranges_of
 from hybridsync.interfaces.messages import Push
 from hybridsync.server.held_pushes import Decided
 from hybridsync.server.sequencer import Sequencer
-from hybridsync.server.unit_outcomes import Ends
+from hybridsync.server.unit_outcomes import UnitOutcomes
 from tests.roles import phase_of
 
 UNITS = st.integers(0, 11)
@@ -24,7 +24,7 @@ def test_a_unit_is_open_applied_or_dropped(
     applied: set[int], dropped: set[int], limit: int, steps: list[tuple[bool, int]]
 ) -> None:
     dropped -= applied
-    ends = Ends(limit, ranges_of(sorted(applied)), ranges_of(sorted(dropped)))
+    ends = UnitOutcomes(limit, ranges_of(sorted(applied)), ranges_of(sorted(dropped)))
     for is_applied, unit in steps:
         if not ends.is_open(unit):
             continue
@@ -48,7 +48,7 @@ SPREAD = st.sets(st.integers(0, 9).map(lambda step: step * 2047))
 @given(SPREAD, SPREAD, SPREAD)
 def test_units_far_apart_keep_what_became_of_them_before(before: set[int], dropped: set[int], now: set[int]) -> None:
     dropped -= before
-    ends = Ends(20_000, ranges_of(sorted(before)), ranges_of(sorted(dropped)))
+    ends = UnitOutcomes(20_000, ranges_of(sorted(before)), ranges_of(sorted(dropped)))
     ends.apply(sorted(now - dropped))
     assert [*ends.applied()] == sorted(before | (now - dropped))
     for unit in (near for step in range(10) for near in range(step * 2047 - 2, step * 2047 + 3)):

@@ -1,4 +1,4 @@
-"""The online policies in virtual time: the real manager asks them, and carries out what they want."""
+"""The online policies in virtual time: the real controller asks them, and carries out what they want."""
 
 from __future__ import annotations
 

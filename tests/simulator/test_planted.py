@@ -22,7 +22,7 @@ from hybridsync.protocols.staleness import Bounded
 from hybridsync.server import sequencer as sequencer_module
 from hybridsync.server.sequencer import Sequencer
 from hybridsync.server.unit_counts import Count
-from hybridsync.server.unit_outcomes import Ends
+from hybridsync.server.unit_outcomes import UnitOutcomes
 from hybridsync.simulator.fake_io import Workdir
 from hybridsync.simulator.simulated_cluster import SimulatedCluster
 from hybridsync.simulator.simulated_snapshots import SimulatedSnapshots
@@ -40,7 +40,7 @@ def drops_the_applied_set_from_a_snapshot(patch):
 
     def enter(self, phase):
         original(self, phase)
-        self.count.ends = Ends(phase.end_units + len(self.count.dropped), (), phase.dropped)
+        self.count.ends = UnitOutcomes(phase.end_units + len(self.count.dropped), (), phase.dropped)
 
     patch.setattr(Sequencer, "enter", enter)
 

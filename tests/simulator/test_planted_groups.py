@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from hybridsync.chief.group_rounds import Grouping
-from hybridsync.phases.progress_watchdog import Pace
+from hybridsync.chief.group_rounds import GroupRounds
+from hybridsync.phases.progress_watchdog import ProgressWatchdog
 from hybridsync.protocols.group_generators import Divided, GroupRule
 from hybridsync.simulator.cluster import Scenario
 from hybridsync.simulator.simulated_replica import Replica
@@ -38,13 +38,13 @@ def makes_groups_that_overlap(patch: pytest.MonkeyPatch) -> None:
 
 def takes_a_repeated_request_for_another_group_round(patch: pytest.MonkeyPatch) -> None:
     """What was told once counts again."""
-    original = Grouping.join_group
+    original = GroupRounds.join_group
 
-    def join_group(self: Grouping, request: Any, now: float) -> bool:
+    def join_group(self: GroupRounds, request: Any, now: float) -> bool:
         self._answers.pop(request.worker, None)
         return original(self, request, now)
 
-    patch.setattr(Grouping, "join_group", join_group)
+    patch.setattr(GroupRounds, "join_group", join_group)
 
 
 def holds_its_own_replica_for_others(patch: pytest.MonkeyPatch) -> None:
@@ -61,13 +61,13 @@ def holds_its_own_replica_for_others(patch: pytest.MonkeyPatch) -> None:
 
 def forgets_what_was_told_before(patch: pytest.MonkeyPatch) -> None:
     """A full synchronisation names the units of its own round alone."""
-    original = Grouping._full_sync
+    original = GroupRounds._full_sync
 
-    def whole(self: Grouping, reply: Any) -> Any:
+    def whole(self: GroupRounds, reply: Any) -> Any:
         told = original(self, reply)
         return dataclasses.replace(told, applied=told.applied[:-1])
 
-    patch.setattr(Grouping, "_full_sync", whole)
+    patch.setattr(GroupRounds, "_full_sync", whole)
 
 
 def settles_on_nothing(patch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def settles_on_nothing(patch: pytest.MonkeyPatch) -> None:
 
 def captures_without_a_synchronisation(patch: pytest.MonkeyPatch) -> None:
     """A checkpoint takes what a worker holds, and the end of a phase what it held when somebody was lost."""
-    patch.setattr(Pace, "await_together", lambda self, phase, tick, final: None)
+    patch.setattr(ProgressWatchdog, "await_together", lambda self, phase, tick, final: None)
 
 
 def try_calm(seed: int) -> None:

@@ -20,7 +20,7 @@ from hybridsync.core.plan import NO_PHASE
 from hybridsync.interfaces.messages import Hello
 from hybridsync.interfaces.reports import Report
 from hybridsync.phases import enter_servers as entering_module
-from hybridsync.phases.enter_servers import Entering
+from hybridsync.phases.enter_servers import ServerEntry
 from hybridsync.server.primary import Primary
 from hybridsync.server.publisher import ParameterPool
 from hybridsync.storage.apply_log import NullApplyLog
@@ -96,7 +96,7 @@ def test_a_hand_over_that_takes_longer_than_the_lease_costs_no_server(
         heartbeat = threads.submit(beat)
         try:
             servers = {served.address: served.client}
-            entering = Entering(chief.control, SYSTEM_CLOCK, chief.control.expire, notes.append)
+            entering = ServerEntry(chief.control, SYSTEM_CLOCK, chief.control.expire, notes.append)
             entering.enter(served.phase, servers, served.num_bytes)
         finally:
             over.set()

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from hybridsync.collectives.backend import Membership
-from hybridsync.collectives.mesh.flat_sum import MeshMean
+from hybridsync.collectives.mesh.flat_sum import MeshSum
 from hybridsync.collectives.mesh.packing import FlatContributions, FlatParts
 from hybridsync.collectives.mesh.process_group import CollectiveBroken, ProcessGroup
 from hybridsync.core.errors import PhaseRevoked
@@ -50,11 +50,11 @@ class MeshCommunicator:
     ) -> None:
         self._process_group, self._phase, self._flat, self._flats = process_group, phase, flat, flats
         self._lock = threading.Lock()
-        self._mesh: MeshMean  # of all members, once it is entered
-        self._current: MeshMean | None = None
+        self._mesh: MeshSum  # of all members, once it is entered
+        self._current: MeshSum | None = None
         self._broken = ""
         self._met: set[tuple[int, ...]] = set()
-        self._compiled: OrderedDict[tuple[int, ...], MeshMean] = OrderedDict()
+        self._compiled: OrderedDict[tuple[int, ...], MeshSum] = OrderedDict()
 
     def enter(self) -> None:
         """Meet the others and prove the sum on known integers (see `Communicator.enter`)."""
@@ -103,7 +103,7 @@ class MeshCommunicator:
         if mesh is not None:
             self._process_group.break_collective(mesh, reason)
 
-    def _use(self, members: tuple[int, ...]) -> MeshMean:
+    def _use(self, members: tuple[int, ...]) -> MeshSum:
         """Return the members' mesh, as the one that the control thread breaks from now on."""
         mesh = self._process_group.mesh(members, self._phase.device_choice)
         with self._lock:
@@ -112,7 +112,7 @@ class MeshCommunicator:
             self._current = mesh
         return mesh
 
-    def _enter_group(self, members: tuple[int, ...], flat: FlatContributions) -> MeshMean:
+    def _enter_group(self, members: tuple[int, ...], flat: FlatContributions) -> MeshSum:
         """Return the members' mesh, connected: the first time they meet, and prove the sum on known integers."""
         mesh = self._use(members)
         if members not in self._met:  # which all of them find alike; what is compiled is each one's own affair

@@ -18,7 +18,7 @@ _QUICK_TEST_FLOATS = 4096
 _SELF_TEST_PERIOD = 251  # the self-test's sums stay exact in float32 up to 360 members
 
 
-class MeshMean:
+class MeshSum:
     """Sum one flat buffer, and take the maximum of another, over the members of a mesh. Made by `ProcessGroup.mesh`.
 
     The sum is plain: whoever wants a mean carries the weights in the buffer. The condition's lock guards

@@ -31,7 +31,7 @@ from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import ConfigError, HybridSyncError, WaitTimeout
 
 if TYPE_CHECKING:
-    from hybridsync.collectives.mesh.flat_sum import MeshMean
+    from hybridsync.collectives.mesh.flat_sum import MeshSum
 
 # The service is a meeting point here, not the failure detector (leases and supervisors are), and a short
 # timeout would abort a worker that was merely stopped for a while.
@@ -130,7 +130,7 @@ class ProcessGroup:
         for device in sorted(jax.devices(), key=lambda device: device.id):
             self._devices[slots[device.process_index]].append(device)
         self._lock = threading.Lock()
-        self._meshes: dict[tuple[tuple[int, ...], int], MeshMean] = {}
+        self._meshes: dict[tuple[tuple[int, ...], int], MeshSum] = {}
         self._peers: set[Endpoint] = set()
 
     @classmethod
@@ -156,8 +156,8 @@ class ProcessGroup:
           timeout_secs: how long to wait for the service and for the other workers.
           reborn: an earlier process had this slot.
           host: address that carries the collectives, in plain text: loopback or a private interface.
-          slots: numbers of the workers that have a place in the process group, ascending; () for 0 to `num_workers` -
-            1.
+          slots: numbers of the workers that have a place in the process group, ascending; () for all from 0
+            to `num_workers` - 1.
 
         Raises:
           WaitTimeout: the service does not answer, or not all workers came.
@@ -205,13 +205,13 @@ class ProcessGroup:
         state.process_id = 0
         return cls(client, process_index, slots, num_devices, opened.pop())
 
-    def mesh(self, members: Sequence[int], device_choice: int) -> MeshMean:
+    def mesh(self, members: Sequence[int], device_choice: int) -> MeshSum:
         """Return the collective over `members`, in this order, on `device_choice`; the same object each time.
 
         Only the members may ask for it. The order decides the rounding, so it belongs to a phase. A member alone
         is connected to nobody, so that what broke its mesh leaves nothing behind: it gets a new one.
         """
-        from hybridsync.collectives.mesh.flat_sum import MeshMean
+        from hybridsync.collectives.mesh.flat_sum import MeshSum
 
         key = members, device_choice = tuple(members), device_choice
         assert len(set(members)) == len(members) and self.process_index in members, f"members {members}"
@@ -224,10 +224,10 @@ class ProcessGroup:
                         mesh.release()
                 devices = [self._devices[member][device] for member, device in zip(members, chosen, strict=True)]
                 arrive = functools.partial(self._arrive, members, device_choice)
-                self._meshes[key] = MeshMean(members, device_choice, devices, self.process_index, arrive)
+                self._meshes[key] = MeshSum(members, device_choice, devices, self.process_index, arrive)
             return self._meshes[key]
 
-    def break_collective(self, mesh: MeshMean, reason: str, timeout_secs: float = 2.0) -> bool:
+    def break_collective(self, mesh: MeshSum, reason: str, timeout_secs: float = 2.0) -> bool:
         """Make the call on `mesh` that this process may be blocked in raise; the mesh is dead then.
 
         Called by the control thread when a phase is revoked: a stopped peer, or one that died elsewhere in
@@ -260,7 +260,7 @@ class ProcessGroup:
                 return False
         return True
 
-    def _give_up_connecting(self, mesh: MeshMean) -> None:
+    def _give_up_connecting(self, mesh: MeshSum) -> None:
         """End the wait of a mesh that connects: for a member's address, and for a member that was to connect to us."""
         import jax
 

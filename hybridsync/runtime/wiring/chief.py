@@ -17,7 +17,7 @@ from hybridsync.interfaces.messages import RoleEvent
 from hybridsync.interfaces.ports import ServerPort, SnapshotSource
 from hybridsync.phases.assembly import assemble
 from hybridsync.phases.checkpointing import Committer
-from hybridsync.phases.controller import Manager
+from hybridsync.phases.controller import Controller
 from hybridsync.phases.recovery import Start
 from hybridsync.phases.reporter import Hook, Reporter
 from hybridsync.policies.straggler_detector import detector_of
@@ -96,7 +96,7 @@ class ChiefRole:
         renew: Callable[[], None] = lambda: None,
         num_devices: int = NUM_DEVICES,
         watchdog: Watching = UNWATCHED,
-    ) -> Manager:
+    ) -> Controller:
         """Return what takes the run through its phases.
 
         Args:
