@@ -1,4 +1,4 @@
-"""The chief as the switch controller sees it: what it does with the run's state, reads of it, and waits for."""
+"""The chief as the controller sees it: what it does with the run's state, reads of it, and waits for."""
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ def _digest_of(phase_id: PhaseId) -> str:
 class WorkdirLock:
     """Keeps a workdir to one chief at a time by an exclusive `flock`, which ends with the process.
 
-    Use it as a context controller. The file `lock` stays: removing it would let two holders lock two files.
+    Use it as a context manager. The file `lock` stays: removing it would let two holders lock two files.
 
     Args:
       workdir: existing directory.

@@ -132,7 +132,7 @@ def default_place(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 class History:
-    """A job history, opened; use it as a context controller, from one thread.
+    """A job history, opened; use it as a context manager, from one thread.
 
     Args:
       path: the file; it and its folder are made where they are missing.

@@ -35,7 +35,7 @@ class Stuck(AssertionError):
 
 
 class Job:
-    """`python -m launch.train` with some flags; as a context controller it leaves no process behind.
+    """`python -m launch.train` with some flags; as a context manager it leaves no process behind.
 
     Args:
       workdir: of the run.
