@@ -130,13 +130,13 @@ def test_ten_worker_kills_and_five_kills_of_everything_leave_every_unit_applied_
 def test_sigterm_at_any_time_saves_or_has_nothing_to_save(tmp_path: Path) -> None:
     codes = []
     for restart_count in range(12):
-        with scenarios.tally(tmp_path / "run", plan="bsp:50%,asp", units=3000, unit_secs=0.02) as job:
+        with scenarios.tally(tmp_path / "run", plan="bsp:50%,asp", units=12_000, unit_secs=0.02) as job:
             sessions.until_heeded(job)
             job.pause(0.75 * restart_count)
             job.send(signal.SIGTERM)
             codes.append(job.wait())
     assert set(codes) == {75}
-    with scenarios.tally(tmp_path / "run", plan="bsp:50%,asp", units=3000, unit_secs=0.0) as job:
+    with scenarios.tally(tmp_path / "run", plan="bsp:50%,asp", units=12_000, unit_secs=0.0) as job:
         assert job.wait() == 0
         assert_exactly_once(job.summary())
         assert job.summary()["units"]["rolled_back"] == 0

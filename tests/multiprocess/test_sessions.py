@@ -19,8 +19,8 @@ pytestmark = pytest.mark.timeout(600)
 @pytest.mark.timeout(3600)
 def test_everything_killed_twenty_times_in_switches_in_saves_and_anywhere(tmp_path: Path) -> None:
     points = sessions.drawn(random.Random(20), at_stages=8, in_saves=4, anywhere=8)
-    counts = sessions.everything_is_killed_again_and_again(tmp_path / "run", points, seed=20, units=12000)
-    assert counts["applied"] == 12000
+    counts = sessions.everything_is_killed_again_and_again(tmp_path / "run", points, seed=20, units=36_000)
+    assert counts["applied"] == 36_000
 
 
 @pytest.mark.soak
