@@ -36,7 +36,7 @@ class Step(Enum):
 
 
 class Command(Enum):
-    """What the controller has to do next."""
+    """Names the next task of the controller."""
 
     STOP_LEASES = "stop leases"
     CAPTURE = "capture"

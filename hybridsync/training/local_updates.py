@@ -56,7 +56,7 @@ class Local(NamedTuple):
 
 
 class Stepping(Protocol):
-    """What steps are computed with: `hybridsync.training.compiled_programs.Programs`, or a simulator's arithmetic."""
+    """Computes steps: `hybridsync.training.compiled_programs.Programs`, or a simulator's arithmetic."""
 
     def local_step(
         self, parameters: Any, opt_state: Any, moved: Any, gradient: Any, *, at: int, factor: float, replaces: bool

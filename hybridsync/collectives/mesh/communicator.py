@@ -23,7 +23,7 @@ from hybridsync.training.compiled_programs import Programs
 from hybridsync.training.state import TrainState
 
 REASON_BYTES = 256
-"""What is told of a reason for which a unit is dropped."""
+"""Longest text that is told of why a unit was dropped."""
 
 MAX_MESHES = 64
 """Groups whose compiled sums are kept, 3 MB each; one that is formed again later compiles its own anew."""

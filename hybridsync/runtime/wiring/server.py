@@ -1,4 +1,4 @@
-"""What a parameter server is put together of, once for threads and for processes."""
+"""Builds the parts of a parameter server, once for threads and for processes."""
 
 from __future__ import annotations
 
