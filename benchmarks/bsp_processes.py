@@ -35,7 +35,7 @@ def framework(workers: int, steps: int, compute_secs: float) -> tuple[float, flo
 
 def bare(workers: int, flat_steps: int, naive_steps: int, rounds: int, compute_secs: float) -> dict[str, list[float]]:
     """Return examples a second of each stretch of the bare loops, by name."""
-    service = COLLECTIVES.serve(workers, "127.0.0.1")
+    service = COLLECTIVES.serve(workers, "127.0.0.1:0")
     command = [sys.executable, "-m", "benchmarks.bare_member", f"--coordinator={service.address}"]
     command += [f"--members={workers}", f"--flat_steps={flat_steps}", f"--naive_steps={naive_steps}"]
     command += [f"--rounds={rounds}", f"--compute_secs={compute_secs}"]

@@ -52,8 +52,12 @@ flags.DEFINE_string(
 flags.DEFINE_string("momentum", None, "at a switch to asynchrony: keep, zero, scaled, ramp_linear or ramp_steps")
 flags.DEFINE_string("policy", None, "while there are stragglers in lock-step: baseline, greedy, elastic or rebalance")
 flags.DEFINE_string("rate", None, "how the rate grows with the units of an update: linear or sqrt")
-flags.DEFINE_string("bind", "127.0.0.1", "address to serve on; loopback only until TLS and a token exist")
-flags.DEFINE_integer("port", 0, "port of the chief; 0 takes a free one")
+flags.DEFINE_string(
+    "bind",
+    "",
+    "loopback address at whose ports the roles serve; left out, they serve on sockets that no other user can reach",
+)
+flags.DEFINE_integer("port", 0, "port of the chief, at --bind or 127.0.0.1; 0 takes a free one")
 
 _SHORT = {
     "workers": "workers",

@@ -103,7 +103,7 @@ class Service(Protocol):
 
     @property
     def address(self) -> str:
-        """What a worker joins, "host:port"."""
+        """What a worker joins."""
         ...
 
     def stop(self) -> None:
@@ -137,11 +137,15 @@ class Place:
 class Backend(Protocol):
     """Collectives between processes."""
 
-    def serve(self, num_workers: int, host: str) -> Service:
+    def serve(self, num_workers: int, address: str) -> Service:
         """Start what `num_workers` workers will join. The supervisor calls it, so it loads no jax.
 
+        Args:
+          num_workers: that will join.
+          address: `host:0`, or `unix:` and the path of a socket.
+
         Raises:
-          HybridSyncError: it cannot be served on `host`, or the installed packages are unsuited.
+          HybridSyncError: it cannot be served there, or the installed packages are unsuited.
         """
         ...
 

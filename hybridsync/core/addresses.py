@@ -1,6 +1,13 @@
-"""How addresses are written."""
+"""How addresses are written: `host:port`, or `unix:` and the path of a socket."""
 
 from __future__ import annotations
+
+from pathlib import Path
+
+MAX_SOCKET_PATH = 107
+"""Bytes of the path of a unix socket; the kernel allows no more."""
+
+_UNIX = "unix:"
 
 
 def at_port(host: str, port: int = 0) -> str:
@@ -10,3 +17,21 @@ def at_port(host: str, port: int = 0) -> str:
     ('127.0.0.1:0', '[::1]:4711')
     """
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def at_socket(path: Path) -> str:
+    """Write the address of a unix socket as gRPC takes it.
+
+    >>> at_socket(Path("/tmp/run/chief"))
+    'unix:/tmp/run/chief'
+    """
+    return f"{_UNIX}{path}"
+
+
+def socket_path(address: str) -> Path | None:
+    """Return the path of a unix socket's address; None where it is another kind of address.
+
+    >>> socket_path("unix:/tmp/run/chief"), socket_path("127.0.0.1:4711")
+    (PosixPath('/tmp/run/chief'), None)
+    """
+    return Path(address.removeprefix(_UNIX)) if address.startswith(_UNIX) else None

@@ -100,6 +100,10 @@ class UnknownRole(RefusedInput):
     """A role that this run has no place for, or that takes no part in the phase it speaks of."""
 
 
+class Unauthenticated(RefusedInput):
+    """A call without the token of the run that it reached."""
+
+
 class DamagedState(HybridSyncError):
     """A state that arrived with other bits than it was captured with."""
 

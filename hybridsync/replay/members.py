@@ -29,6 +29,7 @@ from hybridsync.replay.group_replay import in_groups
 from hybridsync.replay.logged_run import LoggedPhase, read_record
 from hybridsync.replay.phases import as_member, on_one_device
 from hybridsync.runtime.fork_server_client import ForkServerClient
+from hybridsync.runtime.role_addresses import RoleAddresses
 from hybridsync.runtime.role_pipe import Child, RoleSpec
 from hybridsync.runtime.role_process import RoleProcess, describe_exit
 from hybridsync.runtime.wiring.collectives import COLLECTIVES
@@ -37,7 +38,6 @@ from hybridsync.training.run import Run
 from hybridsync.training.state import TrainState
 
 ROLE = "member"
-HOST = "127.0.0.1"
 SILENT_SECS = 600.0
 """How long no member may report progress: imports and compilation of all of them on few cores."""
 JOIN_SECS = 300.0
@@ -75,12 +75,13 @@ def in_members(
         job = Path(folder)
         layout.pack(state).tofile(job / _BEFORE)
         (job / _JOB).write_text(json.dumps({"phase": phase.number, "after": phase.after}))
-        service = COLLECTIVES.serve(num_members, HOST)
+        addresses = RoleAddresses()
+        service = COLLECTIVES.serve(num_members, addresses.next_service())
         members: list[RoleProcess] = []
         try:
             for index in range(num_members):
                 members.append(RoleProcess(fork_server_client, ROLE, index, 0, logs / f"replay-{index}.log"))
-                spec = RoleSpec(ROLE, index, 0, "", service.address, str(job), num_members, 0, HOST)
+                spec = RoleSpec(ROLE, index, 0, "", service.address, str(job), num_members, 0, addresses.host)
                 members[-1].send_spec(spec)
             _await_members(members, phase, progress)
         finally:
@@ -89,6 +90,7 @@ def in_members(
             for member in members:
                 member.reap()
             service.stop()
+            addresses.remove()
         return _read(layout, job / _AFTER)
 
 

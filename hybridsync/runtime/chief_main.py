@@ -17,13 +17,13 @@ from hybridsync.interfaces.messages import RoleEvent
 from hybridsync.interfaces.ports import ServerPort, SnapshotSource
 from hybridsync.runtime.heartbeat import use_compilation_cache
 from hybridsync.runtime.wiring.chief import ChiefRole
-from hybridsync.runtime.wiring.transport import TRANSPORT
+from hybridsync.runtime.wiring.transport import transport_of
 from hybridsync.telemetry.progress import open_progress
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary
 from hybridsync.training.run import Run
 from hybridsync.transport.directory import Directory
-from hybridsync.transport.link import Services
+from hybridsync.transport.link import Services, Transport
 from hybridsync.workdir.opening import AlreadyCompleted, Opening, Resume, open_run
 
 TELL_SECS = 5.0
@@ -37,6 +37,7 @@ def run_chief(
     init_from: Path | None,
     convert_units: bool,
     address: str,
+    token: str,
     restarted: bool,
     coordinator: str,
     num_devices: int,
@@ -52,9 +53,10 @@ def run_chief(
       resume: see `open_run`.
       init_from: see `open_run`.
       convert_units: see `open_run`.
-      address: `host:port` to serve on.
+      address: to serve on.
+      token: of the run.
       restarted: another chief served this run before, whose roles may still train.
-      coordinator: `host:port` where the supervisor, this process's parent, serves the process group.
+      coordinator: address where the supervisor, this process's parent, serves the process group.
       num_devices: local devices of each worker, among which a mesh of the process group chooses.
       report: tells the supervisor: {"address": ...} once served.
       watchdog: of this process.
@@ -90,7 +92,9 @@ def run_chief(
     )
     try:
         with watchdog.work("the run", LOOP_SECS):
-            summary = _manage(opening, recorder, address, restarted, coordinator, num_devices, report, watchdog)
+            summary = _manage(
+                opening, recorder, transport_of(token), address, restarted, coordinator, num_devices, report, watchdog
+            )
     finally:
         recorder.close()
         opening.lock.release()
@@ -100,6 +104,7 @@ def run_chief(
 def _manage(
     opening: Opening,
     recorder: Recorder,
+    transport: Transport,
     address: str,
     restarted: bool,
     coordinator: str,
@@ -117,7 +122,7 @@ def _manage(
     role = ChiefRole(opening, layout, SYSTEM_CLOCK, restarted=restarted, evict=evict)
     committed, control = role.committed, role.chief.control
     services = Services(holder=committed, state_bytes=layout.nbytes, chief=role.chief.service)
-    serving = TRANSPORT.serve(services, address, calls=4 * run.config.workers + 8, watchdog=watchdog)
+    serving = transport.serve(services, address, calls=4 * run.config.workers + 8, watchdog=watchdog)
     bound = serving.address
     report({"address": bound})
     here = {"phase": opening.phase_number, "id": 0, "host": socket.gethostname()}
@@ -125,8 +130,8 @@ def _manage(
         opening.announce(recorder, runtime="processes", address=bound)
         recorder.events.write("role_started", role="supervisor", pid=os.getppid(), address=coordinator, **here)
     recorder.events.write("role_started", role="chief", pid=os.getpid(), address=bound, **here)
-    other_holder_at = Directory(partial(TRANSPORT.holder, state_bytes=layout.nbytes), control.is_live)
-    server_at = Directory(partial(TRANSPORT.server, state_bytes=layout.nbytes), control.is_live)
+    other_holder_at = Directory(partial(transport.holder, state_bytes=layout.nbytes), control.is_live)
+    server_at = Directory(partial(transport.server, state_bytes=layout.nbytes), control.is_live)
 
     def holder_at(address: str) -> SnapshotSource:
         return committed if address == bound else other_holder_at(address)

@@ -9,6 +9,7 @@ import functools
 import importlib
 import ipaddress
 import os
+import secrets
 import socket
 import sys
 from collections.abc import Callable
@@ -18,12 +19,12 @@ from typing import TYPE_CHECKING
 
 from hybridsync import protocols
 from hybridsync.config import LoadedConfig, RunConfig, explained
-from hybridsync.core.addresses import at_port
 from hybridsync.core.counted import counted
 from hybridsync.core.errors import AddressError, ConfigError, HybridSyncError, WorkdirError
 from hybridsync.core.plan import Plan
 from hybridsync.core.work_deadlines import COMPILE_SECS
 from hybridsync.runtime import watchdog
+from hybridsync.runtime.role_addresses import LOOPBACK
 from hybridsync.runtime.role_pipe import Child, RoleSpec
 from hybridsync.storage.durable import WorkdirLock, make_directory
 from hybridsync.workdir.resuming import Resume, check_init_from, check_workdir, continued
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 ROLE_MODULES = tuple(f"hybridsync.runtime.{role}_main" for role in ("chief", "server", "worker"))
 """What a role's process imports (see `play`)."""
+
+TOKEN_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,8 @@ class Launch:
       resume: "auto", "must" or "never".
       init_from: workdir of a run to start from.
       convert_units: allow a resume with another unit size.
-      bind: address to serve on.
-      port: of the chief; 0 takes a free one.
+      bind: address at whose ports everything is served; "" for sockets, which no other user can reach.
+      port: of the chief; 0 takes a free one. Another one is of 127.0.0.1 where no address is given.
       argv: the flags, handed on to every role.
 
     Raises:
@@ -61,7 +64,7 @@ class Launch:
     resume: Resume = "auto"
     init_from: Path | None = None
     convert_units: bool = False
-    bind: str = "127.0.0.1"
+    bind: str = ""
     port: int = 0
     argv: tuple[str, ...] = ()
 
@@ -73,16 +76,21 @@ class Launch:
             if protocol.mode.is_served:
                 protocol.server_rule(members)
         try:
-            local = self.bind == "localhost" or ipaddress.ip_address(self.bind).is_loopback
+            local = self.bind in ("", "localhost") or ipaddress.ip_address(self.bind).is_loopback
         except ValueError:
             local = False
         if not local:
             raise AddressError(
-                f"--bind={self.bind} is refused: it is not a loopback address, and TLS and a token do not exist yet; "
-                "use --bind=127.0.0.1"
+                f"--bind={self.bind} is refused: it is not a loopback address, and TLS does not exist yet; leave it "
+                "out, for sockets that no other user can reach, or use --bind=127.0.0.1"
             )
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"--port={self.port} is not a port; use 1 to 65535, or 0 for a free one")
+
+    @property
+    def host(self) -> str:
+        """The address at whose ports everything is served; "" for sockets."""
+        return self.bind or (LOOPBACK if self.port else "")
 
     @property
     def config(self) -> RunConfig:
@@ -120,7 +128,7 @@ def supervise(launch: Launch) -> int:
     used = check_workdir(launch.workdir, config, resume=launch.resume, convert_units=launch.convert_units)
     if launch.init_from is not None and used is None:
         check_init_from(launch.init_from, launch.workdir)
-    check_port(launch.bind, launch.port)
+    check_port(launch.host, launch.port)
     try:
         workdir = make_directory(launch.workdir)
     except OSError as error:
@@ -131,15 +139,18 @@ def supervise(launch: Launch) -> int:
 
 def _supervise_locked(launch: Launch, lock: WorkdirLock) -> int:
     from hybridsync.runtime.supervisor import Supervisor, SupervisorSpec
-    from hybridsync.runtime.wiring.transport import TRANSPORT
+    from hybridsync.runtime.wiring.transport import transport_of
 
     config = launch.config
     sys.stderr.write(
         f"starting 1 chief, {counted(config.servers, 'server')}, {counted(config.workers, 'worker')}; "
         f"logs in {launch.workdir / 'logs'}\n"
     )
-    spec = SupervisorSpec(launch.argv, launch.workdir, config.workers, config.servers, launch.bind)
-    connect = functools.partial(TRANSPORT.chief, deadline_secs=5.0)
+    token = secrets.token_hex(TOKEN_BYTES)
+    spec = SupervisorSpec(
+        *(launch.argv, launch.workdir, config.workers, config.servers, launch.host, launch.port), token=token
+    )
+    connect = functools.partial(transport_of(token).chief, deadline_secs=5.0)
     return Supervisor(spec, connect, lock_fd=lock.descriptor).run()
 
 
@@ -188,7 +199,8 @@ def play(child: Child, load: Callable[[], Launch]) -> int:
             resume=launch.resume if spec.restart_count == 0 else "auto",
             init_from=launch.init_from,
             convert_units=launch.convert_units,
-            address=spec.chief or at_port(spec.host, launch.port),
+            address=spec.chief or spec.listen,
+            token=spec.token,
             restarted=spec.restart_count > 0,
             coordinator=spec.coordinator,
             num_devices=spec.num_devices,

@@ -3,9 +3,9 @@
 A child finds its role in the environment, reads one JSON line (its `RoleSpec`) from stdin once the chief
 serves, and reports JSON lines on an inherited pipe:
 
-    {"address": "127.0.0.1:4711"}           the chief serves there
+    {"address": "unix:/run/chief"}          the chief serves there
     {"renew": true}                         the chief wants every worker to start again, in a new process group
-    {"joined": "127.0.0.1:4712"}            this worker, and so every worker, has joined the group that is served there
+    {"joined": "unix:/run/group-1"}         this worker, and so every worker, has joined the group that is served there
     {"over": true}                          the chief says that workers which end now are not to be replaced
     {"error": "...", "exit_code": 1}        why this role is about to exit; the supervisor prints it, once
 """
@@ -45,14 +45,16 @@ class RoleSpec:
       role: "chief", "server" or "worker".
       role_id: its number among its kind.
       restart_count: how many processes had this place before; a worker with `restart_count > 0` is reborn.
-      chief: "host:port" of the chief; empty for the chief itself.
-      coordinator: "host:port" of the process group's coordination service.
+      chief: address of the chief; empty for the chief itself, the first time.
+      coordinator: address of the process group's coordination service.
       workdir: absolute path.
       num_workers: of the run.
       num_servers: of the run.
-      host: the address to bind to.
+      host: the address that collectives over TCP bind to.
       num_devices: local devices of each worker, among which a mesh of the process group chooses.
       slots: workers that the process group has a place for, ascending; () for all.
+      listen: where this role serves.
+      token: of the run, without which no role answers a call.
     """
 
     role: str
@@ -66,6 +68,8 @@ class RoleSpec:
     host: str
     num_devices: int = NUM_DEVICES
     slots: tuple[int, ...] = ()
+    listen: str = ""
+    token: str = dataclasses.field(default="", repr=False)
 
 
 def die_with_parent(parent: int, who: str) -> None:

@@ -9,7 +9,6 @@ from functools import partial
 import jax
 import numpy as np
 
-from hybridsync.core.addresses import at_port
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import HybridSyncError, WaitTimeout
 from hybridsync.core.work_deadlines import COMPILE_SECS, Watching
@@ -26,7 +25,7 @@ from hybridsync.runtime.heartbeat import (
 )
 from hybridsync.runtime.role_pipe import RoleSpec
 from hybridsync.runtime.wiring.server import server_pacing, server_report
-from hybridsync.runtime.wiring.transport import TRANSPORT
+from hybridsync.runtime.wiring.transport import transport_of
 from hybridsync.server.endpoint import Endpoint, OptimizerEndpoint
 from hybridsync.server.partition import PRIMARY, partition
 from hybridsync.server.primary import Primary
@@ -77,10 +76,11 @@ def run_server(spec: RoleSpec, run: Run, watchdog: Watching) -> int:
         parts = partition(programs, num_servers)
         own = parts[spec.role_id].programs
         warm_up(own, device)
-    readers = Readers(TRANSPORT.holder)
+    transport = transport_of(spec.token)
+    readers = Readers(transport.holder)
     backend: Primary | Store
     if spec.role_id == PRIMARY:
-        connect = partial(TRANSPORT.peer, state_bytes=programs.state_layout.nbytes)
+        connect = partial(transport.peer, state_bytes=programs.state_layout.nbytes)
         peers = Peers(parts, Directory(connect, lambda address: address in peers.servers), ended)
         pool = ParameterPool(own.parameters_layout)
         backend = Primary(programs, pool, readers, clock, apply_log, completed, device, peers, watchdog)
@@ -100,12 +100,12 @@ def run_server(spec: RoleSpec, run: Run, watchdog: Watching) -> int:
         contribution_bytes=own.contribution_layout.nbytes,
         opt_state_bytes=opt_layout.nbytes,
     )
-    serving = TRANSPORT.serve(services, at_port(spec.host), calls=3 * workers + 4, watchdog=watchdog)
+    serving = transport.serve(services, spec.listen, calls=3 * workers + 4, watchdog=watchdog)
 
     def hello_now() -> Hello:
         return hello(spec, serving.address, programs.state_layout.schema_hash, backend.role_state())
 
-    chief = ReconnectingChiefClient(TRANSPORT.chief(spec.chief, CHIEF_SECS), hello_now)
+    chief = ReconnectingChiefClient(transport.chief(spec.chief, CHIEF_SECS), hello_now)
     incarnation = chief.register().incarnation
 
     def drain() -> Report:

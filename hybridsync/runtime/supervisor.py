@@ -15,7 +15,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -36,6 +36,7 @@ from hybridsync.interfaces.ports import SupervisorPort
 from hybridsync.runtime.adopted_children import reap_adopted
 from hybridsync.runtime.event_outbox import Outbox
 from hybridsync.runtime.fork_server_client import log_tail
+from hybridsync.runtime.role_addresses import RoleAddresses
 from hybridsync.runtime.role_logs import Logs
 from hybridsync.runtime.role_pipe import RoleSpec
 from hybridsync.runtime.role_process import MAX_FAILURES, CrashLoop, RoleProcess, describe_exit
@@ -59,7 +60,9 @@ class SupervisorSpec:
       workdir: exists or can be made; logs go to `logs/` in it.
       num_workers: worker processes.
       num_servers: server processes.
-      host: address that everything binds to.
+      host: address that everything binds to; "" for sockets, which no other user can reach.
+      port: of the chief, where there is a host; 0 takes a free one.
+      token: of the run: each role asks for it, and shows it to others.
       command: program of every role.
       start_secs: until the chief must serve.
       preempt_secs: until the chief must have saved and left, once asked to.
@@ -72,7 +75,9 @@ class SupervisorSpec:
     workdir: Path
     num_workers: int
     num_servers: int = 1
-    host: str = "127.0.0.1"
+    host: str = ""
+    port: int = 0
+    token: str = field(default="", repr=False)
     command: tuple[str, ...] = (sys.executable, "-m", "hybridsync.cli.train")
     start_secs: float = 120.0
     preempt_secs: float = 120.0
@@ -107,6 +112,7 @@ class Supervisor:
         self._say = say
         self._lock_fd = lock_fd
         self._starts: Starts  # once there is a folder for its log
+        self._addresses: RoleAddresses
         self._logs = Logs(spec.workdir / "logs", say)
         self._outbox = Outbox(connect, say)
         self._slots = tuple(range(spec.num_workers))
@@ -130,10 +136,15 @@ class Supervisor:
 
         Raises:
           WorkdirError: the workdir cannot be written.
+          AddressError: there is no place for sockets.
           HybridSyncError: the coordination service, or a role's process, cannot start.
         """
         try:
-            return self._run()
+            self._addresses = RoleAddresses(self._spec.host, self._spec.port)
+            try:
+                return self._run()
+            finally:
+                self._addresses.remove()
         except HybridSyncError:
             raise
         # Everything, because Python itself would exit with 1, which means "input refused"; the traceback is shown.
@@ -159,7 +170,7 @@ class Supervisor:
             numbers.append(signal.SIGHUP)
         former = {number: signal.signal(number, self._on_signal) for number in numbers}
         try:
-            self._service = COLLECTIVES.serve(self._spec.num_workers, self._spec.host)  # while the fork server imports
+            self._serve_group(self._spec.num_workers)  # while the fork server imports
             self._note("role_started", "supervisor", 0, os.getpid(), STARTED_FIRST)
             for role, count in (
                 ("chief", 1),
@@ -245,9 +256,11 @@ class Supervisor:
             workdir=str(self._spec.workdir.absolute()),
             num_workers=self._spec.num_workers,
             num_servers=self._spec.num_servers,
-            host=self._spec.host,
+            host=self._addresses.host,
             num_devices=self._spec.num_devices,
             slots=self._slots,
+            listen=self._addresses.of(process.role, process.role_id, process.restart_count),
+            token=self._spec.token,
         )
 
     def _heed(self, process: RoleProcess, report: dict[str, Any]) -> None:
@@ -278,7 +291,8 @@ class Supervisor:
 
     def _renew_process_group(self) -> None:
         """Serve a new process group and end every worker: its successor joins that one."""
-        former, self._service = self._service, COLLECTIVES.serve(len(self._slots), self._spec.host)
+        former = self._service
+        self._serve_group(len(self._slots))
         self._is_complete = False
         workers = [process for (role, _), process in self._roles.items() if role == "worker"]
         for process in workers:
@@ -288,6 +302,9 @@ class Supervisor:
             process.wait_ended(deadline - SYSTEM_CLOCK.monotonic())
         if former is not None:
             former.stop()
+
+    def _serve_group(self, num_workers: int) -> None:
+        self._service = COLLECTIVES.serve(num_workers, self._addresses.next_service())
 
     def _lost(self, process: RoleProcess) -> None:
         """Decide what the end of a role means; the only place that does."""

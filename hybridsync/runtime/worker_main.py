@@ -12,7 +12,6 @@ import numpy as np
 from absl import logging
 
 from hybridsync.collectives.backend import Place
-from hybridsync.core.addresses import at_port
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import EXIT_FAILED, HybridSyncError
 from hybridsync.core.plan import PhaseId
@@ -30,7 +29,7 @@ from hybridsync.runtime.heartbeat import (
 )
 from hybridsync.runtime.role_pipe import RoleSpec
 from hybridsync.runtime.wiring.collectives import COLLECTIVES
-from hybridsync.runtime.wiring.transport import TRANSPORT
+from hybridsync.runtime.wiring.transport import transport_of
 from hybridsync.runtime.wiring.worker import worker_loop, worker_recorder
 from hybridsync.server.partition import partition
 from hybridsync.storage.apply_log import open_apply_log
@@ -97,15 +96,16 @@ def run_worker(
             collectives.compile(groups=any(stage.mode.has_group_rounds for stage in run.stages))
 
     apply_log = open_apply_log(run.workdir, run.config.telemetry.apply_log)
-    readers = Readers(TRANSPORT.holder)
+    transport = transport_of(spec.token)
+    readers = Readers(transport.holder)
     replica = Replica(programs, readers, clock, apply_log)
     services = Services(holder=replica, state_bytes=programs.state_layout.nbytes)
-    serving = TRANSPORT.serve(services, at_port(spec.host), calls=4, watchdog=watchdog)
+    serving = transport.serve(services, spec.listen, calls=4, watchdog=watchdog)
 
     def hello_now() -> Hello:
         return hello(spec, serving.address, programs.state_layout.schema_hash, loop.role_state() if loop else None)
 
-    chief = ReconnectingChiefClient(TRANSPORT.chief(spec.chief, CHIEF_SECS), hello_now)
+    chief = ReconnectingChiefClient(transport.chief(spec.chief, CHIEF_SECS), hello_now)
 
     def ended(error: HybridSyncError | None) -> None:
         if error is not None:  # the main thread may hang in a collective, or train for nobody
@@ -116,7 +116,7 @@ def run_worker(
     parts = partition(programs, run.config.servers)
 
     def link_of(phase: Phase) -> ServerLink:
-        return TRANSPORT.link(phase.servers, parts)
+        return transport.link(phase.servers, parts)
 
     with ThreadPoolExecutor(1, "leases") as ahead:
         loop = worker_loop(

@@ -29,7 +29,7 @@ from hybridsync.storage.apply_log import NullApplyLog
 from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.training.snapshot import CommittedState, SnapshotBuffer
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
-from hybridsync.transport.grpc.channels import make_channel, make_server, stub
+from hybridsync.transport.grpc.channels import Channel, make_server, stub
 from hybridsync.transport.grpc.chief import ChiefServicer
 from hybridsync.transport.grpc.codec import encode
 from hybridsync.transport.grpc.frames import send
@@ -202,7 +202,7 @@ def running() -> Iterator[Job]:
     phase = Phase(
         PHASE_ID, "asp", members, 0, END, (), (), 0, chief_at, start.snapshot_id, digest, (server_at,), "start"
     )
-    channels = to_chief, to_server, to_store = [make_channel(address) for address in (chief_at, server_at, store_at)]
+    channels = to_chief, to_server, to_store = [Channel(address) for address in (chief_at, server_at, store_at)]
     try:
         primary.enter(phase)
         store.enter(phase)

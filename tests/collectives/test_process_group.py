@@ -309,7 +309,7 @@ def test_the_service_starts_without_jax_and_listens_on_one_address_only() -> Non
 def test_an_address_of_another_machine_is_refused() -> None:
     before = listening()
     with pytest.raises(HybridSyncError, match=r"cannot listen on 203\.0\.113\.1"):
-        start_service(2, host="203.0.113.1")
+        start_service(2, "203.0.113.1:0")
     assert listening() == before
 
 

@@ -121,7 +121,7 @@ class Job:
         """Wait until this session of the run is in a phase of `protocol` and has applied a unit of it."""
 
         def inside() -> bool:
-            entered = [event for event in self.restart_count() if event["kind"] == "phase_entered"]
+            entered = [event for event in self.session_events() if event["kind"] == "phase_entered"]
             last = entered[-1] if entered else None
             return last is not None and last["protocol"] == protocol and self.units() > last["units"]
 
@@ -163,7 +163,7 @@ class Job:
         """Return the events so far, of all sessions of the run."""
         return read_events(self.workdir, kind)
 
-    def restart_count(self) -> list[dict[str, Any]]:
+    def session_events(self) -> list[dict[str, Any]]:
         """Return the events since this process started."""
         events = self.events()
         own = [
@@ -194,7 +194,7 @@ class Job:
     def live_workers(self) -> dict[int, int]:
         """Return id -> pid of the workers that have joined and are not known to be lost."""
         alive: dict[int, int] = {}
-        for event in self.restart_count():
+        for event in self.session_events():
             if event["kind"] == "role_started" and event["role"] == "worker":
                 alive[event["id"]] = event["pid"]
             if event["kind"] == "role_lost" and alive.get(event["id"]) == event["pid"] and event["role"] == "worker":

@@ -1,18 +1,23 @@
-"""A run on the address that it was given, with all that listens, and a second launch on its workdir."""
+"""What listens in a run, who can reach it, and a second launch on its workdir."""
 
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
 
+import grpc
 import pytest
 
+from hybridsync.core.addresses import socket_path
 from tests.multiprocess.job import ROOT, Job, assert_exactly_once, users_environment
 
 CONFIG = "configs/tally.py"
 LISTENS = "0A"
+ACCEPTS = "00010000"
+"""The flags of a unix socket that listens."""
 MAPPED = "0000000000000000FFFF0000"
 """Before an IPv4 address of a socket for both kinds: gRPC listens by such where the host has IPv6."""
 
@@ -61,6 +66,56 @@ def test_every_role_listens_where_it_is_told_and_the_workdir_is_taken(tmp_path: 
         job.hurry()
         assert job.wait() == 0, job.output + job.logs()
         assert job.summary()["exit"] == "completed"
+
+
+def _sockets() -> set[Path]:
+    """Return the unix sockets on this machine that somebody listens on."""
+    lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    return {Path(line[7]) for line in lines if len(line) == 8 and line[3] == ACCEPTS}
+
+
+STRANGER = """
+import os, socket, sys
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+for path in sys.argv[1:]:
+    with socket.socket(socket.AF_UNIX) as caller:
+        try:
+            caller.connect(path)
+            print("reached", path)
+        except PermissionError:
+            print("denied", path)
+"""
+"""Calls sockets as another user."""
+
+
+@pytest.mark.timeout(300)
+def test_no_other_user_reaches_a_role_and_nobody_without_the_token_is_answered(tmp_path: Path) -> None:
+    flags = ["--workers=2", "--servers=2", "--compute_secs=0.02", "--plan=bsp:30%,adpsgd:30%,asp", "--set=workload=600"]
+    with Job(tmp_path / "run", CONFIG, *flags, planted="units_take_their_time_until_told") as job:
+        job.until_phase("bsp")
+        started = job.events("role_started")
+        roles = {(event["role"], event["id"]): socket_path(event["address"]) for event in started}
+        assert len(roles) == 6 and None not in roles.values()
+        (folder,) = {path.parent for path in roles.values() if path is not None}
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700 and set(roles.values()) <= _sockets()
+        by_tcp = {role: _hosts(event["pid"]) for role, event in zip(roles, started, strict=True)}
+        assert {role: hosts for role, hosts in by_tcp.items() if role[0] != "worker"} == {
+            role: set() for role in roles if role[0] != "worker"
+        }
+        if os.getuid() == 0:  # only root can be another user
+            called = [str(path) for path in roles.values()]
+            done = subprocess.run(
+                [sys.executable, "-c", STRANGER, *called], capture_output=True, text=True, timeout=60, check=True
+            )
+            assert done.stdout.splitlines() == [f"denied {path}" for path in called]
+        with grpc.insecure_channel(f"unix:{roles['chief', 0]}") as channel:
+            with pytest.raises(grpc.RpcError) as refused:
+                channel.unary_unary("/hybridsync.Chief/Preempt")(b"", timeout=30)
+            assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        job.hurry()
+        assert job.wait() == 0, job.output + job.logs()
+        assert_exactly_once(job.summary())
+    assert not folder.exists()
 
 
 @pytest.mark.soak

@@ -19,7 +19,7 @@ LEASE_SECS = 15.0
 @pytest.mark.one_of_each_soak
 @pytest.mark.timeout(400)
 def test_two_servers_take_over_a_state_for_twenty_seconds_side_by_side_and_none_is_lost(tmp_path: Path) -> None:
-    flags = (f"--set=model.copies={COPIES}", "--servers=2")
+    flags = (f"--set=model.copies={COPIES}", "--servers=2", "--bind=127.0.0.1")  # the relay speaks TCP
     planted = "servers_fetch_over_a_slow_link"
     secs = STATE_BYTES / LINK_BYTES_PER_SEC
     assert secs > LEASE_SECS

@@ -34,7 +34,7 @@ def test_every_unit_is_applied_once_on_each_server_in_lives_that_have_one_two_an
         assert_exactly_once(job.summary())
         assert job.summary()["units"]["rolled_back"] == 0
         assert sorted(
-            e["id"] for e in job.restart_count() if e["kind"] == "role_started" and e["role"] == "server"
+            e["id"] for e in job.session_events() if e["kind"] == "role_started" and e["role"] == "server"
         ) == [0, 1, 2]
         assert job.tracebacks() == []
 

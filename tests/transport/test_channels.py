@@ -14,7 +14,7 @@ from hybridsync.core.plan import NO_PHASE
 from hybridsync.interfaces.messages import LeaseReply, LeaseRequest
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc import snapshot_source as holder_module
-from hybridsync.transport.grpc.channels import FIRST_PAUSE_SECS, make_channel, make_server, retrying, stub
+from hybridsync.transport.grpc.channels import FIRST_PAUSE_SECS, Channel, make_server, retrying, stub
 from hybridsync.transport.grpc.chief import ChiefClient, ChiefServicer
 from hybridsync.transport.grpc.codec import encode
 from hybridsync.transport.grpc.snapshot_source import SnapshotClient, SnapshotServicer
@@ -157,7 +157,7 @@ def test_a_role_that_comes_within_that_time_is_reached() -> None:
 def test_a_role_that_is_reached_but_slow_has_the_whole_deadline(serve, closing) -> None:
     """What it is to do may take long: only whoever does not answer the door is given up early."""
     chief = SlowChief()
-    channel = closing(make_channel(serve(ChiefServicer(chief))))
+    channel = closing(Channel(serve(ChiefServicer(chief))))
     lease = stub(channel, "Chief", "Lease")
     start = time.monotonic()
     with pytest.raises(WaitTimeout, match="did not answer Lease within 1 s"):
@@ -214,14 +214,14 @@ def test_loopback_addresses_are_served(address: str, serve, closing) -> None:
 
 
 def test_a_request_that_is_no_message_is_refused_by_name(serve, closing) -> None:
-    channel = closing(make_channel(serve(ChiefServicer(FakeChief()))))
+    channel = closing(Channel(serve(ChiefServicer(FakeChief()))))
     garbage = channel.unary_unary("/hybridsync.Chief/Lease", lambda data: data, pb.LeaseReply.FromString)
     with pytest.raises(SchemaMismatch, match="LeaseRequest"):
         retrying(lambda secs: garbage(b"\xff\xff", timeout=secs), 10, "chief", "Lease")
 
 
 def test_a_message_over_the_limit_is_refused(serve, closing) -> None:
-    channel = closing(make_channel(serve(ChiefServicer(FakeChief()))))
+    channel = closing(Channel(serve(ChiefServicer(FakeChief()))))
     huge = pb.Hello(schema="x" * (5 << 20))
     with pytest.raises(SchemaMismatch, match="refused the size of Register"):
         retrying(lambda secs: stub(channel, "Chief", "Register")(huge, timeout=secs), 10, "chief", "Register")

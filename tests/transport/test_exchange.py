@@ -7,7 +7,7 @@ import grpc
 import pytest
 
 from hybridsync.core.errors import RoleLost
-from hybridsync.transport.grpc.channels import make_channel
+from hybridsync.transport.grpc.channels import Channel
 from hybridsync.transport.grpc.exchange import Exchange
 
 
@@ -41,7 +41,7 @@ def echo() -> Echo:
 
 @pytest.fixture
 def exchange(echo: Echo, serve, closing) -> Exchange:
-    channel = closing(make_channel(serve(echo)))
+    channel = closing(Channel(serve(echo)))
     return closing(Exchange(channel.stream_stream("/any/method"), "server 0"))
 
 

@@ -12,7 +12,7 @@ from hybridsync.emulation.link_delays import DelayedPort, Pacing
 from hybridsync.emulation.link_model import Wire
 from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
-from hybridsync.transport.grpc.channels import make_channel, retrying, stub
+from hybridsync.transport.grpc.channels import Channel, retrying, stub
 from hybridsync.transport.grpc.codec import encode
 from hybridsync.transport.grpc.frames import send
 from hybridsync.transport.grpc.parameter_server import SMALL_BYTES, ParameterClient, ParameterServicer, PhaseServicer
@@ -199,7 +199,7 @@ def torn(frames: list[bytes]) -> list[bytes]:
 @pytest.mark.parametrize("spoil", [too_few, too_many, torn])
 @pytest.mark.parametrize("num_bytes", [LARGE], indirect=True)
 def test_a_damaged_push_is_refused_and_never_reaches_the_rule(address, server, closing, spoil) -> None:
-    channel = closing(make_channel(address))
+    channel = closing(Channel(address))
     frames = spoil(list(send(pb.Header(push=encode(PUSH)), pattern(LARGE))))
     push_pull = stub(channel, "ParameterServer", "PushPull")
     with pytest.raises(SchemaMismatch):
@@ -222,7 +222,7 @@ def test_a_damaged_reply_is_refused(serve, closing) -> None:
 
 @pytest.mark.parametrize("num_bytes", [20 << 20], indirect=True)
 def test_a_caller_that_goes_away_gives_buffers_back(address, server, num_bytes, closing) -> None:
-    channel = closing(make_channel(address))
+    channel = closing(Channel(address))
     stream = stub(channel, "ParameterServer", "Pull")(encode(PUSH), timeout=10)
     next(stream)
     stream.cancel()

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 class MeshBackend:
     """Sums over meshes of one process group (see `collectives.backend.Backend`)."""
 
-    def serve(self, num_workers: int, host: str) -> Service:
+    def serve(self, num_workers: int, address: str) -> Service:
         """Start the coordination service (see `Backend.serve`)."""
-        return start_service(num_workers, host)
+        return start_service(num_workers, address)
 
     def join(self, place: Place) -> Callable[[Programs], Collectives]:
         """Join the process group (see `Backend.join`)."""

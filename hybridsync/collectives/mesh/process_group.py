@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from hybridsync.collectives.device_choice import NUM_DEVICES, devices_of
 from hybridsync.collectives.mesh import gloo
 from hybridsync.collectives.mesh.sockets import Endpoint, listening, shut_down_connected
-from hybridsync.core.addresses import at_port
+from hybridsync.core.addresses import at_port, socket_path
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import ConfigError, HybridSyncError, WaitTimeout
 
@@ -51,7 +51,7 @@ class Service:
     """The process group's meeting point; its end aborts every worker that has joined. Made by `start_service`.
 
     Attributes:
-      address: "host:port" that workers join.
+      address: that workers join.
     """
 
     def __init__(self, address: str, runtime: Any) -> None:
@@ -65,40 +65,49 @@ class Service:
             runtime.shutdown()
 
 
-def start_service(num_workers: int, host: str = "127.0.0.1") -> Service:
+def start_service(num_workers: int, address: str = "127.0.0.1:0") -> Service:
     """Start the coordination service of a process group with `num_workers` slots in this process, without jax.
 
     The kernel chooses the port: the runtime dies of SIGSEGV when a given one is taken.
 
     Args:
       num_workers: slots; a restarted worker takes the slot it had.
-      host: the only address listened on.
+      address: `host:0`, or `unix:` and the path of a socket.
 
     Raises:
-      HybridSyncError: the installed jaxlib is unsuited, or `host` is no address of this machine.
+      HybridSyncError: the installed jaxlib is unsuited, or the host is no address of this machine.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # read when jaxlib is loaded
     (make,) = _private("jaxlib._jax", "get_distributed_runtime_service")
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        socket.create_server((host, 0), family=family).close()
-    except OSError as error:
-        raise HybridSyncError(f"cannot listen on {host}: {error.strerror}; name an address of this machine") from error
+    at_a_socket = socket_path(address) is not None
+    if not at_a_socket:
+        _check_host(address)
     before = listening()
     runtime = _construct(
         "the coordination service",
         make,
-        at_port(host),
+        address,
         num_workers,
         heartbeat_timeout=_HEARTBEAT_SECS,
         shutdown_timeout=_SHUTDOWN_SECS,
         recoverable=True,
     )
+    if at_a_socket:
+        return Service(address, runtime)
     opened = listening() - before
     if len(opened) != 1:
         raise _unsuited("the coordination service", f"it opened {sorted(opened)}, not one port")
     host, port = opened.pop()
     return Service(at_port(host, port), runtime)
+
+
+def _check_host(address: str) -> None:
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        socket.create_server((host, 0), family=family).close()
+    except OSError as error:
+        raise HybridSyncError(f"cannot listen on {host}: {error.strerror}; name an address of this machine") from error
 
 
 class ProcessGroup:
@@ -149,7 +158,7 @@ class ProcessGroup:
         """Enter the process group before any other JAX call of this process; returns when all slots have joined once.
 
         Args:
-          address: "host:port" of the service.
+          address: of the service.
           process_index: this worker's slot.
           num_workers: slots of the process group.
           num_devices: local devices.
@@ -313,9 +322,8 @@ class ProcessGroup:
 def _connect(address: str, process_index: int, place: int, slots: Sequence[int], timeout_secs: float) -> Any:
     """Connect to the service; returns when every slot has connected once."""
     (make,) = _private("jaxlib._jax", "get_distributed_runtime_client")
-    host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_secs).close()
+        _reach(address, timeout_secs)
     except OSError as error:
         raise WaitTimeout(
             f"worker {process_index} finds no coordination service at {address} within {timeout_secs:g} s "
@@ -339,6 +347,17 @@ def _connect(address: str, process_index: int, place: int, slots: Sequence[int],
             f"{list(slots)}, and not all of them connected ({error}); see their logs"
         ) from error
     return client
+
+
+def _reach(address: str, timeout_secs: float) -> None:
+    path = socket_path(address)
+    if path is not None:
+        with socket.socket(socket.AF_UNIX) as found:
+            found.settimeout(timeout_secs)
+            found.connect(str(path))
+        return
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_secs).close()
 
 
 def _publish(client: Any, key: str, value: str) -> None:

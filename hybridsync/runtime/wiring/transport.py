@@ -5,5 +5,7 @@ from __future__ import annotations
 from hybridsync.transport.grpc.transport import GrpcTransport
 from hybridsync.transport.link import Transport
 
-TRANSPORT: Transport = GrpcTransport()
-"""How roles in processes of their own serve and reach each other."""
+
+def transport_of(token: str) -> Transport:
+    """Return how the roles of a run serve and reach each other, in processes of their own; all show the run's token."""
+    return GrpcTransport(token)

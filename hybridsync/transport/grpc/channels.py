@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import ipaddress
+import os
+import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
 
+from hybridsync.core.addresses import MAX_SOCKET_PATH, socket_path
 from hybridsync.core.clock import SYSTEM_CLOCK, pause
 from hybridsync.core.errors import AddressError, HybridSyncError, RoleLost, WaitTimeout
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.codec import parse
 from hybridsync.transport.grpc.status import Guard, to_error
+from hybridsync.transport.grpc.token import TokenCheck, shown
 
 T = TypeVar("T")
 
@@ -68,9 +74,39 @@ _SERVER_OPTIONS = [
 _LOOPBACK = "127.0.0.0/8, ::1 or localhost"
 
 
-def make_channel(address: str) -> grpc.Channel:
-    """Return a channel to `host:port`; it connects at the first call."""
-    return grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+class Channel:
+    """A channel to a role, which shows the run's token in each call; it connects at the first one.
+
+    Args:
+      address: `host:port`, or `unix:` and the path of a socket.
+      token: of the run; "" for a role that asks for none.
+    """
+
+    def __init__(self, address: str, token: str = "") -> None:
+        self._channel = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        self._metadata = shown(token)
+
+    def unary_unary(self, *method: Any) -> Callable[..., Any]:
+        """Return the callable of a method (see `grpc.Channel.unary_unary`)."""
+        return partial(self._channel.unary_unary(*method), metadata=self._metadata)
+
+    def unary_stream(self, *method: Any) -> Callable[..., Any]:
+        """Return the callable of a method (see `grpc.Channel.unary_stream`)."""
+        return partial(self._channel.unary_stream(*method), metadata=self._metadata)
+
+    def stream_stream(self, *method: Any) -> Callable[..., Any]:
+        """Return the callable of a method (see `grpc.Channel.stream_stream`)."""
+        return partial(self._channel.stream_stream(*method), metadata=self._metadata)
+
+    def close(self) -> None:
+        """Close the channel; calls under way end, later ones are refused."""
+        self._channel.close()
+
+    def __enter__(self) -> Channel:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
 def make_server(
@@ -78,23 +114,32 @@ def make_server(
     address: str = "127.0.0.1:0",
     max_workers: int = 32,
     interceptors: Sequence[grpc.ServerInterceptor] = (),
+    token: str = "",
 ) -> tuple[grpc.Server, str]:
     """Bind a server for several services; the caller starts and stops it.
 
     Args:
       handlers: the servicers.
-      address: `host:port` on the loopback interface; port 0 takes a free one.
+      address: `host:port` on the loopback interface, of which port 0 takes a free one; or `unix:` and the path of a
+        socket, in a folder that no other user can enter. A socket that nobody serves any more is replaced.
       max_workers: calls served at a time; a long poll or a held push occupies one for as long as it lasts, so
         allow three for each role that calls.
       interceptors: see each call before its handler.
+      token: of the run, which each call must show; "" asks for none.
 
     Returns:
-      the server, not yet started, and the `host:port` it is bound to.
+      the server, not yet started, and the address it is bound to.
 
     Raises:
-      AddressError: the address is not on the loopback interface, is malformed, or in use.
+      AddressError: the address is not on the loopback interface, is malformed, or in use; or its folder is open to
+        other users.
     """
-    host = _loopback_host(address)
+    path = socket_path(address)
+    if path is None:
+        host = _loopback_host(address)
+    else:
+        _check_private(path)
+    interceptors = (TokenCheck(token), *interceptors) if token else interceptors
     pool = ThreadPoolExecutor(max_workers, thread_name_prefix="rpc")
     server = grpc.server(pool, handlers=[*handlers], interceptors=[*interceptors], options=_SERVER_OPTIONS)
     try:
@@ -103,7 +148,7 @@ def make_server(
         raise AddressError(
             f"cannot serve on {address}: the port is in use, or not free to take; choose another port, or 0"
         ) from error
-    return server, f"{host}:{port}"
+    return server, address if path else f"{host}:{port}"
 
 
 def _loopback_host(address: str) -> str:
@@ -118,6 +163,21 @@ def _loopback_host(address: str) -> str:
     if not local:
         raise AddressError(f"will not serve on {address!r}: TLS and a token do not exist yet; use {_LOOPBACK}")
     return host
+
+
+def _check_private(path: Path) -> None:
+    """Refuse a socket that another user could connect to, or put another one in place of."""
+    if len(os.fsencode(path)) > MAX_SOCKET_PATH:
+        raise AddressError(f"cannot serve on {path}: the path of a socket has at most {MAX_SOCKET_PATH} bytes")
+    try:
+        folder = os.stat(path.parent)
+    except OSError as error:
+        raise AddressError(f"cannot serve on {path}: {error.strerror}") from error
+    if folder.st_uid != os.getuid() or stat.S_IMODE(folder.st_mode) != stat.S_IRWXU:
+        raise AddressError(
+            f"will not serve on {path}: its folder belongs to user {folder.st_uid} with mode "
+            f"{stat.S_IMODE(folder.st_mode):o}; it must be this user's alone, with mode 700"
+        )
 
 
 class Servicer(grpc.GenericRpcHandler):
@@ -168,7 +228,7 @@ def _guarded(method: Any, behaviour: Callable[[Any], Any]) -> Callable[[bytes, g
     return serve
 
 
-def stub(channel: grpc.Channel, service_name: str, method_name: str) -> Callable[..., Any]:
+def stub(channel: Channel, service_name: str, method_name: str) -> Callable[..., Any]:
     """Return the callable of a method.
 
     Unary ones take and return protobuf messages; streams carry serialized frames.

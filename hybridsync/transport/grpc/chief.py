@@ -17,7 +17,7 @@ from hybridsync.interfaces.messages import (
 )
 from hybridsync.interfaces.reports import Report, ReportReply
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
-from hybridsync.transport.grpc.channels import Servicer, call, make_channel, stub
+from hybridsync.transport.grpc.channels import Channel, Servicer, call, stub
 from hybridsync.transport.grpc.codec import decode, encode
 from hybridsync.transport.link import ChiefLink
 
@@ -63,16 +63,17 @@ class ChiefClient:
     Args:
       address: `host:port` of the chief; it may start later than the client.
       deadline_secs: for each call, all attempts together; above the second that a long poll takes.
+      token: of the run.
 
     All methods raise, besides the errors of the ports:
       RoleLost: the chief could not be reached.
       WaitTimeout: the chief did not answer in time.
     """
 
-    def __init__(self, address: str, deadline_secs: float = 30.0) -> None:
+    def __init__(self, address: str, deadline_secs: float = 30.0, token: str = "") -> None:
         self._who = f"the chief at {address}"
         self._deadline_secs = deadline_secs
-        self._channel = make_channel(address)
+        self._channel = Channel(address, token)
         methods = pb.DESCRIPTOR.services_by_name["Chief"].methods_by_name
         self._stubs = {name: stub(self._channel, "Chief", name) for name in methods}
 

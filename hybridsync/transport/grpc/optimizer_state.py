@@ -11,7 +11,7 @@ from hybridsync.interfaces.messages import Push
 from hybridsync.interfaces.ports import OptimizerPort
 from hybridsync.transport.buffers import aligned
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
-from hybridsync.transport.grpc.channels import Servicer, make_channel, retrying, stub
+from hybridsync.transport.grpc.channels import Channel, Servicer, retrying, stub
 from hybridsync.transport.grpc.codec import decode, encode, parse
 from hybridsync.transport.grpc.frames import check_size, receive, receive_header, receive_whole, send
 from hybridsync.transport.grpc.snapshot_source import UNREACHABLE_SECS
@@ -53,19 +53,20 @@ class OptimizerClient:
     Args:
       address: `host:port` of the server.
       num_bytes: size of its part.
+      token: of the run.
 
     All methods raise, besides the errors of the port:
       RoleLost: the server could not be reached.
       WaitTimeout: the server did not answer in time.
     """
 
-    def __init__(self, address: str, num_bytes: int) -> None:
-        self._address, self._num_bytes = address, num_bytes
+    def __init__(self, address: str, num_bytes: int, token: str = "") -> None:
+        self._address, self._num_bytes, self._token = address, num_bytes, token
 
     def download_opt_state(self, push: Push) -> np.ndarray:
         """Return the state that the phase began with (see `OptimizerPort.download_opt_state`)."""
         into, request = aligned(self._num_bytes), encode(push)
-        with make_channel(self._address) as channel:
+        with Channel(self._address, self._token) as channel:
             take = stub(channel, "OptimizerState", "Download")
 
             def attempt(secs: float) -> None:
@@ -77,7 +78,7 @@ class OptimizerClient:
     def upload_opt_state(self, push: Push, opt_state: np.ndarray) -> None:
         """Leave a state behind (see `OptimizerPort.upload_opt_state`)."""
         header = pb.Header(push=encode(push))
-        with make_channel(self._address) as channel:
+        with Channel(self._address, self._token) as channel:
             leave = stub(channel, "OptimizerState", "Upload")
 
             def attempt(secs: float) -> None:

@@ -134,6 +134,7 @@ class ParameterClient(SnapshotClient):
       deadline_secs: for each call, all attempts together; None takes each call's own (see `SnapshotClient`).
       who: the role behind the address, for errors.
       state_bytes: of the whole state, for the chief's calls.
+      token: of the run.
 
     All methods raise, besides the errors of the ports:
       RoleLost: the server could not be reached.
@@ -146,8 +147,9 @@ class ParameterClient(SnapshotClient):
         deadline_secs: float | None = None,
         who: str = "the parameter server",
         state_bytes: int = 0,
+        token: str = "",
     ) -> None:
-        super().__init__(address, deadline_secs, who, state_bytes)
+        super().__init__(address, deadline_secs, who, state_bytes, token)
         self._enter = stub(self._channel, "PhaseServer", "Enter")
         self._fence = stub(self._channel, "PhaseServer", "Fence")
         self._pull = stub(self._channel, "ParameterServer", "Pull")

@@ -95,6 +95,7 @@ class ShardClient(SnapshotClient):
       deadline_secs: for each call, all attempts together; None takes each call's own (see `SnapshotClient`).
       who: the role behind the address, for errors.
       state_bytes: of the whole state, for the primary's calls.
+      token: of the run.
 
     All methods raise, besides the errors of the ports:
       RoleLost: the server could not be reached.
@@ -107,8 +108,9 @@ class ShardClient(SnapshotClient):
         deadline_secs: float | None = None,
         who: str = "the parameter server",
         state_bytes: int = 0,
+        token: str = "",
     ) -> None:
-        super().__init__(address, deadline_secs, who, state_bytes)
+        super().__init__(address, deadline_secs, who, state_bytes, token)
         self._apply = stub(self._channel, "Shard", "Apply")
         self._discard = stub(self._channel, "Shard", "Discard")
         self._forget = stub(self._channel, "Shard", "Forget")

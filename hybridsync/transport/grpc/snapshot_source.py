@@ -12,7 +12,7 @@ from hybridsync.core.errors import SchemaMismatch
 from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import Snapshot
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
-from hybridsync.transport.grpc.channels import ANSWER_SECS, CALL_SECS, Servicer, call, make_channel, retrying, stub
+from hybridsync.transport.grpc.channels import ANSWER_SECS, CALL_SECS, Channel, Servicer, call, retrying, stub
 from hybridsync.transport.grpc.codec import decode, encode, parse
 from hybridsync.transport.grpc.frames import check_size, receive_whole, send
 from hybridsync.transport.grpc.status import Guard
@@ -70,6 +70,7 @@ class SnapshotClient:
         for, and for as many bytes as are transferred.
       who: the role behind the address, for errors, as "worker 3".
       state_bytes: of the whole state, where the client asks for more than `read`, which knows it.
+      token: of the run.
 
     All methods raise, besides the errors of the port:
       RoleLost: the holder could not be reached.
@@ -82,11 +83,12 @@ class SnapshotClient:
         deadline_secs: float | None = None,
         who: str = "the state's holder",
         state_bytes: int = 0,
+        token: str = "",
     ) -> None:
         self._who = f"{who} at {address}"
         self._fixed_secs, self._state_bytes = deadline_secs, state_bytes
         self._deadline_secs = self._within(CALL_SECS)
-        self._channel = make_channel(address)
+        self._channel = Channel(address, token)
         self._snapshot = stub(self._channel, "SnapshotSource", "TakeSnapshot")
         self._read = stub(self._channel, "SnapshotSource", "Read")
 

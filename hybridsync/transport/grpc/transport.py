@@ -23,34 +23,44 @@ if TYPE_CHECKING:
 
 
 class GrpcTransport:
-    """A `Transport` between processes; addresses are `host:port`, and port 0 takes a free one."""
+    """A `Transport` between processes.
+
+    Addresses are `host:port`, of which port 0 takes a free one, or `unix:` and the path of a socket.
+
+    Args:
+      token: of the run: shown in each call, and asked for; "" for none.
+    """
+
+    def __init__(self, token: str = "") -> None:
+        self._token = token
 
     def serve(self, services: Services, address: str, calls: int, watchdog: Watching = UNWATCHED) -> Serving:
         """See `Transport.serve`; each call occupies a thread.
 
         Raises:
-          AddressError: the address is not on the loopback interface, is malformed, or in use.
+          AddressError: the address is not on the loopback interface, is malformed, or in use; or its folder is open to
+            other users.
         """
         interceptors = [watched_calls(watchdog, services.state_bytes)]
-        server, bound = make_server(servicers_of(services), address, max_workers=calls, interceptors=interceptors)
+        server, bound = make_server(servicers_of(services), address, calls, interceptors, self._token)
         server.start()
         return _Serving(server, bound)
 
     def chief(self, address: str, deadline_secs: float) -> ChiefLink:
         """See `Transport.chief`."""
-        return ChiefClient(address, deadline_secs)
+        return ChiefClient(address, deadline_secs, self._token)
 
     def holder(self, address: str, state_bytes: int = 0) -> HolderLink:
         """See `Transport.holder`."""
-        return SnapshotClient(address, state_bytes=state_bytes)
+        return SnapshotClient(address, state_bytes=state_bytes, token=self._token)
 
     def server(self, address: str, state_bytes: int) -> ControlLink:
         """See `Transport.server`."""
-        return ParameterClient(address, state_bytes=state_bytes)
+        return ParameterClient(address, state_bytes=state_bytes, token=self._token)
 
     def peer(self, address: str, state_bytes: int) -> PeerLink:
         """See `Transport.peer`."""
-        return ShardClient(address, state_bytes=state_bytes)
+        return ShardClient(address, state_bytes=state_bytes, token=self._token)
 
     def link(self, servers: Sequence[str], parts: Sequence[Part]) -> ServerLink:
         """See `Transport.link`."""
@@ -59,9 +69,12 @@ class GrpcTransport:
         assert len(servers) == len(parts), "a phase names every server"
         return PackedLink(
             parts,
-            ParameterClient(servers[0]),
-            [ShardClient(address) for address in servers[1:]],
-            [OptimizerClient(at, part.opt_state.layout.nbytes) for at, part in zip(servers, parts, strict=True)],
+            ParameterClient(servers[0], token=self._token),
+            [ShardClient(address, token=self._token) for address in servers[1:]],
+            [
+                OptimizerClient(address, part.opt_state.layout.nbytes, self._token)
+                for address, part in zip(servers, parts, strict=True)
+            ],
         )
 
 

@@ -1,0 +1,46 @@
+"""Where the roles of a host serve: on sockets in a folder of the user's own, or at ports of one address."""
+
+from __future__ import annotations
+
+from hybridsync.core.addresses import at_port
+from hybridsync.runtime.socket_folder import SocketFolder
+
+LOOPBACK = "127.0.0.1"
+
+
+class RoleAddresses:
+    """The addresses of a run's roles on this host.
+
+    Args:
+      host: whose ports they serve at; "" for sockets, which no other user can reach.
+      port: of the chief; 0 takes a free one.
+
+    Attributes:
+      host: carries what knows TCP alone.
+
+    Raises:
+      AddressError: there is no place for sockets.
+    """
+
+    def __init__(self, host: str = "", port: int = 0) -> None:
+        self.host = host or LOOPBACK
+        self._port = port
+        self._folder = None if host else SocketFolder()
+        self._num_services = 0
+
+    def of(self, role: str, role_id: int, restart_count: int) -> str:
+        """Return where a process serves; a chief that replaces another one does so at the same socket."""
+        is_chief = role == "chief"
+        if self._folder is None:
+            return at_port(self.host, self._port if is_chief else 0)
+        return self._folder.address(role if is_chief else f"{role}-{role_id}-{restart_count}")
+
+    def next_service(self) -> str:
+        """Return where the next coordination service of the workers is served."""
+        self._num_services += 1
+        return at_port(self.host) if self._folder is None else self._folder.address(f"group-{self._num_services}")
+
+    def remove(self) -> None:
+        """Remove the sockets; nothing happens the second time."""
+        if self._folder is not None:
+            self._folder.remove()
