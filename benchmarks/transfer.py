@@ -29,7 +29,7 @@ from hybridsync.interfaces.messages import Push, PushReply, Snapshot, StateVersi
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import Answer
 from hybridsync.transport.buffers import aligned
-from hybridsync.transport.grpc.channels import Channel, make_server
+from hybridsync.transport.grpc.channels import make_channel, make_server
 from hybridsync.transport.grpc.parameter_server import ParameterClient, ParameterServicer
 
 TINY_BYTES = 64
@@ -180,7 +180,7 @@ def measure(num_bytes: int, repeats: int, chunk_bytes: int) -> dict[str, Any]:
     with server_process(num_bytes, chunk_bytes) as addresses:
         pusher, puller = ParameterClient(addresses["push"]), ParameterClient(addresses["pull"])
         small = ParameterClient(addresses["small"])
-        raw = Channel(addresses["raw"])
+        raw = make_channel(addresses["raw"])
         raw_push, raw_pull = raw.stream_unary("/raw/Push"), raw.unary_stream("/raw/Pull")
         actions: dict[str, Callable[[], Any]] = {
             "push": lambda: pusher.push_pull(push, ours, tiny),

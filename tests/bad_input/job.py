@@ -60,9 +60,9 @@ class Job:
     chief: Chief
     primary: Primary
     store: Store
-    to_chief: grpc.Channel
-    to_server: grpc.Channel
-    to_store: grpc.Channel
+    to_chief: Channel
+    to_server: Channel
+    to_store: Channel
     server_at: str
     phase: Phase
     captured: int = 0
@@ -93,7 +93,8 @@ class Job:
     def oversize(self, num_bytes: int) -> None:
         """Send one message of that size on a channel that does not mind its size."""
         with grpc.insecure_channel(self.server_at, options=[("grpc.max_send_message_length", -1)]) as channel:
-            list(stub(channel, "ParameterServer", "PushPullSmall")(iter([bytes(num_bytes)]), timeout=SECS))
+            method = channel.stream_stream("/hybridsync.ParameterServer/PushPullSmall")
+            list(method(iter([bytes(num_bytes)]), timeout=SECS))
 
     def chunks(self, *frames: bytes) -> list[bytes]:
         """Send the frames of a push in chunks."""
@@ -118,7 +119,7 @@ class Job:
         """Pull from the store; returns how many frames came."""
         return len(list(stub(self.to_store, "Shard", "PullAt")(encode(push), timeout=SECS)))
 
-    def read(self, channel: grpc.Channel, snapshot_id: int, num_bytes: int) -> int:
+    def read(self, channel: Channel, snapshot_id: int, num_bytes: int) -> int:
         """Read a snapshot; returns how many frames came."""
         request = pb.ReadRequest(snapshot_id=snapshot_id, num_bytes=num_bytes)
         return len(list(stub(channel, "SnapshotSource", "Read")(request, timeout=SECS)))

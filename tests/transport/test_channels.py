@@ -196,7 +196,7 @@ def test_a_used_port_is_refused() -> None:
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "10.0.0.1:4000", "example.com:80", ":0", "128.0.0.1:0"])
 def test_an_address_that_others_can_reach_is_refused(address: str) -> None:
-    with pytest.raises(AddressError, match="TLS and a token do not exist yet"):
+    with pytest.raises(AddressError, match="TLS does not exist yet"):
         make_server([], address)
 
 

@@ -67,7 +67,7 @@ def test_no_method_answers_a_call_without_the_token_and_none_reads_what_it_says(
             with pytest.raises(grpc.RpcError) as refused:
                 call()
             assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
-            assert refused.value.details().startswith(NOT_SHOWN)
+            assert (refused.value.details() or "").startswith(NOT_SHOWN)
 
 
 def test_a_client_of_another_run_is_told_so_at_once(role: str, closing: Callable[[Any], Any]) -> None:

@@ -74,6 +74,11 @@ _SERVER_OPTIONS = [
 _LOOPBACK = "127.0.0.0/8, ::1 or localhost"
 
 
+def make_channel(address: str) -> grpc.Channel:
+    """Return a channel to an address, with this project's settings; it connects at the first call."""
+    return grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+
+
 class Channel:
     """A channel to a role, which shows the run's token in each call; it connects at the first one.
 
@@ -83,7 +88,7 @@ class Channel:
     """
 
     def __init__(self, address: str, token: str = "") -> None:
-        self._channel = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        self._channel = make_channel(address)
         self._metadata = shown(token)
 
     def unary_unary(self, *method: Any) -> Callable[..., Any]:
@@ -136,7 +141,7 @@ def make_server(
     """
     path = socket_path(address)
     if path is None:
-        host = _loopback_host(address)
+        _check_loopback(address)
     else:
         _check_private(path)
     interceptors = (TokenCheck(token), *interceptors) if token else interceptors
@@ -148,10 +153,10 @@ def make_server(
         raise AddressError(
             f"cannot serve on {address}: the port is in use, or not free to take; choose another port, or 0"
         ) from error
-    return server, address if path else f"{host}:{port}"
+    return server, address if path else f"{address.rpartition(':')[0]}:{port}"
 
 
-def _loopback_host(address: str) -> str:
+def _check_loopback(address: str) -> None:
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535:
         raise AddressError(f"cannot serve on {address!r}: write host:port, for example 127.0.0.1:0")
@@ -161,8 +166,7 @@ def _loopback_host(address: str) -> str:
     except ValueError:
         local = False
     if not local:
-        raise AddressError(f"will not serve on {address!r}: TLS and a token do not exist yet; use {_LOOPBACK}")
-    return host
+        raise AddressError(f"will not serve on {address!r}: TLS does not exist yet; use {_LOOPBACK}")
 
 
 def _check_private(path: Path) -> None:
@@ -239,7 +243,7 @@ def stub(channel: Channel, service_name: str, method_name: str) -> Callable[...,
         return channel.stream_stream(path)
     request_type = getattr(pb, method.input_type.name)
     if method.server_streaming:
-        return channel.unary_stream(path, request_serializer=request_type.SerializeToString)
+        return channel.unary_stream(path, request_type.SerializeToString)
     reply_type = getattr(pb, method.output_type.name)
     return channel.unary_unary(path, request_type.SerializeToString, reply_type.FromString)
 
