@@ -22,7 +22,7 @@ from hybridsync.interfaces.messages import Hello
 from hybridsync.interfaces.phase import Phase
 from hybridsync.phases.reporter import Hook
 from hybridsync.runtime.wiring.chief import ChiefRole
-from hybridsync.runtime.wiring.server import server_port, server_report
+from hybridsync.runtime.wiring.server import server_port
 from hybridsync.runtime.wiring.worker import worker_loop, worker_recorder
 from hybridsync.server.endpoint import Endpoint
 from hybridsync.server.primary import Primary
@@ -162,8 +162,7 @@ class InProcess:
         while not self._stop.is_set():
             self._wake.wait(REPORT_SECS)
             self._wake.clear()
-            progress = self._primary.take_report()
-            self.chief.service.report(server_report(0, self._server_incarnation, progress))
+            self.chief.service.report(self._primary.take_report().as_report(0, self._server_incarnation))
             for worker, recorder in enumerate(self._recorders):
                 if not recorder.incarnation:
                     continue

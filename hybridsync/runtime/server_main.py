@@ -24,7 +24,7 @@ from hybridsync.runtime.heartbeat import (
     use_compilation_cache,
 )
 from hybridsync.runtime.role_pipe import RoleSpec
-from hybridsync.runtime.wiring.server import server_port, server_report
+from hybridsync.runtime.wiring.server import server_port
 from hybridsync.runtime.wiring.transport import TRANSPORT
 from hybridsync.server.endpoint import Endpoint, OptimizerEndpoint
 from hybridsync.server.partition import PRIMARY, partition
@@ -109,7 +109,7 @@ def run_server(spec: RoleSpec, run: Run, watchdog: Watching) -> int:
     def drain() -> Report:
         secs = sum(compile_secs)
         compile_secs.clear()
-        return server_report(spec.role_id, incarnation, backend.take_report(), secs)
+        return backend.take_report().as_report(spec.role_id, incarnation, secs)
 
     Heartbeat(chief, drain, REPORT_SECS, completed, ended).start()
     if not over.wait(RUN_SECS):

@@ -6,8 +6,6 @@ from hybridsync.config import Stragglers
 from hybridsync.core.clock import Clock
 from hybridsync.emulation.link_delays import DelayedPort, Pacing, check_speed, emulated, emulates_links
 from hybridsync.interfaces.ports import ParameterPort
-from hybridsync.interfaces.reports import Report
-from hybridsync.server.shard_state import Progress
 from hybridsync.training.compiled_programs import Programs
 from hybridsync.training.run import Run
 
@@ -26,22 +24,3 @@ def server_port(port: ParameterPort, run: Run, programs: Programs, clock: Clock)
     stragglers = Stragglers(config.emulation.stragglers, config.workload)
     wire = emulated(config.emulation, config.servers)
     return DelayedPort(port, Pacing(wire, *sizes, clock, stragglers=stragglers))
-
-
-def server_report(server: int, incarnation: int, progress: Progress, compile_secs: float = 0.0) -> Report:
-    """Return the heartbeat of a server that has made `progress`, and has compiled for so long meanwhile."""
-    return Report(
-        role="server",
-        id=server,
-        incarnation=incarnation,
-        phase_id=progress.phase_id,
-        sequence=progress.sequence,
-        applied=progress.applied,
-        dropped=progress.dropped,
-        staleness=progress.staleness,
-        compile_secs=compile_secs,
-        first_applied=progress.first_applied,
-        last_applied=progress.last_applied,
-        spans=progress.spans,
-        doing=progress.doing,
-    )
