@@ -19,17 +19,16 @@ class Emulation:
       config: `compute_secs` a unit, and stragglers by worker and share of the workload.
       workload: units of the run.
       wait: blocks for some seconds.
+
+    Attributes:
+      active: whether any unit is stretched.
     """
 
     def __init__(self, config: EmulationConfig, workload: int, wait: Callable[[float], None] = pause) -> None:
         self._compute_secs = config.compute_secs
         self._stragglers = Stragglers(config.stragglers, workload)
         self._wait = wait
-
-    @property
-    def active(self) -> bool:
-        """Whether any unit is stretched."""
-        return bool(self._compute_secs or self._stragglers)
+        self.active = bool(self._compute_secs or self._stragglers)
 
     def finish(self, worker: int, unit: int, started: float, clock: Clock) -> None:
         """Block until the emulated device would have finished `unit`, which began at `started`.

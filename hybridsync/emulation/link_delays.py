@@ -48,6 +48,19 @@ def emulated(
     return Wire(min(link, link_bytes_per_sec), num_servers * min(port, port_bytes_per_sec), config.latency_secs)
 
 
+def emulates_links(config: EmulationConfig) -> bool:
+    """Return whether any push or pull of a run takes longer than this machine takes for it.
+
+    >>> emulates_links(EmulationConfig(stragglers="worker=1,rpc_ms=10"))
+    True
+    >>> emulates_links(EmulationConfig(compute_secs=1.0, stragglers="worker=1,factor=4"))
+    False
+    """
+    limits = config.link_bytes_per_sec, config.port_bytes_per_sec, config.latency_secs or None
+    late = any(one.slowness.is_late for one in Straggler.parse(config.stragglers))
+    return late or any(limit is not None for limit in limits)
+
+
 MOST_SECS = 30.0
 """Of a push and a pull together: a worker gives a call a minute, of which a rule may hold it 20 s."""
 

@@ -18,12 +18,11 @@ from hybridsync.collectives.threads import ThreadCollectives
 from hybridsync.core.clock import Clock
 from hybridsync.core.errors import HybridSyncError, RoleLost
 from hybridsync.core.plan import PhaseId
-from hybridsync.emulation.link_delays import DelayedPort
 from hybridsync.interfaces.messages import Hello
 from hybridsync.interfaces.phase import Phase
 from hybridsync.phases.reporter import Hook
 from hybridsync.runtime.wiring.chief import ChiefRole
-from hybridsync.runtime.wiring.server import server_pacing, server_report
+from hybridsync.runtime.wiring.server import server_port
 from hybridsync.runtime.wiring.worker import worker_loop, worker_recorder
 from hybridsync.server.endpoint import Endpoint
 from hybridsync.server.primary import Primary
@@ -75,7 +74,7 @@ class InProcess:
         self._transport = transport = InProcessTransport()
         transport.serve(Services(holder=self._role.committed, chief=self.chief.service), CHIEF)
         self._primary = primary = Primary(programs, DevicePublisher(), transport.holder, clock, apply_log, self._wake)
-        port = DelayedPort(Endpoint(primary, None), server_pacing(run, programs, clock))
+        port = server_port(Endpoint(primary, None), run, programs, clock)
         transport.serve(Services(holder=primary, server=primary, parameters=port, optimizer=primary), PRIMARY)
         self._replica = Replica(programs, transport.holder, clock, apply_log)
         transport.serve(Services(holder=self._replica), REPLICA)
@@ -163,8 +162,7 @@ class InProcess:
         while not self._stop.is_set():
             self._wake.wait(REPORT_SECS)
             self._wake.clear()
-            progress = self._primary.take_report()
-            self.chief.service.report(server_report(0, self._server_incarnation, progress))
+            self.chief.service.report(self._primary.take_report().as_report(0, self._server_incarnation))
             for worker, recorder in enumerate(self._recorders):
                 if not recorder.incarnation:
                     continue

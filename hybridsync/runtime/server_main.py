@@ -12,7 +12,6 @@ import numpy as np
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import HybridSyncError, WaitTimeout
 from hybridsync.core.work_deadlines import COMPILE_SECS, Watching
-from hybridsync.emulation.link_delays import DelayedPort
 from hybridsync.interfaces.messages import Hello
 from hybridsync.interfaces.reports import Report
 from hybridsync.runtime.heartbeat import (
@@ -24,7 +23,7 @@ from hybridsync.runtime.heartbeat import (
     use_compilation_cache,
 )
 from hybridsync.runtime.role_pipe import RoleSpec
-from hybridsync.runtime.wiring.server import server_pacing, server_report
+from hybridsync.runtime.wiring.server import server_port
 from hybridsync.runtime.wiring.transport import transport_of
 from hybridsync.server.endpoint import Endpoint, OptimizerEndpoint
 from hybridsync.server.partition import PRIMARY, partition
@@ -84,9 +83,8 @@ def run_server(spec: RoleSpec, run: Run, watchdog: Watching) -> int:
         peers = Peers(parts, Directory(connect, lambda address: address in peers.servers), ended)
         pool = ParameterPool(own.parameters_layout)
         backend = Primary(programs, pool, readers, clock, apply_log, completed, device, peers, watchdog)
-        endpoint = Endpoint(backend, own.contribution_layout)
-        pacing = server_pacing(run, programs, clock)
-        offered = Services(holder=backend, parameters=DelayedPort(endpoint, pacing), num_buffers=workers + 2)
+        port = server_port(Endpoint(backend, own.contribution_layout), run, programs, clock)
+        offered = Services(holder=backend, parameters=port, num_buffers=workers + 2)
     else:
         backend = Store(parts[spec.role_id], readers, clock, device, watchdog)
         early = max(protocol.num_answered_early(workers) for protocol in run.stages)
@@ -111,7 +109,7 @@ def run_server(spec: RoleSpec, run: Run, watchdog: Watching) -> int:
     def drain() -> Report:
         secs = sum(compile_secs)
         compile_secs.clear()
-        return server_report(spec.role_id, incarnation, backend.take_report(), secs)
+        return backend.take_report().as_report(spec.role_id, incarnation, secs)
 
     Heartbeat(chief, drain, REPORT_SECS, completed, ended).start()
     if not over.wait(RUN_SECS):

@@ -17,7 +17,7 @@ from hybridsync.core.units import Range
 from hybridsync.core.work_deadlines import UNWATCHED, Watching
 from hybridsync.interfaces.messages import Push
 from hybridsync.interfaces.phase import Phase
-from hybridsync.interfaces.reports import Span
+from hybridsync.interfaces.reports import Report, Span
 from hybridsync.protocols.base import Change, Compensation
 from hybridsync.server.partition import Part
 from hybridsync.server.sent_parameters import Versions
@@ -43,7 +43,7 @@ class Publisher(Protocol):
 
 @dataclass(frozen=True)
 class Progress:
-    """What a server did since the last `drain`."""
+    """What a server did since the last report."""
 
     phase_id: PhaseId
     applied: tuple[Range, ...]
@@ -54,6 +54,24 @@ class Progress:
     first_applied: float
     last_applied: float
     doing: str = ""
+
+    def as_report(self, server: int, incarnation: int, compile_secs: float = 0.0) -> Report:
+        """Return the heartbeat of the server that did this, and has compiled for so long meanwhile."""
+        return Report(
+            role="server",
+            id=server,
+            incarnation=incarnation,
+            phase_id=self.phase_id,
+            sequence=self.sequence,
+            applied=self.applied,
+            dropped=self.dropped,
+            staleness=self.staleness,
+            compile_secs=compile_secs,
+            first_applied=self.first_applied,
+            last_applied=self.last_applied,
+            spans=self.spans,
+            doing=self.doing,
+        )
 
 
 class Shard:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from configs import tally
 from hybridsync import EmulationConfig, TelemetryConfig
 from hybridsync.config import Stragglers
 from hybridsync.core.errors import ConfigError
@@ -17,6 +19,8 @@ from hybridsync.emulation.link_delays import DelayedPort, Pacing, check_speed, e
 from hybridsync.emulation.link_model import Wire
 from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.interfaces.ports import Answer
+from hybridsync.runtime.wiring.server import server_port
+from hybridsync.training.run import Run
 from tests.telemetry.clocks import ManualClock
 from tests.trainers import is_exact, tally_trainer
 
@@ -85,6 +89,26 @@ def test_a_slow_link_holds_the_port_no_longer_than_any_other() -> None:
     assert clock.now == pytest.approx(4.0), "two transfers of 2 s, one after another"
     slow()
     assert clock.now == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize(
+    ("emulation", "is_slow"),
+    [
+        (EmulationConfig(), False),
+        (EmulationConfig(compute_secs=0.1, stragglers="worker=0,factor=4;worker=1,delay_ms=30"), False),
+        (EmulationConfig(stragglers="worker=0,factor=4;worker=1,rpc_ms=30"), True),
+        (EmulationConfig(stragglers="worker=1,bytes_per_sec=1e6"), True),
+        (EmulationConfig(link_bytes_per_sec=1e9), True),
+        (EmulationConfig(port_bytes_per_sec=1e9), True),
+        (EmulationConfig(latency_secs=0.01), True),
+    ],
+)
+def test_only_transfers_on_emulated_links_are_kept_waiting(emulation: EmulationConfig, is_slow: bool) -> None:
+    config = dataclasses.replace(tally.config(), emulation=emulation)
+    run = Run(config, tally.task(config), tally.optimizer(config), None)
+    port: Any = object()
+    served = server_port(port, run, run.programs(donate_parameters=False), ManualClock())
+    assert isinstance(served, DelayedPort) if is_slow else served is port
 
 
 def test_without_emulation_nobody_waits() -> None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from hybridsync.config import Stragglers
 from hybridsync.core.clock import Clock
-from hybridsync.emulation.link_delays import Pacing, check_speed, emulated
-from hybridsync.interfaces.reports import Report
-from hybridsync.server.shard_state import Progress
+from hybridsync.emulation.link_delays import DelayedPort, Pacing, check_speed, emulated, emulates_links
+from hybridsync.interfaces.ports import ParameterPort
 from hybridsync.training.compiled_programs import Programs
 from hybridsync.training.run import Run
 
 
-def server_pacing(run: Run, programs: Programs, clock: Clock) -> Pacing:
-    """Return what keeps transfers waiting on the links that a run emulates.
+def server_port(port: ParameterPort, run: Run, programs: Programs, clock: Clock) -> ParameterPort:
+    """Return a server's port behind the links that a run emulates, or as it is where the run emulates none.
 
     Raises:
       ConfigError: workers would give up their calls as lost on such links.
@@ -20,24 +19,8 @@ def server_pacing(run: Run, programs: Programs, clock: Clock) -> Pacing:
     config = run.config
     sizes = programs.contribution_layout.nbytes, programs.parameters_layout.nbytes
     check_speed(config.emulation, config.workers, config.servers, *sizes)
+    if not emulates_links(config.emulation):
+        return port
     stragglers = Stragglers(config.emulation.stragglers, config.workload)
-    return Pacing(emulated(config.emulation, config.servers), *sizes, clock, stragglers=stragglers)
-
-
-def server_report(server: int, incarnation: int, progress: Progress, compile_secs: float = 0.0) -> Report:
-    """Return the heartbeat of a server that has made `progress`, and has compiled for so long meanwhile."""
-    return Report(
-        role="server",
-        id=server,
-        incarnation=incarnation,
-        phase_id=progress.phase_id,
-        sequence=progress.sequence,
-        applied=progress.applied,
-        dropped=progress.dropped,
-        staleness=progress.staleness,
-        compile_secs=compile_secs,
-        first_applied=progress.first_applied,
-        last_applied=progress.last_applied,
-        spans=progress.spans,
-        doing=progress.doing,
-    )
+    wire = emulated(config.emulation, config.servers)
+    return DelayedPort(port, Pacing(wire, *sizes, clock, stragglers=stragglers))
