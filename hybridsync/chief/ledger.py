@@ -203,9 +203,8 @@ class Ledger:
             self._waiting.add_range(self._issued, stop)
             self._issued = stop
         free = units.intersection(self._waiting)
-        for start, stop in free.ranges():
-            self._waiting.discard_range(start, stop)
-            self._leased.assign(start, stop, holder)
+        self._waiting = self._waiting.difference(units)
+        self._leased.assign_all(free.ranges(), holder)
 
     def owners(self, start: int, stop: int) -> dict[str, int]:
         """Return who has how many of the units `start <= u < stop` leased."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
 
 Range = tuple[int, int]
 """Units `start <= u < stop`."""
@@ -104,7 +105,7 @@ class UnitSet:
                 stops.append(stop)
             elif stop > stops[-1]:
                 stops[-1] = stop
-        self._starts, self._stops, self._count = starts, stops, sum(stops) - sum(starts)
+        self._hold(starts, stops)
 
     def discard_range(self, start: int, stop: int) -> None:
         """Remove the units `start <= u < stop`; those that are not in the set are ignored."""
@@ -140,26 +141,46 @@ class UnitSet:
 
     def difference(self, other: UnitSet) -> UnitSet:
         """Return the units that are in this set and not in `other`."""
-        result, index = UnitSet(), 0
-        lows, highs = other._starts, other._stops
-        for start, stop in self.ranges():
+        starts: list[int] = []
+        stops: list[int] = []
+        lows, highs, index = other._starts, other._stops, 0
+        for start, stop in zip(self._starts, self._stops, strict=True):
             index = bisect_right(highs, start, index)
-            while start < stop:
-                low, high = (lows[index], highs[index]) if index < len(lows) else (stop, stop)
-                if start < low:
-                    result._append(start, min(low, stop))
-                start, index = high, index + (high < stop)
+            while index < len(lows) and lows[index] < stop:
+                if start < lows[index]:
+                    starts.append(start)
+                    stops.append(lows[index])
+                start = highs[index]
+                if start >= stop:
+                    break
+                index += 1
+            if start < stop:
+                starts.append(start)
+                stops.append(stop)
+        result = UnitSet()
+        result._hold(starts, stops)
         return result
-
-    def _append(self, start: int, stop: int) -> None:
-        """Add a range that lies behind all others."""
-        self._starts.append(start)
-        self._stops.append(stop)
-        self._count += stop - start
 
     def intersection(self, other: UnitSet) -> UnitSet:
         """Return the units that are in both sets."""
-        return self.difference(self.difference(other)) if other else UnitSet()
+        starts: list[int] = []
+        stops: list[int] = []
+        lows, highs, index = other._starts, other._stops, 0
+        for start, stop in zip(self._starts, self._stops, strict=True):
+            index = bisect_right(highs, start, index)
+            while index < len(lows) and lows[index] < stop:
+                starts.append(max(start, lows[index]))
+                stops.append(min(stop, highs[index]))
+                if highs[index] > stop:
+                    break
+                index += 1
+        result = UnitSet()
+        result._hold(starts, stops)
+        return result
+
+    def _hold(self, starts: list[int], stops: list[int]) -> None:
+        """Hold these sorted, disjoint, non-adjacent ranges and nothing else."""
+        self._starts, self._stops, self._count = starts, stops, sum(stops) - sum(starts)
 
     def copy(self) -> UnitSet:
         """Return an independent copy."""
@@ -223,6 +244,37 @@ class UnitMap:
         self._owners.insert(index, owner)
         self._count += stop - start
 
+    def assign_all(self, ranges: Sequence[Range], owner: str) -> None:
+        """Give units that belong to nobody to `owner`, many ranges in one pass: each insertion moves all behind it.
+
+        Args:
+          ranges: ascending and disjoint.
+          owner: who gets them.
+
+        Raises:
+          ValueError: a range is empty, two overlap, or somebody has units of one.
+        """
+        if len(ranges) <= MANY:
+            for start, stop in ranges:
+                self.assign(start, stop, owner)
+            return
+        pieces = sorted([*self._pieces(), *((start, stop, owner) for start, stop in ranges)], key=itemgetter(0))
+        stop_before = 0
+        for start, stop, _ in pieces:
+            if not stop_before <= start < stop:
+                raise ValueError(f"units ({start}, {stop}) cannot be given to {owner}: they are none, or have an owner")
+            stop_before = stop
+        self._keep(pieces)
+
+    def _pieces(self) -> Iterator[tuple[int, int, str]]:
+        return zip(self._starts, self._stops, self._owners, strict=True)
+
+    def _keep(self, pieces: Sequence[tuple[int, int, str]]) -> None:
+        """Hold these ranges and nothing else."""
+        self._starts, self._stops = [piece[0] for piece in pieces], [piece[1] for piece in pieces]
+        self._owners = [piece[2] for piece in pieces]
+        self._count = sum(self._stops) - sum(self._starts)
+
     def discard_range(self, start: int, stop: int) -> None:
         """Take the units `start <= u < stop` from whoever has them."""
         self.discard(((start, stop),))
@@ -252,8 +304,8 @@ class UnitMap:
     def release(self, owner: str) -> tuple[Range, ...]:
         """Take everything from `owner`; returns what that was."""
         found = self.of(owner)
-        for start, stop in found:
-            self.discard_range(start, stop)
+        if found:
+            self._keep([piece for piece in self._pieces() if piece[2] != owner])
         return found
 
     def owners(self, start: int, stop: int) -> dict[str, int]:
@@ -268,13 +320,12 @@ class UnitMap:
 
     def of(self, owner: str) -> tuple[Range, ...]:
         """Return what an owner has."""
-        whose = zip(self._starts, self._stops, self._owners, strict=True)
-        return tuple((start, stop) for start, stop, who in whose if who == owner)
+        return tuple((start, stop) for start, stop, who in self._pieces() if who == owner)
 
     def counts(self) -> dict[str, int]:
         """Return how many units each owner has, of those who have any."""
         found: dict[str, int] = {}
-        for start, stop, owner in zip(self._starts, self._stops, self._owners, strict=True):
+        for start, stop, owner in self._pieces():
             found[owner] = found.get(owner, 0) + stop - start
         return found
 

@@ -2,7 +2,8 @@
 
 `core/work_deadlines.py` decides what is overdue; here are the thread that looks, and what it does then. It looks on
 while other threads hang in compiled code, which releases the interpreter's lock. A process that hangs with that lock
-held sends no heartbeats either, and the chief gives it up when its lease ends.
+held sends no heartbeats either, and the chief gives it up when its lease ends. The same goes for a server
+that hangs in an update, because its heartbeat waits for the lock that the update holds.
 """
 
 from __future__ import annotations

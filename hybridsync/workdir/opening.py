@@ -60,7 +60,9 @@ class Opening:
       seconds: of earlier sessions.
       told_until: the run's time at their last sign.
       switches: switch events of earlier sessions.
-      rolled_back: units of an earlier session that were lost with it.
+      rolled_back: units of an earlier session that were lost with it, and are counted as such in `ledger`.
+      known: units that the chief before this one knew to be applied, of whose loss nobody has told yet: the roles that
+        go on may hold them. 0 where there are none that do.
       quarantined: damaged checkpoints that were set aside, (step, reason).
       detours: from the plan so far, by units applied at their begin and end.
       given_up: units applied where lock-step had ended early, which is not what the configuration asks for now.
@@ -78,17 +80,13 @@ class Opening:
     told_until: float
     switches: list[dict[str, Any]]
     rolled_back: int
+    known: int
     quarantined: tuple[tuple[int, str], ...]
     detours: tuple[Range, ...]
     given_up: tuple[int, ...]
     store: CheckpointStore | None
     phase_ids: Any
     lock: WorkdirLock | None
-
-    @property
-    def known(self) -> int:
-        """Units that an earlier chief knew to be applied: more than the state holds, if somebody has a newer one."""
-        return self.ledger.num_applied + self.rolled_back
 
     def announce(self, recorder: Recorder, **fields: Any) -> None:
         """Write down that the run starts, with `fields`, what was lost before, and what was found damaged."""
@@ -234,7 +232,7 @@ def _fresh(run: Run, store: Any, phase_ids: Any, lock: Any, init_from: Path | No
         state = _adopt(init_from, state)
     ledger = Ledger(run.config.workload)
     reason = "start" if init_from is None else "init_from"
-    return Opening(run, state, ledger, 0, reason, 0, False, 0.0, 0.0, [], 0, (), (), (), store, phase_ids, lock)
+    return Opening(run, state, ledger, 0, reason, 0, False, 0.0, 0.0, [], 0, 0, (), (), (), store, phase_ids, lock)
 
 
 def _adopt(init_from: Path, state: TrainState) -> TrainState:
@@ -269,11 +267,12 @@ def _resumed(
     told = [(start, stop) for start, stop in record.get("detours", ())]
     kept = resumed(told, record["config"], run.config)
     events, lines = read_events(workdir), read_lines(workdir / METRICS_FILE)
-    since = (line["units"] for line in lines if line["phase"] >= record["phase"])  # not those of sessions before it
-    applied_before = max(since, default=0)
-    lost = max(0, applied_before - restored.units) if before == run.config.unit_size else 0
+    told_lost, known = _progress_told(events, [line for line in lines if line["phase"] >= record["phase"]])
+    ledger.rolled_back = max(ledger.rolled_back, told_lost)  # a chief may have been lost before it committed its count
+    known = known if before == run.config.unit_size else 0
+    lost = 0 if alive else max(0, known - restored.units)
+    ledger.rolled_back += lost
     if not alive:
-        ledger.rolled_back += lost
         apply_log.forget(workdir / apply_log.APPLY_LOG, record["sequence"])
     return Opening(
         run=run,
@@ -287,6 +286,7 @@ def _resumed(
         told_until=max((sign["t"] for sign in (*events, *lines)), default=0.0),
         switches=read_events(workdir, "switch"),
         rolled_back=lost,
+        known=known if alive else 0,
         quarantined=restored.quarantined,
         detours=rescaled(kept, lambda units: _units(run, before, units)),
         given_up=tuple(_units(run, before, start) for start, stop in told if (start, stop) not in kept),
@@ -303,6 +303,24 @@ def _with_momenta(run: Run, state: TrainState) -> TrainState:
         if name not in momenta:
             momenta[name] = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), state.params)
     return dataclasses.replace(state, protocol_state=momenta)
+
+
+def _progress_told(events: list[dict[str, Any]], lines: list[dict[str, Any]]) -> tuple[int, int]:
+    """Return how many units the record says were rolled back, and how many were applied at its end.
+
+    What an earlier session had applied before a rollback is lost already, and is not lost again.
+
+    Args:
+      events: of all sessions; what was before a start from unit 0 is another run's.
+      lines: of metrics, from the last commit on.
+    """
+    rolled_back, applied, since = 0, 0, 0.0
+    for event in events:
+        if event["kind"] == "run_started" and event.get("reason") != "resume":
+            rolled_back, applied, since = 0, 0, event["t"]
+        if event["kind"] == "rollback":
+            rolled_back, applied, since = rolled_back + event["rolled_back"], event["to_units"], event["t"]
+    return rolled_back, max([applied, *(line["units"] for line in lines if line["t"] > since)])
 
 
 def _seconds_told(events: list[dict[str, Any]], lines: list[dict[str, Any]]) -> float:

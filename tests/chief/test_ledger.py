@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -207,3 +209,16 @@ def test_the_newest_unit_applied_is_the_highest_whatever_was_applied_last():
     ledger.record_applied([(8, 10)])
     ledger.record_applied([(0, 4)])
     assert ledger.newest_applied == 9
+
+
+def test_streams_of_very_many_ranges_are_adopted_and_released_in_one_pass():
+    """One by one, each would move all that lie behind it: many seconds under the chief's lock."""
+    count, ledger = 60_000, Ledger(1_000_000)
+    began = time.thread_time()
+    for worker in range(2):
+        ledger.adopt(
+            f"worker {worker}", [(6 * index + 3 * worker, 6 * index + 3 * worker + 1) for index in range(count)]
+        )
+    assert ledger.holders() == {"worker 0": count, "worker 1": count}
+    assert [ledger.release(f"worker {worker}") for worker in range(2)] == [count, count]
+    assert time.thread_time() - began < 5.0

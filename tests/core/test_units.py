@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from hybridsync.core.units import UnitSet, UnitStream, num_units
+from hybridsync.core.units import MANY, UnitMap, UnitSet, UnitStream, num_units
 
 LIMIT = 40
 ranges = st.tuples(st.integers(0, LIMIT), st.integers(1, 12)).map(lambda pair: (pair[0], sum(pair)))
@@ -72,6 +72,10 @@ def test_set_operations_agree_with_sets_and_change_neither_side(left, right):
     a, b = UnitSet(left), UnitSet(right)
     assert set(a.difference(b)) == as_set(left) - as_set(right)
     assert set(a.intersection(b)) == as_set(left) & as_set(right)
+    for units in (a.difference(b), a.intersection(b)):
+        assert units == UnitSet(units.ranges()) and len(units) == len(list(units)), (
+            "ranges as the set itself holds them"
+        )
     assert (a == b) == (as_set(left) == as_set(right))
     copy = a.copy()
     copy.add(LIMIT + 50)
@@ -100,3 +104,31 @@ def test_a_stream_extended_piece_by_piece_is_the_same_stream(pairs, cut):
     whole, pieces = UnitStream(pairs), UnitStream(pairs[:cut])
     pieces.extend(pairs[cut:])
     assert pieces.slice(0, 200) == whole.slice(0, 200)
+
+
+def both(owners: UnitMap) -> list[tuple[tuple[int, int], ...]]:
+    return [owners.of(owner) for owner in ("before", "at once")]
+
+
+def test_many_ranges_are_given_at_once_as_one_by_one():
+    ranges = [(10 * index, 10 * index + 4) for index in range(2 * MANY)]
+    for count in (1, MANY, 2 * MANY):
+        slow, fast = UnitMap(), UnitMap()
+        for owners in (slow, fast):
+            owners.assign(5, 7, "before")
+            owners.assign(14, 16, "before")
+        for start, stop in ranges[:count]:
+            slow.assign(start, stop, "at once")
+        fast.assign_all(ranges[:count], "at once")
+        assert both(slow) == both(fast) and len(slow) == len(fast) == 4 * count + 4
+        assert fast.release("before") == ((5, 7), (14, 16)) and len(fast) == 4 * count
+
+
+@pytest.mark.parametrize("wrong", [(15, 18), (12, 20), (14, 16), (9, 9), (20, 19)])
+def test_many_ranges_of_which_one_is_none_or_has_an_owner_are_given_to_nobody(wrong):
+    owners = UnitMap()
+    owners.assign(14, 16, "before")
+    ranges = [(100 + 2 * index, 101 + 2 * index) for index in range(MANY)]
+    with pytest.raises(ValueError, match="cannot be given to worker 1"):
+        owners.assign_all([wrong, *ranges], "worker 1")
+    assert owners.counts() == {"before": 2}

@@ -23,6 +23,7 @@ from absl import app
 
 from hybridsync.cli import train
 from hybridsync.runtime import fork_server, processes, role_pipe, supervisor
+from tests.multiprocess.planted_hangs import HANGS
 
 if TYPE_CHECKING:
     from hybridsync.core.clock import Clock
@@ -231,23 +232,6 @@ def servers_fetch_over_a_slow_link() -> None:
     Readers.__call__ = lambda self, address: read_from(self, Relay(address, LINK_BYTES_PER_SEC).address)
 
 
-def unit_17_hangs_once() -> None:
-    """No bug: the worker that computes unit 17 first never ends it; watchdogs give every piece of work 5 s."""
-    from hybridsync.data import TallySource
-    from hybridsync.runtime import watchdog
-
-    watchdog.FLOOR_SECS = 5.0
-    batch, done = TallySource.batch, workdir_of_the_run() / "hung"
-
-    def hang(self, unit, **options):
-        if here.role == "worker" and unit == 17 and not done.exists():
-            done.touch()
-            threading.Event().wait(600.0)
-        return batch(self, unit, **options)
-
-    TallySource.batch = hang
-
-
 def one_device_each() -> None:
     """No bug: a process group of two workers has two meshes."""
     supervisor.SupervisorSpec = functools.partial(supervisor.SupervisorSpec, num_devices=1)
@@ -332,7 +316,6 @@ BUGS: dict[str, Callable[[], None]] = {
         units_take_their_time_until_told,
         the_reborn_wait_to_be_called,
         servers_fetch_over_a_slow_link,
-        unit_17_hangs_once,
         one_device_each,
         worker_2_dies_while_a_mesh_connects,
         worker_1_fails_at_each_unit,
@@ -399,7 +382,10 @@ def plant(name: str) -> None:
         stands_at(stage, workdir_of_the_run())
     else:
         for part in bug.split("+"):
-            BUGS[part]()
+            if part in HANGS:
+                HANGS[part](here.role, workdir_of_the_run())
+            else:
+                BUGS[part]()
 
 
 def main() -> None:

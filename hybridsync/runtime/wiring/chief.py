@@ -68,7 +68,7 @@ class ChiefRole:
             lease_secs=math.inf if threads else LEASE_SECS,
             num_servers=1 if threads else config.servers,
             restarted=restarted,
-            known=0 if threads else opening.known,
+            known=opening.known,
             evict=evict,
             detector=detector_of(config.policy),
             unfit=None if threads else Unfit(),
