@@ -29,6 +29,11 @@ from hybridsync.worker.server_calls import ServerCalls, version_of
 from hybridsync.worker.transfers import Transfers, Units, units_of
 
 
+def own_steps(stepper: Stepper) -> Effects:
+    """Return what carries out a worker's own steps, which wait for nobody; a replay takes them like this, too."""
+    return {Step: at_once(stepper.step), Difference: at_once(stepper.difference), Combine: at_once(stepper.combine)}
+
+
 class LocalNumerics(Numerics, Stepping, Protocol):
     """What a worker that makes local updates computes with."""
 
@@ -79,9 +84,7 @@ class LocalEngine:
             PushPull: self._push_pull,
             Begin: self._begin,
             Await: self._await,
-            Step: at_once(stepper.step),
-            Difference: at_once(stepper.difference),
-            Combine: at_once(stepper.combine),
+            **own_steps(stepper),
         }
         try:
             while (yield from self._ended_in_void(effects)):
