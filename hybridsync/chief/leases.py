@@ -19,7 +19,7 @@ from hybridsync.protocols.modes import LOCKSTEP, MESH, SyncMode
 
 
 class Leasing:
-    """What the chief hands out in the active phase.
+    """Leases units to the workers of the active phase.
 
     Args:
       ledger: the run's accounting.
@@ -70,7 +70,7 @@ class Leasing:
 
     @property
     def is_open(self) -> bool:
-        """Whether units go out."""
+        """Return whether units go out."""
         return self._open
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class Leasing:
 
     @property
     def closed(self) -> bool:
-        """Whether every stream has ended."""
+        """Return whether every stream has ended."""
         return self._ended
 
     def expect(self, phase_id: PhaseId) -> Phase:

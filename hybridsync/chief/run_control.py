@@ -97,7 +97,7 @@ class RunControl:
 
     @property
     def broken(self) -> str:
-        """Why the active phase cannot go on; "" while it can."""
+        """Reason for which the active phase cannot go on; "" while it can."""
         with self._condition:
             return self._state.phase_members.broken
 
@@ -108,7 +108,7 @@ class RunControl:
 
     @property
     def gathering(self) -> bool:
-        """Whether everybody is called back from a broken phase, and no next one is announced yet."""
+        """Return whether everybody is called back from a broken phase, and no next one is announced yet."""
         with self._condition:
             return self._state.phase_members.gathering
 
@@ -122,13 +122,13 @@ class RunControl:
 
     @property
     def over(self) -> bool:
-        """Whether the run is over."""
+        """Return whether the run is over."""
         with self._condition:
             return self._state.over
 
     @property
     def preempted(self) -> bool:
-        """Whether the run was asked to stop."""
+        """Return whether the run was asked to stop."""
         with self._condition:
             return self._state.preempted
 

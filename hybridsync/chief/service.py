@@ -180,7 +180,7 @@ class ChiefService:
 
     @property
     def group_due(self) -> float:
-        """When a worker that waits for its group has to ask again, monotonic seconds; infinite for never."""
+        """Time at which a worker that waits for its group has to ask again, monotonic seconds; infinite for never."""
         with self._condition:
             grouping = self._state.grouping
             return grouping.due if grouping else math.inf

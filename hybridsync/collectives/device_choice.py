@@ -1,4 +1,4 @@
-"""Which meshes of the process group can still be used: one whose connections broke is dead for good. Pure.
+"""Chooses meshes of the process group that can still be used: one whose connections broke is dead for good. Pure.
 
 >>> meshes = Meshes(num_devices=2)
 >>> meshes.next((0, 1, 2))

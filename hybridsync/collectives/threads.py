@@ -17,7 +17,7 @@ DEADLINE_SECS = 600.0
 
 
 class Rendezvous:
-    """Where threads meet again and again; the last to arrive combines what all have brought.
+    """Lets threads meet again and again; the last to arrive combines what all have brought.
 
     The condition guards the slots and the generation; it is notified when a generation completes or breaks.
 
@@ -96,7 +96,7 @@ class ThreadCommunicator:
         self._broken = ""
 
     def enter(self) -> None:
-        """Nothing: threads of one process need no introduction."""
+        """Do nothing: threads of one process need no introduction."""
 
     def sum(self, index: int, contribution: Any) -> Any:
         """Deliver a contribution (see `Communicator.sum`)."""
@@ -137,7 +137,7 @@ class ThreadCollectives:
         self._sum_up = programs.total
 
     def compile(self, *, groups: bool) -> None:
-        """Nothing: threads sum with the run's own programs."""
+        """Do nothing: threads sum with the run's own programs."""
 
     def communicator(self, phase: Membership) -> ThreadCommunicator:
         """Return a fresh communicator of the phase's members."""

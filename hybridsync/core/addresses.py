@@ -1,4 +1,4 @@
-"""How addresses are written."""
+"""Writes addresses."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Emulation:
 
     @property
     def active(self) -> bool:
-        """Whether any unit is stretched."""
+        """Return whether any unit is stretched."""
         return bool(self._compute_secs or self._stragglers)
 
     def finish(self, worker: int, unit: int, started: float, clock: Clock) -> None:

@@ -1,4 +1,4 @@
-"""What goes on while the controller waits: silent roles are given up, losses passed on, and the record written."""
+"""Looks after the run while the controller waits: gives up silent roles, passes losses on, and writes the record."""
 
 from __future__ import annotations
 

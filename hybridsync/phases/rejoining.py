@@ -1,4 +1,4 @@
-"""What a restarted chief does first: it takes up what the roles are in the middle of."""
+"""Lets a restarted chief take up what the roles are in the middle of."""
 
 from __future__ import annotations
 

@@ -330,7 +330,7 @@ class Reporter:
 
     @property
     def switch_pending(self) -> bool:
-        """Whether the last switch still waits for its stall or its commit."""
+        """Return whether the last switch still waits for its stall or its commit."""
         return self._switches.pending
 
     def seconds(self) -> float:

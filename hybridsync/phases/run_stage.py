@@ -1,4 +1,4 @@
-"""What the controller does between two commands: it lets the phase run until something is due."""
+"""Lets a phase run between two commands, until something is due."""
 
 from __future__ import annotations
 

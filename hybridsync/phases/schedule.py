@@ -1,4 +1,4 @@
-"""What remains of a run: its plan's stages, and the detours that were taken from them. Pure.
+"""Follows what remains of a run: its plan's stages, and the detours that were taken from them. Pure.
 
 A detour leaves a lock-step stage for an asynchronous protocol for a while. Its units count towards the asynchronous
 stage that follows, and the lock-step share is done behind it: the stage's end moves on by as many units, to the end of
@@ -59,7 +59,7 @@ class StageSpan:
 
 @dataclass(frozen=True)
 class Segment:
-    """What is to be entered: a protocol, up to a number of applied units, for a stage of the plan, or as a detour."""
+    """Describes what to enter: a protocol, up to a number of applied units, for a stage of the plan, or as a detour."""
 
     spec: str
     end_units: int

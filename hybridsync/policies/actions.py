@@ -1,4 +1,4 @@
-"""What lock-step may be made of while there are stragglers, and what a policy sees and says when it is asked. Pure.
+"""Describes what lock-step may be made of while there are stragglers, and what a policy sees and answers. Pure.
 
     >>> view = View(
     ...     now=12.0, units_left=4000, live=(0, 1, 2, 3), slow={3: 10.0}, rates={0: 20.0, 1: 20.0, 2: 20.0, 3: 5.0}
@@ -83,7 +83,7 @@ PLANNED = AsPlanned()
 
 @dataclass(frozen=True)
 class View:
-    """What a policy sees.
+    """Shows a policy the run.
 
     Args:
       now: seconds of the clock that `slow` is told in.
@@ -110,7 +110,7 @@ class View:
 
     @property
     def cost_secs(self) -> float:
-        """What one switch is expected to cost."""
+        """Expected cost of one switch."""
         return statistics.fmean(self.switch_secs) if self.switch_secs else SWITCH_SECS
 
     @property
@@ -141,7 +141,7 @@ class View:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a policy decides, and the numbers that it rests on.
+    """Holds a policy's decision, and the numbers that it rests on.
 
     Args:
       action: how the stage is carried out from now on.

@@ -1,4 +1,4 @@
-"""What becomes of the momentum where a run goes over to asynchrony: Sync-Switch's configuration policy. Pure.
+"""Adapts the momentum where a run goes over to asynchrony: Sync-Switch's configuration policy. Pure.
 
     >>> handled = momentum_handling("ramp_linear", 0.1, 8, ends=(500, 4000), asynchronous=(False, True))
     >>> [handled.share(units) for units in (499, 500, 700, 900)]
@@ -42,7 +42,7 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True)
 class MomentumHandling:
-    """What becomes of the momentum, by units applied.
+    """Scales the momentum, by units applied.
 
     Args:
       variant: as the configuration names it, for messages.

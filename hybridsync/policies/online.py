@@ -1,4 +1,4 @@
-"""What a run does about stragglers while it trains in lock-step: Sync-Switch's online policies. Pure.
+"""Reacts to stragglers while a run trains in lock-step: Sync-Switch's online policies. Pure.
 
     >>> view = View(
     ...     now=12.0, units_left=4000, live=(0, 1, 2, 3), slow={3: 10.0}, rates={0: 20.0, 1: 20.0, 2: 20.0, 3: 5.0}

@@ -1,4 +1,4 @@
-"""Who is a straggler: judged by what a unit takes a worker itself, never by the step, which takes everybody the same.
+"""Finds stragglers: judged by what a unit takes a worker itself, never by the step, which takes everybody the same.
 
     >>> detector = Detector(RobustRule(consecutive=2))
     >>> detector.begin(range(4))
@@ -33,7 +33,7 @@ PATIENCE = 3
 
 
 class Level(NamedTuple):
-    """What a round's rates, in units a second, are compared with: below `threshold` is slow."""
+    """Holds what a round's speeds, in units a second, are compared with: below `threshold` is slow."""
 
     centre: float
     threshold: float
@@ -174,7 +174,7 @@ class Judged:
 
 @dataclass
 class _Watched:
-    """What is known of one worker.
+    """Holds what is known of one worker.
 
     Args:
       secs: of its units since the last round.
@@ -229,7 +229,7 @@ class Detector:
 
     @property
     def flagged(self) -> tuple[int, ...]:
-        """Who is held to be a straggler, ascending."""
+        """Workers held to be stragglers, ascending."""
         if self._flagged is None:  # asked far more often than anybody is judged otherwise than before
             self._flagged = tuple(sorted(worker for worker, watched in self._watched.items() if watched.flagged))
         return self._flagged

@@ -74,7 +74,7 @@ class Rounds(WaitingRule):
 
 
 class LocalRounds(Protocol):
-    """What local SGD and DiLoCo share: H own steps of each worker, then one update on the mean difference."""
+    """Shares what local SGD and DiLoCo do: H own steps of each worker, then one update on the mean difference."""
 
     mode: ClassVar[SyncMode] = SERVER
     local_updates: ClassVar[bool] = True

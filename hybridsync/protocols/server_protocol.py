@@ -1,4 +1,4 @@
-"""What the protocols of the SERVER mode have in common: the worker's program, and who a rule has to wait for."""
+"""Shares what the protocols of the SERVER mode do: the worker's program, and who a rule has to wait for."""
 
 from __future__ import annotations
 

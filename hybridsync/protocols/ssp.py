@@ -57,7 +57,7 @@ class Gate(WaitingRule):
         self._waiting.pop(worker, None)
 
     def may_go_on(self, worker: int, slowest: int | None) -> bool:
-        """Whether `worker` may begin its next iteration."""
+        """Return whether `worker` may begin its next iteration."""
         return slowest is None or self._clocks[worker] - slowest <= self._staleness
 
     def settle(self) -> list[Action]:

@@ -16,7 +16,7 @@ State = Any
 
 
 class Steps(Protocol):
-    """What a replica's steps are computed with."""
+    """Computes a replica's steps."""
 
     def parameters(self, state: State) -> Any:
         """Return what a gradient is computed on."""

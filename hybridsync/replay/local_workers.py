@@ -33,13 +33,13 @@ APPLIED = PushReply(0)
 
 
 class Retracing(Stepping, Protocol):
-    """What a worker computes with."""
+    """Computes gradients and steps for a replayed worker."""
 
     def gradient(self, parameters: Any, unit: int) -> Any: ...
 
 
 class Progress:
-    """How far everybody was at each version of a phase.
+    """Knows how far everybody was at each version of a phase.
 
     Args:
       start: units applied before the phase.

@@ -44,7 +44,7 @@ class Band:
 
 @dataclass(frozen=True)
 class Chart:
-    """What a chart shows.
+    """Describes a chart.
 
     Args:
         title: what is drawn, with its unit.

@@ -37,7 +37,7 @@ ROLE_MODULES = tuple(f"hybridsync.runtime.{role}_main" for role in ("chief", "se
 
 @dataclass(frozen=True)
 class Launch:
-    """What a command line asks for.
+    """Holds what a command line asks for.
 
     Args:
       loaded: the configuration file, with all overrides applied.

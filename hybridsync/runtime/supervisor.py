@@ -52,7 +52,7 @@ _RESUME = "run the same command again: it resumes from the last commit"
 
 @dataclass(frozen=True)
 class SupervisorSpec:
-    """What to supervise.
+    """Describes what to supervise.
 
     Attributes:
       argv: the run's flags, handed on to every role.

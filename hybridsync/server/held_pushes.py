@@ -117,7 +117,7 @@ class Decided:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """What each push brings, as the apply log has it; () where all were computed on `base` and weigh 1."""
+        """Parts of the update, as the apply log has them; () where all were computed on `base` and weigh 1."""
         pushes, weights = self.pushes, self.weights
         if self.local_updates or (not weights and all(push.base == self.base for push in pushes)):
             return ()

@@ -44,7 +44,7 @@ class PartitionedState:
 
     @property
     def empty(self) -> bool:
-        """Whether no phase was entered yet."""
+        """Return whether no phase was entered yet."""
         return self._shard.empty
 
     @property

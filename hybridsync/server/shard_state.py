@@ -43,7 +43,7 @@ class Publisher(Protocol):
 
 @dataclass(frozen=True)
 class Progress:
-    """What a server did since the last `drain`."""
+    """Holds what a server did since its last report."""
 
     phase_id: PhaseId
     applied: tuple[Range, ...]
@@ -86,7 +86,7 @@ class Shard:
 
     @property
     def empty(self) -> bool:
-        """Whether no phase was entered yet."""
+        """Return whether no phase was entered yet."""
         return self._state is None
 
     @property
@@ -183,7 +183,7 @@ class Shard:
         self._uploads[worker] = opt_state
 
     def has_uploads(self, workers: Iterable[int]) -> bool:
-        """Whether all of them have left something."""
+        """Return whether all of them have left something."""
         return all(worker in self._uploads for worker in workers)
 
     def take_uploads(self, workers: Sequence[int]) -> None:

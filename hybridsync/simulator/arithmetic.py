@@ -1,4 +1,4 @@
-"""What a simulation computes with: nothing but time, or values that remember every update. Pure.
+"""Computes in a simulation: nothing but time, or values that remember every update. Pure.
 
 `gradients.py` computes real ones. A state is a value that no update changes; handles are opaque to everybody else.
 """

@@ -22,7 +22,7 @@ Carriers = Mapping[type, Carrier]
 
 
 class Engine(Protocol):
-    """What a driver drives."""
+    """Generates the requests that a driver carries out."""
 
     leases: LeaseQueue
 
@@ -92,7 +92,7 @@ class EventDriver:
 
     @property
     def is_over(self) -> bool:
-        """Whether the engine has ended or was revoked: what comes now is not for it any more."""
+        """Return whether the engine has ended or was revoked: what comes now is not for it any more."""
         return self._ended or self._revoked
 
     def begin(self) -> None:
@@ -122,7 +122,7 @@ class EventDriver:
         self._io.close()
 
     def is_stale(self, call: Callable[..., object], *args: Any) -> bool:
-        """Whether what comes now is not for this engine any more, or not yet: a stopped process hears it later."""
+        """Return whether what comes now is not for this engine, or not yet: a stopped process hears it later."""
         return self._ended or self._revoked or self.worker.halted(call, *args)
 
     def compute(self, unit: int, parameters: Any, then: Then) -> Any:

@@ -25,7 +25,7 @@ UNREACHABLE_SECS, CALL_DEADLINE_SECS = 3.0, 60.0
 
 
 def is_lost(error: HybridSyncError, waited: float) -> bool:
-    """Whether a caller that has tried for `waited` seconds takes `error` for the end of it."""
+    """Return whether a caller that has tried for `waited` seconds takes `error` for the end of it."""
     return waited >= (UNREACHABLE_SECS if isinstance(error, RoleLost) else CALL_DEADLINE_SECS)
 
 
@@ -69,7 +69,7 @@ class Process(ABC):
         self._register()
 
     def halted(self, call: Callable[..., object], *args: Any) -> bool:
-        """Whether what reaches the process now is not to be acted on; while it is stopped, it is kept for later."""
+        """Return whether not to act on what reaches the process now; while it is stopped, it is kept for later."""
         if self.stopped and not self.dead:
             self._stash.append((call, args))
         return self.dead or self.stopped

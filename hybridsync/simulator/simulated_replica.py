@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Replica:
-    """What `hybridsync.worker.replica.Replica` is, of any arithmetic's values and without threads."""
+    """Acts as `hybridsync.worker.replica.Replica`, with any arithmetic's values and without threads."""
 
     def __init__(self, simulated: SimulatedCluster, owner: Process) -> None:
         self._simulated, self._owner = simulated, owner
@@ -30,7 +30,7 @@ class Replica:
         self.first_applied = self.last_applied = 0.0
 
     def lacks(self, phase: Phase) -> bool:
-        """Whether the phase's starting state is not here and has to be fetched."""
+        """Return whether the phase's starting state is not here and has to be fetched."""
         return self.state is None or self._fingerprint != phase.fingerprint
 
     def enter(self, phase: Phase) -> None:

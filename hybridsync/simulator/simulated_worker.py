@@ -71,7 +71,7 @@ class Worker(Process):
 
     @property
     def out_of_reach(self) -> bool:
-        """Whether it is in a unit that never ends: nobody calls it back from its phase."""
+        """Return whether it is in a unit that never ends: nobody calls it back from its phase."""
         return self._hangs and self.unit >= 0
 
     def held(self) -> StateVersion | None:

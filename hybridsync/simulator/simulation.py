@@ -41,7 +41,7 @@ STILL_SECS = 1_200.0
 
 @dataclass(frozen=True)
 class Result:
-    """What a simulated run came to.
+    """Holds the result of a simulated run.
 
     Args:
       seed: of every draw, and of the run.

@@ -65,7 +65,7 @@ class Stepped(NamedTuple):
 
 @dataclass(frozen=True)
 class Left:
-    """Whose optimizer states a phase left behind (see the module's docstring)."""
+    """Names the workers whose optimizer states a phase left behind (see the module's docstring)."""
 
     phase: int
     sequence: int
@@ -109,7 +109,7 @@ class Entry:
 
     @property
     def pushes(self) -> tuple[Part, ...]:
-        """What each push of a served update brought, in the order of their sum."""
+        """Pushes of a served update with what each brought, in the order of their sum."""
         if self.stepped:
             stops = itertools.accumulate(push.num_units for push in self.stepped)
             ends = zip(self.stepped, stops, strict=True)
@@ -127,7 +127,7 @@ class Entry:
 
 
 class ApplyLog(Protocol):
-    """Where updates are written down."""
+    """Writes updates down."""
 
     def write(self, entry: Entry) -> None:
         """Note one update; the caller serialises the calls."""

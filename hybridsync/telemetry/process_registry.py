@@ -1,4 +1,4 @@
-"""Which processes the record names: each start and each end is written once, by whichever chief hears of it. Pure.
+"""Follows the processes of the record: each start and each end is written once, by whichever chief hears of it. Pure.
 
 >>> roster = Roster([{"kind": "role_started", "role": "worker", "id": 1, "pid": 7}])
 >>> roster.joined("worker", 1, 8)
@@ -15,7 +15,7 @@ Place = tuple[str, int]
 
 
 class Loss(NamedTuple):
-    """What the end of a process means for the record.
+    """Says what the end of a process means for the record.
 
     Args:
       is_news: it is not written yet.

@@ -1,4 +1,4 @@
-"""How far a run is: two lines drawn in place on a terminal, else one line printed every few seconds."""
+"""Shows how far a run is: two lines drawn in place on a terminal, else one line printed every few seconds."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TextIO
@@ -17,7 +17,7 @@ EVEN = 0.9
 
 
 class ProgressSink(Protocol):
-    """Where a person looks."""
+    """Shows progress to a person."""
 
     def update(self, metrics: Metrics, stragglers: Sequence[int] = ()) -> None:
         """Show how far the run is, and which workers are marked as slow."""

@@ -1,4 +1,4 @@
-"""What each switch of a run cost: followed from its begin until its stall and its commit are known, then written.
+"""Measures each switch of a run: follows it from its begin until its stall and its commit are known, then writes.
 
 A switch's event says how long its stages took, for how long nothing was trained, and how long its commit took. The
 stall is known with the next phase's first update, the commit when the disk has it, and either may be first. A change of
@@ -40,7 +40,7 @@ class PendingSwitch:
 
     @property
     def known(self) -> bool:
-        """Whether it can be written."""
+        """Return whether it can be written."""
         return self.stall_secs is not None and (self.commit_secs is not None or not self.commits)
 
 
@@ -61,7 +61,7 @@ class Switches:
 
     @property
     def pending(self) -> bool:
-        """Whether the last switch still waits for its stall or its commit."""
+        """Return whether the last switch still waits for its stall or its commit."""
         return bool(self._pending)
 
     def begin(

@@ -247,7 +247,7 @@ def without_momentum(state: Any) -> Any:
 
 
 def _is_field(path: Any, value: Any) -> bool:
-    """Whether a place in an optax state is a field of one of its tuples, and no parameter of that name."""
+    """Return whether a place in an optax state is a field of one of its tuples, and no parameter of that name."""
     return isinstance(path[-1], optax.tree_utils.NamedTupleKey)
 
 

@@ -28,7 +28,7 @@ GROUP_DEADLINE_SECS = 1200.0
 
 
 class GroupNumerics(Numerics, Protocol):
-    """What a worker of a group phase computes at once."""
+    """Computes at once what a worker of a group phase needs."""
 
     def parameters(self, state: Any) -> Any:
         """Return what a gradient is computed on."""

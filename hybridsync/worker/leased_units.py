@@ -42,7 +42,7 @@ class Allotment:
 
     @property
     def is_low(self) -> bool:
-        """Whether half of what was received last is taken, and more may follow: it is time to ask."""
+        """Return whether half of what was received last is taken, and more may follow: it is time to ask."""
         return not self.final and self.position >= self._low_at
 
     def lacks(self, count: int) -> bool:

@@ -35,7 +35,7 @@ def own_steps(stepper: Stepper) -> Effects:
 
 
 class LocalNumerics(Numerics, Stepping, Protocol):
-    """What a worker that makes local updates computes with."""
+    """Computes at once what a worker with local updates needs."""
 
 
 class _Void(Exception):

@@ -25,7 +25,7 @@ from hybridsync.worker.requests import (
 
 
 class LockstepNumerics(Numerics, Protocol):
-    """What a member of a mesh computes at once."""
+    """Computes at once what a member of a mesh needs."""
 
     @property
     def zero(self) -> Any:

@@ -96,7 +96,7 @@ class WorkerLoop:
             self._engines[phase.mode].revoke(phase_id, reason)
 
     def is_inside(self, phase_id: PhaseId) -> bool:
-        """Whether the worker takes part in `phase_id` now: others may hear of its end before this one leaves."""
+        """Return whether the worker takes part in `phase_id` now: others may hear of its end before this one leaves."""
         with self._lock:
             return self._inside and self._phase is not None and self._phase.id == phase_id
 

@@ -69,7 +69,7 @@ class Replica:
 
     @property
     def holds(self) -> bool:
-        """Whether there is a state."""
+        """Return whether there is a state."""
         return self._state is not None
 
     @property

@@ -1,4 +1,4 @@
-"""What a worker notes while it trains, handed to the chief with each heartbeat.
+"""Records what a worker does while it trains, for the chief to hear of with each heartbeat.
 
 Losses stay on the device until the heartbeat fetches them, so that the training never waits for their values.
 """
