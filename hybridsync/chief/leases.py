@@ -18,7 +18,7 @@ from hybridsync.interfaces.phase import Phase
 from hybridsync.protocols.modes import LOCKSTEP, MESH, SyncMode
 
 
-class Leasing:
+class Leases:
     """Leases units to the workers of the active phase.
 
     Args:

@@ -70,13 +70,13 @@ class RunControl:
     def open_leases(self) -> None:
         """Let units of the announced phase go out."""
         with self._condition:
-            self._state.leasing.open()
+            self._state.leases.open()
             self._condition.notify_all()
 
     def close_leases(self) -> None:
         """Hand out no further unit in this phase; streams end where they are."""
         with self._condition:
-            self._state.leasing.close()
+            self._state.leases.close()
             self._state.phase_members.announced = False
             self._condition.notify_all()
 
@@ -229,7 +229,7 @@ class RunControl:
         """
         with self._condition:
             held = self.ledger.holders()
-            self._state.leasing.trust_all()  # else nobody might be left for what they wait with
+            self._state.leases.trust_all()  # else nobody might be left for what they wait with
             self.release_all()
             self._condition.notify_all()
             return held
@@ -254,12 +254,12 @@ class RunControl:
     def first_leased(self) -> float:
         """Monotonic seconds at which the first unit went out; 0 before."""
         with self._condition:
-            return self._state.leasing.first_leased
+            return self._state.leases.first_leased
 
     def worker_rates(self) -> dict[int, float]:
         """Return units a second of each worker; under lock-step everybody's share of the mesh."""
         with self._condition:
-            return self._state.leasing.rates(self._state.members.workers.ids())
+            return self._state.leases.rates(self._state.members.workers.ids())
 
     # --- members of the run ---
 
@@ -363,7 +363,7 @@ class RunControl:
     def missing_drained(self) -> list[int]:
         """Return live members of the phase that have not come back; who has not entered it is missing too."""
         with self._condition:
-            phase, live = self._state.leasing.phase, self._state.members.workers.ids()
+            phase, live = self._state.leases.phase, self._state.members.workers.ids()
             return self._state.phase_members.outstanding(phase.members if phase else (), live)
 
     def missing_back(self) -> list[int]:
@@ -389,7 +389,7 @@ class RunControl:
     def stuck(self, silent_secs: float) -> list[int]:
         """Return members that the others wait for: silent for `silent_secs`, or else those not waiting themselves."""
         with self._condition:
-            live, phase_id = self._state.members.workers.ids(), self._state.leasing.phase_id
+            live, phase_id = self._state.members.workers.ids(), self._state.leases.phase_id
             return self._state.phase_members.stuck(live, self.silent(silent_secs), phase_id)
 
     def is_together(self, worker: int) -> bool:

@@ -52,7 +52,7 @@ class GroupHistory:
         self._last: dict[int, int] = {}
         self._before: dict[int, Any] = {}
 
-    def join_group(self, entry: Entry) -> State:
+    def average_round(self, entry: Entry) -> State:
         """Carry out what an entry says; returns what the first of its members that is followed holds then."""
         steps, states = self._steps, self._states
         group = [slot for slot in entry.group if self._own in (None, slot)]

@@ -340,7 +340,7 @@ def replay(log: list[Entry], ends: Mapping[int, Left], phases: Mapping[int, Phas
                     f"{len(versions) - 1}"
                 )
             if group_history is not None:
-                state = group_history.join_group(entry)
+                state = group_history.average_round(entry)
             else:
                 if retracer is not None:
                     contributions = retracer.contributions(entry, versions)

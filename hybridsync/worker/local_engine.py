@@ -74,7 +74,7 @@ class LocalEngine:
           PhaseRevoked: the phase has ended for everybody.
           HybridSyncError: what else a request met.
         """
-        _, opt_state = yield CallServer("download_opt_state", self._calls.push_of((), 0))
+        _, opt_state = yield CallServer("download_opt_state", self._calls.caller())
         num_workers = len(self._member.phase.members)
         self._stepper = stepper = Stepper(self._numerics, self._member.protocol, num_workers, opt_state)
         effects = {

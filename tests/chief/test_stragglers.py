@@ -133,7 +133,7 @@ def test_nobody_measures_itself_while_a_phase_ends_or_breaks():
 def test_the_rate_of_a_mesh_is_its_members_and_nobody_elses():
     chief = judging_chief()
     leave_out(chief, 2)
-    leasing = chief.state.leasing
+    leases = chief.state.leases
     for at, done in ((1.0, 0), (2.0, 12)):
-        leasing.note_progress("mesh", done, at)
+        leases.note_progress("mesh", done, at)
     assert chief.control.worker_rates() == pytest.approx({0: 4.0, 1: 4.0, 2: 0.0, 3: 4.0})

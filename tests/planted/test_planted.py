@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hybridsync import EmulationConfig
-from hybridsync.chief.leases import Leasing
+from hybridsync.chief.leases import Leases
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_control import RunControl
 from hybridsync.chief.service import ChiefService
@@ -249,7 +249,7 @@ def forgets_what_it_applied(patch):
 
 def keeps_a_lost_workers_units(patch):
     """The ledger does not take back what a lost worker had."""
-    patch.setattr(Leasing, "lose", lambda self, worker: self._streams.pop(f"worker {worker}", None))
+    patch.setattr(Leases, "lose", lambda self, worker: self._streams.pop(f"worker {worker}", None))
 
 
 def leases_beyond_the_workload(patch):
