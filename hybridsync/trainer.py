@@ -213,7 +213,7 @@ class Trainer:
             logging.info("%s", text)
             return
         progress = open_progress(self._run.config.workload, sys.stderr, SYSTEM_CLOCK)
-        progress.note(text)
+        progress.show_line(text)
         progress.close()
 
     def steps(self, *, every: int) -> Generator[Metrics, None, None]:

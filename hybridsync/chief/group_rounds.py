@@ -64,7 +64,7 @@ class GroupRounds:
         """Return what a worker is told that has to wait longer."""
         return GroupReply((), self._rule.waits_for().get(worker, ()))
 
-    def rest(self, worker: int, now: float) -> bool:
+    def excuse_worker(self, worker: int, now: float) -> bool:
         """Let nobody wait for a worker that has no unit and gets none."""
         self._averaging.discard(worker)
         return self._start(self._rule.on_idle(worker, now))

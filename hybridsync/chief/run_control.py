@@ -170,11 +170,11 @@ class RunControl:
             state.raise_broken()  # also where `ready` holds: units of a broken phase may be rolled back
             return ready()
 
-    def await_told(self, secs: float) -> bool:
+    def await_all_informed(self, secs: float) -> bool:
         """Wait until every live role has heard that the run is over; returns whether all have."""
         with self._condition:
             state, deadline = self._state, self._state.clock.monotonic() + secs
-            while not state.told.issuperset(state.members.live()):
+            while not state.informed.issuperset(state.members.live()):
                 if not state.waits.wait(deadline):
                     return False
             return True
@@ -240,7 +240,7 @@ class RunControl:
         with self._condition:
             return self.ledger.num_applied
 
-    def nothing_left(self, phase: Phase) -> bool:
+    def all_leased(self, phase: Phase) -> bool:
         """Return whether every unit of `phase` is leased already."""
         with self._condition:
             return self.ledger.room(phase.end_units) == 0
@@ -259,7 +259,7 @@ class RunControl:
     def worker_rates(self) -> dict[int, float]:
         """Return units a second of each worker; under lock-step everybody's share of the mesh."""
         with self._condition:
-            return self._state.leases.rates(self._state.members.workers.ids())
+            return self._state.leases.units_per_sec(self._state.members.workers.ids())
 
     # --- members of the run ---
 
@@ -337,10 +337,10 @@ class RunControl:
             return dict(self._state.members.quarantined)
 
     @property
-    def nobody_left(self) -> RoleLost | None:
+    def all_quarantined(self) -> RoleLost | None:
         """Error that ends the run when every worker is quarantined."""
         with self._condition:
-            return self._state.members.nobody_left()
+            return self._state.members.all_quarantined()
 
     def resting(self) -> dict[int, StateVersion]:
         """Return workers between two phases that hold a state, with what they hold."""
@@ -426,7 +426,7 @@ class RunControl:
         """Return how the workers are held, by what they have reported of themselves."""
         with self._condition:
             detector = self._state.detector
-            return Judged(detector.flagged, detector.rates, detector.threshold)
+            return Judged(detector.flagged, detector.units_per_sec, detector.threshold)
 
     def stamps(self) -> tuple[float, float]:
         """Return the earliest first and latest last update that a role reported in this phase; 0 before them."""

@@ -60,7 +60,7 @@ class RunState:
       fenced: (worker, incarnation) of lost workers, of which servers have not been told yet.
       preempted: the run was asked to stop.
       over: the run is over.
-      told: (role, id) of those that have heard that it is over.
+      informed: (role, id) of those that have heard that it is over.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class RunState:
         self.preempted = self.over = False
         self.revoked: set[PhaseId] = set()
         self.fenced: list[tuple[int, int]] = []
-        self.told: set[tuple[str, int]] = set()
+        self.informed: set[tuple[str, int]] = set()
 
     # --- the active phase ---
 
@@ -109,7 +109,7 @@ class RunState:
             self.ledger.restore(phase.applied, phase.dropped)  # before the streams: their units are leased from it
         for (role, role_id), role_state in self.members.role_states().items():
             if role == "worker":
-                self.take_up(role_id, role_state)
+                self.adopt_phase(role_id, role_state)
         quarantined = UnitSet(self.ledger.all_dropped(self.ledger.applied().ranges(), ()))
         if news := quarantined.difference(UnitSet(phase.dropped)).ranges():
             broken = broken or f"units {news} are quarantined, of which the state's holder has not heard"
@@ -160,7 +160,7 @@ class RunState:
         if self.phase_members.broken and not self.phase_members.gathering:
             raise self.as_broken()
 
-    def take_up(self, worker: int, role_state: RoleState) -> None:
+    def adopt_phase(self, worker: int, role_state: RoleState) -> None:
         """Go on with the phase that a worker is in the middle of, which an earlier chief let it enter."""
         member = self.members.workers.get(worker)
         is_active = role_state.open and role_state.phase.id == self.leases.phase_id
@@ -237,9 +237,9 @@ class RunState:
         event = RoleEvent(role, role_id, member.hello.pid, reason, self.clock.wall(), quarantined=quarantined)
         self.reports.lost.append(event)
         self.end_process(event)
-        self.lose(role, role_id, reason)
+        self.remove_role(role, role_id, reason)
 
-    def lose(self, role: str, role_id: int, reason: str) -> None:
+    def remove_role(self, role: str, role_id: int, reason: str) -> None:
         """Remove a process that is gone: its units go to others, or the phase cannot go on."""
         self.offsets.forget(role, role_id)
         member = self.members.leave(role, role_id)
@@ -252,9 +252,9 @@ class RunState:
     def _lose_worker(self, member: Member, reason: str) -> None:
         worker, phase = member.hello.id, self.leases.phase
         in_phase = phase is not None and worker in phase.members and worker not in self.phase_members.back
-        self.leases.lose(worker)
+        self.leases.release_worker(worker)
         self.detector.forget(worker)
-        self.phase_members.lose(worker)
+        self.phase_members.remove_worker(worker)
         self.fenced.append((worker, member.incarnation))
         if in_phase and self.leases.mode.breaks_at_loss_of("worker"):
             self.break_phase(f"worker {worker} was lost ({reason})")

@@ -49,8 +49,8 @@ class ChiefService:
     Every public method takes the run's lock. A private one is called under it, but for `_poll`.
 
     A call that waits (`next_phase`, `lease`, `join_group`, `report`) has a counterpart that answers at once
-    (`phase_for`, `units_for`, `group_for`, `take` with `answer`): the simulator, whose actors may not block, calls
-    those.
+    (`phase_for`, `units_for`, `group_for`, `record_report` with `answer`): the simulator, whose actors may not block,
+    calls those.
 
     Args:
       state: of the run.
@@ -70,11 +70,11 @@ class ChiefService:
             known = members.of(hello.role).get(hello.id)
             if known is not None and known.hello.restart_count < hello.restart_count:
                 # Before it joins: what is lost is the older process, not the one that registers.
-                state.lose(hello.role, hello.id, "replaced by a newer process")
+                state.remove_role(hello.role, hello.id, "replaced by a newer process")
             member = members.join(hello, self._clock.monotonic())
             if hello.role_state is not None:
                 if hello.role == "worker" and not state.restarted:  # too late for the phase's adoption
-                    state.take_up(hello.id, hello.role_state)
+                    state.adopt_phase(hello.id, hello.role_state)
             elif known is None or known.hello.restart_count != hello.restart_count:
                 state.reports.joined.append(hello)
             self._condition.notify_all()
@@ -189,11 +189,11 @@ class ChiefService:
         """Take a heartbeat (see `ChiefPort.report`)."""
         received = self._clock.monotonic()
         with self._condition:
-            self.take(report)
+            self.record_report(report)
             self._poll(lambda: self._state.over or self.has_news(report) or None, report.hold_secs)
             return self.answer(report, received)
 
-    def take(self, report: Report) -> None:
+    def record_report(self, report: Report) -> None:
         """Note what a role reports.
 
         Raises:
@@ -214,7 +214,7 @@ class ChiefService:
                 check_report(report, state.ledger.workload + state.ledger.num_dropped)
             if report.exchange is not None:  # first: the offset serves the stamps and spans below
                 state.offsets.add(report.role, report.id, report.exchange)
-            state.reports.take(report, state.offsets.secs(report.role, report.id))
+            state.reports.add(report, state.offsets.secs(report.role, report.id))
             if report.role == "worker":
                 state.phase_members.record_activity(report)
             # What a report from a broken phase tells of may be lost: the newest state that is found says what counts.
@@ -274,14 +274,14 @@ class ChiefService:
             member = members.of(event.role).get(event.id) if event.role in ("worker", "server") else None
             if member is not None and member.hello.pid == event.pid:
                 if event.role == "worker" and ended_by_itself(event) and len(members.workers.ids()) > 1:
-                    # Before `lose` releases its units. The same worker would end on the same unit, and others cannot
-                    # tell whether the unit or the worker is at fault until they have tried.
+                    # Before `remove_role` releases its units. The same worker would end on the same unit, and others
+                    # cannot tell whether the unit or the worker is at fault until they have tried.
                     state.leases.doubt(event.id)
-                state.lose(event.role, event.id, event.reason)
+                state.remove_role(event.role, event.id, event.reason)
             if event.quarantined and event.id not in members.quarantined:
                 members.quarantined[event.id] = event.reason
                 state.reports.unfit.append(event)
-                state.preempted = state.preempted or members.nobody_left() is not None  # what is held is saved
+                state.preempted = state.preempted or members.all_quarantined() is not None  # what is held is saved
             self._condition.notify_all()
 
     def preempt(self) -> None:
@@ -297,7 +297,7 @@ class ChiefService:
         check_event(event, members.num_workers, members.num_servers, self._state.ledger.workload)
 
     def _tell(self, role: str, role_id: int) -> None:
-        self._state.told.add((role, role_id))
+        self._state.informed.add((role, role_id))
         self._condition.notify_all()
 
     def _may_enter(self, request: PhaseRequest, phase: Phase) -> bool:
@@ -329,7 +329,7 @@ class ChiefService:
             return reply
         if grouping.calls_everybody:
             return LeaseReply((), False, join_group=True)
-        if grouping.rest(request.worker, now):
+        if grouping.excuse_worker(request.worker, now):
             self._condition.notify_all()
         return None
 
@@ -339,7 +339,7 @@ class ChiefService:
         state.phase_members.record_heartbeat(report, state.stamps_of(report.role, report.id, report))
         if report.role == "worker":
             key = state.leases.key_of(report.id)
-            state.leases.note_progress(key, report.completed, self._clock.monotonic())
+            state.leases.record_progress(key, report.completed, self._clock.monotonic())
             self._observe(report)
         state.record_units(report.applied, report.dropped)
         self._condition.notify_all()

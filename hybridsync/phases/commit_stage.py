@@ -62,7 +62,7 @@ class CommitStage:
         phase_number = state.phase_id.number if state.phase_id else self._start_phase
         self._saving.submit(state.snapshot, state.source, phase_number, evaluate=state.evaluates)
 
-    def settle(self) -> state_machine.Event:
+    def await_commit(self) -> state_machine.Event:
         """Wait for the commit under way; training goes on when it failed, unless it was the run's last.
 
         Raises:

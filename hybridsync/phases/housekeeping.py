@@ -73,7 +73,7 @@ class Housekeeping:
         """Return the workers lost since the last call, with their incarnations."""
         lost = self._control.take_fenced()
         if lost:
-            self._process_groups.lose()
+            self._process_groups.discard_meshes()
         return lost
 
     def _fence(self, worker: int, incarnation: int) -> None:

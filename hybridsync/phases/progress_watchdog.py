@@ -178,7 +178,7 @@ class ProgressWatchdog:
         now, applied = self._clock.monotonic(), self._control.num_applied
         if applied != self._tail[1] or phase is None or not phase.mode.is_served:
             self._tail = now, applied
-        elif now - self._tail[0] > self._drain_secs and self._control.nothing_left(phase):
+        elif now - self._tail[0] > self._drain_secs and self._control.all_leased(phase):
             self._tail = now, applied
             if held := self._control.reclaim():
                 self._say(f"the last units of phase {phase.id} are given to others too: {held}")

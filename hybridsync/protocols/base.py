@@ -232,16 +232,16 @@ class Arrival:
 
 @dataclass(slots=True)
 class Apply:
-    """Run one optimizer update on the mean of `pushes`, at `rate` times the schedule's learning rate.
+    """Run one optimizer update on the mean of `pushes`, at `lr_factor` times the schedule's learning rate.
 
     Args:
       pushes: in the order of their sum.
-      rate: factor on the schedule's learning rate.
+      lr_factor: on the schedule's learning rate.
       weights: factor on each push's gradient in the sum, which is divided by the units all the same; () is 1 each.
     """
 
     pushes: tuple[int, ...]
-    rate: float
+    lr_factor: float
     weights: tuple[float, ...] = ()
 
 
@@ -404,7 +404,7 @@ class Protocol(ABC):
         """Return how many units one full update applies."""
 
     @abstractmethod
-    def rate(self, num_units: int, num_workers: int) -> float:
+    def lr_factor(self, num_units: int, num_workers: int) -> float:
         """Return the factor on the schedule's learning rate of an update with `num_units` units."""
 
     @property

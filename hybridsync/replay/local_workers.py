@@ -180,9 +180,9 @@ class Retracer:
         """
         return [self._run_of(push).push(versions, entry.sequence - 1) for push in entry.stepped]
 
-    def left(self, workers: Sequence[tuple[int, int]]) -> tuple[Any, ...]:
+    def opt_states_left(self, workers: Sequence[tuple[int, int]]) -> tuple[Any, ...]:
         """Return the optimizer states that these workers, as (worker, incarnation), left behind."""
-        return tuple(self._steppers[worker].settled for worker in workers)
+        return tuple(self._steppers[worker].applied_opt_state for worker in workers)
 
     def _run_of(self, push: Stepped) -> _ProgramRun:
         key = push[:3]

@@ -90,7 +90,7 @@ class Cut:
         numbers = {leaf.path: number for number, leaf in enumerate(whole.leaves)}
         return cls(whole, layout, layout.within(whole), tuple(numbers[leaf.path] for leaf in layout.leaves))
 
-    def take(self, tree: Any) -> Any:
+    def part_of(self, tree: Any) -> Any:
         """Return the part of a whole tree."""
         leaves = jax.tree.leaves(tree)
         return self.layout.treedef.unflatten([leaves[index] for index in self.indices])

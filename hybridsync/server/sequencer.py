@@ -11,7 +11,7 @@ one of a process, is for `offer`.
 >>> sequencer = Sequencer()
 >>> sequencer.enter(Phase(PhaseId(3, 7), "asp", (0, 1), 0, 10, (), (), 0, "", 1, "", (), "start"))
 >>> ticket, decisions = sequencer.submit(Push(PhaseId(3, 7), 1, 1, units=(4,), base=0), "gradient", "")
->>> [(decision.units, decision.rate) for decision in decisions], ticket.reply.sequence, sequencer.sequence
+>>> [(decision.units, decision.lr_factor) for decision in decisions], ticket.reply.sequence, sequencer.sequence
 ([((4,), 1.0)], 1, 1)
 """
 
@@ -84,7 +84,7 @@ class Sequencer:
         return self.count.sequence
 
     @property
-    def settled(self) -> dict[int, Push]:
+    def last_applied(self) -> dict[int, Push]:
         """The last push that was applied of each worker that makes local updates, and is not fenced."""
         return {worker: state.last for worker, state in self._workers.items() if state.last is not None}
 
@@ -415,7 +415,7 @@ class Sequencer:
     def _apply(self, action: Apply) -> Iterator[Decision]:
         tickets = [*map(self._held.by_id.__getitem__, action.pushes)]
         share = min(1.0, len(tickets) / len(self._members))
-        update = Decided.of(tickets, action.rate, share, action.weights, self.local_updates)
+        update = Decided.of(tickets, action.lr_factor, share, action.weights, self.local_updates)
         yield update
         self.count.count(update.units, [push.base for push in update.pushes])
         for ticket in tickets:

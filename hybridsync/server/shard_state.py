@@ -106,12 +106,12 @@ class Shard:
         cut = self.part.state
         with self._watchdog.work(f"the state of phase {phase.id}", self._limit_secs):
             whole = fetch(phase.source, phase.snapshot_id, phase.fingerprint, cut.whole, self._reader_at)
-        state = cut.take(whole)
+        state = cut.part_of(whole)
         if cut.layout.nbytes < cut.whole.nbytes:  # jax uses aligned memory in place: the rest would stay alive with it
             state = cut.layout.unpack(cut.layout.pack(state))
         return jax.device_put(state, self._device)
 
-    def take(self, state: TrainState) -> None:
+    def adopt_state(self, state: TrainState) -> None:
         """Keep a state that was fetched, in place of the one that is here."""
         self._state = state
 

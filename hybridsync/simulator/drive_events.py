@@ -46,7 +46,7 @@ class EventTicket:
     def peek(self) -> Any:
         return self.reply if self.done() and not isinstance(self.reply, HybridSyncError) else None
 
-    def settle(self, reply: Any) -> None:
+    def complete(self, reply: Any) -> None:
         """Take the reply, or the error that it is."""
         if self._driver.is_over:
             return
@@ -149,7 +149,7 @@ class EventDriver:
 
     def _end(self, failure: str) -> None:
         self._ended = True
-        self.worker.left(failure)
+        self.worker.end_phase(failure)
 
     # --- requests of every mode ---
 
@@ -170,9 +170,9 @@ class EventDriver:
 
     def _start(self, request: Start, then: Then) -> Ticket:
         ticket = EventTicket(self)
-        reply = self._carriers[type(request.request)](request.request, ticket.settle)
+        reply = self._carriers[type(request.request)](request.request, ticket.complete)
         if reply is not PENDING:
-            ticket.settle(reply)
+            ticket.complete(reply)
         return ticket
 
     def _join(self, request: Join, then: Then) -> Any:

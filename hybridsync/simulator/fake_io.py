@@ -295,7 +295,7 @@ class Hosts:
         if process is not None and process.pid == event.pid and not process.dead:
             self._end(process, event.reason, None)
 
-    def left(self, process: Process) -> None:
+    def replace_ended(self, process: Process) -> None:
         """Follow a process that has ended by itself with another one, unless the run is over."""
         if self.newest[process.role, process.id] is not process:
             return

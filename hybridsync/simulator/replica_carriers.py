@@ -151,7 +151,7 @@ class GroupCarriers:
         if driver.is_stale(self._updated, request, then):
             return
         state = simulated.arithmetic.step(request.state, request.contribution, request.factor)
-        self._replica.note_update()
+        self._replica.stamp_update()
         simulated.watch.stepped(driver.worker, driver.phase, request.unit)
         then(state)
 

@@ -77,7 +77,7 @@ class Watch:
     def stepped(self, worker: Process, phase: Phase, unit: int) -> None:
         """Called when a member of a group phase has applied a unit to its own replica."""
 
-    def settled(self, worker: Process, phase: Phase, reply: GroupReply, state: Any) -> None:
+    def synchronised(self, worker: Process, phase: Phase, reply: GroupReply, state: Any) -> None:
         """Called when a member of a group phase holds what a full synchronisation made of all replicas."""
 
     def fenced(self, server: Process, worker: int, incarnation: int) -> None:
@@ -109,7 +109,7 @@ class SharedLog:
     def write(self, entry: Entry) -> None:
         self._noted.append(entry)
 
-    def leave(self, left: Left) -> None:
+    def record_left(self, left: Left) -> None:
         self._ends[left.phase] = left
 
     def flush(self) -> None:

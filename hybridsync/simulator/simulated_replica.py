@@ -84,9 +84,9 @@ class Replica:
         self._applied, self._dropped = UnitSet(reply.applied), UnitSet(reply.dropped)
         for update in reply.updates:
             self._log.write(Entry.of_groups(self._phase.id.number, update, factor))
-        self._simulated.watch.settled(self._owner, self._phase, reply, state)
+        self._simulated.watch.synchronised(self._owner, self._phase, reply, state)
 
-    def note_update(self) -> None:
+    def stamp_update(self) -> None:
         """Note that a unit was applied now to a replica that goes its own way."""
         self.last_applied = self._simulated.loop.now
         self.first_applied = self.first_applied or self.last_applied

@@ -84,7 +84,7 @@ class Worker(Process):
         if self._driver is not None and self._phase is not None and self._phase.id == phase_id:
             self._driver.revoke(f"phase {phase_id} was revoked")
 
-    def left(self, failure: str) -> None:
+    def end_phase(self, failure: str) -> None:
         """Go to the next phase: the engine has ended."""
         assert self._phase is not None
         self._driver = None

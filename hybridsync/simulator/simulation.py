@@ -191,7 +191,7 @@ def _leave(workdir: Path, simulated: SimulatedCluster) -> None:
         for entry in entries:
             log.write(entry)
         if phase_id in simulated.workdir.ends:
-            log.leave(simulated.workdir.ends[phase_id])
+            log.record_left(simulated.workdir.ends[phase_id])
     log.flush()
 
 

@@ -133,7 +133,7 @@ class ApplyLog(Protocol):
         """Note one update; the caller serialises the calls."""
         ...
 
-    def leave(self, left: Left) -> None:
+    def record_left(self, left: Left) -> None:
         """Note whose optimizer states a phase leaves behind; the caller serialises the calls."""
         ...
 
@@ -151,7 +151,7 @@ class NullApplyLog:
 
     def write(self, entry: Entry) -> None: ...
 
-    def leave(self, left: Left) -> None: ...
+    def record_left(self, left: Left) -> None: ...
 
     def flush(self) -> None: ...
 
@@ -169,7 +169,7 @@ class FileApplyLog:
     def write(self, entry: Entry) -> None:
         self._entries.append(entry)
 
-    def leave(self, left: Left) -> None:
+    def record_left(self, left: Left) -> None:
         self._entries.append(left)
 
     def flush(self) -> None:

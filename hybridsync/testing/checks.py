@@ -164,7 +164,7 @@ class Checks(Watch):
                 raise self.fail(f"{who}, but it is in that state already")
             self._held.add(unit)
 
-    def settled(self, worker: Process, phase: Phase, reply: GroupReply, state: Any) -> None:
+    def synchronised(self, worker: Process, phase: Phase, reply: GroupReply, state: Any) -> None:
         """Check that the state of a full synchronisation holds every unit that it names once, and no other."""
         held = {unit: count for unit, count in state.counts.items() if count}
         if held != dict.fromkeys(UnitSet(reply.applied), 1):
@@ -352,7 +352,7 @@ def replay(log: list[Entry], ends: Mapping[int, Left], phases: Mapping[int, Phas
                 state = _updated(arithmetic, state, contributions, entry, protocol.change(len(phase.members)))
             versions[entry.sequence] = arithmetic.parameters(state)
         if retracer is not None and number in ends:
-            left = arithmetic.left(state, retracer.left(ends[number].left))
+            left = arithmetic.with_mean_opt_state(state, retracer.opt_states_left(ends[number].left))
             after = next((phases[later].fingerprint for later in sorted(phases) if later > number), final)
             if arithmetic.fingerprint(left) == after:
                 state, versions[updates[-1].sequence] = left, arithmetic.parameters(left)

@@ -282,7 +282,7 @@ class Programs:
 
     def _local_program(self, parameters, opt_state, moved, gradient, at, factor, *, replaces: bool):
         params, model_state = parameters
-        rate = self.optimizer.rate_after(at, self.unit_size, self.workload) * factor
+        rate = self.optimizer.learning_rate_after(at, self.unit_size, self.workload) * factor
         weight = gradient["floats"]["weight"]
         grads = jax.tree.map(lambda g, p: (g / weight).astype(p.dtype), gradient["floats"]["grads"], params)
         updates, opt_state = self.optimizer.update(grads, opt_state, params, rate, self._momentum_share(at))
@@ -298,7 +298,7 @@ class Programs:
     def _update_program(self, parameters, opt_state, counters, total, units, factor, blend):
         params, model_state = parameters
         applied = counters["units"]
-        rate = self.optimizer.rate_after(applied, self.unit_size, self.workload) * factor
+        rate = self.optimizer.learning_rate_after(applied, self.unit_size, self.workload) * factor
         weight = total["floats"]["weight"]
         grads = jax.tree.map(lambda g, p: (g / weight).astype(p.dtype), total["floats"]["grads"], params)
         updates, opt_state = self.optimizer.update(grads, opt_state, params, rate, self._momentum_share(applied))

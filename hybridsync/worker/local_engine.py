@@ -110,9 +110,11 @@ class LocalEngine:
         """Upload the optimizer state, as it was at the last push that was applied."""
         yield from self._hear_abandoned()
         stepper = self._stepper
-        if stepper.settled_unit >= 0:
+        if stepper.last_applied_unit >= 0:
             with suppress(HybridSyncError):  # the phase ends without it
-                yield CallServer("upload_opt_state", self._calls.push_of((stepper.settled_unit,), 0), stepper.settled)
+                yield CallServer(
+                    "upload_opt_state", self._calls.push_of((stepper.last_applied_unit,), 0), stepper.applied_opt_state
+                )
 
     def _hear_abandoned(self) -> IO:
         """Learn what becomes of a push that the program does not await any more."""

@@ -161,7 +161,7 @@ class WorkerRecorder:
             if self._keep_spans:
                 self._spans.append(("step", "sync", started, ended - started, self.phase_id.number, num_units))
 
-    def settled(self, applied: tuple[int, ...], dropped: tuple[tuple[int, str], ...]) -> None:
+    def record_outcome(self, applied: tuple[int, ...], dropped: tuple[tuple[int, str], ...]) -> None:
         """Note what became of a lock-step step's units; one member does so for all."""
         with self._lock:
             for unit in applied:
