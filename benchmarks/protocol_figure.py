@@ -154,4 +154,4 @@ def _bar(x: Axis, stretch: Stretch, top: float, height: float) -> str:
 
 
 def _at(x: Axis, value: float) -> str:
-    return f"{LEFT + (WIDTH - LEFT - RIGHT) * x.share(value):.1f}"
+    return f"{LEFT + (WIDTH - LEFT - RIGHT) * x.fraction(value):.1f}"

@@ -61,7 +61,7 @@ def _made(name: str) -> str:
 def _update(protocol: base.Protocol) -> str:
     """Return what an update is with the workers of the figures, by the protocol's own words."""
     units, bound = protocol.units_per_update(NUM_WORKERS), protocol.staleness_bound(NUM_WORKERS)
-    rate = f"{protocol.rate(units, NUM_WORKERS):g} η"
+    rate = f"{protocol.lr_factor(units, NUM_WORKERS):g} η"
     if protocol.mode is GROUP:
         return f"With {NUM_WORKERS} workers: each steps by one unit at {rate}, on a replica of its own."
     who = f"workers step at {rate}" if protocol.local_updates else f"the optimizer steps at {rate}"

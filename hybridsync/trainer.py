@@ -46,7 +46,7 @@ _OPTIONS = ("workdir", "resume", "init_from", "convert_units", "progress", "file
 
 @dataclass(frozen=True)
 class FitResult:
-    """How a run ended.
+    """Says how a run ended.
 
     Args:
       state: final TrainState, numpy leaves.
@@ -71,7 +71,7 @@ class FitResult:
 
     @property
     def completed(self) -> bool:
-        """Whether the whole workload was applied."""
+        """Return whether the whole workload was applied."""
         return self.summary.exit == "completed"
 
     @property
@@ -213,7 +213,7 @@ class Trainer:
             logging.info("%s", text)
             return
         progress = open_progress(self._run.config.workload, sys.stderr, SYSTEM_CLOCK)
-        progress.note(text)
+        progress.show_line(text)
         progress.close()
 
     def steps(self, *, every: int) -> Generator[Metrics, None, None]:

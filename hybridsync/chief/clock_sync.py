@@ -1,4 +1,4 @@
-"""How far other hosts' clocks are from the chief's, estimated from the heartbeats that run anyway.
+"""Estimates how far other hosts' clocks are from the chief's, from the heartbeats that run anyway.
 
 >>> offsets = ClockOffsets()
 >>> offsets.add("worker", 0, Exchange(sent=5.0, received=10.02, replied=10.03, returned=5.05))

@@ -64,7 +64,7 @@ class GroupRounds:
         """Return what a worker is told that has to wait longer."""
         return GroupReply((), self._rule.waits_for().get(worker, ()))
 
-    def rest(self, worker: int, now: float) -> bool:
+    def excuse_worker(self, worker: int, now: float) -> bool:
         """Let nobody wait for a worker that has no unit and gets none."""
         self._averaging.discard(worker)
         return self._start(self._rule.on_idle(worker, now))
@@ -75,7 +75,7 @@ class GroupRounds:
 
     @property
     def due(self) -> float:
-        """When somebody who waits is to ask again, seconds of the clock; infinite where nothing starts by itself."""
+        """Time at which somebody who waits is to ask again, clock seconds; infinite where nothing starts by itself."""
         return self._rule.due
 
     # --- full synchronisations ---
@@ -87,11 +87,11 @@ class GroupRounds:
 
     @property
     def calls_everybody(self) -> bool:
-        """Whether also workers without units have to come."""
+        """Return whether also workers without units have to come."""
         return self._rule.calls_everybody
 
     def is_synchronised(self, worker: int) -> bool:
-        """Whether the synchronisation that was asked for has been, and `worker` has gone on from it."""
+        """Return whether the synchronisation that was asked for has been, and `worker` has gone on from it."""
         return not self._wanted and worker not in self._averaging
 
     # --- deadlines ---

@@ -1,4 +1,4 @@
-"""How many units to hand out ahead: enough that nobody waits for the chief, few enough that a stop is near.
+"""Sizes leases: large enough that nobody waits for the chief, small enough that a stop is near.
 
 >>> mesh_grant(num_places=4, units_per_sec=400.0)
 100

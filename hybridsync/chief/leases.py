@@ -18,8 +18,8 @@ from hybridsync.interfaces.phase import Phase
 from hybridsync.protocols.modes import LOCKSTEP, MESH, SyncMode
 
 
-class Leasing:
-    """What the chief hands out in the active phase.
+class Leases:
+    """Leases units to the workers of the active phase.
 
     Args:
       ledger: the run's accounting.
@@ -70,7 +70,7 @@ class Leasing:
 
     @property
     def is_open(self) -> bool:
-        """Whether units go out."""
+        """Return whether units go out."""
         return self._open
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class Leasing:
 
     @property
     def closed(self) -> bool:
-        """Whether every stream has ended."""
+        """Return whether every stream has ended."""
         return self._ended
 
     def expect(self, phase_id: PhaseId) -> Phase:
@@ -108,7 +108,7 @@ class Leasing:
                 f"worker {request.worker} has {request.known} units of phase {request.phase_id}, this chief knows of "
                 f"{len(stream)}; register and call again"
             )
-        self.note_progress(key, request.completed, now)
+        self.record_progress(key, request.completed, now)
         if request.known >= len(stream) and self._open:
             self._extend(key, stream, phase, request.wanted, now)
         final = self._is_final(phase)
@@ -118,7 +118,7 @@ class Leasing:
             return None
         return LeaseReply(stream.ranges(request.known, len(stream)), final)
 
-    def note_progress(self, key: str, completed: int, now: float) -> bool:
+    def record_progress(self, key: str, completed: int, now: float) -> bool:
         """Note how many units of a stream are done; returns whether the ledger learned of new applied ones.
 
         A member of the mesh that is a step behind says nothing new.
@@ -135,7 +135,7 @@ class Leasing:
         self._completed = completed
         return True
 
-    def lose(self, worker: int) -> None:
+    def release_worker(self, worker: int) -> None:
         """Take back what an asynchronous worker had: others get it."""
         key = f"worker {worker}"
         self._doubted = {key: self._doubted[key]} if key in self._doubted else {}  # else nobody might be left for them
@@ -178,7 +178,7 @@ class Leasing:
         """Return whose stream `worker` takes units from."""
         return self.mode.lease_key(worker)
 
-    def rates(self, workers: tuple[int, ...]) -> dict[int, float]:
+    def units_per_sec(self, workers: tuple[int, ...]) -> dict[int, float]:
         """Return units a second of each worker; under lock-step a member's share of the mesh, and 0 of all others."""
         rates = {worker: self._rates.get(self.key_of(worker), Rate()).per_sec for worker in workers}
         if self.phase is None or not self.mode.moves_together:

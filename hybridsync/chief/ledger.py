@@ -127,7 +127,7 @@ class Ledger:
         return ranges
 
     def _take_waiting(self, count: int, had: UnitSet) -> tuple[Range, ...]:
-        ranges = self._waiting.difference(had).take(count)
+        ranges = self._waiting.difference(had).pop_lowest(count)
         for start, stop in ranges:
             self._waiting.discard_range(start, stop)
         return ranges

@@ -1,4 +1,4 @@
-"""Who takes part: incarnations and liveness leases, without reading a clock.
+"""Follows who takes part: incarnations and liveness leases, without reading a clock.
 
 A role is alive while its last sign of life is younger than the lease. A newer process under the same number fences
 the older one: its incarnation is refused from then on. The incarnation is the restart count of the process, which its

@@ -1,4 +1,4 @@
-"""What a chief refuses by looking at a message: before it is let in and before the ledger hears of it. Pure.
+"""Checks a message to the chief by itself: before it is let in and before the ledger hears of it. Pure.
 
 >>> check_role("worker", 4, num_workers=4, num_servers=1)
 Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""Which packages may take part in one run: those of one minor series.
+"""Compares package versions: those of one minor series may take part in one run.
 
 Within a series the messages, the layouts and the mathematics of a step stay as they are; between two, one of them may
 have changed without either role being able to tell.

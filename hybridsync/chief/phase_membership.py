@@ -58,7 +58,7 @@ class PhaseMembership:
         """Note what a worker does, in whichever phase it is."""
         self.doing[report.id] = Doing(report.doing, report.doing_secs, report.usual_secs, report.phase_id)
 
-    def lose(self, worker: int) -> None:
+    def remove_worker(self, worker: int) -> None:
         """Forget a worker that is gone; what it held is gone with it.
 
         One that had come back has done its part: its successor waits for the next phase.

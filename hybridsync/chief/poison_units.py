@@ -27,7 +27,7 @@ _FROM_OUTSIDE = ("signal SIGKILL", "signal SIGTERM", "exit 70")
 
 
 def ended_by_itself(event: RoleEvent) -> bool:
-    """Whether a process ended at a unit without help from outside.
+    """Return whether a process ended at a unit without help from outside.
 
     >>> ended_by_itself(RoleEvent("worker", 1, 4711, "exit 1", 0.0, unit=17))
     True

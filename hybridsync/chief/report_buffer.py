@@ -43,7 +43,7 @@ class ReportBuffer:
     unfit: list[RoleEvent] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
 
-    def take(self, report: Report, offset: float) -> None:
+    def add(self, report: Report, offset: float) -> None:
         """Add a report of a role whose clock lacks `offset` seconds to the chief's."""
         self.loss_sum += report.loss_sum
         self.num_losses += report.num_losses

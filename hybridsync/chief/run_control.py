@@ -70,13 +70,13 @@ class RunControl:
     def open_leases(self) -> None:
         """Let units of the announced phase go out."""
         with self._condition:
-            self._state.leasing.open()
+            self._state.leases.open()
             self._condition.notify_all()
 
     def close_leases(self) -> None:
         """Hand out no further unit in this phase; streams end where they are."""
         with self._condition:
-            self._state.leasing.close()
+            self._state.leases.close()
             self._state.phase_members.announced = False
             self._condition.notify_all()
 
@@ -97,7 +97,7 @@ class RunControl:
 
     @property
     def broken(self) -> str:
-        """Why the active phase cannot go on; "" while it can."""
+        """Reason for which the active phase cannot go on; "" while it can."""
         with self._condition:
             return self._state.phase_members.broken
 
@@ -108,7 +108,7 @@ class RunControl:
 
     @property
     def gathering(self) -> bool:
-        """Whether everybody is called back from a broken phase, and no next one is announced yet."""
+        """Return whether everybody is called back from a broken phase, and no next one is announced yet."""
         with self._condition:
             return self._state.phase_members.gathering
 
@@ -122,13 +122,13 @@ class RunControl:
 
     @property
     def over(self) -> bool:
-        """Whether the run is over."""
+        """Return whether the run is over."""
         with self._condition:
             return self._state.over
 
     @property
     def preempted(self) -> bool:
-        """Whether the run was asked to stop."""
+        """Return whether the run was asked to stop."""
         with self._condition:
             return self._state.preempted
 
@@ -170,11 +170,11 @@ class RunControl:
             state.raise_broken()  # also where `ready` holds: units of a broken phase may be rolled back
             return ready()
 
-    def await_told(self, secs: float) -> bool:
+    def await_all_informed(self, secs: float) -> bool:
         """Wait until every live role has heard that the run is over; returns whether all have."""
         with self._condition:
             state, deadline = self._state, self._state.clock.monotonic() + secs
-            while not state.told.issuperset(state.members.live()):
+            while not state.informed.issuperset(state.members.live()):
                 if not state.waits.wait(deadline):
                     return False
             return True
@@ -229,7 +229,7 @@ class RunControl:
         """
         with self._condition:
             held = self.ledger.holders()
-            self._state.leasing.trust_all()  # else nobody might be left for what they wait with
+            self._state.leases.trust_all()  # else nobody might be left for what they wait with
             self.release_all()
             self._condition.notify_all()
             return held
@@ -240,7 +240,7 @@ class RunControl:
         with self._condition:
             return self.ledger.num_applied
 
-    def nothing_left(self, phase: Phase) -> bool:
+    def all_leased(self, phase: Phase) -> bool:
         """Return whether every unit of `phase` is leased already."""
         with self._condition:
             return self.ledger.room(phase.end_units) == 0
@@ -254,12 +254,12 @@ class RunControl:
     def first_leased(self) -> float:
         """Monotonic seconds at which the first unit went out; 0 before."""
         with self._condition:
-            return self._state.leasing.first_leased
+            return self._state.leases.first_leased
 
     def worker_rates(self) -> dict[int, float]:
         """Return units a second of each worker; under lock-step everybody's share of the mesh."""
         with self._condition:
-            return self._state.leasing.rates(self._state.members.workers.ids())
+            return self._state.leases.units_per_sec(self._state.members.workers.ids())
 
     # --- members of the run ---
 
@@ -337,10 +337,10 @@ class RunControl:
             return dict(self._state.members.quarantined)
 
     @property
-    def nobody_left(self) -> RoleLost | None:
+    def all_quarantined(self) -> RoleLost | None:
         """Error that ends the run when every worker is quarantined."""
         with self._condition:
-            return self._state.members.nobody_left()
+            return self._state.members.all_quarantined()
 
     def resting(self) -> dict[int, StateVersion]:
         """Return workers between two phases that hold a state, with what they hold."""
@@ -363,7 +363,7 @@ class RunControl:
     def missing_drained(self) -> list[int]:
         """Return live members of the phase that have not come back; who has not entered it is missing too."""
         with self._condition:
-            phase, live = self._state.leasing.phase, self._state.members.workers.ids()
+            phase, live = self._state.leases.phase, self._state.members.workers.ids()
             return self._state.phase_members.outstanding(phase.members if phase else (), live)
 
     def missing_back(self) -> list[int]:
@@ -389,7 +389,7 @@ class RunControl:
     def stuck(self, silent_secs: float) -> list[int]:
         """Return members that the others wait for: silent for `silent_secs`, or else those not waiting themselves."""
         with self._condition:
-            live, phase_id = self._state.members.workers.ids(), self._state.leasing.phase_id
+            live, phase_id = self._state.members.workers.ids(), self._state.leases.phase_id
             return self._state.phase_members.stuck(live, self.silent(silent_secs), phase_id)
 
     def is_together(self, worker: int) -> bool:
@@ -426,7 +426,7 @@ class RunControl:
         """Return how the workers are held, by what they have reported of themselves."""
         with self._condition:
             detector = self._state.detector
-            return Judged(detector.flagged, detector.rates, detector.threshold)
+            return Judged(detector.flagged, detector.units_per_sec, detector.threshold)
 
     def stamps(self) -> tuple[float, float]:
         """Return the earliest first and latest last update that a role reported in this phase; 0 before them."""

@@ -125,7 +125,7 @@ class RunMembership:
         """Return how many workers the run waits for before it begins."""
         return self.num_workers - len(self._late | self.quarantined.keys())
 
-    def nobody_left(self) -> RoleLost | None:
+    def all_quarantined(self) -> RoleLost | None:
         """Return the error that ends the run when every worker is quarantined."""
         if len(self.quarantined) < self.num_workers:
             return None

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from hybridsync.chief.clock_sync import ClockOffsets
 from hybridsync.chief.divergence import Divergence
 from hybridsync.chief.group_rounds import GroupRounds
-from hybridsync.chief.leases import Leasing
+from hybridsync.chief.leases import Leases
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.membership import LEASE_SECS, Member
 from hybridsync.chief.phase_membership import PhaseMembership
@@ -60,7 +60,7 @@ class RunState:
       fenced: (worker, incarnation) of lost workers, of which servers have not been told yet.
       preempted: the run was asked to stop.
       over: the run is over.
-      told: (role, id) of those that have heard that it is over.
+      informed: (role, id) of those that have heard that it is over.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class RunState:
         self.condition = clock.condition()
         self.waits = Waits(clock, self.condition)
         self.members = RunMembership(num_workers, num_servers, lease_secs, clock.monotonic(), late)
-        self.leasing = Leasing(ledger)
+        self.leases = Leases(ledger)
         self.phase_members = PhaseMembership()
         self.grouping: GroupRounds | None = None
         self.reports = ReportBuffer()
@@ -93,7 +93,7 @@ class RunState:
         self.preempted = self.over = False
         self.revoked: set[PhaseId] = set()
         self.fenced: list[tuple[int, int]] = []
-        self.told: set[tuple[str, int]] = set()
+        self.informed: set[tuple[str, int]] = set()
 
     # --- the active phase ---
 
@@ -102,14 +102,14 @@ class RunState:
         self.restarted = False
         if phase is None:
             return
-        self.leasing.begin(phase)
+        self.leases.begin(phase)
         self.phase_members.announced = True
         self.detector.begin(self.members.workers.ids())
         if not broken:
             self.ledger.restore(phase.applied, phase.dropped)  # before the streams: their units are leased from it
         for (role, role_id), role_state in self.members.role_states().items():
             if role == "worker":
-                self.take_up(role_id, role_state)
+                self.adopt_phase(role_id, role_state)
         quarantined = UnitSet(self.ledger.all_dropped(self.ledger.applied().ranges(), ()))
         if news := quarantined.difference(UnitSet(phase.dropped)).ranges():
             broken = broken or f"units {news} are quarantined, of which the state's holder has not heard"
@@ -123,7 +123,7 @@ class RunState:
     def begin(self, phase: Phase, left_out: frozenset[int]) -> None:
         """Make `phase` the active one; it breaks at once if it has lost somebody that it needs."""
         gone = [worker for worker in phase.members if self.members.workers.get(worker) is None]
-        self.leasing.begin(phase)
+        self.leases.begin(phase)
         self.phase_members = PhaseMembership(announced=True, left_out=left_out)
         self.grouping = GroupRounds.of(phase)
         self.detector.begin(worker for worker in phase.members if worker not in gone)
@@ -137,17 +137,17 @@ class RunState:
 
     def break_phase(self, reason: str) -> None:
         """Make the active phase one that cannot go on: every role in it is revoked. The first reason stays."""
-        phase_id = self.leasing.phase_id
+        phase_id = self.leases.phase_id
         if phase_id == NO_PHASE or self.over:
             return
         self.phase_members.broken = self.phase_members.broken or reason
         self.revoked.add(phase_id)
-        self.leasing.close()
+        self.leases.close()
         self.condition.notify_all()
 
     def as_broken(self) -> PhaseBroken:
         """Return the error that waits end with while the phase is broken."""
-        return PhaseBroken(f"phase {self.leasing.phase_id} cannot go on: {self.phase_members.broken}")
+        return PhaseBroken(f"phase {self.leases.phase_id} cannot go on: {self.phase_members.broken}")
 
     def raise_broken(self) -> None:
         """Raise the error that ends the controller's waits, if there is one.
@@ -160,14 +160,14 @@ class RunState:
         if self.phase_members.broken and not self.phase_members.gathering:
             raise self.as_broken()
 
-    def take_up(self, worker: int, role_state: RoleState) -> None:
+    def adopt_phase(self, worker: int, role_state: RoleState) -> None:
         """Go on with the phase that a worker is in the middle of, which an earlier chief let it enter."""
         member = self.members.workers.get(worker)
-        is_active = role_state.open and role_state.phase.id == self.leasing.phase_id
+        is_active = role_state.open and role_state.phase.id == self.leases.phase_id
         if member and is_active and not self.phase_members.broken:
             self.phase_members.admitted[worker] = member.incarnation
-            if self.leasing.mode.is_served:
-                self.leasing.adopt(worker, role_state.stream, role_state.completed)
+            if self.leases.mode.is_served:
+                self.leases.adopt(worker, role_state.stream, role_state.completed)
 
     def is_left_out(self, worker: int) -> bool:
         """Return whether a policy has lock-step go on without a live worker; its own measurements count, too."""
@@ -189,7 +189,7 @@ class RunState:
     def record_dropped(self, applied: Sequence[Range], dropped: Iterable[tuple[int, str]]) -> None:
         """Note final drops, and end the run if nothing else comes of it; `applied` are the units beside them."""
         news = [(unit, reason) for unit, reason in dropped if self.ledger.record_dropped(unit)]
-        phase = self.leasing.phase
+        phase = self.leases.phase
         held = phase.protocol.num_answered_early(len(phase.members)) if phase and news else 0
         if diverged := self.divergence.record(applied, news, held):
             self.waits.fail(diverged)
@@ -198,7 +198,7 @@ class RunState:
         """Note what became of units, as the holder of the phase's state says it."""
         self.ledger.record_applied(snapshot.applied)
         self.known = 0
-        phase = self.leasing.phase
+        phase = self.leases.phase
         # A short phase may end before its mesh has told of drops; where it applied nothing they count all the same.
         fruitless = phase is not None and phase.mode.moves_together and snapshot.applied == phase.applied
         reason = f"{NON_FINITE}: the phase was over before more was told" if fruitless else ""
@@ -216,9 +216,9 @@ class RunState:
         """Give up workers of which unit after unit is not finite."""
         if self.unfit is None or not (dropped or self.unfit.watches):
             return
-        whose = [(worker, why) for unit, why in dropped for worker in self.leasing.owners([(unit, unit + 1)])]
-        for found in self.unfit.record(self.leasing.owners(applied), whose):
-            self.leasing.doubt(found.worker)  # before the eviction, which releases what the worker has leased
+        whose = [(worker, why) for unit, why in dropped for worker in self.leases.owners([(unit, unit + 1)])]
+        for found in self.unfit.record(self.leases.owners(applied), whose):
+            self.leases.doubt(found.worker)  # before the eviction, which releases what the worker has leased
             what = "a new process did it again: " if found.again else "it is started again: "
             self.evict("worker", found.worker, what + found.reason, quarantined=found.again)
 
@@ -237,24 +237,24 @@ class RunState:
         event = RoleEvent(role, role_id, member.hello.pid, reason, self.clock.wall(), quarantined=quarantined)
         self.reports.lost.append(event)
         self.end_process(event)
-        self.lose(role, role_id, reason)
+        self.remove_role(role, role_id, reason)
 
-    def lose(self, role: str, role_id: int, reason: str) -> None:
+    def remove_role(self, role: str, role_id: int, reason: str) -> None:
         """Remove a process that is gone: its units go to others, or the phase cannot go on."""
         self.offsets.forget(role, role_id)
         member = self.members.leave(role, role_id)
         if member is not None and role == "worker":
             self._lose_worker(member, reason)
-        elif member is not None and self.leasing.mode.breaks_at_loss_of("server"):
+        elif member is not None and self.leases.mode.breaks_at_loss_of("server"):
             self.break_phase(f"server {role_id} was lost ({reason})")
         self.condition.notify_all()
 
     def _lose_worker(self, member: Member, reason: str) -> None:
-        worker, phase = member.hello.id, self.leasing.phase
+        worker, phase = member.hello.id, self.leases.phase
         in_phase = phase is not None and worker in phase.members and worker not in self.phase_members.back
-        self.leasing.lose(worker)
+        self.leases.release_worker(worker)
         self.detector.forget(worker)
-        self.phase_members.lose(worker)
+        self.phase_members.remove_worker(worker)
         self.fenced.append((worker, member.incarnation))
-        if in_phase and self.leasing.mode.breaks_at_loss_of("worker"):
+        if in_phase and self.leases.mode.breaks_at_loss_of("worker"):
             self.break_phase(f"worker {worker} was lost ({reason})")

@@ -49,8 +49,8 @@ class ChiefService:
     Every public method takes the run's lock. A private one is called under it, but for `_poll`.
 
     A call that waits (`next_phase`, `lease`, `join_group`, `report`) has a counterpart that answers at once
-    (`phase_for`, `units_for`, `group_for`, `take` with `answer`): the simulator, whose actors may not block, calls
-    those.
+    (`phase_for`, `units_for`, `group_for`, `record_report` with `answer`): the simulator, whose actors may not block,
+    calls those.
 
     Args:
       state: of the run.
@@ -70,11 +70,11 @@ class ChiefService:
             known = members.of(hello.role).get(hello.id)
             if known is not None and known.hello.restart_count < hello.restart_count:
                 # Before it joins: what is lost is the older process, not the one that registers.
-                state.lose(hello.role, hello.id, "replaced by a newer process")
+                state.remove_role(hello.role, hello.id, "replaced by a newer process")
             member = members.join(hello, self._clock.monotonic())
             if hello.role_state is not None:
                 if hello.role == "worker" and not state.restarted:  # too late for the phase's adoption
-                    state.take_up(hello.id, hello.role_state)
+                    state.adopt_phase(hello.id, hello.role_state)
             elif known is None or known.hello.restart_count != hello.restart_count:
                 state.reports.joined.append(hello)
             self._condition.notify_all()
@@ -101,12 +101,12 @@ class ChiefService:
                 self._tell("worker", worker)
                 return PhaseReply(None, done=True)
             state.members.resting[worker] = request.held
-            phase, inside = state.leasing.phase, state.phase_members
+            phase, inside = state.leases.phase, state.phase_members
             if phase is not None and request.after == phase.id and worker not in inside.back:
                 inside.back[worker] = request.held
                 if state.grouping is not None:
                     state.grouping.end_average(worker)
-                if request.failure and (not phase.mode.is_served or not state.leasing.closed):
+                if request.failure and (not phase.mode.is_served or not state.leases.closed):
                     state.break_phase(f"worker {worker} left it: {request.failure}")
                 self._condition.notify_all()
             # After the lines above: a worker that comes back with a failure may not enter the phase that it breaks.
@@ -130,17 +130,17 @@ class ChiefService:
         """
         with self._condition:
             state = self._state
-            ledger, leasing = state.ledger, state.leasing
+            ledger, leases = state.ledger, state.leases
             state.waits.raise_failure()
             now = self._clock.monotonic()
             state.members.workers.beat(request.worker, request.incarnation, now)
             applied = ledger.num_applied
-            reply = None if state.restarted else leasing.answer(request, now)
+            reply = None if state.restarted else leases.answer(request, now)
             if state.grouping is not None:
                 reply = self._called(state.grouping, request, reply, now)
             if ledger.num_applied != applied:
                 self._condition.notify_all()
-            nothing = reply is None and request.at_once and leasing.is_open
+            nothing = reply is None and request.at_once and leases.is_open
             return LeaseReply((), False) if nothing else reply
 
     def join_group(self, request: GroupRequest) -> GroupReply:
@@ -167,7 +167,7 @@ class ChiefService:
             state.waits.raise_failure()
             now = self._clock.monotonic()
             state.members.workers.beat(request.worker, request.incarnation, now)
-            phase, limit = state.leasing.expect(request.phase_id), ledger.workload + ledger.num_dropped
+            phase, limit = state.leases.expect(request.phase_id), ledger.workload + ledger.num_dropped
             check_group(request, phase, limit)
             broken, grouping = state.phase_members.broken, state.grouping
             if broken or grouping is None:
@@ -180,7 +180,7 @@ class ChiefService:
 
     @property
     def group_due(self) -> float:
-        """When a worker that waits for its group has to ask again, monotonic seconds; infinite for never."""
+        """Time at which a worker that waits for its group has to ask again, monotonic seconds; infinite for never."""
         with self._condition:
             grouping = self._state.grouping
             return grouping.due if grouping else math.inf
@@ -189,11 +189,11 @@ class ChiefService:
         """Take a heartbeat (see `ChiefPort.report`)."""
         received = self._clock.monotonic()
         with self._condition:
-            self.take(report)
+            self.record_report(report)
             self._poll(lambda: self._state.over or self.has_news(report) or None, report.hold_secs)
             return self.answer(report, received)
 
-    def take(self, report: Report) -> None:
+    def record_report(self, report: Report) -> None:
         """Note what a role reports.
 
         Raises:
@@ -210,15 +210,15 @@ class ChiefService:
                 members.entering.update([report.id] if report.doing == ENTERING else [])
             if members.is_judging_due(now):  # the controller may be in a call to the very role that is silent
                 state.expire()
-            if report.phase_id == state.leasing.phase_id:  # before anything of the report is kept
+            if report.phase_id == state.leases.phase_id:  # before anything of the report is kept
                 check_report(report, state.ledger.workload + state.ledger.num_dropped)
             if report.exchange is not None:  # first: the offset serves the stamps and spans below
                 state.offsets.add(report.role, report.id, report.exchange)
-            state.reports.take(report, state.offsets.secs(report.role, report.id))
+            state.reports.add(report, state.offsets.secs(report.role, report.id))
             if report.role == "worker":
                 state.phase_members.record_activity(report)
             # What a report from a broken phase tells of may be lost: the newest state that is found says what counts.
-            if report.phase_id == state.leasing.phase_id and not state.phase_members.broken:
+            if report.phase_id == state.leases.phase_id and not state.phase_members.broken:
                 self._take_progress(report)
             elif report.role == "worker" and state.is_left_out(report.id):
                 self._observe(report)
@@ -241,7 +241,7 @@ class ChiefService:
             revoked = self._is_revoked(report.phase_id)
             if revoked:
                 state.phase_members.warned.add((report.role, report.id))
-            return ReportReply(state.leasing.phase_id, revoked, state.over, received, self._clock.monotonic())
+            return ReportReply(state.leases.phase_id, revoked, state.over, received, self._clock.monotonic())
 
     # --- what supervisors call (SupervisorPort) ---
 
@@ -274,14 +274,14 @@ class ChiefService:
             member = members.of(event.role).get(event.id) if event.role in ("worker", "server") else None
             if member is not None and member.hello.pid == event.pid:
                 if event.role == "worker" and ended_by_itself(event) and len(members.workers.ids()) > 1:
-                    # Before `lose` releases its units. The same worker would end on the same unit, and others cannot
-                    # tell whether the unit or the worker is at fault until they have tried.
-                    state.leasing.doubt(event.id)
-                state.lose(event.role, event.id, event.reason)
+                    # Before `remove_role` releases its units. The same worker would end on the same unit, and others
+                    # cannot tell whether the unit or the worker is at fault until they have tried.
+                    state.leases.doubt(event.id)
+                state.remove_role(event.role, event.id, event.reason)
             if event.quarantined and event.id not in members.quarantined:
                 members.quarantined[event.id] = event.reason
                 state.reports.unfit.append(event)
-                state.preempted = state.preempted or members.nobody_left() is not None  # what is held is saved
+                state.preempted = state.preempted or members.all_quarantined() is not None  # what is held is saved
             self._condition.notify_all()
 
     def preempt(self) -> None:
@@ -297,7 +297,7 @@ class ChiefService:
         check_event(event, members.num_workers, members.num_servers, self._state.ledger.workload)
 
     def _tell(self, role: str, role_id: int) -> None:
-        self._state.told.add((role, role_id))
+        self._state.informed.add((role, role_id))
         self._condition.notify_all()
 
     def _may_enter(self, request: PhaseRequest, phase: Phase) -> bool:
@@ -329,7 +329,7 @@ class ChiefService:
             return reply
         if grouping.calls_everybody:
             return LeaseReply((), False, join_group=True)
-        if grouping.rest(request.worker, now):
+        if grouping.excuse_worker(request.worker, now):
             self._condition.notify_all()
         return None
 
@@ -338,8 +338,8 @@ class ChiefService:
         state = self._state
         state.phase_members.record_heartbeat(report, state.stamps_of(report.role, report.id, report))
         if report.role == "worker":
-            key = state.leasing.key_of(report.id)
-            state.leasing.note_progress(key, report.completed, self._clock.monotonic())
+            key = state.leases.key_of(report.id)
+            state.leases.record_progress(key, report.completed, self._clock.monotonic())
             self._observe(report)
         state.record_units(report.applied, report.dropped)
         self._condition.notify_all()
@@ -372,7 +372,7 @@ class ChiefService:
 
         It cannot go on, or it is over, and nobody may be left to say so.
         """
-        return NO_PHASE < phase_id < self._state.leasing.phase_id or phase_id in self._state.revoked
+        return NO_PHASE < phase_id < self._state.leases.phase_id or phase_id in self._state.revoked
 
     def _poll(self, answer: Callable[[], T | None], secs: float) -> T | None:
         with self._condition:

@@ -52,7 +52,7 @@ class Unfit:
 
     @property
     def watches(self) -> bool:
-        """Whether it matters who applied a unit: nobody is under suspicion most of the time."""
+        """Return whether it matters who applied a unit: nobody is under suspicion most of the time."""
         return bool(self._rows or self._struck)
 
     def record(self, applied: Mapping[int, int], dropped: Iterable[tuple[int, str]]) -> list[Found]:

@@ -20,7 +20,7 @@ EXIT_BROKEN_PIPE = 141
 
 
 class OutputLost(OSError):
-    """What was to be shown could not be written."""
+    """Says that output could not be written."""
 
 
 class _Lasting(io.FileIO):

@@ -1,1 +1,1 @@
-"""How workers sum and average among themselves: one interface (`backend`), and a module or package a backend."""
+"""Sums and means among workers: one interface (`backend`), and a module or package a backend."""

@@ -1,4 +1,4 @@
-"""What workers sum and average with: one interface, whatever carries the bytes.
+"""Declares sums and means among workers: one interface, whatever carries the bytes.
 
 A backend between processes is joined once, before JAX has its devices. Joining returns what makes the collectives of
 the run's programs, and those make a communicator for each phase. Threads of one process have nothing to join: they
@@ -69,7 +69,7 @@ class Communicator(Protocol):
 
 
 class Membership(Protocol):
-    """Who takes part in a phase; a `Phase` is one."""
+    """Names the members of a phase; a `Phase` is one."""
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -78,12 +78,12 @@ class Membership(Protocol):
 
     @property
     def device_choice(self) -> int:
-        """Which of the possible communicators of these members it is (see `device_choice`)."""
+        """Number of this one among the possible communicators of these members (see `device_choice`)."""
         ...
 
 
 class Collectives(Protocol):
-    """What makes communicators, for the programs of one run."""
+    """Makes communicators, for the programs of one run."""
 
     def compile(self, *, groups: bool) -> None:
         """Compile what the first phases will run, as far as that needs no other worker.
@@ -99,11 +99,11 @@ class Collectives(Protocol):
 
 
 class Service(Protocol):
-    """Where the workers of a run find each other."""
+    """Lets the workers of a run find each other."""
 
     @property
     def address(self) -> str:
-        """What a worker joins."""
+        """Address that a worker joins."""
         ...
 
     def stop(self) -> None:

@@ -1,9 +1,9 @@
-"""Which meshes of the process group can still be used: one whose connections broke is dead for good. Pure.
+"""Chooses meshes of the process group that can still be used: one whose connections broke is dead for good. Pure.
 
 >>> meshes = Meshes(num_devices=2)
 >>> meshes.next((0, 1, 2))
 ((0, 1, 2), 0)
->>> meshes.lose()
+>>> meshes.discard_formed()
 >>> meshes.next((0, 2)), meshes.next((0, 1, 2))
 (((0, 2), 1), ((0, 1, 2), 1))
 """
@@ -88,7 +88,7 @@ class Meshes:
         self._dead.add((members, device_choice))
         self._num_lost = max(self._num_lost, device_choice + 1)
 
-    def lose(self) -> None:
+    def discard_formed(self) -> None:
         """Count every mesh formed so far as dead: a member was lost, or a hung collective was broken.
 
         Breaking one shuts down the connections of all.

@@ -17,7 +17,7 @@ DEADLINE_SECS = 600.0
 
 
 class Rendezvous:
-    """Where threads meet again and again; the last to arrive combines what all have brought.
+    """Lets threads meet again and again; the last to arrive combines what all have brought.
 
     The condition guards the slots and the generation; it is notified when a generation completes or breaks.
 
@@ -35,7 +35,7 @@ class Rendezvous:
         self._result: Any = None
         self._broken = ""
 
-    def join_group(self, index: int, item: Any, combine: Callable[[tuple], Any]) -> Any:
+    def exchange(self, index: int, item: Any, combine: Callable[[tuple], Any]) -> Any:
         """Put `item` into the member's slot; the last one combines them all, and everybody returns the result.
 
         Raises:
@@ -96,15 +96,15 @@ class ThreadCommunicator:
         self._broken = ""
 
     def enter(self) -> None:
-        """Nothing: threads of one process need no introduction."""
+        """Do nothing: threads of one process need no introduction."""
 
     def sum(self, index: int, contribution: Any) -> Any:
         """Deliver a contribution (see `Communicator.sum`)."""
-        return contribution if self._is_alone else self._everybody.join_group(index, contribution, self._sum_up)
+        return contribution if self._is_alone else self._everybody.exchange(index, contribution, self._sum_up)
 
     def gather(self, index: int, reasons: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
         """Tell why contributions are missing (see `Communicator.gather`)."""
-        return (reasons,) if self._is_alone else self._everybody.join_group(index, reasons, tuple)
+        return (reasons,) if self._is_alone else self._everybody.exchange(index, reasons, tuple)
 
     def group_mean(self, reply: GroupReply, worker: int, part: Part) -> Part:
         """Bring a part (see `Communicator.group_mean`)."""
@@ -112,7 +112,7 @@ class ThreadCommunicator:
             if self._broken:
                 raise PhaseRevoked(self._broken)
             group = self._groups.setdefault(reply.sequence, Rendezvous(reply.members, self._deadline_secs))
-        average: Part = group.join_group(reply.members.index(worker), part, mean)
+        average: Part = group.exchange(reply.members.index(worker), part, mean)
         with self._lock:
             self._groups.pop(reply.sequence, None)
         return average
@@ -137,7 +137,7 @@ class ThreadCollectives:
         self._sum_up = programs.total
 
     def compile(self, *, groups: bool) -> None:
-        """Nothing: threads sum with the run's own programs."""
+        """Do nothing: threads sum with the run's own programs."""
 
     def communicator(self, phase: Membership) -> ThreadCommunicator:
         """Return a fresh communicator of the phase's members."""

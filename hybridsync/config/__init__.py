@@ -1,4 +1,4 @@
-"""What a run is asked to do: values, how a file gives them, how the command line changes them.
+"""The configuration of a run: values, how a file gives them, how the command line changes them.
 
 >>> config = apply_overrides(RunConfig(workload=4000, unit_size=32), ["optimizer.learning_rate=0.1"])
 >>> config.optimizer.learning_rate, config.plan

@@ -52,7 +52,7 @@ _KEYS = ("worker", *_HOW, *_SHARES)
 
 
 class Slowness(NamedTuple):
-    """How much slower a worker is at one moment.
+    """Says how much slower a worker is at one moment.
 
     Args:
         factor: of what a unit takes its device.
@@ -68,7 +68,7 @@ class Slowness(NamedTuple):
 
     @property
     def is_late(self) -> bool:
-        """Whether its transfers take longer, too."""
+        """Return whether its transfers take longer, too."""
         return self.rpc_secs > 0 or self.bytes_per_sec < math.inf
 
     def compute_secs(self, secs: float) -> float:
@@ -140,11 +140,11 @@ class Straggler:
 
     @property
     def slowness(self) -> Slowness:
-        """How slow it is, where it is."""
+        """Slowness of the worker, where it is slow."""
         return Slowness(self.factor, self.delay_secs, self.rpc_secs, self.bytes_per_sec)
 
     def is_slow_at(self, share: float) -> bool:
-        """Whether it is slow at a share of the workload."""
+        """Return whether it is slow at a share of the workload."""
         return self.start <= share < self.stop and (share - self.start + ROUNDING) % self.every < self.lasts
 
     @classmethod

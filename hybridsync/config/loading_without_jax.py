@@ -28,7 +28,7 @@ from hybridsync.core.errors import ConfigError, HybridSyncError
 
 HEAVY = ("jax", "jaxlib", "flax", "optax")
 READ_SECS = 300.0
-_PROGRAM = "from hybridsync.config.loading_without_jax import tell; tell()"
+_PROGRAM = "from hybridsync.config.loading_without_jax import print_values; print_values()"
 _GROUPS = ("model", "data")
 
 
@@ -98,7 +98,7 @@ def _group(name: str, values: dict[str, Any]) -> Any:
     return dataclasses.make_dataclass(name, list(made), frozen=True)(**made)
 
 
-def tell() -> NoReturn:
+def print_values() -> NoReturn:
     """Be the process that reads a file: print its values as JSON, or what is wrong with it."""
     out = os.dup(1)
     os.dup2(2, 1)

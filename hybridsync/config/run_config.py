@@ -49,7 +49,7 @@ class Empty:
 @checked
 @dataclass(frozen=True)
 class ScheduleConfig:
-    """How the learning rate moves with progress; positions are shares of the workload.
+    """Moves the learning rate with progress; positions are shares of the workload.
 
     Args:
         kind: "constant"; "piecewise", where the rate is `factors[i]` of the learning rate from
@@ -94,7 +94,7 @@ class ScheduleConfig:
 @checked
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """What a configuration file's `optimizer(config)` builds the optimizer from.
+    """Parametrises the optimizer that a configuration file's `optimizer(config)` builds.
 
     Args:
         name: optimizer, as the file's `optimizer()` understands it.
@@ -128,7 +128,7 @@ class OptimizerConfig:
 @checked
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """When the state is saved and how many saves are kept.
+    """Says when the state is saved and how many saves are kept.
 
     Args:
         secs: seconds between saves; a switch and the end save besides.
@@ -150,7 +150,7 @@ class CheckpointConfig:
 @checked
 @dataclass(frozen=True)
 class TelemetryConfig:
-    """What a run writes beside its checkpoints.
+    """Selects what a run writes beside its checkpoints.
 
     Args:
         log_secs: seconds between lines of metrics.jsonl.
@@ -220,7 +220,7 @@ MomentumVariant = Literal["keep", "zero", "scaled", "ramp_linear", "ramp_steps"]
 @checked
 @dataclass(frozen=True)
 class PolicyConfig:
-    """When and how a run reacts to what happens to it.
+    """Says when and how a run reacts to what happens to it.
 
     Args:
         detector: who is a straggler: "robust" (median and MAD, with a floor), "paper" (mean - std), or "off".
@@ -281,12 +281,12 @@ class PolicyConfig:
 
     @property
     def detects(self) -> bool:
-        """Whether workers are judged."""
+        """Return whether workers are judged."""
         return self.detector != "off"
 
     @property
     def assigns_several(self) -> bool:
-        """Whether a worker may take several units of a lock-step step."""
+        """Return whether a worker may take several units of a lock-step step."""
         return self.online == "rebalance" or any(units > 1 for units in self.shares)
 
 

@@ -1,4 +1,4 @@
-"""How addresses are written: `host:port`, or `unix:` and the path of a socket."""
+"""Writes addresses: `host:port`, or `unix:` and the path of a socket."""
 
 from __future__ import annotations
 

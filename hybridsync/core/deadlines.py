@@ -1,4 +1,4 @@
-"""How long roles wait for each other: those who ask give up later than those who are asked. Pure."""
+"""Bounds the waits of roles for each other: those who ask give up later than those who are asked. Pure."""
 
 from __future__ import annotations
 

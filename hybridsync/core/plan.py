@@ -1,4 +1,4 @@
-"""What a run will do: a plan of stages, and the fencing tokens of the phases it becomes.
+"""Describes what a run will do: a plan of stages, and the fencing tokens of the phases it becomes.
 
 >>> plan = Plan.parse("bsp:12.5%,asp")
 >>> plan.ends(4000)

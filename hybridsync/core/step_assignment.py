@@ -1,4 +1,4 @@
-"""How the units of a lock-step step are dealt out to the members of its mesh. Pure.
+"""Deals the units of a lock-step step out to the members of its mesh. Pure.
 
 A member with a share of c takes c units of a step, a whole step has as many places as the shares sum to, and place p of
 a step belongs to the same member in every step: so whose a unit is follows from its position in the stream alone.
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 @dataclass(frozen=True)
 class StepAssignment:
-    """Whose each place of a step is.
+    """Assigns each place of a step to a member.
 
     The r-th of a member's c units counts as due at r / c of the step, and places are in the order in which they are
     due, members in their own where that is the same: so a step that is short of units leaves out those that would have
@@ -84,7 +84,7 @@ class StepAssignment:
 
 
 class Outcome(NamedTuple):
-    """What became of a step's units.
+    """Lists a step's applied and dropped units.
 
     Args:
       units: that are in its total.
@@ -115,7 +115,7 @@ def outcome_of(units: tuple[int, ...], reasons: Sequence[str]) -> Outcome:
 
 
 class Computing(Protocol):
-    """What a step is computed again with: the compiled programs, or a simulation's arithmetic."""
+    """Computes a step again: the compiled programs, or a simulation's arithmetic."""
 
     @property
     def zero(self) -> Any: ...

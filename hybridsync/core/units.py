@@ -128,7 +128,7 @@ class UnitSet:
         self._starts[first:index] = starts
         self._stops[first:index] = stops
 
-    def take(self, num_units: int) -> tuple[Range, ...]:
+    def pop_lowest(self, num_units: int) -> tuple[Range, ...]:
         """Remove and return the lowest `num_units` units, or all when there are fewer."""
         taken: list[Range] = []
         while num_units > 0 and self._starts:

@@ -98,7 +98,7 @@ class Judge:
 
 
 class UnitLimit:
-    """How long a worker's next unit may take, by its own recent ones.
+    """Limits the time of a worker's next unit, by its own recent ones.
 
     >>> limit = UnitLimit()
     >>> limit.secs
@@ -118,7 +118,7 @@ class UnitLimit:
 
 
 class Watching(Protocol):
-    """Where the threads of a process declare what they do."""
+    """Lets the threads of a process declare what they do."""
 
     def begin(self, name: str, limit_secs: float) -> Piece:
         """Begin a piece, inside those that this thread has begun; to be ended by the same thread."""

@@ -30,7 +30,7 @@ _PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html (the binary version)"
 
 @dataclasses.dataclass(frozen=True)
 class CifarLayout:
-    """How one variant is laid out on disk, and its pixels' statistics over the training split, of 0..1."""
+    """Describes how one variant is laid out on disk, and its pixels' statistics over the training split, of 0..1."""
 
     name: str
     train_files: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What every unit source offers, and the order in which stored examples are met.
+"""Declares what every unit source offers, and the order in which stored examples are met.
 
 Training reads an endless stream: pass after pass over the examples, each pass in its own order. Unit `u` of
 `B` examples is the positions `u*B ... u*B+B-1` of that stream, so every unit is full, also the one that

@@ -1,4 +1,4 @@
-"""When transfers between workers and parameter servers end, by their links and the port that all of them share. Pure.
+"""Times transfers between workers and parameter servers, by their links and the port that all of them share. Pure.
 
 The simulator asks it in virtual time, and where links are emulated the servers ask it in real time.
 
@@ -67,7 +67,7 @@ class _Direction:
 
 
 class SlowLinks:
-    """How slow the link of a push's worker is: judged by its last unit, and without one by the newest of anybody's.
+    """Slows the link of a push's worker: judged by its last unit, and without one by the newest of anybody's.
 
     Args:
       slowness: (worker, unit) -> how slow the worker is then.

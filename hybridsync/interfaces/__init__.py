@@ -1,1 +1,1 @@
-"""What roles say to each other and may call on each other, and the phase in which they do."""
+"""The messages of roles, the calls that they may make on each other, and the phase in which they do."""

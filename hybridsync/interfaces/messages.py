@@ -1,4 +1,4 @@
-"""What roles say to each other: plain values, the same in one process and over gRPC (`hybridsync.proto`).
+"""Messages of roles to each other: plain values, the same in one process and over gRPC (`hybridsync.proto`).
 
 Every mutating message carries the phase and the incarnation of who speaks; the receiver refuses older ones by name.
 """
@@ -18,7 +18,7 @@ MOST_CHARS, MOST_REASON_CHARS = 256, 4000
 
 @dataclass(frozen=True)
 class RoleState:
-    """What a role is in the middle of when a restarted chief hears of it for the first time.
+    """Says what a role is in the middle of when a restarted chief hears of it for the first time.
 
     Args:
       phase: that it takes part in.
@@ -202,7 +202,7 @@ class GroupRequest:
 
 @dataclass(frozen=True)
 class GroupUpdate:
-    """What a group round made of its members' replicas: their own updates since their last ones, then an average.
+    """Logs a group round: its members' own updates since their last ones, then an average.
 
     Args:
       sequence: of the group round.
@@ -222,7 +222,7 @@ class GroupUpdate:
 
 @dataclass(frozen=True)
 class GroupReply:
-    """Whom to average with.
+    """Names the group to average with.
 
     Args:
       members: all of the group, in the order of their sum; one alone does not average. () while it has to wait.
@@ -299,7 +299,7 @@ NON_FINITE = "non_finite"
 
 
 class PushReply(NamedTuple):
-    """What became of a push.
+    """Answers a push: whether it was applied, dropped, or known already.
 
     Args:
       sequence: of the newest parameters, which come with the reply to a pull, or to a push computed on older ones.
@@ -318,7 +318,7 @@ class PushReply(NamedTuple):
     settled: tuple[int, ...] = ()
 
     def brings_parameters(self, push: Push) -> bool:
-        """Whether parameters come with the reply: not where the worker has them, from which `push` was computed."""
+        """Return whether parameters come with the reply: not those that `push` was computed on, which it has."""
         return self.sequence != push.base
 
 

@@ -61,12 +61,12 @@ class Phase:
 
     @property
     def mode(self) -> SyncMode:
-        """How its members are synchronised."""
+        """Mode in which its members are synchronised."""
         return self.protocol.mode
 
     @functools.cached_property
     def assignment(self) -> StepAssignment:
-        """Whose each unit of a lock-step step is; computed once, because it is asked for with every report."""
+        """Assignment of a lock-step step's units to members; computed once, because every report asks for it."""
         return StepAssignment(self.shares or (1,) * len(self.members))
 
     def check(self, workload: int) -> None:

@@ -35,7 +35,7 @@ from hybridsync.interfaces.reports import Report, ReportReply
 
 
 class WorkPort(Protocol):
-    """Where a worker gets its work."""
+    """Gives a worker its work."""
 
     def next_phase(self, request: PhaseRequest) -> PhaseReply:
         """Return the phase after `request.after`, waiting for it up to about a second.
@@ -57,7 +57,7 @@ class WorkPort(Protocol):
 
 
 class GroupPort(WorkPort, Protocol):
-    """Where a worker of a group protocol also learns whom to average with."""
+    """Tells a worker of a group protocol also whom to average with."""
 
     def join_group(self, request: GroupRequest) -> GroupReply:
         """Come to a group round, waiting up to about a second for the group; without members: ask again.
@@ -70,7 +70,7 @@ class GroupPort(WorkPort, Protocol):
 
 
 class ChiefPort(WorkPort, Protocol):
-    """What workers and servers ask of the chief."""
+    """Offers what workers and servers ask of the chief."""
 
     def register(self, hello: Hello) -> Welcome:
         """Take part in the run; a repeat changes nothing.
@@ -92,7 +92,7 @@ class ChiefPort(WorkPort, Protocol):
 
 
 class SupervisorPort(Protocol):
-    """What a supervisor tells the chief."""
+    """Hears what a supervisor tells the chief."""
 
     def role_started(self, event: RoleEvent) -> None: ...
 

@@ -1,4 +1,4 @@
-"""What a role's heartbeat tells the chief, and what it hears in return: plain values, as in `messages.py`."""
+"""Heartbeats of roles and the chief's answers to them: plain values, as in `messages.py`."""
 
 from __future__ import annotations
 

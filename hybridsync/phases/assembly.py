@@ -86,17 +86,17 @@ def assemble(
     config, workload, chief_address = run.config, run.config.workload, start.source
     state = ControllerState(start.snapshot, start.source, start.reason)
     timer = StageTimer(clock, reporter.span)
-    pace = ProgressWatchdog(control, config.drain_secs, clock, reporter.note, threads=threads)
+    pace = ProgressWatchdog(control, config.drain_secs, clock, reporter.show_line, threads=threads)
     policy_driver = PolicyDriver(run, control, reporter, policy or policy_of(config.policy), clock, start.detours)
     submitted = start.snapshot if start.committed else None
-    saving = SaveSchedule(run, control, committer, reporter, clock, submitted, policy_driver.told, watchdog)
+    saving = SaveSchedule(run, control, committer, reporter, clock, submitted, policy_driver.saved_detours, watchdog)
     process_groups = ProcessGroups(
         control, committed_source, chief_address, holder_at, renew, reporter.renewed, num_devices
     )
     # The upkeep comes first: everything built below calls its tick while it waits.
     upkeep = Housekeeping(state, control, servers, pace, saving, process_groups, reporter, watchdog)
-    arrivals = MemberWaits(control, config, clock, upkeep.tick, reporter.note)
-    entering = ServerEntry(control, clock, upkeep.look_around, reporter.note, begin)
+    arrivals = MemberWaits(control, config, clock, upkeep.tick, reporter.show_line)
+    entering = ServerEntry(control, clock, upkeep.look_around, reporter.show_line, begin)
     gather_secs = START_DEADLINE_SECS if threads else GATHER_SECS
     await_newer = partial(saving.await_newer, tick=upkeep.tick)
     recovery = Recovery(control, holder_at, committed_source, chief_address, clock, await_newer, gather_secs, watchdog)

@@ -83,7 +83,7 @@ class CaptureStage:
           HybridSyncError: the members' replicas are not equal.
         """
         started = self._timer.start()
-        snapshot = self.take(final=True)
+        snapshot = self.take_snapshot(final=True)
         self._control.record(snapshot)
         self._control.release_all()
         check_replicas(self._control.drained(), snapshot, self._state.source)
@@ -102,10 +102,10 @@ class CaptureStage:
           PhaseBroken: the holder could not be reached, or somebody was lost.
         """
         self._state.evaluates = self._saving.take_evaluation()
-        self.take(final=False)
+        self.take_snapshot(final=False)
         return state_machine.Captured()
 
-    def take(self, *, final: bool) -> Snapshot:
+    def take_snapshot(self, *, final: bool) -> Snapshot:
         """Have the role that holds the state capture it, and return the snapshot.
 
         Raises:

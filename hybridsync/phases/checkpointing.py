@@ -1,4 +1,4 @@
-"""What happens to a captured state behind the training: it is fetched, committed, and evaluated, one at a time."""
+"""Fetches, commits and evaluates captured states behind the training, one at a time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def commit_secs(num_bytes: int) -> float:
 
 
 class Store(Protocol):
-    """Where states are committed (`CheckpointStore`, or nowhere)."""
+    """Commits states (`CheckpointStore`, or nowhere)."""
 
     def save(self, state: Any, *, units: int, ledger: dict[str, Any], run: dict[str, Any]) -> Any: ...
 
@@ -59,7 +59,7 @@ class Commits(Protocol):
 
     @property
     def durable(self) -> bool:
-        """Whether commits outlive the process."""
+        """Return whether commits outlive the process."""
         ...
 
     def submit(
@@ -151,7 +151,7 @@ class Committer:
 
     @property
     def durable(self) -> bool:
-        """Whether commits outlive the process."""
+        """Return whether commits outlive the process."""
         return self._store is not None
 
     def submit(

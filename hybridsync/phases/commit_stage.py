@@ -43,17 +43,17 @@ class CommitStage:
 
     @property
     def is_over(self) -> bool:
-        """Whether a commit has ended, one way or the other, that nobody has taken note of yet."""
+        """Return whether a commit has ended, one way or the other, that nobody has taken note of yet."""
         return self._saving.done
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a commit has been submitted that nobody has taken note of yet."""
+        """Return whether a commit has been submitted that nobody has taken note of yet."""
         return self._saving.under_way
 
     @property
     def covers_newest(self) -> bool:
-        """Whether the newest captured state is the one that was submitted last, and has not failed."""
+        """Return whether the newest captured state is the one that was submitted last, and has not failed."""
         return self._saving.submitted is self._state.snapshot
 
     def submit(self) -> None:
@@ -62,7 +62,7 @@ class CommitStage:
         phase_number = state.phase_id.number if state.phase_id else self._start_phase
         self._saving.submit(state.snapshot, state.source, phase_number, evaluate=state.evaluates)
 
-    def settle(self) -> state_machine.Event:
+    def await_commit(self) -> state_machine.Event:
         """Wait for the commit under way; training goes on when it failed, unless it was the run's last.
 
         Raises:

@@ -92,7 +92,7 @@ class Controller:
             self._commit_newest()
         self._saving.collect(all_of_them=True)
         completed = self._control.num_applied >= self._workload
-        if not completed and (failure := self._control.nobody_left) is not None:
+        if not completed and (failure := self._control.all_quarantined) is not None:
             raise failure
         return self._reporter.finish("completed" if completed else "preempted", None)
 
@@ -109,7 +109,7 @@ class Controller:
 
     def _begin(self) -> tuple[Switching, tuple[Command, ...]]:
         """Return the machine to follow, with its first commands: that of an earlier chief's phase, or a new one."""
-        if self._rejoining is not None and (taken_up := self._rejoining.take_up()) is not None:
+        if self._rejoining is not None and (taken_up := self._rejoining.rejoin_phase()) is not None:
             return taken_up
         self._arrivals.await_all()
         self._reporter.tick()
@@ -138,5 +138,5 @@ class Controller:
         while commit.is_under_way or not commit.covers_newest:
             if not commit.is_under_way:
                 commit.submit()
-            if isinstance(commit.settle(), state_machine.CommitFailed):
+            if isinstance(commit.await_commit(), state_machine.CommitFailed):
                 self._stages.gather.gather()

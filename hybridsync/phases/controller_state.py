@@ -1,4 +1,4 @@
-"""What the controller of a run and its stages share: the newest state, the phase under way, and why it is left."""
+"""Holds what a run's controller and its stages share: the newest state, the phase under way, and why it is left."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hybridsync.interfaces.phase import Phase
 
 @dataclass
 class ControllerState:
-    """Where a run stands, as its controller knows it; used by the controller's thread alone.
+    """Says where a run stands, as its controller knows it; used by the controller's thread alone.
 
     Args:
       snapshot: the newest captured state.

@@ -106,7 +106,7 @@ class ServerEntry:
         self._judge(phase, calls)
 
     def _is_over(self, calls: Mapping[str, Future[StateVersion]]) -> bool:
-        """Whether nothing is left to wait for."""
+        """Return whether nothing is left to wait for."""
         failed = any(call.done() and call.exception() is not None for call in calls.values())
         lost = not all(map(self._control.is_live, calls))
         return failed or lost or self._is_broken() or self._control.preempted or all(c.done() for c in calls.values())

@@ -1,4 +1,4 @@
-"""What goes on while the controller waits: silent roles are given up, losses passed on, and the record written."""
+"""Looks after the run while the controller waits: gives up silent roles, passes losses on, and writes the record."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Housekeeping:
         """Return the workers lost since the last call, with their incarnations."""
         lost = self._control.take_fenced()
         if lost:
-            self._process_groups.lose()
+            self._process_groups.discard_meshes()
         return lost
 
     def _fence(self, worker: int, incarnation: int) -> None:

@@ -1,4 +1,4 @@
-"""Which members of a phase hang and keep others waiting. Pure.
+"""Finds the members of a phase that hang and keep others waiting. Pure.
 
 A worker hangs that has been at one unit for longer than its limit, though its process lives and reports. Nobody is
 given up for being slow: the limit follows the worker's own units, and time in which the rule holds its push is none.

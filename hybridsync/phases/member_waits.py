@@ -55,7 +55,7 @@ class MemberWaits:
         """
         self._await(lambda: 1, self._config.servers if mode.is_served else 0)
 
-    def await_settled(self, present: Mapping[tuple[str, int], int]) -> None:
+    def await_registrations(self, present: Mapping[tuple[str, int], int]) -> None:
         """Wait until every role has been heard of, or none has come for SETTLE_SECS; give up who has not.
 
         A process that is stopped does not end by itself, and nobody would replace it.

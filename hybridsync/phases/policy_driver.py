@@ -76,7 +76,7 @@ class PolicyDriver:
                 )
                 for stage, protocol, end in stages
             )
-        ).with_told(detours)
+        ).with_saved_detours(detours)
         workload = run.config.workload
         self._knee = Knee(max(1, workload // WINDOWS)) if run.config.policy.trigger == "knee" else None
         self._ends = False
@@ -87,7 +87,7 @@ class PolicyDriver:
 
     # --- while a phase is under way ---
 
-    def look(self, phase: Phase) -> tuple[state_machine.Event, str] | None:
+    def change_of(self, phase: Phase) -> tuple[state_machine.Event, str] | None:
         """Return how the phase is to be left, and why: its members or its protocol are to change; None to stay."""
         self._episodes.record(self._control.stragglers(), self._clock.monotonic())
         if not self._control.stamps()[0] or self._reporter.switch_pending:
@@ -116,13 +116,13 @@ class PolicyDriver:
 
     # --- when the next one is entered ---
 
-    def told(self, units: int) -> tuple[Range, ...]:
-        """Return what a checkpoint of `units` keeps of the schedule (see `StageSchedule.told`).
+    def saved_detours(self, units: int) -> tuple[Range, ...]:
+        """Return what a checkpoint of `units` keeps of the schedule (see `StageSchedule.saved_detours`).
 
         The state that a switch hands over is committed before the next phase is entered: what was decided by then is
         in its checkpoint, too, so that a resume from it does not go back to the stage that was left.
         """
-        return self._decided(units).told(units)
+        return self._decided(units).saved_detours(units)
 
     def next_segment(self, units: int) -> Segment:
         """Return what is entered at `units`, where the phase before it has ended, as decided."""
@@ -160,7 +160,7 @@ class PolicyDriver:
 
         In lock-step that is the slowest member with all its units, else the fastest one with one.
         """
-        rates, units = self._control.judged().rates, zip(phase.members, phase.assignment.shares, strict=True)
+        rates, units = self._control.judged().units_per_sec, zip(phase.members, phase.assignment.shares, strict=True)
         secs = [each / rates[worker] for worker, each in units if worker in rates]
         return (min if phase.servers else max)(secs, default=0.0)
 
@@ -226,7 +226,7 @@ class PolicyDriver:
             units_left=units_left,
             live=self._control.live_workers(),
             slow={worker: since for worker, since in self._episodes.slow.items() if worker in judged.flagged},
-            rates=judged.rates,
+            units_per_sec=judged.units_per_sec,
             holds=holds,
             detour=self.schedule.detour_of(self.schedule.stage(applied)),
             switch_secs=self._reporter.stalls(same_protocol=self._policy.keeps_protocol),
@@ -253,7 +253,7 @@ class PolicyDriver:
             policy=self._policy.name,
             action="stay" if stays else choice.action.name,
             workers=sorted(concerned),
-            rates={str(worker): rate for worker, rate in view.rates.items()},
+            rates={str(worker): rate for worker, rate in view.units_per_sec.items()},
             threshold=threshold,
             units_left=view.units_left,
             **numbers,

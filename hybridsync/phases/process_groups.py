@@ -55,9 +55,9 @@ class ProcessGroups:
         """Count a mesh as dead that an earlier chief has chosen in this process group."""
         self._meshes.used(members, device_choice)
 
-    def lose(self) -> None:
+    def discard_meshes(self) -> None:
         """Count every mesh formed so far as dead."""
-        self._meshes.lose()
+        self._meshes.discard_formed()
 
     def renew(self, snapshot: Snapshot, source: str) -> tuple[Snapshot, str]:
         """Have every worker start again in a new process group; returns the snapshot kept for them, and where.

@@ -54,16 +54,16 @@ class ProgressWatchdog:
         return phase.num_places / rate if rate else 0.0
 
     def is_over(self, phase: Phase) -> bool:
-        """Whether a phase has come to its end: in lock-step, whether everybody has come back from it."""
+        """Return whether a phase has come to its end: in lock-step, whether everybody has come back from it."""
         control, members = self._control, phase.members
         return phase.mode.is_over(phase.end_units, control.num_applied, len(members), len(control.drained()))
 
     def is_short(self, phase: Phase) -> bool:
-        """Whether a lock-step phase has ended with units dropped, so that its stage goes on with fresh ones."""
+        """Return whether a lock-step phase has ended with units dropped, so that its stage goes on with fresh ones."""
         return phase.mode.is_short(phase.end_units, self.units_reached())
 
     def is_drained(self) -> bool:
-        """Whether everybody has come back from a lock-step phase, or it has broken."""
+        """Return whether everybody has come back from a lock-step phase, or it has broken."""
         return not self._control.missing_drained() or bool(self._control.broken)
 
     def units_reached(self) -> int:
@@ -178,7 +178,7 @@ class ProgressWatchdog:
         now, applied = self._clock.monotonic(), self._control.num_applied
         if applied != self._tail[1] or phase is None or not phase.mode.is_served:
             self._tail = now, applied
-        elif now - self._tail[0] > self._drain_secs and self._control.nothing_left(phase):
+        elif now - self._tail[0] > self._drain_secs and self._control.all_leased(phase):
             self._tail = now, applied
             if held := self._control.reclaim():
                 self._say(f"the last units of phase {phase.id} are given to others too: {held}")

@@ -1,4 +1,4 @@
-"""What follows a broken phase: everybody is called back, and the newest state that someone holds is found."""
+"""Ends a broken phase: calls everybody back, and finds the newest state that someone holds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UNREACHED = (RoleLost, StalePhase, WaitTimeout)
 
 @dataclass(frozen=True)
 class Start:
-    """Where a run begins: a captured state, who holds it, and why; and the detours from its plan so far."""
+    """Describes the begin of a run: a captured state, who holds it, and why; and the detours from its plan so far."""
 
     snapshot: Snapshot
     source: str
@@ -123,13 +123,13 @@ class Recovery:
         return found
 
     def _cut(self, phase_number: int, sequence: int) -> None:
-        """The run goes on from update `sequence`: what phases up to `phase_number` applied after it is lost."""
+        """Go on from update `sequence`: what phases up to `phase_number` applied after it is lost."""
         while self._cuts and self._cuts[-1][1] >= sequence:
             self._cuts.pop()
         self._cuts.append((phase_number, sequence))
 
     def _is_past(self, held: StateVersion) -> bool:
-        """Whether the run has gone on from before this state: another past, whose updates the apply log has lost."""
+        """Return whether the run went on from before this state: another past, whose updates the apply log has lost."""
         return any(
             held.phase_id.number <= phase_number and held.sequence > sequence for phase_number, sequence in self._cuts
         )

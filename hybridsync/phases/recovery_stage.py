@@ -71,7 +71,7 @@ class GatherStage:
             found = self._recovery.gather(state.phase, (state.snapshot, state.source), unit_secs)
             state.snapshot, state.source = found.snapshot, found.source
             self.go_on_from(found.snapshot, reason, rolled_back=found.rolled_back)
-        self._process_groups.lose()
+        self._process_groups.discard_meshes()
         state.num_broken += 1
         if state.num_broken > MAX_BROKEN:
             raise give_up(state.num_broken, reason)

@@ -1,4 +1,4 @@
-"""What a restarted chief does first: it takes up what the roles are in the middle of."""
+"""Lets a restarted chief take up what the roles are in the middle of."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Rejoining:
         self._policy_driver, self._process_groups, self._reporter = policy_driver, process_groups, reporter
         self._capture_stage, self._gather = capture_stage, gather
 
-    def take_up(self) -> tuple[Switching, tuple[Command, ...]] | None:
+    def rejoin_phase(self) -> tuple[Switching, tuple[Command, ...]] | None:
         """Return the machine of the phase that the roles are in, with its first commands; None where nobody is left.
 
         An asynchronous phase whose servers are in it goes on as it is. Any other is broken: its workers wait for
@@ -54,7 +54,7 @@ class Rejoining:
         Raises:
           HybridSyncError: the run cannot go on.
         """
-        self._arrivals.await_settled(self._reporter.present)
+        self._arrivals.await_registrations(self._reporter.present)
         role_states = self._control.role_states()
         phase = max((role_state.phase for role_state in role_states.values()), key=lambda p: p.id, default=None)
         if phase is None:
@@ -68,7 +68,7 @@ class Rejoining:
         state = Switching(Step.RUN, phase.id.number)
         if is_whole:
             try:
-                self._control.record(self._capture_stage.take(final=False), final=False)
+                self._control.record(self._capture_stage.take_snapshot(final=False), final=False)
                 self._control.open_leases()
                 return state, ()
             except PhaseBroken as broken:  # a server is lost as well

@@ -86,9 +86,9 @@ class Reporter:
             self._stragglers.discard(fields.get("worker", -1))
         return self._recorder.events.write(kind, **{"phase": phase_number, **fields})
 
-    def note(self, text: str) -> None:
+    def show_line(self, text: str) -> None:
         """Show one line that stays."""
-        self._recorder.progress.note(text)
+        self._recorder.progress.show_line(text)
 
     def entered(self, phase: Phase, units: int, why: str = "", stage: int = 0) -> None:
         """Write that `phase` was announced, and why the one before it broke, if it did.
@@ -118,7 +118,7 @@ class Reporter:
         )
         of_plan = f" (stage {stage} of {len(self._run.plan.stages)})" if stage else ""
         text = f"phase {phase.id}{of_plan}: {phase.spec} from unit {units:,} to {phase.end_units:,} ({phase.reason})"
-        self.note(text)
+        self.show_line(text)
         self._recorder.board.entered(units, text)
 
     def continues(self, phase: Phase) -> None:
@@ -152,7 +152,7 @@ class Reporter:
     def renewed(self, why: str) -> None:
         """Write that the workers start again in a new process group."""
         self.event("world_renewed", why=why)
-        self.note(f"{why}: all workers start again in a new one and go on from unit {self._chief.num_applied:,}")
+        self.show_line(f"{why}: all workers start again in a new one and go on from unit {self._chief.num_applied:,}")
 
     def ended(self, snapshot: Snapshot) -> None:
         """Write that the current phase is over; its snapshot knows the first update even of the shortest phase."""
@@ -170,7 +170,7 @@ class Reporter:
             then, before = self._last
             self._last = then, before - rolled_back  # they are applied again: both times count for the interval's rate
             self.event("rollback", to_units=snapshot.held.units, rolled_back=rolled_back)
-            self.note(f"{rolled_back:,} units after the last commit were lost and are done again")
+            self.show_line(f"{rolled_back:,} units after the last commit were lost and are done again")
 
     def switching(
         self, before: Phase, after: Phase, snapshot: Snapshot, times: StageTimes, unit_secs: float, commits: bool = True
@@ -191,7 +191,7 @@ class Reporter:
         saves = f": saves {numbers['saved_secs']:.3g} s, costs {numbers['cost_secs']:.3g} s"
         numbers_told = saves if numbers["saved_secs"] or numbers["cost_secs"] else ""
         who = f" (workers {numbers['workers']})" if numbers["workers"] else ""
-        self.note(f"policy {numbers['policy']}: {numbers['action']}, {numbers['why']}{numbers_told}{who}")
+        self.show_line(f"policy {numbers['policy']}: {numbers['action']}, {numbers['why']}{numbers_told}{who}")
 
     def stalls(self, *, same_protocol: bool) -> tuple[float, ...]:
         """Return for how long each switch has kept the run from training: those of members alone, or of protocols."""
@@ -200,7 +200,7 @@ class Reporter:
     def not_durable(self, units: int, why: str) -> None:
         """Say that the state at `units` could not be saved, and that training goes on."""
         self.event("save_failed", units=units, error=why)
-        self.note(f"not durable since unit {units:,}, training goes on and the save is tried again: {why}")
+        self.show_line(f"not durable since unit {units:,}, training goes on and the save is tried again: {why}")
 
     def evaluated(self, units: int, figures: dict[str, Any] | None) -> None:
         """Write what a task measured of the state at `units`."""
@@ -211,7 +211,7 @@ class Reporter:
         self.event("evaluation", examples=units * self._run.config.unit_size, **fields)
         self._recorder.board.evaluated(units, figures)
         shown = ", ".join(f"{key} {value:.4g}" for key, value in figures.items())
-        self.note(f"unit {units:,}: {shown}")
+        self.show_line(f"unit {units:,}: {shown}")
 
     def span(self, name: str, started: float, ended: float) -> None:
         """Put a stretch of the chief's time on the timeline."""
@@ -237,22 +237,22 @@ class Reporter:
         for lost in quick:
             self._lost(lost)
         for event in reports.restarted:
-            self.note(f"{event.role} {event.id}: {event.reason}")
+            self.show_line(f"{event.role} {event.id}: {event.reason}")
 
     def _lost(self, lost: RoleEvent) -> None:
-        is_news, leaves = self._roster.lost(lost.role, lost.id, lost.pid)
+        is_news, leaves = self._roster.record_end(lost.role, lost.id, lost.pid)
         if not is_news:
             return
         self.event("role_lost", role=lost.role, id=lost.id, reason=lost.reason, pid=lost.pid)
         if lost.role == "worker" and leaves:
             self.event("worker_left", worker=lost.id)
-        self.note(f"{lost.role} {lost.id} lost: {lost.reason}")
+        self.show_line(f"{lost.role} {lost.id} lost: {lost.reason}")
 
     def _judged(self, decision: Decision) -> None:
         numbers = asdict(decision)
         self.event("straggler_flagged" if numbers.pop("flagged") else "straggler_cleared", **numbers)
         said = "is slow" if decision.flagged else "is as fast as the others again"
-        self.note(
+        self.show_line(
             f"worker {decision.worker} {said}: {decision.rate:.3g} units a second, "
             f"the threshold is {decision.threshold:.3g}"
         )
@@ -270,10 +270,10 @@ class Reporter:
             self._recorder.timeline.add(role, role_id, spans, offset)
         for found in reports.quarantined:
             self.event("unit_quarantined", unit=found.unit, workers=list(found.workers), reason=found.reason)
-            self.note(f"unit {found.unit:,} is left out from now on: {found.reason}; see their logs")
+            self.show_line(f"unit {found.unit:,} is left out from now on: {found.reason}; see their logs")
         for event in reports.unfit:
             self.event("worker_quarantined", worker=event.id, reason=event.reason)
-            self.note(f"worker {event.id} is quarantined, the others go on without it: {event.reason}")
+            self.show_line(f"worker {event.id} is quarantined, the others go on without it: {event.reason}")
         for decision in reports.decisions:
             self._judged(decision)
         self._loss = self._loss[0] + reports.loss_sum, self._loss[1] + reports.num_losses
@@ -324,13 +324,13 @@ class Reporter:
 
     def _settle_switches(self, first_applied: float = 0.0) -> None:
         if self._switches.pending:
-            self._switches.settle(first_applied or self._chief.stamps()[0], self._compile_secs)
+            self._switches.write_known(first_applied or self._chief.stamps()[0], self._compile_secs)
 
     # --- the end ---
 
     @property
     def switch_pending(self) -> bool:
-        """Whether the last switch still waits for its stall or its commit."""
+        """Return whether the last switch still waits for its stall or its commit."""
         return self._switches.pending
 
     def seconds(self) -> float:
@@ -356,7 +356,7 @@ class Reporter:
             examples=counts.applied * self._run.config.unit_size,
             seconds=self.seconds(),
             plan=str(self._run.plan),
-            switches=self._switches.told,
+            switches=self._switches.written,
             final=self._final,
             staleness=self._whole.summary(),
             error=error,
@@ -364,9 +364,9 @@ class Reporter:
         )
         self.event("run_finished", exit=how, units=counts.applied, error=error)
         self._recorder.progress.close()
-        self.note(
+        self.show_line(
             f"{how}: {counts.applied:,} of {counts.workload:,} units in {summary.seconds:.1f} s, "
-            f"{counted(len(self._switches.told), 'switch', 'switches')}"
+            f"{counted(len(self._switches.written), 'switch', 'switches')}"
             + (f"; everything is in {self._run.workdir}" if self._run.workdir is not None else "")
         )
         if self._run.workdir is not None:
@@ -377,7 +377,7 @@ class Reporter:
         assert self._phase is not None
         protocol = self._phase.protocol
         workers = len(self._phase.members)
-        factor = protocol.rate(sum(self._phase.shares) or protocol.units_per_update(workers), workers)
+        factor = protocol.lr_factor(sum(self._phase.shares) or protocol.units_per_update(workers), workers)
         config = self._run.config
-        rate = self._run.optimizer.rate_after(jnp.int32(units), config.unit_size, config.workload)
+        rate = self._run.optimizer.learning_rate_after(jnp.int32(units), config.unit_size, config.workload)
         return float(rate * np.float32(factor))

@@ -1,4 +1,4 @@
-"""What the controller does between two commands: it lets the phase run until something is due."""
+"""Lets a phase run between two commands, until something is due."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ class RunStage:
             over = self._control.watch(is_over, self._tick_secs)
             self._tick()
             if self._commits.is_over:
-                return self._commits.settle()
+                return self._commits.await_commit()
             if over or self._control.preempted:
                 return self._ends()
             self._pace.check(phase)
             if self._control.stamps()[0]:
                 self._state.num_broken = 0
-            if (leaves := self._policy_driver.look(phase)) is not None:
+            if (leaves := self._policy_driver.change_of(phase)) is not None:
                 self._state.unit_secs = self._pace.unit_secs(phase)
                 event, self._state.reason = leaves
                 return event

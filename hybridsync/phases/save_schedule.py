@@ -1,4 +1,4 @@
-"""When a state is saved and evaluated, and what of it is under way; `checkpointing.py` does it behind the training."""
+"""Times saves and evaluations, and follows those under way; `checkpointing.py` does them behind the training."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ class SaveSchedule:
 
     @property
     def under_way(self) -> bool:
-        """Whether a commit has not been taken note of yet."""
+        """Return whether a commit has not been taken note of yet."""
         return self._commit is not None
 
     @property
     def done(self) -> bool:
-        """Whether the commit under way has ended, one way or the other."""
+        """Return whether the commit under way has ended, one way or the other."""
         return self._commit is not None and self._commit.done()
 
     def submit(self, snapshot: Snapshot, source: str, phase_number: int, *, evaluate: bool) -> None:
@@ -118,7 +118,7 @@ class SaveSchedule:
         return True
 
     def is_due(self, phase: Phase) -> bool:
-        """Whether a save or evaluation is due, and the phase does not end before it would be committed."""
+        """Return whether a save or evaluation is due, and the phase does not end before it would be committed."""
         save = self._committer.durable and self._clock.monotonic() >= self._next_save
         if (not save and not self._evaluation_is_due()) or self._commit is not None or not self._control.stamps()[0]:
             return False

@@ -1,4 +1,4 @@
-"""What remains of a run: its plan's stages, and the detours that were taken from them. Pure.
+"""Follows what remains of a run: its plan's stages, and the detours that were taken from them. Pure.
 
 A detour leaves a lock-step stage for an asynchronous protocol for a while. Its units count towards the asynchronous
 stage that follows, and the lock-step share is done behind it: the stage's end moves on by as many units, to the end of
@@ -17,7 +17,7 @@ the detour are ones that are not done in lock-step.
 A lock-step stage may also end before its share is done, for good: then the asynchronous stage behind it begins there.
 
     >>> early = schedule.end_stage_early(250)
-    >>> early.at(250), early.told(250)
+    >>> early.at(250), early.saved_detours(250)
     (Segment(spec='asp', end_units=1000, stage=1, detour=False), ((250, 250),))
 
 A checkpoint keeps the detours so far, and such an end as a detour of no units; where the run stands follows from them
@@ -59,7 +59,7 @@ class StageSpan:
 
 @dataclass(frozen=True)
 class Segment:
-    """What is to be entered: a protocol, up to a number of applied units, for a stage of the plan, or as a detour."""
+    """Describes what to enter: a protocol, up to a number of applied units, for a stage of the plan, or as a detour."""
 
     spec: str
     end_units: int
@@ -134,14 +134,14 @@ class StageSchedule:
         ends = tuple(end for end in self.ends if end <= units)
         return replace(self, detours=detours, since=None if self.since is None else min(self.since, units), ends=ends)
 
-    def told(self, units: int) -> tuple[Range, ...]:
+    def saved_detours(self, units: int) -> tuple[Range, ...]:
         """Return what a checkpoint of `units` keeps: the detours up to there, and the early ends."""
         known = self.end_detour(units)
         return (*known.detours, *((end, end) for end in known.ends))
 
-    def with_told(self, told: Iterable[Range]) -> StageSchedule:
+    def with_saved_detours(self, saved: Iterable[Range]) -> StageSchedule:
         """Return the schedule with what a checkpoint has kept."""
-        kept = [(start, stop) for start, stop in told]
+        kept = [(start, stop) for start, stop in saved]
         detours = tuple(each for each in kept if each[0] < each[1])
         return replace(self, detours=detours, ends=tuple(start for start, stop in kept if start == stop))
 
@@ -172,7 +172,7 @@ def resumed(told: Iterable[Sequence[int]], saved: Mapping[str, Any], config: Run
     share is not reached. With the trigger on and another share, the knee is looked for again.
 
     Args:
-      told: as `StageSchedule.told` says it.
+      told: as `StageSchedule.saved_detours` says it.
       saved: configuration of the run that kept it, as JSON.
       config: that it goes on with.
 
@@ -205,7 +205,7 @@ def rescaled(told: Iterable[Sequence[int]], rescale: Callable[[int], int]) -> tu
     A detour of less than such a unit is none any more: it would read as an early end.
 
     Args:
-      told: as `StageSchedule.told` says it.
+      told: as `StageSchedule.saved_detours` says it.
       rescale: units of the size that it was told in -> units of the other size.
     """
     moved = [(start < stop, rescale(start), rescale(stop)) for start, stop in told]

@@ -44,7 +44,7 @@ class Stages:
             Command.CAPTURE_LIVE: self.capture_stage.capture_live,
             Command.GATHER: self.gather.gather,
             Command.COMMIT: self.commit.submit,
-            Command.AWAIT_COMMIT: self.commit.settle,
+            Command.AWAIT_COMMIT: self.commit.await_commit,
             Command.RESERVE: self.entry.reserve,
             Command.ANNOUNCE: self.entry.announce,
             Command.RESUME_LEASES: self.control.open_leases,

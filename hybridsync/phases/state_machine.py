@@ -24,7 +24,7 @@ from enum import Enum
 
 
 class Step(Enum):
-    """Where a phase change stands."""
+    """Names where a phase change stands."""
 
     RUN = "run"
     DRAIN = "drain"

@@ -1,1 +1,1 @@
-"""When and how to switch: decisions without IO, the same in the real runtimes and the simulator."""
+"""Decisions about when and how to switch, without IO, the same in the real runtimes and the simulator."""

@@ -1,10 +1,11 @@
-"""What lock-step may be made of while there are stragglers, and what a policy sees and says when it is asked. Pure.
+"""Describes what lock-step may be made of while there are stragglers, and what a policy sees and answers. Pure.
 
     >>> view = View(
-    ...     now=12.0, units_left=4000, live=(0, 1, 2, 3), slow={3: 10.0}, rates={0: 20.0, 1: 20.0, 2: 20.0, 3: 5.0}
+    ...     now=12.0, units_left=4000, live=(0, 1, 2, 3), slow={3: 10.0},
+    ...     units_per_sec={0: 20.0, 1: 20.0, 2: 20.0, 3: 5.0},
     ... )
-    >>> view.usual_rate, view.lock_step_rate((0, 1, 2, 3)), view.lock_step_rate((0, 1, 2))
-    (20.0, 20.0, 60.0)
+    >>> view.usual_units_per_sec, [view.lock_step_units_per_sec(members) for members in ((0, 1, 2, 3), (0, 1, 2))]
+    (20.0, [20.0, 60.0])
 
 An action says how a lock-step stage is carried out, not what is to be done: whoever asks carries out the difference to
 what holds (`phases/policy_driver.py`).
@@ -83,14 +84,14 @@ PLANNED = AsPlanned()
 
 @dataclass(frozen=True)
 class View:
-    """What a policy sees.
+    """Shows a policy the run.
 
     Args:
       now: seconds of the clock that `slow` is told in.
       units_left: units of the stage that lock-step has still to do.
       live: workers that could take part, ascending.
       slow: stragglers -> since when they are held to be.
-      rates: worker -> units a second that it does by itself, as it was measured last; those that were.
+      units_per_sec: of each worker by itself, as it was measured last; those that were.
       holds: how the stage is carried out now.
       detour: the asynchronous protocol that could take the place of lock-step.
       switch_secs: seconds that each change of the kind that the policy makes has cost in this run, in order: of
@@ -102,7 +103,7 @@ class View:
     units_left: int
     live: tuple[int, ...]
     slow: Mapping[int, float]
-    rates: Mapping[int, float]
+    units_per_sec: Mapping[int, float]
     holds: Action = PLANNED
     detour: str = "asp"
     switch_secs: tuple[float, ...] = ()
@@ -110,14 +111,14 @@ class View:
 
     @property
     def cost_secs(self) -> float:
-        """What one switch is expected to cost."""
+        """Expected cost of one switch."""
         return statistics.fmean(self.switch_secs) if self.switch_secs else SWITCH_SECS
 
     @property
-    def usual_rate(self) -> float:
+    def usual_units_per_sec(self) -> float:
         """The median rate of those who are no stragglers, else of everybody; 0 where nobody's was measured."""
-        well = [rate for worker, rate in self.rates.items() if worker not in self.slow]
-        return statistics.median(well or self.rates.values() or (0.0,))
+        well = [rate for worker, rate in self.units_per_sec.items() if worker not in self.slow]
+        return statistics.median(well or self.units_per_sec.values() or (0.0,))
 
     def expected_secs(self, prior_secs: float) -> float:
         """Return for how much longer there is expected to be a straggler.
@@ -129,19 +130,19 @@ class View:
         age = self.now - min(self.slow.values(), default=self.now)
         return max(mean - age, age)
 
-    def rate(self, worker: int) -> float:
+    def units_per_sec_of(self, worker: int) -> float:
         """Return a worker's rate; the usual one where it was not measured yet."""
-        return self.rates.get(worker) or self.usual_rate
+        return self.units_per_sec.get(worker) or self.usual_units_per_sec
 
-    def lock_step_rate(self, members: Iterable[int]) -> float:
+    def lock_step_units_per_sec(self, members: Iterable[int]) -> float:
         """Return the units a second that lock-step of `members` does."""
-        rates = [self.rate(worker) for worker in members]
+        rates = [self.units_per_sec_of(worker) for worker in members]
         return len(rates) * min(rates, default=0.0)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What a policy decides, and the numbers that it rests on.
+    """Holds a policy's decision, and the numbers that it rests on.
 
     Args:
       action: how the stage is carried out from now on.

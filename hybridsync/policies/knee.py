@@ -1,4 +1,4 @@
-"""When lock-step has done its part, seen from the run itself: where its loss stops falling steeply. Pure.
+"""Finds where lock-step has done its part in a run: where the loss stops falling steeply. Pure.
 
     >>> knee = Knee(window=10)
     >>> losses = (2.3, 2.2, 1.2, 0.6, 0.4, 0.3, 0.27, 0.25, 0.24, 0.235)
@@ -69,7 +69,7 @@ class Knee:
 
     @property
     def passed(self) -> bool:
-        """Whether the loss has fallen steeply, and does so no more."""
+        """Return whether the loss has fallen steeply, and does so no more."""
         if self.fall is None or self.steepest is None or len(self.windows) < FIRST:
             return False
         return self.steepest > 0 and self.fall <= self.share * self.steepest

@@ -1,7 +1,7 @@
-"""What becomes of the momentum where a run goes over to asynchrony: Sync-Switch's configuration policy. Pure.
+"""Adapts the momentum where a run goes over to asynchrony: Sync-Switch's configuration policy. Pure.
 
     >>> handled = momentum_handling("ramp_linear", 0.1, 8, ends=(500, 4000), asynchronous=(False, True))
-    >>> [handled.share(units) for units in (499, 500, 700, 900)]
+    >>> [handled.factor_at(units) for units in (499, 500, 700, 900)]
     [1.0, 0.125, 0.5625, 1.0]
 
 The coefficient is a function of the units applied, as the learning rate is, so that every holder of the state, every
@@ -42,7 +42,7 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True)
 class MomentumHandling:
-    """What becomes of the momentum, by units applied.
+    """Scales the momentum, by units applied.
 
     Args:
       variant: as the configuration names it, for messages.
@@ -54,7 +54,7 @@ class MomentumHandling:
     zero_at: tuple[int, ...] = ()
     segments: tuple[Segment, ...] = ()
 
-    def share(self, units: int) -> float:
+    def factor_at(self, units: int) -> float:
         """Return the share of the optimizer's own coefficient that the update after `units` units has."""
         for begin, end, first, last in self.segments:
             if begin <= units < end:

@@ -1,7 +1,8 @@
-"""What a run does about stragglers while it trains in lock-step: Sync-Switch's online policies. Pure.
+"""Reacts to stragglers while a run trains in lock-step: Sync-Switch's online policies. Pure.
 
     >>> view = View(
-    ...     now=12.0, units_left=4000, live=(0, 1, 2, 3), slow={3: 10.0}, rates={0: 20.0, 1: 20.0, 2: 20.0, 3: 5.0}
+    ...     now=12.0, units_left=4000, live=(0, 1, 2, 3), slow={3: 10.0},
+    ...     units_per_sec={0: 20.0, 1: 20.0, 2: 20.0, 3: 5.0},
     ... )
     >>> Baseline().decide(view).action, Elastic().decide(view).action, Greedy().decide(view).action
     (AsPlanned(), ExcludeWorkers(workers=(3,)), TemporaryProtocol(spec='asp'))
@@ -111,7 +112,7 @@ class Greedy:
             return Choice(PLANNED, "no straggler is left" if away else "")
         if away:
             return Choice(view.holds)
-        lock_step, alone = view.lock_step_rate(view.live), math.fsum(map(view.rate, view.live))
+        lock_step, alone = view.lock_step_units_per_sec(view.live), math.fsum(map(view.units_per_sec_of, view.live))
         if not lock_step:
             return Choice(PLANNED)
         expected = view.expected_secs(self.prior_secs)
@@ -149,10 +150,10 @@ class Elastic:
         if not (here := _others(view.live, out_now)):  # the others are gone: who was left out goes on
             out_now, here = (), view.live
         stays = [worker for worker in out_now if worker in view.slow]
-        slow = sorted((view.rate(worker), worker) for worker in view.slow if worker in here)
+        slow = sorted((view.units_per_sec_of(worker), worker) for worker in view.slow if worker in here)
         ways = [tuple(sorted((*stays, *(worker for _, worker in slow[:count])))) for count in range(len(slow) + 1)]
-        fastest = max(ways, key=lambda out: (view.lock_step_rate(_others(view.live, out)), -len(out)))
-        now, then = view.lock_step_rate(here), view.lock_step_rate(_others(view.live, fastest))
+        fastest = max(ways, key=lambda out: (view.lock_step_units_per_sec(_others(view.live, out)), -len(out)))
+        now, then = view.lock_step_units_per_sec(here), view.lock_step_units_per_sec(_others(view.live, fastest))
         if fastest == out_now or not now or not then:
             return Choice(_without(out_now))
         if set(fastest) <= set(out_now):
@@ -170,12 +171,12 @@ class Elastic:
         return None, view.units_left * (1.0 / now - 1.0 / then), view.cost_secs
 
     def _eviction(self, view: View, now: float, then: float) -> tuple[float | None, float, float]:
-        expected, whole = view.expected_secs(self.prior_secs), len(view.live) * view.usual_rate
+        expected, whole = view.expected_secs(self.prior_secs), len(view.live) * view.usual_units_per_sec
         lasts = min(expected, view.units_left / now)
         saved = lasts * (then - now) / whole
         if expected >= view.units_left / then:
             return expected, saved, view.cost_secs
-        late = RETURN_UNITS / view.usual_rate * max(0.0, 1.0 - then / whole)
+        late = RETURN_UNITS / view.usual_units_per_sec * max(0.0, 1.0 - then / whole)
         return expected, saved, 2 * view.cost_secs + late
 
 
@@ -227,22 +228,22 @@ class Rebalance:
 
     def _numbers(self, view: View, fit: tuple[int, ...], now: float, then: float) -> tuple[float, float, float]:
         """Return for how long the stragglers are expected to stay some, what `fit` saves and what it costs."""
-        expected, whole = view.expected_secs(self.prior_secs), len(fit) * view.usual_rate
+        expected, whole = view.expected_secs(self.prior_secs), len(fit) * view.usual_units_per_sec
         saved = min(expected, view.units_left / now) * (then - now) / whole
         if expected >= view.units_left / then or isinstance(view.holds, WeightedShares):  # or it is to be undone anyway
             return expected, saved, view.cost_secs
-        step_secs = max(fit) / view.usual_rate  # of which who is well again has one unit, until that is known
+        step_secs = max(fit) / view.usual_units_per_sec  # of which who is well again has one unit, until that is known
         late = RETURN_UNITS * step_secs * max(0.0, 1.0 - sum(fit) / step_secs / whole)
         return expected, saved, 2 * view.cost_secs + late
 
     @staticmethod
     def _rates(view: View) -> list[float]:
         """Return the rates of the live: who is well and about as fast as the others who are counts as just as fast."""
-        well = [view.rate(worker) for worker in view.live if worker not in view.slow]
+        well = [view.units_per_sec_of(worker) for worker in view.live if worker not in view.slow]
         median = statistics.median(well or (0.0,))
 
         def rate(worker: int) -> float:
-            own = view.rate(worker)
+            own = view.units_per_sec_of(worker)
             return median if worker not in view.slow and abs(own - median) <= ALIKE * median else own
 
         return [rate(worker) for worker in view.live]

@@ -1,4 +1,4 @@
-"""What makes two runs the same recurring job: the key under which a switch point is looked up.
+"""Identifies a recurring job: makes the key under which a switch point is looked up.
 
     >>> from hybridsync.config import PolicyConfig, RunConfig
     >>> job = of_config(RunConfig(workload=4000, plan="bsp", seed=3), "digits")

@@ -46,7 +46,7 @@ class Wanted(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to.
+    """Holds the result of a run.
 
     Args:
       share: of the workload under BSP, in (0, 1].
@@ -63,7 +63,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Rules:
-    """How to search.
+    """Sets the rules of a search.
 
     Args:
       target: accuracy to reach; None takes the mean of `runs` runs of pure BSP.
@@ -124,7 +124,7 @@ class Setting:
 
     @property
     def diverged(self) -> int:
-        """How many runs diverged."""
+        """Number of runs that diverged."""
         return len(self.outcomes) - len(self.accuracies)
 
     @property
@@ -145,7 +145,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Search:
-    """Where a search has come to.
+    """Follows a search.
 
     Args:
       rules: of the search.
@@ -185,13 +185,13 @@ class Search:
 
     @property
     def cost(self) -> Cost:
-        """What the search has cost so far."""
+        """Cost of the search so far."""
         return cost(self.settings, self.share)
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a search costs, and what its answer saves.
+    """Compares what a search costs with what its answer saves.
 
     Args:
       seconds: of all its runs together.

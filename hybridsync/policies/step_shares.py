@@ -1,4 +1,4 @@
-"""How many units of a lock-step step each member takes, so that nobody waits long for a slow one.
+"""Divides the units of a lock-step step among its members, so that nobody waits long for a slow one.
 
     >>> shares([1.0, 1.0, 4.0, 1.0])
     (4, 4, 1, 4)

@@ -1,4 +1,4 @@
-"""Who is a straggler: judged by what a unit takes a worker itself, never by the step, which takes everybody the same.
+"""Finds stragglers: judged by what a unit takes a worker itself, never by the step, which takes everybody the same.
 
     >>> detector = Detector(RobustRule(consecutive=2))
     >>> detector.begin(range(4))
@@ -33,7 +33,7 @@ PATIENCE = 3
 
 
 class Level(NamedTuple):
-    """What a round's rates, in units a second, are compared with: below `threshold` is slow."""
+    """Holds what a round's speeds, in units a second, are compared with: below `threshold` is slow."""
 
     centre: float
     threshold: float
@@ -60,7 +60,7 @@ class Rule(Protocol):
     @property
     def hiccup(self) -> float: ...
 
-    def rate(self, secs: Sequence[float]) -> float:
+    def units_per_sec(self, secs: Sequence[float]) -> float:
         """Return the units a second of a worker whose last units took `secs`, at least one."""
         ...
 
@@ -88,7 +88,7 @@ class PaperRule:
     severe: Severe = ()
     hiccup: float = 0.0
 
-    def rate(self, secs: Sequence[float]) -> float:
+    def units_per_sec(self, secs: Sequence[float]) -> float:
         return len(secs) / math.fsum(secs)
 
     def level(self, rates: Sequence[float]) -> Level:
@@ -123,7 +123,7 @@ class RobustRule:
     severe: Severe = ((0.75, 3), (0.45, 2), (0.3, 1))
     hiccup: float = 0.1
 
-    def rate(self, secs: Sequence[float]) -> float:
+    def units_per_sec(self, secs: Sequence[float]) -> float:
         ends = len(secs) // 5
         middle = sorted(secs)[ends : len(secs) - ends]
         return len(middle) / math.fsum(middle)
@@ -163,23 +163,23 @@ class Judged:
 
     Args:
       flagged: stragglers, ascending.
-      rates: worker -> units a second, as measured last.
+      units_per_sec: of each worker, as measured last.
       threshold: below which one was slow in the last round; None before it.
     """
 
     flagged: tuple[int, ...]
-    rates: dict[int, float]
+    units_per_sec: dict[int, float]
     threshold: float | None
 
 
 @dataclass
 class _Watched:
-    """What is known of one worker.
+    """Holds what is known of one worker.
 
     Args:
       secs: of its units since the last round.
       waited: reports of its own since it has closed a window.
-      rate: of the last round that it was in, at speed 1; None before one.
+      units_per_sec: of the last round that it was in, at speed 1; None before one.
       known: the same, of any phase.
       against: rounds in a row that speak against what is held of it.
       severe: rounds in a row in which it was below each share of the rule's.
@@ -189,7 +189,7 @@ class _Watched:
 
     secs: list[float] = field(default_factory=list)
     waited: int = 0
-    rate: float | None = None
+    units_per_sec: float | None = None
     known: float | None = None
     against: int = 0
     severe: tuple[int, ...] = ()
@@ -229,13 +229,13 @@ class Detector:
 
     @property
     def flagged(self) -> tuple[int, ...]:
-        """Who is held to be a straggler, ascending."""
+        """Workers held to be stragglers, ascending."""
         if self._flagged is None:  # asked far more often than anybody is judged otherwise than before
             self._flagged = tuple(sorted(worker for worker, watched in self._watched.items() if watched.flagged))
         return self._flagged
 
     @property
-    def rates(self) -> dict[int, float]:
+    def units_per_sec(self) -> dict[int, float]:
         """Units a second of each worker, as it was measured last; ascending ids, without those never measured."""
         known = ((worker, self._watched[worker].known) for worker in sorted(self._watched))
         return {worker: rate * self._speeds.get(worker, 1.0) for worker, rate in known if rate is not None}
@@ -256,7 +256,7 @@ class Detector:
         for worker in sorted(expected):
             self._watched.setdefault(worker, _Watched())
         for worker, watched in self._watched.items():
-            watched.secs, watched.waited, watched.rate = [], 0, None
+            watched.secs, watched.waited, watched.units_per_sec = [], 0, None
             watched.awaited = worker in expected
         self._late = expected
 
@@ -293,9 +293,11 @@ class Detector:
     def _round(self, ready: Mapping[int, _Watched], index: int, num_rounds: int) -> list[Decision]:
         ready = {worker: watched for worker, watched in ready.items() if watched.take(index, num_rounds)}
         for worker, watched in ready.items():
-            rate = self.rule.rate(watched.take(index, num_rounds)) / self._speeds.get(worker, 1.0)
-            watched.rate = watched.known = rate
-        rates = [watched.rate for _, watched in sorted(self._watched.items()) if watched.rate is not None]
+            rate = self.rule.units_per_sec(watched.take(index, num_rounds)) / self._speeds.get(worker, 1.0)
+            watched.units_per_sec = watched.known = rate
+        rates = [
+            watched.units_per_sec for _, watched in sorted(self._watched.items()) if watched.units_per_sec is not None
+        ]
         if len(rates) < 2:
             return []
         level = self.rule.level(rates)
@@ -304,14 +306,14 @@ class Detector:
         return [decision for decision in found if decision is not None]
 
     def _judge(self, worker: int, watched: _Watched, level: Level, num_workers: int) -> Decision | None:
-        assert watched.rate is not None
-        slow = watched.rate < level.threshold
+        assert watched.units_per_sec is not None
+        slow = watched.units_per_sec < level.threshold
         watched.against = watched.against + 1 if slow != watched.flagged else 0
         rule, before = self.rule, watched.severe or (0,) * len(self.rule.severe)
         speed = self._speeds.get(worker, 1.0)
-        lasting = WINDOW * (1 / watched.rate - 1 / level.centre) / speed >= rule.hiccup
+        lasting = WINDOW * (1 / watched.units_per_sec - 1 / level.centre) / speed >= rule.hiccup
         watched.severe = tuple(
-            rounds + 1 if lasting and watched.rate < share * level.centre else 0
+            rounds + 1 if lasting and watched.units_per_sec < share * level.centre else 0
             for rounds, (share, _) in zip(before, rule.severe, strict=True)
         )
         told = any(rounds >= enough for rounds, (_, enough) in zip(watched.severe, rule.severe, strict=True))
@@ -320,7 +322,7 @@ class Detector:
         rounds, watched.against, watched.flagged = watched.against, 0, slow
         self._flagged = None
         centre, threshold = level.centre * speed, level.threshold * speed
-        return Decision(worker, slow, watched.rate * speed, centre, threshold, rounds, num_workers)
+        return Decision(worker, slow, watched.units_per_sec * speed, centre, threshold, rounds, num_workers)
 
 
 class NullDetector(Detector):

@@ -89,7 +89,7 @@ def _scaled(stage: Stage, scaling: str, num_workers: int) -> Stage:
         return stage
     if "scaling" in {field.name for field in dataclasses.fields(protocol)}:  # pyright: ignore[reportArgumentType]
         return replace(stage, arguments=(*stage.arguments, ("scaling", scaling)))
-    if protocol.rate(1, num_workers) == 1.0:
+    if protocol.lr_factor(1, num_workers) == 1.0:
         return stage
     raise ConfigError(
         f"policy.rate={scaling} is for updates on the mean of several units, but a worker of {stage.spec!r} steps by "

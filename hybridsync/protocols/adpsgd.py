@@ -42,5 +42,5 @@ class AdPsgd(Protocol):
         """Return n: so many local updates move the mean of the replicas as one update of n units does."""
         return num_workers
 
-    def rate(self, num_units: int, num_workers: int) -> float:
+    def lr_factor(self, num_units: int, num_workers: int) -> float:
         return float(num_workers)

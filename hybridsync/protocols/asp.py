@@ -19,7 +19,7 @@ class _ApplyOnArrival(ServerRule):
     at_once = 1.0
 
     def on_push(self, arrival: Arrival) -> list[Action]:
-        return [Apply((arrival.push_id,), rate=1.0), Release(arrival.push_id)]
+        return [Apply((arrival.push_id,), lr_factor=1.0), Release(arrival.push_id)]
 
 
 @dataclass(frozen=True)
@@ -34,5 +34,5 @@ class Asp(ServerProtocol):
     def units_per_update(self, num_workers: int) -> int:
         return 1
 
-    def rate(self, num_units: int, num_workers: int) -> float:
+    def lr_factor(self, num_units: int, num_workers: int) -> float:
         return 1.0

@@ -47,7 +47,7 @@ class Backup(ServerProtocol):
     def units_per_update(self, num_workers: int) -> int:
         return self._num_needed(num_workers, self.m)
 
-    def rate(self, num_units: int, num_workers: int) -> float:
+    def lr_factor(self, num_units: int, num_workers: int) -> float:
         return scaled(num_units, self.scaling)
 
     def rule_bound(self, num_workers: int) -> int | None:

@@ -1,4 +1,4 @@
-"""What a synchronisation protocol is: a worker program that yields effects, and a server rule. Neither does IO.
+"""Defines a synchronisation protocol: a worker program that yields effects, and a server rule. Neither does IO.
 
 A *worker program* is a generator; what it yields is an effect, what comes back is the effect's result, an opaque
 handle the program only passes on. A *server rule* is a state machine: a push arrives, out come actions. Drivers
@@ -25,7 +25,7 @@ Handle = Any
 
 
 class Version(NamedTuple):
-    """What a Pull or a PushPull results in: a parameters handle, whose progress a program may read.
+    """Result of a Pull or a PushPull: a parameters handle, whose progress a program may read.
 
     The progress is told where workers make local updates (`Protocol.local_updates`), and 0 elsewhere.
 
@@ -161,7 +161,7 @@ class Step:
 
 @dataclass(slots=True)
 class Difference:
-    """What the steps from `start` to `end` have taken off the parameters. Result: a gradient handle of their units."""
+    """Take the sum of the steps from `start` to `end` as a push. Result: a gradient handle of their units."""
 
     start: Handle
     end: Handle
@@ -232,22 +232,22 @@ class Arrival:
 
 @dataclass(slots=True)
 class Apply:
-    """Run one optimizer update on the mean of `pushes`, at `rate` times the schedule's learning rate.
+    """Run one optimizer update on the mean of `pushes`, at `lr_factor` times the schedule's learning rate.
 
     Args:
       pushes: in the order of their sum.
-      rate: factor on the schedule's learning rate.
+      lr_factor: on the schedule's learning rate.
       weights: factor on each push's gradient in the sum, which is divided by the units all the same; () is 1 each.
     """
 
     pushes: tuple[int, ...]
-    rate: float
+    lr_factor: float
     weights: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Compensation:
-    """How a server makes up for the staleness of a gradient g before it applies it.
+    """Makes up for the staleness of a gradient g before a server applies it.
 
         g + strength * g * g * (w_now - w_base);  adaptive: strength / sqrt(mean of g * g so far)
 
@@ -404,12 +404,12 @@ class Protocol(ABC):
         """Return how many units one full update applies."""
 
     @abstractmethod
-    def rate(self, num_units: int, num_workers: int) -> float:
+    def lr_factor(self, num_units: int, num_workers: int) -> float:
         """Return the factor on the schedule's learning rate of an update with `num_units` units."""
 
     @property
     def compensated(self) -> Compensation | None:
-        """How the servers make up for staleness; None: not at all."""
+        """Compensation that the servers make for staleness; None for none."""
         return None
 
     def num_answered_early(self, num_workers: int) -> int:

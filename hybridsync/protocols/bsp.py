@@ -50,7 +50,7 @@ class Bsp(Protocol):
     def units_per_update(self, num_workers: int) -> int:
         return num_workers
 
-    def rate(self, num_units: int, num_workers: int) -> float:
+    def lr_factor(self, num_units: int, num_workers: int) -> float:
         return scaled(num_units, self.scaling)
 
     def staleness_bound(self, num_workers: int) -> int | None:

@@ -33,14 +33,14 @@ class Barrier(WaitingRule):
         self._num_needed = num_needed
         self._held: dict[int, Arrival] = {}
 
-    def take(self, arrival: Arrival) -> list[Action]:
+    def add_push(self, arrival: Arrival) -> list[Action]:
         self._held[arrival.worker] = arrival
         return []
 
-    def forget(self, worker: int) -> None:
+    def forget_worker(self, worker: int) -> None:
         self._held.pop(worker, None)
 
-    def settle(self) -> list[Action]:
+    def ready_actions(self) -> list[Action]:
         return self.on_last() if len(self._held) >= min(self._num_needed, len(self.awaited)) else []
 
     def on_last(self) -> list[Action]:
@@ -66,7 +66,7 @@ class BspServer(ServerProtocol):
     def units_per_update(self, num_workers: int) -> int:
         return num_workers
 
-    def rate(self, num_units: int, num_workers: int) -> float:
+    def lr_factor(self, num_units: int, num_workers: int) -> float:
         return scaled(num_units, self.scaling)
 
     def rule_bound(self, num_workers: int) -> int | None:

@@ -36,11 +36,11 @@ class _Dynamic(Gate):
         self._times.pop(worker, None)
         self._granted[worker] = 0
 
-    def take(self, arrival: Arrival) -> list[Action]:
+    def add_push(self, arrival: Arrival) -> list[Action]:
         worker = arrival.worker
         self._times[worker] = (*self._times.get(worker, ())[-1:], arrival.at)
         self._free.discard(worker)
-        actions = super().take(arrival)
+        actions = super().add_push(arrival)
         clocks = {other: self._clocks[other] for other in self.awaited}
         lead = clocks[worker] - min(clocks.values())
         if lead <= self._lower:
@@ -88,7 +88,7 @@ class Dssp(ServerProtocol):
     def units_per_update(self, num_workers: int) -> int:
         return 1
 
-    def rate(self, num_units: int, num_workers: int) -> float:
+    def lr_factor(self, num_units: int, num_workers: int) -> float:
         return 1.0
 
     def rule_bound(self, num_workers: int) -> int | None:

@@ -39,7 +39,7 @@ class _Batch(ServerRule):
     def on_last(self) -> list[Action]:
         held, self._held = self._held, []
         units = sum(len(arrival.units) for arrival in held)
-        return [Apply(tuple(arrival.push_id for arrival in held), rate=float(units))] if held else []
+        return [Apply(tuple(arrival.push_id for arrival in held), lr_factor=float(units))] if held else []
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Gba(ServerProtocol):
     def units_per_update(self, num_workers: int) -> int:
         return self.batch or num_workers
 
-    def rate(self, num_units: int, num_workers: int) -> float:
+    def lr_factor(self, num_units: int, num_workers: int) -> float:
         return scaled(num_units, self.scaling)
 
     def rule_bound(self, num_workers: int) -> int | None:

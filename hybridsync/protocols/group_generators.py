@@ -43,7 +43,7 @@ class Group(NamedTuple):
 
 
 class GroupRule(ABC):
-    """What every generator does about arrivals, absences and group rounds of everybody; a kind of it makes the groups.
+    """Follows arrivals, absences and group rounds of everybody, for every generator; a kind of it makes the groups.
 
     Args:
       members: worker ids of the phase.
@@ -113,7 +113,7 @@ class GroupRule(ABC):
 
     @property
     def calls_everybody(self) -> bool:
-        """Whether also those have to come to a group round that have no work."""
+        """Return whether also those have to come to a group round that have no work."""
         return self._synchronising and not self._closing
 
     def waits_for(self) -> dict[int, tuple[int, ...]]:
@@ -299,7 +299,7 @@ class Arrivals(GroupRule):
         return tuple(other for other in self._active() if other not in self._waiting)
 
     def _forget(self, worker: int) -> None:
-        """Nothing: nobody is in a group before it starts."""
+        """Do nothing: nobody is in a group before it starts."""
 
     def _dissolve(self) -> None:
         self.due = math.inf
@@ -330,7 +330,7 @@ class Scheduled(GroupRule):
         return [w for w in group if w in active and self._counts[w] <= number]
 
     def _arrive(self, worker: int, at: float) -> None:
-        """Nothing: the schedule says everything."""
+        """Do nothing: the schedule says everything."""
 
     def _ready(self, at: float) -> list[tuple[int, ...]]:
         ready: dict[int, tuple[int, ...]] = {}
@@ -345,7 +345,7 @@ class Scheduled(GroupRule):
         return tuple(w for w in self._group(worker) if w not in self._waiting or self._counts[w] != number)
 
     def _forget(self, worker: int) -> None:
-        """Nothing: whoever is idle or gone is in no group."""
+        """Do nothing: whoever is idle or gone is in no group."""
 
     def _dissolve(self) -> None:
-        """Nothing: the schedule stays."""
+        """Do nothing: the schedule stays."""

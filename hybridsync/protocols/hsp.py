@@ -82,7 +82,7 @@ class _Turns(WaitingRule):
             taken = self._taken.setdefault(worker, deque(maxlen=SHORTEST_OF))
             taken.append(at - self._answered_at[worker])
             self._compute_secs[worker] = min(taken)
-        return self.settle()
+        return self.ready_actions()
 
     def on_join(self, worker: int) -> list[Action]:
         self._end_turn(worker)
@@ -92,7 +92,7 @@ class _Turns(WaitingRule):
         self._end_turn(worker)
         return super().on_idle(worker)
 
-    def forget(self, worker: int) -> None:
+    def forget_worker(self, worker: int) -> None:
         self._end_turn(worker)
         for known in (
             self._held,
@@ -104,7 +104,7 @@ class _Turns(WaitingRule):
         ):
             known.pop(worker, None)
 
-    def take(self, arrival: Arrival) -> list[Action]:
+    def add_push(self, arrival: Arrival) -> list[Action]:
         worker, self._now = arrival.worker, arrival.at
         if self._granted is not None and self._granted[0] == worker:
             self._transfer_secs[worker] = arrival.at - self._granted[1]
@@ -116,7 +116,7 @@ class _Turns(WaitingRule):
         self._in_a_row[worker] += 1
         return self._answer([worker])
 
-    def settle(self) -> list[Action]:
+    def ready_actions(self) -> list[Action]:
         actions = []
         if self._held and all(worker in self._held for worker in self.awaited):
             actions = self.on_last()
@@ -205,7 +205,7 @@ class Hsp(ServerProtocol):
     def units_per_update(self, num_workers: int) -> int:
         return num_workers
 
-    def rate(self, num_units: int, num_workers: int) -> float:
+    def lr_factor(self, num_units: int, num_workers: int) -> float:
         return scaled(num_units, self.scaling)
 
     def rule_bound(self, num_workers: int) -> int | None:

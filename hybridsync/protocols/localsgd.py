@@ -55,14 +55,14 @@ class Rounds(WaitingRule):
         self._num_members = len(members)
         self._held: dict[int, int] = {}
 
-    def take(self, arrival: Arrival) -> list[Action]:
+    def add_push(self, arrival: Arrival) -> list[Action]:
         self._held[arrival.worker] = arrival.push_id
         return []
 
-    def forget(self, worker: int) -> None:
+    def forget_worker(self, worker: int) -> None:
         self._held.pop(worker, None)
 
-    def settle(self) -> list[Action]:
+    def ready_actions(self) -> list[Action]:
         return self.on_last() if len(self._held) >= len(self.awaited) else []
 
     def on_last(self) -> list[Action]:
@@ -74,7 +74,7 @@ class Rounds(WaitingRule):
 
 
 class LocalRounds(Protocol):
-    """What local SGD and DiLoCo share: H own steps of each worker, then one update on the mean difference."""
+    """Shares what local SGD and DiLoCo do: H own steps of each worker, then one update on the mean difference."""
 
     mode: ClassVar[SyncMode] = SERVER
     local_updates: ClassVar[bool] = True
@@ -107,7 +107,7 @@ class LocalRounds(Protocol):
     def units_per_update(self, num_workers: int) -> int:
         return num_workers * self.steps
 
-    def rate(self, num_units: int, num_workers: int) -> float:
+    def lr_factor(self, num_units: int, num_workers: int) -> float:
         return self.scale or float(num_workers)
 
     def staleness_bound(self, num_workers: int) -> int | None:

@@ -74,8 +74,8 @@ class _Shared(Gate):
         super().__init__(members, staleness)
         self._share = 1.0 / len(members)
 
-    def take(self, arrival: Arrival) -> list[Action]:
-        super().take(arrival)
+    def add_push(self, arrival: Arrival) -> list[Action]:
+        super().add_push(arrival)
         return [Apply((arrival.push_id,), self._share)]
 
 
@@ -120,7 +120,7 @@ class PsPlus(Protocol):
     def units_per_update(self, num_workers: int) -> int:
         return 1
 
-    def rate(self, num_units: int, num_workers: int) -> float:
+    def lr_factor(self, num_units: int, num_workers: int) -> float:
         return float(num_workers)
 
     def staleness_bound(self, num_workers: int) -> int:

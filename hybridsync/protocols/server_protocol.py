@@ -1,4 +1,4 @@
-"""What the protocols of the SERVER mode have in common: the worker's program, and who a rule has to wait for."""
+"""Shares what the protocols of the SERVER mode do: the worker's program, and who a rule has to wait for."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class ServerProtocol(Protocol):
 class WaitingRule(ServerRule):
     """A rule under which pushes wait for other workers: it knows who is present, and who has something to do.
 
-    A subclass takes pushes and forgets workers; after each change `settle` says what may go on now.
+    A subclass takes pushes and forgets workers; after each change `ready_actions` says what may go on now.
 
     Args:
       members: everybody of the phase; all are expected from the start.
@@ -123,36 +123,36 @@ class WaitingRule(ServerRule):
         return sorted(worker for worker in self._present if worker not in self._idle)
 
     @abstractmethod
-    def take(self, arrival: Arrival) -> list[Action]:
+    def add_push(self, arrival: Arrival) -> list[Action]:
         """Return what to do with a push by itself; its worker is present and busy."""
 
     @abstractmethod
-    def settle(self) -> list[Action]:
+    def ready_actions(self) -> list[Action]:
         """Return what may go on, given who is awaited now."""
 
     def begin(self, worker: int) -> None:
         """Note that `worker` takes part, for the first time or again after it was gone or idle."""
 
-    def forget(self, worker: int) -> None:
+    def forget_worker(self, worker: int) -> None:
         """Forget what is held of a worker that is gone."""
 
     def on_push(self, arrival: Arrival) -> list[Action]:
         self._enter(arrival.worker)
-        return [*self.take(arrival), *self.settle()]
+        return [*self.add_push(arrival), *self.ready_actions()]
 
     def on_join(self, worker: int) -> list[Action]:
         self._enter(worker)
-        return self.settle()
+        return self.ready_actions()
 
     def on_leave(self, worker: int) -> list[Action]:
         self._present.pop(worker, None)
         self._idle.pop(worker, None)
-        self.forget(worker)
-        return self.settle()
+        self.forget_worker(worker)
+        return self.ready_actions()
 
     def on_idle(self, worker: int) -> list[Action]:
         self._idle[worker] = None
-        return self.settle()
+        return self.ready_actions()
 
     def _enter(self, worker: int) -> None:
         if worker not in self._present or worker in self._idle:

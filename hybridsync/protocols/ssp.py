@@ -48,19 +48,19 @@ class Gate(WaitingRule):
         if slowest is not None:
             self._clocks[worker] = max(self._clocks[worker], slowest)
 
-    def take(self, arrival: Arrival) -> list[Action]:
+    def add_push(self, arrival: Arrival) -> list[Action]:
         self._clocks[arrival.worker] += 1
         self._waiting[arrival.worker] = arrival.push_id
-        return [Apply((arrival.push_id,), rate=1.0)]
+        return [Apply((arrival.push_id,), lr_factor=1.0)]
 
-    def forget(self, worker: int) -> None:
+    def forget_worker(self, worker: int) -> None:
         self._waiting.pop(worker, None)
 
     def may_go_on(self, worker: int, slowest: int | None) -> bool:
-        """Whether `worker` may begin its next iteration."""
+        """Return whether `worker` may begin its next iteration."""
         return slowest is None or self._clocks[worker] - slowest <= self._staleness
 
-    def settle(self) -> list[Action]:
+    def ready_actions(self) -> list[Action]:
         slowest = self.slowest
         return self._answer([worker for worker in self._waiting if self.may_go_on(worker, slowest)])
 
@@ -90,7 +90,7 @@ class Ssp(ServerProtocol):
     def units_per_update(self, num_workers: int) -> int:
         return 1
 
-    def rate(self, num_units: int, num_workers: int) -> float:
+    def lr_factor(self, num_units: int, num_workers: int) -> float:
         return 1.0
 
     def rule_bound(self, num_workers: int) -> int | None:

@@ -99,7 +99,7 @@ class Scaled(Wrapped):
 
     def judge(self, actions: list[Action]) -> list[Action]:
         return [
-            replace(action, rate=scaled(action.rate, self._scaling)) if isinstance(action, Apply) else action
+            replace(action, lr_factor=scaled(action.lr_factor, self._scaling)) if isinstance(action, Apply) else action
             for action in actions
         ]
 
@@ -129,7 +129,7 @@ class Damped(Wrapped):
         if all(factor == 1.0 for factor in factors):
             return apply
         if len(factors) == 1:
-            return replace(apply, rate=apply.rate * factors[0])
+            return replace(apply, lr_factor=apply.lr_factor * factors[0])
         weights = apply.weights or (1.0,) * len(factors)
         return replace(apply, weights=tuple(w * factor for w, factor in zip(weights, factors, strict=True)))
 

@@ -16,7 +16,7 @@ State = Any
 
 
 class Steps(Protocol):
-    """What a replica's steps are computed with."""
+    """Computes a replica's steps."""
 
     def parameters(self, state: State) -> Any:
         """Return what a gradient is computed on."""
@@ -52,7 +52,7 @@ class GroupHistory:
         self._last: dict[int, int] = {}
         self._before: dict[int, Any] = {}
 
-    def join_group(self, entry: Entry) -> State:
+    def average_round(self, entry: Entry) -> State:
         """Carry out what an entry says; returns what the first of its members that is followed holds then."""
         steps, states = self._steps, self._states
         group = [slot for slot in entry.group if self._own in (None, slot)]

@@ -72,6 +72,6 @@ def in_groups(
     own = None if member is None else member[1]
     group_history = GroupHistory(steps, state, phase.first, int(jax.device_get(state.counters["units"])), own)
     for entry in phase.entries:
-        state = group_history.join_group(entry)
+        state = group_history.average_round(entry)
         note(entry.sequence)
     return state

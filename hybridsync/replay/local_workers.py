@@ -17,29 +17,29 @@ from hybridsync.protocols import base
 from hybridsync.protocols.base import (
     Await,
     Begin,
-    Combine,
     Compute,
-    Difference,
     Lease,
     Pull,
     PushPull,
-    Step,
     Version,
 )
 from hybridsync.storage.apply_log import Entry, Stepped
 from hybridsync.training.local_updates import Gradient, Stepper, Stepping, Units
+from hybridsync.worker.local_engine import own_steps
+from hybridsync.worker.protocol_program import at_once, run_program
+from hybridsync.worker.requests import IO
 
 APPLIED = PushReply(0)
 
 
 class Retracing(Stepping, Protocol):
-    """What a worker computes with."""
+    """Computes gradients and steps for a replayed worker."""
 
     def gradient(self, parameters: Any, unit: int) -> Any: ...
 
 
 class Progress:
-    """How far everybody was at each version of a phase.
+    """Knows how far everybody was at each version of a phase.
 
     Args:
       start: units applied before the phase.
@@ -72,54 +72,63 @@ class Progress:
 
 
 class _ProgramRun:
-    """One run of a worker's program, from one push to the next."""
+    """One run of a worker's program: the engines' interpreter runs it, and the log carries out its effects."""
 
     def __init__(
-        self, program: base.Program, stepper: Stepper, computing: Retracing, pushes: Sequence[tuple[Units, Stepped]]
+        self,
+        program: base.Program,
+        stepper: Stepper,
+        computing: Retracing,
+        pushes: Sequence[tuple[Units, Stepped]],
+        progress: Progress,
     ) -> None:
-        self._program, self._stepper, self._computing, self._pushes = program, stepper, computing, pushes
+        self._stepper, self._computing, self._pushes, self._progress = stepper, computing, pushes, progress
         self._num_leases = self._num_versions = self._num_pushes = 0
-        self._arrives = False
+        self._versions: Mapping[int, Any] = {}
+        self._newest = 0
+        self._contributions = run_program(
+            program,
+            {
+                Lease: at_once(self._lease),
+                Compute: at_once(self._compute),
+                Pull: at_once(self._version),
+                Await: at_once(self._version),
+                PushPull: self._push_pull,
+                Begin: self._begin,
+                **own_steps(stepper),
+            },
+        )
 
-    def push(self, progress: Progress, versions: Mapping[int, Any], newest: int) -> Any:
+    def push(self, versions: Mapping[int, Any], newest: int) -> Any:
         """Return the contribution of the next push."""
-        result: Any = None
-        if self._arrives:  # what the last push was answered
-            result = self._version(progress, versions, newest)
-        elif self._num_pushes:
-            result = "pending"
-        while True:
-            effect = self._program.send(result)
-            if isinstance(effect, Begin):
-                self._arrives, inner, result = False, effect.effect, "pending"
-            else:
-                self._arrives, inner = True, effect
-            if isinstance(inner, PushPull):
-                return self._pushed(inner.gradient)
-            if not isinstance(effect, Begin):
-                result = self._carry_out(effect, progress, versions, newest)
+        self._versions, self._newest = versions, newest
+        return next(self._contributions)
 
-    def _carry_out(self, effect: Any, progress: Progress, versions: Mapping[int, Any], newest: int) -> Any:
-        if isinstance(effect, Pull | Await):
-            return self._version(progress, versions, newest)
-        if isinstance(effect, Lease):
-            units, _ = self._pushes[self._num_leases]
-            self._num_leases += 1
-            return units
-        if isinstance(effect, Compute):
-            parameters = effect.parameters
-            contribution = self._computing.gradient(parameters.parameters, effect.units[0])
-            return Gradient(effect.units, parameters.sequence, contribution)
-        own = {Step: self._stepper.step, Difference: self._stepper.difference, Combine: self._stepper.combine}
-        return own[type(effect)](effect)
+    def _lease(self, effect: Lease) -> Units:
+        units, _ = self._pushes[self._num_leases]
+        self._num_leases += 1
+        return units
 
-    def _version(self, progress: Progress, versions: Mapping[int, Any], newest: int) -> Version:
+    def _compute(self, effect: Compute) -> Gradient:
+        (unit,), parameters = effect.units, effect.parameters
+        return Gradient(effect.units, parameters.sequence, self._computing.gradient(parameters.parameters, unit))
+
+    def _push_pull(self, effect: PushPull) -> IO:
+        yield self._pushed(effect.gradient)
+        return self._version(effect)
+
+    def _begin(self, effect: Begin) -> IO:
+        if isinstance(effect.effect, PushPull):
+            yield self._pushed(effect.effect.gradient)
+        return effect.effect
+
+    def _version(self, effect: Pull | PushPull | Await) -> Version:
         """Return the version that the next push is computed on; behind the last one any will do."""
         index = min(self._num_versions, len(self._pushes) - 1)
         push = self._pushes[index][1]
-        sequence = push.base if index == self._num_versions else newest
+        sequence = push.base if index == self._num_versions else self._newest
         self._num_versions += 1
-        return progress.version(push.worker, sequence, versions[sequence])
+        return self._progress.version(push.worker, sequence, self._versions[sequence])
 
     def _pushed(self, gradient: Gradient) -> Any:
         units, _ = self._pushes[self._num_pushes]
@@ -169,11 +178,11 @@ class Retracer:
           entry: the next update of the phase.
           versions: sequence -> parameters, of all that pushes from here on are computed on, and of the newest.
         """
-        return [self._run_of(push).push(self._progress, versions, entry.sequence - 1) for push in entry.stepped]
+        return [self._run_of(push).push(versions, entry.sequence - 1) for push in entry.stepped]
 
-    def left(self, workers: Sequence[tuple[int, int]]) -> tuple[Any, ...]:
+    def opt_states_left(self, workers: Sequence[tuple[int, int]]) -> tuple[Any, ...]:
         """Return the optimizer states that these workers, as (worker, incarnation), left behind."""
-        return tuple(self._steppers[worker].settled for worker in workers)
+        return tuple(self._steppers[worker].applied_opt_state for worker in workers)
 
     def _run_of(self, push: Stepped) -> _ProgramRun:
         key = push[:3]
@@ -184,5 +193,5 @@ class Retracer:
             stepper = self._steppers[whose]
             stepper.rewind()
             program = self._protocol.worker_program(self._num_workers)
-            self._runs[key] = _ProgramRun(program, stepper, self._computing, self._pushes[key])
+            self._runs[key] = _ProgramRun(program, stepper, self._computing, self._pushes[key], self._progress)
         return self._runs[key]

@@ -1,4 +1,4 @@
-"""What a finished run left for its replay: the configuration, the phases, and every update in order."""
+"""Reads what a finished run left for its replay: the configuration, the phases, and every update in order."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ class LoggedPhase:
 
     @property
     def protocol(self) -> base.Protocol:
-        """What it ran."""
+        """Protocol that it ran."""
         return protocols.parse(self.spec)
 
     @property
     def mode(self) -> SyncMode:
-        """How its members were synchronised."""
+        """Mode in which its members were synchronised."""
         return self.protocol.mode
 
     @functools.cached_property
     def assignment(self) -> StepAssignment:
-        """Whose each unit of a lock-step step was."""
+        """Assignment of a lock-step step's units to members."""
         return StepAssignment(self.shares or (1,) * len(self.members))
 
     @property
@@ -75,7 +75,7 @@ class LoggedPhase:
 
 @dataclass(frozen=True)
 class Record:
-    """What a run left.
+    """Holds what a run left.
 
     Args:
       workdir: where it was read.
@@ -96,7 +96,7 @@ class Record:
 
     @property
     def on_cpu_only(self) -> bool:
-        """Whether the process runtime did all of it, whose roles compute on CPU."""
+        """Return whether the process runtime did all of it, whose roles compute on CPU."""
         return all(phase.runtime == "processes" for phase in self.phases)
 
 
@@ -121,7 +121,7 @@ def read_record(workdir: Path) -> Record:
 
 
 def _check_ended(workdir: Path) -> None:
-    """A run that goes on, or died, has updates that no checkpoint holds."""
+    """Refuse a run that goes on, or died: it has updates that no checkpoint holds."""
     last = [event for event in read_events(workdir) if event["kind"] in ("run_started", "run_finished")][-1:]
     if not last or last[0]["kind"] != "run_finished":
         raise WorkdirError(f"the run in {workdir} is not finished; let it end, or resume it, then replay")

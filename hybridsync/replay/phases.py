@@ -79,7 +79,7 @@ def _stepped(programs: Programs, state: TrainState, phase: LoggedPhase, note: No
         note(entry.sequence)
     if not phase.left:
         return state
-    left = dataclasses.replace(state, opt_state=programs.mean_state(retracer.left(phase.left)))
+    left = dataclasses.replace(state, opt_state=programs.mean_state(retracer.opt_states_left(phase.left)))
     return left if phase.after in ("", fingerprint(left)) else state
 
 

@@ -53,7 +53,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Replayed:
-    """How a replay ended.
+    """Holds the result of a replay.
 
     Args:
       updates: that were computed again.

@@ -44,7 +44,7 @@ class Band:
 
 @dataclass(frozen=True)
 class Chart:
-    """What a chart shows.
+    """Describes a chart.
 
     Args:
         title: what is drawn, with its unit.
@@ -77,8 +77,8 @@ def draw(chart: Chart) -> str:
     is_time = chart.x == "time"
     title = f"{_title(chart)}, logarithmic" if y.is_log else _title(chart)
     svg = "".join(
-        f'<rect class="band q{band.color}" x="{1000 * x.share(band.begin):.1f}" y="0" height="1000" '
-        f'width="{1000 * (x.share(band.end) - x.share(band.begin)):.1f}"/>'
+        f'<rect class="band q{band.color}" x="{1000 * x.fraction(band.begin):.1f}" y="0" height="1000" '
+        f'width="{1000 * (x.fraction(band.end) - x.fraction(band.begin)):.1f}"/>'
         for band in chart.bands
     )
     svg += "".join(f'<path class="grid" d="M0 {_up(y, tick)}H1000"/>' for tick in y.ticks)
@@ -120,11 +120,11 @@ def _axes(chart: Chart, lines: Sequence[Line]) -> tuple[Axis, Axis]:
 
 
 def _up(y: Axis, value: float) -> str:
-    return f"{1000 * (1 - y.share(value)):.1f}"
+    return f"{1000 * (1 - y.fraction(value)):.1f}"
 
 
 def _path(line: Line, x: Axis, y: Axis) -> str:
-    at = [f"{1000 * x.share(left):.1f} {_up(y, value)}" for left, value in thin(line.points)]
+    at = [f"{1000 * x.fraction(left):.1f} {_up(y, value)}" for left, value in thin(line.points)]
     drawn = {"dots": ("dots",), "marked": ("solid", "dots")}.get(line.style, (line.style,))
     if len(at) == 1:
         drawn = ("dots",)
@@ -139,7 +139,7 @@ def tick_labels(axis: Axis, side: str, written: Callable[[float], str]) -> str:
     """Return an axis' labels; those at its two ends stay inside the chart's width."""
     labels = []
     for tick in axis.ticks:
-        share = axis.share(tick)
+        share = axis.fraction(tick)
         edge = " first" if share < 0.04 else " last" if share > 0.94 else ""
         labels.append(f'<span class="tick{edge}" style="{side}:{100 * share:.2f}%">{escape(written(tick))}</span>')
     return "".join(labels)

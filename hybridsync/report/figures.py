@@ -1,4 +1,4 @@
-"""Which line charts a page has and which lines stand in them."""
+"""Chooses the line charts of a page and the lines in them."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""What went otherwise than planned, as marks on the lanes and rows of a table."""
+"""Shows what went otherwise than planned, as marks on the lanes and rows of a table."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

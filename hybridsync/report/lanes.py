@@ -80,13 +80,13 @@ def _run_lanes(index: int, run: RunModel, x: Axis, colors: Mapping[str, int], na
 
 
 def _extent(x: Axis, begin: float, end: float) -> str:
-    left = 100 * x.share(begin)
-    return f"left:{left:.3f}%;width:{max(100 * x.share(end) - left, 0.0):.3f}%"
+    left = 100 * x.fraction(begin)
+    return f"left:{left:.3f}%;width:{max(100 * x.fraction(end) - left, 0.0):.3f}%"
 
 
 def _marks(x: Axis, incidents: Sequence[Incident]) -> str:
     return "".join(
-        f'<i class="mark {incident.sort}" style="left:{100 * x.share(incident.t):.3f}%" '
+        f'<i class="mark {incident.sort}" style="left:{100 * x.fraction(incident.t):.3f}%" '
         f'title="{escape(f"{duration(incident.t)}: {incident.text}")}">{GLYPHS[incident.sort][0]}</i>'
         for incident in incidents
     )

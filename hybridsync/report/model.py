@@ -1,4 +1,4 @@
-"""What the page says about a run, computed from what the run left; nothing here touches a file."""
+"""Computes what the page says about a run from what the run left; nothing here touches a file."""
 
 import itertools
 from collections import defaultdict
@@ -16,7 +16,7 @@ STAGES = ("drain", "capture", "reserve", "enter")
 
 @dataclass(frozen=True)
 class Record:
-    """What a run left, as read.
+    """Holds what a run left, as read.
 
     Args:
         name: how the page calls the run.
@@ -68,7 +68,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Stall:
-    """What entering a phase cost.
+    """Holds the cost of entering a phase.
 
     Args:
         phase: that was entered.
@@ -137,7 +137,7 @@ class RunModel:
 
     @property
     def name(self) -> str:
-        """How the page calls the run."""
+        """Name of the run on the page."""
         return self.record.name
 
     @property

@@ -34,7 +34,7 @@ class Axis:
     ticks: tuple[float, ...]
     is_log: bool = False
 
-    def share(self, value: float) -> float:
+    def fraction(self, value: float) -> float:
         """Return where `value` stands, from 0 to 1; what is outside stands at the nearer end."""
         if self.is_log:
             value = max(value, self.low)

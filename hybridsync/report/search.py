@@ -84,7 +84,7 @@ def _draw(search: Mapping[str, Any]) -> str:
         if setting["mean"] is None:
             continue
         color = OPEN if setting["accepted"] is None else GOOD if setting["accepted"] else BAD
-        left = 1000 * x.share(setting["share"])
+        left = 1000 * x.fraction(setting["share"])
         dots = "".join(f"M{left:.1f} {_up(y, value)}h0" for value in setting["accuracies"] if value is not None)
         bar = f"M{left - HALF_MARK:.1f} {_up(y, setting['mean'])}h{2 * HALF_MARK}"
         svg += f'<path class="line dots k{color}" d="{dots}"/><path class="line solid k{color}" d="{bar}"/>'
@@ -111,7 +111,7 @@ def _shares(settings: Sequence[Mapping[str, Any]]) -> Axis:
 
 
 def _up(y: Axis, value: float) -> str:
-    return f"{1000 * (1 - y.share(value)):.1f}"
+    return f"{1000 * (1 - y.fraction(value)):.1f}"
 
 
 def _tick(value: float) -> str:

@@ -1,4 +1,4 @@
-"""What each switch cost, read from a run's timeline.json and events.jsonl.
+"""Reads the cost of each switch from a run's timeline.json and events.jsonl.
 
 A switch's stall is the time from the last unit applied in phase e to the first one applied in the next phase,
 less one median unit time of that: in which a run without the switch would have applied nothing either.

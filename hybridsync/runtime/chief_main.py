@@ -153,5 +153,5 @@ def _manage(
         return controller.run()
     finally:
         report({"over": True})
-        control.await_told(TELL_SECS)
+        control.await_all_informed(TELL_SECS)
         serving.stop(grace_secs=1.0, wait_secs=TELL_SECS)

@@ -34,7 +34,7 @@ class Outbox:
         """Tell of a process that was started."""
         self._waiting.append(("role_started", _told(event)))
 
-    def lost(self, event: RoleEvent) -> None:
+    def report_lost(self, event: RoleEvent) -> None:
         """Tell of a process that ended, and tell each later chief what it cannot find on disk: its unit, its end."""
         event = _told(event)
         self._waiting.append(("role_lost", event))

@@ -1,4 +1,4 @@
-"""Where a supervisor has its roles' processes started: by a fork server (see fork_server.py), which is kept alive."""
+"""Has roles' processes started for a supervisor: by a fork server (see fork_server.py), which is kept alive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What server and worker processes have in common: first words, heartbeat, compilation cache and its account."""
+"""Shares what server and worker processes do: first words, heartbeat, compilation cache and its account."""
 
 from __future__ import annotations
 

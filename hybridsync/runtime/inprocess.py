@@ -11,6 +11,7 @@ import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
 from hybridsync import __version__
 from hybridsync.collectives.backend import Collectives, Communicator
@@ -22,9 +23,8 @@ from hybridsync.interfaces.messages import Hello
 from hybridsync.interfaces.phase import Phase
 from hybridsync.phases.reporter import Hook
 from hybridsync.runtime.wiring.chief import ChiefRole
-from hybridsync.runtime.wiring.server import server_port
+from hybridsync.runtime.wiring.server import primary_services
 from hybridsync.runtime.wiring.worker import worker_loop, worker_recorder
-from hybridsync.server.endpoint import Endpoint
 from hybridsync.server.primary import Primary
 from hybridsync.server.publisher import DevicePublisher
 from hybridsync.storage.apply_log import open_apply_log
@@ -74,8 +74,8 @@ class InProcess:
         self._transport = transport = InProcessTransport()
         transport.serve(Services(holder=self._role.committed, chief=self.chief.service), CHIEF)
         self._primary = primary = Primary(programs, DevicePublisher(), transport.holder, clock, apply_log, self._wake)
-        port = server_port(Endpoint(primary, None), run, programs, clock)
-        transport.serve(Services(holder=primary, server=primary, parameters=port, optimizer=primary), PRIMARY)
+        services = primary_services(run, programs, primary, clock, None)
+        transport.serve(replace(services, optimizer=primary), PRIMARY)
         self._replica = Replica(programs, transport.holder, clock, apply_log)
         transport.serve(Services(holder=self._replica), REPLICA)
         self._collectives = collectives(programs)

@@ -40,7 +40,7 @@ TOKEN_BYTES = 32
 
 @dataclass(frozen=True)
 class Launch:
-    """What a command line asks for.
+    """Holds what a command line asks for.
 
     Args:
       loaded: the configuration file, with all overrides applied.

@@ -39,7 +39,7 @@ UNIT_FORMAT = struct.Struct("<q")
 
 @dataclasses.dataclass(frozen=True)
 class RoleSpec:
-    """What a role needs besides the run's own flags.
+    """Tells a role what it needs besides the run's own flags.
 
     Attributes:
       role: "chief", "server" or "worker".

@@ -97,7 +97,7 @@ class RoleProcess:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Name of the role in messages."""
         return self.role if self.role == "chief" else f"{self.role} {self.role_id}"
 
     def send_spec(self, spec: role_pipe.RoleSpec) -> None:

@@ -75,12 +75,12 @@ class Starts:
         """Roles that are still to be started."""
         return self._waiting.keys()
 
-    def ask(self, role: str, role_id: int, restart_count: int, reason: str) -> None:
-        """Have a role started by the next `take`."""
+    def request(self, role: str, role_id: int, restart_count: int, reason: str) -> None:
+        """Have a role started by the next `start_due`."""
         now = SYSTEM_CLOCK.monotonic()
         self._waiting[role, role_id] = _Start(restart_count, reason, now, now + self._again_secs)
 
-    def take(self) -> Iterator[tuple[RoleProcess, str]]:
+    def start_due(self) -> Iterator[tuple[RoleProcess, str]]:
         """Start what is due; yields the processes, each with why it was to be started.
 
         Raises:

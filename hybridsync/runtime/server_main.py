@@ -23,9 +23,9 @@ from hybridsync.runtime.heartbeat import (
     use_compilation_cache,
 )
 from hybridsync.runtime.role_pipe import RoleSpec
-from hybridsync.runtime.wiring.server import server_port
+from hybridsync.runtime.wiring.server import primary_services
 from hybridsync.runtime.wiring.transport import transport_of
-from hybridsync.server.endpoint import Endpoint, OptimizerEndpoint
+from hybridsync.server.endpoint import OptimizerEndpoint
 from hybridsync.server.partition import PRIMARY, partition
 from hybridsync.server.primary import Primary
 from hybridsync.server.publisher import ParameterPool
@@ -83,17 +83,16 @@ def run_server(spec: RoleSpec, run: Run, watchdog: Watching) -> int:
         peers = Peers(parts, Directory(connect, lambda address: address in peers.servers), ended)
         pool = ParameterPool(own.parameters_layout)
         backend = Primary(programs, pool, readers, clock, apply_log, completed, device, peers, watchdog)
-        port = server_port(Endpoint(backend, own.contribution_layout), run, programs, clock)
-        offered = Services(holder=backend, parameters=port, num_buffers=workers + 2)
+        offered = primary_services(run, programs, backend, clock, own.contribution_layout)
+        offered = replace(offered, num_buffers=workers + 2)
     else:
         backend = Store(parts[spec.role_id], readers, clock, device, watchdog)
         early = max(protocol.num_answered_early(workers) for protocol in run.stages)
-        offered = Services(holder=backend, shard=backend, num_buffers=2 * workers + 2 + early)
+        offered = Services(holder=backend, server=backend, shard=backend, num_buffers=2 * workers + 2 + early)
     opt_layout = parts[spec.role_id].opt_state.layout
     services = replace(
         offered,
         state_bytes=programs.state_layout.nbytes,
-        server=backend,
         optimizer=OptimizerEndpoint(backend, opt_layout),
         contribution_bytes=own.contribution_layout.nbytes,
         opt_state_bytes=opt_layout.nbytes,

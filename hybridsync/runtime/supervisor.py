@@ -53,7 +53,7 @@ _RESUME = "run the same command again: it resumes from the last commit"
 
 @dataclass(frozen=True)
 class SupervisorSpec:
-    """What to supervise.
+    """Describes what to supervise.
 
     Attributes:
       argv: the run's flags, handed on to every role.
@@ -228,13 +228,13 @@ class Supervisor:
 
     def _start(self, role: str, role_id: int, restart_count: int, reason: str) -> None:
         self._restart_counts[role, role_id] = restart_count
-        self._starts.ask(role, role_id, restart_count, reason)
+        self._starts.request(role, role_id, restart_count, reason)
         self._take_started()
 
     def _take_started(self) -> None:
         """Take hold of the roles that could be started; one that cannot be is given up in the end."""
         try:
-            for process, reason in self._starts.take():
+            for process, reason in self._starts.start_due():
                 self._roles[process.role, process.role_id] = process
                 self._note("role_started", process.role, process.role_id, process.pid, reason)
                 if self._chief_address or process.role == "chief":
@@ -333,7 +333,7 @@ class Supervisor:
             if event.quarantined:
                 self._quarantine(event)
                 return
-            self._outbox.lost(event)
+            self._outbox.report_lost(event)
             if failing:
                 name = f"{process.role}-{process.role_id}"
                 self._fail(f"{process.name} fails again and again ({reason}); correct that, then {_RESUME}", name)
@@ -352,7 +352,7 @@ class Supervisor:
         in vain: they begin anew, in a process group without it.
         """
         self._slots = tuple(slot for slot in self._slots if slot != event.id)
-        self._outbox.lost(event)
+        self._outbox.report_lost(event)
         if self._slots and not self._is_complete:
             self._renew_process_group()
 
@@ -416,7 +416,7 @@ class Supervisor:
 
     def _note(self, kind: str, role: str, role_id: int, pid: int, reason: str) -> None:
         event = RoleEvent(role, role_id, pid, reason, SYSTEM_CLOCK.wall())
-        (self._outbox.started if kind == "role_started" else self._outbox.lost)(event)
+        (self._outbox.started if kind == "role_started" else self._outbox.report_lost)(event)
 
 
 def _drain(fd: int) -> None:

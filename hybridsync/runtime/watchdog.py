@@ -118,7 +118,7 @@ class Watchdog:
             piece.limit_secs = max(piece.limit_secs, COMPILE_SECS)
             piece.started = self._now()
 
-    def look(self) -> list[Overdue]:
+    def find_overdue(self) -> list[Overdue]:
         """Return what is overdue now."""
         now, stacks = self._now(), list(self._stacks.items())
         # A slice, because the stack may be emptied between a test and an index.
@@ -126,7 +126,7 @@ class Watchdog:
 
     def _watch(self) -> None:
         while not self._stop.wait(self._tick_secs):
-            if overdue := self.look():
+            if overdue := self.find_overdue():
                 self.end_process(overdue)
                 return
 

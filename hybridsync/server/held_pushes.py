@@ -88,7 +88,7 @@ class Decided:
       contributions: of each push.
       units: of all of them.
       base: oldest sequence that one of them was computed on.
-      rate: the protocol's factor on the schedule's learning rate.
+      lr_factor: the protocol's factor on the schedule's learning rate.
       blend: share of the new float model statistics.
       weights: of each push's gradient in the sum; () is 1 each.
       local_updates: whether its workers make local updates.
@@ -98,7 +98,7 @@ class Decided:
     contributions: tuple[Any, ...]
     units: tuple[int, ...]
     base: int
-    rate: float
+    lr_factor: float
     blend: float
     weights: tuple[float, ...] = ()
     local_updates: bool = False
@@ -117,7 +117,7 @@ class Decided:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """What each push brings, as the apply log has it; () where all were computed on `base` and weigh 1."""
+        """Parts of the update, as the apply log has them; () where all were computed on `base` and weigh 1."""
         pushes, weights = self.pushes, self.weights
         if self.local_updates or (not weights and all(push.base == self.base for push in pushes)):
             return ()

@@ -1,4 +1,4 @@
-"""Which parameter server holds which leaves of the training state, and the state as a union of its parts. Pure.
+"""Divides the leaves of the training state among parameter servers, and joins the parts again. Pure.
 
 A part is the whole tree with the other servers' leaves replaced by None. None is an empty pytree, so that an optax
 state of a part keeps the paths it has in the whole, and the update program of a part is that of the whole, traced on
@@ -90,7 +90,7 @@ class Cut:
         numbers = {leaf.path: number for number, leaf in enumerate(whole.leaves)}
         return cls(whole, layout, layout.within(whole), tuple(numbers[leaf.path] for leaf in layout.leaves))
 
-    def take(self, tree: Any) -> Any:
+    def part_of(self, tree: Any) -> Any:
         """Return the part of a whole tree."""
         leaves = jax.tree.leaves(tree)
         return self.layout.treedef.unflatten([leaves[index] for index in self.indices])
@@ -108,7 +108,7 @@ def join(cuts: Sequence[Cut], parts: Sequence[Any]) -> Any:
 
 @dataclass(frozen=True)
 class Part:
-    """What one server has of the trees that travel and of the state.
+    """Holds one server's part of the trees that travel and of the state.
 
     Args:
       server: its number.

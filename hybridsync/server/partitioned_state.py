@@ -44,7 +44,7 @@ class PartitionedState:
 
     @property
     def empty(self) -> bool:
-        """Whether no phase was entered yet."""
+        """Return whether no phase was entered yet."""
         return self._shard.empty
 
     @property
@@ -60,10 +60,10 @@ class PartitionedState:
         """Fetch the phase's starting state (see `Shard.fetch`); called while others use the state that is here."""
         return self._shard.fetch(phase)
 
-    def take(self, phase: Phase, state: TrainState | None) -> None:
+    def adopt_state(self, phase: Phase, state: TrainState | None) -> None:
         """Take over the starting state of `phase`; None where it is here already."""
         if state is not None:
-            self._shard.take(state)
+            self._shard.adopt_state(state)
         self._phase_number, self._unread = phase.id.number, {}
         self.first_applied = self.last_applied = 0.0
         self._apply_log.clear()
@@ -122,8 +122,10 @@ class PartitionedState:
         started, units = self._clock.monotonic(), update.units
         if self._peers:
             wanted = tuple(sorted(set().union(*self._unread.values())))
-            self._peers.update(Update(sequence, update.pushes, update.rate, wanted, update.weights))
-        self._shard.update(update.pushes, update.contributions, update.rate, update.blend, update.weights, self._change)
+            self._peers.update(Update(sequence, update.pushes, update.lr_factor, wanted, update.weights))
+        self._shard.update(
+            update.pushes, update.contributions, update.lr_factor, update.blend, update.weights, self._change
+        )
         self.last_applied = self._clock.monotonic()
         self.first_applied = self.first_applied or self.last_applied
         self._apply_log.write(
@@ -132,7 +134,7 @@ class PartitionedState:
                 sequence,
                 units,
                 update.base,
-                update.rate,
+                update.lr_factor,
                 float(len(units)),
                 update.blend,
                 parts=update.parts,
@@ -169,4 +171,4 @@ class PartitionedState:
     def take_uploads(self, left: tuple[tuple[int, int], ...], sequence: int) -> None:
         """See `StateHolder`."""
         self._shard.take_uploads([worker for worker, _ in left])
-        self._apply_log.leave(Left(self._phase_number, sequence, left))
+        self._apply_log.record_left(Left(self._phase_number, sequence, left))

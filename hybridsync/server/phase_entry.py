@@ -38,7 +38,7 @@ class Entrance:
 
     @property
     def doing(self) -> str:
-        """What the heartbeat says: `ENTERING` while a state is being fetched, else ""."""
+        """State in the heartbeat: `ENTERING` while a state is being fetched, else ""."""
         return ENTERING if self._entry is not None else ""
 
     def enter(

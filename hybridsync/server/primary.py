@@ -112,7 +112,7 @@ class Primary:
     def _begin(self, phase: Phase, state: TrainState | None) -> StateVersion:
         """Serve `phase` from `state`, or from the one that is here; called under the condition."""
         self._fingerprint = ""
-        self._state.take(phase, state)
+        self._state.adopt_state(phase, state)
         self._core.enter(phase)
         self._state.begin(self._sequencer.compensation, self._sequencer.change)
         self._entered = phase.fingerprint
@@ -298,7 +298,7 @@ class Primary:
         core = self._core
         self._condition.wait_for(lambda: not core.missing_uploads, UPLOAD_SECS)
         left = core.take_uploads()
-        if missing := sorted(self._sequencer.settled.keys() - set(left)):
+        if missing := sorted(self._sequencer.last_applied.keys() - set(left)):
             logging.warning(
                 "phase %s: worker(s) %s left no optimizer state behind within %g s; the mean is of %s",
                 *(phase.id, ", ".join(map(str, missing)), UPLOAD_SECS, ", ".join(map(str, left)) or "nobody's"),

@@ -31,7 +31,7 @@ class DevicePublisher:
         return served
 
     def give_back(self, served: Parameters) -> None:
-        """Nothing: what nobody uses any more is freed."""
+        """Do nothing: what nobody uses any more is freed."""
 
 
 class PublishedParameters:

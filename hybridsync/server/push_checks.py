@@ -1,4 +1,4 @@
-"""What a parameter server refuses by looking at a message: before anything of it reaches the rule or the state. Pure.
+"""Checks a message to a parameter server by itself: before any of it reaches the rule or the state. Pure.
 
 >>> from hybridsync.core.plan import PhaseId
 >>> served(Phase(PhaseId(3, 7), "asp", (0, 1), 0, 10, (), (), 0, "", 1, "", (), "start")).name

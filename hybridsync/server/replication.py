@@ -67,7 +67,7 @@ class PartSnapshot:
 
 
 class Peers:
-    """What the primary asks of the other servers; with none of them every call is free.
+    """Asks of the other servers what the primary needs; with none of them every call is free.
 
     Args:
       parts: of all servers, the primary's first.

@@ -114,7 +114,7 @@ class Store:
 
     def _begin(self, phase: Phase, protocol: Protocol, state: TrainState) -> StateVersion:
         """Serve `phase` from `state`; called under the condition."""
-        self._shard.take(state)
+        self._shard.adopt_state(state)
         self._change, self._left = protocol.change(len(phase.members)), None
         self._phase, self._sequence, self._open = phase, phase.sequence, True
         self._shard.begin(protocol.compensated)

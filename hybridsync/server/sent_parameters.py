@@ -22,7 +22,7 @@ from hybridsync.interfaces.messages import Push
 
 
 class Versions:
-    """What each worker's process was handed, by sequence.
+    """Keeps what each worker's process was handed, by sequence.
 
     Args:
       give_back: takes what is kept no longer.
@@ -47,7 +47,7 @@ class Versions:
             self._give_back(handed.pop(sequence))
 
     def has_base(self, push: Push) -> bool:
-        """Whether what `push` was computed on is kept."""
+        """Return whether what `push` was computed on is kept."""
         return push.base in self._handed.get((push.worker, push.incarnation), {})
 
     def base_of(self, push: Push) -> Any:

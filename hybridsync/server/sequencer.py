@@ -11,7 +11,7 @@ one of a process, is for `offer`.
 >>> sequencer = Sequencer()
 >>> sequencer.enter(Phase(PhaseId(3, 7), "asp", (0, 1), 0, 10, (), (), 0, "", 1, "", (), "start"))
 >>> ticket, decisions = sequencer.submit(Push(PhaseId(3, 7), 1, 1, units=(4,), base=0), "gradient", "")
->>> [(decision.units, decision.rate) for decision in decisions], ticket.reply.sequence, sequencer.sequence
+>>> [(decision.units, decision.lr_factor) for decision in decisions], ticket.reply.sequence, sequencer.sequence
 ([((4,), 1.0)], 1, 1)
 """
 
@@ -70,7 +70,7 @@ class Sequencer:
 
     @property
     def answers_early(self) -> bool:
-        """Whether pushes may be answered that are held."""
+        """Return whether pushes may be answered that are held."""
         return self._protocol.num_answered_early(len(self._members)) > 0
 
     @property
@@ -84,7 +84,7 @@ class Sequencer:
         return self.count.sequence
 
     @property
-    def settled(self) -> dict[int, Push]:
+    def last_applied(self) -> dict[int, Push]:
         """The last push that was applied of each worker that makes local updates, and is not fenced."""
         return {worker: state.last for worker, state in self._workers.items() if state.last is not None}
 
@@ -217,7 +217,7 @@ class Sequencer:
         return self._await_grant(push, at)
 
     def is_ungranted(self, push: Push) -> bool:
-        """Whether a worker that said it could push has to wait for that still."""
+        """Return whether a worker that said it could push has to wait for that still."""
         state = self._workers.get(push.worker)
         return self.open and state is not None and state.ready == push
 
@@ -238,13 +238,13 @@ class Sequencer:
         return self._idle(push)
 
     def is_known(self, push: Push) -> bool:
-        """Whether a push is of another phase, or with a unit that was offered before: nothing new is made of it."""
+        """Return whether a push is of another phase, or has a unit that was offered before: it changes nothing."""
         return push.phase_id != self.phase_id or any(
             self._held.of_unit(unit) is not None or self.count.is_settled(unit) for unit in push.units
         )
 
     def holds(self, unit: int) -> bool:
-        """Whether a push with `unit` is here whose end is open."""
+        """Return whether a push with `unit` is here whose end is open."""
         ticket = self._held.of_unit(unit)
         return ticket is not None and not ticket.decided
 
@@ -283,7 +283,7 @@ class Sequencer:
         return ticket, self._take(ticket, state, non_finite, at)
 
     def passes(self, push: Push) -> bool:
-        """Whether a finite push is decided by coming: applied by itself, and answered. Nothing has changed yet."""
+        """Return whether a finite push is decided by coming: applied by itself, and answered. Changes nothing yet."""
         phase_id, worker, incarnation, units, base, _, _ = push
         state = self._workers.get(worker)
         if state is None or state.passes_as != incarnation or phase_id != self._passing or len(units) != 1:
@@ -301,11 +301,11 @@ class Sequencer:
 
     @staticmethod
     def is_same(push: Push, ticket: Ticket) -> bool:
-        """Whether a ticket is of this push or of an earlier copy of it."""
+        """Return whether a ticket is of this push or of an earlier copy of it."""
         return ticket.push is push or (ticket.push.worker == push.worker and ticket.push.units == push.units)
 
     def is_over(self, push: Push, ticket: Ticket) -> bool:
-        """Whether `push` has to wait for `ticket` no more: it has its reply, is decided for others, or is void."""
+        """Return whether `push` need not wait for `ticket` any more: it is answered, decided for others, or void."""
         told = ticket.reply is not None if self.is_same(push, ticket) else ticket.decided
         return told or ticket.fenced or not self.open or self.phase_id != ticket.push.phase_id
 
@@ -415,7 +415,7 @@ class Sequencer:
     def _apply(self, action: Apply) -> Iterator[Decision]:
         tickets = [*map(self._held.by_id.__getitem__, action.pushes)]
         share = min(1.0, len(tickets) / len(self._members))
-        update = Decided.of(tickets, action.rate, share, action.weights, self.local_updates)
+        update = Decided.of(tickets, action.lr_factor, share, action.weights, self.local_updates)
         yield update
         self.count.count(update.units, [push.base for push in update.pushes])
         for ticket in tickets:

@@ -212,7 +212,7 @@ class ServerCore:
           StalePhase: another phase is served.
         """
         check_phase_id(push.phase_id, self.sequencer.phase)
-        last = self.sequencer.settled.get(push.worker)
+        last = self.sequencer.last_applied.get(push.worker)
         if last is None or last.incarnation > push.incarnation:
             return False
         self._uploads[push.worker] = push
@@ -256,14 +256,14 @@ class ServerCore:
         """The workers whose optimizer states are still to come."""
         if not self.sequencer.local_updates or self._left is not None:
             return []
-        return missing_uploads(self.sequencer.settled, self._uploads)
+        return missing_uploads(self.sequencer.last_applied, self._uploads)
 
     def take_uploads(self) -> tuple[int, ...]:
         """Have the mean of what workers left behind become the optimizer state, once a phase; returns whose it is."""
         if not self.sequencer.local_updates:
             return ()
         if self._left is None:
-            settled = self.sequencer.settled
+            settled = self.sequencer.last_applied
             self._left = tuple((at, settled[at].incarnation) for at in usable_uploads(settled, self._uploads))
             if self._left:
                 self._holder.take_uploads(self._left, self.sequencer.sequence)

@@ -43,7 +43,7 @@ class Publisher(Protocol):
 
 @dataclass(frozen=True)
 class Progress:
-    """What a server did since the last report."""
+    """Holds what a server did since its last report."""
 
     phase_id: PhaseId
     applied: tuple[Range, ...]
@@ -104,7 +104,7 @@ class Shard:
 
     @property
     def empty(self) -> bool:
-        """Whether no phase was entered yet."""
+        """Return whether no phase was entered yet."""
         return self._state is None
 
     @property
@@ -124,12 +124,12 @@ class Shard:
         cut = self.part.state
         with self._watchdog.work(f"the state of phase {phase.id}", self._limit_secs):
             whole = fetch(phase.source, phase.snapshot_id, phase.fingerprint, cut.whole, self._reader_at)
-        state = cut.take(whole)
+        state = cut.part_of(whole)
         if cut.layout.nbytes < cut.whole.nbytes:  # jax uses aligned memory in place: the rest would stay alive with it
             state = cut.layout.unpack(cut.layout.pack(state))
         return jax.device_put(state, self._device)
 
-    def take(self, state: TrainState) -> None:
+    def adopt_state(self, state: TrainState) -> None:
         """Keep a state that was fetched, in place of the one that is here."""
         self._state = state
 
@@ -201,7 +201,7 @@ class Shard:
         self._uploads[worker] = opt_state
 
     def has_uploads(self, workers: Iterable[int]) -> bool:
-        """Whether all of them have left something."""
+        """Return whether all of them have left something."""
         return all(worker in self._uploads for worker in workers)
 
     def take_uploads(self, workers: Sequence[int]) -> None:

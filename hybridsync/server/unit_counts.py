@@ -1,4 +1,4 @@
-"""What a server counts: units in its state, units that never will be, and how stale each push was. Pure."""
+"""Counts for a server: units in its state, units that never will be, and how stale each push was. Pure."""
 
 from __future__ import annotations
 
@@ -82,5 +82,5 @@ class Count:
         self.num_dropped = len(self.dropped)
 
     def is_settled(self, unit: int) -> bool:
-        """Whether a unit was applied or dropped, in this phase or before it."""
+        """Return whether a unit was applied or dropped, in this phase or before it."""
         return self.ends.is_settled(unit)

@@ -1,4 +1,4 @@
-"""What became of each unit, as a server has to know it at every push. Pure.
+"""Records the outcome of each unit, as a server has to know it at every push. Pure.
 
 What ended before the phase is held as ranges, so that entering a phase costs as much as it has ranges. What ends within
 the phase is a byte each, in chunks that are made as they are needed.
@@ -45,7 +45,7 @@ class UnitOutcomes:
         self._chunks: dict[int, bytearray] = {}  # each tells all of its units, also what ended before the phase
 
     def is_open(self, unit: int) -> bool:
-        """Whether `unit` may be issued, and has no end."""
+        """Return whether `unit` may be issued, and has no end."""
         if not 0 <= unit < self.limit:
             return False
         try:
@@ -54,7 +54,7 @@ class UnitOutcomes:
             return not self._ended_before(unit)
 
     def is_settled(self, unit: int) -> bool:
-        """Whether `unit` was applied or dropped."""
+        """Return whether `unit` was applied or dropped."""
         try:
             return self._chunks[unit >> _BITS][unit & _LAST] != OPEN
         except KeyError:
@@ -81,7 +81,7 @@ class UnitOutcomes:
         return units
 
     def _ended_before(self, unit: int) -> bool:
-        """Whether a unit was applied or dropped before the phase."""
+        """Return whether a unit was applied or dropped before the phase."""
         return unit in self._applied or unit in self._dropped
 
     def _add_chunk(self, number: int) -> bytearray:

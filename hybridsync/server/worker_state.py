@@ -1,4 +1,4 @@
-"""What a server knows of each worker in the phase that it serves. Pure."""
+"""Holds what a server knows of each worker in the phase that it serves. Pure."""
 
 from __future__ import annotations
 

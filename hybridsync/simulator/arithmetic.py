@@ -1,4 +1,4 @@
-"""What a simulation computes with: nothing but time, or values that remember every update. Pure.
+"""Computes in a simulation: nothing but time, or values that remember every update. Pure.
 
 `gradients.py` computes real ones. A state is a value that no update changes; handles are opaque to everybody else.
 """
@@ -97,7 +97,7 @@ class Arithmetic(Protocol):
         """Return parameters less a difference, or in its place."""
         ...
 
-    def left(self, state: State, opt_states: Sequence[Any]) -> State:
+    def with_mean_opt_state(self, state: State, opt_states: Sequence[Any]) -> State:
         """Return a state with the mean of what workers left behind; with none of it, as it is."""
         ...
 
@@ -177,7 +177,7 @@ class Weightless:
     def combine(self, parameters: Any, contribution: Any, blend: float, replaces: bool) -> Any:
         return None
 
-    def left(self, state: State, opt_states: Sequence[Any]) -> State:
+    def with_mean_opt_state(self, state: State, opt_states: Sequence[Any]) -> State:
         return state
 
     def step(self, state: State, contribution: Any, factor: float) -> State:
@@ -279,7 +279,7 @@ class Counting:
     def combine(self, parameters: int, contribution: tuple[int, Units], blend: float, replaces: bool) -> int:
         return _mix(parameters, contribution[0])
 
-    def left(self, state: Counts, opt_states: Sequence[int]) -> Counts:
+    def with_mean_opt_state(self, state: Counts, opt_states: Sequence[int]) -> Counts:
         averaged = state.opt_state
         for opt_state in opt_states:
             averaged = _mix(averaged, opt_state)

@@ -46,13 +46,13 @@ class Stretch:
 
     @property
     def end(self) -> float:
-        """When it was over."""
+        """Time at which it was over."""
         return self.start + self.secs
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a finished real run left.
+    """Holds what a finished real run left.
 
     Args:
       workdir: of the run.

@@ -120,7 +120,7 @@ class _Bar:
         self._units = metrics.units
         self._progress.update(self._task, completed=self._done + metrics.units)
 
-    def note(self, text: str) -> None:
+    def show_line(self, text: str) -> None:
         pass
 
     def close(self) -> None:

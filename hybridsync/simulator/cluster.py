@@ -49,7 +49,7 @@ def normals(random: Random) -> Iterator[float]:
 
 @dataclass(frozen=True)
 class Device:
-    """How long a worker's gradient of one unit takes.
+    """Says how long a worker's gradient of one unit takes.
 
     Args:
       secs: mean seconds of a unit.
@@ -101,7 +101,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Costs:
-    """What the roles themselves take, in seconds, beside compute and transfers.
+    """Holds what the roles themselves take, in seconds, beside compute and transfers.
 
     Args:
       apply_secs: of one update at a server.
@@ -268,7 +268,7 @@ class Slow:
 
     @property
     def slowness(self) -> Slowness:
-        """How slow it is, while it is."""
+        """Slowness of the worker, while it is slow."""
         return Slowness(self.factor, self.delay_secs, self.rpc_secs, self.bytes_per_sec)
 
 
@@ -345,7 +345,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class Chaos:
-    """What happens to each message, by chance.
+    """Says what happens to each message, by chance.
 
     Args:
       lost, duplicated, delayed: probabilities.
@@ -372,7 +372,7 @@ class Chaos:
 
     @property
     def active(self) -> bool:
-        """Whether any message fares otherwise than it should."""
+        """Return whether any message fares otherwise than it should."""
         return bool(self.lost or self.duplicated or self.delayed)
 
 
@@ -401,7 +401,7 @@ class Scenario:
 
     @property
     def reliable(self) -> bool:
-        """Whether every message arrives: then nobody needs to ask twice."""
+        """Return whether every message arrives: then nobody needs to ask twice."""
         lost = any(death.role == "chief" for death in self.deaths)  # with it goes what it was asked
         return not (self.chaos.active or self.partitions or self.pauses or lost)
 

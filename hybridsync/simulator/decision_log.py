@@ -87,8 +87,8 @@ class MirroredApplyLog:
         self._decision_log.updated(entry)
         self._log.write(entry)
 
-    def leave(self, left: Left) -> None:
-        self._log.leave(left)
+    def record_left(self, left: Left) -> None:
+        self._log.record_left(left)
 
     def flush(self) -> None:
         self._log.flush()

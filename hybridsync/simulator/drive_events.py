@@ -22,7 +22,7 @@ Carriers = Mapping[type, Carrier]
 
 
 class Engine(Protocol):
-    """What a driver drives."""
+    """Generates the requests that a driver carries out."""
 
     leases: LeaseQueue
 
@@ -46,7 +46,7 @@ class EventTicket:
     def peek(self) -> Any:
         return self.reply if self.done() and not isinstance(self.reply, HybridSyncError) else None
 
-    def settle(self, reply: Any) -> None:
+    def complete(self, reply: Any) -> None:
         """Take the reply, or the error that it is."""
         if self._driver.is_over:
             return
@@ -92,7 +92,7 @@ class EventDriver:
 
     @property
     def is_over(self) -> bool:
-        """Whether the engine has ended or was revoked: what comes now is not for it any more."""
+        """Return whether the engine has ended or was revoked: what comes now is not for it any more."""
         return self._ended or self._revoked
 
     def begin(self) -> None:
@@ -122,7 +122,7 @@ class EventDriver:
         self._io.close()
 
     def is_stale(self, call: Callable[..., object], *args: Any) -> bool:
-        """Whether what comes now is not for this engine any more, or not yet: a stopped process hears it later."""
+        """Return whether what comes now is not for this engine, or not yet: a stopped process hears it later."""
         return self._ended or self._revoked or self.worker.halted(call, *args)
 
     def compute(self, unit: int, parameters: Any, then: Then) -> Any:
@@ -149,7 +149,7 @@ class EventDriver:
 
     def _end(self, failure: str) -> None:
         self._ended = True
-        self.worker.left(failure)
+        self.worker.end_phase(failure)
 
     # --- requests of every mode ---
 
@@ -170,9 +170,9 @@ class EventDriver:
 
     def _start(self, request: Start, then: Then) -> Ticket:
         ticket = EventTicket(self)
-        reply = self._carriers[type(request.request)](request.request, ticket.settle)
+        reply = self._carriers[type(request.request)](request.request, ticket.complete)
         if reply is not PENDING:
-            ticket.settle(reply)
+            ticket.complete(reply)
         return ticket
 
     def _join(self, request: Join, then: Then) -> Any:

@@ -1,4 +1,4 @@
-"""Which engine runs a worker's phase, and what carries out its requests in virtual time."""
+"""Chooses the engine of a worker's phase, and what carries out its requests in virtual time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands around a controller in virtual time: the chief's own copy of the state, its commits, and its hosts."""
+"""Surrounds a controller in virtual time: the chief's own copy of the state, its commits, and its hosts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Saved:
 
 @dataclass
 class Workdir:
-    """What outlives every process of a run.
+    """Holds what outlives every process of a run.
 
     Args:
       phase_ids: hands out phase numbers.
@@ -194,7 +194,7 @@ class Disk:
 
     @property
     def durable(self) -> bool:
-        """Whether commits outlive the process: they are simulated, not skipped."""
+        """Return whether commits outlive the process: they are simulated, not skipped."""
         return True
 
     def submit(
@@ -295,7 +295,7 @@ class Hosts:
         if process is not None and process.pid == event.pid and not process.dead:
             self._end(process, event.reason, None)
 
-    def left(self, process: Process) -> None:
+    def replace_ended(self, process: Process) -> None:
         """Follow a process that has ended by itself with another one, unless the run is over."""
         if self.newest[process.role, process.id] is not process:
             return

@@ -109,7 +109,7 @@ class RealArithmetic:
     def combine(self, parameters: Parameters, contribution: Any, blend: float, replaces: bool) -> Parameters:
         return self._programs.combine(parameters, contribution, blend, replaces)
 
-    def left(self, state: TrainState, opt_states: Sequence[Any]) -> TrainState:
+    def with_mean_opt_state(self, state: TrainState, opt_states: Sequence[Any]) -> TrainState:
         if not opt_states:
             return state
         return dataclasses.replace(state, opt_state=self._programs.mean_state(tuple(opt_states)))

@@ -108,7 +108,7 @@ class Network:
         return at + cluster.all_reduce_secs(num_bytes, len(members), inside=True)
 
     def cut_off(self, worker: int) -> bool:
-        """Whether nobody reaches `worker` now."""
+        """Return whether nobody reaches `worker` now."""
         now = self._loop.now
         return any(worker in p.workers and p.at_secs <= now < p.at_secs + p.secs for p in self._partitions)
 

@@ -23,7 +23,7 @@ from hybridsync.worker.requests import (
 
 
 class ReplicaCarriers:
-    """What lock-step and groups share: the starting state, and a slow worker's part in a collective.
+    """Carries out what lock-step and groups share: the starting state, and a slow worker's part in a collective.
 
     Args:
       driver: of the worker's engine.
@@ -34,7 +34,7 @@ class ReplicaCarriers:
 
     @property
     def carriers(self) -> Carriers:
-        """What carries out each kind of request."""
+        """Carriers of each kind of request."""
         return {EnterReplica: self._fetch, SendPart: self._send}
 
     def _fetch(self, request: EnterReplica, then: Then) -> Any:
@@ -85,7 +85,7 @@ class LockstepCarriers:
 
     @property
     def carriers(self) -> Carriers:
-        """What carries out each kind of request."""
+        """Carriers of each kind of request."""
         return {
             **ReplicaCarriers(self._driver).carriers,
             ComputeUnit: self._compute,
@@ -132,7 +132,7 @@ class GroupCarriers:
 
     @property
     def carriers(self) -> Carriers:
-        """What carries out each kind of request."""
+        """Carriers of each kind of request."""
         return {
             **ReplicaCarriers(self._driver).carriers,
             CopyReplica: lambda request, then: self._replica.state,
@@ -151,7 +151,7 @@ class GroupCarriers:
         if driver.is_stale(self._updated, request, then):
             return
         state = simulated.arithmetic.step(request.state, request.contribution, request.factor)
-        self._replica.note_update()
+        self._replica.stamp_update()
         simulated.watch.stepped(driver.worker, driver.phase, request.unit)
         then(state)
 

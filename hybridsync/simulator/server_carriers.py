@@ -35,7 +35,7 @@ class ServerCarriers:
 
     @property
     def carriers(self) -> Carriers:
-        """What carries out the requests of phases whose state servers hold."""
+        """Carriers of the requests of phases whose state servers hold."""
         return {CallServer: self._call}
 
     def _call(self, request: CallServer, then: Then) -> Any:

@@ -38,7 +38,7 @@ class ChiefFront:
         self._reports: dict[int, tuple[Process, Report, float]] = {}
         self._is_woken = False
 
-    def ask(self, process: Process, kind: str, number: int, answer: Answer, then: Callable[[Any], object]) -> None:
+    def call(self, process: Process, kind: str, number: int, answer: Answer, then: Callable[[Any], object]) -> None:
         """Take a call; it waits here while there is no answer."""
         if self.closed:
             return
@@ -46,9 +46,9 @@ class ChiefFront:
         if reply is None:
             self._calls[process.pid, kind] = process, number, answer, then
         else:
-            self._network.message(process.port, process.answered, kind, number, then, reply)
+            self._network.message(process.port, process.on_reply, kind, number, then, reply)
 
-    def take(self, process: Process, report: Report, number: int) -> None:
+    def report(self, process: Process, report: Report, number: int) -> None:
         """Take a heartbeat; the answer waits for news, or for the next one."""
         if self.closed:
             return
@@ -56,12 +56,12 @@ class ChiefFront:
         if earlier is not None:
             self._reply(*earlier)
         received = self._loop.now
-        refused = self._try(lambda: self._service.take(report))
+        refused = self._try(lambda: self._service.record_report(report))
         if refused is not None:
-            self._network.message(process.port, process.heard, report, refused)
+            self._network.message(process.port, process.on_report_reply, report, refused)
             return
         self._watch.reported(report)
-        self._network.message(process.port, process.taken, number)
+        self._network.message(process.port, process.on_report_received, number)
         if self._control.over or self._service.has_news(report):
             self._reply(process, report, received)
         else:
@@ -85,7 +85,7 @@ class ChiefFront:
             if reply is None:
                 self._calls.setdefault((pid, kind), (process, number, answer, then))
             else:
-                self._network.message(process.port, process.answered, kind, number, then, reply)
+                self._network.message(process.port, process.on_reply, kind, number, then, reply)
         if self._control.over or self._control.broken:
             for pid, (process, report, received) in [*self._reports.items()]:
                 if self._control.over or self._service.has_news(report):
@@ -94,7 +94,7 @@ class ChiefFront:
 
     def _reply(self, process: Process, report: Report, received: float) -> None:
         if not process.dead:
-            self._network.message(process.port, process.heard, report, self._service.answer(report, received))
+            self._network.message(process.port, process.on_report_reply, report, self._service.answer(report, received))
 
     def _try(self, answer: Answer) -> Any:
         """Return an answer, or the refusal that it is."""

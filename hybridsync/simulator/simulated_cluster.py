@@ -60,43 +60,43 @@ class Watch:
     """The cluster that is watched."""
 
     def announced(self, request: PhaseRequest, phase: Phase) -> None:
-        """The chief tells a worker of a phase."""
+        """Called when the chief tells a worker of a phase."""
 
     def entered(self, process: Process, phase: Phase, state: Any) -> None:
-        """A server, or a member of a mesh, holds the phase's starting state."""
+        """Called when a server, or a member of a mesh, holds the phase's starting state."""
 
     def granted(self, request: LeaseRequest, reply: LeaseReply) -> None:
-        """The chief gave out units."""
+        """Called when the chief has given out units."""
 
     def reported(self, report: Report) -> None:
-        """The chief has taken a report."""
+        """Called when the chief has taken a report."""
 
     def applied(self, process: Process, phase: Phase, sequence: int, pushes: tuple[Push, ...], units: Units) -> None:
-        """A server, or a member of a mesh, which has no pushes, applied units, by which it came to `sequence`."""
+        """Called when a server, or a member of a mesh, which has no pushes, has come to `sequence` by units."""
 
     def stepped(self, worker: Process, phase: Phase, unit: int) -> None:
-        """A member of a group phase applied a unit to its own replica."""
+        """Called when a member of a group phase has applied a unit to its own replica."""
 
-    def settled(self, worker: Process, phase: Phase, reply: GroupReply, state: Any) -> None:
-        """A member of a group phase holds what a full synchronisation made of all replicas."""
+    def synchronised(self, worker: Process, phase: Phase, reply: GroupReply, state: Any) -> None:
+        """Called when a member of a group phase holds what a full synchronisation made of all replicas."""
 
     def fenced(self, server: Process, worker: int, incarnation: int) -> None:
-        """A server is told to refuse a worker's processes up to `incarnation`."""
+        """Called when a server is told to refuse a worker's processes up to `incarnation`."""
 
     def arrived(self, server: Process, push: Push) -> None:
-        """A push has come to a server."""
+        """Called when a push has come to a server."""
 
     def acknowledged(self, server: Process, push: Push, reply: PushReply) -> None:
-        """A server answers a push or a pull."""
+        """Called when a server answers a push or a pull."""
 
     def served(self, server: Process, phase: Phase) -> None:
-        """A server serves a phase."""
+        """Called when a server serves a phase."""
 
     def leased(self, worker: Process, phase: Phase, reply: LeaseReply) -> None:
-        """A worker was given units."""
+        """Called when a worker was given units."""
 
     def pushed(self, push: Push, reply: PushReply) -> None:
-        """A worker has the answer to a push."""
+        """Called when a worker has the answer to a push."""
 
 
 class SharedLog:
@@ -109,7 +109,7 @@ class SharedLog:
     def write(self, entry: Entry) -> None:
         self._noted.append(entry)
 
-    def leave(self, left: Left) -> None:
+    def record_left(self, left: Left) -> None:
         self._ends[left.phase] = left
 
     def flush(self) -> None:

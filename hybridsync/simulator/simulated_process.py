@@ -25,7 +25,7 @@ UNREACHABLE_SECS, CALL_DEADLINE_SECS = 3.0, 60.0
 
 
 def is_lost(error: HybridSyncError, waited: float) -> bool:
-    """Whether a caller that has tried for `waited` seconds takes `error` for the end of it."""
+    """Return whether a caller that has tried for `waited` seconds takes `error` for the end of it."""
     return waited >= (UNREACHABLE_SECS if isinstance(error, RoleLost) else CALL_DEADLINE_SECS)
 
 
@@ -69,7 +69,7 @@ class Process(ABC):
         self._register()
 
     def halted(self, call: Callable[..., object], *args: Any) -> bool:
-        """Whether what reaches the process now is not to be acted on; while it is stopped, it is kept for later."""
+        """Return whether not to act on what reaches the process now; while it is stopped, it is kept for later."""
         if self.stopped and not self.dead:
             self._stash.append((call, args))
         return self.dead or self.stopped
@@ -92,7 +92,7 @@ class Process(ABC):
         """End by itself: the run is over, or the chief refuses this process."""
         if not self.dead:
             self.kill()
-            self.simulated.hosts.left(self)
+            self.simulated.hosts.replace_ended(self)
 
     # --- what a kind of role adds ---
 
@@ -126,13 +126,13 @@ class Process(ABC):
         """
         number = self._calls[kind] = self._calls.get(kind, 0) + 1
         simulated = self.simulated
-        simulated.network.message(self.port, simulated.chief_front.ask, self, kind, number, answer, then)
+        simulated.network.message(self.port, simulated.chief_front.call, self, kind, number, answer, then)
         if not simulated.network.reliable:
             simulated.loop.after(CALL_SECS, self._repeat, kind, number, answer, then)
 
-    def answered(self, kind: str, number: int, then: Callable[[Any], object], reply: Any) -> None:
+    def on_reply(self, kind: str, number: int, then: Callable[[Any], object], reply: Any) -> None:
         """Act on an answer of the chief, unless it is a late or a second one."""
-        if self.halted(self.answered, kind, number, then, reply) or self._calls.get(kind) != number:
+        if self.halted(self.on_reply, kind, number, then, reply) or self._calls.get(kind) != number:
             return
         if isinstance(reply, NotRegistered):  # a restarted chief: it is told who calls, and asked again
             self._register()
@@ -147,7 +147,7 @@ class Process(ABC):
         if self.halted(self._repeat, kind, number, answer, then) or self._calls.get(kind) != number:
             return
         simulated = self.simulated
-        simulated.network.message(self.port, simulated.chief_front.ask, self, kind, number, answer, then)
+        simulated.network.message(self.port, simulated.chief_front.call, self, kind, number, answer, then)
         simulated.loop.after(CALL_SECS, self._repeat, kind, number, answer, then)
 
     def _register(self) -> None:
@@ -188,16 +188,16 @@ class Process(ABC):
             self._num_reports += 1
             self._unheard = self.take_report()
         simulated = self.simulated
-        simulated.network.message(self.port, simulated.chief_front.take, self, self._unheard, self._num_reports)
+        simulated.network.message(self.port, simulated.chief_front.report, self, self._unheard, self._num_reports)
 
-    def taken(self, number: int) -> None:
+    def on_report_received(self, number: int) -> None:
         """Forget a report that the chief has."""
-        if not self.halted(self.taken, number) and number == self._num_reports:
+        if not self.halted(self.on_report_received, number) and number == self._num_reports:
             self._unheard = None
 
-    def heard(self, report: Report, reply: ReportReply | HybridSyncError) -> None:
+    def on_report_reply(self, report: Report, reply: ReportReply | HybridSyncError) -> None:
         """Act on the answer to a report."""
-        if self.halted(self.heard, report, reply):
+        if self.halted(self.on_report_reply, report, reply):
             return
         if isinstance(reply, StaleIncarnation):
             self.leave()

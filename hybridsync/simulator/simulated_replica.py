@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Replica:
-    """What `hybridsync.worker.replica.Replica` is, of any arithmetic's values and without threads."""
+    """Acts as `hybridsync.worker.replica.Replica`, with any arithmetic's values and without threads."""
 
     def __init__(self, simulated: SimulatedCluster, owner: Process) -> None:
         self._simulated, self._owner = simulated, owner
@@ -30,7 +30,7 @@ class Replica:
         self.first_applied = self.last_applied = 0.0
 
     def lacks(self, phase: Phase) -> bool:
-        """Whether the phase's starting state is not here and has to be fetched."""
+        """Return whether the phase's starting state is not here and has to be fetched."""
         return self.state is None or self._fingerprint != phase.fingerprint
 
     def enter(self, phase: Phase) -> None:
@@ -84,9 +84,9 @@ class Replica:
         self._applied, self._dropped = UnitSet(reply.applied), UnitSet(reply.dropped)
         for update in reply.updates:
             self._log.write(Entry.of_groups(self._phase.id.number, update, factor))
-        self._simulated.watch.settled(self._owner, self._phase, reply, state)
+        self._simulated.watch.synchronised(self._owner, self._phase, reply, state)
 
-    def note_update(self) -> None:
+    def stamp_update(self) -> None:
         """Note that a unit was applied now to a replica that goes its own way."""
         self.last_applied = self._simulated.loop.now
         self.first_applied = self.first_applied or self.last_applied

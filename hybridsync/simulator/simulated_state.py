@@ -91,7 +91,7 @@ class ServerState:
             self.state,
             contributions,
             units=len(update.units),
-            factor=update.rate,
+            factor=update.lr_factor,
             blend=update.blend,
             weights=update.weights,
             change=self._change,
@@ -125,8 +125,8 @@ class ServerState:
     def take_uploads(self, left: tuple[tuple[int, int], ...], sequence: int) -> None:
         """See `StateHolder`."""
         assert self._phase is not None
-        self.state = self._arithmetic.left(self.state, [self._uploads[worker] for worker, _ in left])
-        self._log.leave(Left(self._phase.id.number, sequence, left))
+        self.state = self._arithmetic.with_mean_opt_state(self.state, [self._uploads[worker] for worker, _ in left])
+        self._log.record_left(Left(self._phase.id.number, sequence, left))
 
     # --- inside ---
 
@@ -144,7 +144,7 @@ class ServerState:
         if simulated.watches:
             simulated.watch.applied(self._server, phase, sequence, update.pushes, units)
         if simulated.logs_updates:
-            base, rate, blend, parts = update.base, update.rate, update.blend, update.parts
+            base, rate, blend, parts = update.base, update.lr_factor, update.blend, update.parts
             stepped = tuple(Stepped(*push) for push in update.stepped)
             weight = float(len(units))
             self._log.write(Entry(number, sequence, units, base, rate, weight, blend, parts=parts, stepped=stepped))

@@ -71,7 +71,7 @@ class Worker(Process):
 
     @property
     def out_of_reach(self) -> bool:
-        """Whether it is in a unit that never ends: nobody calls it back from its phase."""
+        """Return whether it is in a unit that never ends: nobody calls it back from its phase."""
         return self._hangs and self.unit >= 0
 
     def held(self) -> StateVersion | None:
@@ -84,7 +84,7 @@ class Worker(Process):
         if self._driver is not None and self._phase is not None and self._phase.id == phase_id:
             self._driver.revoke(f"phase {phase_id} was revoked")
 
-    def left(self, failure: str) -> None:
+    def end_phase(self, failure: str) -> None:
         """Go to the next phase: the engine has ended."""
         assert self._phase is not None
         self._driver = None

@@ -41,7 +41,7 @@ STILL_SECS = 1_200.0
 
 @dataclass(frozen=True)
 class Result:
-    """What a simulated run came to.
+    """Holds the result of a simulated run.
 
     Args:
       seed: of every draw, and of the run.
@@ -191,7 +191,7 @@ def _leave(workdir: Path, simulated: SimulatedCluster) -> None:
         for entry in entries:
             log.write(entry)
         if phase_id in simulated.workdir.ends:
-            log.leave(simulated.workdir.ends[phase_id])
+            log.record_left(simulated.workdir.ends[phase_id])
     log.flush()
 
 

@@ -1,4 +1,4 @@
-"""What is simulated beside each other, plans and seeds of each, and what came of it. Loads no jax."""
+"""Simulates plans beside each other, several seeds of each, and compares the results. Loads no jax."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Gradients = Literal["real", "none"]
 
 @dataclass(frozen=True)
 class Study:
-    """What is simulated.
+    """Lists what to simulate.
 
     Args:
       config: of every run, but for plan and seed.

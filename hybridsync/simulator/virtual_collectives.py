@@ -37,7 +37,7 @@ class Total:
 
 
 class VirtualAllReduce:
-    """Where the members of one phase meet, step by step.
+    """Lets the members of one phase meet, step by step.
 
     Args:
       simulated: time and costs.

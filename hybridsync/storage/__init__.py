@@ -1,1 +1,1 @@
-"""What must survive a crash: durable files, checkpoints, the apply log, the job history."""
+"""State that survives a crash: durable files, checkpoints, the apply log, the job history."""

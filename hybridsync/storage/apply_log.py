@@ -65,7 +65,7 @@ class Stepped(NamedTuple):
 
 @dataclass(frozen=True)
 class Left:
-    """Whose optimizer states a phase left behind (see the module's docstring)."""
+    """Names the workers whose optimizer states a phase left behind (see the module's docstring)."""
 
     phase: int
     sequence: int
@@ -109,7 +109,7 @@ class Entry:
 
     @property
     def pushes(self) -> tuple[Part, ...]:
-        """What each push of a served update brought, in the order of their sum."""
+        """Pushes of a served update with what each brought, in the order of their sum."""
         if self.stepped:
             stops = itertools.accumulate(push.num_units for push in self.stepped)
             ends = zip(self.stepped, stops, strict=True)
@@ -127,13 +127,13 @@ class Entry:
 
 
 class ApplyLog(Protocol):
-    """Where updates are written down."""
+    """Writes updates down."""
 
     def write(self, entry: Entry) -> None:
         """Note one update; the caller serialises the calls."""
         ...
 
-    def leave(self, left: Left) -> None:
+    def record_left(self, left: Left) -> None:
         """Note whose optimizer states a phase leaves behind; the caller serialises the calls."""
         ...
 
@@ -151,7 +151,7 @@ class NullApplyLog:
 
     def write(self, entry: Entry) -> None: ...
 
-    def leave(self, left: Left) -> None: ...
+    def record_left(self, left: Left) -> None: ...
 
     def flush(self) -> None: ...
 
@@ -169,7 +169,7 @@ class FileApplyLog:
     def write(self, entry: Entry) -> None:
         self._entries.append(entry)
 
-    def leave(self, left: Left) -> None:
+    def record_left(self, left: Left) -> None:
         self._entries.append(left)
 
     def flush(self) -> None:

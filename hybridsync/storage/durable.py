@@ -1,4 +1,4 @@
-"""What must survive a crash outside the checkpoints: durable writes, the phase number, the workdir's lock.
+"""Keeps what must survive a crash outside the checkpoints: durable writes, the phase number, the workdir's lock.
 
 A file's name is as durable as the directory that holds it: every rename and every new directory here is
 followed by an fsync of the parent.

@@ -5,7 +5,7 @@ made. Several processes may write at once. Every row carries a digest of its val
 it is opened, so that a damaged one is told instead of believed.
 
 The file's place: where `--history` says, else `$HYBRIDSYNC_HISTORY`, else `hybridsync/history.sqlite` in
-`$XDG_DATA_HOME` (by default `~/.local_updates/share`): what was found is worth keeping from one working directory to
+`$XDG_DATA_HOME` (by default `~/.local/share`): what was found is worth keeping from one working directory to
 the next.
 """
 
@@ -55,7 +55,7 @@ CREATE TABLE answers (
 
 @dataclass(frozen=True)
 class Where:
-    """Whose runs are alike: those of one runtime, and when they are simulated, of one cluster.
+    """Names runs that are alike: those of one runtime, and when they are simulated, of one cluster.
 
     Args:
       runtime: "simulator", "inprocess" or "processes".
@@ -95,7 +95,7 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class AnswerRecord:
-    """What a search found.
+    """Records what a search found.
 
     Args:
       share: of BSP.

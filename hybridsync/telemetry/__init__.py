@@ -1,1 +1,1 @@
-"""What a run leaves behind and shows while it goes on; the chief is the only one who writes it."""
+"""Writes what a run leaves behind, and shows how it goes on; the chief is the only one who writes it."""

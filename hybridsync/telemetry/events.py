@@ -72,7 +72,7 @@ class Elapsed:
 
 
 class Events(Protocol):
-    """Where events go; `elapsed` is the run's time, shared by everything that is written."""
+    """Takes events; `elapsed` is the run's time, shared by everything that is written."""
 
     elapsed: Elapsed
 

@@ -53,7 +53,7 @@ class Staleness:
 
 @dataclass(frozen=True)
 class Metrics:
-    """What one line says besides its time.
+    """Holds what one line says besides its time.
 
     Args:
         units: units applied in the whole run.
@@ -83,7 +83,7 @@ class Metrics:
 
 
 class MetricsSink(Protocol):
-    """Where metrics go."""
+    """Takes metrics."""
 
     def write(self, metrics: Metrics) -> None:
         """Write one line."""

@@ -1,8 +1,8 @@
-"""Which processes the record names: each start and each end is written once, by whichever chief hears of it. Pure.
+"""Follows the processes of the record: each start and each end is written once, by whichever chief hears of it. Pure.
 
 >>> roster = Roster([{"kind": "role_started", "role": "worker", "id": 1, "pid": 7}])
 >>> roster.joined("worker", 1, 8)
->>> roster.lost("worker", 1, 7), roster.lost("worker", 1, 8), roster.lost("worker", 1, 8)
+>>> roster.record_end("worker", 1, 7), roster.record_end("worker", 1, 8), roster.record_end("worker", 1, 8)
 (Loss(is_news=True, leaves=False), Loss(is_news=True, leaves=True), Loss(is_news=False, leaves=False))
 """
 
@@ -15,7 +15,7 @@ Place = tuple[str, int]
 
 
 class Loss(NamedTuple):
-    """What the end of a process means for the record.
+    """Says what the end of a process means for the record.
 
     Args:
       is_news: it is not written yet.
@@ -45,7 +45,7 @@ class Roster:
             if event["kind"] == "role_started":
                 self.joined(event["role"], event["id"], event["pid"])
             if event["kind"] == "role_lost" and "pid" in event:
-                self.lost(event["role"], event["id"], event["pid"])
+                self.record_end(event["role"], event["id"], event["pid"])
 
     @property
     def present(self) -> dict[Place, int]:
@@ -57,7 +57,7 @@ class Roster:
         self._present[role, role_id] = pid
         self._gone.discard(((role, role_id), pid))
 
-    def lost(self, role: str, role_id: int, pid: int) -> Loss:
+    def record_end(self, role: str, role_id: int, pid: int) -> Loss:
         """Note that a process is gone, and return what that means."""
         place = role, role_id
         news, leaves = (place, pid) not in self._gone, self._present.get(place) == pid

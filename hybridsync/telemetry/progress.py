@@ -1,4 +1,4 @@
-"""How far a run is: two lines drawn in place on a terminal, else one line printed every few seconds."""
+"""Shows how far a run is: two lines drawn in place on a terminal, else one line printed every few seconds."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TextIO
@@ -17,13 +17,13 @@ EVEN = 0.9
 
 
 class ProgressSink(Protocol):
-    """Where a person looks."""
+    """Shows progress to a person."""
 
     def update(self, metrics: Metrics, stragglers: Sequence[int] = ()) -> None:
         """Show how far the run is, and which workers are marked as slow."""
         ...
 
-    def note(self, text: str) -> None:
+    def show_line(self, text: str) -> None:
         """Show one line that stays: a switch, a loss of a role, the end."""
         ...
 
@@ -80,7 +80,7 @@ class RichProgress:
             refresh=True,
         )
 
-    def note(self, text: str) -> None:
+    def show_line(self, text: str) -> None:
         self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
@@ -109,7 +109,7 @@ class PlainProgress:
             self._next = self._clock.monotonic() + PLAIN_SECS
             self._print()
 
-    def note(self, text: str) -> None:
+    def show_line(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ class PlainProgress:
             return
         (metrics, stragglers), self._pending = self._pending, None
         said = ", ".join((*_now(metrics, stragglers), f"phase {metrics.phase}"))
-        self.note(f"{metrics.protocol}: {metrics.units:,}/{self._workload:,} units, {said}")
+        self.show_line(f"{metrics.protocol}: {metrics.units:,}/{self._workload:,} units, {said}")
 
 
 class NullProgress:
@@ -129,7 +129,7 @@ class NullProgress:
     def update(self, metrics: Metrics, stragglers: Sequence[int] = ()) -> None:
         pass
 
-    def note(self, text: str) -> None:
+    def show_line(self, text: str) -> None:
         pass
 
     def close(self) -> None:
@@ -149,8 +149,8 @@ class LastingProgress:
     def update(self, metrics: Metrics, stragglers: Sequence[int] = ()) -> None:
         self._try(lambda: self.sink.update(metrics, stragglers))
 
-    def note(self, text: str) -> None:
-        self._try(lambda: self.sink.note(text))
+    def show_line(self, text: str) -> None:
+        self._try(lambda: self.sink.show_line(text))
 
     def close(self) -> None:
         self._try(self.sink.close)

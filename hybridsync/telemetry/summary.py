@@ -43,7 +43,7 @@ class Units:
 
 @dataclass(frozen=True)
 class Summary:
-    """What summary.json holds, name by name.
+    """Holds the values of summary.json, name by name.
 
     Args:
         exit: how the run ended.

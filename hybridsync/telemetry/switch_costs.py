@@ -1,4 +1,4 @@
-"""What each switch of a run cost: followed from its begin until its stall and its commit are known, then written.
+"""Measures each switch of a run: follows it from its begin until its stall and its commit are known, then writes.
 
 A switch's event says how long its stages took, for how long nothing was trained, and how long its commit took. The
 stall is known with the next phase's first update, the commit when the disk has it, and either may be first. A change of
@@ -40,7 +40,7 @@ class PendingSwitch:
 
     @property
     def known(self) -> bool:
-        """Whether it can be written."""
+        """Return whether it can be written."""
         return self.stall_secs is not None and (self.commit_secs is not None or not self.commits)
 
 
@@ -52,16 +52,16 @@ class Switches:
       told: switch events of earlier sessions.
 
     Attributes:
-      told: switch events of all sessions, in order.
+      written: switch events of all sessions, in order.
     """
 
     def __init__(self, write: Callable[..., dict[str, Any]], told: list[dict[str, Any]]) -> None:
-        self._write, self.told = write, told
+        self._write, self.written = write, told
         self._pending: list[PendingSwitch] = []
 
     @property
     def pending(self) -> bool:
-        """Whether the last switch still waits for its stall or its commit."""
+        """Return whether the last switch still waits for its stall or its commit."""
         return bool(self._pending)
 
     def begin(
@@ -93,7 +93,7 @@ class Switches:
             if pending.commits and pending.commit_secs is None:
                 pending.commit_secs = secs
 
-    def settle(self, first_applied: float, compile_secs: float) -> None:
+    def write_known(self, first_applied: float, compile_secs: float) -> None:
         """Write the switches of which all is known.
 
         Args:
@@ -106,17 +106,17 @@ class Switches:
                 pending.stall_secs = max(0.0, stall)
             if pending.known:
                 secs = {"commit_secs": pending.commit_secs, "stall_secs": pending.stall_secs}
-                self.told.append(self._write("switch", **pending.fields, compile_secs=compile_secs, **secs))
+                self.written.append(self._write("switch", **pending.fields, compile_secs=compile_secs, **secs))
                 self._pending.remove(pending)
 
     def stalls(self, *, same_protocol: bool) -> tuple[float, ...]:
         """Return for how long each switch has kept the run from training: those of members alone, or of protocols."""
-        stalls = (each["stall_secs"] for each in self.told if (each["from"] == each["to"]) == same_protocol)
+        stalls = (each["stall_secs"] for each in self.written if (each["from"] == each["to"]) == same_protocol)
         return tuple(secs for secs in stalls if secs is not None)
 
     def write_lost(self, events: Sequence[Mapping[str, Any]]) -> None:
         """Write the switches that an earlier chief did not live to write (see `lost_switches`)."""
-        self.told += [self._write("switch", **switch) for switch in lost_switches(events)]
+        self.written += [self._write("switch", **switch) for switch in lost_switches(events)]
 
 
 def commits_switch(before: str, after: str, reason: str) -> bool:

@@ -19,7 +19,7 @@ TENSORBOARD_FOLDER = "tensorboard"
 
 
 class Board(Protocol):
-    """Where figures go that people look at with TensorBoard; a step is a unit applied."""
+    """Takes figures that people look at with TensorBoard; a step is a unit applied."""
 
     def metrics(self, metrics: Metrics) -> None:
         """Show the figures of an interval."""

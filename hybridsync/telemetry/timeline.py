@@ -26,7 +26,7 @@ _SPAN = '{"ph":"X"'
 
 
 class TimelineSink(Protocol):
-    """Where spans go."""
+    """Takes spans."""
 
     def add(self, role: str, role_id: int, spans: Iterable[Span], offset: float = 0.0) -> None:
         """Take spans of a role; `offset` is what its monotonic clock lacks to the chief's."""

@@ -19,7 +19,7 @@ PART_FILE = "timeline.part"
 
 @dataclass(frozen=True)
 class Found:
-    """What a killed session left.
+    """Holds what a killed session left.
 
     Args:
         after: number of the writing of timeline.json that it goes on behind.

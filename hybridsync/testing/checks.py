@@ -1,4 +1,4 @@
-"""What must hold at every moment of a simulated run, and at its end.
+"""Checks what must hold at every moment of a simulated run, and at its end.
 
 A `Checks` watches the simulated clusters of one run, one after another where the run was stopped and resumed. It
 believes nothing that the run's own accounting says: it keeps its own book of which updates were applied to which state.
@@ -72,13 +72,13 @@ class Checks(Watch):
     # --- what a cluster tells ---
 
     def announced(self, request: PhaseRequest, phase: Phase) -> None:
-        """Workers are told of the newest phase alone."""
+        """Check that workers are told of the newest phase alone."""
         self._meet(f"worker {request.worker} is told of phase {phase.id}", phase)
         if phase.id.number < self._newest:
             raise self.fail(f"worker {request.worker} is told of phase {phase.id}, but {self._newest} is under way")
 
     def entered(self, process: Process, phase: Phase, state: Any) -> None:
-        """A phase begins with a state that holds the units that it names."""
+        """Check that a phase begins with a state that holds the units that it names."""
         who = f"{process.address} enters phase {phase.id}"
         self._meet(who, phase)
         held = {unit: count for unit, count in state.counts.items() if count}
@@ -86,7 +86,7 @@ class Checks(Watch):
             raise self.fail(f"{who} with a state of units {held}, it is said to hold {phase.applied}")
 
     def granted(self, request: LeaseRequest, reply: LeaseReply) -> None:
-        """Units go out in the newest phase alone, to a worker's newest process, and the accounts add up.
+        """Check that units go out in the newest phase alone, to a worker's newest process, and the accounts add up.
 
         Newest of those that this chief has heard of: a restarted one may meet a process first whose place was taken
         before. That costs time and nothing else. Lock-step goes on in a new phase, which that process enters like any
@@ -116,7 +116,7 @@ class Checks(Watch):
         self._check_accounts()
 
     def reported(self, report: Report) -> None:
-        """What the chief notes as applied was applied."""
+        """Check that what the chief notes as applied was applied."""
         assert self.simulated is not None
         ledger = self.simulated.chief.control.ledger
         self._check_accounts()
@@ -128,7 +128,7 @@ class Checks(Watch):
                 raise self.fail(f"{report.role} {report.id} reports unit {unit} as applied, which nobody applied")
 
     def applied(self, process: Process, phase: Phase, sequence: int, pushes: tuple[Push, ...], units: Units) -> None:
-        """An update is applied in the newest phase, by one server or equally by all members, as the protocol allows."""
+        """Check that an update is one of the newest phase, by one server or equally by all members, and allowed."""
         phase_id = phase.id
         who = f"{process.address} applies units {units} in phase {phase_id}"
         before = self._updates.setdefault((phase_id.number, sequence), units)
@@ -153,7 +153,7 @@ class Checks(Watch):
                 self._held.update(units)
 
     def stepped(self, worker: Process, phase: Phase, unit: int) -> None:
-        """A member of a group phase applies a unit that no replica of that phase has."""
+        """Check that a member of a group phase applies a unit that no replica of that phase has."""
         who = f"{worker.address} applies unit {unit} to its replica in phase {phase.id}"
         if (phase.id.number, unit) in self._stepped:
             raise self.fail(f"{who}, but somebody has done so")
@@ -164,8 +164,8 @@ class Checks(Watch):
                 raise self.fail(f"{who}, but it is in that state already")
             self._held.add(unit)
 
-    def settled(self, worker: Process, phase: Phase, reply: GroupReply, state: Any) -> None:
-        """What a full synchronisation makes of all replicas holds every unit that it names once, and no other."""
+    def synchronised(self, worker: Process, phase: Phase, reply: GroupReply, state: Any) -> None:
+        """Check that the state of a full synchronisation holds every unit that it names once, and no other."""
         held = {unit: count for unit, count in state.counts.items() if count}
         if held != dict.fromkeys(UnitSet(reply.applied), 1):
             raise self.fail(
@@ -174,11 +174,11 @@ class Checks(Watch):
             )
 
     def fenced(self, server: Process, worker: int, incarnation: int) -> None:
-        """From now on nothing of the process is applied."""
+        """Note that from now on nothing of the process may be applied."""
         self._fences[server.pid, worker] = max(incarnation, self._fences.get((server.pid, worker), 0))
 
     def acknowledged(self, server: Process, push: Push, reply: PushReply) -> None:
-        """An acknowledged unit is in the state, held, or dropped for good; who is out of date gets no answer."""
+        """Check that an acknowledged unit is applied, held, or dropped for good; who is out of date gets no answer."""
         assert isinstance(server, Server)
         sequencer = server.sequencer
         who = f"{server.address} answers worker {push.worker}"
@@ -255,7 +255,7 @@ class Checks(Watch):
     # --- inside ---
 
     def _meet(self, who: str, phase: Phase) -> None:
-        """The number of a phase is used once, in ascending order."""
+        """Check that the number of a phase is used once, in ascending order."""
         number = phase.id.number
         if number in self.phases:
             if self.phases[number] != phase:
@@ -340,7 +340,7 @@ def replay(log: list[Entry], ends: Mapping[int, Left], phases: Mapping[int, Phas
                     f"{len(versions) - 1}"
                 )
             if group_history is not None:
-                state = group_history.join_group(entry)
+                state = group_history.average_round(entry)
             else:
                 if retracer is not None:
                     contributions = retracer.contributions(entry, versions)
@@ -352,7 +352,7 @@ def replay(log: list[Entry], ends: Mapping[int, Left], phases: Mapping[int, Phas
                 state = _updated(arithmetic, state, contributions, entry, protocol.change(len(phase.members)))
             versions[entry.sequence] = arithmetic.parameters(state)
         if retracer is not None and number in ends:
-            left = arithmetic.left(state, retracer.left(ends[number].left))
+            left = arithmetic.with_mean_opt_state(state, retracer.opt_states_left(ends[number].left))
             after = next((phases[later].fingerprint for later in sorted(phases) if later > number), final)
             if arithmetic.fingerprint(left) == after:
                 state, versions[updates[-1].sequence] = left, arithmetic.parameters(left)

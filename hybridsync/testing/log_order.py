@@ -143,7 +143,7 @@ def _step(worker: Worker, phase: Phase, logged: Logged) -> None:
         parameters = arithmetic.parameters(replica.state)
         divided = assignment.divide(entry.by_slot().items())
         contributions = [contribution_of(arithmetic, parameters, units) for units in divided]
-        factor = protocol.rate(len(entry.units), num_members)
+        factor = protocol.lr_factor(len(entry.units), num_members)
         total = Total(simulated, contributions)
         state = total.applied_to(replica.state, units=len(entry.units), factor=factor)
         replica.update(entry.units, state, factor, entry.slots)
@@ -188,7 +188,7 @@ def _retrace(server: Server, phase: Phase, logged: Logged) -> None:
             )
         versions = {at: kept for at, kept in versions.items() if last_use.get(at, 0) > entry.sequence}
         versions[entry.sequence] = arithmetic.parameters(server.state)
-    for (worker, _), state in zip(logged.left, retracer.left(logged.left), strict=True):
+    for (worker, _), state in zip(logged.left, retracer.opt_states_left(logged.left), strict=True):
         server.upload_opt_state(push_of(worker, (last[worker],), 0), state)
 
 

@@ -76,7 +76,7 @@ CALM_SECS = 8.0
 
 @dataclass(frozen=True)
 class Schedule:
-    """What is tried.
+    """Describes what is tried.
 
     Args:
       seed: it was drawn from.

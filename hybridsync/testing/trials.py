@@ -28,7 +28,7 @@ MAX_SESSIONS = 12
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a schedule.
+    """Holds the result of a schedule.
 
     Args:
       exit: "completed", or "diverged" where so many contributions in a row were unfit that the run ended by design.

@@ -1,1 +1,1 @@
-"""What is trained and how: task, optimizer, state, the compiled programs, snapshots of the state."""
+"""The training itself: task, optimizer, state, the compiled programs, snapshots of the state."""

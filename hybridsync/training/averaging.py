@@ -16,7 +16,7 @@ from hybridsync.training.state import TrainState
 
 
 class Part(NamedTuple):
-    """What a group averages of a state; `opt_state` is () where the optimizer's state is not averaged."""
+    """Holds what a group averages of a state; `opt_state` is () where the optimizer's state is not averaged."""
 
     params: Any
     model_state: Any

@@ -1,4 +1,4 @@
-"""Where each leaf of a pytree lies in one contiguous buffer, and what a tree's content is called.
+"""Lays the leaves of a pytree out in one contiguous buffer, and names a tree's content.
 
     >>> tree = {"b": np.zeros(3, np.float32), "a": (np.int32(7), np.ones((2, 2), np.float32))}
     >>> layout = Layout.of(tree)

@@ -35,7 +35,7 @@ from hybridsync.training.task import Task
 
 
 class Parameters(NamedTuple):
-    """What a worker needs to compute a gradient: `params` and `model_state` of a TrainState."""
+    """Holds what a worker computes a gradient on: `params` and `model_state` of a TrainState."""
 
     params: Any
     model_state: Any
@@ -282,7 +282,7 @@ class Programs:
 
     def _local_program(self, parameters, opt_state, moved, gradient, at, factor, *, replaces: bool):
         params, model_state = parameters
-        rate = self.optimizer.rate_after(at, self.unit_size, self.workload) * factor
+        rate = self.optimizer.learning_rate_after(at, self.unit_size, self.workload) * factor
         weight = gradient["floats"]["weight"]
         grads = jax.tree.map(lambda g, p: (g / weight).astype(p.dtype), gradient["floats"]["grads"], params)
         updates, opt_state = self.optimizer.update(grads, opt_state, params, rate, self._momentum_share(at))
@@ -298,7 +298,7 @@ class Programs:
     def _update_program(self, parameters, opt_state, counters, total, units, factor, blend):
         params, model_state = parameters
         applied = counters["units"]
-        rate = self.optimizer.rate_after(applied, self.unit_size, self.workload) * factor
+        rate = self.optimizer.learning_rate_after(applied, self.unit_size, self.workload) * factor
         weight = total["floats"]["weight"]
         grads = jax.tree.map(lambda g, p: (g / weight).astype(p.dtype), total["floats"]["grads"], params)
         updates, opt_state = self.optimizer.update(grads, opt_state, params, rate, self._momentum_share(applied))
@@ -309,7 +309,7 @@ class Programs:
 
 
 def _unit_gradient(task: Task, clip: float | None, parameters: Parameters, batch: dict, unit, key) -> dict:
-    """The gradient of one unit on that unit alone: its own batch statistics, its own mask mean."""
+    """Compute the gradient of one unit on that unit alone: its own batch statistics, its own mask mean."""
     params, model_state = parameters
     data_key, model_key = jax.random.split(jax.random.fold_in(key, unit))
     batch = task.source.augment(batch, data_key)
@@ -336,12 +336,12 @@ def _unit_gradient(task: Task, clip: float | None, parameters: Parameters, batch
 
 
 def _total(contributions: tuple) -> dict:
-    """The ordered sum of contributions: floats add up in member order, integers take the maximum."""
+    """Return the ordered sum of contributions: floats add up in member order, integers take the maximum."""
     return functools.reduce(_add, contributions)
 
 
 def _add(left: dict, right: dict) -> dict:
-    """The sum of two contributions (see `_total`)."""
+    """Return the sum of two contributions (see `_total`)."""
     return {
         "floats": jax.tree.map(jnp.add, left["floats"], right["floats"]),
         "ints": jax.tree.map(jnp.maximum, left["ints"], right["ints"]),
@@ -349,7 +349,7 @@ def _add(left: dict, right: dict) -> dict:
 
 
 def _weigh(contribution: dict, weight: jax.Array) -> dict:
-    """A contribution whose gradients count `weight` times."""
+    """Return a contribution whose gradients count `weight` times."""
     grads = jax.tree.map(lambda g: g * weight, contribution["floats"]["grads"])
     return {**contribution, "floats": {**contribution["floats"], "grads": grads}}
 
@@ -367,7 +367,7 @@ def _compensate(contribution: dict, base: Any, now: Any, strength: jax.Array) ->
 
 
 def _adapt(contribution: dict, base: Any, now: Any, strength: jax.Array, squares: Any) -> tuple[dict, Any]:
-    """The same with a strength for each entry, by the moving mean of its squares."""
+    """Return the same with a strength for each entry, by the moving mean of its squares."""
     share, grads = MEAN_SQUARE_SHARE, contribution["floats"]["grads"]
     squares = jax.tree.map(lambda v, g: share * v + (1.0 - share) * g * g, squares, grads)
     moved = jax.tree.map(lambda n, b: n.astype(jnp.float32) - b.astype(jnp.float32), now, base)
@@ -378,7 +378,7 @@ def _adapt(contribution: dict, base: Any, now: Any, strength: jax.Array, squares
 
 
 def _combine(parameters: Parameters, contribution: Any, blend: jax.Array, *, replaces: bool) -> Parameters:
-    """A version less what one contribution takes off it, before the server has done so."""
+    """Return a version less what one contribution takes off it, before the server has done so."""
     params, model_state = parameters
     floats = contribution["floats"]
     params = jax.tree.map(lambda p, d: (d if replaces else p - d).astype(p.dtype), params, floats["grads"])
@@ -386,7 +386,7 @@ def _combine(parameters: Parameters, contribution: Any, blend: jax.Array, *, rep
 
 
 def _mean_state(states: tuple) -> Any:
-    """The mean of optax states in their order; what counts, their integers, takes the maximum."""
+    """Return the mean of optax states in their order; what counts, their integers, takes the maximum."""
 
     def merge(first: jax.Array, *others: jax.Array) -> jax.Array:
         if not _is_float(first):

@@ -78,15 +78,15 @@ class Stepper:
 
     Attributes:
       opt_state: as of the last step.
-      settled: as of the last push that was applied.
-      settled_unit: the last unit of that push; -1 before any.
+      applied_opt_state: as of the last push that was applied.
+      last_applied_unit: the last unit of that push; -1 before any.
     """
 
     def __init__(self, stepping: Stepping, protocol: base.Protocol, num_workers: int, opt_state: Any) -> None:
         self._stepping, self._num_workers = stepping, num_workers
-        self._rate, self._replaces = protocol.rate(1, num_workers), protocol.change(num_workers) == "replace"
-        self.opt_state = self.settled = opt_state
-        self.settled_unit = -1
+        self._rate, self._replaces = protocol.lr_factor(1, num_workers), protocol.change(num_workers) == "replace"
+        self.opt_state = self.applied_opt_state = opt_state
+        self.last_applied_unit = -1
         self._first: int | None = None
         self._num_steps = self._num_settled = 0
         self._offered: deque[tuple[Units, Any, int]] = deque()
@@ -147,12 +147,12 @@ class Stepper:
             raise AssertionError(f"units {units} were pushed, but no difference was of them")
         if reply.dropped or reply.duplicate:
             return False
-        self.settled, self.settled_unit, self._num_settled = opt_state, units[-1], num_steps
+        self.applied_opt_state, self.last_applied_unit, self._num_settled = opt_state, units[-1], num_steps
         return True
 
     def rewind(self) -> None:
         """Go back to the last push that was applied."""
-        self.opt_state, self._num_steps = self.settled, self._num_settled
+        self.opt_state, self._num_steps = self.applied_opt_state, self._num_settled
         self._first = self._first if self._num_settled else None
         self._offered.clear()
 

@@ -105,12 +105,12 @@ class Optimizer:
         first = learning_rate(jnp.int32(0)) if callable(learning_rate) else learning_rate
         self.transformation = injected(learning_rate=jnp.float32(first), **hyperparameters)
 
-    def rate(self, progress: jax.Array) -> jax.Array:
+    def learning_rate_at(self, progress: jax.Array) -> jax.Array:
         """Return eta at `progress`, which counts what `per` says, float32 scalar."""
         value = self.learning_rate(progress) if callable(self.learning_rate) else self.learning_rate
         return jnp.asarray(value, jnp.float32)
 
-    def rate_after(self, units: jax.Array, unit_size: int, workload: int) -> jax.Array:
+    def learning_rate_after(self, units: jax.Array, unit_size: int, workload: int) -> jax.Array:
         """Return eta after `units` (int32) applied units; traceable.
 
         Args:
@@ -119,8 +119,8 @@ class Optimizer:
           workload: units of the whole run.
         """
         if self.per == "units":
-            return self.rate(units)
-        return self.rate(examples_at(units, unit_size, workload))
+            return self.learning_rate_at(units)
+        return self.learning_rate_at(examples_at(units, unit_size, workload))
 
     def init(self, params: Any) -> Any:
         """Return the optax state for `params`.
@@ -247,7 +247,7 @@ def without_momentum(state: Any) -> Any:
 
 
 def _is_field(path: Any, value: Any) -> bool:
-    """Whether a place in an optax state is a field of one of its tuples, and no parameter of that name."""
+    """Return whether a place in an optax state is a field of one of its tuples, and no parameter of that name."""
     return isinstance(path[-1], optax.tree_utils.NamedTupleKey)
 
 

@@ -1,4 +1,4 @@
-"""What a run is made of before anybody starts it: the same values in every role's process."""
+"""Describes a run before anybody starts it: the same values in every role's process."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Run:
 
     @functools.cached_property
     def handling(self) -> MomentumHandling:
-        """What becomes of the momentum where the plan goes over to asynchrony."""
+        """Handling of the momentum where the plan goes over to asynchrony."""
         policy, workers = self.config.policy, self.config.workers
         ends = self.plan.ends(self.config.workload)
         asynchronous = [is_asynchronous(protocol, workers) for protocol in self.stages]

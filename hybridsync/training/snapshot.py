@@ -230,7 +230,7 @@ class CommittedState:
         return self._snapshot_buffer.lend(snapshot_id)
 
 
-def take_over(phase: Phase, layout: Layout, reader_at: ReaderAt) -> TrainState:
+def fetch_starting_state(phase: Phase, layout: Layout, reader_at: ReaderAt) -> TrainState:
     """Return the starting state of `phase`, fetched from the role that holds it, on the default device.
 
     It is not bound to that device: programs take it and arrays in host memory alike, compiled once.

@@ -1,4 +1,4 @@
-"""What is trained: parameters, a loss, a source of units; as plain functions or made from a Flax model.
+"""Defines what is trained: parameters, a loss, a source of units; as plain functions or made from a Flax model.
 
 A model becomes a task in one line, with its class scores compared to `label`:
 

@@ -1,1 +1,1 @@
-"""How roles reach each other: what a transport is (`link`), between threads (`inprocess`), over gRPC (`grpc`)."""
+"""Lets roles reach each other: what a transport is (`link`), between threads (`inprocess`), over gRPC (`grpc`)."""

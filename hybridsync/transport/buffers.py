@@ -33,7 +33,7 @@ class PooledBuffer:
 
     def release(self) -> None:
         """Give the buffer back, once."""
-        self.owner.take_back(self.buffer)
+        self.owner.return_buffer(self.buffer)
 
 
 class Buffers:
@@ -74,7 +74,7 @@ class Buffers:
         """
         return PooledBuffer(self._take(secs), self)
 
-    def take_back(self, buffer: np.ndarray) -> None:
+    def return_buffer(self, buffer: np.ndarray) -> None:
         """Have a buffer back."""
         with self._returned:
             self._free.append(buffer)

@@ -79,7 +79,7 @@ class _Direct:
         return getattr(self._role, name)
 
     def close(self) -> None:
-        """Nothing: calls under way end by themselves."""
+        """Do nothing: calls under way end by themselves."""
 
 
 class ThreadLink:
@@ -118,7 +118,7 @@ class ThreadLink:
         self._optimizer.upload_opt_state(push, opt_state)
 
     def close(self) -> None:
-        """Nothing: a push that is held ends with its phase."""
+        """Do nothing: a push that is held ends with its phase."""
 
 
 def _arrived(answer: Answer) -> tuple[PushReply, Parameters]:

@@ -1,4 +1,4 @@
-"""What a transport is: how roles serve each other and reach each other, whatever carries it.
+"""Defines a transport: how roles serve each other and reach each other, whatever carries it.
 
 A worker has a `ServerLink` (`hybridsync.worker.link`): trees of arrays. Between processes it is a `PackedLink`
 (`hybridsync.transport.packed_link`) over a `ParameterLink` and `BlockLink`s: byte buffers. A transport carries these
@@ -107,7 +107,7 @@ class Shard(ShardPort, BlockPort, Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Services:
-    """What a role offers to others; None of what it does not.
+    """Lists what a role offers to others; None of what it does not.
 
     Every port is called by several threads at a time.
 
@@ -142,7 +142,7 @@ class Serving(Protocol):
 
     @property
     def address(self) -> str:
-        """Where others reach it."""
+        """Address at which others reach it."""
         ...
 
     def stop(self, grace_secs: float | None = None, wait_secs: float = 0.0) -> None:
@@ -151,7 +151,7 @@ class Serving(Protocol):
 
 
 class Transport(Protocol):
-    """How roles of one kind of runtime serve and reach each other."""
+    """Lets roles of one kind of runtime serve and reach each other."""
 
     def serve(self, services: Services, address: str, calls: int, watchdog: Watching = UNWATCHED) -> Serving:
         """Serve a role from now on.

@@ -60,7 +60,7 @@ class PackedLink:
     def push_pull(self, push: Push, contribution: Any) -> tuple[PushReply, Parameters]:
         """See `ServerLink.push_pull`."""
         for cut, buffer in zip(self._contribution_cuts, self._contributions, strict=True):
-            cut.layout.pack(cut.take(contribution), out=buffer)
+            cut.layout.pack(cut.part_of(contribution), out=buffer)
         found = self._of_each(lambda index, server: server.stage(push, self._contributions[index]))
         offered = push._replace(non_finite=next(filter(None, found), "")) if found else push
         reply = self._primary.push_pull(offered, self._contributions[0], self._parameters[0])
@@ -83,7 +83,7 @@ class PackedLink:
     def upload_opt_state(self, push: Push, opt_state: Any) -> None:
         """See `ServerLink.upload_opt_state`; the primary's comes last: when it has its part, all have theirs."""
         for cut, server in [*zip(self._optimizer_cuts, self._optimizers, strict=True)][::-1]:
-            server.upload_opt_state(push, cut.layout.pack(cut.take(opt_state)))
+            server.upload_opt_state(push, cut.layout.pack(cut.part_of(opt_state)))
 
     def close(self) -> None:
         """See `ServerLink.close`."""

@@ -1,4 +1,4 @@
-"""How a run of a search ended, read from what it left behind."""
+"""Reads how a run of a search ended from what it left behind."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ RunOf = Callable[[RunConfig], "Run"]
 
 @dataclass(frozen=True)
 class Made:
-    """How a run ended: its accuracy, None where it diverged, and the seconds it took."""
+    """Says how a run ended: its accuracy, None where it diverged, and the seconds it took."""
 
     accuracy: float | None
     seconds: float
@@ -34,12 +34,12 @@ class Runner(Protocol):
 
     @property
     def where(self) -> Where:
-        """Which runs of the history are alike."""
+        """Runs of the history that are alike."""
         ...
 
     @property
     def place(self) -> str:
-        """Where the runs are made, for the record."""
+        """Place where the runs are made, for the record."""
         ...
 
     def carry_out(self, plan: str, seed: int) -> Made:

@@ -1,4 +1,4 @@
-"""What a search leaves in its folder for `hybridsync report`: where it has come to, as JSON."""
+"""Writes a search's progress into its folder for `hybridsync report`, as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search shows: a row a setting, and what its answer costs and saves."""
+"""Shows a search: a row a setting, and what its answer costs and saves."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a run starts from: its folder, the newest checkpoint in it, the plan that a search has found."""
+"""The start of a run: its folder, the newest checkpoint in it, the plan that a search has found."""

@@ -133,7 +133,7 @@ def job_of_run(run: Run) -> Job:
     known = {
         "hyperparameters": {name: repr(value) for name, value in optimizer.hyperparameters.items()},
         "clip": optimizer.clip,
-        "rates": [float(optimizer.rate(point)) for point in points],
+        "rates": [float(optimizer.learning_rate_at(point)) for point in points],
     }
     model = {"state": leaves, "values": to_json(run.config)["model"]}
     return of_task(run.config, model, run.describe_source(), known)

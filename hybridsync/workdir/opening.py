@@ -97,11 +97,13 @@ class Opening:
         if self.rolled_back:
             units = self.ledger.num_applied
             recorder.events.write("rollback", phase=self.phase_number, to_units=units, rolled_back=self.rolled_back)
-            recorder.progress.note(f"{self.rolled_back:,} units after the last commit were lost and are done again")
+            recorder.progress.show_line(
+                f"{self.rolled_back:,} units after the last commit were lost and are done again"
+            )
         for step, reason in self.quarantined:
-            recorder.progress.note(f"checkpoint {step} is damaged and was set aside: {reason}")
+            recorder.progress.show_line(f"checkpoint {step} is damaged and was set aside: {reason}")
         for end in self.given_up:
-            recorder.progress.note(
+            recorder.progress.show_line(
                 f"lock-step had ended early at unit {end:,}; with policy.trigger={self.run.config.policy.trigger} and "
                 f"the plan {self.run.config.plan} it goes by its share again"
             )

@@ -1,4 +1,4 @@
-"""What the record in a workdir rules out: asked before any role starts, and again under the workdir's lock.
+"""Checks what the record in a workdir rules out: before any role starts, and again under the workdir's lock.
 
 A run that goes on with units of another size has another workload than its command line says. The record keeps
 both, so that the same command still means the same run.

@@ -1,4 +1,4 @@
-"""What the runners of one worker share, in a thread: its place, its programs, and how it computes a unit."""
+"""Shares what the runners of one worker need, in a thread: its place, its programs, and how it computes a unit."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class WorkerContext:
 
 
 class ProgramNumerics:
-    """What engines compute at once, with the compiled programs.
+    """Computes at once what engines need, with the compiled programs.
 
     Args:
       programs: of the run.

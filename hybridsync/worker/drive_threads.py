@@ -25,7 +25,7 @@ Carriers = Mapping[type, Callable[[Any], Any]]
 
 @dataclass(frozen=True)
 class Beside:
-    """Where requests of one kind are carried out that were begun.
+    """Says where requests of one kind are carried out that were begun.
 
     Args:
       executor: runs them.

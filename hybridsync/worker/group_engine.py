@@ -28,7 +28,7 @@ GROUP_DEADLINE_SECS = 1200.0
 
 
 class GroupNumerics(Numerics, Protocol):
-    """What a worker of a group phase computes at once."""
+    """Computes at once what a worker of a group phase needs."""
 
     def parameters(self, state: Any) -> Any:
         """Return what a gradient is computed on."""
@@ -60,7 +60,7 @@ class GroupEngine:
         self._member, self._numerics, self._logs = member, numerics, logs
         # No renewal ahead: the chief takes a worker that asks for units for one that has none to compute.
         self.leases = LeaseQueue(member, ahead=False)
-        self._factor = member.protocol.rate(1, len(member.phase.members))
+        self._factor = member.protocol.lr_factor(1, len(member.phase.members))
         self._number, self._sequence = 0, member.phase.sequence
         self._unit = 0
         self._state: Any = None
@@ -102,11 +102,11 @@ class GroupEngine:
         if gradient.unfit:
             dropped = (gradient.unit, f"{NON_FINITE}: {gradient.unfit}")
             self._dropped.append(dropped)
-            recorder.settled((), (dropped,))
+            recorder.record_outcome((), (dropped,))
         else:
             self._state = yield UpdateOwn(self._state, gradient.unit, gradient.contribution, self._factor)
             self._applied.append(AppliedUnit(gradient.unit, gradient.base))
-            recorder.settled((gradient.unit,), ())
+            recorder.record_outcome((gradient.unit,), ())
         recorder.completed = self.leases.position
 
     def _join_round(self, effect: JoinRound) -> IO:

@@ -61,7 +61,7 @@ class _Calls:
 
     @property
     def carriers(self) -> Carriers:
-        """What carries out each kind of request."""
+        """Carriers of each kind of request."""
         return {
             LeaseUnits: self._context.lease,
             EnterReplica: self._enter,
@@ -88,7 +88,7 @@ class _Calls:
         state = self._context.programs.update(
             request.state, request.contribution, units=1, factor=request.factor, blend=1.0
         )
-        self._replica.note_update()
+        self._replica.stamp_update()
         return state
 
     def _average(self, request: AverageGroup) -> TrainState:

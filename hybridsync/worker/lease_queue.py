@@ -64,7 +64,7 @@ class LeaseQueue:
 
     def at_hand(self, count: int) -> tuple[int, ...]:
         """Return up to `count` of the units that are here already."""
-        return self._allotment.take(count)
+        return self._allotment.next_units(count)
 
     def next(self, count: int) -> IO:
         """Return the next `count` units, waiting for them; fewer at the phase's end or where fewer will do.
@@ -96,7 +96,7 @@ class LeaseQueue:
                         f"worker {self._member.worker} got no units from the chief for {LEASE_DEADLINE_SECS:g} s in "
                         f"phase {self.phase_id}, and the phase did not end"
                     )
-        units = allotment.take(count)
+        units = allotment.next_units(count)
         if self._ahead and allotment.is_low and self._renewal is None:
             self._renewal = yield Start(self._ask(count, self._say_idle is not None))
         return units

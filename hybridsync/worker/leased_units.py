@@ -4,7 +4,7 @@
 >>> allotment.lacks(1)
 True
 >>> allotment.extend(LeaseReply(((0, 4),), final=False))
->>> allotment.take(2), allotment.position, allotment.is_low
+>>> allotment.next_units(2), allotment.position, allotment.is_low
 ((0, 1), 2, True)
 """
 
@@ -42,7 +42,7 @@ class Allotment:
 
     @property
     def is_low(self) -> bool:
-        """Whether half of what was received last is taken, and more may follow: it is time to ask."""
+        """Return whether half of what was received last is taken, and more may follow: it is time to ask."""
         return not self.final and self.position >= self._low_at
 
     def lacks(self, count: int) -> bool:
@@ -56,7 +56,7 @@ class Allotment:
         self.final = reply.final
         self._low_at = (self.position + self.known) // 2
 
-    def take(self, count: int) -> tuple[int, ...]:
+    def next_units(self, count: int) -> tuple[int, ...]:
         """Return the next `count` units, fewer where there are fewer."""
         if count == 1 and (units := next(self._one_by_one, None)):  # through a range, as asynchronous workers go
             self.position += 1

@@ -29,8 +29,13 @@ from hybridsync.worker.server_calls import ServerCalls, version_of
 from hybridsync.worker.transfers import Transfers, Units, units_of
 
 
+def own_steps(stepper: Stepper) -> Effects:
+    """Return what carries out a worker's own steps, which wait for nobody; a replay takes them like this, too."""
+    return {Step: at_once(stepper.step), Difference: at_once(stepper.difference), Combine: at_once(stepper.combine)}
+
+
 class LocalNumerics(Numerics, Stepping, Protocol):
-    """What a worker that makes local updates computes with."""
+    """Computes at once what a worker with local updates needs."""
 
 
 class _Void(Exception):
@@ -69,7 +74,7 @@ class LocalEngine:
           PhaseRevoked: the phase has ended for everybody.
           HybridSyncError: what else a request met.
         """
-        _, opt_state = yield CallServer("download_opt_state", self._calls.push_of((), 0))
+        _, opt_state = yield CallServer("download_opt_state", self._calls.caller())
         num_workers = len(self._member.phase.members)
         self._stepper = stepper = Stepper(self._numerics, self._member.protocol, num_workers, opt_state)
         effects = {
@@ -79,9 +84,7 @@ class LocalEngine:
             PushPull: self._push_pull,
             Begin: self._begin,
             Await: self._await,
-            Step: at_once(stepper.step),
-            Difference: at_once(stepper.difference),
-            Combine: at_once(stepper.combine),
+            **own_steps(stepper),
         }
         try:
             while (yield from self._ended_in_void(effects)):
@@ -107,9 +110,11 @@ class LocalEngine:
         """Upload the optimizer state, as it was at the last push that was applied."""
         yield from self._hear_abandoned()
         stepper = self._stepper
-        if stepper.settled_unit >= 0:
+        if stepper.last_applied_unit >= 0:
             with suppress(HybridSyncError):  # the phase ends without it
-                yield CallServer("upload_opt_state", self._calls.push_of((stepper.settled_unit,), 0), stepper.settled)
+                yield CallServer(
+                    "upload_opt_state", self._calls.push_of((stepper.last_applied_unit,), 0), stepper.applied_opt_state
+                )
 
     def _hear_abandoned(self) -> IO:
         """Learn what becomes of a push that the program does not await any more."""

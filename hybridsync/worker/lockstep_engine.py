@@ -25,7 +25,7 @@ from hybridsync.worker.requests import (
 
 
 class LockstepNumerics(Numerics, Protocol):
-    """What a member of a mesh computes at once."""
+    """Computes at once what a member of a mesh needs."""
 
     @property
     def zero(self) -> Any:
@@ -114,11 +114,11 @@ class LockstepEngine:
     def _local_update(self, effect: LocalUpdate) -> IO:
         member, recorder = self._member, self._member.recorder
         units, slots, dropped = outcome_of(self._units, self._reasons)
-        factor = member.protocol.rate(len(units), len(member.phase.members))
+        factor = member.protocol.lr_factor(len(units), len(member.phase.members))
         gone = tuple(unit for unit, _ in dropped)
         yield UpdateReplica(self._step, units, effect.mean, factor, slots, gone)
         self._step += 1
         if self._index == 0:  # one member speaks for the mesh, so that what it says keeps the order of the steps
-            recorder.settled(units, dropped)
+            recorder.record_outcome(units, dropped)
         recorder.completed = self.leases.position
         recorder.step(self._started, member.now(), len(units))

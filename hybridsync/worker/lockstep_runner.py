@@ -57,7 +57,7 @@ class _Calls:
 
     @property
     def carriers(self) -> Carriers:
-        """What carries out each kind of request."""
+        """Carriers of each kind of request."""
         return {
             LeaseUnits: self._context.lease,
             EnterReplica: self._enter,

@@ -1,4 +1,4 @@
-"""The worker loop, the same in a thread and in a process: take the next phase, run its engine, until none follows."""
+"""The worker loop, the same in a thread and in a process: take the next phase, have it run, until none follows."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ PHASE_DEADLINE_SECS = 900.0
 """How long a worker waits for a next phase: the slowest role may be compiling for ten minutes."""
 
 
-class Leases(Protocol):
-    """The units that a worker was given in one phase."""
+class LeasedUnits(Protocol):
+    """Lists the units that a worker was leased in one phase."""
 
     @property
     def phase_id(self) -> PhaseId: ...
@@ -32,7 +32,7 @@ class Leases(Protocol):
     def ranges(self) -> tuple[Range, ...]: ...
 
 
-class Engine(Protocol):
+class ModeRunner(Protocol):
     """Runs phases of one mode."""
 
     def run(self, phase: Phase) -> None: ...
@@ -40,7 +40,7 @@ class Engine(Protocol):
     def revoke(self, phase_id: PhaseId, reason: str) -> None: ...
 
     @property
-    def stream(self) -> Leases | None: ...
+    def stream(self) -> LeasedUnits | None: ...
 
 
 class WorkerLoop:
@@ -49,7 +49,7 @@ class WorkerLoop:
     Args:
       worker: id.
       chief: says what comes next.
-      engines: sync mode -> what runs its phases.
+      runners: sync mode -> what runs its phases.
       replica: what this worker holds at the end of a lock-step phase.
       recorder: carries the incarnation and the current phase.
       measuring: what it does while it is left out of lock-step.
@@ -59,13 +59,13 @@ class WorkerLoop:
         self,
         worker: int,
         chief: WorkPort,
-        engines: Mapping[SyncMode, Engine],
+        runners: Mapping[SyncMode, ModeRunner],
         replica: Replica,
         recorder: WorkerRecorder,
         clock: Clock,
         measuring: Measuring,
     ) -> None:
-        self._worker, self._chief, self._engines = worker, chief, engines
+        self._worker, self._chief, self._runners = worker, chief, runners
         self._replica, self._recorder, self._clock, self._measuring = replica, recorder, clock, measuring
         self._lock = threading.Lock()
         self._phase: Phase | None = None
@@ -93,10 +93,10 @@ class WorkerLoop:
         with self._lock:
             phase = self._phase
         if phase is not None and self.is_inside(phase_id):
-            self._engines[phase.mode].revoke(phase_id, reason)
+            self._runners[phase.mode].revoke(phase_id, reason)
 
     def is_inside(self, phase_id: PhaseId) -> bool:
-        """Whether the worker takes part in `phase_id` now: others may hear of its end before this one leaves."""
+        """Return whether the worker takes part in `phase_id` now: others may hear of its end before this one leaves."""
         with self._lock:
             return self._inside and self._phase is not None and self._phase.id == phase_id
 
@@ -106,7 +106,7 @@ class WorkerLoop:
             phase, inside = self._phase, self._inside
         if phase is None:
             return None
-        stream = self._engines[phase.mode].stream
+        stream = self._runners[phase.mode].stream
         # A chief takes up what was leased against servers alone; elsewhere it begins another phase.
         if (
             not (inside and phase.mode.is_served) or stream is None or stream.phase_id != phase.id
@@ -120,7 +120,7 @@ class WorkerLoop:
         What others did, or did not do, is for the chief to judge: it hears of it with the request for the next phase.
         """
         try:
-            self._engines[phase.mode].run(phase)
+            self._runners[phase.mode].run(phase)
         except (PhaseRevoked, RoleLost, StalePhase, WaitTimeout) as failure:
             return printable(f"{type(failure).__name__}: {failure}")[:MOST_REASON_CHARS]
         return ""

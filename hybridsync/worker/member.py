@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Numerics(Protocol):
-    """What is computed at once, without a wait: the compiled programs, or a simulation's arithmetic."""
+    """Computes at once, without a wait: the compiled programs, or a simulation's arithmetic."""
 
     def loss(self, contribution: Any, /) -> Any:
         """Return a contribution's loss; None where there is none."""

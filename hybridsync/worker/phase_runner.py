@@ -32,7 +32,7 @@ class PhaseEngine(Protocol):
 
 
 class PhaseWork(NamedTuple):
-    """What one phase consists of for one worker.
+    """Describes the work of one phase for one worker.
 
     Attributes:
       engine: yields requests.

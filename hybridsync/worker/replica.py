@@ -19,7 +19,7 @@ from hybridsync.storage.apply_log import ApplyLog, Entry
 from hybridsync.training.averaging import copied
 from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.training.compiled_programs import Parameters, Programs
-from hybridsync.training.snapshot import LentView, ReaderAt, SnapshotBuffer, take_over
+from hybridsync.training.snapshot import LentView, ReaderAt, SnapshotBuffer, fetch_starting_state
 from hybridsync.training.state import TrainState
 
 
@@ -58,7 +58,7 @@ class Replica:
                 return
             if self._state is None or self._fingerprint != phase.fingerprint:
                 # The old state stays until its successor is here: should the sender die, somebody may need it.
-                self._state = take_over(phase, self._programs.state_layout, self._reader_at)
+                self._state = fetch_starting_state(phase, self._programs.state_layout, self._reader_at)
             self._apply_log.clear()  # the phase's starting state was captured, and its updates were written, elsewhere
             self._phase = phase
             self._step, self._sequence = 0, phase.sequence
@@ -69,7 +69,7 @@ class Replica:
 
     @property
     def holds(self) -> bool:
-        """Whether there is a state."""
+        """Return whether there is a state."""
         return self._state is not None
 
     @property
@@ -141,7 +141,7 @@ class Replica:
             for update in reply.updates:
                 self._apply_log.write(Entry.of_groups(phase_id, update, factor))
 
-    def note_update(self) -> None:
+    def stamp_update(self) -> None:
         """Note that a unit was applied now to a replica that goes its own way."""
         with self._lock:
             self._last_applied = self._clock.monotonic()

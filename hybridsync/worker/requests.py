@@ -1,4 +1,4 @@
-"""What an engine asks for: it yields requests, and its driver sends back replies or throws errors in. Pure.
+"""Defines an engine's requests: it yields them, and its driver sends back replies or throws errors in. Pure.
 
 An engine is a generator. Its driver carries out one request at a time. What was begun with `Start` goes on beside the
 requests that follow. A driver that closes the engine kills the worker: no request may follow. A driver that throws an

@@ -1,4 +1,4 @@
-"""What lets a control thread break off the phase in which a training thread is."""
+"""Lets a control thread break off the phase in which a training thread is."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hybridsync.core.plan import NO_PHASE, PhaseId
 
 
 class Breakable(Protocol):
-    """What members of a phase wait for each other in."""
+    """Lets members of a phase wait for each other, and be broken off."""
 
     def break_off(self, reason: str) -> None:
         """Make everybody who waits in it raise PhaseRevoked."""
@@ -30,7 +30,7 @@ class Revocation(Generic[B]):
         self._reason = ""
 
     def begin(self, phase_id: PhaseId) -> None:
-        """From now on `phase_id` is under way."""
+        """Follow `phase_id`, which is under way from now on."""
         with self._lock:
             self._phase_id, self._waits_in, self._reason = phase_id, None, ""
 

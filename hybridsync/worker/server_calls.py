@@ -33,9 +33,13 @@ class ServerCalls:
         """Return what names a push of these units."""
         return Push(*self._who, units, base, restart_count=self.restart_count)
 
+    def caller(self) -> Push:
+        """Return what names this worker in a call that pushes nothing."""
+        return self.push_of((), 0)
+
     def pull(self) -> CallServer:
         """Return the request for the current parameters."""
-        return CallServer("pull", self.push_of((), 0))
+        return CallServer("pull", self.caller())
 
     def push_pull(self, gradient: Any) -> CallServer:
         """Return the request that pushes a gradient."""
@@ -44,7 +48,7 @@ class ServerCalls:
 
     def idle(self) -> IO:
         """Tell the server that this worker has nothing to compute."""
-        yield CallServer("idle", self.push_of((), 0))
+        yield CallServer("idle", self.caller())
 
     def held(self, call: CallServer) -> IO:
         """Make a call that the rule may hold, again and again until it does not; returns its reply."""

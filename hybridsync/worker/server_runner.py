@@ -100,7 +100,7 @@ class _Calls:
 
     @property
     def carriers(self) -> Carriers:
-        """What carries out each kind of request."""
+        """Carriers of each kind of request."""
         return {LeaseUnits: self._context.lease, ComputeUnit: self._compute, CallServer: self._call}
 
     def _compute(self, request: ComputeUnit) -> Any:

@@ -1,4 +1,4 @@
-"""What a worker notes while it trains, handed to the chief with each heartbeat.
+"""Records what a worker does while it trains, for the chief to hear of with each heartbeat.
 
 Losses stay on the device until the heartbeat fetches them, so that the training never waits for their values.
 """
@@ -161,7 +161,7 @@ class WorkerRecorder:
             if self._keep_spans:
                 self._spans.append(("step", "sync", started, ended - started, self.phase_id.number, num_units))
 
-    def settled(self, applied: tuple[int, ...], dropped: tuple[tuple[int, str], ...]) -> None:
+    def record_outcome(self, applied: tuple[int, ...], dropped: tuple[tuple[int, str], ...]) -> None:
         """Note what became of a lock-step step's units; one member does so for all."""
         with self._lock:
             for unit in applied:

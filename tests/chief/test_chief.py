@@ -172,11 +172,11 @@ def test_everybody_hears_that_the_run_is_over():
     chief = make_chief(num_workers=2)
     phase = begin(chief)
     chief.control.finish()
-    assert not chief.control.await_told(0.01)
+    assert not chief.control.await_all_informed(0.01)
     assert enter(chief, 0, after=phase.id).done
     assert chief.service.report(Report("worker", 1, 1, phase.id)).done
     assert served(chief, phase).done
-    assert chief.control.await_told(0.01)
+    assert chief.control.await_all_informed(0.01)
 
 
 # --- what roles report ---
@@ -236,7 +236,7 @@ def test_units_that_stand_still_are_offered_to_others_too():
     chief = make_chief(num_workers=2)
     phase = begin(chief, end=4)
     slow = collect(chief, phase, 0)
-    assert chief.control.nothing_left(phase)
+    assert chief.control.all_leased(phase)
     assert chief.control.reclaim() == {"worker 0": 4}
     assert chief.service.units_for(LeaseRequest(0, 1, phase.id, 4, 0)) is None, "it has them still"
     assert collect(chief, phase, 1) == slow

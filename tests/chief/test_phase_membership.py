@@ -32,14 +32,14 @@ def test_who_entered_is_missing_until_it_is_back_or_gone():
 def test_a_worker_that_is_lost_is_forgotten_with_what_it_held():
     here = PhaseMembership(admitted={0: 1, 1: 1}, back={1: StateVersion(PHASE_ID, 4, 2, "f00d")})
     note(here, report(1, 4, doing="average"))
-    here.lose(1)
+    here.remove_worker(1)
     assert here.positions == {} and here.doing == {} and here.admitted == {0: 1}
     assert here.back == {1: None}, "it has done its part, but what it held is gone"
 
 
 def test_a_worker_that_is_lost_before_it_came_back_never_comes_back():
     here = PhaseMembership(admitted={1: 1})
-    here.lose(1)
+    here.remove_worker(1)
     assert here.back == {} and here.missing(LIVE) == []
 
 

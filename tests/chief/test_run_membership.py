@@ -64,6 +64,6 @@ def test_late_and_quarantined_workers_are_not_waited_for():
     members.join(hello(2), 1.0)
     assert members.num_awaited() == 3, "it is there"
     members.quarantined[0] = "not finite"
-    assert members.num_awaited() == 2 and members.nobody_left() is None
+    assert members.num_awaited() == 2 and members.all_quarantined() is None
     members.quarantined |= {1: "not finite", 2: "gone"}
-    assert "worker 2: gone" in str(members.nobody_left())
+    assert "worker 2: gone" in str(members.all_quarantined())

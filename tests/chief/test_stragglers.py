@@ -102,7 +102,9 @@ def test_what_is_left_out_says_of_itself_is_judged_though_it_is_in_no_phase():
             phase_id = NO_PHASE if worker == 2 else phase.id
             chief.service.report(Report("worker", worker, 1, phase_id, unit_secs=(0.1,) * WINDOW))
     (decision,) = chief.control.take_reports().decisions
-    assert (decision.worker, decision.flagged) == (2, False) and chief.control.judged().rates[2] == pytest.approx(10.0)
+    assert (decision.worker, decision.flagged) == (2, False) and chief.control.judged().units_per_sec[
+        2
+    ] == pytest.approx(10.0)
 
 
 def test_nobody_waits_for_the_measures_of_who_is_left_out():
@@ -133,7 +135,7 @@ def test_nobody_measures_itself_while_a_phase_ends_or_breaks():
 def test_the_rate_of_a_mesh_is_its_members_and_nobody_elses():
     chief = judging_chief()
     leave_out(chief, 2)
-    leasing = chief.state.leasing
+    leases = chief.state.leases
     for at, done in ((1.0, 0), (2.0, 12)):
-        leasing.note_progress("mesh", done, at)
+        leases.record_progress("mesh", done, at)
     assert chief.control.worker_rates() == pytest.approx({0: 4.0, 1: 4.0, 2: 0.0, 3: 4.0})

@@ -69,15 +69,15 @@ def test_a_worker_is_started_again_first_and_quarantined_when_it_does_the_same_a
 def test_what_a_worker_under_suspicion_had_goes_to_others() -> None:
     chief = make_chief()
     phase = begin(chief, "asp", end=400)
-    leasing = chief.state.leasing
+    leases = chief.state.leases
     chief.control.ledger.lease("worker 1", 8, 400)
-    leasing.doubt(1)
-    leasing.lose(1)
+    leases.doubt(1)
+    leases.release_worker(1)
     assert chief.control.ledger.num_waiting == 8
     chief.service.register(hello(1, pid=201, restart_count=1))
     assert units_of(lease(chief, phase, 1, incarnation=2)) == [8], "those that wait are not for it"
     assert units_of(lease(chief, phase, 0)) == [0]
-    leasing.lose(2)
+    leases.release_worker(2)
     got = units_of(lease(chief, phase, 1, 1, 1, incarnation=2))
     assert got[0] == 1, "somebody has to do them when others are lost"
 
@@ -121,7 +121,7 @@ def test_a_repeated_word_of_an_end_doubts_nothing_that_the_next_process_has() ->
     chief.service.register(hello(2, pid=202, restart_count=1))
     had = units_of(lease(chief, phase, 2, incarnation=2))
     chief.service.role_lost(event)
-    chief.state.leasing.lose(2)
+    chief.state.leases.release_worker(2)
     chief.service.register(hello(2, pid=203, restart_count=2))
     assert units_of(lease(chief, phase, 2, incarnation=3))[0] == had[0]
 
@@ -156,8 +156,8 @@ def test_in_lock_step_a_unit_belongs_to_the_member_that_its_place_is_dealt_to(sh
     units = units_of(lease(chief, phase))
     turns = phase.assignment.turns
     own = [unit for position, unit in enumerate(units) if turns[position % len(turns)] == 1]
-    assert chief.state.leasing.owners([(own[0], own[0] + 1)]) == {1: 1}
-    assert chief.state.leasing.owners([(units[0], units[-1] + 1)])[1] == len(own)
+    assert chief.state.leases.owners([(own[0], own[0] + 1)]) == {1: 1}
+    assert chief.state.leases.owners([(units[0], units[-1] + 1)])[1] == len(own)
     known = 0
     while not chief.evicted:
         units = units_of(lease(chief, phase, 0, known, known))
@@ -174,11 +174,11 @@ def test_in_lock_step_a_unit_belongs_to_the_member_that_its_place_is_dealt_to(sh
 def test_a_run_of_which_every_worker_is_quarantined_saves_and_says_whom_it_lost() -> None:
     chief = make_chief(num_workers=2)
     for worker in range(2):
-        assert chief.control.nobody_left is None and not chief.control.preempted
+        assert chief.control.all_quarantined is None and not chief.control.preempted
         chief.service.role_lost(RoleEvent("worker", worker, 100 + worker, f"reason {worker}", 0.0, quarantined=True))
     assert chief.control.preempted
     with pytest.raises(RoleLost, match=r"no worker is left, .*worker 0: reason 0; worker 1: reason 1"):
-        raise chief.control.nobody_left or AssertionError
+        raise chief.control.all_quarantined or AssertionError
 
 
 def test_units_that_end_processes_one_after_another_end_the_run_when_nothing_is_applied_between() -> None:

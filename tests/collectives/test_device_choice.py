@@ -18,22 +18,22 @@ def test_without_a_loss_everybody_keeps_the_first_mesh():
 def test_a_loss_takes_the_next_lane_in_the_same_order():
     meshes = Meshes(num_devices=4)
     meshes.next(ALL)
-    meshes.lose()
+    meshes.discard_formed()
     assert meshes.next((0, 2)) == ((0, 2), 1)
     assert meshes.next(ALL) == (ALL, 1), "a member that comes back finds a mesh that was never formed"
-    meshes.lose()
+    meshes.discard_formed()
     assert meshes.next(ALL) == (ALL, 2)
 
 
 def test_groups_meet_on_devices_whose_connections_were_never_lost_in_whatever_mesh():
     meshes = Meshes(num_devices=3)
     assert meshes.next((0, 1, 2, 3), grouped=True) == ((0, 1, 2, 3), 0)
-    meshes.lose()
+    meshes.discard_formed()
     assert meshes.next((0, 1, 3), grouped=True) == ((0, 1, 3), 1)
     assert meshes.next((0, 1, 3), grouped=True) == ((0, 1, 3), 1), "nobody was lost"
-    meshes.lose()
+    meshes.discard_formed()
     assert meshes.next(ALL, grouped=True) == (ALL, 2)
-    meshes.lose()
+    meshes.discard_formed()
     assert meshes.next((0, 1), grouped=True) is None, "a pair of them has met on every device"
     assert meshes.next((1,), grouped=True) == ((1,), 0)
 
@@ -41,7 +41,7 @@ def test_groups_meet_on_devices_whose_connections_were_never_lost_in_whatever_me
 def test_every_mesh_formed_before_a_loss_is_dead():
     meshes = Meshes(num_devices=2)
     formed = [meshes.next(ALL), meshes.next((0, 1)), meshes.next((1, 2))]
-    meshes.lose()
+    meshes.discard_formed()
     again = [meshes.next(ALL), meshes.next((0, 1)), meshes.next((1, 2))]
     assert not set(formed) & set(again)
 
@@ -50,13 +50,13 @@ def test_a_second_loss_before_the_next_mesh_is_formed_costs_no_lane():
     meshes = Meshes(num_devices=4)
     meshes.next(ALL)
     for _ in range(3):
-        meshes.lose()
+        meshes.discard_formed()
     assert meshes.next(ALL) == (ALL, 1)
 
 
 def test_a_loss_before_the_first_mesh_costs_no_lane():
     meshes = Meshes(num_devices=4)
-    meshes.lose()
+    meshes.discard_formed()
     assert meshes.next(ALL) == (ALL, 0)
 
 
@@ -64,7 +64,7 @@ def test_when_the_lanes_are_used_up_the_order_rotates():
     meshes = Meshes(num_devices=2)
     seen = [meshes.next((0, 1))]
     for _ in range(7):
-        meshes.lose()
+        meshes.discard_formed()
         seen.append(meshes.next((0, 1)))
     assert seen == [(order, device_choice) for order in ((0, 1), (1, 0)) for device_choice in range(4)]
 
@@ -73,11 +73,11 @@ def test_a_process_group_that_is_used_up_has_no_mesh_but_for_one_alone():
     meshes = Meshes(num_devices=1)
     for _ in range(2):
         meshes.next((0, 1))
-        meshes.lose()
+        meshes.discard_formed()
     assert meshes.next((0, 1)) is None
     for _ in range(5):
         assert meshes.next((1,)) == ((1,), 0)
-        meshes.lose()
+        meshes.discard_formed()
 
 
 def test_four_workers_lose_members_a_thousand_times_in_one_order_and_one_process_group():
@@ -86,7 +86,7 @@ def test_four_workers_lose_members_a_thousand_times_in_one_order_and_one_process
         mesh = meshes.next(everybody)
         assert mesh is not None and mesh[0] == everybody
         seen.add(devices_of(mesh[1], 4, 16))
-        meshes.lose()
+        meshes.discard_formed()
     assert len(seen) == 1000
 
 
@@ -109,7 +109,7 @@ def test_no_dead_mesh_is_ever_used_again(num_workers, num_devices, story):
     dead, formed = set(), set()
     for live in story:
         if live is None:
-            meshes.lose()
+            meshes.discard_formed()
             dead |= formed
             formed = set()
             continue

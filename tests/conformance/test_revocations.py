@@ -136,7 +136,7 @@ class Revoker:
     def _meet(self) -> None:
         chief = self.chief()
         assert chief is not None
-        control, phase_id = chief.control, chief.state.leasing.phase_id
+        control, phase_id = chief.control, chief.state.leases.phase_id
         with self._lock:
             if len(self.broken) >= self._times or phase_id in self.broken:
                 return

@@ -42,7 +42,7 @@ class UnitSetMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(0, 15))
     def take(self, count):
-        taken = self.units.take(count)
+        taken = self.units.pop_lowest(count)
         assert as_set(taken) == set(sorted(self.model)[:count])
         assert num_units(taken) == min(count, len(self.model))
         self.model -= as_set(taken)

@@ -35,7 +35,7 @@ class Board:
     """A chief that hears how the run ends."""
 
     num_applied = WORKLOAD
-    nobody_left: HybridSyncError | None = None
+    all_quarantined: HybridSyncError | None = None
 
     def __init__(self) -> None:
         self.failed: HybridSyncError | None = None
@@ -92,8 +92,8 @@ class Stages:
         self.asked.append("submit")
         self.is_under_way = self.covers_newest = True
 
-    def settle(self) -> Any:
-        event = self._next("settle")
+    def await_commit(self) -> Any:
+        event = self._next("await_commit")
         self.is_under_way, self.covers_newest = False, isinstance(event, Committed)
         return event
 
@@ -168,7 +168,7 @@ def test_a_run_that_is_stopped_while_roles_are_awaited_commits_the_newest_state_
     harness = Harness(Reserved(1), Preempted("asked to stop"), CommitFailed(), Committed())
     harness.control.num_applied = 8
     assert harness.controller.run() == ("preempted", None)
-    assert harness.stages.asked[2:] == ["submit", "settle", "gather", "submit", "settle"]
+    assert harness.stages.asked[2:] == ["submit", "await_commit", "gather", "submit", "await_commit"]
     assert harness.state.is_ending
 
 

@@ -63,7 +63,7 @@ def test_a_restarted_chief_waits_until_nobody_new_comes_and_gives_up_who_was_the
     monkeypatch.setattr(member_waits, "SETTLE_SECS", 0.1)
     chief.service.register(hello(0))
     there = {("chief", 0): 1, ("supervisor", 0): 2, ("worker", 0): 100, ("worker", 1): 101, ("server", 0): 99}
-    arrivals_at(chief).await_settled(there)
+    arrivals_at(chief).await_registrations(there)
     assert chief.control.live_workers() == (0,)
     evicted = chief.evicted
     assert [(event.role, event.id, event.pid) for event in evicted] == [("worker", 1, 101), ("server", 0, 99)]

@@ -101,7 +101,7 @@ class Harness:
 
     def look(self, units: int) -> Any:
         self.control.num_applied = units
-        return self.policy_driver.look(self.phase)
+        return self.policy_driver.change_of(self.phase)
 
 
 def test_a_policy_that_wants_what_is_leaves_everything_as_it_is():
@@ -213,7 +213,7 @@ def test_a_policy_sees_what_was_measured_and_what_is_left():
         units_left=200 + 30 - 80,
         live=(0, 1, 2, 3),
         slow={3: now},
-        rates={0: 20.0, 1: 20.0, 2: 20.0, 3: 5.0},
+        units_per_sec={0: 20.0, 1: 20.0, 2: 20.0, 3: 5.0},
         switch_secs=(0.25,),
     )
     assert set(harness.reporter.asked) == {True}, "elastic changes members alone"

@@ -57,7 +57,7 @@ class Board:
     def break_phase(self, reason: str) -> None:
         self.broken = reason
 
-    def nothing_left(self, phase: object) -> bool:
+    def all_leased(self, phase: object) -> bool:
         return True
 
     def reclaim(self) -> dict[str, int]:

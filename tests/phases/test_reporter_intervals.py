@@ -122,7 +122,7 @@ def test_the_user_is_shown_which_process_was_started_again(harness: Harness) -> 
     def show(text: str) -> None:
         shown.append(text)
 
-    harness.recorder.progress.note = show
+    harness.recorder.progress.show_line = show
     harness.after(0.1, reports=ReportBuffer(restarted=[RoleEvent("worker", 1, 8, "restart after signal SIGKILL", 5.0)]))
     assert shown == ["worker 1: restart after signal SIGKILL"]
 

@@ -59,8 +59,8 @@ def test_a_run_that_is_set_back_forgets_what_came_after():
 
 def test_a_checkpoint_keeps_the_detours_up_to_it():
     schedule = PLAN.begin_detour(100).end_detour(250).begin_detour(300)
-    assert schedule.told(320) == ((100, 250), (300, 320)) and schedule.told(300) == ((100, 250),)
-    assert PLAN.with_told(schedule.told(320)).at(320) == Segment("bsp", 570, 0)
+    assert schedule.saved_detours(320) == ((100, 250), (300, 320)) and schedule.saved_detours(300) == ((100, 250),)
+    assert PLAN.with_saved_detours(schedule.saved_detours(320)).at(320) == Segment("bsp", 570, 0)
 
 
 def test_a_detour_of_less_than_a_unit_of_another_size_is_no_early_end():
@@ -94,8 +94,8 @@ def test_lock_step_does_its_share_and_the_workload_stays(spans: list[tuple[int, 
 def test_a_lock_step_stage_that_ended_early_does_not_come_back():
     early = PLAN.begin_detour(100).end_detour(250).end_stage_early(300)
     assert early.at(300).spec == early.at(400).spec == "asp" and early.at(300).stage == 1
-    assert early.told(400) == ((100, 250), (300, 300)) and early.told(299) == ((100, 250),)
-    assert PLAN.with_told(early.told(400)) == early
+    assert early.saved_detours(400) == ((100, 250), (300, 300)) and early.saved_detours(299) == ((100, 250),)
+    assert PLAN.with_saved_detours(early.saved_detours(400)) == early
     assert early.rolled_back(299).at(299).spec == "bsp"
 
 
@@ -130,7 +130,7 @@ def test_an_early_end_stays_while_the_trigger_is_on_and_the_plan_says_the_same_u
 @pytest.mark.parametrize(("plan", "stays"), [("bsp:40%,ssp:30%,asp", True), ("bsp:50%,asp", False)])
 def test_an_early_end_that_a_detour_has_moved_into_the_next_share_is_still_one_of_lock_step(plan: str, stays: bool):
     told = ((100, 350), (600, 600))
-    assert PLAN.with_told(told).at(599).stage == 0 and PLAN.with_told(told).at(600).stage == 1
+    assert PLAN.with_saved_detours(told).at(599).stage == 0 and PLAN.with_saved_detours(told).at(600).stage == 1
     config = RunConfig(workload=1000, plan=plan, policy=PolicyConfig(trigger="knee"))
     assert resumed(told, BEFORE, config) == (told if stays else told[:1])
 

@@ -83,7 +83,7 @@ class Reporter:
     def __init__(self) -> None:
         self.told: list[tuple[Any, ...]] = []
 
-    def note(self, text: str) -> None: ...
+    def show_line(self, text: str) -> None: ...
 
     def renewed(self, why: str) -> None: ...
 
@@ -143,7 +143,7 @@ class Harness:
         unused: Any = None
         snapshot = StateVersion().snapshot
         self.state = ControllerState(snapshot, "chief", "start", phase=phase)
-        pace = ProgressWatchdog(control, config.drain_secs, self.clock, reporter.note, threads=False)
+        pace = ProgressWatchdog(control, config.drain_secs, self.clock, reporter.show_line, threads=False)
         saving = SaveSchedule(run, control, committer, reporter, self.clock, None)
         process_groups = ProcessGroups(control, unused, "chief", unused, unused, reporter.renewed, NUM_DEVICES)
         timer = StageTimer(self.clock, reporter.span)
@@ -157,7 +157,7 @@ class Harness:
 
     def commit(self) -> Any:
         self.commits.submit()
-        return self.commits.settle()
+        return self.commits.await_commit()
 
 
 def test_a_save_that_fails_is_told_and_tried_again_a_while_later():

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hybridsync import EmulationConfig
-from hybridsync.chief.leases import Leasing
+from hybridsync.chief.leases import Leases
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.run_control import RunControl
 from hybridsync.chief.service import ChiefService
@@ -249,7 +249,7 @@ def forgets_what_it_applied(patch):
 
 def keeps_a_lost_workers_units(patch):
     """The ledger does not take back what a lost worker had."""
-    patch.setattr(Leasing, "lose", lambda self, worker: self._streams.pop(f"worker {worker}", None))
+    patch.setattr(Leases, "release_worker", lambda self, worker: self._streams.pop(f"worker {worker}", None))
 
 
 def leases_beyond_the_workload(patch):
@@ -309,12 +309,12 @@ def acknowledges_before_it_applies(patch):
 
 def applies_at_the_rate_of_one_unit(patch):
     """A lock-step update takes n units at the rate of one."""
-    patch.setattr(Bsp, "rate", lambda self, num_units, num_workers: 1.0)
+    patch.setattr(Bsp, "lr_factor", lambda self, num_units, num_workers: 1.0)
 
 
 def takes_the_rate_of_a_full_step_for_a_short_one(patch):
     """The short last step is applied at n times the rate."""
-    patch.setattr(Bsp, "rate", lambda self, num_units, num_workers: float(num_workers))
+    patch.setattr(Bsp, "lr_factor", lambda self, num_units, num_workers: float(num_workers))
 
 
 def loses_a_members_gradient(patch):

@@ -17,7 +17,7 @@ from hybridsync.policies.actions import (
     WeightedShares,
 )
 
-VIEW = View(now=100.0, units_left=400, live=(0, 1, 2, 3), slow={3: 95.0}, rates={0: 20.0, 1: 30.0, 3: 5.0})
+VIEW = View(now=100.0, units_left=400, live=(0, 1, 2, 3), slow={3: 95.0}, units_per_sec={0: 20.0, 1: 30.0, 3: 5.0})
 
 
 @pytest.mark.parametrize(
@@ -38,14 +38,14 @@ def test_who_came_later_than_the_shares_takes_one_unit():
 
 
 def test_who_was_not_measured_is_taken_for_as_fast_as_those_who_are_well():
-    assert VIEW.usual_rate == 25.0 and VIEW.rate(2) == 25.0 and VIEW.rate(3) == 5.0
-    assert VIEW.lock_step_rate((0, 1, 2)) == 60.0 and VIEW.lock_step_rate((0, 1, 2, 3)) == 20.0
+    assert VIEW.usual_units_per_sec == 25.0 and VIEW.units_per_sec_of(2) == 25.0 and VIEW.units_per_sec_of(3) == 5.0
+    assert VIEW.lock_step_units_per_sec((0, 1, 2)) == 60.0 and VIEW.lock_step_units_per_sec((0, 1, 2, 3)) == 20.0
 
 
 def test_the_usual_rate_is_everybodys_where_nobody_is_well_and_none_before_any_measure():
-    assert dataclasses.replace(VIEW, slow=dict.fromkeys(range(4), 95.0)).usual_rate == 20.0
-    blind = dataclasses.replace(VIEW, rates={})
-    assert blind.usual_rate == blind.lock_step_rate(blind.live) == 0.0
+    assert dataclasses.replace(VIEW, slow=dict.fromkeys(range(4), 95.0)).usual_units_per_sec == 20.0
+    blind = dataclasses.replace(VIEW, units_per_sec={})
+    assert blind.usual_units_per_sec == blind.lock_step_units_per_sec(blind.live) == 0.0
 
 
 def test_a_switch_costs_what_those_of_this_run_did_in_the_mean():

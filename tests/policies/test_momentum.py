@@ -117,8 +117,8 @@ def test_servers_zero_their_parts_of_what_one_server_would() -> None:
     state = programs.update(state, programs.gradient(state_parameters(state), 0), units=24, factor=4.0, blend=1.0)
     whole = programs.entered(state)
     for part in partition(programs, 2):
-        mine = part.programs.entered(part.state.take(state))
-        assert fingerprint(mine) == fingerprint(part.state.take(whole)) != fingerprint(part.state.take(state))
+        mine = part.programs.entered(part.state.part_of(state))
+        assert fingerprint(mine) == fingerprint(part.state.part_of(whole)) != fingerprint(part.state.part_of(state))
 
 
 def state_parameters(state: Any) -> Any:

@@ -47,19 +47,19 @@ def test_a_stretch_of_asynchronous_stages_is_one_and_another_one_begins_behind_l
     plan = "bsp:10%,asp:20%,ssp:20%,bsp:10%,asp"
     assert handling("zero", plan).zero_at == (100, 600)
     scaled = handling("scaled", plan)
-    shares = {units: scaled.share(units) for units in (99, 100, 499, 500, 599, 600, 999)}
+    shares = {units: scaled.factor_at(units) for units in (99, 100, 499, 500, 599, 600, 999)}
     assert shares == {99: 1, 100: 1 / 8, 499: 1 / 8, 500: 1, 599: 1, 600: 1 / 8, 999: 1 / 8}
 
 
 def test_a_linear_ramp_goes_by_units_from_one_nth_to_the_whole() -> None:
     ramp = handling("ramp_linear", "bsp:25%,asp")
-    shares = [ramp.share(units) for units in (249, 250, 300, 349, 350)]
+    shares = [ramp.factor_at(units) for units in (249, 250, 300, 349, 350)]
     assert shares == pytest.approx([1.0, 1 / 8, (1 / 8 + 1) / 2, 1 / 8 + 7 / 8 * 0.99, 1.0])
 
 
 def test_a_ramp_of_steps_doubles_the_share_in_equal_stretches() -> None:
     ramp = handling("ramp_steps", "bsp:25%,asp", ramp=0.3)
-    assert [ramp.share(units) for units in (250, 349, 350, 449, 450, 549, 550)] == [
+    assert [ramp.factor_at(units) for units in (250, 349, 350, 449, 450, 549, 550)] == [
         *(1 / 8, 1 / 8, 1 / 4, 1 / 4, 1 / 2, 1 / 2, 1.0)
     ]
 
@@ -74,9 +74,9 @@ def test_the_share_lies_between_one_nth_and_the_whole_and_never_falls_while_asyn
     variant: Any, workers: int, ramp: float, begin: int
 ) -> None:
     found = handling(variant, f"bsp:{begin}%,asp", workers=workers, ramp=ramp)
-    shares = [found.share(units) for units in range(begin * 10, 1000)]
+    shares = [found.factor_at(units) for units in range(begin * 10, 1000)]
     assert 1 / workers <= shares[0] and shares == sorted(shares) and shares[-1] <= 1.0
-    assert all(found.share(units) == 1.0 for units in range(begin * 10))
+    assert all(found.factor_at(units) == 1.0 for units in range(begin * 10))
 
 
 # --- the rate ---
@@ -108,17 +108,17 @@ def test_a_scaling_that_is_none_is_refused_with_those_there_are() -> None:
 @pytest.mark.parametrize("name", ["bsp", "bsp_server", "backup", "gba", "hsp"])
 def test_the_rate_is_the_root_of_the_units_under_every_protocol_with_a_batch(name: str) -> None:
     protocol = protocols.parse(f"{name}(scaling=sqrt)")
-    assert [protocol.rate(units, 4) for units in (1, 3, 4)] == [1.0, math.sqrt(3), 2.0]
-    assert [protocols.parse(name).rate(units, 4) for units in (1, 3, 4)] == [1.0, 3.0, 4.0]
+    assert [protocol.lr_factor(units, 4) for units in (1, 3, 4)] == [1.0, math.sqrt(3), 2.0]
+    assert [protocols.parse(name).lr_factor(units, 4) for units in (1, 3, 4)] == [1.0, 3.0, 4.0]
 
 
 def test_a_servers_update_has_the_rate_that_its_protocol_states() -> None:
     rule = protocols.parse("bsp_server(scaling=sqrt)").server_rule((0, 1, 2, 3))
     actions = [action for worker in range(4) for action in rule.on_push(Arrival(worker, worker, (worker,), 0))]
-    assert [action.rate for action in actions if isinstance(action, Apply)] == [2.0]
+    assert [action.lr_factor for action in actions if isinstance(action, Apply)] == [2.0]
 
 
 def test_a_stale_push_is_damped_from_the_scaled_rate() -> None:
     rule = protocols.parse("gba(batch=2,scaling=sqrt,staleness_rule=rate)").server_rule((0, 1))
     actions = [action for push in range(2) for action in rule.on_push(Arrival(push, push, (push,), 0))]
-    assert [action.rate for action in actions if isinstance(action, Apply)] == [math.sqrt(2)]
+    assert [action.lr_factor for action in actions if isinstance(action, Apply)] == [math.sqrt(2)]

@@ -22,7 +22,7 @@ def view(slow: Mapping[int, float] | None = None, *, rates: Mapping[int, float] 
     slow = slow or {}
     known = {**dict.fromkeys(LIVE, 20.0), **slow, **(rates or {})}
     more = {"now": 100.0, "units_left": 4000, "live": LIVE, **more}
-    return View(slow=dict.fromkeys(slow, 100.0), rates=known, **more)
+    return View(slow=dict.fromkeys(slow, 100.0), units_per_sec=known, **more)
 
 
 def test_baseline_goes_on_as_planned_whatever_happens():
@@ -42,7 +42,7 @@ def test_a_straggler_that_is_gone_is_none(policy):
 
 @pytest.mark.parametrize("policy", [Greedy(), Elastic()])
 def test_nothing_is_decided_before_anybody_was_measured(policy):
-    unknown = View(now=1.0, units_left=100, live=LIVE, slow={3: 1.0}, rates={})
+    unknown = View(now=1.0, units_left=100, live=LIVE, slow={3: 1.0}, units_per_sec={})
     assert policy.decide(unknown).action == PLANNED
 
 

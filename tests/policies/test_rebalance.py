@@ -17,7 +17,7 @@ from hybridsync.policies.step_shares import units_per_sec
 def view(*rates: float, slow: tuple[int, ...] = (), **fields: Any) -> View:
     live = fields.pop("live", tuple(range(len(rates))))
     fields = {"now": 50.0, "units_left": 10_000, "switch_secs": (0.5,), **fields}
-    return View(live=live, slow=dict.fromkeys(slow, 40.0), rates=dict(enumerate(rates)), **fields)
+    return View(live=live, slow=dict.fromkeys(slow, 40.0), units_per_sec=dict(enumerate(rates)), **fields)
 
 
 def dealt(*units: int) -> WeightedShares:

@@ -105,7 +105,7 @@ def test_k_equal_stragglers_of_n_have_the_z_score_that_is_claimed() -> None:
 def test_without_windows_in_a_row_the_papers_rule_flags_a_sixth_of_healthy_workers_in_any_window() -> None:
     random, below = Random(3), 0
     for _ in range(500):
-        rates = [PaperRule().rate([random.gauss(1.0, 0.01) for _ in range(WINDOW)]) for _ in range(64)]
+        rates = [PaperRule().units_per_sec([random.gauss(1.0, 0.01) for _ in range(WINDOW)]) for _ in range(64)]
         threshold = PaperRule().level(rates).threshold
         below += sum(rate < threshold for rate in rates)
     assert below / 500 / 64 == pytest.approx(0.16, abs=0.01)
@@ -113,8 +113,8 @@ def test_without_windows_in_a_row_the_papers_rule_flags_a_sixth_of_healthy_worke
 
 def test_units_that_took_long_in_a_window_are_nothing_to_the_robust_rule_and_are_in_the_papers_mean() -> None:
     secs = [0.1] * 8 + [0.3, 3.0]
-    assert RobustRule().rate(secs) == pytest.approx(10.0)
-    assert PaperRule().rate(secs) == pytest.approx(10 / 4.1)
+    assert RobustRule().units_per_sec(secs) == pytest.approx(10.0)
+    assert PaperRule().units_per_sec(secs) == pytest.approx(10 / 4.1)
 
 
 @pytest.mark.parametrize("num_workers", [2, 3, 8])
@@ -188,12 +188,12 @@ def test_a_window_slowed_by_a_moments_hiccup_is_not_told_sooner() -> None:
 
 def test_rates_are_known_of_everybody_who_was_ever_measured_in_any_phase() -> None:
     detector = cluster(speeds={3: 0.5})
-    assert detector.rates == {} and detector.threshold is None
+    assert detector.units_per_sec == {} and detector.threshold is None
     rounds(detector, 1, 4, slow(2))
     detector.begin(range(2))
-    assert detector.rates == pytest.approx({0: 10.0, 1: 10.0, 2: 8.0, 3: 10.0})
+    assert detector.units_per_sec == pytest.approx({0: 10.0, 1: 10.0, 2: 8.0, 3: 10.0})
     detector.forget(2)
-    assert 2 not in detector.rates
+    assert 2 not in detector.units_per_sec
 
 
 def test_a_round_waits_for_nobody_who_is_not_expected_and_judges_whom_it_hears_of() -> None:

@@ -50,7 +50,9 @@ def plain_state(task: Task, optimizer: Optimizer, units: int = UNITS) -> tuple[A
 
     @jax.jit
     def update(grads, opt_state, params, unit):
-        updates, opt_state = optimizer.update(grads, opt_state, params, optimizer.rate(unit * programs.unit_size))
+        updates, opt_state = optimizer.update(
+            grads, opt_state, params, optimizer.learning_rate_at(unit * programs.unit_size)
+        )
         return optax.apply_updates(params, updates), opt_state
 
     for unit in range(units):
@@ -174,7 +176,7 @@ def test_arguments_that_cannot_work_are_refused(spec, named):
 
 
 def test_the_rates_of_updates_and_of_own_steps():
-    assert [protocols.parse(name).rate(1, 4) for name in ("psplus", "localsgd", "diloco")] == [4.0, 4.0, 1.0]
+    assert [protocols.parse(name).lr_factor(1, 4) for name in ("psplus", "localsgd", "diloco")] == [4.0, 4.0, 1.0]
     assert [protocols.parse(name).change(4) for name in ("psplus", "localsgd")] == ["add", "add"]
     assert [protocols.parse(name).change(1) for name in ("psplus", "localsgd")] == ["replace", "replace"]
     assert protocols.parse("diloco").change(4) == Outer("diloco", 0.7, 0.9)

@@ -34,7 +34,7 @@ class Bounded(Protocol):
     def units_per_update(self, num_workers):
         return 1
 
-    def rate(self, num_units, num_workers):
+    def lr_factor(self, num_units, num_workers):
         return 1.0
 
 
@@ -117,11 +117,11 @@ def test_staleness_is_bounded_by_the_rule_or_by_the_cut_whichever_is_less(spec, 
 @pytest.mark.parametrize(("protocol", "units", "rate"), [(Bsp(), 4, 4.0), (Asp(), 1, 1.0)])
 def test_the_rate_follows_the_units_of_an_update(protocol, units, rate):
     assert protocol.units_per_update(4) == units
-    assert protocol.rate(units, 4) == rate
+    assert protocol.lr_factor(units, 4) == rate
 
 
 def test_a_short_lock_step_update_has_the_rate_of_its_units():
-    assert Bsp().rate(3, 4) == 3.0
+    assert Bsp().lr_factor(3, 4) == 3.0
 
 
 def test_a_lock_step_protocol_has_no_server_rule():

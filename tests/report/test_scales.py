@@ -10,7 +10,7 @@ FIGURES = st.floats(-1e9, 1e9, allow_nan=False)
 def test_ticks_stand_on_the_axis_and_are_few(low: float, length: float) -> None:
     axis = linear(low, low + length)
     assert 1 <= len(axis.ticks) <= 8
-    assert all(0.0 <= axis.share(tick) <= 1.0 for tick in axis.ticks)
+    assert all(0.0 <= axis.fraction(tick) <= 1.0 for tick in axis.ticks)
 
 
 @given(st.floats(1e-6, 1e3), st.floats(20.0, 1e9))
@@ -21,7 +21,7 @@ def test_a_logarithmic_axis_has_two_to_six_ticks_in_order(low: float, ratio: flo
 
 
 def test_a_flat_line_still_has_an_axis() -> None:
-    assert linear(3.0, 3.0).share(3.0) == 0.0
+    assert linear(3.0, 3.0).fraction(3.0) == 0.0
     assert linear(0.0, 0.0).high == 1.0
 
 

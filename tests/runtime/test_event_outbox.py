@@ -41,7 +41,7 @@ def delivered(*lost: RoleEvent) -> tuple[Chief, list[str]]:
     for role, role_id in (("supervisor", 0), ("chief", 0), ("server", 0), ("worker", 0), ("worker", 1)):
         outbox.started(event_of(role, role_id))
     for event in lost:
-        outbox.lost(event)
+        outbox.report_lost(event)
     outbox.deliver("somewhere")
     return chief, said
 

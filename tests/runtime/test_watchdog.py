@@ -120,7 +120,7 @@ class Watched(Watchdog):
         for _ in range(secs):
             assert not found, f"{found} came early"
             self.clock.advance(1.0)
-            found = [each.name for each in self.look()]
+            found = [each.name for each in self.find_overdue()]
         return found
 
 
@@ -183,7 +183,7 @@ def test_a_thread_that_hangs_is_found_beside_one_that_works() -> None:
         assert begun.wait(END_SECS)
         with watched.work("the loop", 1000.0):
             assert watched.after(46) == ["the commit of 60 units"]
-            (found,) = watched.look()
+            (found,) = watched.find_overdue()
             assert found.thread == thread.ident
     finally:
         over.set()

@@ -42,7 +42,7 @@ class ListedLog:
     def flush(self) -> None:
         pass
 
-    def leave(self, left: Left) -> None:
+    def record_left(self, left: Left) -> None:
         self.left.append(left)
 
     def clear(self) -> None:

@@ -52,14 +52,14 @@ class InTwos(ServerRule):
 
     def release(self):
         pushes, self.held = tuple(arrival.push_id for arrival in self.held), []
-        return [Apply(pushes, rate=float(len(pushes))), *map(Release, pushes)]
+        return [Apply(pushes, lr_factor=float(len(pushes))), *map(Release, pushes)]
 
 
 class Gate(InTwos):
     """Applies on arrival, and holds the answer until two have pushed."""
 
     def on_push(self, arrival):
-        return [Apply((arrival.push_id,), rate=1.0), *super().on_push(arrival)]
+        return [Apply((arrival.push_id,), lr_factor=1.0), *super().on_push(arrival)]
 
     def release(self):
         return super().release()[1:]

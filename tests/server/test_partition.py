@@ -47,7 +47,7 @@ def test_a_tree_is_the_union_of_its_parts(shapes, num_servers):
     tree = tree_of(shapes)
     layout = Layout.of(tree)
     cuts = [Cut.of(layout, prune(tree, kept)) for kept in shares(layout, num_servers)]
-    parts = [cut.take(tree) for cut in cuts]
+    parts = [cut.part_of(tree) for cut in cuts]
     assert fingerprint(join(cuts, parts)) == fingerprint(tree)
     whole = layout.empty()
     for cut, part in zip(cuts, parts, strict=True):
@@ -87,7 +87,7 @@ def test_updates_of_the_parts_are_the_updates_of_the_whole_bit_for_bit(name, num
     whole = programs(name)
     parts = partition(whole, num_servers)
     state = jax.device_get(initial_state(whole.task, whole.optimizer, 0))
-    shards = [jax.device_put(part.state.take(state)) for part in parts]
+    shards = [jax.device_put(part.state.part_of(state)) for part in parts]
     at = Parameters(state.params, state.model_state)
     contributions = [jax.device_get(whole.gradient(at, unit)) for unit in range(3)]
     running = jax.device_put(state)
@@ -95,7 +95,7 @@ def test_updates_of_the_parts_are_the_updates_of_the_whole_bit_for_bit(name, num
         total = contributions[0] if units == 1 else whole.total(tuple(contributions[1:]))
         running = whole.update(running, total, units=units, factor=factor, blend=blend)
         for index, part in enumerate(parts):
-            offered = [part.contribution.take(c) for c in contributions]
+            offered = [part.contribution.part_of(c) for c in contributions]
             total = offered[0] if units == 1 else part.programs.total(tuple(offered[1:]))
             shards[index] = part.programs.update(shards[index], total, units=units, factor=factor, blend=blend)
     joined = join([part.state for part in parts], jax.device_get(shards))
@@ -114,8 +114,8 @@ def test_parts_that_disagree_on_a_leaf_that_all_keep_are_refused_with_both_value
     layout = programs("momentum").state_layout
     state = layout.unpack(layout.empty())
     whole, taken = layout.empty(), set[str]()
-    place(parts[0].state, parts[0].state.take(state), whole, taken)
-    other = parts[1].state.take(state)
+    place(parts[0].state, parts[0].state.part_of(state), whole, taken)
+    other = parts[1].state.part_of(state)
     place(parts[1].state, other, whole, set(taken))
     counters = {**other.counters, "units": np.int32(7)}
     with pytest.raises(HybridSyncError, match=r"counters/units.* is 0 on one and 7 on another"):

@@ -87,7 +87,7 @@ class HoldTwo(ServerRule):
         if len(self.held) < 2:
             return []
         pushes, self.held = tuple(self.held), []
-        return [Apply(pushes, rate=2.0), *(Release(push) for push in pushes)]
+        return [Apply(pushes, lr_factor=2.0), *(Release(push) for push in pushes)]
 
     def on_leave(self, worker):
         self.held = []
@@ -100,7 +100,7 @@ class DropStale(ServerRule):
     def on_push(self, arrival):
         if arrival.staleness > 1:
             return [Drop(arrival.push_id, "too stale"), Release(arrival.push_id)]
-        return [Apply((arrival.push_id,), rate=1.0), Release(arrival.push_id)]
+        return [Apply((arrival.push_id,), lr_factor=1.0), Release(arrival.push_id)]
 
 
 @pytest.fixture

@@ -104,7 +104,7 @@ class PairRule(ServerRule):
             return []
         pushes = tuple(held.push_id for held in sorted(self.held, key=lambda held: -held.worker))
         self.held = []
-        return [Apply(pushes, rate=2.0), *map(Release, pushes)]
+        return [Apply(pushes, lr_factor=2.0), *map(Release, pushes)]
 
 
 @pytest.mark.parametrize("num_servers", [1, 3])
@@ -236,7 +236,7 @@ def test_a_block_whose_worker_never_asked_the_primary_is_dropped_with_the_worker
     phase = cluster.enter()
     store = cluster.clients[0]
     cut = cluster.parts[1].contribution
-    block = cut.layout.pack(cut.take(gradient_of(7)))
+    block = cut.layout.pack(cut.part_of(gradient_of(7)))
     store.stage(push_of(phase, 7, worker=2), block)
     store.stage(push_of(phase, 7, worker=2, incarnation=2), block)
     assert staged(cluster) == [2]
@@ -254,7 +254,7 @@ def test_a_new_phase_drops_what_was_staged_in_any_state():
     cluster = Cluster(programs(), 2)
     phase = cluster.enter()
     cut = cluster.parts[1].contribution
-    block = cut.layout.pack(cut.take(gradient_of(7)))
+    block = cut.layout.pack(cut.part_of(gradient_of(7)))
     cluster.clients[0].stage(push_of(phase, 7, worker=2), block)
     pushed(cluster, phase, 1)
     second = cluster.enter(2)  # from the start, as after a server's death
@@ -309,7 +309,7 @@ def test_a_store_serves_exactly_the_sequence_that_is_asked_for_and_waits_for_it(
         _, parameters = pushed(cluster, phase, 0)
         served = waiting.result(timeout=20)
     cut = cluster.parts[1].parameters
-    assert fingerprint(cut.layout.unpack(served.buffer)) == fingerprint(cut.take(parameters))
+    assert fingerprint(cut.layout.unpack(served.buffer)) == fingerprint(cut.part_of(parameters))
     served.release()
     pushed(cluster, phase, 1, worker=0, base=1)
     settled(cluster)
@@ -367,8 +367,8 @@ def test_the_loss_of_a_server_ends_every_snapshot_by_name_and_the_primary_lives_
     phase = cluster.enter()
     push = push_of(phase, 0)
     cut = cluster.parts[1].contribution
-    cluster.clients[0].stage(push, cut.layout.pack(cut.take(gradient_of(0))))
-    cluster.primary.push_pull(push, cluster.parts[0].contribution.take(gradient_of(0)))
+    cluster.clients[0].stage(push, cut.layout.pack(cut.part_of(gradient_of(0))))
+    cluster.primary.push_pull(push, cluster.parts[0].contribution.part_of(gradient_of(0)))
     with pytest.raises(RoleLost, match="could not be reached"):
         cluster.captured(phase)
     assert cluster.failures == [], "who is gone is for the chief to judge"
@@ -411,7 +411,7 @@ def test_a_staged_retry_keeps_the_first_block():
     phase = cluster.enter()
     push: Push = push_of(phase, 4)
     cut = cluster.parts[1].contribution
-    packed = cut.layout.pack(cut.take(gradient_of(4)))
+    packed = cut.layout.pack(cut.part_of(gradient_of(4)))
     first, again = Block(aligned_copy(packed)), Block(aligned_copy(packed))
     assert cluster.stores[0].stage(push, first) == cluster.stores[0].stage(push, again) == ""
     assert (first.num_released, again.num_released) == (0, 1)

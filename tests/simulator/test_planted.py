@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from hybridsync.chief.leases import Leasing
+from hybridsync.chief.leases import Leases
 from hybridsync.chief.ledger import Ledger
 from hybridsync.chief.membership import Membership
 from hybridsync.chief.run_control import RunControl
@@ -50,7 +50,7 @@ def acknowledges_before_it_applies(patch):
     waiting = []
 
     def on_push(self, arrival):
-        late = [Apply((push_id,), rate=1.0) for push_id in waiting]
+        late = [Apply((push_id,), lr_factor=1.0) for push_id in waiting]
         waiting[:] = [arrival.push_id]
         return [*late, Release(arrival.push_id)]
 
@@ -187,7 +187,7 @@ def hands_over_another_state_unchecked(patch):
 
 def keeps_a_dead_workers_units(patch):
     """The ledger does not take back what a lost worker had."""
-    patch.setattr(Leasing, "lose", lambda self, worker: self._streams.pop(f"worker {worker}", None))
+    patch.setattr(Leases, "release_worker", lambda self, worker: self._streams.pop(f"worker {worker}", None))
 
 
 def leases_beyond_the_workload(patch):

@@ -182,7 +182,7 @@ def test_what_another_role_has_written_past_the_lines_that_wait_shows_from_where
 def test_an_end_of_a_phase_that_the_disk_refuses_takes_its_last_update_along(path: Path) -> None:
     """Without the line the phase would read as one that nobody left anything behind in."""
     log, end = FileApplyLog(path), Left(1, 4, ((0, 1), (2, 3)))
-    log.leave(end)
+    log.record_left(end)
     with refusing("pwrite"):
         log.flush()
     assert [found.sequence for found in read(path)] == [1, 2, 3]
@@ -267,7 +267,7 @@ def test_the_end_of_a_phase_stands_behind_its_last_update_and_is_cut_with_it(pat
     end = Left(1, 4, ((0, 1), (2, 3)))
     for _ in range(2):  # a repeat writes nothing
         log = FileApplyLog(path)
-        log.leave(end)
+        log.record_left(end)
         log.flush()
     assert [*records(path)] == [*(entry(sequence) for sequence in range(1, 5)), end]
     assert len(list(read(path))) == 4

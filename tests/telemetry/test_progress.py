@@ -22,7 +22,7 @@ def _drawn(metrics: Metrics, stragglers: Sequence[int] = ()) -> str:
     progress = open_progress(4_000, stream, ManualClock())
     assert isinstance(progress.sink, RichProgress)
     progress.update(metrics, stragglers)
-    progress.note("switch [bsp] -> asp")
+    progress.show_line("switch [bsp] -> asp")
     progress.close()
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue())
 
@@ -37,7 +37,7 @@ def test_a_pipe_gets_a_plain_line_every_few_seconds_and_the_last_one_at_the_end(
     clock.advance(PLAIN_SECS / 2)
     progress.update(replace(METRICS, units=3_000, loss=None))
     progress.update(replace(METRICS, units=4_000))
-    progress.note("done")
+    progress.show_line("done")
     progress.close()
     assert stream.getvalue().splitlines() == [
         "asp: 1,000/4,000 units, 6,400 examples/s, loss 0.2500, staleness 3.0 max 7, phase 2",
@@ -80,7 +80,7 @@ def test_a_long_note_is_not_broken_so_that_its_path_can_be_copied(monkeypatch: p
     monkeypatch.setenv("COLUMNS", "40")
     stream = Terminal()
     progress = open_progress(4_000, stream, ManualClock())
-    progress.note("everything is in /a/long/way/down/to/the/place/where/the/run/is")
+    progress.show_line("everything is in /a/long/way/down/to/the/place/where/the/run/is")
     progress.close()
     assert "everything is in /a/long/way/down/to/the/place/where/the/run/is" in stream.getvalue()
 
@@ -109,7 +109,7 @@ def test_a_stream_that_fails_is_not_written_to_again_and_ends_nothing(error: OSE
     progress = open_progress(4_000, stream, ManualClock())
     for _ in range(3):
         progress.update(METRICS)
-        progress.note("a switch")
+        progress.show_line("a switch")
     progress.close()
     assert stream.room == -1, "one write was refused, and no other was tried"
 
@@ -120,4 +120,4 @@ def test_a_stream_that_was_closed_ends_nothing() -> None:
     stream.close()
     progress.update(METRICS)
     progress.close()
-    open_progress(4_000, stream, ManualClock()).note("done")
+    open_progress(4_000, stream, ManualClock()).show_line("done")

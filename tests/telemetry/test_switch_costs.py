@@ -40,10 +40,10 @@ def test_a_switch_is_written_when_both_are_known_in_either_order():
         harness.begin()
         if commit_first:
             harness.switches.committed(0.75)
-        harness.switches.settle(12.0, 2.0)
+        harness.switches.write_known(12.0, 2.0)
         assert bool(harness.written) == commit_first == (not harness.switches.pending)
         harness.switches.committed(0.75)
-        harness.switches.settle(13.0, 2.0)
+        harness.switches.write_known(13.0, 2.0)
         (switch,) = harness.written
         assert switch == {
             "from": "bsp",
@@ -59,14 +59,14 @@ def test_a_switch_is_written_when_both_are_known_in_either_order():
             "commit_secs": 0.75,
             "stall_secs": 1.5,
         }
-        assert harness.switches.told == [*harness.told[:1], switch] and not harness.switches.pending
+        assert harness.switches.written == [*harness.told[:1], switch] and not harness.switches.pending
 
 
 def test_nothing_is_known_of_a_stall_before_the_first_update():
     harness = Harness()
     harness.begin()
     harness.switches.committed(0.75)
-    harness.switches.settle(0.0, 0.0)
+    harness.switches.write_known(0.0, 0.0)
     assert harness.switches.pending and harness.written == []
 
 
@@ -75,18 +75,18 @@ def test_a_stall_is_never_negative_and_none_where_nothing_was_applied_before(las
     harness = Harness()
     harness.begin(last_applied=last_applied, unit_secs=unit_secs)
     harness.switches.committed(0.75)
-    harness.switches.settle(12.0, 0.0)
+    harness.switches.write_known(12.0, 0.0)
     assert harness.written[0]["stall_secs"] == 0.0
 
 
 def test_a_commit_covers_every_switch_before_it_and_none_behind_it():
     harness = Harness()
     harness.begin()
-    harness.switches.settle(12.0, 0.0)
+    harness.switches.write_known(12.0, 0.0)
     harness.begin(replace(ASP, spec="ssp"), last_applied=14.0)
     harness.switches.committed(0.75)
     harness.begin(replace(ASP, spec="gba"), last_applied=18.0)
-    harness.switches.settle(16.0, 0.0)
+    harness.switches.write_known(16.0, 0.0)
     assert [(each["to"], each["commit_secs"], each["stall_secs"]) for each in harness.written] == [
         ("asp", 0.75, 1.5),
         ("ssp", 0.75, 1.5),
@@ -97,10 +97,10 @@ def test_a_commit_covers_every_switch_before_it_and_none_behind_it():
 def test_a_change_of_members_waits_for_no_commit_and_stalls_are_told_apart_by_the_protocol():
     harness = Harness()
     harness.begin(OTHERS, commits=False)
-    harness.switches.settle(11.0, 0.0)
+    harness.switches.write_known(11.0, 0.0)
     harness.begin(last_applied=12.0)
     harness.switches.committed(0.75)
-    harness.switches.settle(14.0, 0.0)
+    harness.switches.write_known(14.0, 0.0)
     assert harness.written[0]["commit_secs"] is None
     assert harness.switches.stalls(same_protocol=True) == (0.5,)
     assert harness.switches.stalls(same_protocol=False) == (1.5,), "without the one of which nobody knows any more"
@@ -154,4 +154,4 @@ def test_lost_switches_are_written_under_their_own_phases():
     harness = Harness()
     harness.switches.write_lost((*BEGAN, entered("asp", 50, "planned", 2), entered("bsp", 80, "planned", 3)))
     assert [(each["phase"], each["to"]) for each in harness.written] == [(2, "asp"), (3, "bsp")]
-    assert harness.switches.told[1:] == harness.written and not harness.switches.pending
+    assert harness.switches.written[1:] == harness.written and not harness.switches.pending

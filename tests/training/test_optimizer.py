@@ -191,7 +191,7 @@ def test_a_schedule_reads_examples_applied(config, share, factor):
     total = 100_000
     optimizer = Optimizer(lambda learning_rate: optax.sgd(learning_rate), learning_rate=schedule(config, 0.2, total))
     for kind in (jnp.int32, jnp.float32):
-        rate = jax.jit(optimizer.rate)(kind(round(share * total)))
+        rate = jax.jit(optimizer.learning_rate_at)(kind(round(share * total)))
         assert rate.dtype == jnp.float32
         assert float(rate) == pytest.approx(0.2 * factor, abs=1e-6)
 
@@ -200,7 +200,7 @@ def test_a_rate_function_counts_examples_unless_it_is_told_to_count_units():
     seen = {}
     for per in ("examples", "units"):
         optimizer = Optimizer(optax.sgd, learning_rate=lambda progress: progress, per=per)
-        seen[per] = float(optimizer.rate_after(jnp.int32(30), unit_size=8, workload=100))
+        seen[per] = float(optimizer.learning_rate_after(jnp.int32(30), unit_size=8, workload=100))
     assert seen == {"examples": 240.0, "units": 30.0}
 
 
@@ -213,7 +213,7 @@ def test_examples_beyond_what_an_int32_counts_are_counted_in_float32(workload, d
         return progress * 1e-9
 
     optimizer = Optimizer(optax.sgd, learning_rate=rate)
-    end = optimizer.rate_after(jnp.int32(workload), unit_size=64, workload=workload)
+    end = optimizer.learning_rate_after(jnp.int32(workload), unit_size=64, workload=workload)
     assert seen[-1] == dtype
     assert float(end) == pytest.approx(workload * 64e-9, rel=1e-6)
 
@@ -221,7 +221,9 @@ def test_examples_beyond_what_an_int32_counts_are_counted_in_float32(workload, d
 def test_an_optax_schedule_over_units_reaches_its_end_with_the_workload():
     schedule_of_units = optax.linear_schedule(0.2, 0.0, transition_steps=100)
     optimizer = Optimizer(optax.sgd, learning_rate=schedule_of_units, per="units")
-    rates = [float(optimizer.rate_after(jnp.int32(units), unit_size=32, workload=100)) for units in (0, 50, 100)]
+    rates = [
+        float(optimizer.learning_rate_after(jnp.int32(units), unit_size=32, workload=100)) for units in (0, 50, 100)
+    ]
     assert rates == pytest.approx([0.2, 0.1, 0.0])
 
 

@@ -12,7 +12,7 @@ from hybridsync.core.errors import HybridSyncError, StalePhase
 from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import Snapshot, StateVersion
 from hybridsync.training.buffer_layout import Layout, fingerprint
-from hybridsync.training.snapshot import CommittedState, SnapshotBuffer, fetch, take_over
+from hybridsync.training.snapshot import CommittedState, SnapshotBuffer, fetch, fetch_starting_state
 from hybridsync.training.state import TrainState
 from tests.roles import phase_of
 
@@ -110,7 +110,7 @@ def test_taking_over_gives_device_arrays_equal_bit_for_bit(snapshot_buffer):
     snapshot_buffer.pack(state_of(1))
     snapshot = snapshot_buffer.finalize(PHASE_ID, sequence=1, applied=[(0, 1)])
     phase = phase_of(5, snapshot=snapshot, source="holder")
-    state = take_over(phase, Layout.of(state_of(0)), {"holder": snapshot_buffer}.__getitem__)
+    state = fetch_starting_state(phase, Layout.of(state_of(0)), {"holder": snapshot_buffer}.__getitem__)
     assert fingerprint(state) == snapshot.held.fingerprint
     snapshot_buffer.pack(state_of(2))
     assert fingerprint(state) == snapshot.held.fingerprint, "its memory is its own"

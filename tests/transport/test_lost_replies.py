@@ -39,7 +39,7 @@ class HeldLog:
     def flush(self) -> None:
         pass
 
-    def leave(self, left: Left) -> None:
+    def record_left(self, left: Left) -> None:
         pass
 
     def clear(self) -> None:

@@ -43,14 +43,14 @@ def test_a_handler_that_hangs_is_overdue_and_one_that_has_answered_is_not(closin
     try:
         assert chief.called.wait(END_SECS)
         for _ in range(round(LIMIT_SECS)):
-            assert watchdog.look() == []
+            assert watchdog.find_overdue() == []
             clock.advance(1.0)
-        assert watchdog.look() == []
+        assert watchdog.find_overdue() == []
         clock.advance(1.0)
-        assert [each.name for each in watchdog.look()] == ["the call /hybridsync.Chief/Lease"]
+        assert [each.name for each in watchdog.find_overdue()] == ["the call /hybridsync.Chief/Lease"]
         chief.go_on.set()
         caller.join(END_SECS)
-        assert not caller.is_alive() and watchdog.look() == []
+        assert not caller.is_alive() and watchdog.find_overdue() == []
     finally:
         chief.go_on.set()
         server.stop(grace=None).wait(END_SECS)

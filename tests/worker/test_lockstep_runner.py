@@ -159,7 +159,7 @@ def test_a_step_by_shares_is_the_update_by_the_mean_of_its_units_gradients():
     assignment = StepAssignment((4, 4, 1, 4))
     contributions = [contribution_of(programs, parameters, assignment.of(member, range(13))) for member in range(4)]
     total = programs.total(tuple(contributions))
-    state = programs.update(jax.device_put(start), total, units=13, factor=Bsp().rate(13, 4), blend=1.0)
+    state = programs.update(jax.device_put(start), total, units=13, factor=Bsp().lr_factor(13, 4), blend=1.0)
     assert float(total["floats"]["weight"]) == 13.0
     for ours, theirs in zip(jax.tree.leaves(state.params), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)

@@ -1,4 +1,4 @@
-"""What the mesh backend makes for each phase: sums over the mesh of all members, means over those of groups."""
+"""Makes the mesh backend's communicator of each phase: sums over all members' mesh, means over those of groups."""
 
 from __future__ import annotations
 

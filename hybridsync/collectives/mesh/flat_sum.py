@@ -143,7 +143,7 @@ class MeshSum:
 
     @property
     def dead(self) -> bool:
-        """Whether every later call is refused."""
+        """Return whether every later call is refused."""
         return bool(self._dead)
 
     def wait_idle(self, timeout_secs: float) -> bool:

@@ -1,4 +1,4 @@
-"""What gloo's members tell each other before they connect, read and written from outside. Pure.
+"""Reads and writes from outside what gloo's members tell each other before they connect. Pure.
 
 Each member of a communicator publishes one record: its host's name and its listener's address, each behind its
 length, and the number of the connection that it expects from each place of the mesh:

@@ -1,4 +1,4 @@
-"""How contributions, and what groups average, lie in one buffer: a mesh sums flat buffers."""
+"""Packs contributions, and what groups average, into one buffer: a mesh sums flat buffers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hybridsync.training.state import TrainState
 
 
 class FlatContributions:
-    """How a contribution lies in one buffer: all floats first, then all integers.
+    """Lays a contribution out in one buffer: all floats first, then all integers.
 
     Args:
       layout: of the contribution; its leaves are float32 and int32 only.
@@ -54,7 +54,7 @@ class FlatContributions:
 
 
 class FlatPart:
-    """How what a group averages lies in one buffer: all floats as float32 first, then all integers as int32.
+    """Lays what a group averages out in one buffer: all floats as float32 first, then all integers as int32.
 
     Args:
       part: shapes.

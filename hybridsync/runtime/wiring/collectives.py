@@ -1,4 +1,4 @@
-"""Which backend carries sums between processes. Importing this file loads neither jax nor grpc: the supervisor does."""
+"""Names the backend that carries sums between processes. Loads neither jax nor grpc: the supervisor imports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which transport carries calls between processes. Importing this file loads no jax, and what the transport needs."""
+"""Names the transport that carries calls between processes. Importing this file loads no jax, and what it needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step holds, proven: `manifest.json` carries a digest of every file, every leaf, every item and itself.
+"""Proves what a step holds: `manifest.json` carries a digest of every file, every leaf, every item and itself.
 
 The files' digests find every changed byte, also one that Orbax would never look at. The leaves' and items' digests
 are of what was handed in, before Orbax wrote it: they find what went wrong on the way to the files and back.
@@ -54,7 +54,7 @@ class Damaged(Exception):
 
 @dataclass(frozen=True)
 class Manifest:
-    """What was saved in one step.
+    """Describes what was saved in one step.
 
     Args:
       units: units applied in the state.

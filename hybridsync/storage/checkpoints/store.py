@@ -1,4 +1,4 @@
-"""Which checkpoints a run has, in which order they become durable, and which one is restored.
+"""Orders a run's checkpoints: in which order they become durable, and which one is restored.
 
 checkpoints/N/            a whole step: it took this name after every byte of it was durable
 checkpoints/partial/      being written or deleted; what a crash leaves there is removed by the next save
@@ -60,7 +60,7 @@ _REFUSALS = ("PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "Permission denied", "To
 
 @dataclass(frozen=True)
 class SaveInfo:
-    """What a committed save was.
+    """Describes a committed save.
 
     Args:
       step: running number of the commit.

@@ -93,7 +93,7 @@ def _check_finite(what: str, number: float) -> None:
 
 
 class _Wire(NamedTuple):
-    """How values of one annotation travel; None stands for "as it is"."""
+    """Says how values of one annotation travel; None stands for "as it is"."""
 
     encode: Callable[[Any], Any]
     decode: Callable[[Any], Any]
