@@ -29,7 +29,7 @@ def until_it_applies(job: Job) -> None:
         lines = read_lines(job.workdir / "metrics.jsonl")
         return any(line["phase"] == phase and line["units"] > 0 for line in lines)
 
-    job.until(lambda: any(e["kind"] == "phase_entered" for e in job.restart_count()) and applied(), "it applied units")
+    job.until(lambda: any(e["kind"] == "phase_entered" for e in job.session_events()) and applied(), "it applied units")
 
 
 def session_that_is_lost(workdir: Path) -> None:
