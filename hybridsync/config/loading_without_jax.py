@@ -86,7 +86,8 @@ def _elsewhere(path: str | Path, overrides: Sequence[str]) -> RunConfig:
         raise kind(told["error"])
     values = told["config"]
     groups = {name: _group(kind, values[name]) for name, kind in told["kinds"].items()}
-    return restore_values(RunConfig(workload=values["workload"], **groups), values)
+    # The default plan may not go with this workload.
+    return restore_values(RunConfig(workload=values["workload"], plan=values["plan"], **groups), values)
 
 
 def _group(name: str, values: dict[str, Any]) -> Any:

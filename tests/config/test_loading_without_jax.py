@@ -50,3 +50,9 @@ def test_a_file_that_imports_jax_is_the_same_job_in_a_process_that_must_not_load
     file.write_text(FILE)
     config = load_config(file).config
     assert read_elsewhere(file) == f"{config.workload} {config.plan} {job_of(config, file).text}"
+
+
+def test_a_workload_that_the_default_plan_cannot_divide_is_read_with_its_own_plan(tmp_path: Path) -> None:
+    file = tmp_path / "short.py"
+    file.write_text(FILE.replace("workload=40", 'workload=3, plan="asp"'))
+    assert read_elsewhere(file).startswith("3 asp ")
