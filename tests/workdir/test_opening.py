@@ -364,3 +364,12 @@ def test_a_fresh_start_after_a_crash_before_the_first_commit(tmp_path):
     assert is_exact(result.summary.final)
     phase_numbers = [event["phase"] for event in events_of(workdir, "phase_entered")]
     assert phase_numbers == sorted(set(phase_numbers)), "a phase number is never used twice"
+
+
+@pytest.mark.parametrize("resume", ["auto", "must", "never"])
+def test_checkpoints_whose_config_json_is_lost_are_not_taken_for_a_fresh_workdir(workdir, resume):
+    (workdir / "config.json").unlink()
+    before = tree_of(workdir)
+    with pytest.raises(WorkdirError, match=r"checkpoints holds checkpoints, but .*config\.json is lost; restore it"):
+        tally_trainer("bsp", WORKLOAD, workdir=workdir, resume=resume).fit()
+    assert tree_of(workdir) == before
