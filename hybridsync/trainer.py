@@ -7,6 +7,7 @@ result.accuracy, result.model()
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import queue
 import sys
@@ -189,12 +190,15 @@ class Trainer:
             self._say(f"{done}; nothing is left to do")
             units = Units(**done.summary["units"])
             return FitResult(done.state, Summary(**{**done.summary, "units": units}), run.task)
-        progress = open_progress(run.config.workload, sys.stderr, clock) if self._progress else None
-        if run.workdir is None:
-            recorder = Recorder.null(clock, progress)
-        else:
-            recorder = Recorder.open(run.workdir, clock, timeline=run.config.telemetry.timeline, progress=progress)
-        try:
+        with contextlib.ExitStack() as opened:
+            if opening.lock is not None:
+                opened.callback(opening.lock.release)
+            progress = open_progress(run.config.workload, sys.stderr, clock) if self._progress else None
+            if run.workdir is None:
+                recorder = Recorder.null(clock, progress)
+            else:
+                recorder = Recorder.open(run.workdir, clock, timeline=run.config.telemetry.timeline, progress=progress)
+            opened.callback(recorder.close)
             opening.announce(recorder, runtime="inprocess")
             runtime = InProcess(opening, recorder, clock, list(self._hooks))
             self._chief = runtime.chief
@@ -202,10 +206,6 @@ class Trainer:
                 runtime.chief.service.preempt()
             summary = runtime.run()
             return FitResult(runtime.state, summary, run.task)
-        finally:
-            recorder.close()
-            if opening.lock is not None:
-                opening.lock.release()
 
     def _say(self, text: str) -> None:
         """Show one line where progress is shown, else log it."""
