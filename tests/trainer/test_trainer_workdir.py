@@ -203,11 +203,12 @@ def test_a_failed_last_commit_ends_the_run_with_its_earlier_checkpoints_intact(t
     assert is_exact(tally_trainer("bsp", 32, workdir=tmp_path / "run").fit().summary.final)
 
 
-def test_a_disk_without_room_for_the_timeline_does_not_cost_the_result(tmp_path, monkeypatch, caplog):
+@pytest.mark.parametrize("name", ["timeline.json", "summary.json"])
+def test_a_disk_without_room_for_a_last_file_does_not_cost_the_result(tmp_path, monkeypatch, caplog, name):
     fsync = os.fsync
 
     def full(descriptor):
-        if os.readlink(f"/proc/self/fd/{descriptor}").endswith(".timeline.json.tmp"):
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith(f".{name}.tmp"):
             raise OSError(errno.ENOSPC, "No space left on device")
         fsync(descriptor)
 
@@ -216,7 +217,7 @@ def test_a_disk_without_room_for_the_timeline_does_not_cost_the_result(tmp_path,
     assert result.completed
     assert is_exact(result.summary.final)
     assert "No space left on device" in caplog.text
-    assert not list((tmp_path / "run").glob("*timeline.json*"))
+    assert not list((tmp_path / "run").glob(f"*{name}*"))
 
 
 def test_a_record_that_cannot_be_opened_leaves_the_workdir_to_others(tmp_path, monkeypatch):
