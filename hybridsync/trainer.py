@@ -40,7 +40,6 @@ from hybridsync.training.task import Task
 from hybridsync.workdir.auto_plan import is_auto, job_of_run, recall
 from hybridsync.workdir.opening import AlreadyCompleted, Resume, open_run
 
-STEP_SECS = 3600.0
 _OPTIONS = ("workdir", "resume", "init_from", "convert_units", "progress", "file", "history")
 """Of the trainer itself, beside the fields of its RunConfig."""
 
@@ -231,10 +230,9 @@ class Trainer:
             fitted = executor.submit(self.fit)
             fitted.add_done_callback(lambda _: metrics.put(None))
             try:
-                while (newest := metrics.get(timeout=STEP_SECS)) is not None:
-                    yield newest
-            except queue.Empty:
-                raise HybridSyncError(f"no unit was applied for {STEP_SECS:g} s") from None
+                yield from iter(
+                    metrics.get, None
+                )  # however long `every` units take: a run that stands still ends itself
             finally:
                 self._hooks.remove((metrics.put, every))
                 if not fitted.done():  # one that was refused leaves the `fit` under way alone
