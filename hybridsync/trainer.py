@@ -163,8 +163,9 @@ class Trainer:
     def preempt(self) -> None:
         """Ask `fit`, under way or about to begin, to save its state and return early."""
         self._preempted = True
-        if self._chief is not None:
-            self._chief.service.preempt()
+        chief = self._chief  # read once: `fit` may end meanwhile
+        if chief is not None:
+            chief.service.preempt()
 
     def fit(self) -> FitResult:
         """Train to the end of the workload, or go on where the workdir's checkpoint ends.

@@ -7,6 +7,7 @@ import queue
 import threading
 from types import SimpleNamespace
 from typing import cast
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -164,6 +165,14 @@ def test_steps_wait_for_their_units_however_long_these_take(monkeypatch):
     trainer = tally_trainer("asp", 16)
     assert [metrics.units for metrics in trainer.steps(every=16)] == [16]
     assert trainer.result is not None and trainer.result.completed
+
+
+def test_asking_a_run_to_stop_while_it_ends_does_nothing_worse(monkeypatch):
+    trainer, chief = tally_trainer("asp", 16), Mock()
+    reads = iter([chief, None])  # the run ends between two looks at it
+    monkeypatch.setattr(Trainer, "_chief", property(lambda self: next(reads)), raising=False)
+    trainer.preempt()
+    chief.service.preempt.assert_called_once_with()
 
 
 def test_leaving_the_steps_saves_and_stops_and_a_new_run_goes_on(tmp_path):
