@@ -21,7 +21,7 @@ from typing import Any, get_args
 from absl import logging
 
 from hybridsync.chief.chief import Chief
-from hybridsync.config import RunConfig, apply_overrides, load_config
+from hybridsync.config import RunConfig, load_config
 from hybridsync.config.keywords import check_known
 from hybridsync.config.typing import annotations
 from hybridsync.core.clock import SYSTEM_CLOCK
@@ -144,9 +144,8 @@ class Trainer:
         Raises:
           ConfigError: the file or a value cannot be used.
         """
-        loaded = load_config(path)
-        config = apply_overrides(loaded.config, overrides)
-        return cls(loaded.module.task(config), loaded.module.optimizer(config), config, file=path, **options)
+        loaded = load_config(path, overrides)
+        return cls(*loaded.build(loaded.config), loaded.config, file=path, **options)
 
     def add_hook(self, hook: Hook, *, every: int) -> None:
         """Call `hook(metrics)` in the chief's thread whenever another `every` units have been applied.

@@ -40,7 +40,7 @@ def build_run(record):
     file = located(str(named))
     loaded = load_config(file)
     config = restore_values(loaded.config, record.config)
-    return Run(config, loaded.module.task(config), loaded.module.optimizer(config), record.workdir, file)
+    return Run(config, *loaded.build(config), record.workdir, file)
 
 
 def replay_here(workdir: Path) -> int:

@@ -5,14 +5,16 @@ import importlib.util
 import sys
 import traceback
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from hybridsync.config.overrides import apply_overrides
 from hybridsync.config.run_config import RunConfig
-from hybridsync.core.errors import ConfigError
+from hybridsync.core.errors import ConfigError, HybridSyncError
 
 FUNCTIONS = ("config", "task", "optimizer")
 
@@ -28,6 +30,20 @@ class LoadedConfig:
 
     module: ModuleType
     config: RunConfig
+
+    def build(self, config: RunConfig, optimizer_config: RunConfig | None = None) -> tuple[Any, Any]:
+        """Return the file's task and optimizer for these values.
+
+        Args:
+            config: of the task.
+            optimizer_config: of the optimizer; None for the same.
+
+        Raises:
+            HybridSyncError: one of the two refuses its input.
+            ConfigError: one of the two raises something else.
+        """
+        with _explaining(Path(self.module.__file__ or "")):
+            return self.module.task(config), self.module.optimizer(optimizer_config or config)
 
 
 def load_config(path: str | Path, overrides: Iterable[str] = ()) -> LoadedConfig:
@@ -63,7 +79,19 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> LoadedConfig
         raise explained(file, error) from error
     if not isinstance(config, RunConfig):
         raise ConfigError(f"{path}: config() returned {type(config).__name__}, not RunConfig; return a RunConfig")
-    return LoadedConfig(module, apply_overrides(config, overrides))
+    with _explaining(file):  # the groups of its own may check their values
+        return LoadedConfig(module, apply_overrides(config, overrides))
+
+
+@contextmanager
+def _explaining(file: Path) -> Iterator[None]:
+    """Turn what a configuration file's own code raises into one clear line; our refusals are one already."""
+    try:
+        yield
+    except HybridSyncError:
+        raise
+    except (Exception, SystemExit) as error:  # the file is its author's: whatever it raises becomes one clear message
+        raise explained(file, error) from error
 
 
 def advice(file: Path, flag: str) -> str:

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hybridsync import protocols
-from hybridsync.config import LoadedConfig, RunConfig, explained
+from hybridsync.config import LoadedConfig, RunConfig
 from hybridsync.core.addresses import at_port
 from hybridsync.core.counted import counted
-from hybridsync.core.errors import AddressError, ConfigError, HybridSyncError, WorkdirError
+from hybridsync.core.errors import AddressError, ConfigError, WorkdirError
 from hybridsync.core.plan import Plan
 from hybridsync.core.work_deadlines import COMPILE_SECS
 from hybridsync.runtime import watchdog
@@ -97,15 +97,9 @@ class Launch:
         """
         from hybridsync.training.run import Run
 
-        module, config = self.loaded.module, self.config
-        try:
-            task = module.task(config)
-            optimizer = module.optimizer(continued(self.workdir, config))  # a schedule's shares: of the workload it has
-        except HybridSyncError:
-            raise
-        except Exception as error:  # the file is its author's: whatever it raises becomes one clear message
-            raise explained(self.file, error) from error
-        run = Run(config, task, optimizer, self.workdir, self.file)
+        # A schedule's shares are of the workload that the run has.
+        task, optimizer = self.loaded.build(self.config, continued(self.workdir, self.config))
+        run = Run(self.config, task, optimizer, self.workdir, self.file)
         run.check()
         return run
 
