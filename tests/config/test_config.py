@@ -4,6 +4,7 @@ from dataclasses import FrozenInstanceError, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -104,6 +105,34 @@ def test_a_value_out_of_range_is_refused_with_its_name_and_value(make: Callable[
         make()
     assert message in str(caught.value)
     assert caught.value.exit_code == 1
+
+
+@dataclass(frozen=True)
+class Inner:
+    value: Any
+
+
+@dataclass(frozen=True)
+class Outer:
+    inner: Inner
+    sizes: tuple[Any, ...] = (1, 2.5, "three", None, True)
+
+
+@pytest.mark.parametrize(
+    "value", [Path("data"), np.dtype("float32"), np.float32, np.int64(3), (1, {2}), {"at": Path()}]
+)
+@pytest.mark.parametrize("group", ["model", "data"])
+def test_a_value_that_config_json_cannot_hold_is_refused_by_its_field(group: str, value: Any) -> None:
+    groups: dict[str, Any] = {group: Outer(Inner(value))}
+    with pytest.raises(
+        ConfigError, match=rf"^{group}\.inner\.value is .*, which config\.json cannot hold; give its name"
+    ):
+        RunConfig(workload=10, unit_size=1, **groups)
+
+
+def test_what_config_json_can_hold_is_taken() -> None:
+    config = RunConfig(workload=10, unit_size=1, model=Outer(Inner({"at": ((0.5,), None)})))
+    assert to_json(config)["model"]["inner"] == {"value": {"at": [[0.5], None]}}
 
 
 @pytest.mark.parametrize(
