@@ -60,8 +60,7 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> LoadedConfig
             does not fit.
     """
     file = Path(path)
-    if not file.is_file():
-        raise ConfigError(f"there is no configuration file {str(path)!r}; {advice(file, '--config')}")
+    check_present(file, "configuration", "--config")
     folder = str(file.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -94,11 +93,23 @@ def _explaining(file: Path) -> Iterator[None]:
         raise explained(file, error) from error
 
 
-def advice(file: Path, flag: str) -> str:
-    """Return which file was meant in place of `file`, which `flag` named and which is not there."""
+def check_present(file: Path, kind: str, flag: str) -> None:
+    """Check that there is a `kind` of file that `flag` named.
+
+    Raises:
+        ConfigError: it is not there, and the message names the nearest one; or nobody lets us look.
+    """
+    try:
+        if file.is_file():
+            return
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read the {kind} file {str(file)!r}: {error.strerror}; give yourself access to it"
+        ) from None
     siblings = [str(other) for other in sorted(file.parent.glob("*.py")) if other.name != "__init__.py"]
     near = difflib.get_close_matches(str(file), siblings, n=1, cutoff=0.5)
-    return f"did you mean {near[0]!r}?" if near else f"give the path of one with {flag}"
+    advice = f"did you mean {near[0]!r}?" if near else f"give the path of one with {flag}"
+    raise ConfigError(f"there is no {kind} file {str(file)!r}; {advice}")
 
 
 def run_file(file: Path, flag: str) -> ModuleType:

@@ -11,6 +11,7 @@ import dataclasses
 import itertools
 import json
 import math
+import os
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -113,7 +114,7 @@ def read_measured(workdir: Path) -> Measured:
     Raises:
       WorkdirError: there is no finished real run with a timeline.
     """
-    if not workdir.is_dir():
+    if not os.path.isdir(workdir):  # False, where a Path raises, in a folder that nobody lets us look into
         raise WorkdirError(f"there is no workdir {workdir}; give --calibrate the --workdir of a run")
     config, summary = read_config(workdir), read_summary(workdir)
     if config is None or summary is None or summary["exit"] != "completed":

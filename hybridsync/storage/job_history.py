@@ -161,7 +161,11 @@ class History:
         Raises:
           HistoryError: as for any history.
         """
-        return cls(path, clock) if path.exists() else None
+        try:
+            found = path.exists()
+        except OSError:
+            found = True  # opening it says what is wrong
+        return cls(path, clock) if found else None
 
     def record(self, job: Job, where: Where, run: RunRecord) -> None:
         """Write a run down; one of the same share and seed that is there already stands.

@@ -101,13 +101,19 @@ def check_init_from(init_from: Path, workdir: Path | None = None) -> None:
       workdir: of the run to start; None leaves nothing.
 
     Raises:
-      ResumeError: it is the same workdir, or holds no checkpoints.
+      ResumeError: it is the same workdir, cannot be read, or holds no checkpoints.
     """
     if workdir is not None and init_from.resolve() == workdir.resolve():
         raise ResumeError(
             f"init_from names {init_from}, which is this run's own workdir, {workdir}; name another run's"
         )
-    if not (init_from / CHECKPOINTS).is_dir():
+    try:
+        has_checkpoints = (init_from / CHECKPOINTS).is_dir()
+    except OSError as error:
+        raise ResumeError(
+            f"init_from names {init_from}, which cannot be read: {error.strerror}; give yourself access to it"
+        ) from None
+    if not has_checkpoints:
         raise ResumeError(f"init_from names {init_from}, which holds no checkpoints; name the workdir of a run")
 
 

@@ -26,6 +26,8 @@ from hybridsync.config import (
     to_json,
 )
 from hybridsync.core.errors import ConfigError, PlanError, ResumeError
+from hybridsync.simulator.scenarios import load_scenario
+from tests.access import no_access
 
 
 @dataclass(frozen=True)
@@ -434,3 +436,10 @@ def test_another_model_class_is_refused_by_the_fields_that_only_one_has() -> Non
 
 def test_another_unit_size_is_possible_when_units_are_converted() -> None:
     check_resumable(to_json(CONFIG), replace(CONFIG, unit_size=64), convert_units=True)
+
+
+def test_a_file_that_nobody_may_look_for_is_refused_in_one_line(tmp_path: Path) -> None:
+    with no_access(tmp_path):
+        for load, kind in ((load_config, "configuration"), (load_scenario, "scenario")):
+            with pytest.raises(ConfigError, match=rf"cannot read the {kind} file .*: Permission denied; give yourself"):
+                load(tmp_path / "job.py")

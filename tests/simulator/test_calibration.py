@@ -11,6 +11,7 @@ from hybridsync.core.errors import WorkdirError
 from hybridsync.simulator.calibration import Fitted, fit, read_measured
 from hybridsync.simulator.cluster import Cluster, Costs, Death, Device, Link, Scenario
 from hybridsync.simulator.simulation import simulate, sizes_of
+from tests.access import no_access
 from tests.simulator.runs import tally_run
 
 COSTS = Costs(apply_secs=2e-3, step_secs=0.03, commit_secs=0.4, capture_secs=4e-3, restart_secs=1.2)
@@ -70,6 +71,11 @@ def test_a_loss_tells_how_long_a_restart_takes(tmp_path: Path) -> None:
     deaths = (Death("worker", 1, 3.0), Death("worker", 2, 5.0))
     fitted = fitted_to(tmp_path, Scenario(cluster=CLUSTER, deaths=deaths), plan="asp")
     assert fitted.cluster.costs.restart_secs == pytest.approx(1.2, rel=0.1)
+
+
+def test_a_folder_that_nobody_may_look_into_is_refused(tmp_path: Path) -> None:
+    with no_access(tmp_path), pytest.raises(WorkdirError, match="there is no workdir"):
+        read_measured(tmp_path / "run")
 
 
 def test_a_folder_without_a_finished_run_and_its_timeline_is_refused(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.training.optimizer import Optimizer
 from hybridsync.training.task import Task
 from hybridsync.workdir.opening import open_run
+from hybridsync.workdir.resuming import check_init_from
+from tests.access import no_access
 from tests.tasks import adamw, momentum_sgd, plain_sgd, tally_task
 from tests.trainers import LOGGED, NEVER, events_of, is_exact, lines_of, mlp_trainer, tally_trainer
 
@@ -352,6 +354,11 @@ def test_another_runs_state_starts_a_new_run_at_unit_zero(mlp_run, tmp_path):
 def test_a_folder_without_checkpoints_cannot_be_started_from(tmp_path, make):
     with pytest.raises(ResumeError, match="no checkpoint"):
         mlp_trainer("bsp", 8, init_from=make(tmp_path)).fit()
+
+
+def test_a_folder_that_nobody_may_look_into_cannot_be_started_from(tmp_path):
+    with no_access(tmp_path), pytest.raises(ResumeError, match=r"init_from names .* cannot be read: Permission denied"):
+        check_init_from(tmp_path / "run")
 
 
 def test_a_fresh_start_after_a_crash_before_the_first_commit(tmp_path):
