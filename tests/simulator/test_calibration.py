@@ -61,6 +61,19 @@ def test_workers_of_two_kinds_are_told_apart_and_a_slowed_one_is_taken_for_an_ev
     assert [device.secs for device in slowed.cluster.devices] == pytest.approx([0.05], rel=0.01)
 
 
+def test_what_nobody_measured_of_a_switch_is_not_taken_for_no_time(tmp_path: Path) -> None:
+    run = tally_run("bsp:30%,asp:40%,bsp", workload=800)
+    simulate(run, Scenario(cluster=CLUSTER), workdir=tmp_path)
+    events = tmp_path / "events.jsonl"
+    lines = [json.loads(line) for line in events.read_text().splitlines()]
+    first = next(line for line in lines if line["kind"] == "switch")
+    first |= {"capture_secs": None, "reserve_secs": None}  # as of a switch that a restarted chief went on with
+    events.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    costs = fit(read_measured(tmp_path), sizes_of(run)).cluster.costs
+    assert costs.capture_secs == pytest.approx(COSTS.capture_secs, rel=0.1)
+    assert costs.reserve_secs == pytest.approx(COSTS.reserve_secs, rel=0.1)
+
+
 def test_what_the_run_did_not_do_stays_as_by_default(tmp_path: Path) -> None:
     fitted = fitted_to(tmp_path, Scenario(cluster=CLUSTER), plan="asp")
     assert fitted.cluster.costs.step_secs == Costs().step_secs
