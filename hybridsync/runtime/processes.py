@@ -16,13 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hybridsync import protocols
 from hybridsync.config import LoadedConfig, RunConfig
 from hybridsync.core.addresses import at_port
 from hybridsync.core.counted import counted
 from hybridsync.core.errors import AddressError, ConfigError, WorkdirError
-from hybridsync.core.plan import Plan
 from hybridsync.core.work_deadlines import COMPILE_SECS
+from hybridsync.policies.plan_checks import check_plan
 from hybridsync.runtime import watchdog
 from hybridsync.runtime.role_pipe import Child, RoleSpec
 from hybridsync.storage.durable import WorkdirLock, make_directory
@@ -52,7 +51,8 @@ class Launch:
 
     Raises:
       AddressError: `bind` is not a loopback address.
-      ConfigError: `port` is not a port, the plan names an unknown protocol, or one that cannot work with the workers.
+      ConfigError: `port` is not a port, the plan names an unknown protocol, or one that cannot work with the
+        workers or the policies.
     """
 
     loaded: LoadedConfig
@@ -66,12 +66,7 @@ class Launch:
     argv: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        config = self.config
-        members = tuple(range(config.workers))
-        plan = protocols.with_scaling(Plan.parse(config.plan), config.policy.rate, config.workers)
-        for protocol in map(protocols.resolve, plan.stages):
-            if protocol.mode.is_served:
-                protocol.server_rule(members)
+        check_plan(self.config)
         try:
             local = self.bind == "localhost" or ipaddress.ip_address(self.bind).is_loopback
         except ValueError:
