@@ -121,8 +121,8 @@ class OptimizerConfig:
     Args:
         name: optimizer, as the file's `optimizer()` understands it.
         learning_rate: of one unit's gradient; a protocol scales it.
-        momentum: in [0, 1).
-        weight_decay: 0 for none.
+        momentum: in [0, 1); of the names that come with the framework sgd alone reads it.
+        weight_decay: 0 for none; adam refuses it, sgd, adamw and lion read it.
         clip: largest global norm of a unit's gradient, applied on the worker; None for no clipping.
         schedule: how the rate moves.
 
