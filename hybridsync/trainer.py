@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import queue
 import sys
 import threading
@@ -23,6 +24,7 @@ from absl import logging
 from hybridsync.chief.chief import Chief
 from hybridsync.config import RunConfig, load_config
 from hybridsync.config.keywords import check_known
+from hybridsync.config.recipes import located
 from hybridsync.config.typing import annotations
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import ConfigError, HybridSyncError
@@ -141,11 +143,17 @@ class Trainer:
     def from_config(cls, path: str | Path, overrides: Sequence[str] = (), **options: Any) -> Trainer:
         """Return the trainer of a configuration file, with `key=value` overrides.
 
+        Args:
+          path: of the file, or `recipe:NAME` such as `recipe:digits_mlp`.
+          overrides: changes of its values.
+          **options: further arguments of a Trainer.
+
         Raises:
           ConfigError: the file or a value cannot be used.
         """
-        loaded = load_config(path, overrides)
-        return cls(*loaded.build(loaded.config), loaded.config, file=path, **options)
+        file = located(os.fspath(path))
+        loaded = load_config(file, overrides)
+        return cls(*loaded.build(loaded.config), loaded.config, file=file, **options)
 
     def add_hook(self, hook: Hook, *, every: int) -> None:
         """Call `hook(metrics)` in the chief's thread whenever another `every` units have been applied.

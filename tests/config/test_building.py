@@ -80,3 +80,12 @@ def test_the_commands_say_it_in_one_line(file: Path, command: str) -> None:
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == f"error: {file.parent}/{RAISED[1][1]}"
     assert "Traceback" not in done.stderr
+
+
+def test_a_trainer_takes_a_recipe_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hybridsync.config.recipes.PACKAGE", "configs")  # where an installation has them from
+    trainer = Trainer.from_config("recipe:digits_mlp", ["workload=40"])
+    assert trainer._run.config.workload == 40
+    assert trainer._run.file is not None and trainer._run.file.name == "digits_mlp.py"
+    with pytest.raises(ConfigError, match="there is no recipe 'digits_mlq'; known: "):
+        Trainer.from_config("recipe:digits_mlq")
