@@ -24,7 +24,7 @@ class StageTimer:
         self.times = StageTimes()
 
     def start(self) -> float:
-        """Return the time now, which `note` takes as a stage's start."""
+        """Return the time now, which `record` takes as a stage's start."""
         return self._clock.monotonic()
 
     def restart(self) -> None:

@@ -43,7 +43,7 @@ class Publisher(Protocol):
 
 @dataclass(frozen=True)
 class Progress:
-    """What a server did since the last `drain`."""
+    """What a server did since the last `take_report`."""
 
     phase_id: PhaseId
     applied: tuple[Range, ...]

@@ -187,11 +187,11 @@ def _leave(workdir: Path, simulated: SimulatedCluster) -> None:
     finally:
         store.close()
     log = FileApplyLog(workdir / APPLY_LOG)
-    for phase_id, entries in itertools.groupby(simulated.log, key=lambda entry: entry.phase):
+    for phase_number, entries in itertools.groupby(simulated.log, key=lambda entry: entry.phase):
         for entry in entries:
             log.write(entry)
-        if phase_id in simulated.workdir.ends:
-            log.leave(simulated.workdir.ends[phase_id])
+        if phase_number in simulated.workdir.ends:
+            log.leave(simulated.workdir.ends[phase_number])
     log.flush()
 
 
