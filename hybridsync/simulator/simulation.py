@@ -45,7 +45,6 @@ class Result:
 
     Args:
       seed: of every draw, and of the run.
-      workers, servers: of the run.
       summary: as a real run leaves it; its seconds are virtual.
       num_bytes: moved between the roles.
       fingerprint: of the final state; how many updates it had where no gradients are computed.
@@ -53,8 +52,6 @@ class Result:
     """
 
     seed: int
-    workers: int
-    servers: int
     summary: Summary
     num_bytes: int
     fingerprint: str
@@ -166,8 +163,6 @@ def _simulate(
         _leave(run.workdir, simulated)
     return Result(
         config.seed,
-        config.workers,
-        config.servers,
         summary,
         simulated.network.num_bytes,
         arithmetic.fingerprint(simulated.final),
