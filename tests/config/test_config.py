@@ -263,7 +263,7 @@ def test_overrides_take_effect_together_and_the_later_of_two_holds() -> None:
         ("optimizer.learningrate=0", "'optimizer.learningrate'; did you mean 'optimizer.learning_rate'?"),
         ("optimizer.schedule.knd=cosine", "did you mean 'optimizer.schedule.kind'?"),
         ("model.hiden=3", "did you mean 'model.hidden'?"),
-        ("zzz=1", "unknown configuration key 'zzz'; known here: workload, unit_size"),
+        ("zzz=1", "unknown configuration key 'zzz'; known: workload, unit_size"),
         ("optimizer=sgd", "'optimizer' is a group, got 'sgd' for it; set one of optimizer.name"),
         ("seed.value=1", "'seed' is a value and has no key 'value'; set seed=..."),
         ("workers", "cannot read the override 'workers'; write path=value"),
