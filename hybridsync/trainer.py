@@ -7,7 +7,9 @@ result.accuracy, result.model()
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
 import queue
 import sys
 import threading
@@ -20,8 +22,9 @@ from typing import Any, get_args
 from absl import logging
 
 from hybridsync.chief.chief import Chief
-from hybridsync.config import RunConfig, apply_overrides, load_config
+from hybridsync.config import RunConfig, load_config
 from hybridsync.config.keywords import check_known
+from hybridsync.config.recipes import located
 from hybridsync.config.typing import annotations
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import ConfigError, HybridSyncError
@@ -39,7 +42,6 @@ from hybridsync.training.task import Task
 from hybridsync.workdir.auto_plan import is_auto, job_of_run, recall
 from hybridsync.workdir.opening import AlreadyCompleted, Resume, open_run
 
-STEP_SECS = 3600.0
 _OPTIONS = ("workdir", "resume", "init_from", "convert_units", "progress", "file", "history")
 """Of the trainer itself, beside the fields of its RunConfig."""
 
@@ -141,12 +143,17 @@ class Trainer:
     def from_config(cls, path: str | Path, overrides: Sequence[str] = (), **options: Any) -> Trainer:
         """Return the trainer of a configuration file, with `key=value` overrides.
 
+        Args:
+          path: of the file, or `recipe:NAME` such as `recipe:digits_mlp`.
+          overrides: changes of its values.
+          **options: further arguments of a Trainer.
+
         Raises:
           ConfigError: the file or a value cannot be used.
         """
-        loaded = load_config(path)
-        config = apply_overrides(loaded.config, overrides)
-        return cls(loaded.module.task(config), loaded.module.optimizer(config), config, file=path, **options)
+        file = located(os.fspath(path))
+        loaded = load_config(file, overrides)
+        return cls(*loaded.build(loaded.config), loaded.config, file=file, **options)
 
     def add_hook(self, hook: Hook, *, every: int) -> None:
         """Call `hook(metrics)` in the chief's thread whenever another `every` units have been applied.
@@ -163,8 +170,9 @@ class Trainer:
     def preempt(self) -> None:
         """Ask `fit`, under way or about to begin, to save its state and return early."""
         self._preempted = True
-        if self._chief is not None:
-            self._chief.service.preempt()
+        chief = self._chief  # read once: `fit` may end meanwhile
+        if chief is not None:
+            chief.service.preempt()
 
     def fit(self) -> FitResult:
         """Train to the end of the workload, or go on where the workdir's checkpoint ends.
@@ -189,12 +197,15 @@ class Trainer:
             self._say(f"{done}; nothing is left to do")
             units = Units(**done.summary["units"])
             return FitResult(done.state, Summary(**{**done.summary, "units": units}), run.task)
-        progress = open_progress(run.config.workload, sys.stderr, clock) if self._progress else None
-        if run.workdir is None:
-            recorder = Recorder.null(clock, progress)
-        else:
-            recorder = Recorder.open(run.workdir, clock, timeline=run.config.telemetry.timeline, progress=progress)
-        try:
+        with contextlib.ExitStack() as opened:
+            if opening.lock is not None:
+                opened.callback(opening.lock.release)
+            progress = open_progress(run.config.workload, sys.stderr, clock) if self._progress else None
+            if run.workdir is None:
+                recorder = Recorder.null(clock, progress)
+            else:
+                recorder = Recorder.open(run.workdir, clock, timeline=run.config.telemetry.timeline, progress=progress)
+            opened.callback(recorder.close)
             opening.announce(recorder, runtime="inprocess")
             runtime = InProcess(opening, recorder, clock, list(self._hooks))
             self._chief = runtime.chief
@@ -202,10 +213,6 @@ class Trainer:
                 runtime.chief.service.preempt()
             summary = runtime.run()
             return FitResult(runtime.state, summary, run.task)
-        finally:
-            recorder.close()
-            if opening.lock is not None:
-                opening.lock.release()
 
     def _say(self, text: str) -> None:
         """Show one line where progress is shown, else log it."""
@@ -231,10 +238,9 @@ class Trainer:
             fitted = executor.submit(self.fit)
             fitted.add_done_callback(lambda _: metrics.put(None))
             try:
-                while (newest := metrics.get(timeout=STEP_SECS)) is not None:
-                    yield newest
-            except queue.Empty:
-                raise HybridSyncError(f"no unit was applied for {STEP_SECS:g} s") from None
+                yield from iter(
+                    metrics.get, None
+                )  # however long `every` units take: a run that stands still ends itself
             finally:
                 self._hooks.remove((metrics.put, every))
                 if not fitted.done():  # one that was refused leaves the `fit` under way alone

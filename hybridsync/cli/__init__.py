@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import sys
 
@@ -47,10 +46,10 @@ def main() -> None:
         print(f"hybridsync {__version__}")
         sys.exit(EXIT_COMPLETED)
     if name not in COMMANDS:
-        near = difflib.get_close_matches(name, COMMANDS, n=1)
-        known = f"the commands are {', '.join(COMMANDS)}"
+        from hybridsync.config.keywords import did_you_mean
+
         what = f"there is no command {name!r}" if name else "no command was named"
-        print(f"error: {what}; {f'did you mean {near[0]!r}?' if near else known}", file=sys.stderr)
+        print(f"error: {what}; {did_you_mean(name, COMMANDS)}", file=sys.stderr)
         sys.exit(EXIT_REFUSED)
     from hybridsync.cli import command
 

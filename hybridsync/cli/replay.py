@@ -21,6 +21,7 @@ from hybridsync.runtime.fork_server import ForkServer, connect
 from hybridsync.runtime.fork_server_client import ForkServerClient
 from hybridsync.runtime.role_pipe import Child
 from hybridsync.storage.durable import WorkdirLock, local_path, make_directory
+from hybridsync.telemetry.summary import read_config
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("config", None, "the run's configuration file; by default where the run found it")
@@ -40,7 +41,7 @@ def build_run(record):
     file = located(str(named))
     loaded = load_config(file)
     config = restore_values(loaded.config, record.config)
-    return Run(config, loaded.module.task(config), loaded.module.optimizer(config), record.workdir, file)
+    return Run(config, *loaded.build(config), record.workdir, file)
 
 
 def replay_here(workdir: Path) -> int:
@@ -50,8 +51,10 @@ def replay_here(workdir: Path) -> int:
     from hybridsync.replay.logged_run import read_record
     from hybridsync.replay.verdict import replay
 
-    if not workdir.is_dir():
+    if not os.path.isdir(workdir):  # False, where a Path raises, in a folder that nobody lets us look into
         raise WorkdirError(f"there is no workdir {workdir}; give the --workdir of a run")
+    if read_config(workdir) is None:  # before the lock leaves its file in a folder of somebody else's
+        raise WorkdirError(f"{workdir} holds no run; give the --workdir of one")
     with WorkdirLock(workdir):
         record = read_record(workdir)
         if record.on_cpu_only:

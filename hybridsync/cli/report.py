@@ -29,14 +29,19 @@ def write_report(workdirs: list[str], out: str | None) -> Path:
     """Write the page of the runs, or of the search, in `workdirs` and return its path.
 
     Raises:
-      WorkdirError: a folder holds no run, one without anything to show, or a damaged file; or the disk refuses.
+      WorkdirError: a folder holds no run, one without anything to show, or a damaged file; what is named is no folder,
+        or cannot be read; or the disk refuses.
     """
     for folder in (*workdirs, out or ""):
         local_path(folder)
     path = Path(out) if out else Path(workdirs[0]) / REPORT_FILE
-    found = read_search(Path(workdirs[0])) if len(workdirs) == 1 else None
     try:
+        found = read_search(Path(workdirs[0])) if len(workdirs) == 1 else None
         text = page(read_runs(workdirs)) if found is None else search_page(Path(workdirs[0]).resolve().name, found)
+    except OSError as error:
+        raise WorkdirError(
+            f"cannot read {error.filename}: {error.strerror}; name the --workdir of a run that you have access to"
+        ) from None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         named = ", ".join(workdirs)
         raise WorkdirError(f"what {named} holds cannot be drawn ({error!r:.120}); restore the damaged file") from error

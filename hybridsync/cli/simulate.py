@@ -78,7 +78,7 @@ def simulate_here(console: Console) -> None:
     about = FLAGS.scenario or "equal workers"
     measured = read_measured(Path(FLAGS.calibrate)) if FLAGS.calibrate else None
     file = located(FLAGS.config) if FLAGS.config else Path(measured.file if measured else "")
-    loaded = load_config(file)
+    loaded = load_config(file, () if measured else overrides())
     base = restore_values(loaded.config, measured.config) if measured else loaded.config
     config = apply_overrides(base, overrides())
     plans = tuple(plan.strip() for plan in (FLAGS.compare or config.plan).split(";") if plan.strip())
@@ -94,7 +94,7 @@ def simulate_here(console: Console) -> None:
     from hybridsync.training.run import Run
 
     def run_of(config: RunConfig) -> Run:
-        return Run(config, loaded.module.task(config), loaded.module.optimizer(config), None, file)
+        return Run(config, *loaded.build(config), None, file)
 
     if measured:
         fitted = fit(measured, sizes_of(run_of(base)))

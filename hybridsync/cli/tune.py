@@ -78,7 +78,7 @@ def runner_of(runtime: str, loaded: LoadedConfig, changes: tuple[str, ...], fold
         from hybridsync.training.run import Run
 
         use_compilation_cache(folder)  # each run is a new one to the compiler
-        return Run(config, loaded.module.task(config), loaded.module.optimizer(config), None, file)
+        return Run(config, *loaded.build(config), None, file)
 
     if runtime == "processes":
         from hybridsync.tuning.process_runner import ProcessRuns

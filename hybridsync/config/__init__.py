@@ -6,7 +6,7 @@
 """
 
 from hybridsync.config.injected_stragglers import AS_FAST, NO_STRAGGLERS, Slowness, Straggler, Stragglers, together
-from hybridsync.config.loading import LoadedConfig, advice, explained, load_config, run_file
+from hybridsync.config.loading import LoadedConfig, check_present, explained, load_config, run_file
 from hybridsync.config.loading_without_jax import load_values
 from hybridsync.config.overrides import apply_overrides
 from hybridsync.config.resume_rules import check_resumable, restore_values, to_json
@@ -36,8 +36,8 @@ __all__ = [
     "Straggler",
     "Stragglers",
     "TelemetryConfig",
-    "advice",
     "apply_overrides",
+    "check_present",
     "check_resumable",
     "explained",
     "load_config",

@@ -16,12 +16,12 @@ and no less than its bytes take on a link of `bytes_per_sec`.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from hybridsync.config.keywords import did_you_mean
 from hybridsync.core.errors import ConfigError
 
 EXAMPLE = "worker=3,delay_ms=30,from=10%,to=30%"
@@ -211,9 +211,7 @@ NO_STRAGGLERS = Stragglers("", 1)
 def _read(entry: str) -> tuple[int, dict[str, float]]:
     """Return the worker of an entry, and the other fields that it gives; raises ValueError where it cannot be read."""
     if "=" not in entry:
-        near = difflib.get_close_matches(entry, NAMED, n=1, cutoff=0.6)
-        known = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(NAMED)}"
-        raise ValueError(f"no scenario has that name: {known}")
+        raise ValueError(f"no scenario has that name: {did_you_mean(entry, NAMED)}")
     given: dict[str, str] = {}
     for pair in entry.split(","):
         key, _, value = (part.strip() for part in pair.partition("="))

@@ -17,11 +17,13 @@ from hybridsync.core.errors import ConfigError
 T = TypeVar("T")
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the known name that is nearest to `name`, or all of them if none is near."""
+def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """Return the known name that is nearest to `name`, or all of them if none is near; each is shown with `prefix`."""
     known = list(known)
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+    if near:
+        return f"did you mean {prefix + near[0]!r}?"
+    return f"known: {', '.join(prefix + each for each in known) or 'none'}"
 
 
 def check_known(owner: str, names: Iterable[str], known: Iterable[str]) -> None:

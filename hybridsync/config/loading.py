@@ -5,14 +5,16 @@ import importlib.util
 import sys
 import traceback
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from hybridsync.config.overrides import apply_overrides
 from hybridsync.config.run_config import RunConfig
-from hybridsync.core.errors import ConfigError
+from hybridsync.core.errors import ConfigError, HybridSyncError
 
 FUNCTIONS = ("config", "task", "optimizer")
 
@@ -29,6 +31,20 @@ class LoadedConfig:
     module: ModuleType
     config: RunConfig
 
+    def build(self, config: RunConfig, optimizer_config: RunConfig | None = None) -> tuple[Any, Any]:
+        """Return the file's task and optimizer for these values.
+
+        Args:
+            config: of the task.
+            optimizer_config: of the optimizer; None for the same.
+
+        Raises:
+            HybridSyncError: one of the two refuses its input.
+            ConfigError: one of the two raises something else.
+        """
+        with _explaining(Path(self.module.__file__ or "")):
+            return self.module.task(config), self.module.optimizer(optimizer_config or config)
+
 
 def load_config(path: str | Path, overrides: Iterable[str] = ()) -> LoadedConfig:
     """Run the configuration file at `path` and return what it asks for; the file may import JAX.
@@ -44,8 +60,7 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> LoadedConfig
             does not fit.
     """
     file = Path(path)
-    if not file.is_file():
-        raise ConfigError(f"there is no configuration file {str(path)!r}; {advice(file, '--config')}")
+    check_present(file, "configuration", "--config")
     folder = str(file.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -63,14 +78,38 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> LoadedConfig
         raise explained(file, error) from error
     if not isinstance(config, RunConfig):
         raise ConfigError(f"{path}: config() returned {type(config).__name__}, not RunConfig; return a RunConfig")
-    return LoadedConfig(module, apply_overrides(config, overrides))
+    with _explaining(file):  # the groups of its own may check their values
+        return LoadedConfig(module, apply_overrides(config, overrides))
 
 
-def advice(file: Path, flag: str) -> str:
-    """Return which file was meant in place of `file`, which `flag` named and which is not there."""
+@contextmanager
+def _explaining(file: Path) -> Iterator[None]:
+    """Turn what a configuration file's own code raises into one clear line; our refusals are one already."""
+    try:
+        yield
+    except HybridSyncError:
+        raise
+    except (Exception, SystemExit) as error:  # the file is its author's: whatever it raises becomes one clear message
+        raise explained(file, error) from error
+
+
+def check_present(file: Path, kind: str, flag: str) -> None:
+    """Check that there is a `kind` of file that `flag` named.
+
+    Raises:
+        ConfigError: it is not there, and the message names the nearest one; or nobody lets us look.
+    """
+    try:
+        if file.is_file():
+            return
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read the {kind} file {str(file)!r}: {error.strerror}; give yourself access to it"
+        ) from None
     siblings = [str(other) for other in sorted(file.parent.glob("*.py")) if other.name != "__init__.py"]
     near = difflib.get_close_matches(str(file), siblings, n=1, cutoff=0.5)
-    return f"did you mean {near[0]!r}?" if near else f"give the path of one with {flag}"
+    advice = f"did you mean {near[0]!r}?" if near else f"give the path of one with {flag}"
+    raise ConfigError(f"there is no {kind} file {str(file)!r}; {advice}")
 
 
 def run_file(file: Path, flag: str) -> ModuleType:

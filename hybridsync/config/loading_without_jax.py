@@ -85,8 +85,9 @@ def _elsewhere(path: str | Path, overrides: Sequence[str]) -> RunConfig:
         kind = getattr(errors, told["kind"], ConfigError)
         raise kind(told["error"])
     values = told["config"]
-    groups = {name: _group(name, values[name]) for name in _GROUPS}
-    return restore_values(RunConfig(workload=values["workload"], **groups), values)
+    groups = {name: _group(kind, values[name]) for name, kind in told["kinds"].items()}
+    # The default plan may not go with this workload.
+    return restore_values(RunConfig(workload=values["workload"], plan=values["plan"], **groups), values)
 
 
 def _group(name: str, values: dict[str, Any]) -> Any:
@@ -104,7 +105,9 @@ def print_values() -> NoReturn:
     os.dup2(2, 1)
     path, *overrides = sys.argv[1:]
     try:
-        told: dict[str, Any] = {"config": to_json(load_config(path, overrides).config)}
+        config = load_config(path, overrides).config
+        kinds = {name: type(getattr(config, name)).__name__ for name in _GROUPS}  # they are part of a job's signature
+        told: dict[str, Any] = {"config": to_json(config), "kinds": kinds}
     except HybridSyncError as error:
         told = {"error": str(error), "kind": type(error).__name__}
     sys.stdout.flush()

@@ -8,10 +8,10 @@ hybridsync.core.errors.ConfigError: unknown configuration key 'optimiser'; did y
 """
 
 import dataclasses
-import difflib
 from collections.abc import Iterable
 from typing import Any
 
+from hybridsync.config.keywords import did_you_mean
 from hybridsync.config.run_config import RunConfig
 from hybridsync.config.typing import annotations, describe, is_frozen_dataclass, read_text
 from hybridsync.core.errors import ConfigError
@@ -65,9 +65,7 @@ def _check_known(group: Any, name: str, parent: str) -> None:
     if name in known:
         return
     dot = f"{parent}." if parent else ""
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    advice = f"did you mean {dot + near[0]!r}?" if near else f"known here: {', '.join(dot + key for key in known)}"
-    raise ConfigError(f"unknown configuration key {dot + name!r}; {advice}")
+    raise ConfigError(f"unknown configuration key {dot + name!r}; {did_you_mean(name, known, dot)}")
 
 
 def _replace(group: Any, changes: dict[str, Any]) -> Any:

@@ -7,7 +7,7 @@ hybridsync.core.errors.ConfigError: workers must be at least 1, got 0; give the 
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal
 
 from hybridsync.config.injected_stragglers import Straggler
@@ -39,6 +39,28 @@ def _is_finite(value: Any) -> bool:
 def _require(holds: bool, name: str, rule: str, value: Any, advice: str) -> None:
     if not holds:
         raise ConfigError(f"{name} must be {rule}, got {value!r}; {advice}")
+
+
+def _check_json(name: str, value: Any) -> None:
+    """Check that config.json can hold a value of the file's own groups.
+
+    Raises:
+        ConfigError: it cannot; the message names the field.
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        for each in fields(value):
+            _check_json(f"{name}.{each.name}", getattr(value, each.name))
+    elif isinstance(value, tuple | list):
+        for item in value:
+            _check_json(name, item)
+    elif isinstance(value, dict):
+        for item in (*value, *value.values()):
+            _check_json(name, item)
+    elif not isinstance(value, str | int | float | None):
+        raise ConfigError(
+            f"{name} is {value!r} ({type(value).__name__}), which config.json cannot hold; give its name as a text, "
+            "and make it of that in task(config)"
+        )
 
 
 @dataclass(frozen=True)
@@ -99,8 +121,8 @@ class OptimizerConfig:
     Args:
         name: optimizer, as the file's `optimizer()` understands it.
         learning_rate: of one unit's gradient; a protocol scales it.
-        momentum: in [0, 1).
-        weight_decay: 0 for none.
+        momentum: in [0, 1); of the names that come with the framework sgd alone reads it.
+        weight_decay: 0 for none; adam refuses it, sgd, adamw and lion read it.
         clip: largest global norm of a unit's gradient, applied on the worker; None for no clipping.
         schedule: how the rate moves.
 
@@ -312,7 +334,7 @@ class RunConfig:
         drain_secs: how long the last units of an asynchronous phase may stand still before others get them too.
 
     Raises:
-        ConfigError: a value is out of range or of another type.
+        ConfigError: a value is out of range or of another type, or one of the file's own cannot be written down.
         PlanError: the plan does not parse, or gives a stage no unit.
     """
 
@@ -349,6 +371,7 @@ class RunConfig:
                 value,
                 "declare it with @dataclass(frozen=True)",
             )
+            _check_json(name, value)
         for name in ("speeds", "shares"):
             values = getattr(self.policy, name)
             if values and len(values) != self.workers:

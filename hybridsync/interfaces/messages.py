@@ -230,9 +230,10 @@ class GroupReply:
       sequence: counts the group rounds of the run, in the order in which they began.
       units: applied in the whole run by then, as far as anybody has told.
       optimizer: whether the optimizer's state is averaged too.
-      whole: everybody is in it, and all replicas become one state.
-      applied, dropped: units of that state; only of a whole one.
-      updates: group rounds since the last whole one, this one included; only of a whole one, and where they are wanted.
+      is_full_sync: everybody is in it, and all replicas become one state.
+      applied, dropped: units of that state; only of a full synchronisation.
+      updates: group rounds since the last full synchronisation, this one included; only of such a one, and where they
+        are wanted.
     """
 
     members: tuple[int, ...]

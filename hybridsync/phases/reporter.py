@@ -9,6 +9,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from absl import logging
 
 from hybridsync.chief.report_buffer import ReportBuffer
 from hybridsync.chief.run_control import RunControl
@@ -370,7 +371,10 @@ class Reporter:
             + (f"; everything is in {self._run.workdir}" if self._run.workdir is not None else "")
         )
         if self._run.workdir is not None:
-            write_summary(self._run.workdir, summary)
+            try:
+                write_summary(self._run.workdir, summary)
+            except OSError as refusal:  # what was trained is saved, and the same command writes it once there is room
+                logging.error("%s: %s; it lacks its summary.json", self._run.workdir, refusal)
         return summary
 
     def _learning_rate(self, units: int) -> float:

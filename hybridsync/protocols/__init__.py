@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from dataclasses import replace
 
+from hybridsync.config.keywords import did_you_mean
 from hybridsync.config.typing import read_text
 from hybridsync.core.errors import ConfigError, PlanError
 from hybridsync.core.plan import SPEC_CHARS, Plan, Stage
@@ -52,12 +52,12 @@ def resolve(stage: Stage) -> Protocol:
     """
     cls = REGISTRY.get(stage.protocol)
     if cls is None:
-        raise PlanError(f"unknown protocol {stage.protocol!r}; {_suggest(stage.protocol, REGISTRY)}")
+        raise PlanError(f"unknown protocol {stage.protocol!r}; {did_you_mean(stage.protocol, sorted(REGISTRY))}")
     fields = {field.name: field for field in dataclasses.fields(cls)}  # pyright: ignore[reportArgumentType]
     values = {}
     for key, text in stage.arguments:
         if key not in fields:
-            raise PlanError(f"protocol {stage.protocol!r} has no argument {key!r}; {_suggest(key, fields)}")
+            raise PlanError(f"protocol {stage.protocol!r} has no argument {key!r}; {did_you_mean(key, sorted(fields))}")
         values[key] = _typed(stage, key, text, type(fields[key].default))
     return cls(**values)
 
@@ -104,9 +104,3 @@ def _typed(stage: Stage, key: str, text: str, kind: type) -> object:
         raise PlanError(
             f"protocol {stage.protocol!r}: {key}={text!r} is not a {kind.__name__}; change it in the plan"
         ) from None
-
-
-def _suggest(name: str, known: dict) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    listed = ", ".join(sorted(known)) or "none"
-    return f"did you mean {close[0]!r}? known: {listed}" if close else f"known: {listed}"

@@ -27,7 +27,7 @@ from random import Random
 from typing import NamedTuple
 
 Schedule = tuple[tuple[tuple[int, ...], ...], ...]
-"""GroupHistory in turn, each the disjoint groups of positions that average then."""
+"""Group rounds in turn, each the disjoint groups of positions that average then."""
 
 
 class Group(NamedTuple):
@@ -35,7 +35,7 @@ class Group(NamedTuple):
 
     Args:
       members: in the order of their sum; one alone averages with nobody.
-      whole: everybody is in it, and all replicas become one state.
+      is_full_sync: everybody is in it, and all replicas become one state.
     """
 
     members: tuple[int, ...]
@@ -165,13 +165,13 @@ class GroupRule(ABC):
         if self._present and all(map(self._has_come, self._present)):
             self._synchronising = False
             members = tuple(worker for worker in self.members if worker in self._present)
-            started.append(self._start(members, whole=True))
+            started.append(self._start(members, is_full_sync=True))
         return started
 
-    def _start(self, members: tuple[int, ...], *, whole: bool = False) -> Group:
+    def _start(self, members: tuple[int, ...], *, is_full_sync: bool = False) -> Group:
         for worker in members:
             del self._waiting[worker]
-        return Group(members, whole)
+        return Group(members, is_full_sync)
 
 
 class Divided(GroupRule):

@@ -17,12 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hybridsync import protocols
-from hybridsync.config import LoadedConfig, RunConfig, explained
+from hybridsync.config import LoadedConfig, RunConfig
 from hybridsync.core.counted import counted
-from hybridsync.core.errors import AddressError, ConfigError, HybridSyncError, WorkdirError
-from hybridsync.core.plan import Plan
+from hybridsync.core.errors import AddressError, ConfigError, WorkdirError
 from hybridsync.core.work_deadlines import COMPILE_SECS
+from hybridsync.policies.plan_checks import check_plan
 from hybridsync.runtime import watchdog
 from hybridsync.runtime.role_addresses import LOOPBACK
 from hybridsync.runtime.role_pipe import Child, RoleSpec
@@ -55,7 +54,8 @@ class Launch:
 
     Raises:
       AddressError: `bind` is not a loopback address.
-      ConfigError: `port` is not a port, the plan names an unknown protocol, or one that cannot work with the workers.
+      ConfigError: `port` is not a port, the plan names an unknown protocol, or one that cannot work with the
+        workers or the policies.
     """
 
     loaded: LoadedConfig
@@ -69,12 +69,7 @@ class Launch:
     argv: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        config = self.config
-        members = tuple(range(config.workers))
-        plan = protocols.with_scaling(Plan.parse(config.plan), config.policy.rate, config.workers)
-        for protocol in map(protocols.resolve, plan.stages):
-            if protocol.mode.is_served:
-                protocol.server_rule(members)
+        check_plan(self.config)
         try:
             local = self.bind in ("", "localhost") or ipaddress.ip_address(self.bind).is_loopback
         except ValueError:
@@ -105,15 +100,9 @@ class Launch:
         """
         from hybridsync.training.run import Run
 
-        module, config = self.loaded.module, self.config
-        try:
-            task = module.task(config)
-            optimizer = module.optimizer(continued(self.workdir, config))  # a schedule's shares: of the workload it has
-        except HybridSyncError:
-            raise
-        except Exception as error:  # the file is its author's: whatever it raises becomes one clear message
-            raise explained(self.file, error) from error
-        run = Run(config, task, optimizer, self.workdir, self.file)
+        # A schedule's shares are of the workload that the run has.
+        task, optimizer = self.loaded.build(self.config, continued(self.workdir, self.config))
+        run = Run(self.config, task, optimizer, self.workdir, self.file)
         run.check()
         return run
 

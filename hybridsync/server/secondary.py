@@ -79,7 +79,7 @@ class Store:
         """Take over this part of the phase's starting state; repeating the call is harmless.
 
         Raises:
-          PlanError, InvalidMessage: no server can serve it (see `ps.admission.served`).
+          PlanError, InvalidMessage: no server can serve it (see `hybridsync.server.push_checks.served`).
           StalePhase: a newer phase is served or being entered.
           WaitTimeout: the state did not arrive in time.
           HybridSyncError: what arrived is not the state that was captured.

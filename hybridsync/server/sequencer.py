@@ -44,7 +44,7 @@ class Sequencer:
       count: its account of units and versions, to be read.
       compensation: how the phase's protocol makes up for staleness.
       change: what an update of the phase does with its contributions.
-      local: whether workers make local updates in this phase.
+      local_updates: whether workers make local updates in this phase.
     """
 
     def __init__(self, workload: int = MOST_UNITS) -> None:

@@ -11,6 +11,7 @@ import dataclasses
 import itertools
 import json
 import math
+import os
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -113,7 +114,7 @@ def read_measured(workdir: Path) -> Measured:
     Raises:
       WorkdirError: there is no finished real run with a timeline.
     """
-    if not workdir.is_dir():
+    if not os.path.isdir(workdir):  # False, where a Path raises, in a folder that nobody lets us look into
         raise WorkdirError(f"there is no workdir {workdir}; give --calibrate the --workdir of a run")
     config, summary = read_config(workdir), read_summary(workdir)
     if config is None or summary is None or summary["exit"] != "completed":
@@ -150,8 +151,8 @@ def fit(measured: Measured, sizes: Sizes) -> Fitted:
     steps = _mean("a lock-step step without its compute", _steps(spans))
     commits = _mean("costs.commit_secs", (event["secs"] for event in measured.events if event["kind"] == "checkpoint"))
     switches = [event for event in measured.events if event["kind"] == "switch"]
-    snapshots = _mean("costs.capture_secs", (event["capture_secs"] or 0.0 for event in switches))
-    reserves = _mean("costs.reserve_secs", (event["reserve_secs"] or 0.0 for event in switches))
+    snapshots = _mean("costs.capture_secs", (event["capture_secs"] for event in switches))
+    reserves = _mean("costs.reserve_secs", (event["reserve_secs"] for event in switches))
     returns = _mean("costs.restart_secs", _returns(measured.events))
     costs = base.costs
     server_link = base.server_link
@@ -288,8 +289,9 @@ def _usual(values: Sequence[float]) -> list[float]:
     return [value for value in values if value <= limit]
 
 
-def _mean(name: str, values: Iterable[float]) -> Value:
-    known = [value for value in values if math.isfinite(value)]
+def _mean(name: str, values: Iterable[float | None]) -> Value:
+    """Return what is known of some values; None stands for one that nobody has measured."""
+    known = [value for value in values if value is not None and math.isfinite(value)]
     if not known:
         return Value(name, None)
     return Value(name, statistics.fmean(known), statistics.pstdev(known), len(known))

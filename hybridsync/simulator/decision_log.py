@@ -2,7 +2,7 @@
 
 Every line holds `t` (virtual seconds) and `kind`: the events of events.jsonl without their wall time, and
 
-    lease     worker, phase_id, ranges      the chief gave these units out: none where it had none
+    lease     worker, phase, ranges      the chief gave these units out: none where it had none
     update    phase, sequence, units, base, rate, weight      an update was applied
     push      worker, phase, units, base, sequence, duplicate, dropped      a worker has the answer to its push
     serve     server, phase      a parameter server took over the phase's state

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from hybridsync.config import advice, explained, run_file
+from hybridsync.config import check_present, explained, run_file
 from hybridsync.core.errors import ConfigError
 from hybridsync.simulator.cluster import Scenario
 
@@ -21,8 +21,7 @@ def load_scenario(path: str | Path) -> Scenario:
       ConfigError: the file is absent, raises, lacks `scenario()`, or that returns something else.
     """
     file = Path(path)
-    if not file.is_file():
-        raise ConfigError(f"there is no scenario file {str(path)!r}; {advice(file, '--scenario')}")
+    check_present(file, "scenario", "--scenario")
     module = run_file(file, "--scenario")
     make = getattr(module, FUNCTION, None)
     if not callable(make):

@@ -128,7 +128,8 @@ class SimulatedCluster:
       run: configuration, plan and task.
       scenario: the cluster, and what happens to it.
       arithmetic: what is computed.
-      recorder_of: the clock -> where the record goes.
+      recorder: where the record goes.
+      loop: virtual time.
       seed: of every draw.
       keeps_spans: whether spans are noted for a timeline.
       logs_updates: whether every update is written down.

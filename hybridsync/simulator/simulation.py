@@ -45,7 +45,6 @@ class Result:
 
     Args:
       seed: of every draw, and of the run.
-      workers, servers: of the run.
       summary: as a real run leaves it; its seconds are virtual.
       num_bytes: moved between the roles.
       fingerprint: of the final state; how many updates it had where no gradients are computed.
@@ -53,8 +52,6 @@ class Result:
     """
 
     seed: int
-    workers: int
-    servers: int
     summary: Summary
     num_bytes: int
     fingerprint: str
@@ -166,8 +163,6 @@ def _simulate(
         _leave(run.workdir, simulated)
     return Result(
         config.seed,
-        config.workers,
-        config.servers,
         summary,
         simulated.network.num_bytes,
         arithmetic.fingerprint(simulated.final),
@@ -187,11 +182,11 @@ def _leave(workdir: Path, simulated: SimulatedCluster) -> None:
     finally:
         store.close()
     log = FileApplyLog(workdir / APPLY_LOG)
-    for phase_id, entries in itertools.groupby(simulated.log, key=lambda entry: entry.phase):
+    for phase_number, entries in itertools.groupby(simulated.log, key=lambda entry: entry.phase):
         for entry in entries:
             log.write(entry)
-        if phase_id in simulated.workdir.ends:
-            log.record_left(simulated.workdir.ends[phase_id])
+        if phase_number in simulated.workdir.ends:
+            log.record_left(simulated.workdir.ends[phase_number])
     log.flush()
 
 

@@ -47,7 +47,7 @@ APPLY_LOG = "apply_log"
 """Its name in the workdir."""
 
 _TAIL_BYTES = 1 << 20
-"""More than the longest line, and less than is noticed."""
+"""Read at first from the end: more than most lines, and less than is noticed."""
 
 _MOST_WAITING = 100_000
 """Lines, some 50 MB of them, that wait in memory for a disk that refuses."""
@@ -293,18 +293,33 @@ def _parse(line: str | bytes) -> Entry | Left:
 
 
 def _tail(path: Path) -> tuple[int, Entry | Left | None]:
-    """Return where the last whole line ends, and what it says; a writer that was killed may leave a torn one."""
+    """Return where the last sound line ends, and what it says.
+
+    A writer that was killed may leave a torn line behind it, a power loss lines whose bytes never became durable.
+    """
     if not path.exists():
         return 0, None
     with open(path, "rb") as log:
         size = log.seek(0, os.SEEK_END)
-        start = max(0, size - _TAIL_BYTES)
-        log.seek(start)
-        tail = log.read()
-    end = tail.rfind(b"\n") + 1
-    if not end:
-        return 0, None
-    return start + end, _parse(tail[:end].splitlines()[-1])
+        length = 0
+        while length < size:
+            length = min(2 * length or _TAIL_BYTES, size)
+            log.seek(size - length)
+            tail = log.read(length)
+            end = tail.rfind(b"\n") + 1
+            while (begin := tail.rfind(b"\n", 0, max(end - 1, 0)) + 1) or (end and length == size):
+                if (last := _sound(tail[begin:end])) is not None:
+                    return size - length + end, last
+                end = begin
+    return 0, None
+
+
+def _sound(line: bytes) -> Entry | Left | None:
+    """Return what a line says, None where it is damaged."""
+    try:
+        return _parse(line)
+    except (ValueError, TypeError, AttributeError):
+        return None
 
 
 def read(path: Path) -> Iterator[Entry]:
@@ -327,7 +342,9 @@ def records(path: Path) -> Iterator[Entry | Left]:
 
 
 def cut(path: Path, sequence: int) -> int:
-    """Remove the entries after `sequence`, those of updates that were lost, and a torn last line.
+    """Remove the entries after `sequence`, those of updates that were lost, and what is damaged at the end.
+
+    A damaged line before them stays: a replay refuses it by its number, the run goes on.
 
     Args:
       path: of the log; may be absent.
@@ -338,7 +355,6 @@ def cut(path: Path, sequence: int) -> int:
 
     Raises:
       OSError: the disk refuses; the log is as it was.
-      ValueError: a whole line is no entry (see `read`); the log is as it was.
     """
     if not path.exists():
         return 0
@@ -348,7 +364,7 @@ def cut(path: Path, sequence: int) -> int:
         end = 0
         with open(path, "rb") as lines:
             for line in lines:
-                if removed or (line.endswith(b"\n") and _parse(line).sequence > sequence):
+                if removed or ((found := _sound(line)) is not None and found.sequence > sequence):
                     removed += line.endswith(b"\n")
                 else:
                     end += len(line)

@@ -6,6 +6,7 @@ followed by an fsync of the parent.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -123,15 +124,20 @@ def write_durable(path: str | os.PathLike[str], text: str) -> None:
     One writer a path: the temporary name is fixed, so that a crash leaves at most one.
 
     Raises:
-      OSError: the disk refuses; the old content is intact.
+      OSError: the disk refuses; the old content is intact, and what was written of the new one is gone.
     """
     target = Path(path)
     temporary = target.with_name(f".{target.name}.tmp")
-    with open(temporary, "w", encoding="utf-8", opener=private) as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, target)
+    try:
+        with open(temporary, "w", encoding="utf-8", opener=private) as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
     sync_directory(target.parent)
 
 

@@ -5,8 +5,7 @@ made. Several processes may write at once. Every row carries a digest of its val
 it is opened, so that a damaged one is told instead of believed.
 
 The file's place: where `--history` says, else `$HYBRIDSYNC_HISTORY`, else `hybridsync/history.sqlite` in
-`$XDG_DATA_HOME` (by default `~/.local/share`): what was found is worth keeping from one working directory to
-the next.
+`$XDG_DATA_HOME` (by default `~/.local/share`): what was found is worth keeping from one working directory to the next.
 """
 
 from __future__ import annotations
@@ -161,7 +160,11 @@ class History:
         Raises:
           HistoryError: as for any history.
         """
-        return cls(path, clock) if path.exists() else None
+        try:
+            found = path.exists()
+        except OSError:
+            found = True  # opening it says what is wrong
+        return cls(path, clock) if found else None
 
     def record(self, job: Job, where: Where, run: RunRecord) -> None:
         """Write a run down; one of the same share and seed that is there already stands.

@@ -3,6 +3,8 @@
 import os
 from dataclasses import dataclass
 
+from absl import logging
+
 from hybridsync.core.clock import Clock
 from hybridsync.telemetry.events import EventLog, Events, NullEventLog
 from hybridsync.telemetry.metrics import MetricsLog, MetricsSink, NullMetrics
@@ -54,13 +56,10 @@ class Recorder:
         return cls(NullEventLog(clock), NullMetrics(), NullTimeline(), progress or NullProgress(), NullBoard())
 
     def close(self) -> None:
-        """Write the timeline and close everything.
-
-        Raises:
-            OSError: the disk refuses.
-        """
-        self.progress.close()
-        self.timeline.write()
-        self.board.close()
-        self.metrics.close()
-        self.events.close()
+        """Write the timeline and close everything; what the disk refuses is logged, the run's result stands."""
+        closings = (self.progress.close, self.timeline.write, self.board.close, self.metrics.close, self.events.close)
+        for close in closings:
+            try:
+                close()
+            except OSError as error:
+                logging.error("the run's record is incomplete: %s", error)

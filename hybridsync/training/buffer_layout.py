@@ -231,16 +231,6 @@ def fingerprint(tree: Any) -> str:
     return hasher.hexdigest()
 
 
-def leaf_digests(tree: Any) -> dict[str, str]:
-    """Return each leaf's digest by its path.
-
-    Raises:
-      TaskError: a leaf is not an array of numbers.
-    """
-    pairs = zip(Layout.of(tree).leaves, jax.tree_util.tree_leaves(tree), strict=True)
-    return {spec.path: digest(leaf_bytes(leaf).data) for spec, leaf in pairs}
-
-
 def _checked_dtype(path: str, leaf: Any) -> np.dtype[Any]:
     """Return the leaf's numpy dtype, or refuse it by name."""
     dtype = getattr(leaf, "dtype", None)

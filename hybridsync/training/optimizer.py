@@ -317,8 +317,10 @@ def schedule(config: ScheduleConfig, learning_rate: float, total_examples: int) 
 def from_config(config: OptimizerConfig, workload: int, unit_size: int) -> Optimizer:
     """Return the optimizer that a configuration names: sgd, adam, adamw or lion.
 
+    `momentum` is of sgd alone; the others' moments are optax's own. adam reads no `weight_decay`.
+
     Raises:
-      OptimizerError: unknown name.
+      OptimizerError: unknown name, or a weight decay for adam.
     """
     rate = schedule(config.schedule, config.learning_rate, workload * unit_size)
     if config.name == "sgd" and config.weight_decay:
@@ -341,6 +343,11 @@ def from_config(config: OptimizerConfig, workload: int, unit_size: int) -> Optim
     if config.name == "sgd":
         return Optimizer(lambda learning_rate: optax.sgd(learning_rate), learning_rate=rate, clip=config.clip)
     if config.name == "adam":
+        if config.weight_decay:
+            raise OptimizerError(
+                f"optimizer.weight_decay is {config.weight_decay}, but optimizer.name is 'adam', which has none; "
+                "choose adamw, or optimizer.weight_decay=0"
+            )
         return Optimizer(lambda learning_rate: optax.adam(learning_rate), learning_rate=rate, clip=config.clip)
     decayed = {"adamw": optax.adamw, "lion": optax.lion}
     if config.name not in decayed:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hybridsync import protocols
 from hybridsync.config import RunConfig
-from hybridsync.core.errors import ConfigError, TaskError
+from hybridsync.core.errors import TaskError
 from hybridsync.core.plan import Plan
 from hybridsync.policies.momentum import MomentumHandling, is_asynchronous, momentum_handling
+from hybridsync.policies.plan_checks import check_plan, parsed_plan
 from hybridsync.protocols.base import Outer, Protocol
 from hybridsync.training.compiled_programs import Programs
 from hybridsync.training.optimizer import Optimizer, no_optimizer
@@ -44,7 +44,7 @@ class Run:
         Raises:
           ConfigError: the configuration wants another scaling than a stage has.
         """
-        return protocols.with_scaling(Plan.parse(self.config.plan), self.config.policy.rate, self.config.workers)
+        return parsed_plan(self.config)
 
     @functools.cached_property
     def stages(self) -> tuple[Protocol, ...]:
@@ -85,25 +85,9 @@ class Run:
             )
         if not isinstance(self.optimizer, Optimizer):
             raise no_optimizer(self.optimizer)
-        members = tuple(range(self.config.workers))
-        for protocol in self.stages:
-            if protocol.mode.is_served:
-                protocol.server_rule(members)
-        if self.config.policy.trigger != "off" and not self._may_end_early():
-            raise ConfigError(
-                f"policy.trigger is {self.config.policy.trigger!r}, but no lock-step stage of the plan "
-                f"{self.config.plan!r} has an asynchronous one behind it: write one like bsp:50%,asp, whose share is "
-                "then the most, or policy.trigger=off"
-            )
+        check_plan(self.config)
         if self.handling.variant != "keep":
             self.optimizer.check_momentum(self.handling, self.abstract_state().opt_state)
-
-    def _may_end_early(self) -> bool:
-        """Return whether an asynchronous stage follows one of lock-step."""
-        return any(
-            before.mode.moves_together and after.mode.is_served and is_asynchronous(after, self.config.workers)
-            for before, after in itertools.pairwise(self.stages)
-        )
 
     def programs(self, *, donate_parameters: bool, donate_rest: bool = True) -> Programs:
         """Return the compiled programs (see `Programs`)."""

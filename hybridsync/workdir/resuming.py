@@ -15,7 +15,7 @@ from typing import Any, Literal
 from hybridsync.config import RunConfig, check_resumable
 from hybridsync.core.errors import CheckpointError, ResumeError, WorkdirError
 from hybridsync.storage.durable import PHASE_FILE
-from hybridsync.telemetry.summary import read_config
+from hybridsync.telemetry.summary import CONFIG_FILE, read_config
 
 Resume = Literal["auto", "must", "never"]
 CHECKPOINTS = "checkpoints"
@@ -35,7 +35,7 @@ def check_workdir(workdir: Path, config: RunConfig, *, resume: Resume, convert_u
       convert_units: whether a run may go on with units of another size.
 
     Raises:
-      WorkdirError: the workdir is used and `resume` is "never".
+      WorkdirError: the workdir is used and `resume` is "never", or it holds checkpoints without their config.json.
       ResumeError: it is fresh and `resume` is "must", or its run contradicts the configuration.
     """
     saved = _begun(workdir)
@@ -79,11 +79,18 @@ def _begun(workdir: Path) -> dict[str, Any] | None:
 
     One that was refused before its first phase, by its data or its model, has left a config.json and no work: what was
     wrong in it is not to be held against the command that sets it right.
+
+    Raises:
+      WorkdirError: there are checkpoints, but no config.json: a start at unit 0 would replace them.
     """
     saved = read_config(workdir)
-    if (workdir / PHASE_FILE).exists() or any((workdir / CHECKPOINTS).glob("*")):
-        return saved
-    return None
+    has_checkpoints = any((workdir / CHECKPOINTS).glob("*"))
+    if saved is None and has_checkpoints:
+        raise WorkdirError(
+            f"{workdir / CHECKPOINTS} holds checkpoints, but {workdir / CONFIG_FILE} is lost; restore it, or start in "
+            "another workdir, with --init_from to take over the newest state"
+        )
+    return saved if has_checkpoints or (workdir / PHASE_FILE).exists() else None
 
 
 def check_init_from(init_from: Path, workdir: Path | None = None) -> None:
@@ -94,13 +101,19 @@ def check_init_from(init_from: Path, workdir: Path | None = None) -> None:
       workdir: of the run to start; None leaves nothing.
 
     Raises:
-      ResumeError: it is the same workdir, or holds no checkpoints.
+      ResumeError: it is the same workdir, cannot be read, or holds no checkpoints.
     """
     if workdir is not None and init_from.resolve() == workdir.resolve():
         raise ResumeError(
             f"init_from names {init_from}, which is this run's own workdir, {workdir}; name another run's"
         )
-    if not (init_from / CHECKPOINTS).is_dir():
+    try:
+        has_checkpoints = (init_from / CHECKPOINTS).is_dir()
+    except OSError as error:
+        raise ResumeError(
+            f"init_from names {init_from}, which cannot be read: {error.strerror}; give yourself access to it"
+        ) from None
+    if not has_checkpoints:
         raise ResumeError(f"init_from names {init_from}, which holds no checkpoints; name the workdir of a run")
 
 

@@ -49,9 +49,9 @@ def test_the_version_is_the_packages() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "error: no command was named; the commands are train, simulate, tune, report, replay\n"),
+        ((), "error: no command was named; known: train, simulate, tune, report, replay\n"),
         (("trian",), "error: there is no command 'trian'; did you mean 'train'?\n"),
-        (("--config=a.py",), "error: there is no command '--config=a.py'; the commands are train, simulate,"),
+        (("--config=a.py",), "error: there is no command '--config=a.py'; known: train, simulate,"),
     ],
 )
 def test_an_unknown_command_is_refused_with_what_there_is(arguments: tuple[str, ...], message: str) -> None:

@@ -118,6 +118,7 @@ REFUSED_AT_ONCE = [
     (["--plan=bps"], "'bps'"),
     (["--plan=asp(stale=3)"], "stale"),
     (["--plan=bsp:10%,preduce(size=1)"], "preduce(size=1) is below 2"),
+    (["--plan=asp", "--set=policy.trigger=knee"], "no lock-step stage of the plan 'asp' has an asynchronous one"),
     (["--workers=0"], "workers must be at least 1, got 0"),
     (["--servers=0"], "servers must be at least 1, got 0"),
     (["--set=workload=0"], "workload must be at least 1 unit, got 0"),

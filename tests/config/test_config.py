@@ -4,6 +4,7 @@ from dataclasses import FrozenInstanceError, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,6 +26,8 @@ from hybridsync.config import (
     to_json,
 )
 from hybridsync.core.errors import ConfigError, PlanError, ResumeError
+from hybridsync.simulator.scenarios import load_scenario
+from tests.access import no_access
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,34 @@ def test_a_value_out_of_range_is_refused_with_its_name_and_value(make: Callable[
         make()
     assert message in str(caught.value)
     assert caught.value.exit_code == 1
+
+
+@dataclass(frozen=True)
+class Inner:
+    value: Any
+
+
+@dataclass(frozen=True)
+class Outer:
+    inner: Inner
+    sizes: tuple[Any, ...] = (1, 2.5, "three", None, True)
+
+
+@pytest.mark.parametrize(
+    "value", [Path("data"), np.dtype("float32"), np.float32, np.int64(3), (1, {2}), {"at": Path()}]
+)
+@pytest.mark.parametrize("group", ["model", "data"])
+def test_a_value_that_config_json_cannot_hold_is_refused_by_its_field(group: str, value: Any) -> None:
+    groups: dict[str, Any] = {group: Outer(Inner(value))}
+    with pytest.raises(
+        ConfigError, match=rf"^{group}\.inner\.value is .*, which config\.json cannot hold; give its name"
+    ):
+        RunConfig(workload=10, unit_size=1, **groups)
+
+
+def test_what_config_json_can_hold_is_taken() -> None:
+    config = RunConfig(workload=10, unit_size=1, model=Outer(Inner({"at": ((0.5,), None)})))
+    assert to_json(config)["model"]["inner"] == {"value": {"at": [[0.5], None]}}
 
 
 @pytest.mark.parametrize(
@@ -232,7 +263,7 @@ def test_overrides_take_effect_together_and_the_later_of_two_holds() -> None:
         ("optimizer.learningrate=0", "'optimizer.learningrate'; did you mean 'optimizer.learning_rate'?"),
         ("optimizer.schedule.knd=cosine", "did you mean 'optimizer.schedule.kind'?"),
         ("model.hiden=3", "did you mean 'model.hidden'?"),
-        ("zzz=1", "unknown configuration key 'zzz'; known here: workload, unit_size"),
+        ("zzz=1", "unknown configuration key 'zzz'; known: workload, unit_size"),
         ("optimizer=sgd", "'optimizer' is a group, got 'sgd' for it; set one of optimizer.name"),
         ("seed.value=1", "'seed' is a value and has no key 'value'; set seed=..."),
         ("workers", "cannot read the override 'workers'; write path=value"),
@@ -405,3 +436,10 @@ def test_another_model_class_is_refused_by_the_fields_that_only_one_has() -> Non
 
 def test_another_unit_size_is_possible_when_units_are_converted() -> None:
     check_resumable(to_json(CONFIG), replace(CONFIG, unit_size=64), convert_units=True)
+
+
+def test_a_file_that_nobody_may_look_for_is_refused_in_one_line(tmp_path: Path) -> None:
+    with no_access(tmp_path):
+        for load, kind in ((load_config, "configuration"), (load_scenario, "scenario")):
+            with pytest.raises(ConfigError, match=rf"cannot read the {kind} file .*: Permission denied; give yourself"):
+                load(tmp_path / "job.py")

@@ -29,6 +29,8 @@ def test_bad_input_gets_one_line_and_exit_1(tmp_path: Path) -> None:
     for arguments, said in [
         ((), "no run was named"),
         ((tmp_path / "gone",), "there is no folder"),
+        ((run / "config.json",), "config.json/search.json: Not a directory; name the --workdir of a run"),
+        ((run, run / "config.json"), "there is no folder"),
         ((run, tmp_path), "holds no run"),
         ((run, f"--out={tmp_path / 'gone' / 'x.html'}"), "cannot write"),
     ]:
@@ -36,3 +38,23 @@ def test_bad_input_gets_one_line_and_exit_1(tmp_path: Path) -> None:
         assert done.returncode == 1
         (line,) = done.stderr.splitlines()
         assert line.startswith("error: ") and said in line
+
+
+def test_a_folder_that_nobody_may_look_into_gets_one_line_and_exit_1(tmp_path: Path) -> None:
+    program = f"""
+import sys
+from pathlib import Path
+from absl import flags
+from hybridsync.cli import report
+from tests.access import no_access
+flags.FLAGS(["report"])
+with no_access(Path({str(tmp_path)!r})):
+    for runs in (["run"], ["run", "other"]):
+        code = report.main(["report", *({str(tmp_path)!r} + "/" + run for run in runs)])
+        print(code, file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    first, code, second, same = done.stderr.splitlines()
+    assert (code, same) == ("1", "1")
+    for line in (first, second):
+        assert line.startswith("error: cannot read ") and "Permission denied; name the --workdir" in line

@@ -11,6 +11,7 @@ from hybridsync.core.errors import WorkdirError
 from hybridsync.simulator.calibration import Fitted, fit, read_measured
 from hybridsync.simulator.cluster import Cluster, Costs, Death, Device, Link, Scenario
 from hybridsync.simulator.simulation import simulate, sizes_of
+from tests.access import no_access
 from tests.simulator.runs import tally_run
 
 COSTS = Costs(apply_secs=2e-3, step_secs=0.03, commit_secs=0.4, capture_secs=4e-3, restart_secs=1.2)
@@ -60,6 +61,19 @@ def test_workers_of_two_kinds_are_told_apart_and_a_slowed_one_is_taken_for_an_ev
     assert [device.secs for device in slowed.cluster.devices] == pytest.approx([0.05], rel=0.01)
 
 
+def test_what_nobody_measured_of_a_switch_is_not_taken_for_no_time(tmp_path: Path) -> None:
+    run = tally_run("bsp:30%,asp:40%,bsp", workload=800)
+    simulate(run, Scenario(cluster=CLUSTER), workdir=tmp_path)
+    events = tmp_path / "events.jsonl"
+    lines = [json.loads(line) for line in events.read_text().splitlines()]
+    first = next(line for line in lines if line["kind"] == "switch")
+    first |= {"capture_secs": None, "reserve_secs": None}  # as of a switch that a restarted chief went on with
+    events.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    costs = fit(read_measured(tmp_path), sizes_of(run)).cluster.costs
+    assert costs.capture_secs == pytest.approx(COSTS.capture_secs, rel=0.1)
+    assert costs.reserve_secs == pytest.approx(COSTS.reserve_secs, rel=0.1)
+
+
 def test_what_the_run_did_not_do_stays_as_by_default(tmp_path: Path) -> None:
     fitted = fitted_to(tmp_path, Scenario(cluster=CLUSTER), plan="asp")
     assert fitted.cluster.costs.step_secs == Costs().step_secs
@@ -70,6 +84,11 @@ def test_a_loss_tells_how_long_a_restart_takes(tmp_path: Path) -> None:
     deaths = (Death("worker", 1, 3.0), Death("worker", 2, 5.0))
     fitted = fitted_to(tmp_path, Scenario(cluster=CLUSTER, deaths=deaths), plan="asp")
     assert fitted.cluster.costs.restart_secs == pytest.approx(1.2, rel=0.1)
+
+
+def test_a_folder_that_nobody_may_look_into_is_refused(tmp_path: Path) -> None:
+    with no_access(tmp_path), pytest.raises(WorkdirError, match="there is no workdir"):
+        read_measured(tmp_path / "run")
 
 
 def test_a_folder_without_a_finished_run_and_its_timeline_is_refused(tmp_path: Path) -> None:

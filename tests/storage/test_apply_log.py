@@ -97,6 +97,49 @@ def test_a_log_that_was_torn_is_cut_to_whole_lines_and_goes_on_behind_them(path:
     assert [found.sequence for found in read(path)] == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize("damage", [b"\0" * 300 + b"\n", b"\0" * 300, b"\0\n{}\n[]\n3\n", b"\xff\n\n"])
+@pytest.mark.parametrize("window", [16, 1 << 20])
+def test_an_end_that_never_became_durable_is_cut_and_the_lines_before_it_stay(
+    path: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes, window: int
+) -> None:
+    monkeypatch.setattr(apply_log, "_TAIL_BYTES", window)
+    content = path.read_bytes()
+    path.write_bytes(content + damage)
+    forget(path, 4)
+    assert path.read_bytes() == content
+    path.write_bytes(content + damage)
+    log = FileApplyLog(path)
+    log.write(entry(5))
+    log.flush()
+    assert [found.sequence for found in read(path)] == [1, 2, 3, 4, 5]
+
+
+def test_a_line_longer_than_what_is_read_at_once_is_found(path: Path) -> None:
+    long = replace(entry(5), units=tuple(range(10**6, 10**6 + 200_000)))
+    log = FileApplyLog(path)
+    log.write(long)
+    log.flush()
+    assert path.stat().st_size > apply_log._TAIL_BYTES
+    log.write(entry(6))
+    log.flush()
+    assert [found.sequence for found in read(path)] == [1, 2, 3, 4, 5, 6]
+    path.write_bytes(path.read_bytes()[:-9])
+    assert cut(path, 5) == 0
+    assert [found.sequence for found in read(path)] == [1, 2, 3, 4, 5]
+
+
+def test_a_line_that_was_damaged_long_ago_does_not_keep_a_run_from_going_on(path: Path) -> None:
+    first, second, *rest = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([first, b"\0" * (len(second) - 1) + b"\n", *rest]))
+    forget(path, 3)
+    log = FileApplyLog(path)
+    log.write(Entry(2, 4, (7,), 3, 1.0, 1.0, 0.5))
+    log.flush()
+    assert [line[:1] for line in path.read_bytes().splitlines()] == [b"{", b"\0", b"{", b"{"]
+    with pytest.raises(ValueError, match="Expecting value"):
+        list(read(path))
+
+
 def test_a_flush_that_the_disk_takes_in_part_leaves_whole_lines(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda descriptor, content, at: write(descriptor, content[:10], at))

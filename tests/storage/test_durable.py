@@ -50,6 +50,7 @@ def test_a_failed_write_leaves_the_old_text(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         write_durable(tmp_path / "note", "new")
     assert (tmp_path / "note").read_text() == "old"
+    assert os.listdir(tmp_path) == ["note"], "a full disk is not kept full by what nobody reads"
 
 
 def test_every_created_directory_is_synced_in_its_parent(tmp_path, journal):

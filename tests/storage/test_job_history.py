@@ -16,6 +16,7 @@ from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import HistoryError
 from hybridsync.policies.recurring_job import Job
 from hybridsync.storage.job_history import AnswerRecord, History, RunRecord, Where, default_place
+from tests.access import no_access
 
 JOB = Job("digits", '{"workload": 100}')
 OTHER = Job("digits", '{"workload": 200}')
@@ -196,6 +197,14 @@ def test_a_file_that_cannot_be_used_is_told_by_name_in_one_line(path: Path, spoi
     with pytest.raises(HistoryError, match=said) as refused, opened(path) as history:
         history.runs(JOB, WHERE)
     assert "\n" not in str(refused.value)
+
+
+def test_a_place_that_nobody_may_look_into_is_named_and_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    with (
+        no_access(tmp_path),
+        pytest.raises(HistoryError, match=r"cannot be made or read: Permission denied; name anoth"),
+    ):
+        History.existing(tmp_path / "history.sqlite", SYSTEM_CLOCK)
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:

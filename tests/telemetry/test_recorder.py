@@ -1,6 +1,8 @@
+import errno
 import json
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -69,3 +71,18 @@ def test_a_killed_life_leaves_its_spans_to_the_next_one(tmp_path: Path) -> None:
     trace = json.loads((tmp_path / "timeline.json").read_text())["traceEvents"]
     assert [event["ts"] for event in trace if event["ph"] == "X"] == [1e6, 4e6], "in the outage the run went on"
     assert not (tmp_path / "timeline.part").exists()
+
+
+def test_a_disk_that_refuses_one_file_at_the_end_does_not_keep_the_others_from_being_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*args: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    recorder, closed = Recorder.open(tmp_path, ManualClock()), []
+    monkeypatch.setattr(recorder.timeline, "write", refuse)
+    monkeypatch.setattr(recorder.metrics, "close", refuse)
+    monkeypatch.setattr(recorder.events, "close", lambda: closed.append("events"))
+    _record(recorder)
+    assert closed == ["events"]
+    assert caplog.text.count("the run's record is incomplete: [Errno 28] No space left on device") == 2

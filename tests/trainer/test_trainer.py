@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import queue
 import threading
+from types import SimpleNamespace
 from typing import cast
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -149,6 +152,27 @@ def test_steps_hand_the_loop_to_the_caller_and_keep_the_result():
     assert protocols[-1] == "asp"
     assert trainer.result is not None
     assert trainer.result.completed
+
+
+def test_steps_wait_for_their_units_however_long_these_take(monkeypatch):
+    class Impatient(queue.Queue):
+        def get(self, block=True, timeout=None):
+            if timeout is not None:
+                raise queue.Empty
+            return super().get()
+
+    monkeypatch.setattr("hybridsync.trainer.queue", SimpleNamespace(Queue=Impatient, Empty=queue.Empty))
+    trainer = tally_trainer("asp", 16)
+    assert [metrics.units for metrics in trainer.steps(every=16)] == [16]
+    assert trainer.result is not None and trainer.result.completed
+
+
+def test_asking_a_run_to_stop_while_it_ends_does_nothing_worse(monkeypatch):
+    trainer, chief = tally_trainer("asp", 16), Mock()
+    reads = iter([chief, None])  # the run ends between two looks at it
+    monkeypatch.setattr(Trainer, "_chief", property(lambda self: next(reads)), raising=False)
+    trainer.preempt()
+    chief.service.preempt.assert_called_once_with()
 
 
 def test_leaving_the_steps_saves_and_stops_and_a_new_run_goes_on(tmp_path):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 
 import pytest
 
@@ -11,6 +13,7 @@ from hybridsync.core.errors import CheckpointError, HybridSyncError, WorkdirErro
 from hybridsync.storage.apply_log import read
 from hybridsync.storage.checkpoints import CheckpointStore
 from hybridsync.storage.durable import WorkdirLock
+from hybridsync.telemetry.recorder import Recorder
 from hybridsync.training.buffer_layout import fingerprint
 from tests.trainers import LOGGED, events_of, is_exact, lines_of, mlp_trainer, tally_trainer
 
@@ -198,3 +201,32 @@ def test_a_failed_last_commit_ends_the_run_with_its_earlier_checkpoints_intact(t
             tally_trainer("bsp", 32, workdir=tmp_path / "run").fit()
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["exit"] == "failed"
     assert is_exact(tally_trainer("bsp", 32, workdir=tmp_path / "run").fit().summary.final)
+
+
+@pytest.mark.parametrize("name", ["timeline.json", "summary.json"])
+def test_a_disk_without_room_for_a_last_file_does_not_cost_the_result(tmp_path, monkeypatch, caplog, name):
+    fsync = os.fsync
+
+    def full(descriptor):
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith(f".{name}.tmp"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    result = tally_trainer("bsp", 32, workdir=tmp_path / "run").fit()
+    assert result.completed
+    assert is_exact(result.summary.final)
+    assert "No space left on device" in caplog.text
+    assert not list((tmp_path / "run").glob(f"*{name}*"))
+
+
+def test_a_record_that_cannot_be_opened_leaves_the_workdir_to_others(tmp_path, monkeypatch):
+    def refuse(*args, **options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    trainer = tally_trainer("bsp", 32, workdir=tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr(Recorder, "open", refuse)
+        with pytest.raises(OSError, match="No space left"):
+            trainer.fit()
+    assert trainer.fit().completed

@@ -242,6 +242,11 @@ def test_weight_decay_of_sgd_pulls_towards_zero():
     np.testing.assert_allclose(updates["w"], -0.1 * (0.5 + 0.5 * 1.0), rtol=1e-6)
 
 
+def test_a_weight_decay_that_adam_would_not_read_is_refused():
+    with pytest.raises(OptimizerError, match=r"weight_decay is 0\.1, but optimizer\.name is 'adam'.*choose adamw"):
+        from_config(OptimizerConfig(name="adam", weight_decay=0.1), 100, 8)
+
+
 def test_an_unknown_optimizer_is_refused_with_the_known_ones():
     with pytest.raises(OptimizerError, match=r"'sdg'.*adam, adamw, lion, sgd"):
         from_config(OptimizerConfig(name="sdg"), 100, 8)

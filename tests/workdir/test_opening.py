@@ -20,6 +20,8 @@ from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.training.optimizer import Optimizer
 from hybridsync.training.task import Task
 from hybridsync.workdir.opening import open_run
+from hybridsync.workdir.resuming import check_init_from
+from tests.access import no_access
 from tests.tasks import adamw, momentum_sgd, plain_sgd, tally_task
 from tests.trainers import LOGGED, NEVER, events_of, is_exact, lines_of, mlp_trainer, tally_trainer
 
@@ -354,6 +356,11 @@ def test_a_folder_without_checkpoints_cannot_be_started_from(tmp_path, make):
         mlp_trainer("bsp", 8, init_from=make(tmp_path)).fit()
 
 
+def test_a_folder_that_nobody_may_look_into_cannot_be_started_from(tmp_path):
+    with no_access(tmp_path), pytest.raises(ResumeError, match=r"init_from names .* cannot be read: Permission denied"):
+        check_init_from(tmp_path / "run")
+
+
 def test_a_fresh_start_after_a_crash_before_the_first_commit(tmp_path):
     """config.json is written before the first checkpoint: the workdir counts as used, and starts."""
     workdir = tmp_path / "run"
@@ -364,3 +371,12 @@ def test_a_fresh_start_after_a_crash_before_the_first_commit(tmp_path):
     assert is_exact(result.summary.final)
     phase_numbers = [event["phase"] for event in events_of(workdir, "phase_entered")]
     assert phase_numbers == sorted(set(phase_numbers)), "a phase number is never used twice"
+
+
+@pytest.mark.parametrize("resume", ["auto", "must", "never"])
+def test_checkpoints_whose_config_json_is_lost_are_not_taken_for_a_fresh_workdir(workdir, resume):
+    (workdir / "config.json").unlink()
+    before = tree_of(workdir)
+    with pytest.raises(WorkdirError, match=r"checkpoints holds checkpoints, but .*config\.json is lost; restore it"):
+        tally_trainer("bsp", WORKLOAD, workdir=workdir, resume=resume).fit()
+    assert tree_of(workdir) == before

@@ -153,9 +153,9 @@ class CheckpointStore:
             unnamed.parent.mkdir(mode=FOLDER_MODE, exist_ok=True)
             self._files.write(unnamed, state, items)
             keep_private(unnamed)
-            finalizes = {name: json_digest(item) for name, item in items.items()}
+            digests = {name: json_digest(item) for name, item in items.items()}
             parent = self._parent()
-            manifest = Manifest(int(units), leaves, finalizes, files_of(unnamed), step, self._run, parent)
+            manifest = Manifest(int(units), leaves, digests, files_of(unnamed), step, self._run, parent)
             with open(unnamed / MANIFEST_FILE, "w", encoding="utf-8", opener=private) as file:
                 file.write(manifest.text())
             num_bytes = sync_tree(unnamed)
