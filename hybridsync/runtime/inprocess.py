@@ -74,7 +74,10 @@ class InProcess:
         self._stop = threading.Event()
         self._transport = transport = InProcessTransport()
         transport.serve(Services(holder=self._role.committed, chief=self.chief.service), CHIEF)
-        self._primary = primary = Primary(programs, DevicePublisher(), transport.holder, clock, apply_log, self._wake)
+        published, failed = DevicePublisher(), self._role_failed
+        self._primary = primary = Primary(
+            programs, published, transport.holder, clock, apply_log, self._wake, failed=failed
+        )
         port = DelayedPort(Endpoint(primary, None), server_pacing(run, programs, clock))
         transport.serve(Services(holder=primary, server=primary, parameters=port, optimizer=primary), PRIMARY)
         self._replica = Replica(programs, transport.holder, clock, apply_log)
@@ -149,6 +152,9 @@ class InProcess:
             failure = RoleLost(f"a worker failed: {type(error).__name__}: {error}; correct the task and run again")
             failure.__cause__ = error
             error = failure
+        self._role_failed(error)
+
+    def _role_failed(self, error: HybridSyncError) -> None:
         self.chief.control.fail(error)
         self._break_off(str(error))
 

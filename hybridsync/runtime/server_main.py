@@ -83,12 +83,12 @@ def run_server(spec: RoleSpec, run: Run, watchdog: Watching) -> int:
         connect = partial(TRANSPORT.peer, state_bytes=programs.state_layout.nbytes)
         peers = Peers(parts, Directory(connect, lambda address: address in peers.servers), ended)
         pool = ParameterPool(own.parameters_layout)
-        backend = Primary(programs, pool, readers, clock, apply_log, completed, device, peers, watchdog)
+        backend = Primary(programs, pool, readers, clock, apply_log, completed, device, peers, watchdog, ended)
         endpoint = Endpoint(backend, own.contribution_layout)
         pacing = server_pacing(run, programs, clock)
         offered = Services(holder=backend, parameters=DelayedPort(endpoint, pacing), num_buffers=workers + 2)
     else:
-        backend = Store(parts[spec.role_id], readers, clock, device, watchdog)
+        backend = Store(parts[spec.role_id], readers, clock, device, watchdog, ended)
         early = max(protocol.num_answered_early(workers) for protocol in run.stages)
         offered = Services(holder=backend, shard=backend, num_buffers=2 * workers + 2 + early)
     opt_layout = parts[spec.role_id].opt_state.layout
