@@ -207,3 +207,12 @@ def test_the_newest_unit_applied_is_the_highest_whatever_was_applied_last():
     ledger.record_applied([(8, 10)])
     ledger.record_applied([(0, 4)])
     assert ledger.newest_applied == 9
+
+
+def test_a_phase_gets_no_waiting_units_of_a_later_stage_that_was_rolled_back():
+    ledger = Ledger(100)
+    ledger.lease("worker 0", 60, limit=60)
+    ledger.record_dropped(3)
+    ledger.restore([(0, 3), (4, 10)], [(3, 4)])
+    assert ledger.lease("worker 0", 8, limit=40, had=[(10, 41)]) == (), "a server refuses unit 41: the phase has 40"
+    assert units_of(ledger.lease("worker 1", 50, limit=40)) == [*range(10, 41)]
