@@ -169,6 +169,31 @@ def test_a_save_that_fails_is_told_and_tried_again_a_while_later():
     assert harness.reporter.told == [("not durable", 0, "the disk is full"), ("committed", 0)]
 
 
+def test_a_save_that_fails_again_and_again_is_tried_ever_more_rarely():
+    harness, pauses = Harness(), list[float]()
+    harness.committer.fails = [CheckpointError("the disk is full")] * 6
+    for _ in range(6):
+        began = harness.clock.monotonic()
+        harness.commit()
+        pauses.append(harness.clock.monotonic() - began)
+    assert pauses == pytest.approx([1.0, 2.0, 4.0, 8.0, 10.0, 10.0]), "every 10 s the state is saved anyway"
+    assert harness.commit() == Committed()
+    harness.committer.fails = [CheckpointError("the disk is full")]
+    began = harness.clock.monotonic()
+    assert harness.commit() == CommitFailed() and harness.clock.monotonic() - began == pytest.approx(RETRY_SECS)
+
+
+def test_a_phase_that_breaks_ends_the_pause_behind_a_save_that_failed():
+    harness = Harness(phase_of(3))
+    harness.committer.fails = [CheckpointError("the disk is full")] * 4
+    for _ in range(3):
+        harness.commit()
+    harness.control.fenced, harness.servers["server:0"].lost = [(2, 1)], True
+    began = harness.clock.monotonic()
+    assert harness.commit() == CommitFailed() and harness.clock.monotonic() - began == pytest.approx(RETRY_SECS)
+    assert harness.control.broken
+
+
 def test_the_last_save_of_a_run_fails_with_it():
     harness = Harness()
     harness.state.is_ending, harness.committer.fails = True, [CheckpointError("the disk is full")]
