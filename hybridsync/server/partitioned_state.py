@@ -99,10 +99,12 @@ class PartitionedState:
         self._shard.pack_inside(whole)
 
     def snapshot_part(self, sequence: int, final: bool, left: tuple[int, ...]) -> list[PartSnapshot]:
-        """Write the log out, and ask the other servers for their parts (see `Peers.snapshot_part`)."""
-        snapshots = self._peers.snapshot_part(sequence, final, left)
-        self._apply_log.flush()
-        return snapshots
+        """Ask the other servers for their parts (see `Peers.snapshot_part`)."""
+        return self._peers.snapshot_part(sequence, final, left)
+
+    def detach_log(self) -> Callable[[], None]:
+        """Return what writes the log of the updates so far (see `ApplyLog.detach`)."""
+        return self._apply_log.detach()
 
     def gather(self, snapshots: Sequence[PartSnapshot], whole: np.ndarray) -> None:
         """Copy the other servers' parts into the buffer of the whole state (see `Peers.gather`)."""

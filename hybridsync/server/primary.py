@@ -159,6 +159,8 @@ class Primary:
                 applied, dropped = self._sequencer.count.applied.ranges(), self._sequencer.count.dropped.ranges()
                 first, last = self._state.first_applied, self._state.last_applied
                 snapshots = self._state.snapshot_part(sequence, final, left)
+                write_log = self._state.detach_log()
+            write_log()  # heartbeats and pushes do not wait for the disk
             self._snapshot_buffer.complete(lambda whole: self._state.gather(snapshots, whole))
             snapshot = self._snapshot_buffer.finalize(
                 phase.id,

@@ -33,8 +33,9 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -137,8 +138,17 @@ class ApplyLog(Protocol):
         """Note whose optimizer states a phase leaves behind; the caller serialises the calls."""
         ...
 
+    def detach(self) -> Callable[[], None]:
+        """Take what was noted since the last call; the caller serialises this with `write`.
+
+        Returns:
+          what writes it down, durably, or keeps it for the next time where the disk refuses: no lock that others need
+          is to be held meanwhile. It is called once, before what the next call returns.
+        """
+        ...
+
     def flush(self) -> None:
-        """Write down what was noted, durably, or keep it for the next call where the disk refuses."""
+        """Write down what was noted at once (see `detach`)."""
         ...
 
     def clear(self) -> None:
@@ -152,6 +162,9 @@ class NullApplyLog:
     def write(self, entry: Entry) -> None: ...
 
     def leave(self, left: Left) -> None: ...
+
+    def detach(self) -> Callable[[], None]:
+        return self.flush
 
     def flush(self) -> None: ...
 
@@ -172,8 +185,14 @@ class FileApplyLog:
     def leave(self, left: Left) -> None:
         self._entries.append(left)
 
-    def flush(self) -> None:
+    def detach(self) -> Callable[[], None]:
         entries, self._entries = self._entries, []
+        return partial(self._write_down, entries)
+
+    def flush(self) -> None:
+        self.detach()()
+
+    def _write_down(self, entries: list[Entry | Left]) -> None:
         waiting, self._owed = [*_before(entries, self._owed), *entries], []
         if not waiting:
             return
