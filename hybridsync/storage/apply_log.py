@@ -50,6 +50,9 @@ APPLY_LOG = "apply_log"
 _TAIL_BYTES = 1 << 20
 """More than the longest line, and less than is noticed."""
 
+_MOST_NOTED = 10_000
+"""Updates after which a role looks which of them others have written: each member of a mesh notes all of them."""
+
 _MOST_WAITING = 100_000
 """Lines, some 50 MB of them, that wait in memory for a disk that refuses."""
 
@@ -178,15 +181,18 @@ class FileApplyLog:
         self._path = path
         self._entries: list[Entry | Left] = []
         self._owed: list[Entry | Left] = []
+        self._look_at = _MOST_NOTED  # so many entries
 
     def write(self, entry: Entry) -> None:
         self._entries.append(entry)
+        if len(self._entries) >= self._look_at and not self._owed:  # those that wait need all that follow them
+            self._forget_written()
 
     def leave(self, left: Left) -> None:
         self._entries.append(left)
 
     def detach(self) -> Callable[[], None]:
-        entries, self._entries = self._entries, []
+        entries, self._entries, self._look_at = self._entries, [], _MOST_NOTED
         return partial(self._write_down, entries)
 
     def flush(self) -> None:
@@ -202,7 +208,19 @@ class FileApplyLog:
             self._keep(waiting, error)
 
     def clear(self) -> None:
-        self._entries = []
+        self._entries, self._look_at = [], _MOST_NOTED
+
+    def _forget_written(self) -> None:
+        """Forget what the file holds of the phase under way, which another member has written; else memory fills."""
+        try:
+            _, last = _tail(self._path)
+        except (OSError, ValueError, TypeError):  # what is wrong with the file is told when it is written
+            last = None
+        if last is not None:
+            self._entries = [
+                entry for entry in self._entries if entry.phase != last.phase or _place(entry) > _place(last)
+            ]
+        self._look_at = max(_MOST_NOTED, 2 * len(self._entries))
 
     def _keep(self, waiting: list[Entry | Left], error: OSError) -> None:
         """Let the lines wait for the next flush, so that none before them is taken for the last."""
