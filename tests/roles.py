@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
 from hybridsync import __version__
 from hybridsync.core.clock import SYSTEM_CLOCK
+from hybridsync.core.errors import HybridSyncError
 from hybridsync.core.plan import NO_PHASE, PhaseId
 from hybridsync.interfaces.messages import Hello, Push, RoleState, Snapshot
 from hybridsync.interfaces.phase import Phase
@@ -95,6 +97,7 @@ class Start:
         apply_log: ApplyLog | None = None,
         programs: Programs | None = None,
         publisher: Publisher | None = None,
+        failed: Callable[[HybridSyncError], None] = lambda error: None,
     ) -> Primary:
         """Return a primary that has not entered a phase yet."""
         primary = Primary(
@@ -104,6 +107,7 @@ class Start:
             SYSTEM_CLOCK,
             apply_log or NullApplyLog(),
             threading.Event(),
+            failed=failed,
         )
         self.roles["primary"] = primary
         return primary

@@ -116,9 +116,10 @@ class Ledger:
         count = min(count, room)
         if count <= 0:
             return ()
-        waiting = len(self._waiting)
-        ranges = self._take_waiting(count, UnitSet(had)) if waiting else ()
-        missing = min(count - num_units(ranges), max(0, room - waiting))
+        waiting = self._waiting_below(limit + len(self._dropped))
+        num_waiting = len(waiting)
+        ranges = self._take_waiting(waiting.difference(UnitSet(had)), count) if waiting else ()
+        missing = min(count - num_units(ranges), max(0, room - num_waiting))
         if missing:
             ranges += ((self._issued, self._issued + missing),)
             self._issued += missing
@@ -126,8 +127,12 @@ class Ledger:
             self._leased.assign(start, stop, holder)
         return ranges
 
-    def _take_waiting(self, count: int, had: UnitSet) -> tuple[Range, ...]:
-        ranges = self._waiting.difference(had).pop_lowest(count)
+    def _waiting_below(self, stop: int) -> UnitSet:
+        """Return the waiting units below `stop`; a rollback to an earlier stage leaves some that are a later one's."""
+        return self._waiting if self._issued <= stop else self._waiting.intersection(UnitSet([(0, stop)]))
+
+    def _take_waiting(self, waiting: UnitSet, count: int) -> tuple[Range, ...]:
+        ranges = waiting.pop_lowest(count)
         for start, stop in ranges:
             self._waiting.discard_range(start, stop)
         return ranges

@@ -85,6 +85,10 @@ class StateVersion:
     sequence: int
     fingerprint: str
 
+    def is_before(self, other: StateVersion) -> bool:
+        """Whether the run went on to `other` later; the phase tells, as a rollback sets units and updates back."""
+        return (self.phase_id.number, self.sequence) < (other.phase_id.number, other.sequence)
+
 
 @dataclass(frozen=True)
 class Snapshot:

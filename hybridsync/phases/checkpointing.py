@@ -14,7 +14,7 @@ from absl import logging
 
 from hybridsync.core.clock import Clock
 from hybridsync.core.deadlines import transfer_secs
-from hybridsync.core.errors import WaitTimeout
+from hybridsync.core.futures import result_within
 from hybridsync.core.units import UnitSet
 from hybridsync.core.work_deadlines import COMPILE_SECS, SLACK_SECS, UNWATCHED, Watching
 from hybridsync.interfaces.messages import Snapshot
@@ -233,7 +233,5 @@ def result_of(commit: Future, what: str, secs: float = COMMIT_DEADLINE_SECS, wai
       WaitTimeout: it did not end in time.
       HybridSyncError: what it raised.
     """
-    try:
-        return commit.result(timeout=secs)
-    except TimeoutError:
-        raise WaitTimeout(f"{what} did not end within {secs + waited_secs:.1f} s; is the disk hanging?") from None
+    late = f"{what} did not end within {secs + waited_secs:.1f} s; is the disk hanging?"
+    return result_within(commit, secs, late)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from hybridsync.chief.run_control import RunControl
-from hybridsync.core.errors import CheckpointError
+from hybridsync.core.errors import CheckpointError, PhaseBroken
 from hybridsync.phases import state_machine
 from hybridsync.phases.checkpointing import Commit
 from hybridsync.phases.controller_state import ControllerState
@@ -14,7 +15,9 @@ from hybridsync.phases.reporter import Reporter
 from hybridsync.phases.save_schedule import SaveSchedule
 
 RETRY_SECS = 1.0
-"""Between two tries to make a state durable."""
+"""Until a state that could not be made durable is tried again, the first time; then twice as long each time."""
+MOST_RETRY_SECS = 60.0
+"""The longest such pause; shorter where saves are more frequent."""
 
 
 class CommitStage:
@@ -40,6 +43,7 @@ class CommitStage:
     ) -> None:
         self._state, self._start_phase, self._control = state, start_phase, control
         self._saving, self._reporter, self._tick = saving, reporter, tick
+        self._retry_secs = RETRY_SECS
 
     @property
     def is_over(self) -> bool:
@@ -74,6 +78,7 @@ class CommitStage:
             commit = self._wait()
         except (CheckpointError, *UNREACHED) as error:
             return self._failed(error)
+        self._retry_secs = RETRY_SECS
         self._reporter.committed(commit)
         return state_machine.Committed()
 
@@ -95,8 +100,20 @@ class CommitStage:
             self._control.break_phase(state.broken_by)
             return state_machine.CommitFailed()
         self._reporter.not_durable(state.snapshot.held.units, str(error))
-        self._control.wait_until(lambda: self._control.preempted or bool(self._control.broken), RETRY_SECS)
+        self._pause(self._retry_secs)
+        most = max(RETRY_SECS, min(self._saving.interval_secs, MOST_RETRY_SECS))
+        self._retry_secs = min(2 * self._retry_secs, most)
         return state_machine.CommitFailed()
+
+    def _pause(self, secs: float) -> None:
+        """Let a while pass, unless the phase breaks, or the run is to stop."""
+
+        def is_over() -> bool:
+            return self._control.preempted or bool(self._control.broken)
+
+        while not self._control.wait_until(is_over, min(secs, RETRY_SECS)) and (secs := secs - RETRY_SECS) > 0:
+            with contextlib.suppress(PhaseBroken):  # that ends the pause; the commit must be taken note of before
+                self._tick()
 
     def _wait(self) -> Commit:
         def tick() -> None:

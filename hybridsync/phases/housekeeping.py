@@ -54,10 +54,10 @@ class Housekeeping:
         self._reporter.tick()
 
     def tick(self) -> None:
-        """Give up who is silent, tell servers of lost workers, write the record.
+        """Give up who is silent, tell the primary of lost workers, write the record.
 
         Raises:
-          PhaseBroken: a server could not be told.
+          PhaseBroken: it could not be told.
         """
         self._watchdog.progress()
         self._control.expire()
@@ -80,6 +80,6 @@ class Housekeeping:
         phase = self._state.phase
         if phase is None or not phase.mode.is_served or self._control.broken:
             return
-        with Reach(self._control, f"a server could not be told of the loss of worker {worker}"):
-            for server in self._servers().values():
-                server.fence(phase.id, worker, incarnation)
+        with Reach(self._control, f"the primary could not be told of the loss of worker {worker}"):
+            primary, *_ = self._servers().values()  # which tells the others, in their place among the updates
+            primary.fence(phase.id, worker, incarnation)

@@ -103,6 +103,8 @@ class ProgressWatchdog:
     def await_together(self, phase: Phase, tick: Callable[[], None], *, final: bool) -> None:
         """Call everybody in a group phase to a full synchronisation, and wait until the first member has its state.
 
+        Nobody is called once everybody has left: the last group round was such a synchronisation.
+
         Args:
           phase: under way.
           tick: called meanwhile.
@@ -113,11 +115,10 @@ class ProgressWatchdog:
           WaitTimeout: these are threads, which cannot be given up.
         """
         first, control = phase.members[0], self._control
-        if not final:
+        left = final or self.is_drained()
+        if not left:
             control.call_together()
-        while not final and not control.wait_until(
-            lambda: control.is_together(first) or bool(control.broken), TICK_SECS
-        ):
+        while not left and not control.wait_until(lambda: control.is_together(first) or self.is_drained(), TICK_SECS):
             tick()
             self.check(phase)
         if self._control.broken:

@@ -62,6 +62,11 @@ class SaveSchedule:
         self._next_evaluation = run.config.telemetry.evaluate_units or None
 
     @property
+    def interval_secs(self) -> float:
+        """Seconds between two saves."""
+        return self._run.config.checkpoint.secs
+
+    @property
     def under_way(self) -> bool:
         """Return whether a commit has not been taken note of yet."""
         return self._commit is not None

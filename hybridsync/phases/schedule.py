@@ -91,8 +91,9 @@ class StageSchedule:
         return Segment(self.spans[stage].spec, self.end(stage), stage)
 
     def stage(self, units: int) -> int:
-        """Return the number of the stage whose work is to be done when `units` are applied."""
-        return next(stage for stage in range(len(self.spans)) if self._now(stage, units) > units)
+        """Return the number of the stage whose work is to be done when `units` are applied; at the end, of the last."""
+        last = len(self.spans) - 1
+        return next((stage for stage in range(last) if self._now(stage, units) > units), last)
 
     def end(self, stage: int) -> int:
         """Return the applied units at which a stage ends, by the detours that have ended."""

@@ -105,7 +105,7 @@ class ForkServerClient:
         Raises:
           CannotStart: there are too many processes, or there is too little memory.
           RoleLost: the fork server ended, and the next one did, too.
-          WaitTimeout: the fork server does not answer.
+          WaitTimeout: the fork server does not answer; another one takes its place.
         """
         order = json.dumps({"environment": dict(environment)}).encode()
         for _ in range(2):
@@ -114,6 +114,7 @@ class ForkServerClient:
                 socket.send_fds(self._line, [order], descriptors)
                 answer = self._line.recv(ORDER_BYTES)
             except TimeoutError:
+                self._end()  # its answer, should it come, would be taken for that to the next order
                 raise WaitTimeout(
                     f"the fork server, process {self._process.pid}, has not imported everything after "
                     f"{START_SECS:g} s; {log_tail(self._log_path)}"
@@ -146,6 +147,9 @@ class ForkServerClient:
     def close(self) -> None:
         """End the fork server, and take in no more orphans; what it has started goes on."""
         process_control(_PR_SET_CHILD_SUBREAPER, 0)
+        self._end()
+
+    def _end(self) -> None:
         self._line.close()
         self._process.kill()
         self._process.wait()

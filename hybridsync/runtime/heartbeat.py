@@ -14,7 +14,7 @@ import jax
 
 from hybridsync import __version__
 from hybridsync.core.clock import SYSTEM_CLOCK, Clock, pause
-from hybridsync.core.errors import HybridSyncError, NotRegistered
+from hybridsync.core.errors import HybridSyncError, NotRegistered, RoleLost
 from hybridsync.core.plan import PhaseId
 from hybridsync.core.work_deadlines import Watching
 from hybridsync.interfaces.messages import (
@@ -176,6 +176,14 @@ class Heartbeat:
         return self._clock.monotonic(), self._chief.report(last)
 
     def _beat(self) -> None:
+        try:
+            self._report_until_over()
+        except Exception as error:  # noqa: BLE001 whatever it was, nobody hears of this process any more
+            failure = RoleLost(f"the heartbeat failed: {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            self._ended(failure)
+
+    def _report_until_over(self) -> None:
         exchange: Exchange | None = None
         while True:
             self._wake.wait(self._secs)

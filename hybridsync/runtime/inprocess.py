@@ -10,13 +10,15 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
+
+from absl import logging
 
 from hybridsync import __version__
 from hybridsync.collectives.backend import Collectives, Communicator
 from hybridsync.collectives.threads import ThreadCollectives
-from hybridsync.core.clock import Clock
+from hybridsync.core.clock import SYSTEM_CLOCK, Clock
 from hybridsync.core.errors import HybridSyncError, RoleLost
 from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import Hello
@@ -73,7 +75,10 @@ class InProcess:
         self._stop = threading.Event()
         self._transport = transport = InProcessTransport()
         transport.serve(Services(holder=self._role.committed, chief=self.chief.service), CHIEF)
-        self._primary = primary = Primary(programs, DevicePublisher(), transport.holder, clock, apply_log, self._wake)
+        published, failed = DevicePublisher(), self._role_failed
+        self._primary = primary = Primary(
+            programs, published, transport.holder, clock, apply_log, self._wake, failed=failed
+        )
         services = primary_services(run, programs, primary, clock, None)
         transport.serve(replace(services, optimizer=primary), PRIMARY)
         self._replica = Replica(programs, transport.holder, clock, apply_log)
@@ -107,21 +112,47 @@ class InProcess:
         )
         schema = self._programs.state_layout.schema_hash
         self._server_incarnation = self.chief.service.register(self._hello("server", 0, PRIMARY, schema)).incarnation
-        workers = ThreadPoolExecutor(run.config.workers, "worker")
-        for worker in range(run.config.workers):
-            workers.submit(self._work, worker, schema).add_done_callback(self._worker_ended)
-        heartbeat = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+        workers = [
+            self._thread(f"worker_{worker}", "a worker", partial(self._work, worker, schema))
+            for worker in range(run.config.workers)
+        ]
+        for worker in workers:
+            worker.start()
+        heartbeat = self._thread("heartbeat", "the heartbeat", self._beat)
         heartbeat.start()
         try:
             return controller.run()
         finally:
             self._break_off("the run is over")
-            workers.shutdown(wait=True)
+            self._join(workers)
             self._stop.set()
             self._wake.set()
             heartbeat.join(JOIN_SECS)
 
     # --- the roles' threads ---
+
+    def _join(self, workers: list[threading.Thread]) -> None:
+        """Wait for the workers' threads; one that hangs in the user's code is left behind, and named in the log."""
+        deadline = SYSTEM_CLOCK.monotonic() + JOIN_SECS
+        for worker in workers:
+            worker.join(max(0.0, deadline - SYSTEM_CLOCK.monotonic()))
+        if late := [worker.name for worker in workers if worker.is_alive()]:
+            logging.error("The threads %s have not ended within %g s and are left behind.", ", ".join(late), JOIN_SECS)
+
+    def _thread(self, name: str, who: str, work: Callable[[], None]) -> threading.Thread:
+        """Return a thread that ends the run by what it raises; the task's own errors stay visible as the cause."""
+
+        def watched() -> None:
+            try:
+                work()
+            except HybridSyncError as error:
+                self._role_failed(error)
+            except BaseException as error:  # noqa: BLE001 the user's code may raise whatever it likes
+                failure = RoleLost(f"{who} failed: {type(error).__name__}: {error}; correct that and run again")
+                failure.__cause__ = error
+                self._role_failed(failure)
+
+        return threading.Thread(target=watched, name=name, daemon=True)
 
     def _work(self, worker: int, schema: str) -> None:
         recorder, service = self._recorders[worker], self._transport.chief(CHIEF)
@@ -139,15 +170,7 @@ class InProcess:
         self._loops[worker] = loop
         loop.run()
 
-    def _worker_ended(self, worker: Future) -> None:
-        """End the run by what a worker raised; the task's own errors stay visible as the cause."""
-        error = worker.exception()
-        if error is None:
-            return
-        if not isinstance(error, HybridSyncError):
-            failure = RoleLost(f"a worker failed: {type(error).__name__}: {error}; correct the task and run again")
-            failure.__cause__ = error
-            error = failure
+    def _role_failed(self, error: HybridSyncError) -> None:
         self.chief.control.fail(error)
         self._break_off(str(error))
 

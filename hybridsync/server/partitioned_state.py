@@ -38,7 +38,8 @@ class PartitionedState:
         self._shard, self._peers, self._apply_log, self._clock = shard, peers, apply_log, clock
         self._phase_number = 0
         self._change: Change = "optimizer"
-        self._unread: dict[int, set[int]] = {}  # worker -> versions whose parts it may still read at the other servers
+        # (worker, incarnation) -> versions whose parts it may still read at the other servers
+        self._unread: dict[tuple[int, int], set[int]] = {}
         self._spans: list[Span] = []
         self.first_applied = self.last_applied = 0.0
 
@@ -98,10 +99,12 @@ class PartitionedState:
         self._shard.pack_inside(whole)
 
     def snapshot_part(self, sequence: int, final: bool, left: tuple[int, ...]) -> list[PartSnapshot]:
-        """Write the log out, and ask the other servers for their parts (see `Peers.snapshot_part`)."""
-        snapshots = self._peers.snapshot_part(sequence, final, left)
-        self._apply_log.flush()
-        return snapshots
+        """Ask the other servers for their parts (see `Peers.snapshot_part`)."""
+        return self._peers.snapshot_part(sequence, final, left)
+
+    def detach_log(self) -> Callable[[], None]:
+        """Return what writes the log of the updates so far (see `ApplyLog.detach`)."""
+        return self._apply_log.detach()
 
     def gather(self, snapshots: Sequence[PartSnapshot], whole: np.ndarray) -> None:
         """Copy the other servers' parts into the buffer of the whole state (see `Peers.gather`)."""
@@ -115,7 +118,7 @@ class PartitionedState:
 
     def record_read(self, push: Push) -> None:
         """See `StateHolder`."""
-        self._unread.pop(push.worker, None)
+        self._unread.pop((push.worker, push.incarnation), None)
 
     def apply(self, update: Decided, sequence: int) -> None:
         """See `StateHolder`; the other servers begin while the primary's shard is updated."""
@@ -152,15 +155,17 @@ class PartitionedState:
     def record_sent(self, push: Push, sequence: int) -> None:
         """See `StateHolder`; the other servers keep this version for the worker until it has read it."""
         if self._peers:
-            unread = self._unread.setdefault(push.worker, set())
+            reader = push.worker, push.incarnation
+            unread = self._unread.setdefault(reader, set())
             if not push.units and unread:  # a pull reads what it is answered; a repeat of it may read the last answer
-                self._unread[push.worker] = unread = {max(unread)}
+                self._unread[reader] = unread = {max(unread)}
             unread.add(sequence)
         self._shard.record_sent(push, sequence, self.current)
 
     def forget(self, worker: int, incarnation: int) -> None:
         """See `StateHolder`."""
-        self._unread.pop(worker, None)
+        for reader in [reader for reader in self._unread if reader[0] == worker and reader[1] <= incarnation]:
+            del self._unread[reader]
         self._shard.forget(worker, incarnation)
         self._peers.forget(worker, incarnation)
 

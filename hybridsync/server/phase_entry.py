@@ -8,7 +8,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from hybridsync.core.errors import HybridSyncError, StalePhase, WaitTimeout
+from hybridsync.core.errors import StalePhase
+from hybridsync.core.futures import result_within
 from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import StateVersion
 from hybridsync.interfaces.reports import ENTERING
@@ -99,14 +100,8 @@ class Entrance:
         return self._entry, False
 
     def _share(self, entry: _Entry) -> StateVersion:
-        try:
-            return entry.outcome.result(self._secs)
-        except TimeoutError as error:
-            if isinstance(error, HybridSyncError):
-                raise
-            raise WaitTimeout(
-                f"phase {entry.phase_id} is being entered for more than {self._secs:g} s: its state has not arrived"
-            ) from None
+        late = f"phase {entry.phase_id} is being entered for more than {self._secs:g} s: its state has not arrived"
+        return result_within(entry.outcome, self._secs, late)
 
     def _give_up(self, entry: _Entry, error: BaseException) -> bool:
         """End an entry that failed; returns whether it was still wanted."""

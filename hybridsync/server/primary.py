@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from absl import logging
 
 from hybridsync.core.clock import Clock
 from hybridsync.core.deadlines import UPLOAD_SECS, transfer_secs
-from hybridsync.core.errors import StillHeld
+from hybridsync.core.errors import HybridSyncError, StillHeld
 from hybridsync.core.plan import PhaseId
 from hybridsync.core.work_deadlines import UNWATCHED, Watching
 from hybridsync.interfaces.messages import Push, PushReply, RoleState, Snapshot, StateVersion
@@ -22,6 +23,7 @@ from hybridsync.server.replication import Peers
 from hybridsync.server.sequencer import Sequencer
 from hybridsync.server.server_core import HeldCall, ServerCore
 from hybridsync.server.shard_state import Progress, Publisher, Shard
+from hybridsync.server.turns import Turn
 from hybridsync.storage.apply_log import ApplyLog
 from hybridsync.training.buffer_layout import first_non_finite
 from hybridsync.training.compiled_programs import Programs
@@ -49,6 +51,7 @@ class Primary:
       device: where the state lives; None is jax's default.
       peers: the other servers; None where there are none.
       watchdog: of the process.
+      failed: told why this server cannot go on, if it cannot (see `Turn`).
     """
 
     def __init__(
@@ -62,12 +65,14 @@ class Primary:
         device: Any = None,
         peers: Peers | None = None,
         watchdog: Watching = UNWATCHED,
+        failed: Callable[[HybridSyncError], None] = lambda error: None,
     ) -> None:
         peers = peers or Peers.none(partition(programs, 1))
         shard = Shard(peers.parts[PRIMARY], publisher, reader_at, device, watchdog)
         self._clock, self._completed = clock, completed
         self._snapshot_buffer = SnapshotBuffer(programs.state_layout)
         self._condition = threading.Condition()
+        self._turn = Turn(self._condition, self._abandon, failed)
         self._entrance = Entrance(self._condition, transfer_secs(programs.state_layout.nbytes))
         self._state = PartitionedState(shard, peers, apply_log, clock)
         self._core = ServerCore(self._state, clock.monotonic, Sequencer(programs.workload))
@@ -112,9 +117,10 @@ class Primary:
     def _begin(self, phase: Phase, state: TrainState | None) -> StateVersion:
         """Serve `phase` from `state`, or from the one that is here; called under the condition."""
         self._fingerprint = ""
-        self._state.adopt_state(phase, state)
-        self._core.enter(phase)
-        self._state.begin(self._sequencer.compensation, self._sequencer.change)
+        with self._turn:
+            self._state.adopt_state(phase, state)
+            self._core.enter(phase)
+            self._state.begin(self._sequencer.compensation, self._sequencer.change)
         self._entered = phase.fingerprint
         self._release()
         return self._held()
@@ -122,6 +128,12 @@ class Primary:
     def _close(self) -> None:
         """Refuse every later push of the phase, also those that wait."""
         self._core.close()
+        self._release()
+
+    def _abandon(self) -> None:
+        """Serve no phase: what the state is, nobody knows. Called under the condition."""
+        self._fingerprint = ""
+        self._core.abandon()
         self._release()
 
     def take_snapshot(self, phase_id: PhaseId, final: bool) -> Snapshot:
@@ -136,7 +148,7 @@ class Primary:
             check_phase_id(phase_id, self._sequencer.phase)  # a late call must not cost the last snapshot
         # Before the condition: readers of the last snapshot may take long, pushes go on
         with self._snapshot_buffer.room():
-            with self._condition:
+            with self._turn:
                 phase = check_phase_id(phase_id, self._sequencer.phase)
                 left: tuple[int, ...] = ()
                 if final:
@@ -147,6 +159,8 @@ class Primary:
                 applied, dropped = self._sequencer.count.applied.ranges(), self._sequencer.count.dropped.ranges()
                 first, last = self._state.first_applied, self._state.last_applied
                 snapshots = self._state.snapshot_part(sequence, final, left)
+                write_log = self._state.detach_log()
+            write_log()  # heartbeats and pushes do not wait for the disk
             self._snapshot_buffer.complete(lambda whole: self._state.gather(snapshots, whole))
             snapshot = self._snapshot_buffer.finalize(
                 phase.id,
@@ -174,7 +188,7 @@ class Primary:
         Raises:
           UnknownRole: no run has a worker of that number.
         """
-        with self._condition:
+        with self._turn:
             self._core.fence(phase_id, worker, incarnation)
             self._end_turn()
 
@@ -214,7 +228,7 @@ class Primary:
           StalePhase, StaleIncarnation: the caller is out of date.
           UnknownRole: the caller takes no part in the phase.
         """
-        with self._condition:
+        with self._turn:
             answer = self._core.pull(push), self._state.current()
             self._end_turn()
             return answer
@@ -226,7 +240,7 @@ class Primary:
           StalePhase, StaleIncarnation: the caller is out of date.
           UnknownRole: the caller takes no part in the phase.
         """
-        with self._condition:
+        with self._turn:
             self._core.idle(push)
             self._end_turn()
 
@@ -238,7 +252,7 @@ class Primary:
           UnknownRole: the caller takes no part in the phase.
           StillHeld: it is not granted yet; say the same again.
         """
-        with self._condition:
+        with self._turn:
             call = self._core.ready(push)
             self._end_turn()
             self._await(call, "is not granted its transfer yet by", "say again that it is ready")
@@ -256,7 +270,7 @@ class Primary:
           StillHeld: the rule has not released the push yet; push the same units again.
         """
         found = first_non_finite(contribution) or push.non_finite
-        with self._condition:
+        with self._turn:
             reply = self._core.push(push._replace(non_finite=""), contribution, found)
             if isinstance(reply, HeldCall):
                 self._end_turn()
@@ -273,7 +287,7 @@ class Primary:
           StalePhase, StaleIncarnation: the caller is out of date.
           UnknownRole: the caller takes no part in the phase.
         """
-        with self._condition:
+        with self._turn:
             self._sequencer.admit(push)
             return self._state.opt_state()
 
@@ -286,7 +300,7 @@ class Primary:
         Raises:
           StalePhase: the server is in another phase.
         """
-        with self._condition:
+        with self._turn:
             if self._core.upload_opt_state(push):
                 self._state.upload_opt_state(push.worker, opt_state)
                 self._condition.notify_all()

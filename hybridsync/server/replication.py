@@ -13,6 +13,7 @@ import numpy as np
 
 from hybridsync.core.deadlines import snapshot_secs
 from hybridsync.core.errors import HybridSyncError, InvalidMessage, RoleLost, StalePhase, WaitTimeout
+from hybridsync.core.futures import result_within
 from hybridsync.core.plan import MOST_ENTRIES, NO_PHASE, PhaseId
 from hybridsync.interfaces.messages import Push, Snapshot, Update
 from hybridsync.interfaces.phase import Phase
@@ -194,12 +195,7 @@ class _Line:
         return item.result
 
     def wait(self, result: Future[Snapshot], secs: float) -> Snapshot:
-        try:
-            return result.result(timeout=secs)
-        except TimeoutError as error:
-            if isinstance(error, HybridSyncError):
-                raise
-            raise WaitTimeout(f"the server at {self.who} has not taken its snapshot within {secs:g} s") from None
+        return result_within(result, secs, f"the server at {self.who} has not taken its snapshot within {secs:g} s")
 
     def close(self, why: HybridSyncError | None = None) -> bool:
         """End the line for a reason, by default the phase's end; returns whether it was open."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from hybridsync.core.clock import Clock
 from hybridsync.core.deadlines import transfer_secs
-from hybridsync.core.errors import InvalidMessage, ServersApart, StalePhase, WaitTimeout
+from hybridsync.core.errors import HybridSyncError, InvalidMessage, ServersApart, StalePhase, WaitTimeout
 from hybridsync.core.plan import NO_PHASE, PhaseId, most_issued
 from hybridsync.core.work_deadlines import UNWATCHED, Watching
 from hybridsync.interfaces.messages import Push, RoleState, Snapshot, StateVersion, Update
@@ -29,6 +30,7 @@ from hybridsync.server.push_checks import (
     served,
 )
 from hybridsync.server.shard_state import RELEASE_SECS, Progress, Shard
+from hybridsync.server.turns import Turn
 from hybridsync.training.buffer_layout import first_non_finite
 from hybridsync.training.snapshot import LentView, ReaderAt, SnapshotBuffer
 from hybridsync.training.state import TrainState
@@ -52,16 +54,24 @@ class Store:
       clock: for spans.
       device: where the state lives; None is jax's default.
       watchdog: of the process.
+      failed: told why this server cannot go on, if it cannot (see `Turn`).
     """
 
     def __init__(
-        self, part: Part, reader_at: ReaderAt, clock: Clock, device: Any = None, watchdog: Watching = UNWATCHED
+        self,
+        part: Part,
+        reader_at: ReaderAt,
+        clock: Clock,
+        device: Any = None,
+        watchdog: Watching = UNWATCHED,
+        failed: Callable[[HybridSyncError], None] = lambda error: None,
     ) -> None:
         self._part, self._clock = part, clock
         self._pool = ParameterPool(part.programs.parameters_layout)
         self._shard = Shard(part, self._pool, reader_at, device, watchdog)
         self._snapshot_buffer = SnapshotBuffer(part.state.layout)
         self._condition = threading.Condition()
+        self._turn = Turn(self._condition, self._abandon, failed)
         self._entrance = Entrance(self._condition, transfer_secs(part.state.whole.nbytes))
         self._phase: Phase | None = None
         self._open = False
@@ -112,15 +122,20 @@ class Store:
         self._open = False
         self._condition.notify_all()
 
+    def _abandon(self) -> None:
+        """Serve no phase: what the state is, nobody knows. Called under the condition."""
+        self._open, self._phase = False, None
+
     def _begin(self, phase: Phase, protocol: Protocol, state: TrainState) -> StateVersion:
         """Serve `phase` from `state`; called under the condition."""
-        self._shard.adopt_state(state)
-        self._change, self._left = protocol.change(len(phase.members)), None
-        self._phase, self._sequence, self._open = phase, phase.sequence, True
-        self._shard.begin(protocol.compensated)
-        self._release([*self._staged], [*self._kept])
-        self._publish()
-        self._condition.notify_all()
+        with self._turn:
+            self._shard.adopt_state(state)
+            self._change, self._left = protocol.change(len(phase.members)), None
+            self._phase, self._sequence, self._open = phase, phase.sequence, True
+            self._shard.begin(protocol.compensated)
+            self._release([*self._staged], [*self._kept])
+            self._publish()
+            self._condition.notify_all()
         held = self._held(phase)
         assert held is not None
         return held
@@ -205,7 +220,7 @@ class Store:
 
     def apply(self, phase_id: PhaseId, updates: tuple[Update, ...]) -> None:
         """Apply staged contributions in the primary's order (see `ShardPort.apply`)."""
-        with self._condition:
+        with self._turn:
             self._expect(phase_id)
             news = check_updates(updates, self._sequence)
             self._check_order(news)  # all of them before the first: a refused message changes nothing
@@ -236,7 +251,7 @@ class Store:
         with self._condition:
             self._expect(phase_id)
         with self._snapshot_buffer.room():
-            with self._condition:
+            with self._turn:
                 phase = self._expect(phase_id)
                 if self._sequence != sequence:
                     raise self._apart(f"is asked for its state after update {sequence}")

@@ -136,6 +136,11 @@ class ServerCore:
         """Refuse every later push of the phase; held calls end with the turn."""
         self.sequencer.close()
 
+    def abandon(self) -> None:
+        """Serve no phase: the holder has failed. Held calls end with the turn; a phase may be entered anew."""
+        self.sequencer.close()
+        self.sequencer.phase = None
+
     def fence(self, phase_id: PhaseId, worker: int, incarnation: int) -> None:
         """Refuse `worker` up to `incarnation`: its process is gone, and so is what it pushed and nobody applied.
 

@@ -10,6 +10,7 @@ Every line holds `t` (virtual seconds) and `kind`: the events of events.jsonl wi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TextIO
 
 from hybridsync.interfaces.messages import LeaseReply, Push, PushReply
@@ -89,6 +90,9 @@ class MirroredApplyLog:
 
     def record_left(self, left: Left) -> None:
         self._log.record_left(left)
+
+    def detach(self) -> Callable[[], None]:
+        return self._log.detach()
 
     def flush(self) -> None:
         self._log.flush()

@@ -124,8 +124,9 @@ class SimulatedCommittedState:
         return self._kept[0].held.units
 
     def store(self, snapshot: Snapshot, state: Any) -> None:
-        """Keep a newer state."""
-        self._kept = snapshot, state
+        """Keep a state, unless a newer one is kept."""
+        if not snapshot.held.is_before(self._kept[0].held):
+            self._kept = snapshot, state
 
     def adopt(self, snapshot: Snapshot, source: str, reader: Any) -> None:
         """Fetch and keep another state, though it is not committed."""

@@ -112,6 +112,9 @@ class SharedLog:
     def record_left(self, left: Left) -> None:
         self._ends[left.phase] = left
 
+    def detach(self) -> Callable[[], None]:
+        return self.flush  # nobody writes meanwhile
+
     def flush(self) -> None:
         noted, self._noted = self._noted, []
         known = self._entries[-1].sequence if self._entries else -1

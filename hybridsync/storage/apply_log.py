@@ -33,8 +33,9 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -48,6 +49,9 @@ APPLY_LOG = "apply_log"
 
 _TAIL_BYTES = 1 << 20
 """Read at first from the end: more than most lines, and less than is noticed."""
+
+_MOST_NOTED = 10_000
+"""Updates after which a role looks which of them others have written: each member of a mesh notes all of them."""
 
 _MOST_WAITING = 100_000
 """Lines, some 50 MB of them, that wait in memory for a disk that refuses."""
@@ -137,8 +141,17 @@ class ApplyLog(Protocol):
         """Note whose optimizer states a phase leaves behind; the caller serialises the calls."""
         ...
 
+    def detach(self) -> Callable[[], None]:
+        """Take what was noted since the last call; the caller serialises this with `write`.
+
+        Returns:
+          what writes it down, durably, or keeps it for the next time where the disk refuses: no lock that others need
+          is to be held meanwhile. It is called once, before what the next call returns.
+        """
+        ...
+
     def flush(self) -> None:
-        """Write down what was noted, durably, or keep it for the next call where the disk refuses."""
+        """Write down what was noted at once (see `detach`)."""
         ...
 
     def clear(self) -> None:
@@ -153,6 +166,9 @@ class NullApplyLog:
 
     def record_left(self, left: Left) -> None: ...
 
+    def detach(self) -> Callable[[], None]:
+        return self.flush
+
     def flush(self) -> None: ...
 
     def clear(self) -> None: ...
@@ -165,15 +181,24 @@ class FileApplyLog:
         self._path = path
         self._entries: list[Entry | Left] = []
         self._owed: list[Entry | Left] = []
+        self._look_at = _MOST_NOTED  # so many entries
 
     def write(self, entry: Entry) -> None:
         self._entries.append(entry)
+        if len(self._entries) >= self._look_at and not self._owed:  # those that wait need all that follow them
+            self._forget_written()
 
     def record_left(self, left: Left) -> None:
         self._entries.append(left)
 
+    def detach(self) -> Callable[[], None]:
+        entries, self._entries, self._look_at = self._entries, [], _MOST_NOTED
+        return partial(self._write_down, entries)
+
     def flush(self) -> None:
-        entries, self._entries = self._entries, []
+        self.detach()()
+
+    def _write_down(self, entries: list[Entry | Left]) -> None:
         waiting, self._owed = [*_before(entries, self._owed), *entries], []
         if not waiting:
             return
@@ -183,7 +208,19 @@ class FileApplyLog:
             self._keep(waiting, error)
 
     def clear(self) -> None:
-        self._entries = []
+        self._entries, self._look_at = [], _MOST_NOTED
+
+    def _forget_written(self) -> None:
+        """Forget what the file holds of the phase under way, which another member has written; else memory fills."""
+        try:
+            _, last = _tail(self._path)
+        except (OSError, ValueError, TypeError):  # what is wrong with the file is told when it is written
+            last = None
+        if last is not None:
+            self._entries = [
+                entry for entry in self._entries if entry.phase != last.phase or _place(entry) > _place(last)
+            ]
+        self._look_at = max(_MOST_NOTED, 2 * len(self._entries))
 
     def _keep(self, waiting: list[Entry | Left], error: OSError) -> None:
         """Let the lines wait for the next flush, so that none before them is taken for the last."""

@@ -167,7 +167,7 @@ class SnapshotBuffer:
 class CommittedState:
     """The chief as a holder: it keeps the last committed state, for when nobody holds a newer one.
 
-    The state itself is the commit's own copy; it is packed when somebody needs it.
+    The state itself is the commit's own copy; it is packed when somebody needs it. The lock guards which one is kept.
 
     Args:
       snapshot_buffer: what others read.
@@ -177,11 +177,15 @@ class CommittedState:
 
     def __init__(self, snapshot_buffer: SnapshotBuffer, snapshot: Snapshot, state: TrainState) -> None:
         self._snapshot_buffer = snapshot_buffer
+        self._lock = threading.Lock()
         self._kept = snapshot, state
 
     def store(self, snapshot: Snapshot, state: TrainState) -> None:
-        """Keep a newer state, which nobody changes any more."""
-        self._kept = snapshot, state
+        """Keep a state, which nobody changes any more, unless a newer one is kept: a commit may end late."""
+        with self._lock:
+            if snapshot.held.is_before(self._kept[0].held):
+                return
+            self._kept = snapshot, state
 
     def adopt(self, snapshot: Snapshot, source: str, reader: ReaderPort) -> None:
         """Fetch and keep another state instead, though it is not committed.

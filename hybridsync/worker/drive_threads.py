@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hybridsync.core.errors import HybridSyncError, WaitTimeout
+from hybridsync.core.errors import HybridSyncError
+from hybridsync.core.futures import result_within
 from hybridsync.worker.requests import IO, Join, Start
 
 JOIN_SECS = 1200.0
@@ -72,12 +73,8 @@ class ThreadTicket:
           WaitTimeout: it did not come in time.
           Exception: the error that the request met.
         """
-        try:
-            return self._future.result(JOIN_SECS)
-        except TimeoutError:
-            if self._future.done():  # the request's own error
-                raise
-            raise WaitTimeout(f"a request that was begun has not ended within {JOIN_SECS:g} s") from None
+        late = f"a request that was begun has not ended within {JOIN_SECS:g} s"
+        return result_within(self._future, JOIN_SECS, late)
 
 
 def drive(io: IO, carriers: Carriers, beside: Mapping[type, Beside], now: Callable[[], float]) -> None:

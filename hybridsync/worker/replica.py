@@ -176,7 +176,8 @@ class Replica:
                 self._snapshot_buffer.pack(self._expect(phase_id))
                 applied, dropped, sequence = self._applied.ranges(), self._dropped.ranges(), self._sequence
                 first, last = self._first_applied, self._last_applied
-                self._apply_log.flush()
+                write_log = self._apply_log.detach()
+            write_log()  # heartbeats and steps do not wait for the disk
             return self._snapshot_buffer.finalize(
                 phase_id,
                 sequence=sequence,

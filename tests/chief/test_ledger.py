@@ -222,3 +222,12 @@ def test_streams_of_very_many_ranges_are_adopted_and_released_in_one_pass():
     assert ledger.holders() == {"worker 0": count, "worker 1": count}
     assert [ledger.release(f"worker {worker}") for worker in range(2)] == [count, count]
     assert time.thread_time() - began < 5.0
+
+
+def test_a_phase_gets_no_waiting_units_of_a_later_stage_that_was_rolled_back():
+    ledger = Ledger(100)
+    ledger.lease("worker 0", 60, limit=60)
+    ledger.record_dropped(3)
+    ledger.restore([(0, 3), (4, 10)], [(3, 4)])
+    assert ledger.lease("worker 0", 8, limit=40, had=[(10, 41)]) == (), "a server refuses unit 41: the phase has 40"
+    assert units_of(ledger.lease("worker 1", 50, limit=40)) == [*range(10, 41)]

@@ -198,6 +198,13 @@ def test_waiting_for_a_hung_disk_ends_by_name(bench: Bench, monkeypatch: pytest.
         result_of(bench.submit(bench.take_snapshot(4))[0], "the checkpoint of phase 3", secs=0.1)
 
 
+def test_a_commit_that_waited_in_vain_says_for_whom(bench: Bench) -> None:
+    """The disk is not to blame for a holder that did not answer."""
+    bench.disk.error = WaitTimeout("server 0 did not answer")
+    with pytest.raises(WaitTimeout, match="server 0 did not answer"):
+        result_of(bench.submit(bench.take_snapshot(4))[0], "the checkpoint of phase 3", secs=SECS)
+
+
 def test_a_large_state_is_given_longer_to_be_fetched_and_written() -> None:
     seconds = checkpointing.commit_secs(0), checkpointing.commit_secs(2_000_000_000)
     assert seconds == pytest.approx((checkpointing.COMMIT_DEADLINE_SECS, checkpointing.COMMIT_DEADLINE_SECS + 200.0))

@@ -32,6 +32,7 @@ class Board:
     held: dict[str, int] = field(default_factory=dict)
     waited: dict[int, float] = field(default_factory=dict)
     called: bool = False
+    inside: list[int] = field(default_factory=lambda: [0, 1])
     said: dict[int, Doing] = field(default_factory=dict)
 
     def doing(self) -> dict[int, Doing]:
@@ -65,6 +66,9 @@ class Board:
 
     def waited_for(self) -> dict[int, float]:
         return self.waited
+
+    def missing_drained(self) -> list[int]:
+        return self.inside
 
     def call_together(self) -> None:
         self.called = True
@@ -309,3 +313,15 @@ def test_a_phase_is_drained_when_nobody_is_missing_or_it_has_broken():
     num = len(PHASE.members)
     assert not back(*[1] * (num - 1)).is_drained()
     assert back(*[1] * num).is_drained() and back(broken="worker 1 is gone").is_drained()
+
+
+def test_nobody_is_called_together_who_has_left_the_group_phase() -> None:
+    board, clock = Board(inside=[]), ManualClock()
+    pace_of(board, clock).await_together(GROUPED, lambda: clock.advance(FIRST_STEP_SECS + 1), final=False)
+    assert (board.called, board.evicted, board.broken) == (False, [], "")
+
+
+def test_a_call_together_ends_when_everybody_leaves_the_group_phase() -> None:
+    board, clock = Board(), ManualClock()
+    pace_of(board, clock).await_together(GROUPED, board.inside.clear, final=False)
+    assert (board.called, board.evicted, board.broken) == (True, [], "")

@@ -20,6 +20,11 @@ def test_without_detours_the_stages_are_the_plans():
     assert PLAN.at(400) == PLAN.at(999) == Segment("asp", 1000, 1)
 
 
+def test_a_run_that_is_done_is_in_its_last_stage():
+    assert PLAN.stage(1000) == 1
+    assert PLAN.begin_detour(900).end_stage_early(1000).stage(1000) == 1
+
+
 def test_the_units_of_a_detour_count_towards_asynchrony_and_lock_step_is_made_up_for():
     away = PLAN.begin_detour(100)
     assert away.at(100) == away.at(700) == Segment("asp", 1000, 0, detour=True)

@@ -169,6 +169,31 @@ def test_a_save_that_fails_is_told_and_tried_again_a_while_later():
     assert harness.reporter.told == [("not durable", 0, "the disk is full"), ("committed", 0)]
 
 
+def test_a_save_that_fails_again_and_again_is_tried_ever_more_rarely():
+    harness, pauses = Harness(), list[float]()
+    harness.committer.fails = [CheckpointError("the disk is full")] * 6
+    for _ in range(6):
+        began = harness.clock.monotonic()
+        harness.commit()
+        pauses.append(harness.clock.monotonic() - began)
+    assert pauses == pytest.approx([1.0, 2.0, 4.0, 8.0, 10.0, 10.0]), "every 10 s the state is saved anyway"
+    assert harness.commit() == Committed()
+    harness.committer.fails = [CheckpointError("the disk is full")]
+    began = harness.clock.monotonic()
+    assert harness.commit() == CommitFailed() and harness.clock.monotonic() - began == pytest.approx(RETRY_SECS)
+
+
+def test_a_phase_that_breaks_ends_the_pause_behind_a_save_that_failed():
+    harness = Harness(phase_of(3))
+    harness.committer.fails = [CheckpointError("the disk is full")] * 4
+    for _ in range(3):
+        harness.commit()
+    harness.control.fenced, harness.servers["server:0"].lost = [(2, 1)], True
+    began = harness.clock.monotonic()
+    assert harness.commit() == CommitFailed() and harness.clock.monotonic() - began == pytest.approx(RETRY_SECS)
+    assert harness.control.broken
+
+
 def test_the_last_save_of_a_run_fails_with_it():
     harness = Harness()
     harness.state.is_ending, harness.committer.fails = True, [CheckpointError("the disk is full")]
@@ -184,12 +209,12 @@ def test_a_last_state_whose_holder_is_gone_is_looked_for_elsewhere():
     assert harness.control.broken == "the last state could not be fetched: worker 0 does not answer"
 
 
-def test_every_server_of_a_phase_hears_once_of_a_worker_that_is_lost():
+def test_the_primary_alone_hears_once_of_a_worker_that_is_lost():
     harness = Harness(phase_of(3))
     harness.control.fenced = [(2, 1), (0, 4)]
     harness.upkeep.tick()
     harness.upkeep.tick()
-    assert [server.fences for server in harness.servers.values()] == [[(3, 2, 1), (3, 0, 4)]] * 2
+    assert [server.fences for server in harness.servers.values()] == [[(3, 2, 1), (3, 0, 4)], []]
 
 
 def test_a_worker_that_is_lost_while_servers_enter_is_told_of_when_they_have():
@@ -198,7 +223,7 @@ def test_a_worker_that_is_lost_while_servers_enter_is_told_of_when_they_have():
     harness.upkeep.look_around()
     assert [server.fences for server in harness.servers.values()] == [[], []]
     harness.upkeep.tick()
-    assert [server.fences for server in harness.servers.values()] == [[(3, 2, 1)]] * 2
+    assert [server.fences for server in harness.servers.values()] == [[(3, 2, 1)], []]
 
 
 @pytest.mark.parametrize("spoil", ["no phase", "lock-step", "broken"])
@@ -212,9 +237,9 @@ def test_no_server_hears_of_a_loss_that_is_none_of_a_phase_under_way(spoil: str)
     assert all(server.fences == [] for server in harness.servers.values()) and harness.control.fenced == []
 
 
-def test_a_server_that_cannot_be_told_breaks_the_phase():
+def test_a_primary_that_cannot_be_told_breaks_the_phase():
     harness = Harness(phase_of(3))
-    harness.control.fenced, harness.servers["server:1"].lost = [(2, 1)], True
+    harness.control.fenced, harness.servers["server:0"].lost = [(2, 1)], True
     with pytest.raises(PhaseBroken):
         harness.upkeep.tick()
     assert "could not be told of the loss of worker 2" in harness.control.broken

@@ -8,6 +8,10 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
+
+from hybridsync.core.errors import WaitTimeout
+from hybridsync.runtime import fork_server_client as client_module
 from hybridsync.runtime.fork_server_client import ForkServerClient
 from hybridsync.runtime.role_process import RoleProcess
 from tests.runtime.supervised import WAIT_SECS, Begin, seed_of
@@ -75,3 +79,14 @@ def test_only_workers_have_the_accelerator_though_jax_was_imported_before_the_fo
             assert process.reap() == 0
             told[role] = log.read_text().splitlines()[-1]
     assert told == {"server": "cpu", "worker": os.environ.get("JAX_PLATFORMS", "None")}
+
+
+def test_a_fork_server_that_does_not_answer_in_time_is_replaced(tmp_path: Path, monkeypatch) -> None:
+    """Its late answer would be taken for that to the next order."""
+    monkeypatch.setattr(client_module, "START_SECS", 0.2)
+    idle = [sys.executable, "-c", f"import time; time.sleep({WAIT_SECS})"]
+    with contextlib.closing(ForkServerClient(idle, tmp_path / "fork-server.log")) as fork_server_client:
+        former = fork_server_client.pid
+        with pytest.raises(WaitTimeout, match=f"process {former}, has not imported"):
+            RoleProcess(fork_server_client, "worker", 0, 0, tmp_path / "worker.log")
+        assert fork_server_client.ensure_running() and fork_server_client.pid != former

@@ -182,7 +182,7 @@ def test_first_words_say_who_this_process_is():
 class Listening:
     """A chief that answers by a script and notes what it hears."""
 
-    def __init__(self, *answers: ReportReply | HybridSyncError) -> None:
+    def __init__(self, *answers: ReportReply | Exception) -> None:
         self.answers = list(answers)
         self.reports: list[Report] = []
         self.came = threading.Semaphore(0)
@@ -191,7 +191,7 @@ class Listening:
         self.reports.append(report)
         self.came.release()
         answer = self.answers.pop(0) if self.answers else GO_ON
-        if isinstance(answer, HybridSyncError):
+        if isinstance(answer, Exception):
             raise answer
         return answer
 
@@ -319,3 +319,11 @@ def test_compiled_programs_are_kept_in_the_workdir_unless_their_folder_was_named
         jax.config.update("jax_compilation_cache_dir", named)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def test_a_heartbeat_that_fails_ends_the_process_by_name(beat):
+    fault = MemoryError("out of memory")
+    beating = beat(Listening(GO_ON, fault))
+    assert beating.over.wait(SECS), "a process without a heartbeat lives on"
+    (failure,) = beating.ended
+    assert isinstance(failure, RoleLost) and failure.__cause__ is fault

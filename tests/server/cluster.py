@@ -39,6 +39,9 @@ class ListedLog:
     def write(self, entry: Entry) -> None:
         self.entries.append(entry)
 
+    def detach(self) -> Callable[[], None]:
+        return self.flush
+
     def flush(self) -> None:
         pass
 
@@ -69,7 +72,8 @@ class Cluster:
         self.snapshot = self.snapshot_buffer.finalize(NO_PHASE, sequence=0, applied=())
         self.parts = partition(programs, num_servers)
         self.roles: dict[str, Any] = {CHIEF: self.snapshot_buffer}
-        self.stores = [Store(part, self.reader_at, SYSTEM_CLOCK) for part in self.parts[1:]]
+        failed = self.failures.append
+        self.stores = [Store(part, self.reader_at, SYSTEM_CLOCK, failed=failed) for part in self.parts[1:]]
         self.addresses = tuple(f"server {server}" for server in range(num_servers))
         wrapped = dict(zip(self.addresses[1:], map(wrap, self.stores), strict=True))
         self.primary = Primary(
@@ -79,7 +83,8 @@ class Cluster:
             SYSTEM_CLOCK,
             self.log,
             threading.Event(),
-            peers=Peers(self.parts, wrapped.__getitem__, self.failures.append),
+            peers=Peers(self.parts, wrapped.__getitem__, failed),
+            failed=failed,
         )
         self.roles["server 0"] = self.primary
         self.clients = [CopyingBlocks(store) for store in self.stores]

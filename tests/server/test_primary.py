@@ -17,6 +17,7 @@ from hybridsync.server import primary as primary_module
 from hybridsync.server.endpoint import Endpoint
 from hybridsync.server.primary import Primary
 from hybridsync.server.publisher import ParameterPool
+from hybridsync.storage.apply_log import FileApplyLog, read
 from hybridsync.training.buffer_layout import fingerprint
 from tests.roles import Start, counts, gradient_of, phase_of, push_of, tally_programs
 
@@ -347,3 +348,22 @@ def test_an_endpoint_takes_packed_contributions_and_lends_packed_parameters(star
         answer.parameters.release()
         assert answer.reply.sequence == unit + 1
         np.testing.assert_array_equal(params[: UNITS + 1], [-1.0] * (unit + 1) + [0.0] * (UNITS - unit))
+
+
+def test_the_apply_log_is_written_while_heartbeats_have_the_primary(start, tmp_path):
+    class SlowDisk(FileApplyLog):
+        """Writes once a heartbeat has come through."""
+
+        def _write_down(self, entries):
+            beat = threading.Thread(target=primary.take_report, daemon=True)
+            beat.start()
+            beat.join(5.0)
+            assert not beat.is_alive(), "a heartbeat waits for the disk"
+            super()._write_down(entries)
+
+    primary = start.primary(apply_log=SlowDisk(tmp_path / "log"))
+    phase = phase_of(1, snapshot=start.snapshot)
+    primary.enter(phase)
+    primary.push_pull(push_of(phase, 3), gradient_of(3))
+    primary.take_snapshot(phase.id, final=True)
+    assert [entry.units for entry in read(tmp_path / "log")] == [(3,)]

@@ -415,3 +415,15 @@ def test_a_staged_retry_keeps_the_first_block():
     first, again = Block(aligned_copy(packed)), Block(aligned_copy(packed))
     assert cluster.stores[0].stage(push, first) == cluster.stores[0].stage(push, again) == ""
     assert (first.num_released, again.num_released) == (0, 1)
+
+
+def test_the_loss_of_a_worker_leaves_its_successor_what_it_is_about_to_read() -> None:
+    cluster = Cluster(programs(), 2)
+    phase = cluster.enter()
+    parameters = cluster.link().pull(push_of(phase, worker=1))[1]
+    gradient = cluster.programs.gradient(parameters, 0)
+    cluster.primary.pull(push_of(phase, worker=0, incarnation=2))
+    cluster.primary.fence(phase.id, 0, 1)
+    cluster.link().push_pull(push_of(phase, 0, worker=1), gradient)
+    cluster.stores[0].pull_at(push_of(phase, worker=0, incarnation=2, base=0)).release()
+    assert cluster.failures == []

@@ -269,6 +269,32 @@ def test_what_another_member_has_written_already_is_not_written_again(path: Path
     assert [found.sequence for found in read(path)] == [1, 2, 3, 4, 5, 6]
 
 
+def test_what_another_member_has_written_is_kept_in_memory_no_longer(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apply_log, "_MOST_NOTED", 4)
+    captured, other = FileApplyLog(path), FileApplyLog(path)
+    for sequence in range(5, 105):
+        captured.write(entry(sequence))
+        other.write(entry(sequence))
+        captured.flush()
+        assert len(other._entries) < 8, "each update stays with every member until the phase ends"
+    for sequence in range(105, 125):
+        other.write(entry(sequence))
+    other.flush()  # the member that was captured is gone
+    assert [found.sequence for found in read(path)] == [*range(1, 125)]
+
+
+def test_updates_of_another_phase_than_the_last_written_are_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run was set back: the file is cut when they are written."""
+    monkeypatch.setattr(apply_log, "_MOST_NOTED", 2)
+    log = FileApplyLog(path)
+    for sequence in (2, 3):
+        log.write(replace(entry(sequence), phase=2))
+    log.flush()
+    assert [(found.phase, found.sequence) for found in read(path)] == [(1, 1), (2, 2), (2, 3)]
+
+
 def test_a_flush_behind_a_writer_that_was_killed_replaces_its_torn_line(path: Path) -> None:
     content = path.read_bytes()
     path.write_bytes(content + b'{"phase":1,"sequence":5,"uni')

@@ -16,6 +16,7 @@ from hybridsync import EmulationConfig, Trainer
 from hybridsync.chief.run_state import RunState
 from hybridsync.core.errors import ConfigError, HybridSyncError, PlanError, RoleLost
 from hybridsync.data import UnitSource
+from hybridsync.runtime import inprocess
 from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.training.task import Task
 from tests.sweeps import swept
@@ -330,6 +331,32 @@ def test_an_error_in_the_task_ends_the_run_by_name_and_keeps_its_checkpoint(plan
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith(("worker", "heartbeat"))]
 
 
+def test_a_thread_that_hangs_in_the_task_keeps_no_error_from_the_caller(monkeypatch):
+    monkeypatch.setattr(inprocess, "JOIN_SECS", 0.2)
+    task, released = tally_task(64), threading.Event()
+
+    class HangingSource(FailingSource):
+        """The tally's source, whose unit 20 cannot be read, and whose units do not come to worker 0."""
+
+        def batch(self, unit: int, *, unit_size: int, seed: int):
+            if threading.current_thread().name == "worker_0":
+                released.wait()
+            return super().batch(unit, unit_size=unit_size, seed=seed)
+
+    source = cast("UnitSource", HangingSource(task.source, OSError("disk gone")))  # it passes the rest on
+    broken = Task(task.init, task.loss, source, summarize=task.summarize)
+    guard = threading.Timer(25.0, released.set)
+    guard.start()
+    with pytest.raises(RoleLost, match="disk gone"):
+        Trainer(broken, plain_sgd(), workload=64, unit_size=1, plan="asp", progress=False).fit()
+    assert not released.is_set(), "the caller waited for the thread that hangs"
+    guard.cancel()
+    released.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("worker"):
+            thread.join(10.0)
+
+
 @pytest.mark.parametrize(
     ("fields", "error", "named"),
     [
@@ -362,3 +389,12 @@ def test_emulated_accelerators_overlap_and_a_straggler_holds_up_lock_step_only()
     assert secs["bsp", "straggler"] >= 12 * 0.08
     assert secs["asp", "straggler"] < secs["bsp", "straggler"]
     assert np.isfinite(list(secs.values())).all()
+
+
+def test_a_heartbeat_that_fails_ends_the_run_by_name(monkeypatch):
+    def failing(*told: object) -> None:
+        raise MemoryError("out of memory")
+
+    monkeypatch.setattr(inprocess, "server_report", failing)
+    with pytest.raises(RoleLost, match="the heartbeat failed: MemoryError"):
+        tally_trainer("asp", 40).fit()

@@ -163,3 +163,26 @@ def test_a_newer_state_that_is_kept_leaves_an_offer_readable_as_it_was(snapshot_
     )
     assert fingerprint(read_back(snapshot_buffer, offered)) == fingerprint(state_of(1))
     assert fingerprint(read_back(snapshot_buffer, committed.publish())) == fingerprint(state_of(2))
+
+
+@pytest.mark.parametrize(
+    ("phase_number", "units", "sequence", "kept"),
+    [
+        (6, 3, 2, 3),  # the same state, committed
+        (6, 2, 1, 3),  # captured before the state that was adopted
+        (5, 9, 9, 3),  # of a phase before it
+        (7, 2, 1, 2),  # the run was set back, and went on from there
+    ],
+)
+def test_a_commit_that_ends_late_leaves_a_newer_state_that_was_adopted(
+    snapshot_buffer, phase_number, units, sequence, kept
+):
+    committed = kept_at(snapshot_buffer)
+
+    def held(number: int, units: int, sequence: int) -> Snapshot:
+        state = StateVersion(PhaseId(number, 1), units, sequence, fingerprint(state_of(units)))
+        return Snapshot(77, state, ((0, units),), (), 0, 0.0, 0.0)
+
+    committed.store(held(6, 3, 2), state_of(3))
+    committed.store(held(phase_number, units, sequence), state_of(units))
+    assert committed.units == kept

@@ -154,6 +154,25 @@ def test_a_shared_replica_logs_every_update_once(start, tmp_path):
     ]
 
 
+def test_the_log_is_written_while_heartbeats_have_the_replica(start, tmp_path):
+    class SlowDisk(FileApplyLog):
+        """Writes once a heartbeat has come through."""
+
+        def _write_down(self, entries):
+            beat = threading.Thread(target=replica.stamps, daemon=True)
+            beat.start()
+            beat.join(5.0)
+            assert not beat.is_alive(), "a heartbeat waits for the disk"
+            super()._write_down(entries)
+
+    replica = replica_of(start, SlowDisk(tmp_path / "log"))
+    phase = phase_of(1, "bsp", members=MEMBERS, snapshot=start.snapshot)
+    replica.enter(phase)
+    step(replica, 0)
+    replica.take_snapshot(phase.id, final=True)
+    assert sequences_in(tmp_path / "log") == [1]
+
+
 def sequences_in(path) -> list[int]:
     return [entry.sequence for entry in read(path)]
 
