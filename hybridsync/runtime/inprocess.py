@@ -140,19 +140,23 @@ class InProcess:
             logging.error("The threads %s have not ended within %g s and are left behind.", ", ".join(late), JOIN_SECS)
 
     def _thread(self, name: str, who: str, work: Callable[[], None]) -> threading.Thread:
-        """Return a thread that ends the run by what it raises; the task's own errors stay visible as the cause."""
+        """Return a thread that ends the run by what it raises."""
 
         def watched() -> None:
             try:
                 work()
-            except HybridSyncError as error:
-                self._role_failed(error)
             except BaseException as error:  # noqa: BLE001 the user's code may raise whatever it likes
-                failure = RoleLost(f"{who} failed: {type(error).__name__}: {error}; correct that and run again")
-                failure.__cause__ = error
-                self._role_failed(failure)
+                self._thread_failed(who, error)
 
         return threading.Thread(target=watched, name=name, daemon=True)
+
+    def _thread_failed(self, who: str, error: BaseException) -> None:
+        """End the run by what a role's thread raised; the task's own errors stay visible as the cause."""
+        if not isinstance(error, HybridSyncError):
+            failure = RoleLost(f"{who} failed: {type(error).__name__}: {error}; correct that and run again")
+            failure.__cause__ = error
+            error = failure
+        self._role_failed(error)
 
     def _work(self, worker: int, schema: str) -> None:
         recorder, service = self._recorders[worker], self._transport.chief(CHIEF)

@@ -7,6 +7,7 @@ import dataclasses
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -76,7 +77,7 @@ def wrap_carriers(patch: pytest.MonkeyPatch, wrap: Callable[[Carriers], Carriers
 def lost_worker(tmp_path) -> None:
     """Worker 2 dies with units in hand; another process takes its place."""
     died = threading.Event()
-    ended = InProcess._worker_ended
+    ended = InProcess._thread_failed
 
     def die_once(carriers):
         def lease(request):
@@ -89,16 +90,16 @@ def lost_worker(tmp_path) -> None:
 
         return {**carriers, LeaseUnits: lease}
 
-    def restart(self, future):
-        if isinstance(future.exception(), Died):
+    def restart(self, who, error):
+        if isinstance(error, Died):
             service: ChiefService = self.chief.service
             pid = self._hello("worker", 2, "", "").pid
             service.role_lost(RoleEvent("worker", 2, pid, "exit code -9", 0.0))
-            reborn.submit(self._work, 2, self._programs.state_layout.schema_hash).add_done_callback(
-                lambda restart_count: ended(self, restart_count)
-            )
+            work = partial(self._work, 2, self._programs.state_layout.schema_hash)
+            reborn.append(self._thread("worker_2", who, work))
+            reborn[0].start()
         else:
-            ended(self, future)
+            ended(self, who, error)
 
     def report_for_the_living(self, report):
         with contextlib.suppress(StaleIncarnation):  # one heart beats for all: a dead worker's report is refused
@@ -109,9 +110,10 @@ def lost_worker(tmp_path) -> None:
         return dataclasses.replace(first_words(*args), restart_count=int(died.is_set() and args[:2] == ("worker", 2)))
 
     heard, first_words = ChiefService.report, InProcess._hello
-    with ThreadPoolExecutor(1) as reborn, pytest.MonkeyPatch.context() as patch:
+    reborn: list[threading.Thread] = []
+    with pytest.MonkeyPatch.context() as patch:
         wrap_carriers(patch, die_once)
-        patch.setattr(InProcess, "_worker_ended", restart)
+        patch.setattr(InProcess, "_thread_failed", restart)
         patch.setattr(InProcess, "_hello", staticmethod(with_restart_count))
         patch.setattr(ChiefService, "report", report_for_the_living)
         trainer = tally_trainer("asp", WORKLOAD, emulation=SLOW, drain_secs=60.0)
@@ -121,6 +123,8 @@ def lost_worker(tmp_path) -> None:
             check(trainer.fit())
         finally:
             watchdog.cancel()
+            for thread in reborn:
+                thread.join(STUCK_SECS)
     assert died.is_set(), "worker 2 never died"
 
 
