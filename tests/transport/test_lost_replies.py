@@ -14,7 +14,7 @@ from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.interfaces.ports import Answer, ParameterPort
 from hybridsync.server.endpoint import Endpoint
 from hybridsync.server.publisher import ParameterPool
-from hybridsync.storage.apply_log import Entry, Left
+from hybridsync.storage.apply_log import Entry, NullApplyLog
 from hybridsync.transport.grpc import channels
 from hybridsync.transport.grpc.parameter_server import ParameterClient, ParameterServicer
 from tests.roles import Start, gradient_of, phase_of, push_of, tally_programs
@@ -23,7 +23,7 @@ from tests.transport.relay import Relay
 SECS = 20.0
 
 
-class HeldLog:
+class HeldLog(NullApplyLog):
     """An apply log, which holds up the update that it is told of for as long as `go_on` is clear."""
 
     def __init__(self) -> None:
@@ -35,15 +35,6 @@ class HeldLog:
         self.entries.append(entry)
         self.reached.set()
         assert self.go_on.wait(SECS)
-
-    def flush(self) -> None:
-        pass
-
-    def record_left(self, left: Left) -> None:
-        pass
-
-    def clear(self) -> None:
-        pass
 
 
 class Watched(ParameterPort):
