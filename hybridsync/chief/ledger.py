@@ -118,7 +118,7 @@ class Ledger:
             return ()
         waiting = self._waiting_below(limit + len(self._dropped))
         num_waiting = len(waiting)
-        ranges = self._take_waiting(waiting.difference(UnitSet(had)), count) if waiting else ()
+        ranges = self._take_waiting(count, waiting.difference(UnitSet(had))) if waiting else ()
         missing = min(count - num_units(ranges), max(0, room - num_waiting))
         if missing:
             ranges += ((self._issued, self._issued + missing),)
@@ -131,7 +131,7 @@ class Ledger:
         """Return the waiting units below `stop`; a rollback to an earlier stage leaves some that are a later one's."""
         return self._waiting if self._issued <= stop else self._waiting.intersection(UnitSet([(0, stop)]))
 
-    def _take_waiting(self, waiting: UnitSet, count: int) -> tuple[Range, ...]:
+    def _take_waiting(self, count: int, waiting: UnitSet) -> tuple[Range, ...]:
         ranges = waiting.pop_lowest(count)
         for start, stop in ranges:
             self._waiting.discard_range(start, stop)
