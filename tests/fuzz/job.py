@@ -197,9 +197,9 @@ class Job:
         self.store = Store(part, reader_at, self.clock)
         self.replica = Replica(programs, reader_at, self.clock, NullApplyLog())
         condition = threading.Condition(self.locks["primary"])  # pyright: ignore[reportArgumentType]
-        self.primary._condition = self.primary._entrance._condition = condition
+        self.primary._condition = self.primary._entrance._condition = self.primary._turn._condition = condition
         condition = threading.Condition(self.locks["store"])  # pyright: ignore[reportArgumentType]
-        self.store._condition = self.store._entrance._condition = condition
+        self.store._condition = self.store._entrance._condition = self.store._turn._condition = condition
         num_bytes, opt = programs.contribution_layout.nbytes, part.opt_state.layout
         endpoint = Endpoint(self.primary, programs.contribution_layout)
         self.roles: dict[str, list[Servicer]] = {

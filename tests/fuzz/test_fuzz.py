@@ -149,7 +149,7 @@ def refused_too_late(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("plant", "told"),
     [
-        (unchecked_updates, "INTERNAL"),
+        (unchecked_updates, "has changed the accounts"),
         (unchecked_heartbeat, "waits for over"),
         (kept_suspects, "its roles keep"),
         (refused_too_late, "but has changed the accounts"),

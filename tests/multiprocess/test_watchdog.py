@@ -41,6 +41,8 @@ def test_a_worker_that_hangs_where_nobody_waits_for_it_is_replaced(tmp_path: Pat
         assert_watchdog_told(job, f"worker-{worker}", "unit 17", "in gradient")
 
 
+@pytest.mark.soak
+@pytest.mark.one_of_each_soak
 def test_a_server_that_hangs_while_it_takes_over_a_state_is_replaced_and_nothing_is_lost(tmp_path: Path) -> None:
     planted = "a_hand_over_hangs_once"
     with tally(tmp_path / "run", plan="bsp:25%,asp", units=400, workers=2, planted=planted) as job:
@@ -68,6 +70,8 @@ def test_a_server_whose_update_hangs_sends_no_heartbeat_and_is_replaced_at_the_e
         assert job.summary()["units"]["rolled_back"] == lost_units
 
 
+@pytest.mark.soak
+@pytest.mark.one_of_each_soak
 def test_a_chief_whose_save_hangs_is_replaced_and_the_phase_goes_on(tmp_path: Path) -> None:
     planted, flags = until_told("a_save_hangs_once"), ("--checkpoint_secs=1",)
     with tally(tmp_path / "run", *flags, plan="asp", units=3000, workers=2, unit_secs=0.02, planted=planted) as job:

@@ -7,6 +7,8 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,10 +28,17 @@ sys.stdin.read()
 """
 
 
-def test_it_is_its_users_alone_and_goes_with_what_is_in_it(tmp_path: Path) -> None:
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder with a short name; pytest's own are too long for sockets."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def test_it_is_its_users_alone_and_goes_with_what_is_in_it(short: Path) -> None:
     former = os.umask(0)
     try:
-        folder = SocketFolder(tmp_path)
+        folder = SocketFolder(short)
     finally:
         os.umask(former)
     path = socket_path(folder.address("chief"))
@@ -37,12 +46,12 @@ def test_it_is_its_users_alone_and_goes_with_what_is_in_it(tmp_path: Path) -> No
     path.touch()
     folder.remove()
     folder.remove()
-    assert not any(tmp_path.iterdir())
+    assert not any(short.iterdir())
 
 
-def test_that_of_a_killed_run_is_removed_by_the_next_one_and_that_of_a_live_one_stays(tmp_path: Path) -> None:
+def test_that_of_a_killed_run_is_removed_by_the_next_one_and_that_of_a_live_one_stays(short: Path) -> None:
     def start() -> tuple[subprocess.Popen, Path]:
-        command = [sys.executable, "-c", MAKER, str(tmp_path)]
+        command = [sys.executable, "-c", MAKER, str(short)]
         maker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert maker.stdout is not None
         path = socket_path(maker.stdout.readline().strip())
@@ -56,7 +65,7 @@ def test_that_of_a_killed_run_is_removed_by_the_next_one_and_that_of_a_live_one_
         (abandoned / "chief").touch()
         killed.send_signal(signal.SIGKILL)
         killed.wait(10)
-        mine = SocketFolder(tmp_path)
+        mine = SocketFolder(short)
         assert not abandoned.exists() and in_use.exists()
         mine.remove()
     finally:
@@ -66,11 +75,11 @@ def test_that_of_a_killed_run_is_removed_by_the_next_one_and_that_of_a_live_one_
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder to another user")
-def test_that_of_another_user_is_left_alone(tmp_path: Path) -> None:
-    theirs = tmp_path / "hybridsync-theirs"
+def test_that_of_another_user_is_left_alone(short: Path) -> None:
+    theirs = short / "hybridsync-theirs"
     theirs.mkdir()
     os.chown(theirs, 65534, 65534)
-    SocketFolder(tmp_path).remove()
+    SocketFolder(short).remove()
     assert theirs.exists()
 
 

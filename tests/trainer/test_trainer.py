@@ -17,6 +17,7 @@ from hybridsync.chief.run_state import RunState
 from hybridsync.core.errors import ConfigError, HybridSyncError, PlanError, RoleLost
 from hybridsync.data import UnitSource
 from hybridsync.runtime import inprocess
+from hybridsync.server.shard_state import Progress
 from hybridsync.training.buffer_layout import fingerprint
 from hybridsync.training.task import Task
 from tests.sweeps import swept
@@ -395,6 +396,6 @@ def test_a_heartbeat_that_fails_ends_the_run_by_name(monkeypatch):
     def failing(*told: object) -> None:
         raise MemoryError("out of memory")
 
-    monkeypatch.setattr(inprocess, "server_report", failing)
+    monkeypatch.setattr(Progress, "as_report", failing)
     with pytest.raises(RoleLost, match="the heartbeat failed: MemoryError"):
         tally_trainer("asp", 40).fit()
