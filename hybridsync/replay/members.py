@@ -11,6 +11,7 @@ beside it.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import select
@@ -75,23 +76,26 @@ def in_members(
         job = Path(folder)
         layout.pack(state).tofile(job / _BEFORE)
         (job / _JOB).write_text(json.dumps({"phase": phase.number, "after": phase.after}))
-        addresses = RoleAddresses()
-        service = COLLECTIVES.serve(num_members, addresses.next_service())
         members: list[RoleProcess] = []
-        try:
+        with contextlib.ExitStack() as stack:
+            addresses = RoleAddresses()
+            stack.callback(addresses.remove)
+            service = COLLECTIVES.serve(num_members, addresses.next_service())
+            stack.callback(service.stop)
+            stack.callback(_end, members)
             for index in range(num_members):
                 members.append(RoleProcess(fork_server_client, ROLE, index, 0, logs / f"replay-{index}.log"))
                 spec = RoleSpec(ROLE, index, 0, "", service.address, str(job), num_members, 0, addresses.host)
                 members[-1].send_spec(spec)
             _await_members(members, phase, progress)
-        finally:
-            for member in members:
-                member.kill()
-            for member in members:
-                member.reap()
-            service.stop()
-            addresses.remove()
         return _read(layout, job / _AFTER)
+
+
+def _end(members: list[RoleProcess]) -> None:
+    for member in members:
+        member.kill()
+    for member in members:
+        member.reap()
 
 
 def _await_members(members: list[RoleProcess], phase: LoggedPhase, progress: Callable[[int], None]) -> None:

@@ -48,7 +48,7 @@ class Launch:
       resume: "auto", "must" or "never".
       init_from: workdir of a run to start from.
       convert_units: allow a resume with another unit size.
-      bind: address at whose ports everything is served; "" for sockets, which no other user can reach.
+      bind: address at whose ports the roles serve; "" for sockets, which no other user can reach.
       port: of the chief; 0 takes a free one. Another one is of 127.0.0.1 where no address is given.
       argv: the flags, handed on to every role.
 
@@ -84,7 +84,7 @@ class Launch:
 
     @property
     def host(self) -> str:
-        """The address at whose ports everything is served; "" for sockets."""
+        """The address at whose ports the roles serve; "" for sockets."""
         return self.bind or (LOOPBACK if self.port else "")
 
     @property

@@ -1,4 +1,4 @@
-"""Where the roles of a host serve: on sockets in a folder of the user's own, or at ports of one address."""
+"""Says where the roles of a host serve: on sockets in a folder of the user's own, or at ports of one address."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LOOPBACK = "127.0.0.1"
 
 
 class RoleAddresses:
-    """The addresses of a run's roles on this host.
+    """Holds the addresses of a run's roles on this host.
 
     Args:
       host: whose ports they serve at; "" for sockets, which no other user can reach.

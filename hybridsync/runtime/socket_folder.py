@@ -1,4 +1,4 @@
-"""The folder for the sockets of one run on this host: no other user can enter it.
+"""Makes the folder for the sockets of one run on this host, which no other user can enter, and removes abandoned ones.
 
 The sockets lie neither in the workdir, whose path may be longer than a socket's can be and whose file system may know
 no sockets, nor below XDG_RUNTIME_DIR, which ends with the user's last session while a run under nohup goes on.
@@ -9,46 +9,53 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
+import re
+import socket
+import stat
 import tempfile
 from pathlib import Path
 
 from hybridsync.core.addresses import MAX_SOCKET_PATH, at_socket
 from hybridsync.core.errors import AddressError
 
-_PREFIX = "hybridsync-"
+_PREFIX = "hybridsync-sockets-"
+_MARK = "boot"
+"""A file of each folder that holds this machine's boot id. Only a folder that has it is ever removed."""
+
 _LONGEST_NAME = "worker-9999-9999"
+_SAFE = re.compile(r"[A-Za-z0-9._/+=@-]+")
+"""What gRPC takes in the path of a socket as it is written."""
 
 
 class SocketFolder:
-    """A folder of mode 0700, locked for as long as it is in use; made at once.
+    """Is a folder of mode 0700, locked for as long as it is in use; made at once.
 
-    A folder without its lock was left by a process that was killed. Whoever makes one removes those of this user. The
-    lock is on the folder itself, which also keeps systemd-tmpfiles from removing it from a run of many days.
+    A marked folder without its lock was left by a process that was killed. Whoever makes one removes those of this user
+    and this boot; of them only sockets and the mark, so that nobody's files can be lost. The lock is on the folder
+    itself, which also keeps systemd-tmpfiles from removing it from a run of many days.
 
     Args:
-      parent: where it is made; None for the system's folder of temporary files, or /tmp where that has a long name.
+      parents: where it may be made, the first that will do; () for TMPDIR, /tmp and /var/tmp.
 
     Raises:
-      AddressError: it cannot be made, or paths in it are longer than a socket's may be.
+      AddressError: none of them will do.
     """
 
-    def __init__(self, parent: Path | None = None) -> None:
-        parent = _short_parent() if parent is None else parent
-        _remove_abandoned(parent)
-        try:
-            self._path, self._lock = _make(parent)
-        except OSError as error:
-            raise AddressError(
-                f"cannot make a folder for the run's sockets in {parent}: {error.strerror}; set TMPDIR to a folder "
-                "that you can write to, or run with --bind=127.0.0.1"
-            ) from error
-        if len(os.fsencode(self._path / _LONGEST_NAME)) > MAX_SOCKET_PATH:
-            self.remove()
-            raise AddressError(
-                f"the path of a socket has at most {MAX_SOCKET_PATH} bytes, and {parent} leaves too few of them; set "
-                "TMPDIR to a folder with a shorter name, or run with --bind=127.0.0.1"
-            )
+    def __init__(self, *parents: Path) -> None:
+        named = os.environ.get("TMPDIR")
+        reasons = []
+        for parent in parents or (*([Path(named)] if named else []), Path("/tmp"), Path("/var/tmp")):
+            try:
+                _check_parent(parent)
+                _remove_abandoned(parent)
+                self._path, self._lock = _make(parent)
+                return
+            except OSError as error:
+                reasons.append(f"{parent}: {error.strerror or error}")
+        raise AddressError(
+            f"there is no place for the run's sockets ({'; '.join(reasons)}); set TMPDIR to another folder, or run "
+            "with --bind=127.0.0.1"
+        )
 
     def address(self, name: str) -> str:
         """Return the address of a socket by its name in this folder."""
@@ -57,54 +64,78 @@ class SocketFolder:
     def remove(self) -> None:
         """Remove the folder with all sockets in it; nothing happens the second time."""
         if self._lock >= 0:
-            shutil.rmtree(self._path, ignore_errors=True)
+            _remove(self._path)
             os.close(self._lock)
             self._lock = -1
 
 
-def _short_parent() -> Path:
-    usual = Path(tempfile.gettempdir())
-    fits = len(os.fsencode(usual)) + len(_PREFIX) + 9 + 1 + len(_LONGEST_NAME) <= MAX_SOCKET_PATH
-    return usual if fits else Path("/tmp")
+def _check_parent(parent: Path) -> None:
+    """Refuse a folder whose sockets could not be addressed, or in which others could put a folder in place of ours.
+
+    Raises:
+      OSError: it will not do.
+    """
+    path = os.path.abspath(parent)
+    length = len(os.fsencode(path)) + 1 + len(_PREFIX) + len("12345678/") + len(_LONGEST_NAME)
+    if length > MAX_SOCKET_PATH:
+        raise OSError(f"its name is too long, a socket's path has at most {MAX_SOCKET_PATH} bytes")
+    if not _SAFE.fullmatch(path):
+        raise OSError("its name has characters that an address cannot have")
+    found = os.stat(parent)
+    others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX
+    if others_write or found.st_uid not in (0, os.geteuid()):
+        raise OSError("other users may rename what is in it")
 
 
 def _make(parent: Path) -> tuple[Path, int]:
-    """Return a new folder and the descriptor that locks it."""
-    while True:
-        path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))  # mode 0700
-        descriptor = _open_folder(path)
-        if descriptor is not None and _lock(descriptor):
-            if path.exists():
-                return path, descriptor
-            os.close(descriptor)  # another launch took it for an abandoned one before it was locked
-        elif descriptor is not None:
+    """Return a new folder and the descriptor that locks it, which no child inherits.
+
+    Raises:
+      OSError: no folder, lock or socket can be made there.
+    """
+    path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=os.path.abspath(parent)))
+    descriptor = -1
+    try:
+        os.chmod(path, stat.S_IRWXU)  # whatever the umask is, and without a group that the parent hands down
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with socket.socket(socket.AF_UNIX) as probe:  # some file systems know no sockets
+            probe.bind(str(path / _LONGEST_NAME))
+        os.unlink(path / _LONGEST_NAME)
+        mark = os.open(path / _MARK, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        with open(mark, "w") as file:  # behind the lock: nobody takes it for an abandoned one before
+            os.fchmod(mark, stat.S_IRUSR | stat.S_IWUSR)
+            file.write(_boot_id())
+    except BaseException:
+        _remove(path)
+        if descriptor >= 0:
             os.close(descriptor)
+        raise
+    return path, descriptor
 
 
 def _remove_abandoned(parent: Path) -> None:
-    """Remove the folders of this user's killed runs."""
+    """Remove the folders of this user's runs that were killed since this machine started."""
     for path in parent.glob(f"{_PREFIX}*"):
-        descriptor = _open_folder(path)
-        if descriptor is None:
-            continue
-        try:
-            if os.fstat(descriptor).st_uid == os.getuid() and _lock(descriptor):
-                shutil.rmtree(path, ignore_errors=True)
-        finally:
-            os.close(descriptor)
+        with contextlib.suppress(OSError, UnicodeDecodeError):  # another user's, or gone meanwhile
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                if os.fstat(descriptor).st_uid == os.geteuid() and (path / _MARK).read_text() == _boot_id():
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused while its run lives
+                    _remove(path)
+            finally:
+                os.close(descriptor)
 
 
-def _open_folder(path: Path) -> int | None:
-    """Return a descriptor of a folder, which no child inherits; None where there is none, or not for this user."""
+def _remove(folder: Path) -> None:
+    """Remove a folder's sockets and its mark, and the folder if nothing else is in it."""
     with contextlib.suppress(OSError):
-        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    return None
+        for entry in os.scandir(folder):
+            if entry.name == _MARK or stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode):
+                os.unlink(entry.path)
+        os.rmdir(folder)
 
 
-def _lock(descriptor: int) -> bool:
-    """Lock a folder, and return whether nobody else had."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
+def _boot_id() -> str:
+    """Return what tells this start of this machine from all others: locks are known to it alone."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text()

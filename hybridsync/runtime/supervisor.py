@@ -60,7 +60,7 @@ class SupervisorSpec:
       workdir: exists or can be made; logs go to `logs/` in it.
       num_workers: worker processes.
       num_servers: server processes.
-      host: address that everything binds to; "" for sockets, which no other user can reach.
+      host: address at whose ports the roles serve; "" for sockets, which no other user can reach.
       port: of the chief, where there is a host; 0 takes a free one.
       token: of the run: each role asks for it, and shows it to others.
       command: program of every role.

@@ -102,12 +102,15 @@ def test_a_worker_killed_before_the_run_began_is_replaced_and_the_run_begins(tmp
     with scenarios.tally(tmp_path / "run", plan="bsp:50%,asp", units=40, workers=2) as job:
         children = Path(f"/proc/{job.process.pid}/task/{job.process.pid}/children")
         pids = job.until(lambda: (found := children.read_text().split())[4:] and found, "every role was started")
-        os.kill(int(pids[3 + victim]), signal.SIGKILL)  # their seed, chief, server, worker 0, worker 1
+        pid = int(pids[3 + victim])  # their fork server, chief, server, worker 0, worker 1
+        job.until(lambda: os.getsid(pid) == pid, "it was told of")  # before that the supervisor would wait for it
+        job.pause(0.1)
+        os.kill(pid, signal.SIGKILL)
         assert job.wait() == 0, job.output + job.logs()
         assert_exactly_once(job.summary())
         first, *_ = job.events("phase_entered")
         assert (first["reason"], sorted(first["members"])) == ("start", [0, 1])
-        assert int(pids[3 + victim]) not in job.live_workers().values()
+        assert pid not in job.live_workers().values()
         assert f"worker {victim}: restart after signal SIGKILL" in job.output
         assert job.tracebacks() == []
 

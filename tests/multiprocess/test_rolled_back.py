@@ -49,20 +49,6 @@ def assert_lost_twice(job: Job, second: range) -> None:
 
 @pytest.mark.soak
 @pytest.mark.one_of_each_soak
-def test_units_lost_before_a_resume_are_not_lost_again_with_its_server(tmp_path: Path) -> None:
-    session_that_is_lost(tmp_path / "run")
-    with start(tmp_path / "run", unit_secs=0.05) as job:
-        until_it_applies(job)
-        os.kill(newest_pid(job, "server", 0), signal.SIGKILL)
-        job.until(lambda: len(job.events("rollback")) > 1, "it went back to the commit")
-        job.send(signal.SIGTERM)
-        assert job.wait() == 75, job.output + job.logs()
-    with start(tmp_path / "run", unit_secs=0.0) as job:
-        assert_lost_twice(job, range(1, LOST))
-
-
-@pytest.mark.soak
-@pytest.mark.one_of_each_soak
 def test_units_lost_before_a_resume_are_counted_though_its_chief_is_killed_and_then_everybody(tmp_path: Path) -> None:
     session_that_is_lost(tmp_path / "run")
     with start(tmp_path / "run", unit_secs=0.05) as job:

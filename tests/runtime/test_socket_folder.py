@@ -1,9 +1,10 @@
-"""The folder of a run's sockets: whose it is, and that none is left behind."""
+"""The folder of a run's sockets: whose it is, what is removed of it, and where none can be."""
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -35,15 +36,28 @@ def short() -> Iterator[Path]:
         yield Path(folder)
 
 
-def test_it_is_its_users_alone_and_goes_with_what_is_in_it(short: Path) -> None:
-    former = os.umask(0)
+def place_of(folder: SocketFolder) -> Path:
+    path = socket_path(folder.address("chief"))
+    assert path is not None
+    return path.parent
+
+
+def bind(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+
+
+@pytest.mark.parametrize("umask", [0, 0o177, 0o777])
+@pytest.mark.parametrize("mode", [0o700, 0o2700, 0o1777])
+def test_it_is_its_users_alone_and_goes_with_its_sockets(short: Path, umask: int, mode: int) -> None:
+    short.chmod(mode)
+    former = os.umask(umask)
     try:
         folder = SocketFolder(short)
     finally:
         os.umask(former)
-    path = socket_path(folder.address("chief"))
-    assert path is not None and stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    path.touch()
+    assert stat.S_IMODE(place_of(folder).stat().st_mode) == 0o700
+    bind(place_of(folder) / "chief")
     folder.remove()
     folder.remove()
     assert not any(short.iterdir())
@@ -62,7 +76,7 @@ def test_that_of_a_killed_run_is_removed_by_the_next_one_and_that_of_a_live_one_
     live, in_use = start()
     try:
         assert abandoned.exists(), "the second took the folder of one that was alive"
-        (abandoned / "chief").touch()
+        bind(abandoned / "chief")
         killed.send_signal(signal.SIGKILL)
         killed.wait(10)
         mine = SocketFolder(short)
@@ -74,37 +88,53 @@ def test_that_of_a_killed_run_is_removed_by_the_next_one_and_that_of_a_live_one_
             maker.communicate(timeout=10)
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder to another user")
-def test_that_of_another_user_is_left_alone(short: Path) -> None:
-    theirs = short / "hybridsync-theirs"
-    theirs.mkdir()
-    os.chown(theirs, 65534, 65534)
+def test_nothing_but_sockets_in_a_marked_folder_of_this_boot_is_ever_removed(short: Path) -> None:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    work, unmarked, other, used = (
+        short / f"hybridsync-{name}" for name in ("demo", "sockets-a", "sockets-b", "sockets-c")
+    )
+    for folder in (work, unmarked, other, used):
+        folder.mkdir(mode=0o700)
+        (folder / "checkpoint").write_text("precious")
+        bind(folder / "chief")
+    (work / "boot").write_text(boot)
+    (other / "boot").write_text("of another machine, or before it was started again")
+    (used / "boot").write_text(boot)
     SocketFolder(short).remove()
-    assert theirs.exists()
+    assert [(folder / "checkpoint").read_text() for folder in (work, unmarked, other, used)] == ["precious"] * 4
+    assert [(folder / "chief").exists() for folder in (work, unmarked, other, used)] == [True, True, True, False]
 
 
-def test_a_place_with_too_long_a_name_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    long = tmp_path / ("x" * MAX_SOCKET_PATH)
-    long.mkdir()
-    with pytest.raises(AddressError, match=r"the path of a socket has at most 107 bytes, .* set TMPDIR to a folder"):
-        SocketFolder(long)
-    assert not any(long.iterdir())
+def test_a_parent_that_is_too_long_or_cannot_be_written_to_an_address_is_passed_over(short: Path) -> None:
+    long, odd = short / ("x" * MAX_SOCKET_PATH), short / "with space%20"
+    for folder in (long, odd):
+        folder.mkdir()
+    folder = SocketFolder(short / "absent", long, odd, short)
+    assert place_of(folder).parent == short and not any(long.iterdir()) and not any(odd.iterdir())
+    folder.remove()
+    with pytest.raises(
+        AddressError, match=r"no place .*absent: No such file.*; .*too long.*; .*characters.*set TMPDIR"
+    ):
+        SocketFolder(short / "absent", long, odd)
 
 
-def test_a_long_folder_of_temporary_files_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    long = tmp_path / ("x" * MAX_SOCKET_PATH)
-    long.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(long))
-    addresses = RoleAddresses()
-    try:
-        assert addresses.of("chief", 0, 3).startswith("unix:/tmp/hybridsync-")
-    finally:
-        addresses.remove()
+def test_a_parent_in_which_others_may_rename_is_refused(short: Path) -> None:
+    short.chmod(0o777)
+    with pytest.raises(AddressError, match="other users may rename"):
+        SocketFolder(short)
 
 
-def test_a_place_that_cannot_be_written_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(AddressError, match=r"cannot make a folder for the run's sockets in .*absent: No such file"):
-        SocketFolder(tmp_path / "absent")
+def test_a_place_without_sockets_is_passed_over_and_left_as_it_was(
+    short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refusing(socket.socket):
+        def bind(self, address: object) -> None:
+            raise OSError(1, "Operation not permitted")
+
+    monkeypatch.setattr("hybridsync.runtime.socket_folder.socket.socket", Refusing)
+    with pytest.raises(AddressError, match="Operation not permitted"):
+        SocketFolder(short)
+    assert not any(short.iterdir())
 
 
 def test_every_process_has_an_address_of_its_own_and_each_chief_the_same() -> None:

@@ -150,9 +150,8 @@ def make_server(
     try:
         port = server.add_insecure_port(address)
     except RuntimeError as error:
-        raise AddressError(
-            f"cannot serve on {address}: the port is in use, or not free to take; choose another port, or 0"
-        ) from error
+        why = "the port is in use, or not free to take; choose another port, or 0" if path is None else str(error)
+        raise AddressError(f"cannot serve on {address}: {why}") from error
     return server, address if path else f"{address.rpartition(':')[0]}:{port}"
 
 
@@ -170,17 +169,18 @@ def _check_loopback(address: str) -> None:
 
 
 def _check_private(path: Path) -> None:
-    """Refuse a socket that another user could connect to, or put another one in place of."""
+    """Refuse a socket in a folder that other users can enter."""
     if len(os.fsencode(path)) > MAX_SOCKET_PATH:
         raise AddressError(f"cannot serve on {path}: the path of a socket has at most {MAX_SOCKET_PATH} bytes")
     try:
         folder = os.stat(path.parent)
     except OSError as error:
         raise AddressError(f"cannot serve on {path}: {error.strerror}") from error
-    if folder.st_uid != os.getuid() or stat.S_IMODE(folder.st_mode) != stat.S_IRWXU:
+    mode = stat.S_IMODE(folder.st_mode)
+    if folder.st_uid != os.geteuid() or mode & 0o777 != stat.S_IRWXU:
         raise AddressError(
             f"will not serve on {path}: its folder belongs to user {folder.st_uid} with mode "
-            f"{stat.S_IMODE(folder.st_mode):o}; it must be this user's alone, with mode 700"
+            f"{mode:o}; it must be this user's alone, with mode 700"
         )
 
 
