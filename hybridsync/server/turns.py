@@ -14,7 +14,8 @@ class Turn:
 
     A `HybridSyncError` refuses a call and changes nothing. Anything else, as of memory that ran out, may come out of
     the middle of an update: the state is used no more, and the server's process is to end, so that another one takes
-    its place.
+    its place. An `Exception` reaches the caller as a `RoleLost`; a user's interrupt, and what else is none, as it is:
+    with threads the caller is the user's own.
 
     Args:
       condition: the server's.
@@ -43,6 +44,7 @@ class Turn:
                 self._condition.notify_all()
             finally:
                 self._failed(lost)
-            raise lost
+            if isinstance(error, Exception):
+                raise lost
         finally:
             self._condition.release()
