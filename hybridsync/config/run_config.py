@@ -54,11 +54,18 @@ def _check_json(name: str, value: Any) -> None:
         for item in value:
             _check_json(name, item)
     elif isinstance(value, dict):
-        for item in (*value, *value.values()):
+        for key, item in value.items():
+            _check_scalar(f"{name} has the key", key)
             _check_json(name, item)
-    elif not isinstance(value, str | int | float | None):
+    else:
+        _check_scalar(f"{name} is", value)
+
+
+def _check_scalar(what: str, value: Any) -> None:
+    """Check that JSON knows a value that has no parts; keys can be nothing else."""
+    if not isinstance(value, str | int | float | None):
         raise ConfigError(
-            f"{name} is {value!r} ({type(value).__name__}), which config.json cannot hold; give its name as a text, "
+            f"{what} {value!r} ({type(value).__name__}), which config.json cannot hold; give its name as a text, "
             "and make it of that in task(config)"
         )
 
