@@ -102,7 +102,7 @@ def lost_worker(tmp_path) -> None:
             ended(self, who, error)
 
     def report_for_the_living(self, report):
-        with contextlib.suppress(StaleIncarnation):  # one heart beats for all: a dead worker's report is refused
+        with contextlib.suppress(StaleIncarnation):  # one heartbeat speaks for all: a dead worker's report is refused
             return heard(self, report)
         return ReportReply(report.phase_id, revoked=False)
 

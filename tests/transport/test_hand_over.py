@@ -65,7 +65,7 @@ class BufferView:
 
 
 class _Holder:
-    """A holding as a role: it captures nothing."""
+    """A snapshot's holder as a role: it captures nothing."""
 
     def __init__(self, snapshot_buffer: SnapshotBuffer) -> None:
         self.lend, self.read = snapshot_buffer.lend, snapshot_buffer.read
