@@ -51,7 +51,7 @@ _OPTIONS = ("workdir", "resume", "init_from", "convert_units", "progress", "file
 
 @dataclass(frozen=True)
 class FitResult:
-    """Says how a run ended.
+    """Holds the trained state, and how the run ended.
 
     Args:
       state: final TrainState, numpy leaves.

@@ -123,7 +123,7 @@ class ScheduleConfig:
 @checked
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """Parametrises the optimizer that a configuration file's `optimizer(config)` builds.
+    """Configures the optimizer that a configuration file's `optimizer(config)` builds.
 
     Args:
         name: optimizer, as the file's `optimizer()` understands it.
@@ -157,7 +157,7 @@ class OptimizerConfig:
 @checked
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """Says when the state is saved and how many saves are kept.
+    """Sets when the state is saved and how many saves are kept.
 
     Args:
         secs: seconds between saves; a switch and the end save besides.
@@ -249,7 +249,7 @@ MomentumVariant = Literal["keep", "zero", "scaled", "ramp_linear", "ramp_steps"]
 @checked
 @dataclass(frozen=True)
 class PolicyConfig:
-    """Says when and how a run reacts to what happens to it.
+    """Sets how a run deals with stragglers, the momentum, the learning rate and the end of lock-step.
 
     Args:
         detector: who is a straggler: "robust" (median and MAD, with a floor), "paper" (mean - std), or "off".

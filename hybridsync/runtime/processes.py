@@ -84,7 +84,7 @@ class Launch:
 
     @property
     def host(self) -> str:
-        """The address at whose ports everything is served; "" for sockets."""
+        """Return the address at whose ports everything is served; "" for sockets."""
         return self.bind or (LOOPBACK if self.port else "")
 
     @property
