@@ -103,11 +103,11 @@ def test_every_device_choice_has_other_devices(num_members, num_devices):
     st.integers(1, 2),
     st.lists(st.one_of(st.none(), st.sets(st.integers(0, 3), min_size=2)), max_size=30),
 )
-def test_no_dead_mesh_is_ever_used_again(num_workers, num_devices, story):
+def test_no_dead_mesh_is_ever_used_again(num_workers, num_devices, losses_and_survivors):
     """None is a loss, a set the workers that are left."""
     meshes = Meshes(num_devices)
     dead, formed = set(), set()
-    for live in story:
+    for live in losses_and_survivors:
         if live is None:
             meshes.discard_formed()
             dead |= formed
