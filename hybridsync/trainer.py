@@ -14,7 +14,7 @@ import queue
 import sys
 import threading
 from collections.abc import Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -42,13 +42,16 @@ from hybridsync.training.task import Task
 from hybridsync.workdir.auto_plan import is_auto, job_of_run, recall
 from hybridsync.workdir.opening import AlreadyCompleted, Resume, open_run
 
+LOOK_SECS = 1.0
+"""Between two looks at whether a run whose metrics are waited for has ended."""
+
 _OPTIONS = ("workdir", "resume", "init_from", "convert_units", "progress", "file", "history")
 """Of the trainer itself, beside the fields of its RunConfig."""
 
 
 @dataclass(frozen=True)
 class FitResult:
-    """Says how a run ended.
+    """Holds the trained state, and how the run ended.
 
     Args:
       state: final TrainState, numpy leaves.
@@ -238,15 +241,31 @@ class Trainer:
             fitted = executor.submit(self.fit)
             fitted.add_done_callback(lambda _: metrics.put(None))
             try:
-                yield from iter(
-                    metrics.get, None
-                )  # however long `every` units take: a run that stands still ends itself
+                yield from _received(metrics, fitted)
             finally:
                 self._hooks.remove((metrics.put, every))
                 if not fitted.done():  # one that was refused leaves the `fit` under way alone
                     self.preempt()
                 self.result = fitted.result()
                 self._preempted = False  # `fit` may have ended before it was asked
+
+
+def _received(metrics: queue.Queue[Metrics | None], fitted: Future[FitResult]) -> Generator[Metrics, None, None]:
+    """Yield metrics until None comes, or the run's thread has ended.
+
+    However long `every` units take is waited for: a run that stands still ends itself.
+    """
+    while True:
+        ended = fitted.done()  # asked first: what the run has left is in the queue by then
+        try:
+            newest = metrics.get_nowait() if ended else metrics.get(timeout=LOOK_SECS)
+        except queue.Empty:
+            if ended:
+                return
+            continue
+        if newest is None:
+            return
+        yield newest
 
 
 def _planned(run: Run, history: str | Path | None) -> Run:

@@ -87,7 +87,7 @@ class GroupRounds:
 
     @property
     def calls_everybody(self) -> bool:
-        """Return whether also workers without units have to come."""
+        """Return whether workers without units have to come, too."""
         return self._rule.calls_everybody
 
     def is_synchronised(self, worker: int) -> bool:

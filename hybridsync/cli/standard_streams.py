@@ -20,7 +20,7 @@ EXIT_BROKEN_PIPE = 141
 
 
 class OutputLost(OSError):
-    """Says that output could not be written."""
+    """Tells a failed write to a standard stream from a failed one to any other file."""
 
 
 class _Lasting(io.FileIO):

@@ -69,7 +69,7 @@ class Communicator(Protocol):
 
 
 class Membership(Protocol):
-    """Names the members of a phase; a `Phase` is one."""
+    """Declares what a communicator has to know of a phase; a `Phase` has it."""
 
     @property
     def members(self) -> tuple[int, ...]:

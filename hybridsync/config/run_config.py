@@ -54,11 +54,18 @@ def _check_json(name: str, value: Any) -> None:
         for item in value:
             _check_json(name, item)
     elif isinstance(value, dict):
-        for item in (*value, *value.values()):
+        for key, item in value.items():
+            _check_scalar(f"{name} has the key", key)
             _check_json(name, item)
-    elif not isinstance(value, str | int | float | None):
+    else:
+        _check_scalar(f"{name} is", value)
+
+
+def _check_scalar(what: str, value: Any) -> None:
+    """Check that JSON knows a value that has no parts; keys can be nothing else."""
+    if not isinstance(value, str | int | float | None):
         raise ConfigError(
-            f"{name} is {value!r} ({type(value).__name__}), which config.json cannot hold; give its name as a text, "
+            f"{what} {value!r} ({type(value).__name__}), which config.json cannot hold; give its name as a text, "
             "and make it of that in task(config)"
         )
 
@@ -116,7 +123,7 @@ class ScheduleConfig:
 @checked
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """Parametrises the optimizer that a configuration file's `optimizer(config)` builds.
+    """Configures the optimizer that a configuration file's `optimizer(config)` builds.
 
     Args:
         name: optimizer, as the file's `optimizer()` understands it.
@@ -150,7 +157,7 @@ class OptimizerConfig:
 @checked
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """Says when the state is saved and how many saves are kept.
+    """Sets when the state is saved and how many saves are kept.
 
     Args:
         secs: seconds between saves; a switch and the end save besides.
@@ -242,7 +249,7 @@ MomentumVariant = Literal["keep", "zero", "scaled", "ramp_linear", "ramp_steps"]
 @checked
 @dataclass(frozen=True)
 class PolicyConfig:
-    """Says when and how a run reacts to what happens to it.
+    """Sets how a run deals with stragglers, the momentum, the learning rate and the end of lock-step.
 
     Args:
         detector: who is a straggler: "robust" (median and MAD, with a floor), "paper" (mean - std), or "off".

@@ -1,4 +1,4 @@
-"""Writes addresses: `host:port`, or `unix:` and the path of a socket."""
+"""Writes and reads addresses: `host:port`, or `unix:` and the path of a socket."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class Condition(Protocol):
-    """Does what `threading.Condition` does: a lock, and waits under it that a notification or their time ends."""
+    """Declares what is used of a `threading.Condition`: its lock, and waits that a notification or their time ends."""
 
     def __enter__(self) -> bool: ...
 

@@ -1,4 +1,4 @@
-"""Describes what a run will do: a plan of stages, and the fencing tokens of the phases it becomes.
+"""Defines a run's plan, which is a sequence of stages, and the fencing tokens of the phases that it becomes.
 
 >>> plan = Plan.parse("bsp:12.5%,asp")
 >>> plan.ends(4000)

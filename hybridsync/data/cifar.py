@@ -30,7 +30,7 @@ _PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html (the binary version)"
 
 @dataclasses.dataclass(frozen=True)
 class CifarLayout:
-    """Describes how one variant is laid out on disk, and its pixels' statistics over the training split, of 0..1."""
+    """Describes one variant: its files, and the mean and deviation of its training pixels, scaled to 0..1."""
 
     name: str
     train_files: tuple[str, ...]

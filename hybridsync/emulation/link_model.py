@@ -67,7 +67,7 @@ class _Direction:
 
 
 class SlowLinks:
-    """Slows the link of a push's worker: judged by its last unit, and without one by the newest of anybody's.
+    """Tells how slow the link of a push's worker is, at the push's last unit or else at the newest of all pushes.
 
     Args:
       slowness: (worker, unit) -> how slow the worker is then.

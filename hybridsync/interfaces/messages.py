@@ -18,7 +18,7 @@ MOST_CHARS, MOST_REASON_CHARS = 256, 4000
 
 @dataclass(frozen=True)
 class RoleState:
-    """Says what a role is in the middle of when a restarted chief hears of it for the first time.
+    """Tells a restarted chief, which hears of a role for the first time, what that role is in the middle of.
 
     Args:
       phase: that it takes part in.
@@ -86,7 +86,7 @@ class StateVersion:
     fingerprint: str
 
     def is_before(self, other: StateVersion) -> bool:
-        """Whether the run went on to `other` later; the phase tells, as a rollback sets units and updates back."""
+        """Return whether the run went on to `other` later; the phase decides, as a rollback sets units back."""
         return (self.phase_id.number, self.sequence) < (other.phase_id.number, other.sequence)
 
 
@@ -206,7 +206,7 @@ class GroupRequest:
 
 @dataclass(frozen=True)
 class GroupUpdate:
-    """Logs a group round: its members' own updates since their last ones, then an average.
+    """Records a group round: its members' own updates since their last ones, then an average.
 
     Args:
       sequence: of the group round.

@@ -92,7 +92,7 @@ class ChiefPort(WorkPort, Protocol):
 
 
 class SupervisorPort(Protocol):
-    """Hears what a supervisor tells the chief."""
+    """Declares what a supervisor tells the chief."""
 
     def role_started(self, event: RoleEvent) -> None: ...
 

@@ -11,7 +11,7 @@ from hybridsync.interfaces.phase import Phase
 
 @dataclass
 class ControllerState:
-    """Says where a run stands, as its controller knows it; used by the controller's thread alone.
+    """Holds the newest state, the phase under way and why it is left; used by the controller's thread alone.
 
     Args:
       snapshot: the newest captured state.

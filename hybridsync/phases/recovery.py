@@ -29,7 +29,7 @@ UNREACHED = (RoleLost, StalePhase, WaitTimeout)
 
 @dataclass(frozen=True)
 class Start:
-    """Describes the begin of a run: a captured state, who holds it, and why; and the detours from its plan so far."""
+    """Describes the beginning of a run: a captured state, who holds it, and why; and the detours from its plan."""
 
     snapshot: Snapshot
     source: str

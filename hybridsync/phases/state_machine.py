@@ -24,7 +24,7 @@ from enum import Enum
 
 
 class Step(Enum):
-    """Names where a phase change stands."""
+    """Lists the steps in which one phase is left and the next one entered."""
 
     RUN = "run"
     DRAIN = "drain"

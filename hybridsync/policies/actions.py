@@ -1,4 +1,4 @@
-"""Describes what lock-step may be made of while there are stragglers, and what a policy sees and answers. Pure.
+"""Defines what an online policy sees of a run, and how it may have lock-step carried out. Pure.
 
     >>> view = View(
     ...     now=12.0, units_left=4000, live=(0, 1, 2, 3), slow={3: 10.0},
@@ -84,7 +84,7 @@ PLANNED = AsPlanned()
 
 @dataclass(frozen=True)
 class View:
-    """Shows a policy the run.
+    """Holds what a policy knows of the run when it decides.
 
     Args:
       now: seconds of the clock that `slow` is told in.

@@ -42,7 +42,7 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True)
 class MomentumHandling:
-    """Scales the momentum, by units applied.
+    """Scales or zeroes the momentum as units are applied.
 
     Args:
       variant: as the configuration names it, for messages.

@@ -1,4 +1,4 @@
-"""What a plan and the policies beside it rule out; asked before any role starts, so it needs no JAX.
+"""Checks a plan together with its policies before any role starts, and so without JAX.
 
 >>> from hybridsync.config import RunConfig
 >>> check_plan(RunConfig(workload=100, plan="bsp:50%,asp"))

@@ -46,7 +46,7 @@ class Wanted(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """Holds the result of a run.
+    """Holds the accuracy and the duration of one run of a search.
 
     Args:
       share: of the workload under BSP, in (0, 1].
@@ -63,7 +63,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Rules:
-    """Sets the rules of a search.
+    """Sets what a search is to reach, and how many runs it may make for it.
 
     Args:
       target: accuracy to reach; None takes the mean of `runs` runs of pure BSP.
@@ -145,7 +145,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Search:
-    """Follows a search.
+    """Holds what a search has found so far, and which run it makes next.
 
     Args:
       rules: of the search.

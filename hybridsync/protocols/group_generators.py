@@ -113,7 +113,7 @@ class GroupRule(ABC):
 
     @property
     def calls_everybody(self) -> bool:
-        """Return whether also those have to come to a group round that have no work."""
+        """Return whether workers without work have to come to a group round, too."""
         return self._synchronising and not self._closing
 
     def waits_for(self) -> dict[int, tuple[int, ...]]:

@@ -74,7 +74,7 @@ class Rounds(WaitingRule):
 
 
 class LocalRounds(Protocol):
-    """Shares what local SGD and DiLoCo do: H own steps of each worker, then one update on the mean difference."""
+    """Implements the rounds of local SGD and DiLoCo: H own steps of each worker, then one update on their mean."""
 
     mode: ClassVar[SyncMode] = SERVER
     local_updates: ClassVar[bool] = True

@@ -20,7 +20,7 @@ MESH = "mesh"
 
 @dataclass(frozen=True)
 class SyncMode:
-    """Says how the members of a phase are synchronised. The defaults are those of a phase without servers.
+    """Describes how the members of a phase are synchronised. The defaults are those of a phase without servers.
 
     Attributes:
       name: as timelines and messages tell it.

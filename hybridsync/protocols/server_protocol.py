@@ -1,4 +1,4 @@
-"""Shares what the protocols of the SERVER mode do: the worker's program, and who a rule has to wait for."""
+"""Implements what protocols of the SERVER mode have in common: the worker's program, and whom a rule waits for."""
 
 from __future__ import annotations
 

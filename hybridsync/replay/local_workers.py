@@ -39,7 +39,7 @@ class Retracing(Stepping, Protocol):
 
 
 class Progress:
-    """Knows how far everybody was at each version of a phase.
+    """Counts from a phase's updates how far everybody was at each version.
 
     Args:
       start: units applied before the phase.

@@ -44,7 +44,7 @@ class Band:
 
 @dataclass(frozen=True)
 class Chart:
-    """Describes a chart.
+    """Describes a chart of lines over time or examples.
 
     Args:
         title: what is drawn, with its unit.

@@ -1,4 +1,4 @@
-"""Has roles' processes started for a supervisor: by a fork server (see fork_server.py), which is kept alive."""
+"""Starts roles' processes for a supervisor through a fork server (see fork_server.py), and keeps that alive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shares what server and worker processes do: first words, heartbeat, compilation cache and its account."""
+"""Does what server and worker processes both do: first words, heartbeat, compilation cache and its account."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class Launch:
 
     @property
     def host(self) -> str:
-        """The address at whose ports the roles serve; "" for sockets."""
+        """Return the address at whose ports the roles serve; "" for sockets."""
         return self.bind or (LOOPBACK if self.port else "")
 
     @property

@@ -53,7 +53,7 @@ _RESUME = "run the same command again: it resumes from the last commit"
 
 @dataclass(frozen=True)
 class SupervisorSpec:
-    """Describes what to supervise.
+    """Describes the run whose processes a supervisor starts and watches.
 
     Attributes:
       argv: the run's flags, handed on to every role.

@@ -51,28 +51,28 @@ class ParameterPool:
     """Packs the parameters of each update into a buffer that nobody reads.
 
     Two buffers serve unless a reader is slow; then another one is added, so that a pull never sees half an update.
-    The lock guards the readers' counts and the current snapshot.
+    The lock guards the readers' counts and the current copy.
     """
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._lock = threading.Lock()
-        self._snapshots: list[PublishedParameters] = []
+        self._copies: list[PublishedParameters] = []
         self._current: PublishedParameters | None = None
 
     def publish(self, state: TrainState) -> None:
         """Pack the parameters of `state` and make them the current ones; one caller at a time."""
         with self._lock:
-            free = next((s for s in self._snapshots if not s.readers and s is not self._current), None)
+            free = next((copy for copy in self._copies if not copy.readers and copy is not self._current), None)
         if free is None:
             free = PublishedParameters(self, self._layout.empty())
-            self._snapshots.append(free)
+            self._copies.append(free)
         self._layout.pack(Parameters(state.params, state.model_state), out=free.buffer)
         with self._lock:
             self._current = free
 
     def current(self) -> PublishedParameters:
-        """Lend the current snapshot; the caller releases it."""
+        """Lend the current copy; the caller releases it."""
         assert self._current is not None, "nothing was published yet"
         return self.lend(self._current)
 
@@ -84,14 +84,14 @@ class ParameterPool:
         """Take back what was lent."""
         served.release()
 
-    def lend(self, snapshot: PublishedParameters) -> PublishedParameters:
-        """Lend a snapshot that is current, or that somebody else has not given back yet."""
+    def lend(self, copy: PublishedParameters) -> PublishedParameters:
+        """Lend a copy that is current, or that somebody else has not given back yet."""
         with self._lock:
-            snapshot.readers += 1
-            return snapshot
+            copy.readers += 1
+            return copy
 
-    def release(self, snapshot: PublishedParameters) -> None:
-        """Take one reader off `snapshot`."""
+    def release(self, copy: PublishedParameters) -> None:
+        """Take one reader off `copy`."""
         with self._lock:
-            snapshot.readers -= 1
-            assert snapshot.readers >= 0, "a snapshot was released twice"
+            copy.readers -= 1
+            assert copy.readers >= 0, "a copy was released twice"

@@ -70,7 +70,7 @@ class Sequencer:
 
     @property
     def answers_early(self) -> bool:
-        """Return whether pushes may be answered that are held."""
+        """Return whether the rule may go on holding pushes that it has answered."""
         return self._protocol.num_answered_early(len(self._members)) > 0
 
     @property

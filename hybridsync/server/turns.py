@@ -14,7 +14,8 @@ class Turn:
 
     A `HybridSyncError` refuses a call and changes nothing. Anything else, as of memory that ran out, may come out of
     the middle of an update: the state is used no more, and the server's process is to end, so that another one takes
-    its place.
+    its place. The caller gets a `RoleLost` in place of an `Exception`. A user's interrupt passes as it is, since in one
+    process the caller is the user's own thread; so does whatever else is no `Exception`.
 
     Args:
       condition: the server's.
@@ -43,6 +44,7 @@ class Turn:
                 self._condition.notify_all()
             finally:
                 self._failed(lost)
-            raise lost
+            if isinstance(error, Exception):
+                raise lost
         finally:
             self._condition.release()

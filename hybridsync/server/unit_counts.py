@@ -1,4 +1,4 @@
-"""Counts for a server: units in its state, units that never will be, and how stale each push was. Pure."""
+"""Counts the units in a server's state, those that never will be, and how stale each push was. Pure."""
 
 from __future__ import annotations
 

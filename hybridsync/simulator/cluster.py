@@ -49,7 +49,7 @@ def normals(random: Random) -> Iterator[float]:
 
 @dataclass(frozen=True)
 class Device:
-    """Says how long a worker's gradient of one unit takes.
+    """Models how long a worker's gradient of one unit takes.
 
     Args:
       secs: mean seconds of a unit.
@@ -345,7 +345,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class Chaos:
-    """Says what happens to each message, by chance.
+    """Sets how likely messages are lost, duplicated or delayed.
 
     Args:
       lost, duplicated, delayed: probabilities.

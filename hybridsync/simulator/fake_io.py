@@ -1,4 +1,4 @@
-"""Surrounds a controller in virtual time: the chief's own copy of the state, its commits, and its hosts."""
+"""Simulates what a controller has around it: the chief's own copy of the state, its commits, and its hosts."""
 
 from __future__ import annotations
 

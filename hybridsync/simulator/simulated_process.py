@@ -69,7 +69,7 @@ class Process(ABC):
         self._register()
 
     def halted(self, call: Callable[..., object], *args: Any) -> bool:
-        """Return whether not to act on what reaches the process now; while it is stopped, it is kept for later."""
+        """Return whether the process cannot take a call now; one that is stopped keeps it for later."""
         if self.stopped and not self.dead:
             self._stash.append((call, args))
         return self.dead or self.stopped

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Replica:
-    """Acts as `hybridsync.worker.replica.Replica`, with any arithmetic's values and without threads."""
+    """Simulates a `hybridsync.worker.replica.Replica`, with any arithmetic's values and without threads."""
 
     def __init__(self, simulated: SimulatedCluster, owner: Process) -> None:
         self._simulated, self._owner = simulated, owner

@@ -25,7 +25,7 @@ Gradients = Literal["real", "none"]
 
 @dataclass(frozen=True)
 class Study:
-    """Lists what to simulate.
+    """Describes which plans to simulate, how often, and on which cluster.
 
     Args:
       config: of every run, but for plan and seed.

@@ -54,7 +54,7 @@ CREATE TABLE answers (
 
 @dataclass(frozen=True)
 class Where:
-    """Names runs that are alike: those of one runtime, and when they are simulated, of one cluster.
+    """Identifies runs that are alike: those of one runtime, and when they are simulated, of one cluster.
 
     Args:
       runtime: "simulator", "inprocess" or "processes".

@@ -15,7 +15,7 @@ Place = tuple[str, int]
 
 
 class Loss(NamedTuple):
-    """Says what the end of a process means for the record.
+    """Describes what the end of a process means for the record.
 
     Args:
       is_news: it is not written yet.

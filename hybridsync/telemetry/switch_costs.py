@@ -1,4 +1,4 @@
-"""Measures each switch of a run: follows it from its begin until its stall and its commit are known, then writes.
+"""Measures each switch of a run: follows it from its beginning until its stall and its commit are known, then writes.
 
 A switch's event says how long its stages took, for how long nothing was trained, and how long its commit took. The
 stall is known with the next phase's first update, the commit when the disk has it, and either may be first. A change of

@@ -76,7 +76,7 @@ CALM_SECS = 8.0
 
 @dataclass(frozen=True)
 class Schedule:
-    """Describes what is tried.
+    """Describes a drawn trial: a run, and what happens to it.
 
     Args:
       seed: it was drawn from.

@@ -367,7 +367,7 @@ def _compensate(contribution: dict, base: Any, now: Any, strength: jax.Array) ->
 
 
 def _adapt(contribution: dict, base: Any, now: Any, strength: jax.Array, squares: Any) -> tuple[dict, Any]:
-    """Return the same with a strength for each entry, by the moving mean of its squares."""
+    """Compensate with a strength for each entry by the moving mean of its squares; returns that mean, too."""
     share, grads = MEAN_SQUARE_SHARE, contribution["floats"]["grads"]
     squares = jax.tree.map(lambda v, g: share * v + (1.0 - share) * g * g, squares, grads)
     moved = jax.tree.map(lambda n, b: n.astype(jnp.float32) - b.astype(jnp.float32), now, base)

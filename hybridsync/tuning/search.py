@@ -23,7 +23,7 @@ RunOf = Callable[[RunConfig], "Run"]
 
 @dataclass(frozen=True)
 class Made:
-    """Says how a run ended: its accuracy, None where it diverged, and the seconds it took."""
+    """Holds the result of a run: its accuracy, None where it diverged, and the seconds it took."""
 
     accuracy: float | None
     seconds: float

@@ -1,4 +1,4 @@
-"""Shares what the runners of one worker need, in a thread: its place, its programs, and how it computes a unit."""
+"""Holds what the runners of one worker have in common: its place, its programs, and how it computes a unit."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ Carriers = Mapping[type, Callable[[Any], Any]]
 
 @dataclass(frozen=True)
 class Beside:
-    """Says where requests of one kind are carried out that were begun.
+    """Names the executor of begun requests of one kind, which go on beside the computation.
 
     Args:
       executor: runs them.

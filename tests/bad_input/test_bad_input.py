@@ -96,7 +96,7 @@ def test_a_contribution_that_is_not_finite_is_dropped_and_trains_nothing(way: st
 
 
 @dataclass(frozen=True)
-class StateVersion(Asp):
+class NeedsSeveral(Asp):
     """A protocol whose argument has a type, and may not suit the workers."""
 
     name: ClassVar[str] = "held"
@@ -118,7 +118,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 @pytest.fixture
 def place(stopped: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    monkeypatch.setitem(protocols.REGISTRY, "held", StateVersion)
+    monkeypatch.setitem(protocols.REGISTRY, "held", NeedsSeveral)
     yield Place(Path(shutil.copytree(stopped.folder, tmp_path / "place")))
 
 

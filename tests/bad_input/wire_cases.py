@@ -488,7 +488,7 @@ CHIEF = [
         ("a lease", lambda job: job.unary("Chief", "Lease", lease(worker=9, incarnation=0))),
         ("a request", lambda job: job.unary("Chief", "NextPhase", encode(PhaseRequest(9, 0, NO_PHASE, None)))),
         ("a group round", lambda job: job.unary("Chief", "JoinGroup", encode(GroupRequest(9, 0, PHASE_ID, 1)))))],
-    Wire("a session below the first", lambda job: job.unary("Chief", "Register", hello(restart_count=-1)), INVALID,
+    Wire("a restart count below 0", lambda job: job.unary("Chief", "Register", hello(restart_count=-1)), INVALID,
         "InvalidMessage", "worker 0 has the restart count -1; count from 0"),
     Wire("an answer that waits for ever", lambda job: job.unary("Chief", "Report", report(hold_secs=math.inf)), INVALID,
         "InvalidMessage", "hold_secs of Report is inf; send a finite number"),

@@ -59,7 +59,7 @@ def main(address: str, index: int, num_workers: int, reborn: bool) -> None:
     answer(device=process_group.compute_device.id, cache_hits=len(hits))
     while (command := commands.get())["do"] != "leave":
         try:
-            mean = process_group.mesh(command["members"], command["lane"])
+            mean = process_group.mesh(command["members"], command["device_choice"])
             newest.append(mean)
             if command["do"] == "mesh":
                 answer(entered=True)

@@ -15,7 +15,7 @@ def test_without_a_loss_everybody_keeps_the_first_mesh():
     assert [meshes.next(ALL) for _ in range(5)] == [(ALL, 0)] * 5
 
 
-def test_a_loss_takes_the_next_lane_in_the_same_order():
+def test_a_loss_takes_the_next_device_choice_in_the_same_order():
     meshes = Meshes(num_devices=4)
     meshes.next(ALL)
     meshes.discard_formed()
@@ -46,7 +46,7 @@ def test_every_mesh_formed_before_a_loss_is_dead():
     assert not set(formed) & set(again)
 
 
-def test_a_second_loss_before_the_next_mesh_is_formed_costs_no_lane():
+def test_a_second_loss_before_the_next_mesh_is_formed_costs_no_device_choice():
     meshes = Meshes(num_devices=4)
     meshes.next(ALL)
     for _ in range(3):
@@ -54,13 +54,13 @@ def test_a_second_loss_before_the_next_mesh_is_formed_costs_no_lane():
     assert meshes.next(ALL) == (ALL, 1)
 
 
-def test_a_loss_before_the_first_mesh_costs_no_lane():
+def test_a_loss_before_the_first_mesh_costs_no_device_choice():
     meshes = Meshes(num_devices=4)
     meshes.discard_formed()
     assert meshes.next(ALL) == (ALL, 0)
 
 
-def test_when_the_lanes_are_used_up_the_order_rotates():
+def test_when_the_device_choices_are_used_up_the_order_rotates():
     meshes = Meshes(num_devices=2)
     seen = [meshes.next((0, 1))]
     for _ in range(7):
@@ -91,7 +91,7 @@ def test_four_workers_lose_members_a_thousand_times_in_one_order_and_one_process
 
 
 @given(st.integers(1, 4), st.integers(1, 4))
-def test_every_lane_is_another_choice_of_devices(num_members, num_devices):
+def test_every_device_choice_has_other_devices(num_members, num_devices):
     device_choices = range(num_ways(num_members, num_devices))
     chosen = [devices_of(device_choice, num_members, num_devices) for device_choice in device_choices]
     assert len(set(chosen)) == len(device_choices) == num_devices**num_members
@@ -103,11 +103,11 @@ def test_every_lane_is_another_choice_of_devices(num_members, num_devices):
     st.integers(1, 2),
     st.lists(st.one_of(st.none(), st.sets(st.integers(0, 3), min_size=2)), max_size=30),
 )
-def test_no_dead_mesh_is_ever_used_again(num_workers, num_devices, story):
+def test_no_dead_mesh_is_ever_used_again(num_workers, num_devices, losses_and_survivors):
     """None is a loss, a set the workers that are left."""
     meshes = Meshes(num_devices)
     dead, formed = set(), set()
-    for live in story:
+    for live in losses_and_survivors:
         if live is None:
             meshes.discard_formed()
             dead |= formed

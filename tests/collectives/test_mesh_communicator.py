@@ -97,7 +97,7 @@ def test_the_mean_is_that_of_one_process_to_the_last_bits(communicator: MeshComm
         np.testing.assert_allclose(left, right, rtol=3e-7)
 
 
-def test_a_group_meets_once_in_a_phase_on_the_phases_lane(
+def test_a_group_meets_once_in_a_phase_on_the_phases_device_choice(
     process_group: FakeProcessGroup, communicator: MeshCommunicator
 ) -> None:
     part = part_of(STATE, optimizer=False)

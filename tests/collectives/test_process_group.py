@@ -41,9 +41,9 @@ class Member:
 
     def __init__(self, service: Service, index: int, cache: Path, *, reborn: bool = False) -> None:
         self.index = index
-        restart_count = "reborn" if reborn else "first"
+        start = "reborn" if reborn else "first"
         self.process = subprocess.Popen(
-            [sys.executable, str(MEMBER), service.address, str(index), str(NUM_WORKERS), restart_count],
+            [sys.executable, str(MEMBER), service.address, str(index), str(NUM_WORKERS), start],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=ROOT,
@@ -107,7 +107,7 @@ class Fleet:
         return [self.members[index].answer() for index in who]
 
     def warm(self, members: list[int], device_choice: int, num_ints: int = 0) -> list[Any]:
-        fields = {"members": members, "lane": device_choice, "num_floats": 5_000, "num_ints": num_ints}
+        fields = {"members": members, "device_choice": device_choice, "num_floats": 5_000, "num_ints": num_ints}
         self.tell(members, "warm", **fields, timeout_secs=ANSWER_SECS)
         return self.answers(members)
 
@@ -120,7 +120,13 @@ class Fleet:
         times: int = 1,
         num_ints: int = 0,
     ) -> None:
-        fields = {"members": members, "lane": device_choice, "num_floats": 5_000, "num_ints": num_ints, "times": times}
+        fields = {
+            "members": members,
+            "device_choice": device_choice,
+            "num_floats": 5_000,
+            "num_ints": num_ints,
+            "times": times,
+        }
         self.tell(members if who is None else who, "step", **fields)
 
     def replace(self, index: int) -> dict[str, Any]:
@@ -207,7 +213,7 @@ def test_a_member_that_dies_while_the_others_connect_to_it_does_not_hold_them(fl
     device_choice, survivors = fleet.fresh_device_choice(), [0, 1, 3]
     fields = {
         "members": EVERYONE,
-        "lane": device_choice,
+        "device_choice": device_choice,
         "num_floats": 5_000,
         "num_ints": 0,
         "timeout_secs": ANSWER_SECS,
@@ -228,7 +234,7 @@ def test_a_member_that_dies_while_the_others_connect_to_it_does_not_hold_them(fl
     assert fleet.warm(EVERYONE, fleet.fresh_device_choice()) == [{"warm": True}] * 4
 
 
-def test_a_lane_beyond_the_first_takes_other_devices_of_each_member(fleet: Fleet) -> None:
+def test_a_device_choice_beyond_the_first_takes_other_devices_of_each_member(fleet: Fleet) -> None:
     device_choice = 16 * 16 * 3 + 16 * 2 + fleet.fresh_device_choice()
     assert fleet.warm(EVERYONE, device_choice) == [{"warm": True}] * 4
     fleet.step(EVERYONE, device_choice)
@@ -236,7 +242,7 @@ def test_a_lane_beyond_the_first_takes_other_devices_of_each_member(fleet: Fleet
 
 
 def test_a_member_that_does_not_come_is_named(fleet: Fleet) -> None:
-    fields = {"members": EVERYONE, "lane": fleet.fresh_device_choice(), "num_floats": 1, "num_ints": 0}
+    fields = {"members": EVERYONE, "device_choice": fleet.fresh_device_choice(), "num_floats": 1, "num_ints": 0}
     fleet.tell([0, 1, 2], "warm", **fields, timeout_secs=0.5)
     for answer in fleet.answers([0, 1, 2]):
         assert answer["error"] == "WaitTimeout"
@@ -244,7 +250,7 @@ def test_a_member_that_does_not_come_is_named(fleet: Fleet) -> None:
 
 
 def test_revocation_reaches_a_member_that_waits_for_the_others(fleet: Fleet) -> None:
-    fields = {"members": EVERYONE, "lane": fleet.fresh_device_choice(), "num_floats": 1, "num_ints": 0}
+    fields = {"members": EVERYONE, "device_choice": fleet.fresh_device_choice(), "num_floats": 1, "num_ints": 0}
     fleet.tell([2], "mesh", **fields)
     assert fleet.answers([2]) == [{"entered": True}]
     fleet.tell([2], "warm", **fields, timeout_secs=ANSWER_SECS)

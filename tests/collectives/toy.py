@@ -48,7 +48,7 @@ class ToyCommunicator:
 
     def __init__(self, members: tuple[int, ...], sum_up: Callable[[tuple], Any], calls: Counter[str]) -> None:
         self._members, self._sum_up, self._calls = members, sum_up, calls
-        self._control, self._steps = Board(), Counter[tuple[str, int]]()
+        self._board, self._steps = Board(), Counter[tuple[str, int]]()
 
     def enter(self) -> None:
         self._calls["enter"] += 1
@@ -62,15 +62,15 @@ class ToyCommunicator:
     def group_mean(self, reply: GroupReply, worker: int, part: Part) -> Part:
         self._calls["group_mean"] += 1
         place = reply.members.index(worker)
-        return mean(self._control.exchange(reply.sequence, place, len(reply.members), part))
+        return mean(self._board.exchange(reply.sequence, place, len(reply.members), part))
 
     def break_off(self, reason: str) -> None:
-        self._control.break_off(reason)
+        self._board.break_off(reason)
 
     def _exchange(self, what: str, index: int, item: Any) -> tuple:
         self._calls[what] += 1
         self._steps[what, index] += 1
-        return self._control.exchange((what, self._steps[what, index]), index, len(self._members), item)
+        return self._board.exchange((what, self._steps[what, index]), index, len(self._members), item)
 
 
 class ToyCollectives:

@@ -132,9 +132,17 @@ def test_a_value_that_config_json_cannot_hold_is_refused_by_its_field(group: str
         RunConfig(workload=10, unit_size=1, **groups)
 
 
+@pytest.mark.parametrize("key", [(1, 2), (), Inner(1), Path("data"), np.int64(3)])
+def test_a_key_that_config_json_cannot_hold_is_refused_by_its_field(key: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^model\.inner\.value has the key .*, which config\.json cannot hold"):
+        RunConfig(workload=10, unit_size=1, model=Outer(Inner([{key: 3}])))
+
+
 def test_what_config_json_can_hold_is_taken() -> None:
     config = RunConfig(workload=10, unit_size=1, model=Outer(Inner({"at": ((0.5,), None)})))
     assert to_json(config)["model"]["inner"] == {"value": {"at": [[0.5], None]}}
+    keyed = RunConfig(workload=10, unit_size=1, model=Outer(Inner({2: "a", 0.5: "b", True: "c", None: "d"})))
+    assert set(to_json(keyed)["model"]["inner"]["value"]) == {"2", "0.5", "true", "null"}
 
 
 @pytest.mark.parametrize(

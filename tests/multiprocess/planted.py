@@ -363,7 +363,7 @@ def stands_at(stage: str, workdir: Path) -> None:
     original = getattr(owner, name)
     marker, done = workdir / f"at-{stage}", workdir / f"was-{stage}"
 
-    def role_state(*args, **options):
+    def stand_still(*args, **options):
         if armed.is_set() and not done.exists():
             done.touch()
             marker.touch()
@@ -372,7 +372,7 @@ def stands_at(stage: str, workdir: Path) -> None:
                 threading.Event().wait(0.005)
         return original(*args, **options)
 
-    setattr(owner, name, role_state)
+    setattr(owner, name, stand_still)
 
 
 def plant(name: str) -> None:

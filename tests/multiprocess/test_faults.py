@@ -132,10 +132,10 @@ def test_ten_worker_kills_and_five_kills_of_everything_leave_every_unit_applied_
 @pytest.mark.timeout(1800)
 def test_sigterm_at_any_time_saves_or_has_nothing_to_save(tmp_path: Path) -> None:
     codes = []
-    for restart_count in range(12):
+    for attempt in range(12):
         with scenarios.tally(tmp_path / "run", plan="bsp:50%,asp", units=12_000, unit_secs=0.02) as job:
             sessions.until_heeded(job)
-            job.pause(0.75 * restart_count)
+            job.pause(0.75 * attempt)
             job.send(signal.SIGTERM)
             codes.append(job.wait())
     assert set(codes) == {75}

@@ -1,4 +1,4 @@
-"""A phase that is broken, on a real board, and holders of states that a test plays."""
+"""A phase that is broken, at a real chief, and holders of states that a test plays."""
 
 from __future__ import annotations
 

@@ -25,13 +25,13 @@ from hybridsync.phases.state_machine import (
     Gathered,
     Reserved,
 )
-from tests.roles import Start as StateVersion
+from tests.roles import Start as StartingState
 
 WORKLOAD = 64
 Outcome = Event | Exception | None
 
 
-class Board:
+class FakeControl:
     """A chief that hears how the run ends."""
 
     num_applied = WORKLOAD
@@ -114,8 +114,8 @@ class Harness:
     """A controller whose stages do what `outcomes` say."""
 
     def __init__(self, *outcomes: Outcome) -> None:
-        self.stages, self.control, self.committer = Stages([*outcomes]), Board(), Committer()
-        snapshot = StateVersion().snapshot
+        self.stages, self.control, self.committer = Stages([*outcomes]), FakeControl(), Committer()
+        snapshot = StartingState().snapshot
         self.state = ControllerState(snapshot, "chief", "start")
         parts: Any = (self.control, self.stages, Saving(), self.committer, Reporter(), Roles())
         control, stages, saving, committer, reporter, arrivals = parts

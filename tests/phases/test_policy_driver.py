@@ -24,7 +24,7 @@ SERVERS = ("server:0",)
 
 
 @dataclass
-class Board:
+class FakeControl:
     """What the chief would know."""
 
     live: tuple[int, ...] = (0, 1, 2, 3)
@@ -82,7 +82,7 @@ class Harness:
         policy = PolicyConfig(shares=shares)
         config = RunConfig(workload=WORKLOAD, unit_size=1, workers=4, plan=plan, policy=policy)
         run = Run(config, tally_task(WORKLOAD), plain_sgd(1.0), None)
-        self.control, self.reporter, self.policy, self.clock = Board(), Reporter(), Policy(), ManualClock()
+        self.control, self.reporter, self.policy, self.clock = FakeControl(), Reporter(), Policy(), ManualClock()
         control: Any = self.control
         reporter: Any = self.reporter
         self.policy_driver = PolicyDriver(run, control, reporter, self.policy, self.clock, **more)
@@ -160,7 +160,7 @@ def test_a_stage_that_begins_while_somebody_is_slow_begins_as_the_policy_wants()
 
 
 def test_a_run_that_ends_while_its_policy_is_asked_is_asked_about_as_it_was(monkeypatch: pytest.MonkeyPatch):
-    """Workers report beside the controller's thread, so that the last unit may come between two looks at the board."""
+    """Workers report beside the controller's thread, so that the last unit may come between two looks at the chief."""
     harness = Harness("bsp")
 
     def live_workers() -> tuple[int, ...]:

@@ -19,7 +19,7 @@ PHASE, SERVED = phase_of(1, "bsp"), phase_of(1, "asp")
 
 
 @dataclass
-class Board:
+class FakeControl:
     """What the chief would know."""
 
     num_applied: int = 0
@@ -97,7 +97,7 @@ def after(pace: ProgressWatchdog, clock: ManualClock, *secs: float) -> None:
 
 
 def test_a_step_three_times_as_long_as_usual_is_borne():
-    control, clock = Board(rate=8.0), ManualClock(now=10.0)  # a step takes half a second
+    control, clock = FakeControl(rate=8.0), ManualClock(now=10.0)  # a step takes half a second
     pace = pace_of(control, clock)
     for _ in range(20):
         control.num_applied += 4
@@ -107,7 +107,7 @@ def test_a_step_three_times_as_long_as_usual_is_borne():
 
 
 def test_who_lets_the_others_wait_for_ten_steps_is_given_up():
-    control, clock = Board(rate=8.0), ManualClock(now=10.0)
+    control, clock = FakeControl(rate=8.0), ManualClock(now=10.0)
     pace = pace_of(control, clock)
     after(pace, clock, 4.9)
     assert control.evicted == []
@@ -117,7 +117,7 @@ def test_who_lets_the_others_wait_for_ten_steps_is_given_up():
 
 
 def test_a_step_of_several_units_a_member_is_given_ten_of_its_own_length():
-    control, clock = Board(rate=26.0), ManualClock(now=10.0)
+    control, clock = FakeControl(rate=26.0), ManualClock(now=10.0)
     phase = phase_of(1, "bsp", shares=(4, 4, 1, 4))
     pace = pace_of(control, clock)
     assert pace.unit_secs(phase) == pytest.approx(0.5)
@@ -125,7 +125,7 @@ def test_a_step_of_several_units_a_member_is_given_ten_of_its_own_length():
 
 
 def test_short_steps_are_given_two_seconds():
-    control, clock = Board(rate=4000.0), ManualClock(now=10.0)
+    control, clock = FakeControl(rate=4000.0), ManualClock(now=10.0)
     pace = pace_of(control, clock)
     after(pace, clock, STUCK_SECS - 0.1)
     assert control.evicted == []
@@ -134,13 +134,13 @@ def test_short_steps_are_given_two_seconds():
 
 
 def test_a_collective_in_which_all_wait_is_broken_though_nobody_is_to_blame():
-    control, clock = Board(stuck_workers=[]), ManualClock(now=10.0)
+    control, clock = FakeControl(stuck_workers=[]), ManualClock(now=10.0)
     after(pace_of(control, clock), clock, 3.0)
     assert control.evicted == [] and control.broken
 
 
 def test_before_the_first_step_roles_may_be_compiling():
-    control, clock = Board(first=0.0), ManualClock(now=10.0)
+    control, clock = FakeControl(first=0.0), ManualClock(now=10.0)
     pace = pace_of(control, clock)
     after(pace, clock, FIRST_STEP_SECS - 1)
     assert not control.broken
@@ -149,7 +149,7 @@ def test_before_the_first_step_roles_may_be_compiling():
 
 
 def test_threads_are_named_and_not_given_up():
-    control, clock = Board(), ManualClock(now=10.0)
+    control, clock = FakeControl(), ManualClock(now=10.0)
     pace = pace_of(control, clock, threads=True)
     after(pace, clock, 59.0)
     with pytest.raises(WaitTimeout, match=r"workers \[2\] are behind"):
@@ -158,7 +158,7 @@ def test_threads_are_named_and_not_given_up():
 
 
 def test_the_last_units_of_an_asynchronous_phase_go_to_others_when_nothing_was_applied_for_long():
-    control, clock, said = Board(held={"worker 1": 2}), ManualClock(now=10.0), []
+    control, clock, said = FakeControl(held={"worker 1": 2}), ManualClock(now=10.0), []
     pace = pace_of(control, clock, said)
     for _ in range(2):
         clock.advance(4.0)
@@ -173,7 +173,7 @@ GROUPED = phase_of(1, "preduce")
 
 
 def test_who_keeps_a_group_waiting_for_many_of_its_units_is_given_up_by_name_though_others_go_on():
-    control = Board(waited={2: STUCK_SECS - 0.1})
+    control = FakeControl(waited={2: STUCK_SECS - 0.1})
     pace = pace_of(control, ManualClock())
     pace.check(GROUPED)
     assert control.evicted == []
@@ -184,7 +184,7 @@ def test_who_keeps_a_group_waiting_for_many_of_its_units_is_given_up_by_name_tho
 
 
 def test_a_slow_worker_may_take_ten_of_its_own_units_and_one_that_compiles_its_time():
-    control = Board(rate=0.4, waited={1: 99.0})  # 10 s a unit
+    control = FakeControl(rate=0.4, waited={1: 99.0})  # 10 s a unit
     pace_of(control, ManualClock()).check(GROUPED)
     assert control.evicted == []
     control.rate, control.waited = 0.0, {1: FIRST_STEP_SECS - 1.0}
@@ -193,13 +193,13 @@ def test_a_slow_worker_may_take_ten_of_its_own_units_and_one_that_compiles_its_t
 
 
 def test_a_thread_that_keeps_a_group_waiting_is_named():
-    control = Board(waited={1: 200.0})
+    control = FakeControl(waited={1: 200.0})
     with pytest.raises(WaitTimeout, match=r"waited for workers \[1\]"):
         pace_of(control, ManualClock(), threads=True).check(GROUPED)
 
 
 def test_a_full_synchronisation_that_somebody_does_not_come_to_breaks_the_phase():
-    control = Board()
+    control = FakeControl()
     control.waited = {2: STUCK_SECS + 1.0}
     with pytest.raises(PhaseBroken, match=r"workers \[2\]"):
         pace_of(control, ManualClock()).await_together(GROUPED, lambda: None, final=False)
@@ -216,7 +216,7 @@ def waiting(secs: float, usual_secs: float = 0.05) -> dict[int, Doing]:
 
 
 def test_who_hangs_at_a_unit_while_a_rule_waits_is_evicted_by_name_and_the_phase_goes_on():
-    control, clock = Board(said=waiting(STUCK_SECS - 0.1)), ManualClock()
+    control, clock = FakeControl(said=waiting(STUCK_SECS - 0.1)), ManualClock()
     pace = pace_of(control, clock)
     clock.advance(60.0)
     pace.check(SERVED)
@@ -228,7 +228,7 @@ def test_who_hangs_at_a_unit_while_a_rule_waits_is_evicted_by_name_and_the_phase
 
 
 def test_a_worker_may_take_ten_of_its_own_recent_units_and_its_first_one_may_be_compiled():
-    control, clock = Board(), ManualClock()
+    control, clock = FakeControl(), ManualClock()
     pace = pace_of(control, clock)
     clock.advance(2 * FIRST_STEP_SECS)
     for usual_secs, limit in ((1.0, 10.0), (0.0, FIRST_STEP_SECS)):
@@ -242,7 +242,7 @@ def test_a_worker_may_take_ten_of_its_own_recent_units_and_its_first_one_may_be_
 
 
 def test_time_before_the_phase_or_before_this_chief_does_not_count():
-    control, clock = Board(said=waiting(99.0)), ManualClock()
+    control, clock = FakeControl(said=waiting(99.0)), ManualClock()
     pace = pace_of(control, clock)
     for _ in range(2):
         clock.advance(STUCK_SECS - 0.1)
@@ -256,7 +256,7 @@ def test_time_before_the_phase_or_before_this_chief_does_not_count():
 
 def test_an_asynchronous_phase_in_which_everybody_hangs_is_given_as_long_as_its_last_units():
     phase, clock = phase_of(1, "asp", servers=("server",)), ManualClock()
-    control = Board(said={2: Doing(COMPUTING, 99.0, 0.05, phase.id)})
+    control = FakeControl(said={2: Doing(COMPUTING, 99.0, 0.05, phase.id)})
     pace = pace_of(control, clock)
     clock.advance(4.9)  # drain_secs is 5
     pace.check(phase)
@@ -267,7 +267,7 @@ def test_an_asynchronous_phase_in_which_everybody_hangs_is_given_as_long_as_its_
 
 
 def test_threads_that_hang_while_a_rule_waits_are_named_after_a_minute():
-    control, clock = Board(said=waiting(61.0)), ManualClock()
+    control, clock = FakeControl(said=waiting(61.0)), ManualClock()
     pace = pace_of(control, clock, threads=True)
     clock.advance(59.0)
     pace.check(SERVED)
@@ -278,7 +278,7 @@ def test_threads_that_hang_while_a_rule_waits_are_named_after_a_minute():
 
 
 @dataclass
-class Back(Board):
+class Back(FakeControl):
     """Who has come back from a phase of four, with how many units."""
 
     held_units: tuple[int | None, ...] = ()
@@ -316,12 +316,12 @@ def test_a_phase_is_drained_when_nobody_is_missing_or_it_has_broken():
 
 
 def test_nobody_is_called_together_who_has_left_the_group_phase() -> None:
-    board, clock = Board(inside=[]), ManualClock()
-    pace_of(board, clock).await_together(GROUPED, lambda: clock.advance(FIRST_STEP_SECS + 1), final=False)
-    assert (board.called, board.evicted, board.broken) == (False, [], "")
+    control, clock = FakeControl(inside=[]), ManualClock()
+    pace_of(control, clock).await_together(GROUPED, lambda: clock.advance(FIRST_STEP_SECS + 1), final=False)
+    assert (control.called, control.evicted, control.broken) == (False, [], "")
 
 
 def test_a_call_together_ends_when_everybody_leaves_the_group_phase() -> None:
-    board, clock = Board(), ManualClock()
-    pace_of(board, clock).await_together(GROUPED, board.inside.clear, final=False)
-    assert (board.called, board.evicted, board.broken) == (True, [], "")
+    control, clock = FakeControl(), ManualClock()
+    pace_of(control, clock).await_together(GROUPED, control.inside.clear, final=False)
+    assert (control.called, control.evicted, control.broken) == (True, [], "")

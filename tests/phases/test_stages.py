@@ -28,7 +28,7 @@ from hybridsync.phases.stage_timer import StageTimer
 from hybridsync.phases.state_machine import CommitFailed, Committed, Gathered
 from hybridsync.policies.straggler_detector import Judged
 from hybridsync.training.run import Run
-from tests.roles import Start as StateVersion
+from tests.roles import Start as StartingState
 from tests.roles import phase_of
 from tests.tasks import plain_sgd, tally_task
 from tests.telemetry.clocks import ManualClock
@@ -37,7 +37,7 @@ WORKLOAD = 64
 
 
 @dataclass
-class Board:
+class FakeControl:
     """What the chief would say, and what it was told."""
 
     clock: ManualClock
@@ -137,11 +137,11 @@ class Harness:
         config = RunConfig(workload=WORKLOAD, unit_size=1, plan="bsp:50%,asp")
         run = Run(config, tally_task(WORKLOAD), plain_sgd(), None)
         self.clock, self.reporter, self.committer = ManualClock(), Reporter(), Committer()
-        self.control, self.servers = Board(self.clock), {"server:0": Server(), "server:1": Server()}
+        self.control, self.servers = FakeControl(self.clock), {"server:0": Server(), "server:1": Server()}
         others: Any = (self.control, self.reporter, self.committer, self.servers)
         control, reporter, committer, servers = others
         unused: Any = None
-        snapshot = StateVersion().snapshot
+        snapshot = StartingState().snapshot
         self.state = ControllerState(snapshot, "chief", "start", phase=phase)
         pace = ProgressWatchdog(control, config.drain_secs, self.clock, reporter.show_line, threads=False)
         saving = SaveSchedule(run, control, committer, reporter, self.clock, None)

@@ -102,7 +102,7 @@ def lost_worker(tmp_path) -> None:
             ended(self, who, error)
 
     def report_for_the_living(self, report):
-        with contextlib.suppress(StaleIncarnation):  # one heart beats for all: a dead worker's report is refused
+        with contextlib.suppress(StaleIncarnation):  # one heartbeat speaks for all: a dead worker's report is refused
             return heard(self, report)
         return ReportReply(report.phase_id, revoked=False)
 
@@ -287,7 +287,7 @@ def forgets_the_fence(patch):
 
 def captures_without_the_lock(patch):
     """Units and state are read at two moments, with an update between them."""
-    fill, snapshot = SnapshotBuffer.fill, Primary.take_snapshot
+    fill, take_snapshot = SnapshotBuffer.fill, Primary.take_snapshot
 
     def unlocked(self, phase_id, final):
         def fill_and_let_others_in(snapshot_buffer, write):
@@ -297,7 +297,7 @@ def captures_without_the_lock(patch):
 
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(SnapshotBuffer, "fill", fill_and_let_others_in)
-            return snapshot(self, phase_id, final)
+            return take_snapshot(self, phase_id, final)
 
     patch.setattr(Primary, "take_snapshot", unlocked)
 

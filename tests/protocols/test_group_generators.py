@@ -192,7 +192,7 @@ def test_a_slow_worker_is_joined_by_others_and_holds_nobody_up() -> None:
 
 
 def test_groups_are_as_random_as_their_seed() -> None:
-    def story(seed: int) -> list[Group]:
+    def groups_drawn(seed: int) -> list[Group]:
         cluster = Cluster(Divided(tuple(range(8)), seed, 2, slowdown=4))
         for round_ in range(20):
             for worker in range(8):
@@ -200,8 +200,10 @@ def test_groups_are_as_random_as_their_seed() -> None:
                     cluster.join_group((worker + round_) % 8) if (worker + round_) % 8 in cluster.computing else None
         return cluster.started
 
-    assert story(1) == story(1) != story(2)
-    partners = {frozenset(group.members) for seed in range(20) for group in story(seed) if len(group.members) == 2}
+    assert groups_drawn(1) == groups_drawn(1) != groups_drawn(2)
+    partners = {
+        frozenset(group.members) for seed in range(20) for group in groups_drawn(seed) if len(group.members) == 2
+    }
     assert len(partners) == 28, "every pair of eight workers is drawn"
 
 

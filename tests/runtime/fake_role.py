@@ -6,8 +6,8 @@ events} (a chief that has given roles up; a pid is that of the newest such role,
 waits: SIGUSR1 ends it with 75, SIGUSR2 with 0; at each SIGHUP a chief names whom it has given up, one with
 {"renew": true} wants a new process group, one with {"late": true} serves from then on, and one with {"children": n}
 begins with so many processes that wait. A worker with {"apart": true} has not joined its process group. {"hangs":
-true}: SIGUSR1 and SIGUSR2 end it as its watchdog would. "seed" -> what the fork server of the
-roles does before it forks them: {"threads": true} starts one, {"exit": message} ends.
+true}: SIGUSR1 and SIGUSR2 end it as its watchdog would. "fork server" -> what the
+fork server of the roles does before it forks them: {"threads": true} starts one, {"exit": message} ends.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def main() -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
     line = connect()
     actions = json.loads(sys.argv[1])
-    seed = actions.get("seed", {})
-    if "threads" in seed:
+    before_forks = actions.get("fork server", {})
+    if "threads" in before_forks:
         threading.Thread(target=threading.Event().wait, daemon=True).start()
-    if "exit" in seed:
-        sys.exit(seed["exit"])
+    if "exit" in before_forks:
+        sys.exit(before_forks["exit"])
     child = line.serve() if isinstance(line, ForkServer) else line
     assert child is not None
     spec = child.spec()
@@ -74,19 +74,17 @@ def main() -> int:
         if "renew" in action:
             child.report(renew=True)
         for event in action.get("kill", ()):
-            child.report(kill={"pid": newest(spec, event), **event})
+            child.report(kill={"pid": newest_pid(spec, event), **event})
     if "hangs" in action:
         os._exit(EXIT_FAILED)
     return 75 if number == signal.SIGUSR1 else 0
 
 
-def newest(spec: RoleSpec, event: dict[str, Any]) -> int:
+def newest_pid(chief: RoleSpec, event: dict[str, Any]) -> int:
     """Return the pid of the process that was last started as the role of `event`."""
-    lines = (Path(spec.workdir) / "specs.jsonl").read_text().splitlines()
-    sessions = [
-        role for role in map(json.loads, lines) if (role["role"], role["role_id"]) == (event["role"], event["id"])
-    ]
-    return sessions[-1]["pid"]
+    lines = (Path(chief.workdir) / "specs.jsonl").read_text().splitlines()
+    specs = [spec for spec in map(json.loads, lines) if (spec["role"], spec["role_id"]) == (event["role"], event["id"])]
+    return specs[-1]["pid"]
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ def test_a_seed_that_is_killed_takes_nobody_with_it_and_is_replaced(begin: Begin
 
 
 def test_roles_of_a_seed_with_threads_of_its_own_are_started_as_programs(begin: Begin) -> None:
-    run = begin({"seed": {"threads": True}})
+    run = begin({"fork server": {"threads": True}})
     roles = run.started()
     specs = [run.spec_of(roles[role]) for role in (("chief", 0), ("worker", 0), ("worker", 1))]
     assert all(spec["is_program"] for spec in specs)
@@ -46,7 +46,7 @@ def test_roles_of_a_seed_with_threads_of_its_own_are_started_as_programs(begin: 
 
 
 def test_a_seed_that_ends_at_once_is_told_with_its_last_words(begin: Begin) -> None:
-    run = begin({"seed": {"exit": "it reads no such file"}})
+    run = begin({"fork server": {"exit": "it reads no such file"}})
     code, said = run.end()
     assert code != 0 and "RoleLost: the fork server ended, exit 1" in said and "it reads no such file" in said
 

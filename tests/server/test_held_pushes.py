@@ -79,17 +79,17 @@ class Early(InTwos):
 def rules(monkeypatch: pytest.MonkeyPatch) -> None:
     for made in (InTwos, Gate, Early):
 
-        class SnapshotBuffer(Asp):
+        class HeldByRule(Asp):
             name: ClassVar[str] = made.__name__.lower()
             held_by: ClassVar[type[ServerRule]] = made
 
             def server_rule(self, members: tuple[int, ...]) -> ServerRule:
                 return self.held_by()
 
-        monkeypatch.setitem(protocols.REGISTRY, SnapshotBuffer.name, SnapshotBuffer)
+        monkeypatch.setitem(protocols.REGISTRY, HeldByRule.name, HeldByRule)
 
 
-class BufferView:
+class ServedPrimary:
     """A primary in a phase, and a way to it for each worker."""
 
     def __init__(self, spec: str, *, remote: bool) -> None:
@@ -136,13 +136,13 @@ class BufferView:
 
 
 @pytest.fixture(params=["threads", "messages", "chunks"])
-def serve(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], BufferView]]:
+def serve(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ServedPrimary]]:
     if request.param == "chunks":
         monkeypatch.setattr(parameter_server, "SMALL_BYTES", 0)
-    served: list[BufferView] = []
+    served: list[ServedPrimary] = []
 
-    def start(spec: str) -> BufferView:
-        served.append(BufferView(spec, remote=request.param != "threads"))
+    def start(spec: str) -> ServedPrimary:
+        served.append(ServedPrimary(spec, remote=request.param != "threads"))
         return served[-1]
 
     yield start
@@ -225,7 +225,7 @@ def test_a_push_answered_before_it_is_applied_is_applied_once(serve):
 
 
 def test_a_push_that_shares_a_unit_with_a_held_one_waits_for_its_fate():
-    served = BufferView("intwos", remote=False)
+    served = ServedPrimary("intwos", remote=False)
     both = push_of(served.phase, 3, 5, worker=1)
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(served.push, 3, 0)
@@ -240,7 +240,7 @@ def test_a_push_that_shares_a_unit_with_a_held_one_waits_for_its_fate():
 
 
 def test_a_worker_lost_behind_the_final_snapshot_changes_the_state_no_more():
-    served = BufferView("intwos", remote=False)
+    served = ServedPrimary("intwos", remote=False)
     with ThreadPoolExecutor(1) as threads:
         held = threads.submit(served.push, 3, 0)
         until_held(served.primary, 1)
@@ -254,7 +254,7 @@ def test_a_worker_lost_behind_the_final_snapshot_changes_the_state_no_more():
 
 def test_a_client_that_gives_up_leaves_its_push_to_the_next_call(monkeypatch):
     monkeypatch.setattr(parameter_server, "SMALL_BYTES", 0)
-    served = BufferView("intwos", remote=True)
+    served = ServedPrimary("intwos", remote=True)
     hasty = ParameterClient(served.address, deadline_secs=0.3, who="server 0")
     link, served.links[0] = served.links[0], PackedLink(partition(tally_programs(), 1), hasty)
     try:

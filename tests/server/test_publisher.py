@@ -25,10 +25,10 @@ def layout() -> Layout:
 
 
 def value_in(buffer: np.ndarray) -> float:
-    """Return the one value of a packed snapshot; several would be half an update."""
+    """Return the one value of packed parameters; several would be half an update."""
     tree = layout().unpack(buffer)
     values = {float(v) for leaf in [*tree.params.values(), tree.model_state["seen"]] for v in np.ravel(leaf)}
-    assert len(values) == 1, f"a snapshot shows {values}"
+    assert len(values) == 1, f"the parameters show {values}"
     return values.pop()
 
 
@@ -50,21 +50,21 @@ def test_two_buffers_serve_quick_readers_and_a_third_comes_only_for_a_slow_one()
     seen = set()
     for update in range(6):
         pool.publish(state_of(update))
-        snapshot = pool.current()
-        seen.add(id(snapshot.buffer))
-        snapshot.release()
+        published = pool.current()
+        seen.add(id(published.buffer))
+        published.release()
     assert len(seen) == 2
     kept = pool.current()
     for update in range(6):
         pool.publish(state_of(update))
-        snapshot = pool.current()
-        seen.add(id(snapshot.buffer))
-        snapshot.release()
+        published = pool.current()
+        seen.add(id(published.buffer))
+        published.release()
     assert len(seen) == 3
     kept.release()
 
 
-def test_a_snapshot_read_by_several_is_not_rewritten_until_the_last_is_done():
+def test_a_copy_read_by_several_is_not_rewritten_until_the_last_is_done():
     pool = ParameterPool(layout())
     pool.publish(state_of(1))
     first, second = pool.current(), pool.current()
@@ -85,12 +85,12 @@ def test_readers_in_other_threads_never_see_half_an_update():
 
     def read() -> None:
         while not stop.is_set():
-            snapshot = pool.current()
+            published = pool.current()
             try:
-                seen.append(value_in(snapshot.buffer))
+                seen.append(value_in(published.buffer))
             except AssertionError as error:
                 torn.append(error)
-            snapshot.release()
+            published.release()
 
     readers = [threading.Thread(target=read) for _ in range(3)]
     for reader in readers:

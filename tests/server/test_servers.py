@@ -161,7 +161,7 @@ def test_blocks_and_snapshots_are_given_back_as_soon_as_nobody_may_ask_for_them(
         assert len(client.blocks) == UNITS
         assert [block.num_released for block in client.blocks] == [1] * UNITS
         assert len(store._kept) <= WORKERS + 1
-        assert len(store._pool._snapshots) <= 2 * WORKERS + 2
+        assert len(store._pool._copies) <= 2 * WORKERS + 2
 
 
 def test_captures_taken_among_pushes_are_consistent_cuts_that_training_goes_on_behind():

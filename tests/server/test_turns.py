@@ -16,14 +16,15 @@ SECS = 10.0
 
 
 class FailingPublisher(DevicePublisher):
-    """Runs out of memory once, behind an update of the state."""
+    """Fails once, behind an update of the state: by default memory has run out."""
 
     fails = False
+    error: BaseException = MemoryError("out of memory")
 
     def publish(self, state: TrainState) -> None:
         if self.fails:
             self.fails = False
-            raise MemoryError("out of memory")
+            raise self.error
         super().publish(state)
 
 
@@ -47,6 +48,20 @@ def test_a_primary_that_fails_in_an_update_tells_so_and_serves_nobody():
         primary.take_snapshot(phase.id, final=True)
     assert primary.role_state() is None
     assert primary.take_report().applied == ()
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_in_an_update_reaches_its_caller_as_it_is_and_the_primary_serves_nobody(interrupt):
+    start, publisher, failures = failing()
+    primary = start.primary(publisher=publisher, failed=failures.append)
+    phase = phase_of(1, snapshot=start.snapshot)
+    primary.enter(phase)
+    publisher.fails, publisher.error = True, interrupt()
+    with pytest.raises(interrupt):
+        primary.push_pull(push_of(phase, 3), gradient_of(3))
+    assert [type(failure.__cause__) for failure in failures] == [interrupt]
+    with pytest.raises(StalePhase):
+        primary.push_pull(push_of(phase, 3), gradient_of(3))
 
 
 def test_whoever_waits_at_a_primary_that_fails_is_let_go():

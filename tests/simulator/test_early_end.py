@@ -31,7 +31,7 @@ def run_of(plan: str, workload: int = 2000, **policy: Any) -> Run:
     return dataclasses.replace(run, config=dataclasses.replace(run.config, policy=PolicyConfig(**policy)))
 
 
-def story(run: Run, scenario: Scenario = SCENARIO) -> list[dict[str, Any]]:
+def simulated_events(run: Run, scenario: Scenario = SCENARIO) -> list[dict[str, Any]]:
     file = io.StringIO()
     simulate(run, scenario, events=file)
     return [json.loads(line) for line in file.getvalue().splitlines()]
@@ -58,7 +58,7 @@ def losses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("losses")
 def test_lock_step_is_left_at_the_knee_and_asynchrony_goes_on_to_the_end() -> None:
-    events = story(run_of("bsp:60%,asp", trigger="knee"))
+    events = simulated_events(run_of("bsp:60%,asp", trigger="knee"))
     (first, second) = phases(events)
     assert first[0] == "bsp" and second[:2] == ("asp", "policy") and 400 <= second[2] <= 1000
     (decided,) = (e for e in events if e["kind"] == "policy_decided")
@@ -81,23 +81,25 @@ def test_the_commit_of_the_switch_knows_of_the_end_so_that_a_resume_from_it_does
 
 @pytest.mark.usefixtures("losses")
 def test_the_plans_share_is_the_most_and_without_a_trigger_all_of_it() -> None:
-    assert phases(story(run_of("bsp:10%,asp", trigger="knee")))[1] == ("asp", "planned", 200)
-    assert phases(story(run_of("bsp:60%,asp")))[1] == ("asp", "planned", 1200)
+    assert phases(simulated_events(run_of("bsp:10%,asp", trigger="knee")))[1] == ("asp", "planned", 200)
+    assert phases(simulated_events(run_of("bsp:60%,asp")))[1] == ("asp", "planned", 1200)
 
 
 @pytest.mark.usefixtures("losses")
 @pytest.mark.parametrize("role", ["worker", "server", "chief"])
 def test_lock_step_does_not_come_back_after_a_loss(role: Any) -> None:
-    undisturbed = phases(story(run_of("bsp:60%,asp", trigger="knee")))
+    undisturbed = phases(simulated_events(run_of("bsp:60%,asp", trigger="knee")))
     deaths = tuple(Death(role, 0, at_secs) for at_secs in (2.0, 6.0))
-    entered = phases(story(run_of("bsp:60%,asp", trigger="knee"), dataclasses.replace(SCENARIO, deaths=deaths)))
+    entered = phases(
+        simulated_events(run_of("bsp:60%,asp", trigger="knee"), dataclasses.replace(SCENARIO, deaths=deaths))
+    )
     left = next(at for at, (protocol, _, _) in enumerate(entered) if protocol == "asp")
     assert all(protocol == "asp" for protocol, _, _ in entered[left:])
     assert entered[left][2] <= undisturbed[1][2] + 400
 
 
 def test_a_run_without_losses_keeps_to_its_plan() -> None:
-    assert phases(story(run_of("bsp:60%,asp", trigger="knee")))[1] == ("asp", "planned", 1200)
+    assert phases(simulated_events(run_of("bsp:60%,asp", trigger="knee")))[1] == ("asp", "planned", 1200)
 
 
 @pytest.mark.parametrize("plan", ["bsp", "asp:50%,bsp", "bsp:50%,preduce", "asp"])
@@ -115,7 +117,7 @@ def test_two_that_say_when_lock_step_ends_are_refused() -> None:
 
 @pytest.mark.usefixtures("losses")
 def test_a_later_stage_of_lock_step_keeps_its_share() -> None:
-    entered = phases(story(run_of("bsp:40%,asp:20%,bsp:20%,asp", workload=4000, trigger="knee")))
+    entered = phases(simulated_events(run_of("bsp:40%,asp:20%,bsp:20%,asp", workload=4000, trigger="knee")))
     assert [protocol for protocol, _, _ in entered] == ["bsp", "asp", "bsp", "asp"]
     assert entered[1][1] == "policy" and entered[2:] == [("bsp", "planned", 2400), ("asp", "planned", 3200)]
 

@@ -41,7 +41,7 @@ def test_a_simulated_group_run_applies_every_unit_once_and_is_the_same_for_a_see
 def test_simulated_gradients_are_those_of_the_replayed_group_rounds(plan: str) -> None:
     run = dataclasses.replace(tally_run(plan, workload=48), task=mlp_task(), optimizer=momentum_sgd(0.02))
     run = dataclasses.replace(run, config=dataclasses.replace(run.config, unit_size=UNIT_SIZE))
-    simulated = process_group_of(run)
+    simulated = cluster_of(run)
     simulated.run()
     entries = tuple(simulated.log)
     assert sum(len(entry.units) for entry in entries) == 48
@@ -53,7 +53,7 @@ def test_simulated_gradients_are_those_of_the_replayed_group_rounds(plan: str) -
         follow(run, [phase], RealArithmetic(run))
 
 
-def process_group_of(run: Run, scenario: Scenario | None = None) -> SimulatedCluster:
+def cluster_of(run: Run, scenario: Scenario | None = None) -> SimulatedCluster:
     loop = Loop()
     recorder = Recorder.null(VirtualClock(loop))
     return SimulatedCluster(run, scenario or Scenario(), RealArithmetic(run), recorder, loop, logs_updates=True)

@@ -26,7 +26,9 @@ PLAN = "bsp:50%,asp"
 WORKLOAD = 1600
 
 
-def story(policy: Any, *slow: Slow, plan: str = PLAN, workload: int = WORKLOAD, **more: Any) -> list[dict[str, Any]]:
+def simulated_lines(
+    policy: Any, *slow: Slow, plan: str = PLAN, workload: int = WORKLOAD, **more: Any
+) -> list[dict[str, Any]]:
     """Return the lines of a simulated run of four workers of 50 ms a unit."""
     run = tally_run(plan, workload=workload)
     config = dataclasses.replace(run.config, policy=PolicyConfig(online=policy))
@@ -51,13 +53,13 @@ FOR_A_WHILE = Slow(1, factor=4.0, start_secs=2.0, stop_secs=12.0)
 
 
 def test_baseline_changes_nothing():
-    lines = story("baseline", FOR_A_WHILE)
+    lines = simulated_lines("baseline", FOR_A_WHILE)
     assert entered(lines) == [("bsp", ALL, "start"), ("asp", ALL, "planned")]
     assert not of(lines, "policy_decided")
 
 
 def test_elastic_leaves_a_straggler_out_and_calls_it_back_when_it_is_well():
-    lines = story("elastic", FOR_A_WHILE, workload=4000)
+    lines = simulated_lines("elastic", FOR_A_WHILE, workload=4000)
     assert entered(lines) == [
         ("bsp", ALL, "start"),
         ("bsp", OTHERS, "policy"),
@@ -74,24 +76,24 @@ def test_elastic_leaves_a_straggler_out_and_calls_it_back_when_it_is_well():
 
 
 def test_whoever_is_still_slow_at_the_planned_switch_is_called_back_by_it():
-    lines = story("elastic", Slow(1, factor=5.0))
+    lines = simulated_lines("elastic", Slow(1, factor=5.0))
     assert entered(lines) == [("bsp", ALL, "start"), ("bsp", OTHERS, "policy"), ("asp", ALL, "planned")]
 
 
 def test_whoever_is_slow_when_lock_step_begins_is_left_out_at_once():
-    lines = story("elastic", Slow(1, factor=5.0), plan="asp:50%,bsp")
+    lines = simulated_lines("elastic", Slow(1, factor=5.0), plan="asp:50%,bsp")
     assert entered(lines) == [("asp", ALL, "start"), ("bsp", OTHERS, "planned")]
 
 
 def test_the_rate_and_the_update_are_those_of_the_members_left():
-    lines = story("elastic", Slow(1, factor=5.0))
+    lines = simulated_lines("elastic", Slow(1, factor=5.0))
     assert of(lines, "phase_entered", "units_per_update") == [(4,), (3,), (1,)]
     rates = [rate for (rate,) in of(lines, "phase_entered", "learning_rate")]
     assert rates[1] == pytest.approx(rates[0] * 3 / 4)
 
 
 def test_greedy_trains_asynchronously_meanwhile_and_makes_up_for_the_lock_step_share():
-    lines = story("greedy", FOR_A_WHILE, workload=4000)
+    lines = simulated_lines("greedy", FOR_A_WHILE, workload=4000)
     assert entered(lines) == [
         ("bsp", ALL, "start"),
         ("asp", ALL, "policy"),
@@ -104,13 +106,13 @@ def test_greedy_trains_asynchronously_meanwhile_and_makes_up_for_the_lock_step_s
 
 
 def test_greedy_that_never_comes_back_ends_the_run_asynchronously():
-    lines = story("greedy", Slow(1, factor=4.0, start_secs=2.0))
+    lines = simulated_lines("greedy", Slow(1, factor=4.0, start_secs=2.0))
     assert entered(lines) == [("bsp", ALL, "start"), ("asp", ALL, "policy")]
 
 
 @pytest.mark.parametrize("policy", ["greedy", "elastic"])
 def test_every_decision_holds_the_numbers_that_it_rests_on(policy):
-    lines = story(policy, FOR_A_WHILE, workload=4000)
+    lines = simulated_lines(policy, FOR_A_WHILE, workload=4000)
     first = next(line for line in lines if line["kind"] == "policy_decided")
     assert first["rates"]["1"] == pytest.approx(5.0) and first["rates"]["0"] == pytest.approx(20.0)
     assert first["threshold"] == pytest.approx(18.0) and first["saved_secs"] > first["cost_secs"] > 0
@@ -119,7 +121,7 @@ def test_every_decision_holds_the_numbers_that_it_rests_on(policy):
 
 def test_a_straggler_that_dies_while_it_is_left_out_stops_nobody_and_its_successor_joins():
     death = Death("worker", 1, 8.0, 2.0)
-    lines = story("elastic", Slow(1, factor=5.0, stop_secs=8.0), workload=4000, deaths=(death,))
+    lines = simulated_lines("elastic", Slow(1, factor=5.0, stop_secs=8.0), workload=4000, deaths=(death,))
     assert entered(lines) == [
         ("bsp", ALL, "start"),
         ("bsp", OTHERS, "policy"),
@@ -129,7 +131,7 @@ def test_a_straggler_that_dies_while_it_is_left_out_stops_nobody_and_its_success
 
 
 def test_a_member_that_dies_while_another_is_left_out_breaks_the_phase_and_the_other_stays_out():
-    lines = story("elastic", Slow(1, factor=5.0), workload=4000, deaths=(Death("worker", 0, 8.0, 2.0),))
+    lines = simulated_lines("elastic", Slow(1, factor=5.0), workload=4000, deaths=(Death("worker", 0, 8.0, 2.0),))
     assert entered(lines) == [
         ("bsp", ALL, "start"),
         ("bsp", OTHERS, "policy"),
@@ -141,7 +143,9 @@ def test_a_member_that_dies_while_another_is_left_out_breaks_the_phase_and_the_o
 
 @pytest.mark.parametrize("policy", ["greedy", "elastic"])
 def test_a_chief_that_dies_comes_back_to_what_the_policy_had_made_of_the_plan(policy):
-    lines = story(policy, Slow(1, factor=4.0, stop_secs=20.0), workload=4000, deaths=(Death("chief", 0, 10.0, 1.0),))
+    lines = simulated_lines(
+        policy, Slow(1, factor=4.0, stop_secs=20.0), workload=4000, deaths=(Death("chief", 0, 10.0, 1.0),)
+    )
     phases = of(lines, "phase_entered", "protocol", "units")
     lock_step, begin = 0, phases[0]
     for phase in [*phases[1:], ("", 4000)]:

@@ -45,7 +45,7 @@ def drawn(seed: int, workers: int) -> Scenario:
     return Scenario(cluster=Cluster(devices, worker_link=link, server_link=link))
 
 
-def process_group_of(run: Run, scenario: Scenario, arithmetic, seed: int = 0) -> SimulatedCluster:
+def simulated_by(run: Run, scenario: Scenario, arithmetic, seed: int = 0) -> SimulatedCluster:
     loop = Loop()
     simulated = SimulatedCluster(
         run, scenario, arithmetic, Recorder.null(VirtualClock(loop)), loop, seed=seed, logs_updates=True
@@ -60,7 +60,7 @@ def test_no_update_is_staler_than_its_protocol_promises_and_who_is_waited_for_is
     for seed in range(12):
         workers = 2 + seed % 5
         run, scenario = tally_run(spec, workload=90, workers=workers), drawn(seed, workers)
-        simulated = process_group_of(run, scenario, Weightless(SIZES), seed)
+        simulated = simulated_by(run, scenario, Weightless(SIZES), seed)
         found = {entry.sequence - 1 - base for entry in simulated.log for base in entry.versions}
         bound = protocols.parse(spec).staleness_bound(workers)
         assert bound is not None and max(found) <= bound
@@ -78,7 +78,7 @@ def arithmetic_of(optimizer, spec: str = "asp", workers: int = 1) -> tuple[Run, 
 
 def trained(spec: str, *, workers: int, optimizer) -> SimulatedCluster:
     run, arithmetic = arithmetic_of(optimizer, spec, workers)
-    return process_group_of(run, Scenario(), arithmetic)
+    return simulated_by(run, Scenario(), arithmetic)
 
 
 def computed(optimizer, steps: list[list[int]]):

@@ -150,11 +150,11 @@ def test_spans_of_a_life_that_was_killed_are_in_the_next_ones_timeline(tmp_path:
     assert os.listdir(tmp_path) == ["timeline.json"], "nothing is left to take up"
 
 
-def test_a_life_that_is_killed_between_the_timeline_and_the_parts_removal_doubles_nothing(tmp_path: Path) -> None:
-    restart_count = _timeline(tmp_path)
-    restart_count.add("worker", 1, [_step(1.0)])
+def test_a_session_that_is_killed_between_the_timeline_and_the_parts_removal_doubles_nothing(tmp_path: Path) -> None:
+    timeline = _timeline(tmp_path)
+    timeline.add("worker", 1, [_step(1.0)])
     part = (tmp_path / "timeline.part").read_bytes()
-    restart_count.write()
+    timeline.write()
     (tmp_path / "timeline.part").write_bytes(part)
     _timeline(tmp_path).write()
     assert _starts(tmp_path) == [1]
@@ -175,8 +175,8 @@ def test_a_torn_part_keeps_what_stands_before_the_tear(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"\0" * 50, b'{"left_out":0}\n', b"[]\n", b'{"after":0,"left_out":0}\n\0\0'])
 def test_a_part_that_holds_nothing_is_given_up(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "timeline.part").write_bytes(content)
-    restart_count = _timeline(tmp_path)
-    restart_count.add("worker", 1, [_step(1.0)])
+    timeline = _timeline(tmp_path)
+    timeline.add("worker", 1, [_step(1.0)])
     _timeline(tmp_path).write()
     assert _starts(tmp_path) == [1]
 
@@ -200,11 +200,11 @@ def test_a_disk_that_refuses_the_part_ends_nothing(
     def refuse(*_: object) -> int:
         raise OSError(5, "Input/output error")
 
-    restart_count = _timeline(tmp_path)
+    timeline = _timeline(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", refuse)
-        restart_count.add("worker", 1, [_step(1.0)])
-    restart_count.add("worker", 1, [_step(2.0)])
-    restart_count.write()
+        timeline.add("worker", 1, [_step(1.0)])
+    timeline.add("worker", 1, [_step(2.0)])
+    timeline.write()
     assert _starts(tmp_path) == [1, 2]
     assert caplog.text.count("Input/output error") == 1

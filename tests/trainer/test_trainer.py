@@ -242,6 +242,19 @@ def test_an_error_in_a_hook_ends_the_run_at_once_and_is_recorded(plan, tmp_path)
     assert events_of(tmp_path / "run", "run_finished")
 
 
+def test_an_interrupt_while_the_servers_state_is_copied_is_raised_as_it_is(monkeypatch, tmp_path):
+    """The controller runs in the caller's thread and asks the primary for the copy."""
+
+    def interrupted(self, whole) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hybridsync.server.partitioned_state.PartitionedState.pack_inside", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        tally_trainer("asp", 16, workdir=tmp_path / "run").fit()
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["exit"] == "failed" and "KeyboardInterrupt" in summary["error"]
+
+
 # --- preemption ---
 
 

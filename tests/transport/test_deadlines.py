@@ -37,7 +37,7 @@ EVENT = RoleEvent("worker", 0, 1, "exit 1", 0.0)
 BUFFER = np.empty(8, np.uint8)
 LARGE = np.empty(2 << 20, np.uint8)
 
-SNAPSHOT_BUFFER_SECS = transfer_secs(STATE_BYTES)
+TRANSFER_SECS = transfer_secs(STATE_BYTES)
 """A holder waits so long for another snapshot to end and for the readers of the last one, and a fetch takes it."""
 PUSH_SECS = BUFFER_SECS + HELD_SECS
 
@@ -96,13 +96,13 @@ PAIRS = [
     Pair("Chief.RoleStarted", lambda: of_chief(5.0).role_started(EVENT), 0.0),
     Pair("Chief.RoleLost", lambda: of_chief(5.0).role_lost(EVENT), 0.0),
     Pair("Chief.Preempt", lambda: of_chief(5.0).preempt(), 0.0),
-    Pair("PhaseServer.Enter", lambda: parameters().enter(PHASE), SNAPSHOT_BUFFER_SECS),
+    Pair("PhaseServer.Enter", lambda: parameters().enter(PHASE), TRANSFER_SECS),
     Pair("PhaseServer.Fence", lambda: parameters().fence(PHASE_ID, 0, 1), 0.0),
     Pair("SnapshotSource.Read", lambda: SnapshotClient(NOWHERE).read(1, WHOLE), 0.0),
     Pair(
         "SnapshotSource.TakeSnapshot",
         lambda: parameters().take_snapshot(PHASE_ID, final=True),
-        SNAPSHOT_BUFFER_SECS + UPLOAD_SECS + snapshot_secs(STATE_BYTES) + SNAPSHOT_BUFFER_SECS,
+        TRANSFER_SECS + UPLOAD_SECS + snapshot_secs(STATE_BYTES) + TRANSFER_SECS,
     ),
     Pair("ParameterServer.Pull", lambda: parameters().pull(PUSH, BUFFER), 0.0),
     Pair("ParameterServer.Idle", lambda: parameters().idle(PUSH), 0.0),
@@ -114,7 +114,7 @@ PAIRS = [
     Pair("Shard.Apply", lambda: store().apply(PHASE_ID, ()), 0.0),
     Pair("Shard.Discard", lambda: store().discard(PUSH), 0.0),
     Pair("Shard.Forget", lambda: store().forget(PHASE_ID, 0, 1), 0.0),
-    Pair("Shard.SnapshotPart", lambda: store().snapshot_part(PHASE_ID, 1, final=True), SNAPSHOT_BUFFER_SECS),
+    Pair("Shard.SnapshotPart", lambda: store().snapshot_part(PHASE_ID, 1, final=True), TRANSFER_SECS),
     Pair("OptimizerState.Download", lambda: OptimizerClient(NOWHERE, 8).download_opt_state(PUSH), 0.0),
     Pair("OptimizerState.Upload", lambda: OptimizerClient(NOWHERE, 8).upload_opt_state(PUSH, BUFFER), 0.0),
 ]

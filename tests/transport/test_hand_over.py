@@ -45,7 +45,7 @@ def programs() -> Programs:
     return programs_of(tally_task(UNITS), plain_sgd(1.0), unit_size=1, workload=UNITS)
 
 
-class BufferView:
+class ServedPrimary:
     """A primary, and the holder of its starting state behind a slow link."""
 
     def __init__(self, serve: Callable[..., str], closing: Callable[[Any], Any]) -> None:
@@ -65,7 +65,7 @@ class BufferView:
 
 
 class _Holder:
-    """A holding as a role: it captures nothing."""
+    """A snapshot's holder as a role: it captures nothing."""
 
     def __init__(self, snapshot_buffer: SnapshotBuffer) -> None:
         self.lend, self.read = snapshot_buffer.lend, snapshot_buffer.read
@@ -79,7 +79,7 @@ def test_a_hand_over_that_takes_longer_than_the_lease_costs_no_server(
 ) -> None:
     monkeypatch.setattr("hybridsync.chief.run_membership.SERVER_LEASE_SECS", LEASE_SECS)
     monkeypatch.setattr(entering_module, "SAY_SECS", 0.2)
-    served = BufferView(serve, closing)
+    served = ServedPrimary(serve, closing)
     evicted: list[Any] = []
     chief = Chief(RunState(Ledger(UNITS), 1, "schema", SYSTEM_CLOCK, LEASE_SECS, evict=evicted.append))
     chief.service.register(Hello("server", 0, 99, "host", served.address, "schema", "0.1.0.dev0"))
@@ -107,7 +107,7 @@ def test_a_hand_over_that_takes_longer_than_the_lease_costs_no_server(
 
 
 def test_a_server_that_ends_breaks_off_the_hand_over(serve: Callable[..., str], closing: Callable[[Any], Any]) -> None:
-    served = BufferView(serve, closing)
+    served = ServedPrimary(serve, closing)
     with ThreadPoolExecutor(1) as threads:
         entering = threads.submit(served.client.enter, served.phase)
         deadline = SYSTEM_CLOCK.monotonic() + SECS

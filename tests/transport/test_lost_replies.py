@@ -68,7 +68,7 @@ class Watched(ParameterPort):
         return watched
 
 
-class BufferView:
+class ServedPrimary:
     """A primary in an asynchronous phase, whose only worker reaches it through a relay."""
 
     def __init__(self, serve: Callable[..., str], closing: Callable[[Any], Any]) -> None:
@@ -97,16 +97,16 @@ class BufferView:
 
 
 @pytest.fixture(params=["one message", "frames"])
-def served(request, serve, closing, monkeypatch) -> Iterator[BufferView]:
+def served(request, serve, closing, monkeypatch) -> Iterator[ServedPrimary]:
     """Serve it with pushes that go in one message, and with such that go in frames."""
     if request.param == "frames":
         monkeypatch.setattr("hybridsync.transport.grpc.parameter_server.SMALL_BYTES", 0)
-    made = BufferView(serve, closing)
+    made = ServedPrimary(serve, closing)
     yield made
     made.log.go_on.set()
 
 
-def test_a_push_whose_reply_was_lost_with_its_connection_is_applied_once(served: BufferView) -> None:
+def test_a_push_whose_reply_was_lost_with_its_connection_is_applied_once(served: ServedPrimary) -> None:
     def lose() -> None:
         served.watched.carried_out = lambda: None
         served.relay.cut()
@@ -127,7 +127,7 @@ def impatient(monkeypatch) -> None:
 
 
 def test_a_push_whose_reply_never_comes_over_a_silent_connection_is_asked_for_again(
-    impatient: None, served: BufferView
+    impatient: None, served: ServedPrimary
 ) -> None:
     def lose() -> None:
         served.watched.carried_out = lambda: None
@@ -139,7 +139,7 @@ def test_a_push_whose_reply_never_comes_over_a_silent_connection_is_asked_for_ag
     assert served.relay.num_callers == 2
 
 
-def test_a_retry_waits_for_the_result_of_the_push_that_is_being_applied(served: BufferView) -> None:
+def test_a_retry_waits_for_the_result_of_the_push_that_is_being_applied(served: ServedPrimary) -> None:
     served.log.go_on.clear()
     with ThreadPoolExecutor(1) as threads:
         pushed = threads.submit(served.push, 2)

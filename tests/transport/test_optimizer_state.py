@@ -18,7 +18,7 @@ NUM_BYTES = 3 << 20
 PUSH = Push(PhaseId(3, 7), 1, 2, (5,), 0, restart_count=4)
 
 
-class CommittedSource:
+class OptimizerStore:
     """Has a state, and keeps what is left."""
 
     def __init__(self) -> None:
@@ -35,24 +35,24 @@ class CommittedSource:
 
 
 @pytest.fixture
-def committed_source() -> CommittedSource:
-    return CommittedSource()
+def store() -> OptimizerStore:
+    return OptimizerStore()
 
 
 @pytest.fixture
-def address(committed_source: CommittedSource) -> Iterator[str]:
-    server, address = make_server([OptimizerServicer(committed_source, NUM_BYTES)], max_workers=2)
+def address(store: OptimizerStore) -> Iterator[str]:
+    server, address = make_server([OptimizerServicer(store, NUM_BYTES)], max_workers=2)
     server.start()
     yield address
     server.stop(grace=None)
 
 
-def test_a_state_is_taken_and_another_left(committed_source, address):
+def test_a_state_is_taken_and_another_left(store, address):
     client = OptimizerClient(address, NUM_BYTES)
     found = client.download_opt_state(PUSH)
-    np.testing.assert_array_equal(found, committed_source.state)
+    np.testing.assert_array_equal(found, store.state)
     client.upload_opt_state(PUSH, found)
-    (push, left), *others = committed_source.left
+    (push, left), *others = store.left
     assert push == PUSH and not others
     np.testing.assert_array_equal(left, found)
     assert left.ctypes.data % 64 == 0, "jax uses such memory in place"
@@ -63,10 +63,10 @@ def test_who_is_out_of_date_is_refused_by_name(address):
         OptimizerClient(address, NUM_BYTES).download_opt_state(PUSH._replace(phase_id=PhaseId(2, 7)))
 
 
-def test_a_state_of_another_size_is_refused_before_it_is_received(committed_source, address):
+def test_a_state_of_another_size_is_refused_before_it_is_received(store, address):
     with pytest.raises(SchemaMismatch):
         OptimizerClient(address, NUM_BYTES).upload_opt_state(PUSH, np.zeros(64, np.uint8))
-    assert committed_source.left == []
+    assert store.left == []
 
 
 def test_a_server_that_is_gone_holds_nobody_up(monkeypatch):

@@ -162,7 +162,7 @@ def test_in_one_workdir_there_is_one_run_at_a_time(workdir):
 
 
 def opened_seconds(workdir: Path) -> float:
-    """Return for how long the run in `workdir` has trained, as its next life is told."""
+    """Return for how long the run in `workdir` has trained, as its next session is told."""
     opening = open_run(tally_trainer("bsp", WORKLOAD, workdir=workdir)._run)
     assert opening.lock is not None
     opening.lock.release()
@@ -180,8 +180,8 @@ def test_the_time_between_the_last_commit_and_a_death_counts(workdir):
     assert ended + 99.0 < opened_seconds(workdir) < ended + 102.0
 
 
-def test_the_time_of_every_earlier_life_counts_and_what_was_between_them_does_not(workdir):
-    """A life that began no phase, and the wait for roles before a phase, are no training."""
+def test_the_time_of_every_earlier_session_counts_and_what_was_between_them_does_not(workdir):
+    """A session that began no phase, and the wait for roles before a phase, are no training."""
     before = opened_seconds(workdir)
     last = events_of(workdir)[-1]
 

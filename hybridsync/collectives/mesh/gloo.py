@@ -1,4 +1,4 @@
-"""Reads and writes from outside what gloo's members tell each other before they connect. Pure.
+"""Parses and makes the records by which gloo's members find each other before they connect. Pure.
 
 Each member of a communicator publishes one record: its host's name and its listener's address, each behind its
 length, and the number of the connection that it expects from each place of the mesh:

@@ -1,4 +1,4 @@
-"""Names the transport that carries calls between processes. Importing this file loads no jax, and what it needs."""
+"""Names the transport that carries calls between processes. Importing this file loads no jax."""
 
 from __future__ import annotations
 

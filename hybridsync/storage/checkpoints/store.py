@@ -1,4 +1,4 @@
-"""Orders a run's checkpoints: in which order they become durable, and which one is restored.
+"""Saves a run's checkpoints in an order that no crash can hurt, and chooses the one to restore.
 
 checkpoints/N/            a whole step: it took this name after every byte of it was durable
 checkpoints/partial/      being written or deleted; what a crash leaves there is removed by the next save

@@ -80,7 +80,7 @@ def make_channel(address: str) -> grpc.Channel:
 
 
 class Channel:
-    """A channel to a role, which shows the run's token in each call; it connects at the first one.
+    """Connects to a role at the first call, and shows the run's token in each.
 
     Args:
       address: `host:port`, or `unix:` and the path of a socket.

@@ -93,7 +93,7 @@ def _check_finite(what: str, number: float) -> None:
 
 
 class _Wire(NamedTuple):
-    """Says how values of one annotation travel; None stands for "as it is"."""
+    """Converts values of one annotation to the wire's and back."""
 
     encode: Callable[[Any], Any]
     decode: Callable[[Any], Any]

@@ -1,4 +1,4 @@
-"""The run's token: each call shows it in its metadata; a role refuses a call without it, before it parses anything."""
+"""Shows the run's token in each call's metadata, and refuses a call without it before anything is parsed."""
 
 from __future__ import annotations
 
