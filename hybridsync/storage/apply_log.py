@@ -199,13 +199,15 @@ class FileApplyLog:
         self.detach()()
 
     def _write_down(self, entries: list[Entry | Left]) -> None:
-        waiting, self._owed = [*_before(entries, self._owed), *entries], []
+        self._owed = waiting = [*_before(entries, self._owed), *entries]  # whatever ends this, they are not lost
         if not waiting:
             return
         try:
             _append(self._path, waiting)
         except OSError as error:
-            self._keep(waiting, error)
+            self._owed = self._kept(waiting, error)
+        else:
+            self._owed = []
 
     def clear(self) -> None:
         self._entries, self._look_at = [], _MOST_NOTED
@@ -222,8 +224,8 @@ class FileApplyLog:
             ]
         self._look_at = max(_MOST_NOTED, 2 * len(self._entries))
 
-    def _keep(self, waiting: list[Entry | Left], error: OSError) -> None:
-        """Let the lines wait for the next flush, so that none before them is taken for the last."""
+    def _kept(self, waiting: list[Entry | Left], error: OSError) -> list[Entry | Left]:
+        """Return the lines that wait for the next flush, so that none before them is taken for the last."""
         if isinstance(waiting[0], Left):
             waiting = [*_take_back(self._path, waiting[0]), *waiting]
         if len(waiting) > _MOST_WAITING:
@@ -231,12 +233,12 @@ class FileApplyLog:
                 "%s: %s; the log is incomplete from update %d on: %d lines were waiting, more than memory is kept for",
                 *(self._path, error, waiting[0].sequence, len(waiting)),
             )
-            return
+            return []
         logging.error(
             "%s: %s; the lines of updates %d to %d wait in memory until there is room",
             *(self._path, error, waiting[0].sequence, waiting[-1].sequence),
         )
-        self._owed = waiting
+        return waiting
 
 
 def open_apply_log(workdir: Path | None, wanted: bool) -> ApplyLog:

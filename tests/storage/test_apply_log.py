@@ -185,6 +185,24 @@ def test_lines_that_the_disk_refuses_wait_and_are_written_in_their_order(
     assert [found.sequence for found in read(path)] == [1, 2, 3, 4, 5, 6, 7]
 
 
+def test_lines_outlive_a_flush_for_which_there_is_no_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int, content: bytes, at: int) -> NoReturn:
+        raise MemoryError
+
+    log = FileApplyLog(path)
+    log.write(entry(5))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", refuse)
+        with pytest.raises(MemoryError):
+            log.flush()
+    log.write(entry(6))
+    log.flush()
+    assert [found.sequence for found in read(path)] == [1, 2, 3, 4, 5, 6]
+    log.write(entry(7))
+    log.flush()
+    assert [found.sequence for found in read(path)] == [1, 2, 3, 4, 5, 6, 7]
+
+
 def test_lines_that_wait_outlive_a_new_phase_that_goes_on_from_them(path: Path) -> None:
     log = FileApplyLog(path)
     log.write(entry(5))
