@@ -95,7 +95,7 @@ def run_worker(
         if spec.restart_count == 0:  # its members meet when a phase names it: nobody waits here for one that has died
             collectives.compile(groups=any(stage.mode.has_group_rounds for stage in run.stages))
 
-    apply_log = open_apply_log(run.workdir, run.config.telemetry.apply_log)
+    apply_log = open_apply_log(run.workdir, run.config.telemetry.apply_log, others_note_too=True)
     transport = transport_of(spec.token)
     readers = Readers(transport.holder)
     replica = Replica(programs, readers, clock, apply_log)

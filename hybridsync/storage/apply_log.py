@@ -30,9 +30,11 @@ Where another role has written by then, or the role is gone, they are missing, a
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -51,7 +53,7 @@ _TAIL_BYTES = 1 << 20
 """Read at first from the end: more than most lines, and less than is noticed."""
 
 _MOST_NOTED = 10_000
-"""Updates after which a role looks which of them others have written: each member of a mesh notes all of them."""
+"""Updates after which a member of a mesh looks which of them another one has written: each notes all of them."""
 
 _MOST_WAITING = 100_000
 """Lines, some 50 MB of them, that wait in memory for a disk that refuses."""
@@ -174,19 +176,39 @@ class NullApplyLog:
     def clear(self) -> None: ...
 
 
-class FileApplyLog:
-    """Appends to a file that other processes append to before and after; see `ApplyLog`."""
+def in_thread(work: Callable[[], None]) -> None:
+    """Have `work` done in a thread of its own, which keeps nobody waiting; not at all where there is none to be had."""
+    with contextlib.suppress(RuntimeError):
+        threading.Thread(target=work, name="apply log", daemon=True).start()
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+
+class FileApplyLog:
+    """Appends to a file that other processes append to before and after; see `ApplyLog`.
+
+    Only what `detach` returns waits for the disk: `write` is called under locks that heartbeats need.
+
+    Args:
+      path: of the file.
+      look: has it done, and does not wait for it, that the file is read for what other roles have written of the same
+        updates, which are forgotten then; None where nobody else notes them.
+    """
+
+    def __init__(self, path: Path, look: Callable[[Callable[[], None]], object] | None = None) -> None:
+        self._path, self._look = path, look
         self._entries: list[Entry | Left] = []
         self._owed: list[Entry | Left] = []
         self._look_at = _MOST_NOTED  # so many entries
+        self._last_written: Entry | Left | None = None  # in the file, as it was seen; set by another thread
 
     def write(self, entry: Entry) -> None:
         self._entries.append(entry)
-        if len(self._entries) >= self._look_at and not self._owed:  # those that wait need all that follow them
-            self._forget_written()
+        if self._look is None or self._owed:  # those that wait need all that follow them
+            return
+        if len(self._entries) >= self._look_at:
+            self._look_at = 2 * len(self._entries)
+            self._look(self._see_last)
+        if self._last_written is not None:
+            self._forget_written(self._last_written)
 
     def record_left(self, left: Left) -> None:
         self._entries.append(left)
@@ -199,31 +221,34 @@ class FileApplyLog:
         self.detach()()
 
     def _write_down(self, entries: list[Entry | Left]) -> None:
-        waiting, self._owed = [*_before(entries, self._owed), *entries], []
+        self._owed = waiting = [*_before(entries, self._owed), *entries]  # whatever ends this, they are not lost
         if not waiting:
             return
         try:
             _append(self._path, waiting)
         except OSError as error:
-            self._keep(waiting, error)
+            self._owed = self._kept(waiting, error)
+        else:
+            self._owed = []
 
     def clear(self) -> None:
         self._entries, self._look_at = [], _MOST_NOTED
 
-    def _forget_written(self) -> None:
-        """Forget what the file holds of the phase under way, which another member has written; else memory fills."""
-        try:
-            _, last = _tail(self._path)
-        except (OSError, ValueError, TypeError):  # what is wrong with the file is told when it is written
-            last = None
-        if last is not None:
-            self._entries = [
-                entry for entry in self._entries if entry.phase != last.phase or _place(entry) > _place(last)
-            ]
-        self._look_at = max(_MOST_NOTED, 2 * len(self._entries))
+    def _see_last(self) -> None:
+        """See what the file ends with. This may wait for the disk for as long as it likes: `write` does not."""
+        with contextlib.suppress(OSError):  # what is wrong with the file is told when it is written
+            _, self._last_written = _tail(self._path)
 
-    def _keep(self, waiting: list[Entry | Left], error: OSError) -> None:
-        """Let the lines wait for the next flush, so that none before them is taken for the last."""
+    def _forget_written(self, last: Entry | Left) -> None:
+        """Forget what the file holds of the phase under way, which another member has written; else memory fills.
+
+        Once `last` was seen, the run may have gone on from before it: that begins a phase, whose updates all stay.
+        """
+        self._entries = [entry for entry in self._entries if entry.phase != last.phase or _place(entry) > _place(last)]
+        self._look_at, self._last_written = max(_MOST_NOTED, 2 * len(self._entries)), None
+
+    def _kept(self, waiting: list[Entry | Left], error: OSError) -> list[Entry | Left]:
+        """Return the lines that wait for the next flush, so that none before them is taken for the last."""
         if isinstance(waiting[0], Left):
             waiting = [*_take_back(self._path, waiting[0]), *waiting]
         if len(waiting) > _MOST_WAITING:
@@ -231,17 +256,22 @@ class FileApplyLog:
                 "%s: %s; the log is incomplete from update %d on: %d lines were waiting, more than memory is kept for",
                 *(self._path, error, waiting[0].sequence, len(waiting)),
             )
-            return
+            return []
         logging.error(
             "%s: %s; the lines of updates %d to %d wait in memory until there is room",
             *(self._path, error, waiting[0].sequence, waiting[-1].sequence),
         )
-        self._owed = waiting
+        return waiting
 
 
-def open_apply_log(workdir: Path | None, wanted: bool) -> ApplyLog:
-    """Return where a role of a run writes updates down: nowhere, if that is not `wanted` or there is no workdir."""
-    return FileApplyLog(workdir / APPLY_LOG) if workdir is not None and wanted else NullApplyLog()
+def open_apply_log(workdir: Path | None, wanted: bool, *, others_note_too: bool = False) -> ApplyLog:
+    """Return where a role of a run writes updates down: nowhere, if that is not `wanted` or there is no workdir.
+
+    With `others_note_too` other processes note the same updates, as the members of a mesh do, and may write them.
+    """
+    if workdir is None or not wanted:
+        return NullApplyLog()
+    return FileApplyLog(workdir / APPLY_LOG, in_thread if others_note_too else None)
 
 
 def _before(entries: list[Entry | Left], owed: list[Entry | Left]) -> list[Entry | Left]:

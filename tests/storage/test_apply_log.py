@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+import queue
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -14,7 +16,20 @@ import pytest
 
 from hybridsync.interfaces.messages import GroupUpdate, Part
 from hybridsync.storage import apply_log
-from hybridsync.storage.apply_log import Entry, FileApplyLog, Left, Stepped, cut, forget, read, records
+from hybridsync.storage.apply_log import (
+    Entry,
+    FileApplyLog,
+    Left,
+    Stepped,
+    cut,
+    forget,
+    in_thread,
+    open_apply_log,
+    read,
+    records,
+)
+
+DEADLINE_SECS = 30.0
 
 
 def entry(sequence: int) -> Entry:
@@ -185,6 +200,24 @@ def test_lines_that_the_disk_refuses_wait_and_are_written_in_their_order(
     assert [found.sequence for found in read(path)] == [1, 2, 3, 4, 5, 6, 7]
 
 
+def test_lines_outlive_a_flush_for_which_there_is_no_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int, content: bytes, at: int) -> NoReturn:
+        raise MemoryError
+
+    log = FileApplyLog(path)
+    log.write(entry(5))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", refuse)
+        with pytest.raises(MemoryError):
+            log.flush()
+    log.write(entry(6))
+    log.flush()
+    assert [found.sequence for found in read(path)] == [1, 2, 3, 4, 5, 6]
+    log.write(entry(7))
+    log.flush()
+    assert [found.sequence for found in read(path)] == [1, 2, 3, 4, 5, 6, 7]
+
+
 def test_lines_that_wait_outlive_a_new_phase_that_goes_on_from_them(path: Path) -> None:
     log = FileApplyLog(path)
     log.write(entry(5))
@@ -269,11 +302,15 @@ def test_what_another_member_has_written_already_is_not_written_again(path: Path
     assert [found.sequence for found in read(path)] == [1, 2, 3, 4, 5, 6]
 
 
+def at_once(work: Callable[[], None]) -> None:
+    work()
+
+
 def test_what_another_member_has_written_is_kept_in_memory_no_longer(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(apply_log, "_MOST_NOTED", 4)
-    captured, other = FileApplyLog(path), FileApplyLog(path)
+    captured, other = FileApplyLog(path), FileApplyLog(path, at_once)
     for sequence in range(5, 105):
         captured.write(entry(sequence))
         other.write(entry(sequence))
@@ -288,11 +325,63 @@ def test_what_another_member_has_written_is_kept_in_memory_no_longer(
 def test_updates_of_another_phase_than_the_last_written_are_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run was set back: the file is cut when they are written."""
     monkeypatch.setattr(apply_log, "_MOST_NOTED", 2)
-    log = FileApplyLog(path)
+    log = FileApplyLog(path, at_once)
     for sequence in (2, 3):
         log.write(replace(entry(sequence), phase=2))
     log.flush()
     assert [(found.phase, found.sequence) for found in read(path)] == [(1, 1), (2, 2), (2, 3)]
+
+
+def test_a_disk_that_hangs_keeps_no_member_from_noting_updates(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are noted under a lock that heartbeats need."""
+    tail, awake, readers = apply_log._tail, threading.Event(), queue.SimpleQueue[threading.Thread]()
+
+    def hang(path: Path) -> tuple[int, Entry | Left | None]:
+        assert threading.current_thread() is not threading.main_thread(), "whoever notes an update waits for the disk"
+        readers.put(threading.current_thread())
+        assert awake.wait(DEADLINE_SECS)
+        return tail(path)
+
+    monkeypatch.setattr(apply_log, "_MOST_NOTED", 4)
+    monkeypatch.setattr(apply_log, "_tail", hang)
+    other = FileApplyLog(path, in_thread)
+    for sequence in range(1, 7):
+        other.write(entry(sequence))
+    assert len(other._entries) == 6
+    awake.set()
+    readers.get(timeout=DEADLINE_SECS).join(DEADLINE_SECS)
+    other.write(entry(7))
+    assert [noted.sequence for noted in other._entries] == [5, 6, 7], "updates 1 to 4 are in the file"
+
+
+def test_who_alone_notes_updates_does_not_look_who_else_wrote_them(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> NoReturn:
+        raise AssertionError("the file was read")
+
+    monkeypatch.setattr(apply_log, "_MOST_NOTED", 4)
+    monkeypatch.setattr(apply_log, "_tail", refuse)
+    log = open_apply_log(path.parent, wanted=True)
+    for sequence in range(5, 15):
+        log.write(entry(sequence))
+    monkeypatch.undo()
+    log.flush()
+    assert [found.sequence for found in read(path)] == [*range(1, 15)]
+
+
+def test_a_member_that_can_start_no_thread_notes_updates_all_the_same(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> NoReturn:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(apply_log, "_MOST_NOTED", 4)
+    log = open_apply_log(path.parent, wanted=True, others_note_too=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        for sequence in range(5, 10):
+            log.write(entry(sequence))
+    log.flush()
+    assert [found.sequence for found in read(path)] == [*range(1, 10)]
 
 
 def test_a_flush_behind_a_writer_that_was_killed_replaces_its_torn_line(path: Path) -> None:
