@@ -101,7 +101,7 @@ def assemble(
     await_newer = partial(saving.await_newer, tick=upkeep.tick)
     recovery = Recovery(control, holder_at, committed_source, chief_address, clock, await_newer, gather_secs, watchdog)
 
-    commit = CommitStage(state, start.phase_number, control, saving, reporter, upkeep.tick)
+    commit = CommitStage(state, start.phase_number, control, pace, saving, reporter, upkeep.tick)
     capture_stage = CaptureStage(state, workload, control, holder_at, pace, saving, reporter, timer, upkeep.tick)
     guess_secs = LONG_UNIT_SECS if restarted else 0.0
     gather = GatherStage(

@@ -1,23 +1,18 @@
-"""The commands COMMIT and AWAIT_COMMIT: the captured state is made durable behind the training."""
+"""The commands COMMIT, AWAIT_COMMIT and AWAIT_RETRY: the captured state is made durable behind the training."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 
 from hybridsync.chief.run_control import RunControl
-from hybridsync.core.errors import CheckpointError, PhaseBroken
+from hybridsync.core.errors import CheckpointError
 from hybridsync.phases import state_machine
 from hybridsync.phases.checkpointing import Commit
 from hybridsync.phases.controller_state import ControllerState
+from hybridsync.phases.progress_watchdog import ProgressWatchdog
 from hybridsync.phases.recovery import UNREACHED
 from hybridsync.phases.reporter import Reporter
 from hybridsync.phases.save_schedule import SaveSchedule
-
-RETRY_SECS = 1.0
-"""Until a state that could not be made durable is tried again, the first time; then twice as long each time."""
-MOST_RETRY_SECS = 60.0
-"""The longest such pause; shorter where saves are more frequent."""
 
 
 class CommitStage:
@@ -27,6 +22,7 @@ class CommitStage:
       state: the captured state, and whether it is the run's last.
       start_phase: number of the phase that the run begins above.
       control: whether the phase under way is broken.
+      pace: whether that goes on while a commit is waited for.
       saving: the commit under way.
       reporter: writes the record.
       tick: called while a commit is waited for.
@@ -37,13 +33,13 @@ class CommitStage:
         state: ControllerState,
         start_phase: int,
         control: RunControl,
+        pace: ProgressWatchdog,
         saving: SaveSchedule,
         reporter: Reporter,
         tick: Callable[[], None],
     ) -> None:
         self._state, self._start_phase, self._control = state, start_phase, control
-        self._saving, self._reporter, self._tick = saving, reporter, tick
-        self._retry_secs = RETRY_SECS
+        self._pace, self._saving, self._reporter, self._tick = pace, saving, reporter, tick
 
     @property
     def is_over(self) -> bool:
@@ -71,16 +67,25 @@ class CommitStage:
 
         Raises:
           PhaseBroken: the phase under way was broken meanwhile.
-          WaitTimeout: the commit did not end in time.
+          WaitTimeout: the phase stands still, and its workers are threads, which cannot be given up.
           CheckpointError: the run's last state could not be written.
         """
         try:
             commit = self._wait()
         except (CheckpointError, *UNREACHED) as error:
+            if self._saving.under_way:  # it was the phase that met this, or the run
+                raise
             return self._failed(error)
-        self._retry_secs = RETRY_SECS
         self._reporter.committed(commit)
         return state_machine.Committed()
+
+    def await_retry(self) -> None:
+        """Let a while pass until the state is captured and committed anew for whose commit the phase's end waits.
+
+        Raises:
+          PhaseBroken, WaitTimeout: see `await_commit`.
+        """
+        self._saving.await_retry(self._look_around)
 
     def commit(self) -> None:
         """Commit the newest captured state, and return when it is durable.
@@ -100,25 +105,19 @@ class CommitStage:
             self._control.break_phase(state.broken_by)
             return state_machine.CommitFailed()
         self._reporter.not_durable(state.snapshot.held.units, str(error))
-        self._pause(self._retry_secs)
-        most = max(RETRY_SECS, min(self._saving.interval_secs, MOST_RETRY_SECS))
-        self._retry_secs = min(2 * self._retry_secs, most)
+        self._saving.put_off()
         return state_machine.CommitFailed()
 
-    def _pause(self, secs: float) -> None:
-        """Let a while pass, unless the phase breaks, or the run is to stop."""
-
-        def is_over() -> bool:
-            return self._control.preempted or bool(self._control.broken)
-
-        while not self._control.wait_until(is_over, min(secs, RETRY_SECS)) and (secs := secs - RETRY_SECS) > 0:
-            with contextlib.suppress(PhaseBroken):  # that ends the pause; the commit must be taken note of before
-                self._tick()
-
     def _wait(self) -> Commit:
-        def tick() -> None:
-            self._tick()
-            if self._control.broken and not (self._state.is_ending or self._control.gathering):
-                raise self._control.as_broken()
+        return self._saving.wait(self._look_around)
 
-        return self._saving.wait(tick)
+    def _look_around(self) -> None:
+        """Do what is due while a commit is waited for; where a phase goes on meanwhile, see that it does."""
+        self._tick()
+        if self._state.is_ending or self._control.gathering:
+            return
+        if self._control.broken:
+            raise self._control.as_broken()
+        phase = self._state.phase
+        if phase is not None and not self._pace.is_over(phase):
+            self._pace.check(phase)

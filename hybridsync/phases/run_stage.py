@@ -55,7 +55,7 @@ class RunStage:
         phase = self._state.current_phase
         is_over = partial(self._pace.is_over, phase)
         while True:
-            over = self._control.watch(is_over, self._tick_secs)
+            over = self._control.watch(is_over, min(self._tick_secs, self._saving.secs_to_retry))
             self._tick()
             if self._commits.is_over:
                 return self._commits.await_commit()

@@ -21,6 +21,13 @@ from hybridsync.phases.member_waits import TICK_SECS
 from hybridsync.phases.reporter import Reporter
 from hybridsync.training.run import Run
 
+RETRY_SECS = 1.0
+"""Until a state that could not be made durable is tried again, the first time; then twice as long each time."""
+MOST_RETRY_SECS = 60.0
+"""The longest such time; shorter where saves are more frequent."""
+MOST_AWAITED_SECS = 5.0
+"""The longest such time where the end of a phase waits for it, and may keep the workers waiting."""
+
 
 class SaveSchedule:
     """Keeps the one commit under way, and the evaluations behind it.
@@ -58,13 +65,14 @@ class SaveSchedule:
         self.training.set()
         self._commit: Future[Commit] | None = None
         self._evaluations: deque[tuple[int, Future]] = deque()
-        self._next_save = self._save_secs = 0.0
+        self._next_save = self._save_secs = self._retry_secs = self._awaited_secs = 0.0
         self._next_evaluation = run.config.telemetry.evaluate_units or None
 
     @property
-    def interval_secs(self) -> float:
-        """Seconds between two saves."""
-        return self._run.config.checkpoint.secs
+    def secs_to_retry(self) -> float:
+        """Seconds until a state is tried again that could not be made durable; infinite where none is, or it is due."""
+        left = self._next_save - self._clock.monotonic()
+        return left if self._retry_secs and left > 0 else math.inf
 
     @property
     def under_way(self) -> bool:
@@ -108,9 +116,30 @@ class SaveSchedule:
         submitted, self.submitted = self.submitted, None
         commit: Commit = result_of(pending, "the checkpoint", 0.0, waited_secs)
         self.submitted = submitted
-        self._save_secs = commit.secs
+        self._save_secs, self._retry_secs, self._awaited_secs = commit.secs, 0.0, 0.0
         self._next_save = self._clock.monotonic() + self._run.config.checkpoint.secs
         return commit
+
+    def put_off(self) -> None:
+        """Have the next save be due a while later, and that while be longer each time: the last one came to nothing."""
+        most = max(RETRY_SECS, min(self._run.config.checkpoint.secs, MOST_RETRY_SECS))
+        self._retry_secs = min(2 * self._retry_secs or RETRY_SECS, most)
+        self._next_save = self._clock.monotonic() + self._retry_secs
+
+    def await_retry(self, tick: Callable[[], None]) -> None:
+        """Wait until a save that was put off is to be tried for whoever waits for it; `tick` is called meanwhile.
+
+        That is sooner than it would be due, and at once when the run is asked to stop.
+
+        Raises:
+          HybridSyncError: what `tick` raises.
+        """
+        self._awaited_secs = min(2 * self._awaited_secs or RETRY_SECS, MOST_AWAITED_SECS)
+        preempted, until = self._control.preempted, self._clock.monotonic() + self._awaited_secs
+        while (left := until - self._clock.monotonic()) > 0:
+            if self._control.wait_until(lambda: self._control.preempted != preempted, min(left, TICK_SECS)):
+                return
+            tick()
 
     def await_newer(self, units: int, tick: Callable[[], None]) -> bool:
         """Let the commit under way end if its state has more than `units`; returns whether there was such a one.
@@ -123,9 +152,18 @@ class SaveSchedule:
         return True
 
     def is_due(self, phase: Phase) -> bool:
-        """Return whether a save or evaluation is due, and the phase does not end before it would be committed."""
-        save = self._committer.durable and self._clock.monotonic() >= self._next_save
-        if (not save and not self._evaluation_is_due()) or self._commit is not None or not self._control.stamps()[0]:
+        """Return whether a save or evaluation is due, and the phase does not end before it would be committed.
+
+        A save that failed is due also right before the end, which waits for it in any case.
+        """
+        retries = self._retry_secs > 0
+        save = (self._committer.durable or retries) and self._clock.monotonic() >= self._next_save
+        if (not save and not self._evaluation_is_due()) or self._commit is not None:
+            return False
+        under_way = bool(self._control.stamps()[0])
+        if save and retries:
+            return under_way or phase.mode.is_served  # elsewhere its members may not hold its state yet
+        if not under_way:
             return False
         rate = math.fsum(self._control.worker_rates().values())
         left = (phase.end_units - self._control.num_applied) / rate if rate else 0.0

@@ -45,6 +45,7 @@ class Stages:
             Command.GATHER: self.gather.gather,
             Command.COMMIT: self.commit.submit,
             Command.AWAIT_COMMIT: self.commit.await_commit,
+            Command.AWAIT_RETRY: self.commit.await_retry,
             Command.RESERVE: self.entry.reserve,
             Command.ANNOUNCE: self.entry.announce,
             Command.RESUME_LEASES: self.control.open_leases,

@@ -2,7 +2,8 @@ r"""The order of a phase change, as a state machine without IO: DRAIN, CAPTURE, 
 
     RUN --checkpoint--> RUN      COMMIT of a live snapshot runs beside the training
     RUN --begin--> DRAIN --drained--> CAPTURE --captured--> RESERVE --reserved--> ENTER --entered--> RUN
-                                          \--> COMMIT runs beside the stages after it; a next begin waits for it
+                                          \--> COMMIT runs beside the stages after it; a next begin waits for it,
+                                               also where it failed: until a newer state is durable
     any of them --broken--> GATHER --gathered--> RESERVE
 
 A run starts, and resumes, in RESERVE: the starting state is already captured. A phase that loses somebody breaks at
@@ -47,6 +48,7 @@ class Command(Enum):
     ANNOUNCE = "announce"
     RESUME_LEASES = "resume leases"
     AWAIT_COMMIT = "await commit"
+    AWAIT_RETRY = "await retry"
     FINISH = "finish"
 
 
@@ -113,7 +115,7 @@ class Committed:
 
 @dataclass(frozen=True)
 class CommitFailed:
-    """The captured state could not be made durable; training goes on, and a newer state is tried."""
+    """The captured state could not be made durable; training goes on, and a newer state is tried a while later."""
 
 
 Event = (Begin | Regroup | Checkpoint | Drained | Captured | Broken | Gathered) | (
@@ -130,6 +132,7 @@ class Switching:
       phase_number: number of the newest phase that was announced.
       last: no phase follows this one.
       committing: a captured state is on its way to the disk.
+      commit_failed: the last one did not get there, and no newer one is on its way.
       begin_waits: a begin came while committing.
       commits: the state to be captured is to be made durable.
     """
@@ -138,6 +141,7 @@ class Switching:
     phase_number: int
     last: bool = False
     committing: bool = False
+    commit_failed: bool = False
     begin_waits: bool = False
     commits: bool = True
 
@@ -159,6 +163,8 @@ def advance(state: Switching, event: Event) -> tuple[Switching, tuple[Command, .
             state = replace(state, last=isinstance(event, Begin) and event.last, commits=isinstance(event, Begin))
             if state.committing:
                 return replace(state, begin_waits=True), (Command.AWAIT_COMMIT,)
+            if state.commit_failed:
+                return replace(state, begin_waits=True), (Command.CAPTURE_LIVE,)
             return replace(state, step=Step.DRAIN), (Command.STOP_LEASES,)
         case Checkpoint():
             _expect(state, Step.RUN, event)
@@ -172,7 +178,7 @@ def advance(state: Switching, event: Event) -> tuple[Switching, tuple[Command, .
         case Captured() if state.step is Step.RUN:  # live; who holds the state may be lost before there is a commit
             assert not state.committing, "a state is captured live for a commit of its own"
             waiting = (Command.AWAIT_COMMIT,) if state.begin_waits else ()
-            return replace(state, committing=True), (Command.COMMIT, *waiting)
+            return replace(state, committing=True, commit_failed=False), (Command.COMMIT, *waiting)
         case Captured(last):
             _expect(state, Step.CAPTURE, event)
             if last:  # what was to be changed came too late: this is the end
@@ -209,7 +215,8 @@ def advance(state: Switching, event: Event) -> tuple[Switching, tuple[Command, .
             if state.step is Step.DONE:  # who held the last state is gone: somebody else may
                 return replace(state, step=Step.GATHER, last=False, committing=False), (Command.GATHER,)
             _expect(state, Step.RUN, event)
-            return replace(state, committing=False), (Command.CAPTURE_LIVE,)
+            again = (Command.AWAIT_RETRY, Command.CAPTURE_LIVE) if state.begin_waits else ()  # else a checkpoint is due
+            return replace(state, committing=False, commit_failed=True), again
         case Committed():
             assert state.committing, "a commit ended that was never begun"
             if state.step is Step.GATHER:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
@@ -16,7 +17,7 @@ from hybridsync.interfaces.messages import Snapshot
 from hybridsync.phases import checkpointing as commits_module
 from hybridsync.phases.checkpointing import Commit
 from hybridsync.phases.reporter import Reporter
-from hybridsync.phases.save_schedule import SaveSchedule
+from hybridsync.phases.save_schedule import RETRY_SECS, SaveSchedule
 from hybridsync.training.run import Run
 from tests.roles import Start, phase_of
 from tests.tasks import plain_sgd, tally_task
@@ -34,6 +35,7 @@ class Chief:
     num_applied: int = 0
     rates: dict[int, float] = field(default_factory=lambda: {0: 50.0, 1: 50.0})
     first_and_last: tuple[float, float] = (1.0, 2.0)
+    preempted: bool = False
     ledger: Ledger = field(default_factory=lambda: Ledger(WORKLOAD))
 
     def worker_rates(self) -> dict[int, float]:
@@ -193,6 +195,29 @@ def test_nothing_is_saved_that_the_end_of_the_phase_would_overtake(harness, chan
         setattr(harness.chief, name, value)
     harness.saving.take_evaluation()
     assert harness.saving.is_due(PHASE) == due
+
+
+@pytest.mark.parametrize("durable", [True, False], ids=["to the disk", "into the chief's memory"])
+def test_a_save_that_failed_is_due_a_while_later_also_right_before_the_end_of_the_phase(durable):
+    """The end waits for it, so that every moment before it counts."""
+    harness = Harness(durable=durable)
+    harness.committed(secs=1.0)
+    harness.submit()["commit"].set_exception(CheckpointError("the disk is full"))
+    with pytest.raises(CheckpointError):
+        harness.saving.wait(lambda: None)
+    assert harness.saving.secs_to_retry == math.inf
+    harness.saving.put_off()
+    harness.chief.num_applied = 90
+    harness.chief.rates = {0: 1e6}
+    assert harness.saving.secs_to_retry == RETRY_SECS and not harness.saving.is_due(PHASE)
+    harness.clock.advance(RETRY_SECS)
+    assert harness.saving.secs_to_retry == math.inf and harness.saving.is_due(PHASE)
+    harness.chief.first_and_last = (0.0, 0.0)
+    assert harness.saving.is_due(PHASE), "servers hold a phase's state from its start"
+    assert not harness.saving.is_due(replace(PHASE, spec="bsp")), "its members may not hold it yet"
+    harness.chief.first_and_last = (1.0, 2.0)
+    harness.submit()
+    assert not harness.saving.is_due(PHASE), "it is tried"
 
 
 def test_a_run_without_a_workdir_saves_only_what_is_to_be_evaluated():

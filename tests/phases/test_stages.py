@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -12,18 +13,18 @@ import pytest
 from hybridsync.chief.ledger import Ledger
 from hybridsync.collectives.device_choice import NUM_DEVICES
 from hybridsync.config import RunConfig
-from hybridsync.core.errors import CheckpointError, HybridSyncError, PhaseBroken, RoleLost
+from hybridsync.core.errors import CheckpointError, HybridSyncError, PhaseBroken, RoleLost, WaitTimeout
 from hybridsync.core.plan import PhaseId
 from hybridsync.core.work_deadlines import UNWATCHED
 from hybridsync.interfaces.phase import Phase
 from hybridsync.phases.checkpointing import Commit
-from hybridsync.phases.commit_stage import RETRY_SECS, CommitStage
+from hybridsync.phases.commit_stage import CommitStage
 from hybridsync.phases.controller_state import ControllerState
 from hybridsync.phases.housekeeping import Housekeeping
 from hybridsync.phases.process_groups import ProcessGroups
 from hybridsync.phases.progress_watchdog import ProgressWatchdog
 from hybridsync.phases.recovery_stage import MAX_BROKEN, GatherStage
-from hybridsync.phases.save_schedule import SaveSchedule
+from hybridsync.phases.save_schedule import RETRY_SECS, SaveSchedule
 from hybridsync.phases.stage_timer import StageTimer
 from hybridsync.phases.state_machine import CommitFailed, Committed, Gathered
 from hybridsync.policies.straggler_detector import Judged
@@ -42,12 +43,16 @@ class FakeControl:
 
     clock: ManualClock
     num_applied: int = 8
-    preempted: bool = False
+    preempted_at: float = math.inf
     broken: str = ""
     failure: HybridSyncError | None = None
     gathering: bool = False
     fenced: list[tuple[int, int]] = field(default_factory=list)
     ledger: Ledger = field(default_factory=lambda: Ledger(WORKLOAD))
+
+    @property
+    def preempted(self) -> bool:
+        return self.clock.monotonic() >= self.preempted_at
 
     def expire(self) -> None: ...
 
@@ -101,6 +106,22 @@ class Reporter:
         self.told.append(("not durable", units, why))
 
 
+class Pace:
+    """Whether the phase goes on, and how often that was asked."""
+
+    def __init__(self) -> None:
+        self.over, self.num_checks = False, 0
+        self.stuck: Exception | None = None
+
+    def is_over(self, phase: Phase) -> bool:
+        return self.over
+
+    def check(self, phase: Phase) -> None:
+        self.num_checks += 1
+        if self.stuck is not None:
+            raise self.stuck
+
+
 class Committer:
     """Ends every commit at once, with what a test has laid out."""
 
@@ -108,9 +129,12 @@ class Committer:
 
     def __init__(self) -> None:
         self.fails: Sequence[Exception] = ()
+        self.hangs = False
 
     def submit(self, snapshot: Any, source: str, ledger: Any, record: Any, *, evaluate: bool, after: Any) -> Any:
         commit, evaluation = Future[Commit](), Future[Any]()
+        if self.hangs:
+            return commit, evaluation
         if self.fails:
             first, *self.fails = self.fails
             commit.set_exception(first)
@@ -144,13 +168,15 @@ class Harness:
         snapshot = StartingState().snapshot
         self.state = ControllerState(snapshot, "chief", "start", phase=phase)
         pace = ProgressWatchdog(control, config.drain_secs, self.clock, reporter.show_line, threads=False)
-        saving = SaveSchedule(run, control, committer, reporter, self.clock, None)
+        self.saving = saving = SaveSchedule(run, control, committer, reporter, self.clock, None)
         process_groups = ProcessGroups(control, unused, "chief", unused, unused, reporter.renewed, NUM_DEVICES)
         timer = StageTimer(self.clock, reporter.span)
         self.upkeep = Housekeeping(
             self.state, control, lambda: servers, pace, saving, process_groups, reporter, UNWATCHED
         )
-        self.commits = CommitStage(self.state, 0, control, saving, reporter, self.upkeep.tick)
+        self.pace = Pace()
+        watched: Any = self.pace
+        self.commits = CommitStage(self.state, 0, control, watched, saving, reporter, self.upkeep.tick)
         self.gathering = GatherStage(
             self.state, WORKLOAD, control, pace, unused, process_groups, reporter, timer, self.upkeep, unused, 0.0
         )
@@ -160,12 +186,13 @@ class Harness:
         return self.commits.await_commit()
 
 
-def test_a_save_that_fails_is_told_and_tried_again_a_while_later():
-    harness = Harness()
+def test_a_save_that_fails_is_told_and_tried_again_a_while_later_and_nobody_waits_until_then():
+    harness = Harness(phase_of(3))
     harness.committer.fails = [CheckpointError("the disk is full")]
     began = harness.clock.monotonic()
-    assert harness.commit() == CommitFailed() and harness.clock.monotonic() - began == RETRY_SECS
-    assert harness.commit() == Committed()
+    assert harness.commit() == CommitFailed() and harness.clock.monotonic() == began
+    assert harness.saving.secs_to_retry == RETRY_SECS
+    assert harness.commit() == Committed() and harness.saving.secs_to_retry == math.inf
     assert harness.reporter.told == [("not durable", 0, "the disk is full"), ("committed", 0)]
 
 
@@ -173,25 +200,69 @@ def test_a_save_that_fails_again_and_again_is_tried_ever_more_rarely():
     harness, pauses = Harness(), list[float]()
     harness.committer.fails = [CheckpointError("the disk is full")] * 6
     for _ in range(6):
-        began = harness.clock.monotonic()
         harness.commit()
-        pauses.append(harness.clock.monotonic() - began)
+        pauses.append(harness.saving.secs_to_retry)
     assert pauses == pytest.approx([1.0, 2.0, 4.0, 8.0, 10.0, 10.0]), "every 10 s the state is saved anyway"
     assert harness.commit() == Committed()
     harness.committer.fails = [CheckpointError("the disk is full")]
-    began = harness.clock.monotonic()
-    assert harness.commit() == CommitFailed() and harness.clock.monotonic() - began == pytest.approx(RETRY_SECS)
+    assert harness.commit() == CommitFailed() and harness.saving.secs_to_retry == pytest.approx(RETRY_SECS)
 
 
-def test_a_phase_that_breaks_ends_the_pause_behind_a_save_that_failed():
+def failed(phase: Phase | None, times: int) -> Harness:
+    """Return the stages of a run whose last saves have failed."""
+    harness = Harness(phase)
+    harness.committer.fails = [CheckpointError("the disk is full")] * times
+    for _ in range(times):
+        assert harness.commit() == CommitFailed()
+    return harness
+
+
+def test_a_begin_waits_but_a_short_while_until_the_save_before_it_is_tried_again():
+    """The phase may be at its end, and every worker idle: a disk that has recovered is to be noticed."""
+    harness, pauses = failed(replace(phase_of(3), spec="bsp"), 6), list[float]()
+    for _ in range(5):
+        began = harness.clock.monotonic()
+        harness.commits.await_retry()
+        pauses.append(harness.clock.monotonic() - began)
+        harness.committer.fails = [CheckpointError("the disk is full")]
+        assert harness.commit() == CommitFailed()
+    assert pauses == pytest.approx([1.0, 2.0, 4.0, 5.0, 5.0])
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_hung_members_are_looked_for_while_a_begin_waits_unless_the_phase_is_at_its_end(over: bool):
+    """Of a phase at its end nobody steps, and nobody is to be given up for it."""
+    harness = failed(phase_of(3), 3)
+    harness.pace.over = over
+    harness.commits.await_retry()
+    assert (harness.pace.num_checks > 10) == (not over)
+
+
+def test_threads_that_stand_still_while_a_begin_waits_for_a_commit_are_no_failed_save():
     harness = Harness(phase_of(3))
-    harness.committer.fails = [CheckpointError("the disk is full")] * 4
-    for _ in range(3):
+    harness.committer.hangs, harness.pace.stuck = True, WaitTimeout("workers [1] have been at one unit for too long")
+    with pytest.raises(WaitTimeout, match=r"workers \[1\]"):
         harness.commit()
+    assert harness.reporter.told == []
+
+
+def test_a_run_that_is_asked_to_stop_tries_its_save_at_once():
+    harness = failed(phase_of(3), 4)
+    harness.control.preempted_at = harness.clock.monotonic() + 0.5
+    harness.commits.await_retry()
+    assert harness.clock.monotonic() == pytest.approx(harness.control.preempted_at, abs=0.1)
+    began = harness.clock.monotonic()
+    harness.commits.await_retry()
+    assert harness.clock.monotonic() - began == pytest.approx(2.0), "it knows already, and the disk refuses"
+
+
+def test_a_phase_that_breaks_ends_the_wait_behind_a_save_that_failed():
+    harness = failed(phase_of(3), 4)
     harness.control.fenced, harness.servers["server:0"].lost = [(2, 1)], True
     began = harness.clock.monotonic()
-    assert harness.commit() == CommitFailed() and harness.clock.monotonic() - began == pytest.approx(RETRY_SECS)
-    assert harness.control.broken
+    with pytest.raises(PhaseBroken, match="server 0 does not answer"):
+        harness.commits.await_retry()
+    assert harness.clock.monotonic() - began < 1.0
 
 
 def test_the_last_save_of_a_run_fails_with_it():

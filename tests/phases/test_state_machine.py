@@ -47,8 +47,14 @@ STORIES: dict[str, list[Event]] = {
         *SWITCHING, Reserved(2), Entered(), Begin(last=True), Committed(), Drained(), Captured(), Committed(),
     ],
     "a begin waits for a periodic save": [*SAVING, Begin(), Committed(), Drained()],
-    "a save that fails is tried on a newer state": [*SAVING, CommitFailed(), Captured(), Committed()],
+    "a save that fails is tried on a newer state": [*SAVING, CommitFailed(), Checkpoint(), Captured(), Committed()],
     "a begin waits until a save that failed is made": [*SAVING, Begin(), CommitFailed(), Captured(), Committed()],
+    "a begin that comes behind a save that failed has it tried at once": [
+        *SAVING, CommitFailed(), Begin(), Captured(), CommitFailed(), Captured(), Committed(), Drained(),
+    ],
+    "it breaks behind a save that failed: the next begin still has that tried": [
+        *SAVING, CommitFailed(), Broken(), Gathered(), Reserved(2), Entered(), Begin(), Captured(), Committed(),
+    ],
     "a resume continues the numbers": [Reserved(8), Entered(), Begin(last=True), Drained(), Captured(), Committed()],
     "somebody joined: the same stage goes on with all": [
         *UNDER_WAY, Regroup(), Drained(), Captured(), Reserved(2), Entered(), Begin(last=True), Drained(), Captured(),
@@ -91,7 +97,7 @@ STORIES: dict[str, list[Event]] = {
 
 
 def describe(state: Switching) -> str:
-    flags = [name for name in ("last", "committing", "begin_waits") if getattr(state, name)]
+    flags = [name for name in ("last", "committing", "commit_failed", "begin_waits") if getattr(state, name)]
     return " ".join([state.step.name, f"phase={state.phase_number}", *flags])
 
 
@@ -126,7 +132,7 @@ class Manager(RuleBasedStateMachine):
         self.todo: list[Command] = list(commands)
         self.reserved = self.announced = 3
         self.active: int | None = None
-        self.leasing = self.committing = self.captured = self.finished = False
+        self.leasing = self.committing = self.failed = self.captured = self.finished = False
 
     def feed(self, event: Event) -> None:
         self.state, commands = advance(self.state, event)
@@ -138,7 +144,7 @@ class Manager(RuleBasedStateMachine):
         command = self.todo.pop(0)
         match command:
             case Command.STOP_LEASES:
-                assert not self.committing, "a switch begins when the last one is committed"
+                assert not self.committing and not self.failed, "a switch begins when the last one is committed"
                 assert self.active is not None
                 self.leasing = False
                 self.feed(Drained())
@@ -155,9 +161,11 @@ class Manager(RuleBasedStateMachine):
                 self.feed(Gathered(last=flag))
             case Command.COMMIT:
                 assert self.captured and not self.committing
-                self.captured, self.committing = False, True
+                self.captured, self.committing, self.failed = False, True, False
             case Command.AWAIT_COMMIT:
                 self.commit(fails=flag)
+            case Command.AWAIT_RETRY:
+                assert self.failed and self.state.begin_waits, "else training goes on, and a save is due"
             case Command.RESERVE:
                 assert self.active is None, "the next phase is numbered when the last one has ended"
                 self.reserved += ahead
@@ -179,7 +187,7 @@ class Manager(RuleBasedStateMachine):
 
     def commit(self, *, fails: bool) -> None:
         assert self.committing
-        self.committing = False
+        self.committing, self.failed = False, fails and self.state.step is Step.RUN
         self.feed(CommitFailed() if fails else Committed())
 
     @precondition(lambda self: not self.todo and self.state.step is Step.RUN and not self.state.begin_waits)
@@ -257,12 +265,14 @@ def test_a_phase_may_break_at_any_step_and_the_commit_under_way_goes_on(step, co
 def test_a_failed_commit_is_tried_on_a_newer_state_while_the_phase_runs_and_a_begin_still_waits() -> None:
     running = Switching(Step.RUN, phase_number=3, committing=True)
     again, commands = advance(running, CommitFailed())
-    assert commands == (Command.CAPTURE_LIVE,) and not again.committing
+    assert commands == () and not again.committing, "until a save is due, the phase runs as if there had been none"
+    assert advance(again, Checkpoint()) == (again, (Command.CAPTURE_LIVE,))
     assert advance(again, Captured()) == (running, (Command.COMMIT,))
+    assert advance(again, Begin())[1] == (Command.CAPTURE_LIVE,)
     waiting, commands = advance(running, Begin())
     assert commands == (Command.AWAIT_COMMIT,)
     again, commands = advance(waiting, CommitFailed())
-    assert commands == (Command.CAPTURE_LIVE,)
+    assert commands == (Command.AWAIT_RETRY, Command.CAPTURE_LIVE)
     again, commands = advance(again, Captured())
     assert commands == (Command.COMMIT, Command.AWAIT_COMMIT)
     assert advance(again, Committed())[0].step is Step.DRAIN

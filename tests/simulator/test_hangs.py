@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hybridsync.config import CheckpointConfig
 from hybridsync.phases import progress_watchdog
 from hybridsync.phases.progress_watchdog import STUCK_SECS
 from hybridsync.protocols import REGISTRY
@@ -17,6 +18,7 @@ from hybridsync.telemetry.recorder import Recorder
 from hybridsync.testing.checks import Violation
 from hybridsync.testing.schedules import Schedule
 from hybridsync.testing.trials import Outcome, run_of, try_schedule
+from hybridsync.training.run import Run
 from tests.simulator.runs import tally_run
 
 UNIT_SECS = 0.05
@@ -31,8 +33,17 @@ EVEN = Cluster(devices=(Device(UNIT_SECS),))
 Events = list[tuple[float, dict[str, Any]]]
 
 
-def tried(plan: str, scenario: Scenario, *, workers: int = 4, units: int = 300) -> tuple[Outcome, Events]:
+def tried(
+    plan: str, scenario: Scenario, *, workers: int = 4, units: int = 300, save_secs: float = 1.0
+) -> tuple[Outcome, Events]:
     """Run and check a scenario; returns what came of it, and who was lost when."""
+    make = run_of(tally_run())
+
+    def run_with(schedule: Schedule) -> Run:
+        run = make(schedule)
+        config = dataclasses.replace(run.config, checkpoint=CheckpointConfig(secs=save_secs))
+        return dataclasses.replace(run, config=config)
+
     lost: Events = []
 
     def recorder_of(clock: VirtualClock) -> Recorder:
@@ -45,7 +56,7 @@ def tried(plan: str, scenario: Scenario, *, workers: int = 4, units: int = 300) 
         return dataclasses.replace(Recorder.null(clock), events=Log(clock))
 
     schedule = Schedule(0, plan, workers, 1, units, frozenset(), scenario)
-    outcome = try_schedule(schedule, run_of(tally_run()), recorder_of)
+    outcome = try_schedule(schedule, run_with, recorder_of)
     assert (outcome.exit, outcome.units) == ("completed", units)
     return outcome, lost
 
