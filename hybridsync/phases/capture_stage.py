@@ -69,7 +69,7 @@ class CaptureStage:
                 why = f"the last step was not finished within {limit:.3g} s"
                 # The others wait for those in a step
                 self._pace.give_up(self._control.stuck(SILENT_SHARE * limit), why)
-        if not phase.mode.is_served and self._control.broken:  # which ends the wait, too: some are still in a step
+        if phase.mode.moves_together and self._control.broken:  # which ends the wait, too: some are still in a step
             raise self._control.as_broken()
         self._timer.restart()
         self._timer.record("drain", started)
