@@ -17,7 +17,7 @@ from tests.tuning.jobs import SMALL_CONFIG
 
 def start(folder: Path) -> subprocess.Popen[str]:
     """Search for the smaller of one setting and pure lock-step, by one run each."""
-    flags = ["--runtime=processes", "--runs=1", "--settings=1", "--workers=2", "--set=workload=2000"]
+    flags = ["--runtime=processes", "--runs=1", "--settings=1", "--workers=2", "--set=workload=4000"]
     place = [f"--config={folder / 'small.py'}", f"--history={folder / 'h.sqlite'}", f"--workdir={folder / 'runs'}"]
     return subprocess.Popen(
         [sys.executable, "-m", "launch.tune", *place, *flags],
