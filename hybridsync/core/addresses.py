@@ -22,8 +22,8 @@ def at_port(host: str, port: int = 0) -> str:
 def at_socket(path: Path) -> str:
     """Write the address of a unix socket as gRPC takes it.
 
-    >>> at_socket(Path("/tmp/run/chief"))
-    'unix:/tmp/run/chief'
+    >>> at_socket(Path("/sockets/chief"))
+    'unix:/sockets/chief'
     """
     return f"{_UNIX}{path}"
 
@@ -31,7 +31,7 @@ def at_socket(path: Path) -> str:
 def socket_path(address: str) -> Path | None:
     """Return the path of a unix socket's address; None where it is another kind of address.
 
-    >>> socket_path("unix:/tmp/run/chief"), socket_path("127.0.0.1:4711")
-    (PosixPath('/tmp/run/chief'), None)
+    >>> socket_path("unix:/sockets/chief"), socket_path("127.0.0.1:4711")
+    (PosixPath('/sockets/chief'), None)
     """
     return Path(address.removeprefix(_UNIX)) if address.startswith(_UNIX) else None
