@@ -310,7 +310,7 @@ def _with_momenta(run: Run, state: TrainState) -> TrainState:
 def _progress_told(events: list[dict[str, Any]], lines: list[dict[str, Any]]) -> tuple[int, int]:
     """Return how many units the record says were rolled back, and how many were applied at its end.
 
-    What an earlier session had applied before a rollback is lost already, and is not lost again.
+    A rollback loses what an earlier session had applied before it. The same units are not lost again.
 
     Args:
       events: of all sessions; what was before a start from unit 0 is another run's.

@@ -1,4 +1,4 @@
-"""What a killed run had applied since its last commit is counted as rolled back once, whoever is killed after that."""
+"""A killed run's units since its last commit are counted as rolled back once, whoever is killed after that."""
 
 from __future__ import annotations
 

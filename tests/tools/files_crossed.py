@@ -6,7 +6,7 @@ Runs the digits recipe over processes twice, and logs every function of the pack
 file counts in a window when a function of it is entered there. Generated files do not count. Neither do the methods
 that `dataclass` and `NamedTuple` make, because they have no file.
 
-What belongs to a window are the calls that carry the thing, wherever they run:
+A window holds the calls that carry the thing, wherever they run:
 
     push      The worker's thread, from the engine's hold of the gradient until it has the version that answers it. The
               server's thread that took this push, in the same time.

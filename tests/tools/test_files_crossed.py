@@ -1,4 +1,4 @@
-"""What the tool looks for in its logs is there: a function that is moved takes its mark along."""
+"""Each function that the tool marks is where the mark says: one that is moved takes its mark along."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run has lost, counted once, whichever chief tells of it; the record is what a session that died has left."""
+"""Lost units are counted once, whichever chief tells of them, from the record that a dead session has left."""
 
 from __future__ import annotations
 
