@@ -22,6 +22,7 @@ from hybridsync.core.errors import EXIT_COMPLETED, EXIT_PREEMPTED, ConfigError, 
 from hybridsync.runtime.fork_server import ForkServer, connect
 from hybridsync.runtime.processes import ROLE_MODULES, Launch, play, supervise
 from hybridsync.runtime.role_pipe import Child
+from hybridsync.runtime.wiring.collectives import AUTO, CHOICES
 from hybridsync.storage.durable import local_path
 from hybridsync.workdir.auto_plan import written_out
 
@@ -56,6 +57,9 @@ flags.DEFINE_string(
     "bind",
     "",
     "loopback address at whose ports the roles serve; left out, they serve on sockets that no other user can reach",
+)
+flags.DEFINE_enum(
+    "collective", AUTO, CHOICES, "how worker processes sum: host (gloo, TCP), shm (shared memory), or the faster one"
 )
 flags.DEFINE_integer("port", 0, "port of the chief, at --bind or 127.0.0.1; 0 takes a free one")
 
@@ -105,6 +109,7 @@ def launch_of_flags(supervises: bool = False) -> Launch:
         convert_units=FLAGS.convert_units,
         bind=FLAGS.bind,
         port=FLAGS.port,
+        collective=FLAGS.collective,
         argv=(*sys.argv[1:], f"--plan={config.plan}"),  # the plan is looked up once for all roles
     )
 
@@ -152,6 +157,11 @@ def main(argv: list[str]) -> int:
     try:
         if len(argv) > 1:
             raise ConfigError(f"unexpected argument {argv[1]!r}; every option is written --name=value")
+        if FLAGS.runtime == "inprocess" and FLAGS.collective != AUTO:
+            raise ConfigError(
+                f"--collective={FLAGS.collective} is for worker processes, and --runtime=inprocess has threads, which "
+                "sum without it; leave one of both out"
+            )
         load = functools.cache(functools.partial(launch_of_flags, line is None and FLAGS.runtime == "processes"))
         if isinstance(line, ForkServer):
             load()  # what it imports is there for every role

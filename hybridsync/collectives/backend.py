@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import GroupReply
 
 if TYPE_CHECKING:
@@ -70,6 +71,11 @@ class Communicator(Protocol):
 
 class Membership(Protocol):
     """Declares what a communicator has to know of a phase; a `Phase` has it."""
+
+    @property
+    def id(self) -> PhaseId:
+        """Fencing token of the phase, which no other one has."""
+        ...
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -137,11 +143,16 @@ class Place:
 class Backend(Protocol):
     """Collectives between processes."""
 
-    def serve(self, num_workers: int, address: str) -> Service:
-        """Start what `num_workers` workers will join. The supervisor calls it, so it loads no jax.
+    @property
+    def num_devices(self) -> int:
+        """Local devices of each worker among which a communicator chooses; beyond all counting where none wears out."""
+        ...
+
+    def serve(self, slots: tuple[int, ...], address: str) -> Service:
+        """Start what workers will join. The supervisor calls it, so it loads no jax.
 
         Args:
-          num_workers: that will join.
+          slots: numbers of the workers that will have a place, ascending.
           address: `host:0`, or `unix:` and the path of a socket.
 
         Raises:
@@ -150,7 +161,9 @@ class Backend(Protocol):
         ...
 
     def join(self, place: Place) -> Callable[[Programs], Collectives]:
-        """Take a worker's place, before any other JAX call of its process; returns when all have been taken once.
+        """Take a worker's place, before any other JAX call of its process.
+
+        A backend whose workers have to meet returns when all have taken their places once.
 
         Returns:
           What makes the collectives of the run's programs.

@@ -68,11 +68,11 @@ class Meshes:
             return live, 0
         if grouped:  # the same device of everybody: then every group has a device choice of that number, too
             dead = {device_choice for _, device_choice in self._dead}
-            fresh = [device_choice for device_choice in range(self._num_devices) if device_choice not in dead]
-            if not fresh:
+            fresh = next((choice for choice in range(self._num_devices) if choice not in dead), None)
+            if fresh is None:
                 return None
-            self._formed.add((live, fresh[0]))
-            return live, fresh[0]
+            self._formed.add((live, fresh))
+            return live, fresh
         device_choices = num_ways(len(live), self._num_devices)
         total = device_choices * len(live)
         for tried in range(total):

@@ -9,6 +9,7 @@ from typing import Any, TypeGuard
 
 from hybridsync import protocols
 from hybridsync.core.errors import ResumeError, WorkdirError
+from hybridsync.core.plan import PhaseId
 from hybridsync.core.step_assignment import StepAssignment
 from hybridsync.protocols import base
 from hybridsync.protocols.modes import SyncMode
@@ -36,6 +37,7 @@ class LoggedPhase:
       after: fingerprint of the state that was gone on from; "" where that is not known here. One that was captured at
         its end may have been lost, and with it what those workers left.
       shares: units that each member took in one lock-step step; () for one each.
+      collective: how its workers were joined in the process runtime, "host" or "shm"; "" in the others.
     """
 
     number: int
@@ -48,6 +50,12 @@ class LoggedPhase:
     left: tuple[tuple[int, int], ...] = ()
     after: str = ""
     shares: tuple[int, ...] = ()
+    collective: str = ""
+
+    @property
+    def id(self) -> PhaseId:
+        """Fencing token, among the phases that are replayed."""
+        return PhaseId(self.number, 0)
 
     @property
     def protocol(self) -> base.Protocol:
@@ -234,14 +242,15 @@ def _are_counts(values: Any) -> TypeGuard[list[int]]:
 
 def _phases(workdir: Path, entries: tuple[Entry, ...], ends: dict[int, Left]) -> tuple[LoggedPhase, ...]:
     """Divide the entries into their phases."""
-    entered: dict[int, tuple[dict[str, Any], str]] = {}
-    runtime = ""
+    entered: dict[int, tuple[dict[str, Any], str, str]] = {}
+    runtime = collective = ""
     for event in read_events(workdir):
         if event["kind"] == "run_started":
             runtime = event["runtime"]
+            collective = event.get("collective", "host" if runtime == "processes" else "")  # older runs had one kind
         elif event["kind"] == "phase_entered":
             _check_mesh(workdir, event)
-            entered[event["phase"]] = event, runtime
+            entered[event["phase"]] = event, runtime, collective
     by_phase: dict[int, list[Entry]] = {}
     for entry in entries:
         by_phase.setdefault(entry.phase, []).append(entry)
@@ -252,7 +261,7 @@ def _phases(workdir: Path, entries: tuple[Entry, ...], ends: dict[int, Left]) ->
                 f"update {updates[0].sequence} is of phase {number}, which no event of {workdir} announces; the log "
                 "and the events are of different runs"
             )
-        event, runtime = entered[number]
+        event, runtime, collective = entered[number]
         if event["units"] != units:
             raise WorkdirError(
                 f"the apply log of {workdir} is cut: phase {number} began at unit {event['units']}, but the updates "
@@ -264,6 +273,7 @@ def _phases(workdir: Path, entries: tuple[Entry, ...], ends: dict[int, Left]) ->
             members=tuple(event["members"]),
             device_choice=event["lane"],
             runtime=runtime,
+            collective=collective,
             fingerprint=event["fingerprint"],
             entries=tuple(updates),
             shares=tuple(event.get("shares", ())),

@@ -1,9 +1,10 @@
 """Phases of the process runtime, computed again in processes like the run's own.
 
-gloo sums in ring order, so a lock-step phase needs as many processes in the recorded order: process i has the place of
-the recorded member i, whichever slot of the run's process group that had. And bits depend on how many local devices a
-process has (measured, 2 cores: the text model's gradient differs between 1 and 16, because XLA's thread pool grows with
-them), so a served phase is computed by a process that has joined a process group too, alone.
+The collectives are the recorded ones. gloo sums in ring order, so a lock-step phase needs as many processes in the
+recorded order: process i has the place of the recorded member i, whichever slot that had. And bits depend on how many
+local devices a process has, 16 with gloo and one with shared memory (measured, 2 cores: the text model's gradient
+differs between 1 and 16, because XLA's thread pool grows with them). So a served phase is computed by a process that
+has joined the same kind of collectives, alone.
 
 The parent hands over the starting state in a file of packed bytes; the phase's first member leaves the resulting one
 beside it.
@@ -23,7 +24,6 @@ import jax
 import numpy as np
 
 from hybridsync.collectives.backend import Place
-from hybridsync.collectives.device_choice import NUM_DEVICES
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import HybridSyncError, RoleLost, WaitTimeout
 from hybridsync.replay.group_replay import in_groups
@@ -33,7 +33,7 @@ from hybridsync.runtime.fork_server_client import ForkServerClient
 from hybridsync.runtime.role_addresses import RoleAddresses
 from hybridsync.runtime.role_pipe import Child, RoleSpec
 from hybridsync.runtime.role_process import RoleProcess, describe_exit
-from hybridsync.runtime.wiring.collectives import COLLECTIVES
+from hybridsync.runtime.wiring.collectives import collectives_of
 from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.run import Run
 from hybridsync.training.state import TrainState
@@ -80,12 +80,17 @@ def in_members(
         with contextlib.ExitStack() as stack:
             addresses = RoleAddresses()
             stack.callback(addresses.remove)
-            service = COLLECTIVES.serve(num_members, addresses.next_service())
+            backend = collectives_of(phase.collective)
+            service = backend.serve(tuple(range(num_members)), addresses.next_service())
             stack.callback(service.stop)
             stack.callback(_end, members)
             for index in range(num_members):
                 members.append(RoleProcess(fork_server_client, ROLE, index, 0, logs / f"replay-{index}.log"))
-                spec = RoleSpec(ROLE, index, 0, "", service.address, str(job), num_members, 0, addresses.host)
+                spec = RoleSpec(
+                    *(ROLE, index, 0, "", service.address, str(job), num_members, 0, addresses.host),
+                    collective=phase.collective,
+                    num_devices=backend.num_devices,
+                )
                 members[-1].send_spec(spec)
             _await_members(members, phase, progress)
         return _read(layout, job / _AFTER)
@@ -139,8 +144,8 @@ def run_member(child: Child, spec: RoleSpec, workdir: Path, make_run: Callable[[
       HybridSyncError: the phase could not be computed.
     """
     slots = tuple(range(spec.num_workers))
-    place = Place(spec.coordinator, spec.role_id, slots, spec.host, NUM_DEVICES, timeout_secs=JOIN_SECS)
-    collectives_of = COLLECTIVES.join(place)
+    place = Place(spec.coordinator, spec.role_id, slots, spec.host, spec.num_devices, timeout_secs=JOIN_SECS)
+    make_collectives = collectives_of(spec.collective).join(place)
     job = Path(spec.workdir)
     told = json.loads((job / _JOB).read_text())
     phase = next(phase for phase in read_record(workdir).phases if phase.number == told["phase"])
@@ -148,7 +153,7 @@ def run_member(child: Child, spec: RoleSpec, workdir: Path, make_run: Callable[[
     run, lockstep = make_run(), phase.mode.moves_together
     programs = run.programs(donate_parameters=lockstep)
     state = jax.device_put(_read(programs.state_layout, job / _BEFORE), jax.local_devices()[0])
-    communicator = collectives_of(programs).communicator(dataclasses.replace(phase, members=slots))
+    communicator = make_collectives(programs).communicator(dataclasses.replace(phase, members=slots))
     note = _Progress(child)
     if lockstep:
         communicator.enter()

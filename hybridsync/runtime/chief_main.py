@@ -40,6 +40,7 @@ def run_chief(
     token: str,
     restarted: bool,
     coordinator: str,
+    collective: str,
     num_devices: int,
     report: Callable[[dict], None],
     watchdog: Watching,
@@ -57,6 +58,7 @@ def run_chief(
       token: of the run.
       restarted: another chief served this run before, whose roles may still train.
       coordinator: address where the supervisor, this process's parent, serves the process group.
+      collective: how the workers sum among themselves.
       num_devices: local devices of each worker, among which a mesh of the process group chooses.
       report: tells the supervisor: {"address": ...} once served.
       watchdog: of this process.
@@ -93,7 +95,8 @@ def run_chief(
     try:
         with watchdog.work("the run", LOOP_SECS):
             summary = _manage(
-                opening, recorder, transport_of(token), address, restarted, coordinator, num_devices, report, watchdog
+                *(opening, recorder, transport_of(token), address, restarted),
+                *(coordinator, collective, num_devices, report, watchdog),
             )
     finally:
         recorder.close()
@@ -108,6 +111,7 @@ def _manage(
     address: str,
     restarted: bool,
     coordinator: str,
+    collective: str,
     num_devices: int,
     report: Callable[[dict], None],
     watchdog: Watching,
@@ -127,7 +131,7 @@ def _manage(
     report({"address": bound})
     here = {"phase": opening.phase_number, "id": 0, "host": socket.gethostname()}
     if not restarted:
-        opening.announce(recorder, runtime="processes", address=bound)
+        opening.announce(recorder, runtime="processes", address=bound, collective=collective)
         recorder.events.write("role_started", role="supervisor", pid=os.getppid(), address=coordinator, **here)
     recorder.events.write("role_started", role="chief", pid=os.getpid(), address=bound, **here)
     other_holder_at = Directory(partial(transport.holder, state_bytes=layout.nbytes), control.is_live)

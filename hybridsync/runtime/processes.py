@@ -25,6 +25,7 @@ from hybridsync.policies.plan_checks import check_plan
 from hybridsync.runtime import watchdog
 from hybridsync.runtime.role_addresses import LOOPBACK
 from hybridsync.runtime.role_pipe import Child, RoleSpec
+from hybridsync.runtime.wiring.collectives import AUTO
 from hybridsync.storage.durable import WorkdirLock, make_directory
 from hybridsync.workdir.resuming import Resume, check_init_from, check_workdir, continued
 
@@ -50,6 +51,7 @@ class Launch:
       convert_units: allow a resume with another unit size.
       bind: address at whose ports the roles serve; "" for sockets, which no other user can reach.
       port: of the chief; 0 takes a free one. Another one is of 127.0.0.1 where no address is given.
+      collective: how workers sum among themselves: "auto", "host" or "shm".
       argv: the flags, handed on to every role.
 
     Raises:
@@ -66,6 +68,7 @@ class Launch:
     convert_units: bool = False
     bind: str = ""
     port: int = 0
+    collective: str = AUTO
     argv: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -137,7 +140,9 @@ def _supervise_locked(launch: Launch, lock: WorkdirLock) -> int:
     )
     token = secrets.token_hex(TOKEN_BYTES)
     spec = SupervisorSpec(
-        *(launch.argv, launch.workdir, config.workers, config.servers, launch.host, launch.port), token=token
+        *(launch.argv, launch.workdir, config.workers, config.servers, launch.host, launch.port),
+        token=token,
+        collective=launch.collective,
     )
     connect = functools.partial(transport_of(token).chief, deadline_secs=5.0)
     return Supervisor(spec, connect, lock_fd=lock.descriptor).run()
@@ -192,6 +197,7 @@ def play(child: Child, load: Callable[[], Launch]) -> int:
             token=spec.token,
             restarted=spec.restart_count > 0,
             coordinator=spec.coordinator,
+            collective=spec.collective,
             num_devices=spec.num_devices,
             report=lambda fields: child.report(**fields),
             watchdog=dog,

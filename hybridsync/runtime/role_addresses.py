@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hybridsync.core.addresses import at_port
+from hybridsync.core.errors import AddressError
 from hybridsync.runtime.socket_folder import SocketFolder
 
 LOOPBACK = "127.0.0.1"
@@ -12,31 +13,42 @@ class RoleAddresses:
     """Holds the addresses of a run's roles on this host.
 
     Args:
-      host: whose ports they serve at; "" for sockets, which no other user can reach.
+      host: whose ports they serve at; "" for sockets, which no other user can reach. What the workers join is served
+        on a socket in any case, where there is a place for it.
       port: of the chief; 0 takes a free one.
 
     Attributes:
       host: carries what knows TCP alone.
 
     Raises:
-      AddressError: there is no place for sockets.
+      AddressError: there is no place for sockets, and no host.
     """
 
     def __init__(self, host: str = "", port: int = 0) -> None:
         self.host = host or LOOPBACK
-        self._port = port
-        self._folder = None if host else SocketFolder()
+        self._port, self._serves_at_ports = port, bool(host)
+        self._folder: SocketFolder | None = None
+        try:
+            self._folder = SocketFolder()
+        except AddressError:
+            if not host:
+                raise
         self._num_services = 0
 
     def of(self, role: str, role_id: int, restart_count: int) -> str:
         """Return where a process serves; a chief that replaces another one does so at the same socket."""
         is_chief = role == "chief"
-        if self._folder is None:
+        if self._folder is None or self._serves_at_ports:
             return at_port(self.host, self._port if is_chief else 0)
         return self._folder.address(role if is_chief else f"{role}-{role_id}-{restart_count}")
 
+    @property
+    def has_sockets(self) -> bool:
+        """Return whether there is a place for sockets."""
+        return self._folder is not None
+
     def next_service(self) -> str:
-        """Return where the next coordination service of the workers is served."""
+        """Return where the next service that the workers join is served."""
         self._num_services += 1
         return at_port(self.host) if self._folder is None else self._folder.address(f"group-{self._num_services}")
 

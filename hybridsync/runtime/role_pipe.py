@@ -22,7 +22,6 @@ import signal
 import struct
 from typing import Any
 
-from hybridsync.collectives.device_choice import NUM_DEVICES
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import EXIT_FAILED, HybridSyncError, RoleLost, WaitTimeout
 
@@ -51,6 +50,7 @@ class RoleSpec:
       num_workers: of the run.
       num_servers: of the run.
       host: the address that collectives over TCP bind to.
+      collective: how the workers sum among themselves, "host" or "shm".
       num_devices: local devices of each worker, among which a mesh of the process group chooses.
       slots: workers that the process group has a place for, ascending; () for all.
       listen: where this role serves.
@@ -66,7 +66,8 @@ class RoleSpec:
     num_workers: int
     num_servers: int
     host: str
-    num_devices: int = NUM_DEVICES
+    collective: str
+    num_devices: int
     slots: tuple[int, ...] = ()
     listen: str = ""
     token: str = dataclasses.field(default="", repr=False)

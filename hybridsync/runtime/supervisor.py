@@ -21,7 +21,6 @@ from types import FrameType
 from typing import Any
 
 from hybridsync.collectives.backend import Service
-from hybridsync.collectives.device_choice import NUM_DEVICES
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import (
     EXIT_COMPLETED,
@@ -41,7 +40,7 @@ from hybridsync.runtime.role_logs import Logs
 from hybridsync.runtime.role_pipe import RoleSpec
 from hybridsync.runtime.role_process import MAX_FAILURES, CrashLoop, RoleProcess, describe_exit
 from hybridsync.runtime.role_starts import NotStarted, Starts
-from hybridsync.runtime.wiring.collectives import COLLECTIVES
+from hybridsync.runtime.wiring.collectives import AUTO, choose, collectives_of
 from hybridsync.storage.durable import make_directory
 
 _TICK_SECS = 1.0
@@ -68,7 +67,8 @@ class SupervisorSpec:
       preempt_secs: until the chief must have saved and left, once asked to.
       grace_secs: for the others to leave when the chief has.
       start_again_secs: how long it is tried to start a role for which there is no process or memory.
-      num_devices: local devices of each worker.
+      collective: how workers sum among themselves: "auto", "host" or "shm".
+      num_devices: local devices of each worker; None for as many as the collectives need.
     """
 
     argv: tuple[str, ...]
@@ -83,7 +83,8 @@ class SupervisorSpec:
     preempt_secs: float = 120.0
     grace_secs: float = 5.0
     start_again_secs: float = 300.0
-    num_devices: int = NUM_DEVICES
+    collective: str = AUTO
+    num_devices: int | None = None
 
 
 def _write_stderr(text: str) -> None:
@@ -113,9 +114,10 @@ class Supervisor:
         self._lock_fd = lock_fd
         self._starts: Starts  # once there is a folder for its log
         self._addresses: RoleAddresses
+        self._collective: str
         self._logs = Logs(spec.workdir / "logs", say)
         self._outbox = Outbox(connect, say)
-        self._slots = tuple(range(spec.num_workers))
+        self._slots = self._group = tuple(range(spec.num_workers))  # to be run, and with a place in what is joined
         self._is_complete = False
         self._roles: dict[tuple[str, int], RoleProcess] = {}
         self._restart_counts: dict[tuple[str, int], int] = {}
@@ -141,6 +143,8 @@ class Supervisor:
         """
         try:
             self._addresses = RoleAddresses(self._spec.host, self._spec.port)
+            sockets = self._addresses.has_sockets
+            self._collective = choose(self._spec.collective, self._spec.num_workers, sockets=sockets)
             try:
                 return self._run()
             finally:
@@ -170,7 +174,7 @@ class Supervisor:
             numbers.append(signal.SIGHUP)
         former = {number: signal.signal(number, self._on_signal) for number in numbers}
         try:
-            self._serve_group(self._spec.num_workers)  # while the fork server imports
+            self._serve_group()  # while the fork server imports
             self._note("role_started", "supervisor", 0, os.getpid(), STARTED_FIRST)
             for role, count in (
                 ("chief", 1),
@@ -257,8 +261,9 @@ class Supervisor:
             num_workers=self._spec.num_workers,
             num_servers=self._spec.num_servers,
             host=self._addresses.host,
-            num_devices=self._spec.num_devices,
-            slots=self._slots,
+            collective=self._collective,
+            num_devices=self._spec.num_devices or collectives_of(self._collective).num_devices,
+            slots=self._group,
             listen=self._addresses.of(process.role, process.role_id, process.restart_count),
             token=self._spec.token,
         )
@@ -292,7 +297,7 @@ class Supervisor:
     def _renew_process_group(self) -> None:
         """Serve a new process group and end every worker: its successor joins that one."""
         former = self._service
-        self._serve_group(len(self._slots))
+        self._serve_group()
         self._is_complete = False
         workers = [process for (role, _), process in self._roles.items() if role == "worker"]
         for process in workers:
@@ -303,8 +308,9 @@ class Supervisor:
         if former is not None:
             former.stop()
 
-    def _serve_group(self, num_workers: int) -> None:
-        self._service = COLLECTIVES.serve(num_workers, self._addresses.next_service())
+    def _serve_group(self) -> None:
+        self._group = self._slots
+        self._service = collectives_of(self._collective).serve(self._group, self._addresses.next_service())
 
     def _lost(self, process: RoleProcess) -> None:
         """Decide what the end of a role means; the only place that does."""

@@ -28,7 +28,7 @@ from hybridsync.runtime.heartbeat import (
     use_compilation_cache,
 )
 from hybridsync.runtime.role_pipe import RoleSpec
-from hybridsync.runtime.wiring.collectives import COLLECTIVES
+from hybridsync.runtime.wiring.collectives import collectives_of
 from hybridsync.runtime.wiring.transport import transport_of
 from hybridsync.runtime.wiring.worker import worker_loop, worker_recorder
 from hybridsync.server.partition import partition
@@ -78,7 +78,7 @@ def run_worker(
             reborn=spec.restart_count > 0,
             timeout_secs=JOIN_SECS,
         )
-        collectives_of = COLLECTIVES.join(place)
+        make_collectives = collectives_of(spec.collective).join(place)
     report({"joined": spec.coordinator})
     run = make_run()
     assert run.workdir is not None
@@ -88,7 +88,7 @@ def run_worker(
     recorder.at_unit, recorder.watchdog = at_unit, watchdog
     CompileTimer(recorder.compiled, watchdog)
     programs = run.programs(donate_parameters=True)
-    collectives = collectives_of(programs)
+    collectives = make_collectives(programs)
     with watchdog.work("compiling the programs", COMPILE_SECS):
         local_updates = {stage.change(run.config.workers) == "replace" for stage in run.stages if stage.local_updates}
         warm_up(programs, several=run.config.policy.assigns_several, local_updates=local_updates)

@@ -12,8 +12,8 @@ import pytest
 
 from hybridsync.collectives.mesh import communicator as module
 from hybridsync.collectives.mesh.communicator import MeshCommunicator
-from hybridsync.collectives.mesh.packing import FlatContributions, FlatPart, FlatParts
 from hybridsync.collectives.mesh.process_group import CollectiveBroken
+from hybridsync.collectives.packing import FlatContributions, FlatPart, FlatParts
 from hybridsync.core.errors import PhaseRevoked
 from hybridsync.interfaces.messages import GroupReply
 from hybridsync.training.averaging import Part, mean, part_of

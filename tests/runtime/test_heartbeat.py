@@ -170,7 +170,7 @@ def test_a_call_outlasts_a_chief_that_is_restarted_at_its_address():
 
 
 def test_first_words_say_who_this_process_is():
-    spec = RoleSpec("worker", 2, 4, "127.0.0.1:1", "127.0.0.1:2", "/run", 3, 1, "127.0.0.1")
+    spec = RoleSpec("worker", 2, 4, "127.0.0.1:1", "127.0.0.1:2", "/run", 3, 1, "127.0.0.1", "shm", 1)
     words = heartbeat_module.hello(spec, "127.0.0.1:9", "schema")
     assert (words.role, words.id, words.restart_count, words.address) == ("worker", 2, 4, "127.0.0.1:9")
     assert words.role_state is None and words.pid > 0

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hybridsync.collectives.backend import Collectives, Place, Service
+from hybridsync.collectives.device_choice import NUM_DEVICES
 from hybridsync.collectives.mesh.process_group import ProcessGroup, start_service
 
 if TYPE_CHECKING:
@@ -16,9 +17,11 @@ if TYPE_CHECKING:
 class MeshBackend:
     """Sums over meshes of one process group (see `collectives.backend.Backend`)."""
 
-    def serve(self, num_workers: int, address: str) -> Service:
+    num_devices = NUM_DEVICES
+
+    def serve(self, slots: tuple[int, ...], address: str) -> Service:
         """Start the coordination service (see `Backend.serve`)."""
-        return start_service(num_workers, address)
+        return start_service(len(slots), address)
 
     def join(self, place: Place) -> Callable[[Programs], Collectives]:
         """Join the process group (see `Backend.join`)."""

@@ -9,16 +9,15 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
-import jax
 import numpy as np
 
 from hybridsync.collectives.backend import Membership
 from hybridsync.collectives.mesh.flat_sum import MeshSum
-from hybridsync.collectives.mesh.packing import FlatContributions, FlatParts
 from hybridsync.collectives.mesh.process_group import CollectiveBroken, ProcessGroup
+from hybridsync.collectives.packing import FlatContributions, FlatParts
 from hybridsync.core.errors import PhaseRevoked
 from hybridsync.interfaces.messages import GroupReply
-from hybridsync.training.averaging import Part, part_of
+from hybridsync.training.averaging import Part
 from hybridsync.training.compiled_programs import Programs
 from hybridsync.training.state import TrainState
 
@@ -158,9 +157,7 @@ def compile_groups(process_group: ProcessGroup, flats: FlatParts, state: TrainSt
       flats: the run's packing.
       state: shapes.
     """
-    zeros = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), state)
-    for optimizer in (False, True):
-        flats[optimizer].join(*flats[optimizer].split(part_of(zeros, optimizer=optimizer)))
+    flats.compile(state)
     others = [worker for worker in process_group.slots if worker != process_group.process_index]
     if 2 ** len(others) > MAX_AHEAD:
         return

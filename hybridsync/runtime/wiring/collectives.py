@@ -1,9 +1,38 @@
-"""Names the backend that carries sums between processes. Loads neither jax nor grpc: the supervisor imports it."""
+"""Names the backends that carry sums between processes. Loads neither jax nor grpc: the supervisor imports it."""
 
 from __future__ import annotations
 
 from hybridsync.collectives.backend import Backend
 from hybridsync.collectives.mesh.backend import MeshBackend
+from hybridsync.collectives.shared_memory.backend import SharedMemoryBackend
+from hybridsync.collectives.shared_memory.backend import suits as shared_memory_suits
 
-COLLECTIVES: Backend = MeshBackend()
-"""How worker processes sum and average among themselves."""
+AUTO, HOST, SHARED_MEMORY = "auto", "host", "shm"
+CHOICES = (AUTO, HOST, SHARED_MEMORY)
+"""What a command line may ask for."""
+
+_BACKENDS: dict[str, Backend] = {HOST: MeshBackend(), SHARED_MEMORY: SharedMemoryBackend()}
+
+
+def collectives_of(kind: str) -> Backend:
+    """Return how worker processes sum and average among themselves.
+
+    Args:
+      kind: "host", over TCP with gloo, or "shm", over memory that the processes of a host share.
+    """
+    return _BACKENDS[kind]
+
+
+def choose(asked: str, num_workers: int, *, sockets: bool) -> str:
+    """Return the kind of collectives of a run whose workers are all on this host.
+
+    The kind decides how a process divides its work, and with it the last bits, so that it is part of a run's record.
+
+    Args:
+      asked: one of `CHOICES`.
+      num_workers: of the run.
+      sockets: whether there is a folder for sockets.
+    """
+    if asked != AUTO:
+        return asked
+    return SHARED_MEMORY if sockets and shared_memory_suits(num_workers) else HOST

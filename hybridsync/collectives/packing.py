@@ -1,7 +1,8 @@
-"""Packs contributions, and what groups average, into one buffer: a mesh sums flat buffers."""
+"""Packs contributions, and what groups average, into one buffer: backends between processes sum flat buffers."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -26,7 +27,11 @@ class FlatContributions:
         assert layout.leaves == tuple(floats + ints), "a contribution has its floats before its integers"
         self.layout = layout
         self.float_bytes = ints[0].offset if ints else layout.nbytes
-        self.buffer = layout.empty()
+
+    @functools.cached_property
+    def buffer(self) -> np.ndarray:
+        """Buffer of its own, for backends that bring none."""
+        return self.layout.empty()
 
     @property
     def num_floats(self) -> int:
@@ -38,10 +43,13 @@ class FlatContributions:
         """Length of the integer buffer, padding included."""
         return (self.layout.nbytes - self.float_bytes) // 4
 
-    def split(self, contribution: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Pack a contribution; returns its float32 and int32 parts, views of the one buffer."""
-        self.layout.pack(contribution, out=self.buffer)
-        return self.buffer[: self.float_bytes].view(np.float32), self.buffer[self.float_bytes :].view(np.int32)
+    def split(self, contribution: Any, into: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Pack a contribution `into` a buffer, or the own one; returns its float32 and int32 parts, views of that."""
+        return self.parts(self.layout.pack(contribution, out=self.buffer if into is None else into))
+
+    def parts(self, buffer: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the float32 and int32 parts of a buffer, uint8[layout.nbytes], as views."""
+        return buffer[: self.float_bytes].view(np.float32), buffer[self.float_bytes :].view(np.int32)
 
     def join(self, floats: np.ndarray, ints: np.ndarray) -> Any:
         """Return the tree of a total's two parts."""
@@ -66,9 +74,9 @@ class FlatPart:
         self._tree = jax.jit(self._joined)
         self.flat = FlatContributions(Layout.of(jax.eval_shape(self._split, part)))
 
-    def split(self, part: Part) -> tuple[np.ndarray, np.ndarray]:
-        """Pack a part; returns its float32 and int32 numbers, views of one buffer."""
-        return self.flat.split(jax.device_get(self._lists(part)))
+    def split(self, part: Part, into: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Pack a part `into` a buffer, or the own one; returns its float32 and int32 numbers, views of that."""
+        return self.flat.split(jax.device_get(self._lists(part)), into)
 
     def join(self, floats: np.ndarray, ints: np.ndarray) -> Part:
         """Return the part of a sum's two buffers, on the default device, in memory of its own."""
@@ -95,6 +103,12 @@ class FlatParts:
 
     def __getitem__(self, optimizer: bool) -> FlatPart:
         return self._kinds[optimizer]
+
+    def compile(self, state: TrainState) -> None:
+        """Compile and run the programs once, on zeros of the state's shapes."""
+        zeros = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), state)
+        for optimizer, kind in self._kinds.items():
+            kind.join(*kind.split(part_of(zeros, optimizer=optimizer)))
 
 
 def _is_float(leaf: Any) -> bool:

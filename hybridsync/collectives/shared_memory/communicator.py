@@ -1,0 +1,210 @@
+"""Sums over shared memory: each member adds up one slice of all contributions, in the members' order.
+
+The result is the ordered sum of `collectives.threads`, bit for bit. A round has two waits, for all contributions and
+for all slices. Nothing is written over what somebody still reads: a contribution stays until every slice is there, and
+a slice stays until everybody has come to the next round (see `Rounds.await_readers` for members of the last one only).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from hybridsync.collectives.backend import Membership
+from hybridsync.collectives.packing import FlatContributions, FlatParts
+from hybridsync.collectives.shared_memory.rounds import CONTRIBUTED, COPIED, REDUCED, Rounds
+from hybridsync.collectives.shared_memory.service import Joined
+from hybridsync.collectives.shared_memory.slab import Area
+from hybridsync.interfaces.messages import GroupReply
+from hybridsync.training.averaging import Part
+from hybridsync.training.compiled_programs import Programs
+
+ENTER_SECS = 60.0
+"""How long the members of a phase wait for each other at its beginning."""
+
+REASON_BYTES = 256
+"""Longest text that is told of why a unit was dropped."""
+
+NOTE_BYTES = 1 << 16
+"""Room for what one member tells of its units."""
+
+BLOCK = 1 << 15
+"""Numbers added at a time: they stay in the processor's cache until all members' are in."""
+
+_SLICE = 16  # numbers of a cache line, of which each has one writer
+
+
+class SharedMemoryCollectives:
+    """Makes the communicators of one worker (see `Collectives`).
+
+    Args:
+      joined: its part of the host's memory.
+      slots: numbers of all workers, by their places.
+      worker: number of this one.
+      programs: of the run.
+    """
+
+    def __init__(self, joined: Joined, slots: tuple[int, ...], worker: int, programs: Programs) -> None:
+        self.joined, self.slots, self.own = joined, slots, slots.index(worker)
+        self._state = programs.state
+        self.flat, self.flats = FlatContributions(programs.contribution_layout), FlatParts(programs.state)
+        file, num_places = joined.file, len(slots)
+        self.notes = Area.after_words(file, num_places, NOTE_BYTES)
+        self.contributions = Area(file, self.notes.end, num_places, self.flat.layout.nbytes)
+        ends, self.parts = self.contributions.end, {}
+        for optimizer in (False, True):
+            self.parts[optimizer] = Area(file, ends, num_places, self.flats[optimizer].flat.layout.nbytes)
+            ends = self.parts[optimizer].end
+
+    def compile(self, *, groups: bool) -> None:
+        """Compile what packs a group's parts; sums need no programs (see `Collectives.compile`)."""
+        if groups:
+            self.flats.compile(self._state)
+
+    def communicator(self, phase: Membership) -> SharedMemoryCommunicator:
+        """Return the communicator of a phase (see `Collectives.communicator`)."""
+        return SharedMemoryCommunicator(self, phase)
+
+
+class SharedMemoryCommunicator:
+    """The members of one phase (see `Communicator`).
+
+    Args:
+      shared: what all phases of this worker share.
+      phase: whose members sum.
+    """
+
+    def __init__(self, shared: SharedMemoryCollectives, phase: Membership) -> None:
+        self._shared, self._own = shared, shared.own
+        self._members = self._places(phase.members)
+        words, bells = shared.joined.words, shared.joined.doorbells
+        self._rounds = Rounds(words, bells, self._own, shared.slots.__getitem__, phase.id, self._members)
+        self._num_rounds = 0
+
+    def enter(self) -> None:
+        """Wait until all members are in the phase (see `Communicator.enter`)."""
+        peers = self._peers(self._members)
+        with self._leaving():
+            self._rounds.reach(0, CONTRIBUTED, peers)
+            self._rounds.await_peers(0, CONTRIBUTED, peers, ENTER_SECS)
+
+    def sum(self, index: int, contribution: Any) -> Any:
+        """Deliver a contribution (see `Communicator.sum`)."""
+        if len(self._members) == 1:
+            return contribution
+        flat, self._num_rounds = self._shared.flat, self._num_rounds + 1
+        area = self._shared.contributions
+        total = self._total(
+            self._num_rounds, self._members, area, flat, lambda buffer: flat.split(contribution, buffer)
+        )
+        return flat.layout.unpack(total)
+
+    def gather(self, index: int, reasons: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+        """Tell why contributions are missing (see `Communicator.gather`)."""
+        if len(self._members) == 1:
+            return (reasons,)
+        self._num_rounds += 1
+        number, area, peers = self._num_rounds, self._shared.notes, self._peers(self._members)
+        limit = min(REASON_BYTES, NOTE_BYTES // (16 * len(reasons)))  # JSON takes up to 12 bytes for one
+        text = json.dumps([reason[:limit] for reason in reasons]).encode()
+        with self._leaving():
+            area.reserve(self._own)
+            own = area.contribution(self._own)
+            own[:] = 0
+            own[: len(text)] = np.frombuffer(text, np.uint8)
+            self._rounds.reach(number, CONTRIBUTED, peers)
+            self._rounds.await_peers(number, CONTRIBUTED, peers)
+            told = [area.contribution(place).tobytes().rstrip(b"\0") for place in self._members]
+            self._rounds.reach(number, REDUCED, peers)
+            self._rounds.await_peers(number, REDUCED, peers)
+        return tuple(tuple(json.loads(text)) for text in told)
+
+    def group_mean(self, reply: GroupReply, worker: int, part: Part) -> Part:
+        """Bring a part (see `Communicator.group_mean`)."""
+        kind, area = self._shared.flats[reply.optimizer], self._shared.parts[reply.optimizer]
+        members = self._places(reply.members)
+        total = self._total(reply.sequence, members, area, kind.flat, lambda buffer: kind.split(part, buffer))
+        floats, highest = kind.flat.parts(total)
+        return kind.join(floats / np.float32(len(members)), highest)
+
+    def break_off(self, reason: str) -> None:
+        """Make the call under way raise; called by the control thread (see `Communicator.break_off`)."""
+        self._rounds.break_off(reason)
+
+    def _total(
+        self,
+        number: int,
+        members: tuple[int, ...],
+        area: Area,
+        flat: FlatContributions,
+        write: Callable[[np.ndarray], Any],
+    ) -> np.ndarray:
+        """Return the sum, and of integers the maximum, of what all members write: uint8, in memory of its own."""
+        rounds, peers, index = self._rounds, self._peers(members), members.index(self._own)
+        with self._leaving():
+            area.reserve(self._own)
+            write(area.contribution(self._own))
+            rounds.reach(number, CONTRIBUTED, peers)
+            rounds.await_peers(number, CONTRIBUTED, peers)
+            rounds.await_readers(number, peers)
+            sources = [flat.parts(area.contribution(place)) for place in members]
+            floats, ints = flat.parts(area.reduced(self._own))
+            reduce_slice(np.add, [source[0] for source in sources], floats, index)
+            reduce_slice(np.maximum, [source[1] for source in sources], ints, index)
+            rounds.reach(number, REDUCED, peers)
+            rounds.await_peers(number, REDUCED, peers)
+            total = flat.layout.empty()
+            for place, member in enumerate(members):
+                for whole, reduced in zip(flat.parts(total), flat.parts(area.reduced(member)), strict=True):
+                    own = slice_of(whole.size, place, len(members))
+                    whole[own] = reduced[own]
+            rounds.reach(number, COPIED)
+        return total
+
+    def _places(self, workers: Sequence[int]) -> tuple[int, ...]:
+        return tuple(self._shared.slots.index(worker) for worker in workers)
+
+    def _peers(self, members: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(place for place in members if place != self._own)
+
+    @contextlib.contextmanager
+    def _leaving(self) -> Iterator[None]:
+        """Tell the peers where a round fails here, so that none of them waits for this member."""
+        try:
+            yield
+        except BaseException:
+            self._rounds.leave()
+            raise
+
+
+def slice_of(size: int, index: int, num_members: int) -> slice:
+    """Return which numbers of `size` the member at `index` adds up.
+
+    >>> [slice_of(100, index, 3) for index in range(3)]
+    [slice(0, 48, None), slice(48, 96, None), slice(96, 100, None)]
+    """
+    each = -(-size // (num_members * _SLICE)) * _SLICE
+    return slice(min(size, index * each), min(size, (index + 1) * each))
+
+
+@np.errstate(over="ignore", invalid="ignore")  # a sum that overflows is told by the member that checks the update
+def reduce_slice(combine: np.ufunc, sources: list[np.ndarray], out: np.ndarray, index: int) -> None:
+    """Combine one member's slice of all sources, in their order, into the same slice of `out`.
+
+    Args:
+      combine: of two arrays.
+      sources: at least two, of one size.
+      out: of that size.
+      index: of the member among the sources.
+    """
+    own = slice_of(out.size, index, len(sources))
+    for start in range(own.start, own.stop, BLOCK):
+        block = slice(start, min(start + BLOCK, own.stop))
+        result = out[block]
+        combine(sources[0][block], sources[1][block], out=result)
+        for source in sources[2:]:
+            combine(result, source[block], out=result)

@@ -1,0 +1,166 @@
+"""Hands the memory out to the workers of a host, and tells the others at once when one of them has ended.
+
+The supervisor serves on a unix socket. A worker tells its place and gets the slab's file and all doorbells. The service
+then watches the worker's process: it is told of an end by the kernel, before the chief can know.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import socket
+import struct
+import threading
+from typing import NamedTuple
+
+from hybridsync.collectives.shared_memory import doorbells, slab
+from hybridsync.core.addresses import socket_path
+from hybridsync.core.errors import HybridSyncError, WaitTimeout
+
+MOST_WORKERS = 250
+"""Doorbells and the slab travel in one message, which holds 253 descriptors."""
+
+_HELLO = struct.Struct("=q")
+_CREDENTIALS = struct.Struct("=iII")  # pid, uid, gid
+_ANSWER_SECS = 1.0
+
+
+class SlabService:
+    """Lets workers join; a thread of its own answers them and watches their processes.
+
+    Args:
+      num_places: workers that may join.
+      address: `unix:` and the path of a socket that does not exist yet.
+
+    Attributes:
+      address: as given.
+
+    Raises:
+      HybridSyncError: there are too many workers, or there is no place for a socket.
+    """
+
+    def __init__(self, num_places: int, address: str) -> None:
+        path = socket_path(address)
+        if path is None or num_places > MOST_WORKERS:
+            what = f"{num_places} workers, of {MOST_WORKERS} at most" if path else f"{address}, which is no socket"
+            raise HybridSyncError(f"shared memory cannot serve {what}; run with --collective=host")
+        self.address = address
+        self._stopped = False
+        self._num_sessions = 0
+        self._processes: dict[int, int] = {}  # place -> descriptor of its process
+        with contextlib.ExitStack() as opened:
+            self._listener = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            try:
+                self._listener.bind(str(path))
+                self._listener.listen(num_places)
+            except OSError as error:
+                raise HybridSyncError(f"cannot serve shared memory at {path}: {error.strerror}") from error
+            self._files = [slab.create(num_places), *(doorbells.create() for _ in range(num_places))]
+            for file in self._files:
+                opened.callback(os.close, file)
+            self._words = slab.Words(self._files[0], num_places)
+            self._selector = opened.enter_context(selectors.DefaultSelector())
+            self._stop = doorbells.create()
+            opened.callback(os.close, self._stop)
+            self._selector.register(self._listener, selectors.EVENT_READ)
+            self._selector.register(self._stop, selectors.EVENT_READ)
+            self._opened = opened.pop_all()
+        self._thread = threading.Thread(target=self._serve, name="shared memory", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop serving; nothing happens the second time. Who has joined keeps the memory."""
+        if self._stopped:
+            return
+        self._stopped = True
+        doorbells.ring(self._stop)
+        self._thread.join()
+        for process in self._processes.values():
+            os.close(process)
+        self._opened.close()
+
+    def _serve(self) -> None:
+        while not self._stopped:
+            for key, _ in self._selector.select():
+                if key.fileobj is self._listener:
+                    connection, _ = self._listener.accept()
+                    # One that is gone again, or is no worker, gets no answer
+                    with connection, contextlib.suppress(OSError, struct.error):
+                        self._answer(connection)
+                elif key.data is not None:
+                    self._ended(key.data)
+
+    def _answer(self, connection: socket.socket) -> None:
+        connection.settimeout(_ANSWER_SECS)
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        pid, user, _ = _CREDENTIALS.unpack(credentials)
+        (place,) = _HELLO.unpack(connection.recv(_HELLO.size + 1))
+        if user != os.geteuid() or not 0 <= place < len(self._files) - 1:
+            return
+        process = os.pidfd_open(pid)
+        if place in self._processes:
+            self._ended(place)
+        self._processes[place] = process
+        self._selector.register(process, selectors.EVENT_READ, place)
+        self._num_sessions += 1
+        self._words.set_session(place, self._num_sessions)
+        socket.send_fds(connection, [b"joined"], self._files)
+
+    def _ended(self, place: int) -> None:
+        process = self._processes.pop(place)
+        self._selector.unregister(process)
+        os.close(process)
+        self._words.set_session(place, 0)
+        for bell in self._files[1:]:
+            doorbells.ring(bell)
+
+
+class Joined(NamedTuple):
+    """What a worker has of the host's memory.
+
+    Attributes:
+      file: of the slab.
+      words: of all workers.
+      doorbells: of all workers.
+    """
+
+    file: int
+    words: slab.Words
+    doorbells: doorbells.Doorbells
+
+
+def join(address: str, place: int, worker: int, timeout_secs: float) -> Joined:
+    """Take a place; nobody else is waited for.
+
+    Args:
+      address: of the service.
+      place: of this worker.
+      worker: its number, for messages.
+      timeout_secs: how long to wait for the service.
+
+    Raises:
+      WaitTimeout: the service does not answer.
+      HybridSyncError: it refuses this process.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.settimeout(timeout_secs)
+        try:
+            connection.connect(str(socket_path(address)))
+            connection.sendall(_HELLO.pack(place))
+            answer, files, _, _ = socket.recv_fds(connection, 64, MOST_WORKERS + 1)
+        except OSError as error:
+            raise WaitTimeout(
+                f"worker {worker} gets no shared memory at {address} within {timeout_secs:g} s ({error}): is the "
+                "supervisor alive?"
+            ) from error
+    if not answer:
+        raise HybridSyncError(
+            f"the service of shared memory at {address} refuses worker {worker}: it is of another user, or has no "
+            f"place {place}"
+        )
+    for file in files:
+        os.set_inheritable(file, False)
+    words = slab.Words(files[0], len(files) - 1)
+    words.set_progress(place, 0)  # what an earlier process of this place has left there
+    return Joined(files[0], words, doorbells.Doorbells(files[1:], place))

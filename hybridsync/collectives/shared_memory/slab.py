@@ -1,0 +1,129 @@
+"""The memory that the workers of a host share: two words and some regions of bytes for each.
+
+The service makes the file, and each worker maps it. Every word and every region has one writer, so nothing is locked.
+A word is eight bytes at a multiple of eight: it is read as it was before a write or as it is after it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+
+import numpy as np
+
+from hybridsync.core.errors import HybridSyncError
+
+_ROW_BYTES = 64  # a cache line each, so that writers do not slow each other
+_SESSION, _PROGRESS = 0, 1
+
+
+def create(num_places: int) -> int:
+    """Return the descriptor of a new file for `num_places` workers, which grows and never shrinks.
+
+    It has no name: it is gone when the last process that holds it ends, however that happens.
+    """
+    file = os.memfd_create("hybridsync-collectives", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(file, _header_bytes(num_places))
+    fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    return file
+
+
+class Words:
+    """The words of all workers, by their places.
+
+    Args:
+      file: of the slab.
+      num_places: workers that it has room for.
+    """
+
+    def __init__(self, file: int, num_places: int) -> None:
+        rows = np.frombuffer(mmap.mmap(file, _header_bytes(num_places)), np.int64)
+        self._rows = rows[: num_places * _ROW_BYTES // 8].reshape(num_places, -1)
+
+    def session(self, place: int) -> int:
+        """Return which process has the place, counted from 1; 0 where it has ended. The service writes it."""
+        return int(self._rows[place, _SESSION])
+
+    def set_session(self, place: int, session: int) -> None:
+        """Say who has the place."""
+        self._rows[place, _SESSION] = session
+
+    def progress(self, place: int) -> int:
+        """Return how far a worker has come (see `rounds`)."""
+        return int(self._rows[place, _PROGRESS])
+
+    def set_progress(self, place: int, progress: int) -> None:
+        """Say how far this worker has come."""
+        self._rows[place, _PROGRESS] = progress
+
+
+class Area:
+    """Two regions a worker, for sums of one kind: what it contributes, and the slice that it has reduced.
+
+    Pages exist once they are used or reserved, so an area that no phase needs costs nothing.
+
+    Args:
+      file: of the slab.
+      start: first byte of the area, as `end` of the one before it.
+      num_places: workers.
+      nbytes: of a contribution.
+
+    Attributes:
+      end: first byte behind it.
+    """
+
+    def __init__(self, file: int, start: int, num_places: int, nbytes: int) -> None:
+        self._file, self._start, self._num_places = file, start, num_places
+        self._nbytes, self._region_bytes = nbytes, _whole_pages(nbytes)
+        self.end = start + 2 * num_places * self._region_bytes
+        self._map: np.ndarray | None = None
+
+    @classmethod
+    def after_words(cls, file: int, num_places: int, nbytes: int) -> Area:
+        """Return the first area of a slab."""
+        return cls(file, _header_bytes(num_places), num_places, nbytes)
+
+    def reserve(self, place: int) -> None:
+        """Take the memory of this worker's regions now: a write to a page that there is no memory for ends a process.
+
+        Raises:
+          HybridSyncError: the host has too little memory.
+        """
+        if self._map is not None:
+            return
+        try:
+            if os.fstat(self._file).st_size < self.end:
+                os.ftruncate(self._file, self.end)
+        except PermissionError:  # another worker was faster, for an area behind this one
+            pass
+        try:
+            os.posix_fallocate(self._file, self._start + 2 * place * self._region_bytes, 2 * self._region_bytes)
+            whole = mmap.mmap(self._file, self.end - self._start, offset=self._start)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.ENOMEM):
+                raise
+            raise HybridSyncError(
+                f"no shared memory for {2 * self._region_bytes / 1e6:,.1f} MB, which this worker's sums need "
+                f"({os.strerror(error.errno)}); free some, or run with --collective=host"
+            ) from error
+        self._map = np.frombuffer(whole, np.uint8).reshape(self._num_places, 2, self._region_bytes)
+
+    def contribution(self, place: int) -> np.ndarray:
+        """Return what the worker contributes, uint8[nbytes]; valid once it is reserved."""
+        assert self._map is not None
+        return self._map[place, 0, : self._nbytes]
+
+    def reduced(self, place: int) -> np.ndarray:
+        """Return the sum of all contributions, uint8[nbytes]; only the slice of this worker's is there."""
+        assert self._map is not None
+        return self._map[place, 1, : self._nbytes]
+
+
+def _header_bytes(num_places: int) -> int:
+    return _whole_pages(num_places * _ROW_BYTES)
+
+
+def _whole_pages(nbytes: int) -> int:
+    return -(-nbytes // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
