@@ -18,9 +18,6 @@ from hybridsync.core.plan import PhaseId
 CONTRIBUTED, REDUCED, COPIED = 1, 2, 3
 """Stages of a round: its contribution is there, its slice of the sum is there, and it reads nothing any more."""
 
-LEFT = -1
-"""Progress of a worker that has left its phase before the end of a round."""
-
 DEADLINE_SECS = 600.0
 """How long a member waits for the slowest one; before that the chief gives up who hangs."""
 
@@ -28,6 +25,7 @@ POLL_SECS = 0.05
 """How long a member waits at most before it looks again without having been woken."""
 
 _ROUND_BITS, _STAGES = 40, 4
+_LEFT = (1 << _ROUND_BITS) - 1  # behind every round: a worker has left the phase before the end of one
 
 
 class Rounds:
@@ -117,7 +115,7 @@ class Rounds:
 
     def leave(self) -> None:
         """Leave the phase in the middle of a round: peers that wait for this worker wait no more."""
-        self._words.set_progress(self._own, LEFT)
+        self._words.set_progress(self._own, self._phase + _LEFT)
         self._doorbells.ring(place for place in self._sessions if place != self._own)
 
     def break_off(self, reason: str) -> None:
@@ -127,10 +125,10 @@ class Rounds:
 
     def _is_as_far(self, place: int, position: int) -> bool:
         progress = self._words.progress(place)
-        if progress >= position and progress - self._phase < 1 << _ROUND_BITS:
+        if position <= progress < self._phase + _LEFT:
             return True
+        if progress == self._phase + _LEFT:
+            raise PhaseRevoked(f"worker {self._name_of(place)} has left the phase")
         if self._words.session(place) != self._sessions[place]:
             raise PhaseRevoked(f"worker {self._name_of(place)} has ended")
-        if progress == LEFT:
-            raise PhaseRevoked(f"worker {self._name_of(place)} has left the phase")
         return False
