@@ -21,7 +21,8 @@ from hybridsync.collectives.backend import Place
 from hybridsync.collectives.device_choice import NUM_DEVICES
 from hybridsync.config import load_config
 from hybridsync.core.clock import SYSTEM_CLOCK, pause
-from hybridsync.runtime.wiring.collectives import COLLECTIVES
+from hybridsync.core.plan import NO_PHASE, PhaseId
+from hybridsync.runtime.wiring.collectives import HOST, collectives_of
 from hybridsync.training.compiled_programs import Parameters
 from hybridsync.training.run import Run
 
@@ -36,6 +37,7 @@ class Everybody(NamedTuple):
 
     members: tuple[int, ...]
     device_choice: int = 0
+    id: PhaseId = NO_PHASE
 
 
 def per_leaf(num_members: int) -> Total:
@@ -72,11 +74,12 @@ def main() -> None:
     options = parser.parse_args()
     slot, num_members = options.slot, options.members
     everybody = Everybody(tuple(range(num_members)))
-    collectives_of = COLLECTIVES.join(Place(options.coordinator, slot, everybody.members, "127.0.0.1", NUM_DEVICES))
+    place = Place(options.coordinator, slot, everybody.members, "127.0.0.1", NUM_DEVICES)
+    make_collectives = collectives_of(HOST).join(place)
     loaded = load_config(ROOT / DIGITS)
     run = Run(loaded.config, loaded.module.task(loaded.config), loaded.module.optimizer(loaded.config), None)
     programs = run.programs(donate_parameters=True)
-    communicator = collectives_of(programs).communicator(everybody)
+    communicator = make_collectives(programs).communicator(everybody)
     communicator.enter()
 
     def steps_per_sec(num_steps: int, total: Total) -> float:

@@ -43,9 +43,9 @@ def run_in_process(config_path: str, overrides: Sequence[str], workdir: Path) ->
     return json.loads((workdir / "summary.json").read_text())
 
 
-def run_in_processes(config_path: str, overrides: Sequence[str], workdir: Path) -> Summary:
-    """Run as `python -m launch.train` does: a process for each role."""
-    with Job(workdir, config_path, *(f"--set={value}" for value in overrides)) as job:
+def run_in_processes(config_path: str, overrides: Sequence[str], workdir: Path, *flags: str) -> Summary:
+    """Run as `python -m launch.train` does with `flags`: a process for each role."""
+    with Job(workdir, config_path, *(f"--set={value}" for value in overrides), *flags) as job:
         assert job.wait() == 0, job.output + job.logs()
         return job.summary()
 

@@ -8,12 +8,30 @@ import pytest
 
 from hybridsync import protocols
 from tests.conformance.drivers import counting, run_in_processes
+from tests.multiprocess.test_replay_processes import launch
 from tests.trainers import events_of, is_exact
 
 TALLY = str(Path(__file__).resolve().parents[2] / "configs/tally.py")
 NUM_JOBS = 2
 UNITS = 48
 """Of a stage: some for each of the four workers in every lease, and the last lock-step step is full."""
+
+
+@pytest.mark.timeout(600)
+def test_processes_that_sum_over_tcp_apply_every_unit_once_and_replay(tmp_path: Path) -> None:
+    """The other tests' processes sum over shared memory."""
+    run = tmp_path / "run"
+    overrides = [
+        "plan=preduce:30%,asp:20%,bsp:30%,adpsgd",
+        "workers=3",
+        f"workload={4 * UNITS}",
+        "telemetry.apply_log=true",
+    ]
+    summary = run_in_processes(TALLY, overrides, run, "--collective=host")
+    assert summary["exit"] == "completed" and is_exact(summary["final"])
+    assert [event["collective"] for event in events_of(run, "run_started")] == ["host"]
+    done = launch("replay", str(run))
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
 
 
 @pytest.mark.timeout(600)

@@ -18,6 +18,10 @@ LONGEST_GAP_SECS = 2.5
 """The others' pause that a lost worker may cost at most: the lease is longer, a new process takes longer."""
 
 
+GLOO = "--collective=host"
+"""For what only a process group meets."""
+
+
 def tally(
     workdir: Path,
     *more: str,
@@ -255,7 +259,7 @@ def a_member_of_groups_is_lost(
 def a_member_dies_while_the_next_mesh_connects(workdir: Path, *, units: int = 3000) -> float:
     """The others go on as they are, nobody of them restarted; returns how long it took them, seconds."""
     planted = until_told("worker_2_dies_while_a_mesh_connects")
-    with tally(workdir, plan="bsp", units=units, workers=4, unit_secs=0.02, planted=planted) as job:
+    with tally(workdir, GLOO, plan="bsp", units=units, workers=4, unit_secs=0.02, planted=planted) as job:
         job.until_phase("bsp")
         pids = job.live_workers()
         os.kill(pids[0], signal.SIGKILL)
@@ -274,7 +278,7 @@ def a_member_dies_while_the_next_mesh_connects(workdir: Path, *, units: int = 30
 
 def more_members_are_lost_than_there_are_meshes(workdir: Path, *, deaths: int = 4, units: int = 3000) -> None:
     """Two workers of one device each have two meshes; the rest of the deaths falls into process groups that follow."""
-    with tally(workdir, plan="bsp", units=units, workers=2, unit_secs=0.02, planted="one_device_each") as job:
+    with tally(workdir, GLOO, plan="bsp", units=units, workers=2, unit_secs=0.02, planted="one_device_each") as job:
         job.until_phase("bsp")
         for death in range(deaths):
             pid = job.kill_worker(death % 2)

@@ -59,7 +59,7 @@ def test_a_worker_that_is_of_no_use_is_quarantined_and_the_others_finish(tmp_pat
 def test_a_worker_that_never_joined_the_process_group_is_quarantined_and_the_others_begin_without_it(
     tmp_path: Path,
 ) -> None:
-    flags = ["--workers=3", "--plan=bsp:50%,asp", "--set=workload=600"]
+    flags = ["--workers=3", "--plan=bsp:50%,asp", "--set=workload=600", "--collective=host"]
     with Job(tmp_path / "run", CONFIG, *flags, planted="worker_1_fails_before_its_process_group") as job:
         assert job.wait() == 0, job.output + job.logs()
         assert_exactly_once(job.summary())

@@ -46,6 +46,17 @@ def test_the_process_group_begins_anew_without_a_worker_that_never_joined_it(beg
     assert second["slots"] == [0] and second["coordinator"] != first["coordinator"]
 
 
+def test_a_worker_that_comes_back_finds_the_places_as_they_were_when_all_joined(begin: Begin) -> None:
+    """Its place in a process group is its number among all slots, of which one is empty now."""
+    run = begin({"worker 0": {"exit": 3}})
+    pids = run.started()
+    first = run.spec_of(pids["worker", 1])
+    run.wait_call(call="role_lost", quarantined=True)
+    os.kill(pids["worker", 1], signal.SIGKILL)
+    second = run.wait_spec(role="worker", role_id=1, restart_count=1)
+    assert second["coordinator"] == first["coordinator"] and second["slots"] == first["slots"] == [0, 1]
+
+
 def test_a_worker_that_the_chief_quarantines_is_ended_and_not_replaced(begin: Begin) -> None:
     run = begin({"chief 0": {"kill": [{"role": "worker", "id": 1, "quarantine": "its units are not finite"}]}})
     pids = run.started()
