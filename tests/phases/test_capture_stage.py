@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -29,7 +30,18 @@ def stage_of(scene: Scene) -> CaptureStage:
     return CaptureStage(state, WORKLOAD, control, scene.holder_at, *others)
 
 
-def test_a_lock_step_phase_that_loses_a_member_as_its_drain_begins_goes_on_from_the_member_that_is_furthest():
+def by_heartbeat(scene: Scene) -> None:
+    scene.chief.service.report(Report("worker", 1, 1, scene.phase.id, completed=8))
+
+
+def by_lease(scene: Scene) -> None:
+    lease(scene.chief, scene.phase, 1, known=8, completed=8)
+
+
+@pytest.mark.parametrize("told", [by_heartbeat, by_lease])
+def test_a_lock_step_phase_that_loses_a_member_as_its_drain_begins_goes_on_from_the_member_that_is_furthest(
+    told: Callable[[Scene], None],
+) -> None:
     """Worker 3 died behind its part of a sum. Worker 1 has applied that step and said so; worker 0 has not yet."""
     scene = Scene("bsp")
     enter_all(scene.chief, scene.phase)
@@ -37,7 +49,8 @@ def test_a_lock_step_phase_that_loses_a_member_as_its_drain_begins_goes_on_from_
         lease(scene.chief, scene.phase, worker)
     stage = stage_of(scene)
     scene.answers["worker:0"] = snapshot_of(scene.phase.id, 4)
-    scene.chief.service.report(Report("worker", 1, 1, scene.phase.id, completed=8))
+    told(scene)
+    assert scene.chief.control.num_applied == 8, "the ledger is a step ahead of worker 0"
     scene.die(3)
     with pytest.raises(PhaseBroken, match="worker 3 was lost"):
         stage.drain()
