@@ -129,10 +129,12 @@ def _remove_abandoned(parent: Path) -> None:
 
 def _remove(folder: Path) -> None:
     """Remove a folder's sockets and its mark, and the folder if nothing else is in it."""
-    with contextlib.suppress(OSError):
-        for entry in os.scandir(folder):
-            if entry.name == _MARK or stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode):
-                os.unlink(entry.path)
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):  # its server has removed it meanwhile
+                if stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode):
+                    os.unlink(entry.path)
+        (folder / _MARK).unlink(missing_ok=True)  # the last: where this is cut short, the next launch goes on
         os.rmdir(folder)
 
 

@@ -207,8 +207,8 @@ class FileApplyLog:
         if len(self._entries) >= self._look_at:
             self._look_at = 2 * len(self._entries)
             self._look(self._see_last)
-        if self._last_written is not None:
-            self._forget_written(self._last_written)
+        if (last := self._last_written) is not None:  # read once: another look may find nothing meanwhile
+            self._forget_written(last)
 
     def record_left(self, left: Left) -> None:
         self._entries.append(left)

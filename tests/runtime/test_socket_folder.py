@@ -147,3 +147,40 @@ def test_every_process_has_an_address_of_its_own_and_each_chief_the_same() -> No
         addresses.remove()
     ports = RoleAddresses("::1", 4711)
     assert ports.of("chief", 0, 0) == "[::1]:4711" and ports.of("worker", 0, 0) == ports.next_service() == "[::1]:0"
+
+
+@pytest.mark.parametrize("gone", ["chief", "worker-0-0"])
+def test_a_socket_that_its_server_removes_meanwhile_keeps_nothing_else_from_being_removed(
+    short: Path, monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    folder, unlink = SocketFolder(short), os.unlink
+
+    def raced(path: str | Path) -> None:
+        unlink(path)
+        if Path(path).name == gone:
+            unlink(path)
+
+    for name in ("chief", "worker-0-0"):
+        bind(place_of(folder) / name)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", raced)
+        folder.remove()
+    assert not any(short.iterdir())
+
+
+def test_a_removal_that_is_cut_short_is_finished_by_the_next_launch(
+    short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, unlink = SocketFolder(short), os.unlink
+
+    def refuse(path: str | Path) -> None:
+        if Path(path).name == "chief":
+            raise PermissionError
+        unlink(path)
+
+    bind(place_of(folder) / "chief")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", refuse)
+        folder.remove()
+    SocketFolder(short).remove()
+    assert not any(short.iterdir())

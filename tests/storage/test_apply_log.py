@@ -354,6 +354,33 @@ def test_a_disk_that_hangs_keeps_no_member_from_noting_updates(path: Path, monke
     assert [noted.sequence for noted in other._entries] == [5, 6, 7], "updates 1 to 4 are in the file"
 
 
+def test_a_look_that_finds_nothing_while_an_update_is_noted_ends_no_member(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An earlier look, at a disk that hung, has found something; the log was cut to nothing since."""
+    looks: list[Callable[[], None]] = []
+    seen: list[Entry | Left | None] = []
+
+    def get(log: FileApplyLog) -> Entry | Left | None:
+        last = seen[-1] if seen else None
+        if last is not None and looks:
+            looks.pop()()  # in another thread, at this moment
+        return last
+
+    last_written = property(get, lambda log, last: seen.append(last))
+    monkeypatch.setattr(FileApplyLog, "_last_written", last_written, raising=False)
+    monkeypatch.setattr(apply_log, "_MOST_NOTED", 2)
+    other = FileApplyLog(path, looks.append)
+    for sequence in range(3, 7):
+        other.write(entry(sequence))
+    early, _ = looks
+    looks.remove(early)
+    early()
+    path.unlink()
+    other.write(entry(7))
+    assert [noted.sequence for noted in other._entries] == [5, 6, 7] and not looks
+
+
 def test_who_alone_notes_updates_does_not_look_who_else_wrote_them(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path) -> NoReturn:
         raise AssertionError("the file was read")
