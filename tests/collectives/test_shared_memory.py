@@ -61,7 +61,7 @@ class Workers:
 
     def phase(self, number: int, members: tuple[int, ...]) -> dict[int, SharedMemoryCommunicator]:
         """Return the communicators of a phase, by worker."""
-        phase = dataclasses.replace(phase_of("bsp", members=members), id=PhaseId(number, 3))
+        phase = dataclasses.replace(phase_of(members=members), id=PhaseId(number, 3))
         return {worker: self.collectives[worker].communicator(phase) for worker in members}
 
     def all(self, call: Callable[[int], Any], workers: tuple[int, ...] | None = None) -> list[Any]:

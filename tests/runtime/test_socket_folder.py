@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -146,7 +147,19 @@ def test_every_process_has_an_address_of_its_own_and_each_chief_the_same() -> No
     finally:
         addresses.remove()
     ports = RoleAddresses("::1", 4711)
-    assert ports.of("chief", 0, 0) == "[::1]:4711" and ports.of("worker", 0, 0) == ports.next_service() == "[::1]:0"
+    try:
+        assert ports.of("chief", 0, 0) == "[::1]:4711" and ports.of("worker", 0, 0) == "[::1]:0"
+        assert ports.has_sockets and socket_path(ports.next_service()) is not None
+    finally:
+        ports.remove()
+
+
+def test_ports_do_without_a_place_for_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hybridsync.runtime.role_addresses.SocketFolder", Mock(side_effect=AddressError("none")))
+    ports = RoleAddresses("::1", 4711)
+    assert not ports.has_sockets and ports.next_service() == "[::1]:0"
+    with pytest.raises(AddressError):
+        RoleAddresses()
 
 
 @pytest.mark.parametrize("gone", ["chief", "worker-0-0"])

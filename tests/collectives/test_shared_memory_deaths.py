@@ -1,0 +1,127 @@
+"""Processes that share memory and are killed: the others know at once, step again, and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hybridsync.collectives.shared_memory.service import SlabService
+from hybridsync.core.addresses import at_socket
+from hybridsync.core.clock import SYSTEM_CLOCK, pause
+
+ROOT = Path(__file__).parents[2]
+MEMBER = Path(__file__).with_name("shared_memory_member.py")
+FOR_EVER = 10_000_000
+
+
+class Member:
+    """One process, and what it answers."""
+
+    def __init__(self, address: str, place: int) -> None:
+        self.place = place
+        command = [sys.executable, str(MEMBER), address, str(place)]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
+        )
+
+    def tell(self, **command: Any) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(command) + "\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        return json.loads(self.process.stdout.readline())
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+@pytest.fixture
+def service() -> Iterator[SlabService]:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        served = SlabService(3, at_socket(Path(folder) / "slab"))
+        yield served
+        served.stop()
+
+
+def memory_files(pid: int) -> int:
+    """Return how many descriptors a process has of memory, doorbells and other processes."""
+    found = 0
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            found += any(name in os.readlink(entry) for name in ("memfd:", "[eventfd]", "[pidfd]"))
+        except OSError:  # closed meanwhile
+            continue
+    return found
+
+
+def test_survivors_of_twenty_deaths_know_at_once_and_step_again(service: SlabService):
+    members = [Member(service.address, place) for place in range(3)]
+    took = []
+    try:
+        assert [member.answer() for member in members] == [{"joined": place} for place in range(3)]
+        before = memory_files(os.getpid())
+        for number in range(1, 21):
+            for member in members:
+                member.tell(phase=number, members=[0, 1, 2])
+            for member in members:
+                assert member.answer() == {"phase": number}
+            for member in members:
+                member.tell(rounds=FOR_EVER)
+            pause(0.02)
+            victim = members[number % 3]
+            killed = SYSTEM_CLOCK.monotonic()
+            os.kill(victim.process.pid, signal.SIGKILL)
+            survivors = [member for member in members if member is not victim]
+            heard = [member.answer() for member in survivors]
+            assert any(answer["revoked"] == f"worker {victim.place} has ended" for answer in heard), heard
+            took.append(max(answer["at"] for answer in heard) - killed)
+            for member in survivors:
+                member.tell(phase=100 + number, members=[each.place for each in survivors])
+                assert member.answer() == {"phase": 100 + number}
+            for member in survivors:
+                member.tell(rounds=50)
+            assert [member.answer() for member in survivors] == [{"rounds": 50}] * 2
+            victim.end()
+            members[victim.place] = Member(service.address, victim.place)
+            assert members[victim.place].answer() == {"joined": victim.place}
+        assert memory_files(os.getpid()) == before, "descriptors of the dead are kept"
+        assert statistics.median(took) < 0.1, took
+    finally:
+        for member in members:
+            member.end()
+
+
+def test_a_member_that_stands_still_is_told_from_a_dead_one(service: SlabService):
+    """The others wait for it: whether it is given up is the chief's to say."""
+    members = [Member(service.address, place) for place in range(2)]
+    try:
+        assert [member.answer() for member in members] == [{"joined": 0}, {"joined": 1}]
+        for member in members:
+            member.tell(phase=1, members=[0, 1])
+        assert [member.answer() for member in members] == [{"phase": 1}] * 2
+        os.kill(members[1].process.pid, signal.SIGSTOP)
+        for member in members:
+            member.tell(rounds=10)
+        pause(0.3)
+        os.kill(members[1].process.pid, signal.SIGCONT)
+        assert [member.answer() for member in members] == [{"rounds": 10}] * 2
+    finally:
+        for member in members:
+            member.end()
