@@ -139,13 +139,14 @@ class Supervisor:
         Raises:
           WorkdirError: the workdir cannot be written.
           AddressError: there is no place for sockets.
+          ConfigError: shared memory was asked for, and does not suit.
           HybridSyncError: the coordination service, or a role's process, cannot start.
         """
         try:
             self._addresses = RoleAddresses(self._spec.host, self._spec.port)
-            sockets = self._addresses.has_sockets
-            self._collective = choose(self._spec.collective, self._spec.num_workers, sockets=sockets)
             try:
+                sockets = self._addresses.has_sockets
+                self._collective = choose(self._spec.collective, self._spec.num_workers, sockets=sockets)
                 return self._run()
             finally:
                 self._addresses.remove()
@@ -354,8 +355,8 @@ class Supervisor:
     def _quarantine(self, event: RoleEvent) -> None:
         """Start no other process in a worker's place: the others go on without it, or the chief ends the run.
 
-        A process group is complete when every slot of it has joined once. Until then the others would wait for this one
-        in vain: they begin anew, in a process group without it.
+        A process group is complete when every slot of it has joined once, shared memory with the first that has. Until
+        then the others would wait for this one in vain: they begin anew, in a process group without it.
         """
         self._slots = tuple(slot for slot in self._slots if slot != event.id)
         self._outbox.report_lost(event)

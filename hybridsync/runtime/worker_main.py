@@ -60,7 +60,7 @@ def run_worker(
       spec: who this is and where the others are.
       make_run: builds task and optimizer; called behind the join, because it may touch JAX.
       at_unit: leaves behind which unit is computed, should this process end on it.
-      report: tells the supervisor: {"joined": ...} once every worker has been in the process group.
+      report: tells the supervisor: {"joined": ...} once its collectives wait for no other worker any more.
       watchdog: of this process.
 
     Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import random
 import tempfile
 import threading
@@ -25,9 +26,10 @@ from hybridsync.collectives.shared_memory.communicator import (
 )
 from hybridsync.collectives.shared_memory.service import MOST_WORKERS, SlabService, join
 from hybridsync.core.addresses import at_socket
-from hybridsync.core.errors import HybridSyncError, PhaseRevoked, TaskError, WaitTimeout
+from hybridsync.core.errors import ConfigError, HybridSyncError, PhaseRevoked, TaskError, WaitTimeout
 from hybridsync.core.plan import PhaseId
 from hybridsync.interfaces.messages import GroupReply
+from hybridsync.runtime.wiring.collectives import choose
 from hybridsync.training.averaging import Part, mean, part_of
 from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.compiled_programs import _total
@@ -208,6 +210,36 @@ def test_what_cannot_be_served_is_refused_with_what_to_do(address: str):
         SlabService(MOST_WORKERS + 1, address)
     with pytest.raises(HybridSyncError, match=r"127\.0\.0\.1:0, which is no socket; run with --collective=host"):
         SlabService(2, "127.0.0.1:0")
+
+
+def test_a_service_that_lacks_descriptors_for_a_moment_is_asked_again(address: str, monkeypatch: pytest.MonkeyPatch):
+    service, times, really = SlabService(2, address), iter(range(2)), os.pidfd_open
+
+    def lacking(pid: int) -> int:
+        if next(times, None) is not None:
+            raise OSError(24, "Too many open files")
+        return really(pid)
+
+    monkeypatch.setattr("hybridsync.collectives.shared_memory.service.os.pidfd_open", lacking)
+    assert join(address, 1, 1, 10.0).words.session(1) == 1
+    service.stop()
+
+
+def test_a_worker_that_may_not_open_all_files_is_told(address: str, monkeypatch: pytest.MonkeyPatch):
+    service = SlabService(4, address)
+    monkeypatch.setattr("hybridsync.collectives.shared_memory.service.MOST_WORKERS", 2)
+    with pytest.raises(HybridSyncError, match="raise `ulimit -n`"):
+        join(address, 1, 1, 10.0)
+    service.stop()
+
+
+def test_shared_memory_that_does_not_suit_is_refused_where_it_was_asked_for(monkeypatch: pytest.MonkeyPatch):
+    assert choose("auto", 4, sockets=True) == "shm" and choose("host", 4, sockets=True) == "host"
+    assert choose("auto", 251, sockets=True) == choose("auto", 4, sockets=False) == "host"
+    monkeypatch.setattr("hybridsync.collectives.shared_memory.backend.platform.machine", lambda: "aarch64")
+    assert choose("auto", 4, sockets=True) == "host"
+    with pytest.raises(ConfigError, match=r"--collective=shm does not suit 4 workers here"):
+        choose("shm", 4, sockets=True)
 
 
 def test_a_service_that_is_gone_or_has_no_such_place_is_named(address: str):

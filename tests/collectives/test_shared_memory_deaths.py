@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 from hybridsync.collectives.shared_memory.service import SlabService
-from hybridsync.core.addresses import at_socket
+from hybridsync.core.addresses import at_socket, socket_path
 from hybridsync.core.clock import SYSTEM_CLOCK, pause
 
 ROOT = Path(__file__).parents[2]
@@ -46,7 +47,7 @@ class Member:
 
     def end(self) -> None:
         self.process.kill()
-        self.process.wait()
+        self.process.wait(timeout=10)
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
             pipe.close()
@@ -105,6 +106,58 @@ def test_survivors_of_twenty_deaths_know_at_once_and_step_again(service: SlabSer
         assert statistics.median(took) < 0.1, took
     finally:
         for member in members:
+            member.end()
+
+
+def test_a_successor_is_not_taken_for_the_process_whose_place_it_has(service: SlabService):
+    """It asks for the place while the service is busy with a caller that says nothing, as its predecessor dies."""
+    members = [Member(service.address, place) for place in range(2)]
+    try:
+        assert [member.answer() for member in members] == [{"joined": 0}, {"joined": 1}]
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
+            silent.connect(str(socket_path(service.address)))
+            pause(0.1)
+            members[1].end()
+            members[1] = Member(service.address, 1)
+            assert members[1].answer() == {"joined": 1}
+        for member in members:
+            member.tell(phase=1, members=[0, 1])
+        assert [member.answer() for member in members] == [{"phase": 1}] * 2
+        for member in members:
+            member.tell(rounds=10)
+        assert [member.answer() for member in members] == [{"rounds": 10}] * 2
+        members[0].tell(phase=2, members=[0, 1])
+        assert members[0].answer() == {"phase": 2}
+        members[0].tell(rounds=1)
+        members[1].end()
+        assert members[0].answer()["revoked"] == "worker 1 has ended"
+    finally:
+        for member in members:
+            member.end()
+
+
+def test_a_member_that_has_ended_before_a_phase_is_not_waited_for_and_one_that_comes_late_is(service: SlabService):
+    """Members of a replay join when they can; a member of a run that dies while others enter has joined before."""
+    early = Member(service.address, 0)
+    late: Member | None = None
+    try:
+        assert early.answer() == {"joined": 0}
+        early.tell(phase=1, members=[0, 1])
+        assert early.answer() == {"phase": 1}
+        early.tell(rounds=5)
+        late = Member(service.address, 1)
+        assert late.answer() == {"joined": 1}
+        late.tell(phase=1, members=[0, 1])
+        late.tell(rounds=5)
+        assert [late.answer(), late.answer(), early.answer()] == [{"phase": 1}, {"rounds": 5}, {"rounds": 5}]
+        late.end()
+        pause(0.1)
+        early.tell(phase=2, members=[0, 1])
+        assert early.answer() == {"phase": 2}
+        early.tell(rounds=5)
+        assert early.answer()["revoked"] == "worker 1 has ended"
+    finally:
+        for member in filter(None, (early, late)):
             member.end()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import platform
+import resource
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,10 @@ from hybridsync.collectives.shared_memory.service import MOST_WORKERS, SlabServi
 
 if TYPE_CHECKING:
     from hybridsync.training.compiled_programs import Programs
+
+
+_DESCRIPTORS, _OTHER_DESCRIPTORS = 6, 64
+"""What a supervisor has open: a doorbell, a process and pipes for each worker, and whatever else."""
 
 
 class SharedMemoryBackend:
@@ -36,4 +41,6 @@ class SharedMemoryBackend:
 
 def suits(num_workers: int) -> bool:
     """Return whether so many workers can join, and this machine's processors keep the order that `rounds` relies on."""
-    return num_workers <= MOST_WORKERS and platform.system() == "Linux" and platform.machine() == "x86_64"
+    may_open, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    fits = num_workers <= MOST_WORKERS and _DESCRIPTORS * num_workers + _OTHER_DESCRIPTORS <= may_open
+    return fits and platform.system() == "Linux" and platform.machine() == "x86_64"

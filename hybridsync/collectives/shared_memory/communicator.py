@@ -1,8 +1,9 @@
 """Sums over shared memory: each member adds up one slice of all contributions, in the members' order.
 
-The result is the ordered sum of `collectives.threads`, bit for bit. A round has two waits, for all contributions and
-for all slices. Nothing is written over what somebody still reads: a contribution stays until every slice is there, and
-a slice stays until everybody has come to the next round (see `Rounds.await_readers` for members of the last one only).
+The result is the ordered sum of `collectives.threads`, bit for bit where no number is subnormal: XLA takes those for
+0. A round has two waits, for all contributions and for all slices. Nothing is written over what a member still reads:
+a contribution stays until every slice is there, and a slice stays until everybody has come to the next round (see
+`Rounds.await_readers` for members of the last one only).
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from hybridsync.training.compiled_programs import Programs
 ENTER_SECS = 60.0
 """How long the members of a phase wait for each other at its beginning."""
 
-REASON_BYTES = 256
-"""Longest text that is told of why a unit was dropped."""
+REASON_LENGTH = 256
+"""Longest text that is told of why a unit was dropped, in characters."""
 
 NOTE_BYTES = 1 << 16
 """Room for what one member tells of its units."""
@@ -109,7 +110,7 @@ class SharedMemoryCommunicator:
             return (reasons,)
         self._num_rounds += 1
         number, area, peers = self._num_rounds, self._shared.notes, self._peers(self._members)
-        limit = min(REASON_BYTES, NOTE_BYTES // (16 * len(reasons)))  # JSON takes up to 12 bytes for one
+        limit = min(REASON_LENGTH, NOTE_BYTES // (16 * len(reasons)) - 1)  # JSON takes up to 12 bytes for one
         text = json.dumps([reason[:limit] for reason in reasons]).encode()
         with self._leaving():
             area.reserve(self._own)

@@ -39,7 +39,7 @@ class Doorbells:
         if self._poll.poll(timeout_secs * 1000):
             try:
                 os.eventfd_read(self._bells[self._own])
-            except BlockingIOError:  # another thread was faster
+            except BlockingIOError:  # whoever has the same place was faster, as a test may
                 return
 
 

@@ -51,7 +51,7 @@ class Rounds:
     ) -> None:
         self._words, self._doorbells, self._own, self._name_of = words, doorbells, own, name_of
         self._phase = ((phase.number & 0xFFFF) << 7 | phase.nonce & 0x7F) << _ROUND_BITS
-        # Whoever has a place now takes part, or is lost: its successor is a member of later phases only.
+        # Whoever has a place takes part, or is lost: its successor is a member of later phases only.
         self._sessions = {place: words.session(place) for place in members}
         self._last: tuple[int, tuple[int, ...]] = (0, ())
         self._broken = ""
@@ -104,7 +104,7 @@ class Rounds:
             while place not in peers and copied - COPIED <= self._words.progress(place) < copied:
                 if self._broken:
                     raise PhaseRevoked(self._broken)
-                if self._words.session(place) != self._sessions[place]:
+                if not self._is_here(place):
                     break
                 if SYSTEM_CLOCK.monotonic() >= deadline:
                     raise WaitTimeout(
@@ -129,6 +129,12 @@ class Rounds:
             return True
         if progress == self._phase + _LEFT:
             raise PhaseRevoked(f"worker {self._name_of(place)} has left the phase")
-        if self._words.session(place) != self._sessions[place]:
+        if not self._is_here(place):
             raise PhaseRevoked(f"worker {self._name_of(place)} has ended")
         return False
+
+    def _is_here(self, place: int) -> bool:
+        """Return whether the process that takes part has not ended; one of a replay may join later than its peers."""
+        session = self._words.session(place)
+        self._sessions[place] = self._sessions[place] or session
+        return session == 0 or session == self._sessions[place] > 0

@@ -14,8 +14,11 @@ import struct
 import threading
 from typing import NamedTuple
 
+from absl import logging
+
 from hybridsync.collectives.shared_memory import doorbells, slab
 from hybridsync.core.addresses import socket_path
+from hybridsync.core.clock import SYSTEM_CLOCK, pause
 from hybridsync.core.errors import HybridSyncError, WaitTimeout
 
 MOST_WORKERS = 250
@@ -23,7 +26,9 @@ MOST_WORKERS = 250
 
 _HELLO = struct.Struct("=q")
 _CREDENTIALS = struct.Struct("=iII")  # pid, uid, gid
+_JOINED, _REFUSED = b"joined", b"refused"
 _ANSWER_SECS = 1.0
+_POLL_SECS = 0.05
 
 
 class SlabService:
@@ -82,36 +87,50 @@ class SlabService:
 
     def _serve(self) -> None:
         while not self._stopped:
-            for key, _ in self._selector.select():
-                if key.fileobj is self._listener:
-                    connection, _ = self._listener.accept()
-                    # One that is gone again, or is no worker, gets no answer
-                    with connection, contextlib.suppress(OSError, struct.error):
-                        self._answer(connection)
-                elif key.data is not None:
+            ready = [key for key, _ in self._selector.select()]
+            for key in ready:  # who has ended first: a successor may ask for the same place
+                if key.data is not None:
                     self._ended(key.data)
+            if any(key.fileobj is self._listener for key in ready):
+                try:
+                    self._accept()
+                except (OSError, struct.error) as error:  # it is gone again, or no worker, or there is no descriptor
+                    logging.warning("shared memory was not handed out: %s", error)
+                    pause(_POLL_SECS)
 
-    def _answer(self, connection: socket.socket) -> None:
-        connection.settimeout(_ANSWER_SECS)
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        pid, user, _ = _CREDENTIALS.unpack(credentials)
-        (place,) = _HELLO.unpack(connection.recv(_HELLO.size + 1))
-        if user != os.geteuid() or not 0 <= place < len(self._files) - 1:
-            return
-        process = os.pidfd_open(pid)
-        if place in self._processes:
-            self._ended(place)
-        self._processes[place] = process
-        self._selector.register(process, selectors.EVENT_READ, place)
-        self._num_sessions += 1
-        self._words.set_session(place, self._num_sessions)
-        socket.send_fds(connection, [b"joined"], self._files)
+    def _accept(self) -> None:
+        connection, _ = self._listener.accept()
+        with connection:
+            connection.settimeout(_ANSWER_SECS)
+            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            pid, user, _ = _CREDENTIALS.unpack(credentials)
+            (place,) = _HELLO.unpack(connection.recv(_HELLO.size + 1))
+            if user != os.geteuid() or not 0 <= place < len(self._files) - 1:
+                connection.sendall(_REFUSED)
+                return
+            if place in self._processes:
+                self._ended(place)
+            process = os.pidfd_open(pid)
+            try:
+                self._selector.register(process, selectors.EVENT_READ, place)
+            except OSError:
+                os.close(process)
+                raise
+            self._processes[place] = process
+            self._num_sessions += 1
+            self._words.set_progress(place, 0)  # what an earlier process of this place has left there
+            self._words.set_session(place, self._num_sessions)
+            try:
+                socket.send_fds(connection, [_JOINED], self._files)
+            except OSError:  # it did not wait, so it may be another process by now that is watched
+                self._ended(place)
+                raise
 
     def _ended(self, place: int) -> None:
         process = self._processes.pop(place)
         self._selector.unregister(process)
         os.close(process)
-        self._words.set_session(place, 0)
+        self._words.set_session(place, -self._words.session(place))
         for bell in self._files[1:]:
             doorbells.ring(bell)
 
@@ -141,26 +160,38 @@ def join(address: str, place: int, worker: int, timeout_secs: float) -> Joined:
 
     Raises:
       WaitTimeout: the service does not answer.
-      HybridSyncError: it refuses this process.
+      HybridSyncError: it refuses this process, or this process has too few descriptors.
     """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        connection.settimeout(timeout_secs)
-        try:
-            connection.connect(str(socket_path(address)))
-            connection.sendall(_HELLO.pack(place))
-            answer, files, _, _ = socket.recv_fds(connection, 64, MOST_WORKERS + 1)
-        except OSError as error:
+    deadline, answer = SYSTEM_CLOCK.monotonic() + timeout_secs, b""
+    files: list[int] = []
+    flags, why = 0, "no answer"
+    while not answer:
+        remaining = deadline - SYSTEM_CLOCK.monotonic()
+        if remaining <= 0:
             raise WaitTimeout(
-                f"worker {worker} gets no shared memory at {address} within {timeout_secs:g} s ({error}): is the "
-                "supervisor alive?"
-            ) from error
-    if not answer:
+                f"worker {worker} gets no shared memory at {address} within {timeout_secs:g} s ({why}): is the "
+                "supervisor alive, and has it descriptors left (`ulimit -n`)?"
+            )
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+            connection.settimeout(remaining)
+            try:
+                connection.connect(str(socket_path(address)))
+                connection.sendall(_HELLO.pack(place))
+                answer, files, flags, _ = socket.recv_fds(connection, 64, MOST_WORKERS + 1, socket.MSG_CMSG_CLOEXEC)
+            except OSError as error:  # the service was busy, or this process was, for longer than either waits
+                why = str(error)
+        if not answer:
+            pause(min(_POLL_SECS, remaining))
+    if answer == _REFUSED:
         raise HybridSyncError(
             f"the service of shared memory at {address} refuses worker {worker}: it is of another user, or has no "
             f"place {place}"
         )
-    for file in files:
-        os.set_inheritable(file, False)
-    words = slab.Words(files[0], len(files) - 1)
-    words.set_progress(place, 0)  # what an earlier process of this place has left there
-    return Joined(files[0], words, doorbells.Doorbells(files[1:], place))
+    if flags & socket.MSG_CTRUNC:
+        for file in files:
+            os.close(file)
+        raise HybridSyncError(
+            f"worker {worker} may not open the files of its shared memory, one for each worker; raise `ulimit -n`, or "
+            "run with --collective=host"
+        )
+    return Joined(files[0], slab.Words(files[0], len(files) - 1), doorbells.Doorbells(files[1:], place))

@@ -23,9 +23,12 @@ def create(num_places: int) -> int:
     """Return the descriptor of a new file for `num_places` workers, which grows and never shrinks.
 
     It has no name: it is gone when the last process that holds it ends, however that happens.
+
+    Raises:
+      OSError: there is no memory for the words.
     """
     file = os.memfd_create("hybridsync-collectives", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(file, _header_bytes(num_places))
+    os.posix_fallocate(file, 0, _header_bytes(num_places))
     fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
     return file
 
@@ -43,7 +46,10 @@ class Words:
         self._rows = rows[: num_places * _ROW_BYTES // 8].reshape(num_places, -1)
 
     def session(self, place: int) -> int:
-        """Return which process has the place, counted from 1; 0 where it has ended. The service writes it."""
+        """Return which process has the place, counted from 1; 0 before the first, negative once it has ended.
+
+        The service writes it.
+        """
         return int(self._rows[place, _SESSION])
 
     def set_session(self, place: int, session: int) -> None:
@@ -102,7 +108,7 @@ class Area:
             os.posix_fallocate(self._file, self._start + 2 * place * self._region_bytes, 2 * self._region_bytes)
             whole = mmap.mmap(self._file, self.end - self._start, offset=self._start)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.ENOMEM):
+            if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
                 raise
             raise HybridSyncError(
                 f"no shared memory for {2 * self._region_bytes / 1e6:,.1f} MB, which this worker's sums need "
@@ -116,7 +122,7 @@ class Area:
         return self._map[place, 0, : self._nbytes]
 
     def reduced(self, place: int) -> np.ndarray:
-        """Return the sum of all contributions, uint8[nbytes]; only the slice of this worker's is there."""
+        """Return the region in which the worker leaves its slice of the sum, uint8[nbytes]."""
         assert self._map is not None
         return self._map[place, 1, : self._nbytes]
 

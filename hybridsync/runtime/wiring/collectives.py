@@ -6,6 +6,7 @@ from hybridsync.collectives.backend import Backend
 from hybridsync.collectives.mesh.backend import MeshBackend
 from hybridsync.collectives.shared_memory.backend import SharedMemoryBackend
 from hybridsync.collectives.shared_memory.backend import suits as shared_memory_suits
+from hybridsync.core.errors import ConfigError
 
 AUTO, HOST, SHARED_MEMORY = "auto", "host", "shm"
 CHOICES = (AUTO, HOST, SHARED_MEMORY)
@@ -32,7 +33,16 @@ def choose(asked: str, num_workers: int, *, sockets: bool) -> str:
       asked: one of `CHOICES`.
       num_workers: of the run.
       sockets: whether there is a folder for sockets.
+
+    Raises:
+      ConfigError: shared memory was asked for, and does not suit.
     """
+    suits = sockets and shared_memory_suits(num_workers)
+    if asked == SHARED_MEMORY and not suits:
+        raise ConfigError(
+            f"--collective=shm does not suit {num_workers} workers here: it needs Linux on x86-64, a place for "
+            "sockets, at most 250 workers and 6 open files for each (`ulimit -n`); leave the flag out"
+        )
     if asked != AUTO:
         return asked
-    return SHARED_MEMORY if sockets and shared_memory_suits(num_workers) else HOST
+    return SHARED_MEMORY if suits else HOST
