@@ -242,6 +242,21 @@ def test_shared_memory_that_does_not_suit_is_refused_where_it_was_asked_for(monk
         choose("shm", 4, sockets=True)
 
 
+def test_a_service_without_memory_is_refused_with_what_to_do(address: str, monkeypatch: pytest.MonkeyPatch):
+    def full(*_: int) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(slab.os, "posix_fallocate", full)
+    with pytest.raises(HybridSyncError, match="Cannot allocate memory; mend that, or run with --collective=host"):
+        SlabService(2, address)
+
+
+def test_a_reason_is_never_shortened_to_none(workers: Workers):
+    communicators, reasons = workers.phase(1, (0, 1)), ("not finite", "") * 1100
+    told = workers.all(lambda worker: communicators[worker].gather(0, reasons), (0, 1))
+    assert told == [(("n", "") * 1100,) * 2] * 2
+
+
 def test_a_service_that_is_gone_or_has_no_such_place_is_named(address: str):
     with pytest.raises(WaitTimeout, match="worker 3 gets no shared memory"):
         join(address, 0, 3, 0.2)

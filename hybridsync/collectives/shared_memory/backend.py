@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 _DESCRIPTORS, _OTHER_DESCRIPTORS = 6, 64
-"""What a supervisor has open: a doorbell, a process and pipes for each worker, and whatever else."""
+"""A supervisor opens a doorbell, a process and pipes for each worker, and some files besides."""
 
 
 class SharedMemoryBackend:

@@ -110,7 +110,8 @@ class SharedMemoryCommunicator:
             return (reasons,)
         self._num_rounds += 1
         number, area, peers = self._num_rounds, self._shared.notes, self._peers(self._members)
-        limit = min(REASON_LENGTH, NOTE_BYTES // (16 * len(reasons)) - 1)  # JSON takes up to 12 bytes for one
+        # JSON takes up to 12 bytes for a character. One is left at least: "" would say that the unit is there.
+        limit = max(1, min(REASON_LENGTH, NOTE_BYTES // (16 * len(reasons)) - 1))
         text = json.dumps([reason[:limit] for reason in reasons]).encode()
         with self._leaving():
             area.reserve(self._own)

@@ -111,7 +111,7 @@ class Rounds:
                         f"worker {self._name_of(place)} still reads the sum of round {last} after "
                         f"{DEADLINE_SECS:g} s; see its log"
                     )
-                self._doorbells.wait(POLL_SECS / 50)
+                self._doorbells.wait(POLL_SECS / 50)  # nobody rings for a copy, which takes less time than a wake-up
 
     def leave(self) -> None:
         """Leave the phase in the middle of a round: peers that wait for this worker wait no more."""

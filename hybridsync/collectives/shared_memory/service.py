@@ -7,6 +7,7 @@ then watches the worker's process: it is told of an end by the kernel, before th
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import selectors
 import socket
@@ -42,7 +43,7 @@ class SlabService:
       address: as given.
 
     Raises:
-      HybridSyncError: there are too many workers, or there is no place for a socket.
+      HybridSyncError: there are too many workers, no place for a socket, or no memory or descriptors.
     """
 
     def __init__(self, num_places: int, address: str) -> None:
@@ -59,11 +60,14 @@ class SlabService:
             try:
                 self._listener.bind(str(path))
                 self._listener.listen(num_places)
+                self._files: list[int] = []
+                for make in (functools.partial(slab.create, num_places), *[doorbells.create] * num_places):
+                    self._files.append(make())
+                    opened.callback(os.close, self._files[-1])
             except OSError as error:
-                raise HybridSyncError(f"cannot serve shared memory at {path}: {error.strerror}") from error
-            self._files = [slab.create(num_places), *(doorbells.create() for _ in range(num_places))]
-            for file in self._files:
-                opened.callback(os.close, file)
+                raise HybridSyncError(
+                    f"cannot serve shared memory at {path}: {error.strerror}; mend that, or run with --collective=host"
+                ) from error
             self._words = slab.Words(self._files[0], num_places)
             self._selector = opened.enter_context(selectors.DefaultSelector())
             self._stop = doorbells.create()
@@ -96,7 +100,7 @@ class SlabService:
                     self._accept()
                 except (OSError, struct.error) as error:  # it is gone again, or no worker, or there is no descriptor
                     logging.warning("shared memory was not handed out: %s", error)
-                    pause(_POLL_SECS)
+                    pause(_POLL_SECS)  # the caller still waits, and nothing tells of a descriptor that is free again
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
@@ -136,7 +140,7 @@ class SlabService:
 
 
 class Joined(NamedTuple):
-    """What a worker has of the host's memory.
+    """Holds a worker's part of the host's memory.
 
     Attributes:
       file: of the slab.
