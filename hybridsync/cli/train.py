@@ -23,6 +23,7 @@ from hybridsync.runtime.fork_server import ForkServer, connect
 from hybridsync.runtime.processes import ROLE_MODULES, Launch, play, supervise
 from hybridsync.runtime.role_pipe import Child
 from hybridsync.runtime.wiring.collectives import AUTO, CHOICES
+from hybridsync.runtime.wiring.transport import CHOICES as LINKS
 from hybridsync.storage.durable import local_path
 from hybridsync.workdir.auto_plan import written_out
 
@@ -60,6 +61,9 @@ flags.DEFINE_string(
 )
 flags.DEFINE_enum(
     "collective", AUTO, CHOICES, "how worker processes sum: host (gloo, TCP), shm (shared memory), or the faster one"
+)
+flags.DEFINE_enum(
+    "link", AUTO, LINKS, "how buffers go between processes: grpc, shm (shared memory), or the faster one that suits"
 )
 flags.DEFINE_integer("port", 0, "port of the chief, at --bind or 127.0.0.1; 0 takes a free one")
 
@@ -110,6 +114,7 @@ def launch_of_flags(supervises: bool = False) -> Launch:
         bind=FLAGS.bind,
         port=FLAGS.port,
         collective=FLAGS.collective,
+        link=FLAGS.link,
         argv=(*sys.argv[1:], f"--plan={config.plan}"),  # the plan is looked up once for all roles
     )
 
@@ -157,11 +162,12 @@ def main(argv: list[str]) -> int:
     try:
         if len(argv) > 1:
             raise ConfigError(f"unexpected argument {argv[1]!r}; every option is written --name=value")
-        if FLAGS.runtime == "inprocess" and FLAGS.collective != AUTO:
-            raise ConfigError(
-                f"--collective={FLAGS.collective} is for worker processes, and --runtime=inprocess has threads, which "
-                "sum without it; leave one of both out"
-            )
+        for name in ("collective", "link"):
+            if FLAGS.runtime == "inprocess" and FLAGS[name].value != AUTO:
+                raise ConfigError(
+                    f"--{name}={FLAGS[name].value} is for worker processes, and --runtime=inprocess has threads, which "
+                    "do without it; leave one of both out"
+                )
         load = functools.cache(functools.partial(launch_of_flags, line is None and FLAGS.runtime == "processes"))
         if isinstance(line, ForkServer):
             load()  # what it imports is there for every role

@@ -41,6 +41,7 @@ def run_chief(
     restarted: bool,
     coordinator: str,
     collective: str,
+    link: str,
     num_devices: int,
     report: Callable[[dict], None],
     watchdog: Watching,
@@ -59,6 +60,7 @@ def run_chief(
       restarted: another chief served this run before, whose roles may still train.
       coordinator: address where the supervisor, this process's parent, serves the process group.
       collective: how the workers sum among themselves.
+      link: how buffers go between processes.
       num_devices: local devices of each worker, among which a mesh of the process group chooses.
       report: tells the supervisor: {"address": ...} once served.
       watchdog: of this process.
@@ -95,7 +97,7 @@ def run_chief(
     try:
         with watchdog.work("the run", LOOP_SECS):
             summary = _manage(
-                *(opening, recorder, transport_of(token), address, restarted),
+                *(opening, recorder, transport_of(link, token), address, restarted),
                 *(coordinator, collective, num_devices, report, watchdog),
             )
     finally:
@@ -123,7 +125,7 @@ def _manage(
         quarantine = event.reason if event.quarantined else ""
         report({"kill": {"role": event.role, "id": event.id, "pid": event.pid, "quarantine": quarantine}})
 
-    role = ChiefRole(opening, layout, SYSTEM_CLOCK, restarted=restarted, evict=evict)
+    role = ChiefRole(opening, layout, SYSTEM_CLOCK, restarted=restarted, evict=evict, allocate=transport.allocate)
     committed, control = role.committed, role.chief.control
     services = Services(holder=committed, state_bytes=layout.nbytes, chief=role.chief.service)
     serving = transport.serve(services, address, calls=4 * run.config.workers + 8, watchdog=watchdog)

@@ -52,6 +52,7 @@ class Launch:
       bind: address at whose ports the roles serve; "" for sockets, which no other user can reach.
       port: of the chief; 0 takes a free one. Another one is of 127.0.0.1 where no address is given.
       collective: how workers sum among themselves: "auto", "host" or "shm".
+      link: how buffers go between processes: "auto", "grpc" or "shm".
       argv: the flags, handed on to every role.
 
     Raises:
@@ -69,6 +70,7 @@ class Launch:
     bind: str = ""
     port: int = 0
     collective: str = AUTO
+    link: str = AUTO
     argv: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -131,7 +133,7 @@ def supervise(launch: Launch) -> int:
 
 def _supervise_locked(launch: Launch, lock: WorkdirLock) -> int:
     from hybridsync.runtime.supervisor import Supervisor, SupervisorSpec
-    from hybridsync.runtime.wiring.transport import transport_of
+    from hybridsync.runtime.wiring.transport import GRPC, transport_of
 
     config = launch.config
     sys.stderr.write(
@@ -143,8 +145,9 @@ def _supervise_locked(launch: Launch, lock: WorkdirLock) -> int:
         *(launch.argv, launch.workdir, config.workers, config.servers, launch.host, launch.port),
         token=token,
         collective=launch.collective,
+        link=launch.link,
     )
-    connect = functools.partial(transport_of(token).chief, deadline_secs=5.0)
+    connect = functools.partial(transport_of(GRPC, token).chief, deadline_secs=5.0)
     return Supervisor(spec, connect, lock_fd=lock.descriptor).run()
 
 
@@ -198,6 +201,7 @@ def play(child: Child, load: Callable[[], Launch]) -> int:
             restarted=spec.restart_count > 0,
             coordinator=spec.coordinator,
             collective=spec.collective,
+            link=spec.link,
             num_devices=spec.num_devices,
             report=lambda fields: child.report(**fields),
             watchdog=dog,

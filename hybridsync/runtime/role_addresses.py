@@ -43,6 +43,11 @@ class RoleAddresses:
         return self._folder.address(role if is_chief else f"{role}-{role_id}-{restart_count}")
 
     @property
+    def are_sockets(self) -> bool:
+        """Return whether the roles serve on sockets."""
+        return self._folder is not None and not self._serves_at_ports
+
+    @property
     def has_sockets(self) -> bool:
         """Return whether there is a place for sockets."""
         return self._folder is not None

@@ -54,6 +54,7 @@ class RoleSpec:
       num_devices: local devices of each worker, among which a mesh of the process group chooses.
       slots: workers that the process group has a place for, ascending; () for all.
       listen: where this role serves.
+      link: how buffers go between processes, "grpc" or "shm".
       token: of the run, without which no role answers a call.
     """
 
@@ -70,6 +71,7 @@ class RoleSpec:
     num_devices: int
     slots: tuple[int, ...] = ()
     listen: str = ""
+    link: str = "grpc"
     token: str = dataclasses.field(default="", repr=False)
 
 

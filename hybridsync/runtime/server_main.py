@@ -75,18 +75,21 @@ def run_server(spec: RoleSpec, run: Run, watchdog: Watching) -> int:
         parts = partition(programs, num_servers)
         own = parts[spec.role_id].programs
         warm_up(own, device)
-    transport = transport_of(spec.token)
+    transport = transport_of(spec.link, spec.token)
     readers = Readers(transport.holder)
     backend: Primary | Store
     if spec.role_id == PRIMARY:
         connect = partial(transport.peer, state_bytes=programs.state_layout.nbytes)
         peers = Peers(parts, Directory(connect, lambda address: address in peers.servers), ended)
-        pool = ParameterPool(own.parameters_layout)
-        backend = Primary(programs, pool, readers, clock, apply_log, completed, device, peers, watchdog, ended)
+        pool = ParameterPool(own.parameters_layout, transport.allocate)
+        backend = Primary(
+            *(programs, pool, readers, clock, apply_log, completed, device, peers, watchdog, ended),
+            allocate=transport.allocate,
+        )
         offered = primary_services(run, programs, backend, clock, own.contribution_layout)
         offered = replace(offered, num_buffers=workers + 2)
     else:
-        backend = Store(parts[spec.role_id], readers, clock, device, watchdog, ended)
+        backend = Store(parts[spec.role_id], readers, clock, device, watchdog, ended, transport.allocate)
         early = max(protocol.num_answered_early(workers) for protocol in run.stages)
         offered = Services(holder=backend, server=backend, shard=backend, num_buffers=2 * workers + 2 + early)
     opt_layout = parts[spec.role_id].opt_state.layout

@@ -22,7 +22,7 @@ _PREFIX = "hybridsync-sockets-"
 _MARK = "boot"
 """A file of each folder that holds this machine's boot id. Only a folder that has it is ever removed."""
 
-_LONGEST_NAME = "worker-9999-9999"
+_LONGEST_NAME = "worker-9999-9999.slabs"
 _SAFE = re.compile(r"[A-Za-z0-9._/+=@-]+")
 """What gRPC takes in the path of a socket as it is written."""
 

@@ -41,6 +41,7 @@ from hybridsync.runtime.role_pipe import RoleSpec
 from hybridsync.runtime.role_process import MAX_FAILURES, CrashLoop, RoleProcess, describe_exit
 from hybridsync.runtime.role_starts import NotStarted, Starts
 from hybridsync.runtime.wiring.collectives import AUTO, choose, collectives_of
+from hybridsync.runtime.wiring.transport import choose as choose_link
 from hybridsync.storage.durable import make_directory
 
 _TICK_SECS = 1.0
@@ -68,6 +69,7 @@ class SupervisorSpec:
       grace_secs: for the others to leave when the chief has.
       start_again_secs: how long it is tried to start a role for which there is no process or memory.
       collective: how workers sum among themselves: "auto", "host" or "shm".
+      link: how buffers go between processes: "auto", "grpc" or "shm".
       num_devices: local devices of each worker; None for as many as the collectives need.
     """
 
@@ -84,6 +86,7 @@ class SupervisorSpec:
     grace_secs: float = 5.0
     start_again_secs: float = 300.0
     collective: str = AUTO
+    link: str = AUTO
     num_devices: int | None = None
 
 
@@ -115,6 +118,7 @@ class Supervisor:
         self._starts: Starts  # once there is a folder for its log
         self._addresses: RoleAddresses
         self._collective: str
+        self._link: str
         self._logs = Logs(spec.workdir / "logs", say)
         self._outbox = Outbox(connect, say)
         self._slots = self._group = tuple(range(spec.num_workers))  # to be run, and with a place in what is joined
@@ -147,6 +151,7 @@ class Supervisor:
             try:
                 sockets = self._addresses.has_sockets
                 self._collective = choose(self._spec.collective, self._spec.num_workers, sockets=sockets)
+                self._link = choose_link(self._spec.link, sockets=self._addresses.are_sockets)
                 return self._run()
             finally:
                 self._addresses.remove()
@@ -263,6 +268,7 @@ class Supervisor:
             num_servers=self._spec.num_servers,
             host=self._addresses.host,
             collective=self._collective,
+            link=self._link,
             num_devices=self._spec.num_devices or collectives_of(self._collective).num_devices,
             slots=self._group,
             listen=self._addresses.of(process.role, process.role_id, process.restart_count),

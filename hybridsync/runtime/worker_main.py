@@ -96,9 +96,9 @@ def run_worker(
             collectives.compile(groups=any(stage.mode.has_group_rounds for stage in run.stages))
 
     apply_log = open_apply_log(run.workdir, run.config.telemetry.apply_log, others_note_too=True)
-    transport = transport_of(spec.token)
+    transport = transport_of(spec.link, spec.token)
     readers = Readers(transport.holder)
-    replica = Replica(programs, readers, clock, apply_log)
+    replica = Replica(programs, readers, clock, apply_log, transport.allocate)
     services = Services(holder=replica, state_bytes=programs.state_layout.nbytes)
     serving = transport.serve(services, spec.listen, calls=4, watchdog=watchdog)
 

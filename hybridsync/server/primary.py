@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from absl import logging
 
 from hybridsync.core.clock import Clock
@@ -52,6 +53,7 @@ class Primary:
       peers: the other servers; None where there are none.
       watchdog: of the process.
       failed: told why this server cannot go on, if it cannot (see `Turn`).
+      allocate: makes what snapshots are kept in (see `SnapshotBuffer`).
     """
 
     def __init__(
@@ -66,11 +68,12 @@ class Primary:
         peers: Peers | None = None,
         watchdog: Watching = UNWATCHED,
         failed: Callable[[HybridSyncError], None] = lambda error: None,
+        allocate: Callable[[int], np.ndarray] | None = None,
     ) -> None:
         peers = peers or Peers.none(partition(programs, 1))
         shard = Shard(peers.parts[PRIMARY], publisher, reader_at, device, watchdog)
         self._clock, self._completed = clock, completed
-        self._snapshot_buffer = SnapshotBuffer(programs.state_layout)
+        self._snapshot_buffer = SnapshotBuffer(programs.state_layout, allocate)
         self._condition = threading.Condition()
         self._turn = Turn(self._condition, self._abandon, failed)
         self._entrance = Entrance(self._condition, transfer_secs(programs.state_layout.nbytes))

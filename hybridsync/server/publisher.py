@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import numpy as np
 
@@ -52,10 +53,15 @@ class ParameterPool:
 
     Two buffers serve unless a reader is slow; then another one is added, so that a pull never sees half an update.
     The lock guards the readers' counts and the current copy.
+
+    Args:
+      layout: of the parameters.
+      allocate: makes a buffer of so many bytes (see `Transport.allocate`); None for memory of this process.
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, allocate: Callable[[int], np.ndarray] | None = None) -> None:
         self._layout = layout
+        self._allocate = allocate or (lambda num_bytes: layout.empty())
         self._lock = threading.Lock()
         self._copies: list[PublishedParameters] = []
         self._current: PublishedParameters | None = None
@@ -65,7 +71,7 @@ class ParameterPool:
         with self._lock:
             free = next((copy for copy in self._copies if not copy.readers and copy is not self._current), None)
         if free is None:
-            free = PublishedParameters(self, self._layout.empty())
+            free = PublishedParameters(self, self._allocate(self._layout.nbytes))
             self._copies.append(free)
         self._layout.pack(Parameters(state.params, state.model_state), out=free.buffer)
         with self._lock:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from hybridsync.core.clock import Clock
 from hybridsync.core.deadlines import transfer_secs
 from hybridsync.core.errors import HybridSyncError, InvalidMessage, ServersApart, StalePhase, WaitTimeout
@@ -55,6 +57,7 @@ class Store:
       device: where the state lives; None is jax's default.
       watchdog: of the process.
       failed: told why this server cannot go on, if it cannot (see `Turn`).
+      allocate: makes what parameters and snapshots are kept in (see `ParameterPool`).
     """
 
     def __init__(
@@ -65,11 +68,12 @@ class Store:
         device: Any = None,
         watchdog: Watching = UNWATCHED,
         failed: Callable[[HybridSyncError], None] = lambda error: None,
+        allocate: Callable[[int], np.ndarray] | None = None,
     ) -> None:
         self._part, self._clock = part, clock
-        self._pool = ParameterPool(part.programs.parameters_layout)
+        self._pool = ParameterPool(part.programs.parameters_layout, allocate)
         self._shard = Shard(part, self._pool, reader_at, device, watchdog)
-        self._snapshot_buffer = SnapshotBuffer(part.state.layout)
+        self._snapshot_buffer = SnapshotBuffer(part.state.layout, allocate)
         self._condition = threading.Condition()
         self._turn = Turn(self._condition, self._abandon, failed)
         self._entrance = Entrance(self._condition, transfer_secs(part.state.whole.nbytes))

@@ -43,10 +43,15 @@ class SnapshotBuffer:
 
     The condition guards the buffer and counts its readers: a snapshot waits until the last of them is done. `room` is
     that wait alone, for an owner whose own lock must stay free meanwhile.
+
+    Args:
+      layout: of the state.
+      allocate: makes a buffer of so many bytes (see `Transport.allocate`); None for memory of this process.
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, allocate: Callable[[int], np.ndarray] | None = None) -> None:
         self.layout = layout
+        self._allocate = allocate or (lambda num_bytes: layout.empty())
         self._capturing = threading.Lock()
         self._condition = threading.Condition()
         self._read_secs = transfer_secs(layout.nbytes)
@@ -91,7 +96,7 @@ class SnapshotBuffer:
         with self._condition:
             self._await_readers(self._read_secs)
             if self._buffer is None:
-                self._buffer = self.layout.empty()
+                self._buffer = self._allocate(self.layout.nbytes)
             write(self._buffer)
 
     def _await_readers(self, secs: float) -> None:

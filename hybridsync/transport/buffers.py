@@ -24,6 +24,13 @@ def aligned(num_bytes: int) -> np.ndarray:
     return raw[start : start + num_bytes]
 
 
+def zeroed(num_bytes: int) -> np.ndarray:
+    """Return zeroed bytes, aligned likewise; no page is touched before it is used."""
+    raw = np.zeros(num_bytes + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + num_bytes]
+
+
 @dataclass(frozen=True)
 class PooledBuffer:
     """A lent buffer: `BufferView`."""

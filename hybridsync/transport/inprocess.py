@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from hybridsync.core.errors import RoleLost
 from hybridsync.core.work_deadlines import UNWATCHED, Watching
 from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.interfaces.ports import Answer, OptimizerPort, ParameterPort
 from hybridsync.server.partition import Part
 from hybridsync.training.compiled_programs import Parameters
+from hybridsync.transport.buffers import zeroed
 from hybridsync.transport.link import ChiefLink, ControlLink, HolderLink, PeerLink, Services, Serving
 from hybridsync.worker.link import ServerLink
 
@@ -20,6 +23,10 @@ class InProcessTransport:
 
     def __init__(self) -> None:
         self._roles: dict[str, Services] = {}
+
+    def allocate(self, num_bytes: int) -> np.ndarray:
+        """See `Transport.allocate`."""
+        return zeroed(num_bytes)
 
     def serve(self, services: Services, address: str, calls: int = 0, watchdog: Watching = UNWATCHED) -> Serving:
         """See `Transport.serve`; callers bring their own threads."""

@@ -22,6 +22,7 @@ from hybridsync.interfaces.ports import (
     GroupPort,
     OptimizerPort,
     ParameterPort,
+    ReaderPort,
     ServerPort,
     ShardPort,
     SnapshotLender,
@@ -36,6 +37,14 @@ if TYPE_CHECKING:  # both load jax, which a supervisor does without
 
 class ChiefLink(ChiefPort, GroupPort, SupervisorPort, Protocol):
     """The chief, at either end of a link."""
+
+
+class ReaderLink(ReaderPort, Protocol):
+    """A role that keeps a captured training state, as others read it."""
+
+    def close(self) -> None:
+        """End the read under way, with RoleLost, and refuse later ones."""
+        ...
 
 
 class HolderLink(SnapshotSource, Protocol):
@@ -59,17 +68,23 @@ class PeerLink(ShardPort, Protocol):
 
 
 class ParameterLink(Protocol):
-    """The primary, as a worker reaches it; buffers are uint8 and C-contiguous (see `ParameterPort`)."""
+    """The primary, as a worker reaches it; buffers are uint8 and C-contiguous (see `ParameterPort`).
 
-    def pull(self, push: Push, into: np.ndarray) -> PushReply:
-        """Fill `into` with the current parameters; after an error it holds anything."""
+    One call at a time, but for `close`. What a call returns is lent until the next `pull` or `push_pull`: the gradient
+    that is pushed then has read it.
+    """
+
+    @property
+    def contribution(self) -> np.ndarray:
+        """Where the next contribution is written; unchanged from the call of `push_pull` until its end."""
         ...
 
-    def push_pull(self, push: Push, contribution: np.ndarray, into: np.ndarray) -> PushReply:
-        """Offer a contribution; fill `into` with the parameters of its release, where they are not those of its base.
+    def pull(self, push: Push) -> tuple[PushReply, np.ndarray]:
+        """Return the current parameters."""
+        ...
 
-        The contribution is unchanged until the call returns.
-        """
+    def push_pull(self, push: Push) -> tuple[PushReply, np.ndarray]:
+        """Offer what lies in `contribution`; returns the parameters of its release."""
         ...
 
     def idle(self, push: Push) -> None: ...
@@ -84,12 +99,17 @@ class ParameterLink(Protocol):
 class BlockLink(Protocol):
     """A server that is not the primary, as a worker reaches it; buffers as in `ParameterLink` (see `BlockPort`)."""
 
-    def stage(self, push: Push, block: np.ndarray) -> str:
-        """Stage a part of a contribution; returns its first entry that is no finite number, or ""."""
+    @property
+    def contribution(self) -> np.ndarray:
+        """Where this server's part of the next contribution is written."""
         ...
 
-    def pull_at(self, push: Push, into: np.ndarray) -> None:
-        """Fill `into` with the parameters after update `push.base`."""
+    def stage(self, push: Push) -> str:
+        """Stage what lies in `contribution`; returns its first entry that is no finite number, or ""."""
+        ...
+
+    def pull_at(self, push: Push) -> np.ndarray:
+        """Return the parameters after update `push.base`, lent until the next call of this."""
         ...
 
     def close(self) -> None:
@@ -152,6 +172,17 @@ class Serving(Protocol):
 
 class Transport(Protocol):
     """Lets roles of one kind of runtime serve and reach each other."""
+
+    def allocate(self, num_bytes: int) -> np.ndarray:
+        """Return a new buffer for what this process lends out, of a kind that is carried with as few copies as can be.
+
+        Returns:
+          uint8[num_bytes], zeroed, its first byte at a multiple of 64.
+
+        Raises:
+          HybridSyncError: there is no memory for it.
+        """
+        ...
 
     def serve(self, services: Services, address: str, calls: int, watchdog: Watching = UNWATCHED) -> Serving:
         """Serve a role from now on.

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+import numpy as np
+
 from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.interfaces.ports import OptimizerPort
 from hybridsync.server.partition import Part, join
@@ -22,11 +24,8 @@ class PackedLink:
     reply names a sequence, and every other server is asked for exactly its parameters. The calls to the other servers
     run side by side.
 
-    Who pushes has pulled before in the phase: parameters that are still those of the push stay where they are.
-
-    One pair of buffers for each server serves the whole phase: the parameters of the last reply have been read by the
-    gradient that is pushed now, so their buffers may be overwritten. The gradient reads them where they lie: on CPU a
-    jitted program aliases aligned views, where a `device_put` of each leaf would cost more than a small gradient does.
+    The gradient reads parameters where they lie: on CPU a jitted program aliases aligned views, where a `device_put` of
+    each leaf would cost more than a small gradient does. They are lent until the next push or pull.
 
     Args:
       parts: what each server has of the trees, the primary's first.
@@ -45,26 +44,23 @@ class PackedLink:
     ) -> None:
         self._optimizers = tuple(optimizers)
         self._optimizer_cuts = [part.opt_state for part in parts]
-        self._num_servers = len(parts)
         self._primary, self._others = primary, tuple(others)
-        self._contributions = [part.contribution.layout.empty() for part in parts]
-        self._parameters = [part.parameters.layout.empty() for part in parts]
+        self._parameters: list[np.ndarray] = []
         self._contribution_cuts = [part.contribution for part in parts]
         self._parameter_cuts = [part.parameters for part in parts]
         self._side_by_side = ThreadPoolExecutor(len(self._others), "servers") if len(self._others) > 1 else None
 
     def pull(self, push: Push) -> tuple[PushReply, Parameters]:
         """See `ServerLink.pull`."""
-        return self._completed(push, self._primary.pull(push, self._parameters[0]))
+        return self._completed(push, *self._primary.pull(push))
 
     def push_pull(self, push: Push, contribution: Any) -> tuple[PushReply, Parameters]:
         """See `ServerLink.push_pull`."""
-        for cut, buffer in zip(self._contribution_cuts, self._contributions, strict=True):
-            cut.layout.pack(cut.part_of(contribution), out=buffer)
-        found = self._of_each(lambda index, server: server.stage(push, self._contributions[index]))
+        for cut, link in zip(self._contribution_cuts, (self._primary, *self._others), strict=True):
+            cut.layout.pack(cut.part_of(contribution), out=link.contribution)
+        found = self._of_each(lambda server: server.stage(push))
         offered = push._replace(non_finite=next(filter(None, found), "")) if found else push
-        reply = self._primary.push_pull(offered, self._contributions[0], self._parameters[0])
-        return self._completed(push, reply)
+        return self._completed(push, *self._primary.push_pull(offered))
 
     def idle(self, push: Push) -> None:
         """See `ServerLink.idle`."""
@@ -92,16 +88,18 @@ class PackedLink:
         if self._side_by_side is not None:
             self._side_by_side.shutdown(wait=False)
 
-    def _completed(self, push: Push, reply: PushReply) -> tuple[PushReply, Parameters]:
+    def _completed(self, push: Push, reply: PushReply, parameters: np.ndarray) -> tuple[PushReply, Parameters]:
         """Fetch what belongs to the primary's reply from the others, and join it."""
-        if not push.units or reply.brings_parameters(push):
+        others = self._parameters[1:]
+        if not push.units or reply.brings_parameters(push) or not self._parameters:
             wanted = push._replace(units=(), base=reply.sequence)
-            self._of_each(lambda index, server: server.pull_at(wanted, self._parameters[index]))
+            others = self._of_each(lambda server: server.pull_at(wanted))
+        self._parameters = [parameters, *others]
         pairs = zip(self._parameter_cuts, self._parameters, strict=True)
         return reply, join(self._parameter_cuts, [cut.layout.unpack(buffer) for cut, buffer in pairs])
 
-    def _of_each(self, ask: Callable[[int, BlockLink], T]) -> list[T]:
+    def _of_each(self, ask: Callable[[BlockLink], T]) -> list[T]:
         """Ask every other server at once; returns their answers in order."""
         if self._side_by_side is None:
-            return [ask(index, server) for index, server in enumerate(self._others, start=1)]
-        return list(self._side_by_side.map(ask, range(1, self._num_servers), self._others))
+            return [ask(server) for server in self._others]
+        return list(self._side_by_side.map(ask, self._others))

@@ -7,7 +7,10 @@ a step's total updates it.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from hybridsync.core.clock import Clock
 from hybridsync.core.errors import StalePhase
@@ -33,11 +36,19 @@ class Replica:
       reader_at: how to reach the role that holds a phase's starting state.
       clock: for the stamps of the first and last update.
       apply_log: where updates are noted; whichever member is captured writes them down.
+      allocate: makes what snapshots are kept in (see `SnapshotBuffer`).
     """
 
-    def __init__(self, programs: Programs, reader_at: ReaderAt, clock: Clock, apply_log: ApplyLog) -> None:
+    def __init__(
+        self,
+        programs: Programs,
+        reader_at: ReaderAt,
+        clock: Clock,
+        apply_log: ApplyLog,
+        allocate: Callable[[int], np.ndarray] | None = None,
+    ) -> None:
         self._programs, self._reader_at, self._clock, self._apply_log = programs, reader_at, clock, apply_log
-        self._snapshot_buffer = SnapshotBuffer(programs.state_layout)
+        self._snapshot_buffer = SnapshotBuffer(programs.state_layout, allocate)
         self._lock = threading.Lock()
         self._state: TrainState | None = None
         self._phase: Phase | None = None

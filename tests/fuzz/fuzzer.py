@@ -28,7 +28,8 @@ from hybridsync.chief.message_checks import MOST_HOLD_SECS
 from hybridsync.protocols.modes import GROUP, LOCKSTEP, SERVER
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.frames import send
-from hybridsync.transport.grpc.status import CODES, MAX_TEXT, NAME_KEY
+from hybridsync.transport.grpc.status import CODES, NAME_KEY
+from hybridsync.transport.named_errors import MAX_TEXT
 from tests.fuzz import job as job_module
 from tests.fuzz.job import SPECS, Good, Job, count_items, without_waits
 from tests.fuzz.mutation import Mutator

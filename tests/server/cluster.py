@@ -26,7 +26,7 @@ from hybridsync.training.snapshot import SnapshotBuffer
 from hybridsync.training.state import TrainState, initial_state
 from hybridsync.transport.packed_link import PackedLink
 from tests.roles import CHIEF, phase_of
-from tests.transport.copying import CopyingBlocks, CopyingParameters
+from tests.transport.copying import CopyingBlocks, CopyingParameters, packed_link
 
 
 class ListedLog:
@@ -107,7 +107,7 @@ class Cluster:
 
     def link(self) -> PackedLink:
         endpoint = Endpoint(self.primary, self.parts[0].programs.contribution_layout)
-        return PackedLink(self.parts, CopyingParameters(endpoint), self.clients)
+        return packed_link(self.parts, CopyingParameters(endpoint), self.clients)
 
     def captured(self, phase: Phase, final: bool = True) -> tuple[Snapshot, TrainState]:
         """Return a snapshot of the whole state, as the chief gets it."""

@@ -29,9 +29,9 @@ from hybridsync.transport.grpc import parameter_server
 from hybridsync.transport.grpc.channels import make_server
 from hybridsync.transport.grpc.parameter_server import ParameterClient, ParameterServicer
 from hybridsync.transport.grpc.transport import GrpcTransport
-from hybridsync.transport.packed_link import PackedLink
 from hybridsync.worker.link import ServerLink
 from tests.roles import Start, counts, gradient_of, phase_of, push_of, tally_programs
+from tests.transport.copying import packed_link
 
 UNITS = 8
 
@@ -256,7 +256,7 @@ def test_a_client_that_gives_up_leaves_its_push_to_the_next_call(monkeypatch):
     monkeypatch.setattr(parameter_server, "SMALL_BYTES", 0)
     served = ServedPrimary("intwos", remote=True)
     hasty = ParameterClient(served.address, deadline_secs=0.3, who="server 0")
-    link, served.links[0] = served.links[0], PackedLink(partition(tally_programs(), 1), hasty)
+    link, served.links[0] = served.links[0], packed_link(partition(tally_programs(), 1), hasty)
     try:
         with pytest.raises(WaitTimeout) as gave_up:
             served.push(3, worker=0)

@@ -22,7 +22,7 @@ from hybridsync.transport.packed_link import PackedLink
 from tests.roles import push_of
 from tests.server.cluster import Cluster
 from tests.tasks import adamw, mlp_task, programs_of
-from tests.transport.copying import CopyingParameters
+from tests.transport.copying import CopyingParameters, packed_link
 
 SPEC = "localsgd(steps=1)"
 
@@ -36,7 +36,7 @@ def link_of(cluster: Cluster) -> PackedLink:
     endpoint = Endpoint(cluster.primary, cluster.parts[0].programs.contribution_layout)
     pairs = zip((cluster.primary, *cluster.stores), cluster.parts, strict=True)
     endpoints = [OptimizerEndpoint(server, part.opt_state.layout) for server, part in pairs]
-    return PackedLink(cluster.parts, CopyingParameters(endpoint), cluster.clients, endpoints)
+    return packed_link(cluster.parts, CopyingParameters(endpoint), cluster.clients, endpoints)
 
 
 def pushed_once(cluster: Cluster, phase: Phase, worker: int = 0) -> Any:

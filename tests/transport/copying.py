@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hybridsync.interfaces.messages import Push, PushReply
-from hybridsync.interfaces.ports import Answer, BlockPort, ParameterPort
+from hybridsync.interfaces.ports import Answer, BlockPort, OptimizerPort, ParameterPort
 from hybridsync.server.partition import Part
 from hybridsync.transport.buffers import aligned
 from hybridsync.transport.inprocess import InProcessTransport
+from hybridsync.transport.own_buffers import BlockCalls, OwnBlocks, OwnParameters, ParameterCalls
 from hybridsync.transport.packed_link import PackedLink
 
 
@@ -29,7 +30,7 @@ class Block:
 
 @dataclass
 class CopyingBlocks:
-    """A `BlockLink` to a server of this process."""
+    """`BlockCalls` on a server of this process."""
 
     server: BlockPort
     blocks: list[Block] = field(default_factory=list)
@@ -49,7 +50,7 @@ class CopyingBlocks:
 
 @dataclass
 class CopyingParameters:
-    """A `ParameterLink` to a primary of this process."""
+    """`ParameterCalls` on a primary of this process."""
 
     primary: ParameterPort
 
@@ -74,12 +75,24 @@ class CopyingTransport(InProcessTransport):
 
     def link(self, servers: Sequence[str], parts: Sequence[Part] = ()) -> PackedLink:
         primary, *others = servers
-        return PackedLink(
+        return packed_link(
             parts,
             CopyingParameters(self._offered(primary, "parameters")),
             [CopyingBlocks(self._offered(address, "shard")) for address in others],
             [self._offered(address, "optimizer") for address in servers],
         )
+
+
+def packed_link(
+    parts: Sequence[Part],
+    primary: ParameterCalls,
+    others: Sequence[BlockCalls] = (),
+    optimizers: Sequence[OptimizerPort] = (),
+) -> PackedLink:
+    """Return a worker's link over calls that bring its own buffers along."""
+    sizes = [(part.contribution.layout.nbytes, part.parameters.layout.nbytes) for part in parts]
+    blocks = [OwnBlocks(calls, *size) for calls, size in zip(others, sizes[1:], strict=True)]
+    return PackedLink(parts, OwnParameters(primary, *sizes[0]), blocks, optimizers)
 
 
 def aligned_copy(block: np.ndarray) -> np.ndarray:

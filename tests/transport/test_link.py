@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
+from hybridsync.core.addresses import at_socket
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import HybridSyncError, RoleLost, SchemaMismatch, StalePhase
 from hybridsync.core.plan import NO_PHASE
@@ -29,6 +33,7 @@ from hybridsync.training.state import TrainState
 from hybridsync.transport.grpc.transport import GrpcTransport
 from hybridsync.transport.inprocess import InProcessTransport
 from hybridsync.transport.link import Services, Serving, Transport
+from hybridsync.transport.shared_memory.transport import SharedMemoryTransport
 from tests.roles import counts, gradient_of, hello, phase_of, push_of, tally_programs, tally_state
 from tests.transport.conftest import FakeChief
 from tests.transport.copying import CopyingTransport
@@ -43,19 +48,20 @@ class Kind(NamedTuple):
       make: the transport.
       num_servers: threads share one store.
       packed: whether it carries buffers.
-      anywhere: returns an address to serve at.
+      anywhere: private folder, name -> an address to serve at.
     """
 
     make: Callable[[], Transport]
     num_servers: int
     packed: bool
-    anywhere: Callable[[str], str]
+    anywhere: Callable[[Path, str], str]
 
 
 KINDS = {
-    "grpc": Kind(GrpcTransport, 2, True, lambda name: "127.0.0.1:0"),
-    "threads": Kind(InProcessTransport, 1, False, str),
-    "copying": Kind(CopyingTransport, 2, True, str),
+    "grpc": Kind(GrpcTransport, 2, True, lambda folder, name: "127.0.0.1:0"),
+    "shm": Kind(SharedMemoryTransport, 2, True, lambda folder, name: at_socket(folder / name.replace(" ", "-"))),
+    "threads": Kind(InProcessTransport, 1, False, lambda folder, name: name),
+    "copying": Kind(CopyingTransport, 2, True, lambda folder, name: name),
 }
 """A new transport is tested by a line here."""
 
@@ -63,13 +69,13 @@ KINDS = {
 class Job:
     """A chief, and servers in a phase; everything goes through the transport."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: Kind, folder: Path) -> None:
         self.transport, self.serving = kind.make(), list[Serving]()
-        self._anywhere = kind.anywhere
+        self._anywhere = functools.partial(kind.anywhere, folder)
         programs = tally_programs()
         self.layout, self.failures = programs.state_layout, list[HybridSyncError]()
         self.parts = partition(programs, kind.num_servers)
-        snapshot_buffer = SnapshotBuffer(self.layout)
+        snapshot_buffer = SnapshotBuffer(self.layout, self.transport.allocate)
         snapshot_buffer.pack(tally_state())
         start = snapshot_buffer.finalize(NO_PHASE, sequence=0, applied=())
         self.chief = self._serve(
@@ -94,10 +100,11 @@ class Job:
 
     def _serve_primary(self, packed: bool) -> str:
         part, programs = self.parts[0], tally_programs()
-        pool = ParameterPool(part.programs.parameters_layout) if packed else DevicePublisher()
+        pool = ParameterPool(part.programs.parameters_layout, self.transport.allocate) if packed else DevicePublisher()
         peers = Peers(self.parts, lambda address: self.transport.peer(address, self.num_bytes), self.failures.append)
         log, completed = NullApplyLog(), threading.Event()
-        primary = Primary(programs, pool, self.transport.holder, SYSTEM_CLOCK, log, completed, peers=peers)
+        holder, allocate = self.transport.holder, self.transport.allocate
+        primary = Primary(programs, pool, holder, SYSTEM_CLOCK, log, completed, peers=peers, allocate=allocate)
         layout = part.programs.contribution_layout
         return self._serve(
             "primary",
@@ -114,7 +121,7 @@ class Job:
         )
 
     def _serve_other(self, part: Any) -> str:
-        store = Store(part, self.transport.holder, SYSTEM_CLOCK)
+        store = Store(part, self.transport.holder, SYSTEM_CLOCK, allocate=self.transport.allocate)
         return self._serve(
             f"server {part.server}",
             Services(
@@ -146,10 +153,11 @@ class Job:
 
 @pytest.fixture(params=sorted(KINDS))
 def job(request: pytest.FixtureRequest) -> Iterator[Job]:
-    job = Job(KINDS[request.param])
-    yield job
-    for serving in job.serving:
-        serving.stop(wait_secs=SECS)
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # a socket's path is short
+        job = Job(KINDS[request.param], Path(folder))
+        yield job
+        for serving in job.serving:
+            serving.stop(wait_secs=SECS)
 
 
 def tally(parameters: Parameters) -> list[int]:

@@ -25,6 +25,7 @@ from hybridsync.transport.packed_link import PackedLink
 from tests.server.cluster import Cluster
 from tests.server.test_servers import programs, replayed, trained_by_threads, with_statistics
 from tests.transport.conftest import HELD, PHASE_ID, LentView, pattern
+from tests.transport.copying import packed_link
 
 PUSH = Push(PHASE_ID, worker=2, incarnation=2**64 - 1, units=(4, 7), base=30)
 LARGE, SMALL = 2 * (1 << 20) + 77, 80_000
@@ -166,7 +167,7 @@ class ServedCluster(Cluster):
 
     def link(self) -> PackedLink:
         others = [self._closing(ShardClient(address, 20)) for address in self.addresses[1:]]
-        return PackedLink(self.parts, self._closing(ParameterClient(self.addresses[0], 20)), others)
+        return packed_link(self.parts, self._closing(ParameterClient(self.addresses[0], 20)), others)
 
 
 @pytest.mark.parametrize("make", [programs, with_statistics], ids=["momentum", "adamw and statistics"])

@@ -10,7 +10,8 @@ from hybridsync.core.errors import HybridSyncError, StalePhase
 from hybridsync.core.plan import NO_PHASE
 from hybridsync.interfaces.messages import LeaseReply, LeaseRequest
 from hybridsync.transport.grpc.chief import ChiefClient, ChiefServicer
-from hybridsync.transport.grpc.status import CODES, MAX_TEXT
+from hybridsync.transport.grpc.status import CODES
+from hybridsync.transport.named_errors import MAX_TEXT
 from tests.transport.conftest import FakeChief
 
 REQUEST = LeaseRequest(1, 1, NO_PHASE, 0, 0)

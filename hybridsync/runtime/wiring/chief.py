@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from hybridsync.chief.chief import Chief
 from hybridsync.chief.membership import LEASE_SECS
 from hybridsync.chief.run_state import RunState
@@ -41,6 +43,7 @@ class ChiefRole:
         place, and they share one store, whatever number of servers the run is configured for.
       restarted: another chief served this run before, whose roles may still train.
       evict: has the process of a role ended that is given up.
+      allocate: makes what the kept state is read from (see `SnapshotBuffer`).
 
     Attributes:
       chief: what roles call.
@@ -56,6 +59,7 @@ class ChiefRole:
         threads: bool = False,
         restarted: bool = False,
         evict: Callable[[RoleEvent], None] = lambda event: None,
+        allocate: Callable[[int], np.ndarray] | None = None,
     ) -> None:
         config = opening.run.config
         self._opening, self._layout, self._clock = opening, layout, clock
@@ -74,7 +78,7 @@ class ChiefRole:
             unfit=None if threads else Unfit(),
         )
         self.chief = Chief(state)
-        snapshot_buffer = SnapshotBuffer(layout)
+        snapshot_buffer = SnapshotBuffer(layout, allocate)
         self._start = start_snapshot(opening, snapshot_buffer)
         self.committed = CommittedState(snapshot_buffer, self._start, opening.state)
         self._committer: Committer | None = None

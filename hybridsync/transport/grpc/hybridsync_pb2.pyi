@@ -40,6 +40,36 @@ class SmallReply(_message.Message):
     parameters: bytes
     def __init__(self, reply: _Optional[_Union[PushReply, _Mapping]] = ..., parameters: _Optional[bytes] = ...) -> None: ...
 
+class LinkRequest(_message.Message):
+    __slots__ = ("call", "token", "push", "num_bytes", "snapshot_id")
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    PUSH_FIELD_NUMBER: _ClassVar[int]
+    NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    call: str
+    token: str
+    push: Push
+    num_bytes: int
+    snapshot_id: int
+    def __init__(self, call: _Optional[str] = ..., token: _Optional[str] = ..., push: _Optional[_Union[Push, _Mapping]] = ..., num_bytes: _Optional[int] = ..., snapshot_id: _Optional[int] = ...) -> None: ...
+
+class LinkReply(_message.Message):
+    __slots__ = ("reply", "non_finite", "slab", "error", "text", "answers")
+    REPLY_FIELD_NUMBER: _ClassVar[int]
+    NON_FINITE_FIELD_NUMBER: _ClassVar[int]
+    SLAB_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    reply: PushReply
+    non_finite: str
+    slab: int
+    error: str
+    text: str
+    answers: bool
+    def __init__(self, reply: _Optional[_Union[PushReply, _Mapping]] = ..., non_finite: _Optional[str] = ..., slab: _Optional[int] = ..., error: _Optional[str] = ..., text: _Optional[str] = ..., answers: _Optional[bool] = ...) -> None: ...
+
 class SnapshotRequest(_message.Message):
     __slots__ = ("phase_id", "final")
     PHASE_ID_FIELD_NUMBER: _ClassVar[int]

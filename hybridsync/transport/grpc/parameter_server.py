@@ -21,6 +21,7 @@ from hybridsync.transport.grpc.exchange import Exchange
 from hybridsync.transport.grpc.frames import check_size, last_after, receive, receive_header, receive_whole, send
 from hybridsync.transport.grpc.snapshot_source import UNREACHABLE_SECS, SnapshotClient
 from hybridsync.transport.grpc.status import Guard
+from hybridsync.transport.link import ReaderLink
 
 SMALL_BYTES = 1 << 20
 """Buffers below this go in one message."""
@@ -135,6 +136,7 @@ class ParameterClient(SnapshotClient):
       who: the role behind the address, for errors.
       state_bytes: of the whole state, for the chief's calls.
       token: of the run.
+      reader: see `SnapshotClient`.
 
     All methods raise, besides the errors of the ports:
       RoleLost: the server could not be reached.
@@ -148,8 +150,9 @@ class ParameterClient(SnapshotClient):
         who: str = "the parameter server",
         state_bytes: int = 0,
         token: str = "",
+        reader: ReaderLink | None = None,
     ) -> None:
-        super().__init__(address, deadline_secs, who, state_bytes, token)
+        super().__init__(address, deadline_secs, who, state_bytes, token, reader)
         self._enter = stub(self._channel, "PhaseServer", "Enter")
         self._fence = stub(self._channel, "PhaseServer", "Fence")
         self._pull = stub(self._channel, "ParameterServer", "Pull")

@@ -18,7 +18,7 @@ from hybridsync.transport.grpc.frames import check_size, receive, receive_header
 from hybridsync.transport.grpc.parameter_server import BUFFER_SECS
 from hybridsync.transport.grpc.snapshot_source import UNREACHABLE_SECS, SnapshotClient
 from hybridsync.transport.grpc.status import Guard
-from hybridsync.transport.link import Shard
+from hybridsync.transport.link import ReaderLink, Shard
 
 
 class ShardServicer(Servicer):
@@ -96,6 +96,7 @@ class ShardClient(SnapshotClient):
       who: the role behind the address, for errors.
       state_bytes: of the whole state, for the primary's calls.
       token: of the run.
+      reader: see `SnapshotClient`.
 
     All methods raise, besides the errors of the ports:
       RoleLost: the server could not be reached.
@@ -109,8 +110,9 @@ class ShardClient(SnapshotClient):
         who: str = "the parameter server",
         state_bytes: int = 0,
         token: str = "",
+        reader: ReaderLink | None = None,
     ) -> None:
-        super().__init__(address, deadline_secs, who, state_bytes, token)
+        super().__init__(address, deadline_secs, who, state_bytes, token, reader)
         self._apply = stub(self._channel, "Shard", "Apply")
         self._discard = stub(self._channel, "Shard", "Discard")
         self._forget = stub(self._channel, "Shard", "Forget")

@@ -16,7 +16,7 @@ from hybridsync.transport.grpc.channels import ANSWER_SECS, CALL_SECS, Channel, 
 from hybridsync.transport.grpc.codec import decode, encode, parse
 from hybridsync.transport.grpc.frames import check_size, receive_whole, send
 from hybridsync.transport.grpc.status import Guard
-from hybridsync.transport.link import SnapshotBackend
+from hybridsync.transport.link import ReaderLink, SnapshotBackend
 
 UNREACHABLE_SECS = 3.0
 """How long a holder may be out of reach; one that is gone comes back at another address."""
@@ -71,6 +71,7 @@ class SnapshotClient:
       who: the role behind the address, for errors, as "worker 3".
       state_bytes: of the whole state, where the client asks for more than `read`, which knows it.
       token: of the run.
+      reader: reads in place of this channel's stream; closed with it.
 
     All methods raise, besides the errors of the port:
       RoleLost: the holder could not be reached.
@@ -84,13 +85,15 @@ class SnapshotClient:
         who: str = "the state's holder",
         state_bytes: int = 0,
         token: str = "",
+        reader: ReaderLink | None = None,
     ) -> None:
         self._who = f"{who} at {address}"
         self._fixed_secs, self._state_bytes = deadline_secs, state_bytes
         self._deadline_secs = self._within(CALL_SECS)
         self._channel = Channel(address, token)
         self._snapshot = stub(self._channel, "SnapshotSource", "TakeSnapshot")
-        self._read = stub(self._channel, "SnapshotSource", "Read")
+        self._stream = stub(self._channel, "SnapshotSource", "Read")
+        self._reader = reader
 
     def take_snapshot(self, phase_id: PhaseId, final: bool) -> Snapshot:
         """Keep a consistent copy of the state at the holder."""
@@ -104,16 +107,20 @@ class SnapshotClient:
         Raises:
           SchemaMismatch: the snapshot has another size than `into`.
         """
+        if self._reader is not None:
+            return self._reader.read(snapshot_id, into)
         request = pb.ReadRequest(snapshot_id=snapshot_id, num_bytes=into.nbytes)
 
         def attempt(secs: float) -> None:
-            receive_whole(self._read(request, timeout=secs), into)
+            receive_whole(self._stream(request, timeout=secs), into)
 
         retrying(attempt, self._within(transfer_secs(into.nbytes)), self._who, "Read", UNREACHABLE_SECS)
 
     def close(self) -> None:
         """Close the channel; calls under way end with `RoleLost`."""
         self._channel.close()
+        if self._reader is not None:
+            self._reader.close()
 
     def _within(self, secs: float) -> float:
         """Return the deadline of a call that takes `secs` where none was given for all of them."""

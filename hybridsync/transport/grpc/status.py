@@ -40,14 +40,11 @@ from hybridsync.core.errors import (
     VersionMismatch,
     WaitTimeout,
     WorkdirError,
-    printable,
 )
+from hybridsync.transport.named_errors import KINDS, named, plain, raised
 
 NAME_KEY = "hybridsync-error"
 """Trailing metadata: class name of the error."""
-
-MAX_TEXT = 4000
-"""Characters of an error's text that travel; metadata is limited (`channels.METADATA_BYTES`)."""
 
 CODES: dict[type[HybridSyncError], grpc.StatusCode] = {
     RefusedInput: grpc.StatusCode.INVALID_ARGUMENT,
@@ -83,8 +80,6 @@ CODES: dict[type[HybridSyncError], grpc.StatusCode] = {
     HybridSyncError: grpc.StatusCode.INTERNAL,
 }
 
-_CLASSES = {kind.__name__: kind for kind in CODES}
-
 
 class Guard:
     """Ends a call with the status of the error that leaves its `with` block; any other exception is a defect.
@@ -112,18 +107,10 @@ class Guard:
         _abort(self._context, error)
 
 
-def _plain(text: str) -> str:
-    """Return an error's text without control characters but its line breaks."""
-    return "\n".join(map(printable, text.split("\n")))
-
-
 def _abort(context: grpc.ServicerContext, error: HybridSyncError) -> NoReturn:
-    known = next(kind for kind in type(error).__mro__ if kind in CODES)
-    text = _plain(str(error))
-    if len(text) > MAX_TEXT:
-        text = text[: MAX_TEXT - 6] + " [cut]"
-    context.set_trailing_metadata(((NAME_KEY, known.__name__),))
-    context.abort(CODES[known], text)
+    name, text = named(error)
+    context.set_trailing_metadata(((NAME_KEY, name),))
+    context.abort(CODES[KINDS[name]], text)
 
 
 def to_error(error: grpc.RpcError, who: str, what: str) -> HybridSyncError | None:
@@ -135,13 +122,10 @@ def to_error(error: grpc.RpcError, who: str, what: str) -> HybridSyncError | Non
       what: the call, for the text.
     """
     assert isinstance(error, grpc.Call)
-    code, text = error.code(), _plain(error.details() or "")
+    code, text = error.code(), plain(error.details() or "")
     trailing: Any = error.trailing_metadata() or ()
-    kind = _CLASSES.get(dict(trailing).get(NAME_KEY, ""))
-    if kind is HybridSyncError:
-        return HybridSyncError(f"{who} failed in {what}: {text}; see its log")
-    if kind is not None:
-        return kind(text)
+    if (known := raised(dict(trailing).get(NAME_KEY, ""), text, who, what)) is not None:
+        return known
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
         return None
     if code is grpc.StatusCode.CANCELLED:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import grpc
+import numpy as np
 
 from hybridsync.core.work_deadlines import UNWATCHED, Watching
+from hybridsync.interfaces.ports import OptimizerPort
+from hybridsync.transport.buffers import zeroed
 from hybridsync.transport.grpc.channels import Servicer, make_server
 from hybridsync.transport.grpc.chief import ChiefClient, ChiefServicer
 from hybridsync.transport.grpc.declared_calls import watched_calls
@@ -15,11 +18,16 @@ from hybridsync.transport.grpc.optimizer_state import OptimizerClient, Optimizer
 from hybridsync.transport.grpc.parameter_server import ParameterClient, ParameterServicer, PhaseServicer
 from hybridsync.transport.grpc.shard import ShardClient, ShardServicer
 from hybridsync.transport.grpc.snapshot_source import SnapshotClient, SnapshotServicer
-from hybridsync.transport.link import ChiefLink, ControlLink, HolderLink, PeerLink, Services, Serving
+from hybridsync.transport.link import ChiefLink, ControlLink, HolderLink, PeerLink, ReaderLink, Services, Serving
+from hybridsync.transport.own_buffers import OwnBlocks, OwnParameters
 
 if TYPE_CHECKING:
     from hybridsync.server.partition import Part
     from hybridsync.worker.link import ServerLink
+
+
+def _by_stream(address: str, state_bytes: int) -> None:
+    """Return what reads a state in place of a stream: nothing."""
 
 
 class GrpcTransport:
@@ -29,10 +37,15 @@ class GrpcTransport:
 
     Args:
       token: of the run: shown in each call, and asked for; "" for none.
+      reader_at: address, bytes of the state -> what reads a state there in place of a stream; None where a stream does.
     """
 
-    def __init__(self, token: str = "") -> None:
-        self._token = token
+    def __init__(self, token: str = "", reader_at: Callable[[str, int], ReaderLink | None] = _by_stream) -> None:
+        self._token, self._reader_at = token, reader_at
+
+    def allocate(self, num_bytes: int) -> np.ndarray:
+        """See `Transport.allocate`; a stream copies whatever memory it is."""
+        return zeroed(num_bytes)
 
     def serve(self, services: Services, address: str, calls: int, watchdog: Watching = UNWATCHED) -> Serving:
         """See `Transport.serve`; each call occupies a thread.
@@ -52,30 +65,35 @@ class GrpcTransport:
 
     def holder(self, address: str, state_bytes: int = 0) -> HolderLink:
         """See `Transport.holder`."""
-        return SnapshotClient(address, state_bytes=state_bytes, token=self._token)
+        reader = self._reader_at(address, state_bytes)
+        return SnapshotClient(address, state_bytes=state_bytes, token=self._token, reader=reader)
 
     def server(self, address: str, state_bytes: int) -> ControlLink:
         """See `Transport.server`."""
-        return ParameterClient(address, state_bytes=state_bytes, token=self._token)
+        reader = self._reader_at(address, state_bytes)
+        return ParameterClient(address, state_bytes=state_bytes, token=self._token, reader=reader)
 
     def peer(self, address: str, state_bytes: int) -> PeerLink:
         """See `Transport.peer`."""
-        return ShardClient(address, state_bytes=state_bytes, token=self._token)
+        reader = self._reader_at(address, state_bytes)
+        return ShardClient(address, state_bytes=state_bytes, token=self._token, reader=reader)
 
     def link(self, servers: Sequence[str], parts: Sequence[Part]) -> ServerLink:
         """See `Transport.link`."""
         from hybridsync.transport.packed_link import PackedLink  # jax, which a supervisor does without
 
-        assert len(servers) == len(parts), "a phase names every server"
-        return PackedLink(
-            parts,
-            ParameterClient(servers[0], token=self._token),
-            [ShardClient(address, token=self._token) for address in servers[1:]],
-            [
-                OptimizerClient(address, part.opt_state.layout.nbytes, self._token)
-                for address, part in zip(servers, parts, strict=True)
-            ],
-        )
+        sizes = [(part.contribution.layout.nbytes, part.parameters.layout.nbytes) for part in parts]
+        primary = OwnParameters(ParameterClient(servers[0], token=self._token), *sizes[0])
+        clients = [ShardClient(address, token=self._token) for address in servers[1:]]
+        others = [OwnBlocks(client, *size) for client, size in zip(clients, sizes[1:], strict=True)]
+        return PackedLink(parts, primary, others, self.optimizers(servers, parts))
+
+    def optimizers(self, servers: Sequence[str], parts: Sequence[Part]) -> list[OptimizerPort]:
+        """Return the ways to the optimizer states at these servers, for one phase."""
+        return [
+            OptimizerClient(address, part.opt_state.layout.nbytes, self._token)
+            for address, part in zip(servers, parts, strict=True)
+        ]
 
 
 class _Serving:

@@ -1,0 +1,103 @@
+"""Memory that several processes have mapped: files without a name, which are gone when the last process closes them."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import threading
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybridsync.core.errors import HybridSyncError
+
+_F_SEAL_FUTURE_WRITE = 0x10  # of <linux/fcntl.h>; Python names it from 3.13 on
+
+
+@dataclass(frozen=True, eq=False)
+class Slab:
+    """A file in memory, and its bytes as its owner has mapped them: uint8, page-aligned, zeroed at first."""
+
+    file: int
+    buffer: np.ndarray
+
+
+def create(num_bytes: int, *, others_write: bool) -> Slab:
+    """Return new memory of which every page is reserved: a write that finds none would end the process.
+
+    Args:
+      num_bytes: its size, which nobody can change.
+      others_write: whether whoever is handed the file may write to it.
+
+    Raises:
+      HybridSyncError: the host has too little memory, or this process too few descriptors.
+    """
+    size = max(1, num_bytes)
+    file = -1
+    try:
+        file = os.memfd_create("hybridsync-parameters", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.posix_fallocate(file, 0, size)
+        buffer = mapped(file, num_bytes, writes=True)
+    except OSError as error:
+        if file >= 0:
+            os.close(file)
+        if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG, errno.EMFILE, errno.ENFILE):
+            raise
+        raise HybridSyncError(
+            f"no shared memory for {num_bytes / 1e6:,.1f} MB of parameters ({os.strerror(error.errno)}); free some, or "
+            "run with --link=grpc"
+        ) from error
+    sealed = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | (0 if others_write else _F_SEAL_FUTURE_WRITE)
+    fcntl.fcntl(file, fcntl.F_ADD_SEALS, sealed)
+    return Slab(file, buffer)
+
+
+def mapped(file: int, num_bytes: int, *, writes: bool) -> np.ndarray:
+    """Return the bytes of a file that somebody else made: uint8[num_bytes]; unmapped when nobody refers to them.
+
+    Raises:
+      OSError: the file is smaller, or cannot be mapped like this.
+    """
+    prot = mmap.PROT_READ | (mmap.PROT_WRITE if writes else 0)
+    whole = mmap.mmap(file, max(1, num_bytes), mmap.MAP_SHARED, prot)
+    return np.frombuffer(whole, np.uint8)[:num_bytes]
+
+
+class SlabMemory:
+    """Makes the buffers of one process that others read in place, and finds the file of each.
+
+    They live as long as the process. The lock guards the table.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._numbers: dict[int, int] = {}
+        self._slabs: list[Slab] = []
+
+    def allocate(self, num_bytes: int) -> np.ndarray:
+        """Return a new buffer: uint8[num_bytes], zeroed, page-aligned.
+
+        Raises:
+          HybridSyncError: there is no memory for it.
+        """
+        slab = create(num_bytes, others_write=False)
+        with self._lock:
+            self._numbers[_address(slab.buffer)] = len(self._slabs)
+            self._slabs.append(slab)
+        return slab.buffer
+
+    def number_of(self, buffer: np.ndarray) -> int:
+        """Return the number of the slab whose buffer, or a view of all of it, this is."""
+        number = self._numbers.get(_address(buffer))
+        assert number is not None, "what is lent to other processes lies in memory that this transport has allocated"
+        return number
+
+    def file(self, number: int) -> int:
+        """Return the descriptor of a slab."""
+        return self._slabs[number].file
+
+
+def _address(buffer: np.ndarray) -> int:
+    return buffer.__array_interface__["data"][0]
