@@ -52,8 +52,8 @@ class LentView:
 class MemoryBackend:
     """Takes contributions and lends parameters, without any arithmetic."""
 
-    def __init__(self, parameter_bytes: int) -> None:
-        self._view = LentView(aligned(parameter_bytes))
+    def __init__(self, parameter_bytes: int, allocate: Callable[[int], np.ndarray] = aligned) -> None:
+        self._view = LentView(allocate(parameter_bytes))
         self._view.buffer[:] = 1
 
     def pull(self, push: Push) -> Answer:
