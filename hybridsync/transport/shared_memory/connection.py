@@ -158,6 +158,7 @@ class Connection:
                 assert error is not None, f"{self._who} answers with {reply.error}, which no error is called"
                 raise error
             if flags & socket.MSG_CTRUNC:
+                self._drop()  # the role takes the file for delivered
                 raise RoleLost(f"{call} gets no memory of {self._who}: no descriptor is left; raise `ulimit -n`")
             if call == "contribution":
                 self._contribution = mapped(files[0], self._contribution_bytes, writes=True)
