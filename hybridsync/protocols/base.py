@@ -358,6 +358,10 @@ def check_scaling(name: str, scaling: str) -> None:
         raise PlanError(f"{name}(scaling={scaling}) names no scaling of the rate; known: {', '.join(SCALINGS)}")
 
 
+FLOAT32, BFLOAT16 = "float32", "bfloat16"
+"""What gradients and parameters travel as between workers and servers (see `hybridsync.training.wire`)."""
+
+
 class Protocol(ABC):
     """A synchronisation protocol.
 
@@ -406,6 +410,11 @@ class Protocol(ABC):
     @abstractmethod
     def lr_factor(self, num_units: int, num_workers: int) -> float:
         """Return the factor on the schedule's learning rate of an update with `num_units` units."""
+
+    @property
+    def wire_dtype(self) -> str:
+        """What gradients and parameters travel as between workers and servers."""
+        return FLOAT32
 
     @property
     def compensated(self) -> Compensation | None:

@@ -10,6 +10,8 @@ from typing import ClassVar
 
 from hybridsync.core.errors import ConfigError, PlanError
 from hybridsync.protocols.base import (
+    BFLOAT16,
+    FLOAT32,
     Action,
     Arrival,
     Compensation,
@@ -39,12 +41,14 @@ class ServerProtocol(Protocol):
       max_delay: with `cut`, the staleness from which a push is dropped; 0 is the number of workers.
       compensation: with `dc` and `dc_adaptive`, their lambda; 0 is .04 and 2.
       scaling: how the rate grows with the units of an update, "linear" or "sqrt".
+      wire: what gradients and parameters travel as: float32, or bfloat16, which is half the bytes and rounds both.
     """
 
     staleness_rule: str = "none"
     max_delay: int = 0
     compensation: float = 0.0
     scaling: str = "linear"
+    wire: str = FLOAT32
     mode: ClassVar[SyncMode] = SERVER
 
     def __post_init__(self) -> None:
@@ -63,6 +67,18 @@ class ServerProtocol(Protocol):
                 f"{self.name}(compensation={self.compensation}) with staleness_rule={self.staleness_rule} says "
                 f"nothing; give a positive one with staleness_rule={' or '.join(STRENGTHS)}, or leave it out"
             )
+
+        if self.wire not in (FLOAT32, BFLOAT16):
+            raise PlanError(f"{self.name}(wire={self.wire}) is no type that travels; known: {FLOAT32}, {BFLOAT16}")
+        if self.wire != FLOAT32 and self.staleness_rule in STRENGTHS:
+            raise PlanError(
+                f"{self.name}(wire={self.wire}) with staleness_rule={self.staleness_rule} would compensate what "
+                "rounding did; leave one of both out"
+            )
+
+    @property
+    def wire_dtype(self) -> str:
+        return self.wire
 
     @property
     def compensated(self) -> Compensation | None:

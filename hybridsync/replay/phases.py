@@ -49,7 +49,7 @@ def on_one_device(programs: Programs, state: TrainState, phase: LoggedPhase, not
             contributions = [contribution_of(programs, versions[entry.base], units) for units in divided]
             total = contributions[0] if len(contributions) == 1 else programs.total(tuple(contributions))
         else:
-            total, squares = _pushed(programs, state, versions, entry, how, squares)
+            total, squares = _pushed(programs, state, versions, entry, how, squares, phase.protocol.wire_dtype)
         state = programs.update(state, total, units=len(entry.units), factor=entry.rate, blend=entry.blend)
         for version in entry.versions:
             if last_use[version] == entry.sequence:
@@ -90,12 +90,13 @@ def _pushed(
     entry: Entry,
     how: base.Compensation | None,
     squares: Any,
+    wire: str,
 ) -> tuple[Any, Any]:
     """Return the sum of an update's pushes, each of one unit, as the server has made it, and the squares after it."""
     now, gradients = Parameters(state.params, state.model_state), []
     for part in entry.pushes:
         for unit in part.units:
-            gradient = programs.gradient(versions[part.base], unit)
+            gradient = programs.gradient(versions[part.base], unit, wire)
             if how is not None:
                 gradient, squares = programs.compensate(gradient, versions[part.base], now, how, squares)
             gradients.append(gradient)

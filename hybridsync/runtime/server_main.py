@@ -26,7 +26,7 @@ from hybridsync.runtime.role_pipe import RoleSpec
 from hybridsync.runtime.wiring.server import primary_services
 from hybridsync.runtime.wiring.transport import transport_of
 from hybridsync.server.endpoint import OptimizerEndpoint
-from hybridsync.server.partition import PRIMARY, partition
+from hybridsync.server.partition import PRIMARY, Contributions, partition
 from hybridsync.server.primary import Primary
 from hybridsync.server.publisher import ParameterPool
 from hybridsync.server.replication import Peers
@@ -73,7 +73,8 @@ def run_server(spec: RoleSpec, run: Run, watchdog: Watching) -> int:
     num_servers = run.config.servers
     with watchdog.work("compiling the programs", COMPILE_SECS):
         parts = partition(programs, num_servers)
-        own = parts[spec.role_id].programs
+        part = parts[spec.role_id]
+        own = part.programs
         warm_up(own, device)
     transport = transport_of(spec.link, spec.token)
     readers = Readers(transport.holder)
@@ -81,23 +82,24 @@ def run_server(spec: RoleSpec, run: Run, watchdog: Watching) -> int:
     if spec.role_id == PRIMARY:
         connect = partial(transport.peer, state_bytes=programs.state_layout.nbytes)
         peers = Peers(parts, Directory(connect, lambda address: address in peers.servers), ended)
-        pool = ParameterPool(own.parameters_layout, transport.allocate)
+        pool = ParameterPool(own.parameters_layout, transport.allocate, part.narrow_parameters)
         backend = Primary(
             *(programs, pool, readers, clock, apply_log, completed, device, peers, watchdog, ended),
             allocate=transport.allocate,
         )
-        offered = primary_services(run, programs, backend, clock, own.contribution_layout)
+        offered = primary_services(run, programs, backend, clock, Contributions(part))
         offered = replace(offered, num_buffers=workers + 2)
     else:
-        backend = Store(parts[spec.role_id], readers, clock, device, watchdog, ended, transport.allocate)
+        backend = Store(part, readers, clock, device, watchdog, ended, transport.allocate)
         early = max(protocol.num_answered_early(workers) for protocol in run.stages)
         offered = Services(holder=backend, server=backend, shard=backend, num_buffers=2 * workers + 2 + early)
-    opt_layout = parts[spec.role_id].opt_state.layout
+    opt_layout = part.opt_state.layout
     services = replace(
         offered,
         state_bytes=programs.state_layout.nbytes,
         optimizer=OptimizerEndpoint(backend, opt_layout),
         contribution_bytes=own.contribution_layout.nbytes,
+        narrow_bytes=part.narrow_bytes,
         opt_state_bytes=opt_layout.nbytes,
     )
     serving = transport.serve(services, spec.listen, calls=3 * workers + 4, watchdog=watchdog)

@@ -19,6 +19,7 @@ from hybridsync.core.work_deadlines import COMPILE_SECS, LOOP_SECS, SLACK_SECS, 
 from hybridsync.interfaces.messages import Hello
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.reports import ReportReply
+from hybridsync.protocols.base import FLOAT32
 from hybridsync.runtime.heartbeat import (
     CHIEF_SECS,
     CompileTimer,
@@ -36,6 +37,7 @@ from hybridsync.storage.apply_log import open_apply_log
 from hybridsync.training.compiled_programs import Parameters, Programs
 from hybridsync.training.run import Run
 from hybridsync.training.state import TrainState
+from hybridsync.training.wire import narrowed_parameters
 from hybridsync.transport.link import Services
 from hybridsync.transport.readers import Readers
 from hybridsync.worker.link import ServerLink
@@ -91,7 +93,9 @@ def run_worker(
     collectives = make_collectives(programs)
     with watchdog.work("compiling the programs", COMPILE_SECS):
         local_updates = {stage.change(run.config.workers) == "replace" for stage in run.stages if stage.local_updates}
-        warm_up(programs, several=run.config.policy.assigns_several, local_updates=local_updates)
+        wires = {stage.wire_dtype for stage in run.stages} - {FLOAT32}
+        several = run.config.policy.assigns_several
+        warm_up(programs, several=several, local_updates=local_updates, wires=wires)
         if spec.restart_count == 0:  # its members meet when a phase names it: nobody waits here for one that has died
             collectives.compile(groups=any(stage.mode.has_group_rounds for stage in run.stages))
 
@@ -113,10 +117,8 @@ def run_worker(
             logging.flush()
             os._exit(EXIT_FAILED)
 
-    parts = partition(programs, run.config.servers)
-
     def link_of(phase: Phase) -> ServerLink:
-        return transport.link(phase.servers, parts)
+        return transport.link(phase.servers, partition(programs, run.config.servers, phase.protocol.wire_dtype))
 
     with ThreadPoolExecutor(1, "leases") as ahead:
         loop = worker_loop(
@@ -148,7 +150,9 @@ def run_worker(
     return 0
 
 
-def warm_up(programs: Programs, *, several: bool = False, local_updates: Collection[bool] = ()) -> None:
+def warm_up(
+    programs: Programs, *, several: bool = False, local_updates: Collection[bool] = (), wires: Collection[str] = ()
+) -> None:
     """Compile and run the programs once, on zeros, as the phases will call them.
 
     A replica's parameters lie on the default device, a server's reply and a mesh's total are views in host memory.
@@ -158,10 +162,15 @@ def warm_up(programs: Programs, *, several: bool = False, local_updates: Collect
       programs: of the run.
       several: whether a member may take several units of a lock-step step, whose gradients it sums up.
       local_updates: of the plan's phases with local updates, whether a push replaces the servers' parameters.
+      wires: what the parameters of the plan's phases travel as.
     """
     zeros = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), programs.state)
     state: TrainState = jax.device_put(zeros)
     gradient = programs.gradient(Parameters(state.params, state.model_state), 0)
+    for wire in wires:
+        shapes = narrowed_parameters(programs.parameters, wire)
+        arrived = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), shapes)
+        jax.block_until_ready(programs.gradient(arrived, 0, wire))
     if several:
         jax.block_until_ready(programs.sum((gradient, gradient)))
     for replaces in local_updates:  # a worker that had few units in its first such phase would compile in a later one

@@ -13,16 +13,22 @@ from hybridsync.server.primary import Primary
 from hybridsync.training.buffer_layout import Layout
 
 
+class ReadsContributions(Protocol):
+    """A layout of contributions, or several of them."""
+
+    def unpack(self, buffer: np.ndarray) -> Any: ...
+
+
 class Endpoint:
     """A `ParameterPort` over a primary; its publisher lends what the link carries.
 
     Args:
       primary: decides and updates.
-      contribution_layout: of the buffers that workers push; None where they are threads, which push trees.
+      contributions: reads the buffers that workers push; None where they are threads, which push trees.
     """
 
-    def __init__(self, primary: Primary, contribution_layout: Layout | None) -> None:
-        self._primary, self._layout = primary, contribution_layout
+    def __init__(self, primary: Primary, contributions: ReadsContributions | None) -> None:
+        self._primary, self._contributions = primary, contributions
 
     def pull(self, push: Push) -> Answer:
         """See `Primary.pull`."""
@@ -44,7 +50,7 @@ class Endpoint:
         """
 
         def offer(contribution: Any) -> Answer:
-            tree = contribution if self._layout is None else self._layout.unpack(contribution)
+            tree = contribution if self._contributions is None else self._contributions.unpack(contribution)
             return Answer(*self._primary.push_pull(push, tree))
 
         return offer

@@ -22,10 +22,12 @@ import jax
 import numpy as np
 
 from hybridsync.core.errors import HybridSyncError, OptimizerError, SchemaMismatch
+from hybridsync.protocols.base import BFLOAT16, FLOAT32
 from hybridsync.training.buffer_layout import Layout, leaf_bytes
 from hybridsync.training.compiled_programs import Programs
 from hybridsync.training.optimizer import Optimizer
 from hybridsync.training.state import TrainState
+from hybridsync.training.wire import narrowed_contribution, narrowed_parameters, widened
 
 PRIMARY = 0
 """The server that runs the protocol's rule."""
@@ -123,16 +125,56 @@ class Part:
     parameters: Cut
     opt_state: Cut
 
+    @property
+    def narrow_bytes(self) -> tuple[int, ...]:
+        """Sizes of a contribution in phases with a narrow wire."""
+        return (Layout.of(narrowed_contribution(self.programs.contribution, BFLOAT16)).nbytes,)
 
-@functools.lru_cache(maxsize=4)
-def partition(programs: Programs, num_servers: int) -> tuple[Part, ...]:
+    @property
+    def narrow_parameters(self) -> dict[str, Layout]:
+        """Layouts of the parameters as they travel in phases with a narrow wire."""
+        return {BFLOAT16: Layout.of(narrowed_parameters(self.programs.parameters, BFLOAT16))}
+
+
+class Contributions:
+    """Reads the contributions that come to a server, of which the size tells the type of their numbers.
+
+    Args:
+      part: of the server.
+    """
+
+    def __init__(self, part: Part) -> None:
+        self._shapes = part.programs.contribution
+        trees = (self._shapes, narrowed_contribution(self._shapes, BFLOAT16))
+        self._layouts = {layout.nbytes: layout for layout in map(Layout.of, trees[::-1])}
+
+    def unpack(self, buffer: np.ndarray) -> Any:
+        """Return the contribution in a buffer, as views of it; of one with a narrow type, float32 copies.
+
+        Raises:
+          SchemaMismatch: the buffer has another size.
+        """
+        layout = self._layouts.get(buffer.nbytes)
+        if layout is None:
+            sizes = " or ".join(map(str, self._layouts))
+            raise SchemaMismatch(f"a contribution has {sizes} bytes, and this one {buffer.nbytes}")
+        return widened(layout.unpack(buffer), self._shapes)
+
+
+@functools.lru_cache(maxsize=8)
+def partition(programs: Programs, num_servers: int, wire: str = FLOAT32) -> tuple[Part, ...]:
     """Divide a run among its servers; the same in every process.
+
+    Args:
+      programs: of the run.
+      num_servers: servers to divide it among.
+      wire: what contributions and parameters travel as.
 
     Raises:
       OptimizerError: the optimizer's state is not the union of its states on the parts.
     """
     kept = shares(Layout.of(programs.state.params), num_servers)
-    parts = tuple(_part(programs, kept[server], server) for server in range(num_servers))
+    parts = tuple(_part(programs, kept[server], server, wire) for server in range(num_servers))
     held = {leaf.path for part in parts for leaf in part.state.layout.leaves}
     if lost := [leaf.path for leaf in programs.state_layout.leaves if leaf.path not in held]:
         raise OptimizerError(
@@ -187,7 +229,7 @@ def place(cut: Cut, part: Any, whole: np.ndarray, taken: set[str]) -> None:
             )
 
 
-def _part(programs: Programs, kept: tuple[int, ...], server: int) -> Part:
+def _part(programs: Programs, kept: tuple[int, ...], server: int, wire: str) -> Part:
     state, contribution, primary = programs.state, programs.contribution, server == PRIMARY
     params = prune(state.params, kept)
     part = TrainState(
@@ -213,8 +255,11 @@ def _part(programs: Programs, kept: tuple[int, ...], server: int) -> Part:
             server,
             on_part,
             Cut.of(programs.state_layout, part),
-            Cut.of(programs.contribution_layout, offered),
-            Cut.of(programs.parameters_layout, on_part.parameters),
+            Cut.of(Layout.of(narrowed_contribution(contribution, wire)), narrowed_contribution(offered, wire)),
+            Cut.of(
+                Layout.of(narrowed_parameters(programs.parameters, wire)),
+                narrowed_parameters(on_part.parameters, wire),
+            ),
             Cut.of(programs.opt_state_layout, part.opt_state),
         )
     except SchemaMismatch as error:

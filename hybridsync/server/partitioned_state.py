@@ -70,15 +70,16 @@ class PartitionedState:
         self._apply_log.clear()
         self._peers.enter(phase)
 
-    def begin(self, compensation: Compensation | None, change: Change) -> None:
+    def begin(self, compensation: Compensation | None, change: Change, wire: str) -> None:
         """Begin the phase with the state that was taken over.
 
         Args:
           compensation: how the phase's protocol makes up for staleness.
           change: what an update does with its contributions.
+          wire: what contributions and parameters travel as.
         """
         self._change = change
-        self._shard.begin(compensation)
+        self._shard.begin(compensation, wire)
         self._shard.publish()
 
     def take_report(self) -> tuple[Span, ...]:

@@ -123,7 +123,7 @@ class Primary:
         with self._turn:
             self._state.adopt_state(phase, state)
             self._core.enter(phase)
-            self._state.begin(self._sequencer.compensation, self._sequencer.change)
+            self._state.begin(self._sequencer.compensation, self._sequencer.change, phase.protocol.wire_dtype)
         self._entered = phase.fingerprint
         self._release()
         return self._held()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -17,6 +17,9 @@ class DevicePublisher:
 
     def __init__(self) -> None:
         self._current: Parameters | None = None
+
+    def begin(self, wire: str) -> None:
+        """Do nothing: what stays in memory is rounded where it is computed on."""
 
     def publish(self, state: TrainState) -> None:
         """Make the parameters of `state` the current ones."""
@@ -38,9 +41,9 @@ class DevicePublisher:
 class PublishedParameters:
     """A packed copy of the parameters, lent to any number of readers at once."""
 
-    def __init__(self, pool: ParameterPool, buffer: np.ndarray) -> None:
+    def __init__(self, pool: ParameterPool, memory: np.ndarray) -> None:
         self._pool = pool
-        self.buffer = buffer
+        self.memory = self.buffer = memory
         self.readers = 0
 
     def release(self) -> None:
@@ -57,22 +60,35 @@ class ParameterPool:
     Args:
       layout: of the parameters.
       allocate: makes a buffer of so many bytes (see `Transport.allocate`); None for memory of this process.
+      narrow: what a phase's wire is called -> the layout of the parameters that travel as it, of no more bytes.
     """
 
-    def __init__(self, layout: Layout, allocate: Callable[[int], np.ndarray] | None = None) -> None:
-        self._layout = layout
+    def __init__(
+        self,
+        layout: Layout,
+        allocate: Callable[[int], np.ndarray] | None = None,
+        narrow: Mapping[str, Layout] | None = None,
+    ) -> None:
+        self._layout = self._whole = layout
+        self._narrow = narrow or {}
         self._allocate = allocate or (lambda num_bytes: layout.empty())
         self._lock = threading.Lock()
         self._copies: list[PublishedParameters] = []
         self._current: PublishedParameters | None = None
+
+    def begin(self, wire: str) -> None:
+        """Begin a phase whose parameters travel as `wire`; what was published before is nobody's any more."""
+        self._layout = self._narrow.get(wire, self._whole)
 
     def publish(self, state: TrainState) -> None:
         """Pack the parameters of `state` and make them the current ones; one caller at a time."""
         with self._lock:
             free = next((copy for copy in self._copies if not copy.readers and copy is not self._current), None)
         if free is None:
-            free = PublishedParameters(self, self._allocate(self._layout.nbytes))
+            free = PublishedParameters(self, self._allocate(self._whole.nbytes))
             self._copies.append(free)
+        if free.buffer.nbytes != self._layout.nbytes:
+            free.buffer = free.memory[: self._layout.nbytes]
         self._layout.pack(Parameters(state.params, state.model_state), out=free.buffer)
         with self._lock:
             self._current = free

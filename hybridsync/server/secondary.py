@@ -19,7 +19,7 @@ from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import BufferView
 from hybridsync.interfaces.reports import Span
 from hybridsync.protocols.base import Change, Protocol
-from hybridsync.server.partition import Part
+from hybridsync.server.partition import Contributions, Part
 from hybridsync.server.phase_entry import Entrance
 from hybridsync.server.publisher import ParameterPool, PublishedParameters
 from hybridsync.server.push_checks import (
@@ -71,7 +71,8 @@ class Store:
         allocate: Callable[[int], np.ndarray] | None = None,
     ) -> None:
         self._part, self._clock = part, clock
-        self._pool = ParameterPool(part.programs.parameters_layout, allocate)
+        self._pool = ParameterPool(part.programs.parameters_layout, allocate, part.narrow_parameters)
+        self._contributions = Contributions(part)
         self._shard = Shard(part, self._pool, reader_at, device, watchdog)
         self._snapshot_buffer = SnapshotBuffer(part.state.layout, allocate)
         self._condition = threading.Condition()
@@ -136,7 +137,7 @@ class Store:
             self._shard.adopt_state(state)
             self._change, self._left = protocol.change(len(phase.members)), None
             self._phase, self._sequence, self._open = phase, phase.sequence, True
-            self._shard.begin(protocol.compensated)
+            self._shard.begin(protocol.compensated, protocol.wire_dtype)
             self._release([*self._staged], [*self._kept])
             self._publish()
             self._condition.notify_all()
@@ -169,7 +170,7 @@ class Store:
         """Keep a part of a contribution until the primary decides (see `BlockPort.stage`)."""
         kept = False
         try:
-            contribution = self._part.programs.contribution_layout.unpack(block.buffer)
+            contribution = self._contributions.unpack(block.buffer)
             if found := first_non_finite(contribution):
                 return found
             with self._condition:

@@ -32,6 +32,8 @@ RELEASE_SECS = 45.0
 class Publisher(Protocol):
     """Makes the parameters of a state readable while the next update runs."""
 
+    def begin(self, wire: str) -> None: ...
+
     def publish(self, state: TrainState) -> None: ...
 
     def current(self) -> Any: ...
@@ -133,8 +135,14 @@ class Shard:
         """Keep a state that was fetched, in place of the one that is here."""
         self._state = state
 
-    def begin(self, how: Compensation | None) -> None:
-        """Begin a phase whose protocol compensates staleness in this way, with the state that was taken over."""
+    def begin(self, how: Compensation | None, wire: str) -> None:
+        """Begin a phase with the state that was taken over.
+
+        Args:
+          how: its protocol compensates staleness.
+          wire: what its contributions and parameters travel as.
+        """
+        self.publisher.begin(wire)
         self._state = self.part.programs.entered(self.state)
         self._versions.clear()
         self._how, self._squares, self._uploads = how, None, {}

@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import Any, Protocol
 
 from hybridsync.interfaces.messages import GroupReply
-from hybridsync.protocols.base import Change, Compensation
+from hybridsync.protocols.base import FLOAT32, Change, Compensation
 
 State = Any
 Units = tuple[int, ...]
@@ -45,8 +45,8 @@ class Arithmetic(Protocol):
         """Return what a gradient is computed on."""
         ...
 
-    def gradient(self, parameters: Any, unit: int) -> Any:
-        """Return the contribution of one unit."""
+    def gradient(self, parameters: Any, unit: int, wire: str = FLOAT32) -> Any:
+        """Return the contribution of one unit, both rounded as a protocol's wire has it."""
         ...
 
     def loss(self, gradient: Any) -> Any:
@@ -135,7 +135,7 @@ class Weightless:
     def parameters(self, state: State) -> Any:
         return None
 
-    def gradient(self, parameters: Any, unit: int) -> Any:
+    def gradient(self, parameters: Any, unit: int, wire: str = FLOAT32) -> Any:
         return None
 
     def loss(self, gradient: Any) -> Any:
@@ -225,7 +225,7 @@ class Counting:
     def parameters(self, state: Counts) -> int:
         return state.digest
 
-    def gradient(self, parameters: int, unit: int) -> tuple[int, tuple[int, ...]]:
+    def gradient(self, parameters: int, unit: int, wire: str = FLOAT32) -> tuple[int, tuple[int, ...]]:
         return _mix(parameters, unit), (unit,)
 
     def loss(self, gradient: Any) -> Any:

@@ -76,6 +76,7 @@ class EventDriver:
         self.worker, self.phase, self.simulated = worker, phase, worker.simulated
         self.leases = engine.leases
         self._loop, self._io = worker.simulated.loop, engine.run()
+        self._wire = phase.protocol.wire_dtype
         self._ended = self._revoked = False
         self._carriers: Carriers = {
             LeaseUnits: self._lease,
@@ -127,7 +128,7 @@ class EventDriver:
 
     def compute(self, unit: int, parameters: Any, then: Then) -> Any:
         """Compute a unit's contribution, which takes as long as the worker's device takes."""
-        contribution = self.simulated.arithmetic.gradient(parameters, unit)
+        contribution = self.simulated.arithmetic.gradient(parameters, unit, self._wire)
         self._loop.after(self.worker.unit_secs(unit), then, contribution)
         return PENDING
 

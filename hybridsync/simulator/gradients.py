@@ -15,7 +15,7 @@ import numpy as np
 
 from hybridsync.core.units import UnitSet
 from hybridsync.interfaces.messages import GroupReply, Snapshot
-from hybridsync.protocols.base import Change, Compensation
+from hybridsync.protocols.base import FLOAT32, Change, Compensation
 from hybridsync.simulator.arithmetic import Sizes
 from hybridsync.training.averaging import averaged_on_one_device
 from hybridsync.training.buffer_layout import fingerprint, first_non_finite
@@ -58,8 +58,8 @@ class RealArithmetic:
     def parameters(self, state: TrainState) -> Parameters:
         return Parameters(state.params, state.model_state)
 
-    def gradient(self, parameters: Parameters, unit: int) -> Any:
-        return self._programs.gradient(parameters, unit)
+    def gradient(self, parameters: Parameters, unit: int, wire: str = FLOAT32) -> Any:
+        return self._programs.gradient(parameters, unit, wire)
 
     def loss(self, gradient: Any) -> Any:
         return gradient["floats"]["loss"]

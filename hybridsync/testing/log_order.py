@@ -201,7 +201,7 @@ class _Pushes:
 
     def __init__(self, server: Server, phase: Phase) -> None:
         self._server, self._phase = server, phase
-        self._awaited = phase.protocol.awaits_workers
+        self._awaited, self._wire = phase.protocol.awaits_workers, phase.protocol.wire_dtype
         self._versions: dict[int, Any] = {}
         self._stand: dict[int, float] = dict.fromkeys(phase.members, phase.sequence)
         self._incarnations = dict.fromkeys(phase.members, 1)
@@ -235,7 +235,7 @@ class _Pushes:
 
     def _push(self, worker: int, part: Part) -> None:
         (unit,) = part.units
-        contribution = self._server.simulated.arithmetic.gradient(self._versions[part.base], unit)
+        contribution = self._server.simulated.arithmetic.gradient(self._versions[part.base], unit, self._wire)
         self._stand[worker] = math.inf
         self._server.push(self._header(worker, part.units, part.base), contribution, partial(self._keep, worker))
         self._await(worker)

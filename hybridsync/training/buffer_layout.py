@@ -120,7 +120,7 @@ class Layout:
         return raw[start : start + self.nbytes]
 
     def pack(self, tree: Any, out: np.ndarray | None = None) -> np.ndarray:
-        """Copy a tree's leaves into a buffer; the padding between them is left alone.
+        """Copy a tree's leaves into a buffer, rounded where they travel as bfloat16; the padding is left alone.
 
         Args:
           tree: arrays (numpy or jax) of this layout's structure, dtypes and shapes.
@@ -139,14 +139,15 @@ class Layout:
         buffer = self.empty() if out is None else out
         for spec, leaf in zip(self.leaves, leaves, strict=True):
             array = np.asarray(leaf)
-            if array.dtype != spec.dtype or array.shape != spec.shape:
+            fits = array.dtype == spec.dtype or _rounds(array.dtype, spec.dtype)
+            if not fits or array.shape != spec.shape:
                 raise SchemaMismatch(
                     f"cannot pack: leaf {spec.path} is {describe(array.dtype, array.shape)}, expected {spec}"
                 )
         for spec, leaf, view in zip(self.leaves, leaves, self._views(buffer), strict=True):
             if not view.flags.writeable:
                 raise SchemaMismatch(f"cannot pack leaf {spec.path}: the buffer is read-only")
-            np.copyto(view, np.asarray(leaf))
+            np.copyto(view, np.asarray(leaf), casting="unsafe")  # to the nearest even
         return buffer
 
     def unpack(self, buffer: np.ndarray | bytes | bytearray | memoryview) -> Any:
@@ -167,6 +168,11 @@ class Layout:
                 f"contiguous uint8[{self.nbytes}]"
             )
         return [np.ndarray(spec.shape, spec.dtype, buffer, spec.offset) for spec in self.leaves]
+
+
+def _rounds(found: np.dtype[Any], expected: np.dtype[Any]) -> bool:
+    """Return whether a leaf is packed as fewer bits, as a wire may have it (see `hybridsync.training.wire`)."""
+    return found == np.float32 and expected == jax.numpy.bfloat16
 
 
 def describe(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:

@@ -27,11 +27,12 @@ import numpy as np
 import optax
 
 from hybridsync.policies.momentum import KEEP, MomentumHandling
-from hybridsync.protocols.base import Change, Compensation
+from hybridsync.protocols.base import FLOAT32, Change, Compensation
 from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.optimizer import Optimizer, without_momentum
 from hybridsync.training.state import TrainState, abstract_state
 from hybridsync.training.task import Task
+from hybridsync.training.wire import rounded, widened
 
 
 class Parameters(NamedTuple):
@@ -75,6 +76,7 @@ class Programs:
         self.unit_size, self.workload, self.seed = unit_size, workload, seed
         self.key = key = jax.random.key(seed)
         self.unit_gradient = jax.jit(functools.partial(_unit_gradient, task, optimizer.clip))
+        self._round_parameters, self._round_grads = jax.jit(self._rounded_parameters), jax.jit(_rounded_grads)
         self.total = jax.jit(_total)
         self._add, self._weigh = jax.jit(_add), jax.jit(_weigh)
         self._compensate, self._adapt = jax.jit(_compensate), jax.jit(_adapt)
@@ -144,9 +146,18 @@ class Programs:
         """Return the raw examples of `unit`, gathered on the host."""
         return self.task.source.batch(unit, unit_size=self.unit_size, seed=self.seed)
 
-    def gradient(self, parameters: Parameters, unit: int) -> Any:
-        """Return the contribution of `unit` at `parameters`; dispatched, not awaited."""
-        return self.unit_gradient(parameters, self.batch(unit), np.int32(unit), self.key)
+    def gradient(self, parameters: Parameters, unit: int, wire: str = FLOAT32) -> Any:
+        """Return the contribution of `unit` at `parameters`; dispatched, not awaited.
+
+        Args:
+          parameters: to compute on; with a narrow wire also as they have travelled.
+          unit: whose gradient it is.
+          wire: what both are rounded to (see `hybridsync.training.wire`). Rounding has programs of its own: the
+            gradient's last bits depend on what it is compiled with.
+        """
+        if wire == FLOAT32:
+            return self.unit_gradient(parameters, self.batch(unit), np.int32(unit), self.key)
+        return self._round_grads(self.gradient(self._round_parameters(parameters), unit))
 
     def sum(self, contributions: Sequence[Any], weights: Sequence[float] = ()) -> Any:
         """Return the sum of contributions in their order, to the bit what `total` gives for any number of them.
@@ -264,6 +275,9 @@ class Programs:
         protocol_state = {**state.protocol_state, outer.name: momentum} if outer else state.protocol_state
         return TrainState(parameters.params, state.opt_state, parameters.model_state, protocol_state, counters)
 
+    def _rounded_parameters(self, parameters: Parameters) -> Parameters:
+        return parameters._replace(params=rounded(widened(parameters.params, self.parameters.params)))
+
     def _outer_program(
         self, parameters, momentum, counters, total, units, factor, blend, rate, decay, *, replaces: bool
     ):
@@ -333,6 +347,12 @@ def _unit_gradient(task: Task, clip: float | None, parameters: Parameters, batch
         },
         "ints": [leaf.astype(jnp.int32) for leaf in leaves if not _is_float(leaf)],
     }
+
+
+def _rounded_grads(contribution: dict) -> dict:
+    """Return a contribution as it travels with a narrow wire."""
+    floats = contribution["floats"]
+    return {**contribution, "floats": {**floats, "grads": rounded(floats["grads"])}}
 
 
 def _total(contributions: tuple) -> dict:

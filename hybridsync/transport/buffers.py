@@ -35,12 +35,18 @@ def zeroed(num_bytes: int) -> np.ndarray:
 class PooledBuffer:
     """A lent buffer: `BufferView`."""
 
-    buffer: np.ndarray
+    whole: np.ndarray
+    num_bytes: int
     owner: Buffers
+
+    @property
+    def buffer(self) -> np.ndarray:
+        """The bytes that were asked for."""
+        return self.whole if self.num_bytes == self.whole.nbytes else self.whole[: self.num_bytes]
 
     def release(self) -> None:
         """Give the buffer back, once."""
-        self.owner.return_buffer(self.buffer)
+        self.owner.return_buffer(self.whole)
 
 
 class Buffers:
@@ -73,13 +79,13 @@ class Buffers:
         finally:
             borrowed.release()
 
-    def borrow(self, secs: float) -> PooledBuffer:
-        """Lend a buffer until it is released, waiting up to `secs` for one.
+    def borrow(self, secs: float, num_bytes: int | None = None) -> PooledBuffer:
+        """Lend a buffer, or its first `num_bytes`, until it is released, waiting up to `secs` for one.
 
         Raises:
           WaitTimeout: all buffers were lent for so long.
         """
-        return PooledBuffer(self._take(secs), self)
+        return PooledBuffer(self._take(secs), self.num_bytes if num_bytes is None else num_bytes, self)
 
     def return_buffer(self, buffer: np.ndarray) -> None:
         """Have a buffer back."""

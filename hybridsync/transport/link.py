@@ -140,6 +140,7 @@ class Services:
       shard: another server, to the primary and to workers. A block is its own until it releases it.
       optimizer: any server, to workers with local updates. A buffer it is handed is its own from then on.
       contribution_bytes: of each contribution, or part of one, that it takes; another is refused before it is received.
+      narrow_bytes: smaller sizes that it takes as well, of phases with a narrow wire.
       num_buffers: contributions that may be held at a time, at least the number of workers. Twice that number for
         blocks, and those that the rule answers early: a lost worker's stays until the chief has noticed.
       opt_state_bytes: of the optimizer state, or its part, that it takes; another is refused before it is received.
@@ -153,6 +154,7 @@ class Services:
     shard: Shard | None = None
     optimizer: OptimizerPort | None = None
     contribution_bytes: int = 0
+    narrow_bytes: tuple[int, ...] = ()
     num_buffers: int = 0
     opt_state_bytes: int = 0
 

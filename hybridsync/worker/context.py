@@ -10,6 +10,7 @@ import jax
 from hybridsync.emulation.device import Emulation
 from hybridsync.interfaces.messages import LeaseReply
 from hybridsync.interfaces.ports import WorkPort
+from hybridsync.protocols.base import FLOAT32
 from hybridsync.training.buffer_layout import first_non_finite
 from hybridsync.training.compiled_programs import Parameters, Programs
 from hybridsync.training.state import TrainState
@@ -39,11 +40,11 @@ class WorkerContext:
         """Ask the chief for units."""
         return self.chief.lease(request.request)
 
-    def gradient(self, parameters: Parameters, unit: int) -> Any:
+    def gradient(self, parameters: Parameters, unit: int, wire: str = FLOAT32) -> Any:
         """Compute a unit's contribution to its end, and take as long as the emulated device would."""
         recorder = self.recorder
         started = recorder.clock.monotonic()
-        contribution = self.programs.gradient(parameters, unit)
+        contribution = self.programs.gradient(parameters, unit, wire)
         jax.block_until_ready(contribution)
         if self.emulation.active:
             recorder.emulating()

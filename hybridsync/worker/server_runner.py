@@ -79,14 +79,15 @@ class ServerRunner:
             if member.protocol.local_updates:
                 transfers = stack.enter_context(ThreadPoolExecutor(1, "transfer"))
                 beside[CallServer] = Beside(transfers, _owned)
-            drive(engine.run(), _Calls(self._context, link).carriers, beside, member.now)
+            calls = _Calls(self._context, link, member.protocol.wire_dtype)
+            drive(engine.run(), calls.carriers, beside, member.now)
 
 
 class _Calls:
     """Carries out the requests of one phase."""
 
-    def __init__(self, context: WorkerContext, link: ServerLink) -> None:
-        self._context, self._link = context, link
+    def __init__(self, context: WorkerContext, link: ServerLink, wire: str) -> None:
+        self._context, self._link, self._wire = context, link, wire
         # A push is staged, decided and answered in calls that follow one another, each with a deadline of its own.
         self._transfers_secs = 4 * transfer_secs(context.programs.contribution_layout.nbytes)
         self._verbs: dict[str, Callable[[Push, Any], Any]] = {
@@ -104,7 +105,7 @@ class _Calls:
         return {LeaseUnits: self._context.lease, ComputeUnit: self._compute, CallServer: self._call}
 
     def _compute(self, request: ComputeUnit) -> Any:
-        return self._context.gradient(request.parameters, request.unit)
+        return self._context.gradient(request.parameters, request.unit, self._wire)
 
     def _call(self, request: CallServer) -> Any:
         return self._verbs[request.verb](request.push, request.body)

@@ -11,6 +11,7 @@ from tests.conformance.drivers import counting, run_in_processes
 from tests.multiprocess.test_replay_processes import launch
 from tests.trainers import events_of, is_exact
 
+DIGITS = str(Path(__file__).resolve().parents[2] / "configs/digits_mlp.py")
 TALLY = str(Path(__file__).resolve().parents[2] / "configs/tally.py")
 NUM_JOBS = 2
 UNITS = 48
@@ -22,7 +23,7 @@ def test_processes_that_sum_over_tcp_apply_every_unit_once_and_replay(tmp_path: 
     """The other tests' processes sum over shared memory."""
     run = tmp_path / "run"
     overrides = [
-        "plan=preduce:30%,asp:20%,bsp:30%,adpsgd",
+        "plan=preduce:30%,asp(wire=bfloat16):20%,bsp:30%,adpsgd",
         "workers=3",
         f"workload={4 * UNITS}",
         "telemetry.apply_log=true",
@@ -30,6 +31,22 @@ def test_processes_that_sum_over_tcp_apply_every_unit_once_and_replay(tmp_path: 
     summary = run_in_processes(TALLY, overrides, run, "--collective=host")
     assert summary["exit"] == "completed" and is_exact(summary["final"])
     assert [event["collective"] for event in events_of(run, "run_started")] == ["host"]
+    done = launch("replay", str(run))
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+
+
+@pytest.mark.timeout(600)
+def test_rounded_gradients_are_replayed_bit_for_bit_where_two_servers_read_them_in_place(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    overrides = [
+        "plan=asp(wire=bfloat16):30%,bsp:20%,ssp(wire=bfloat16):30%,asp",
+        "workers=3",
+        "servers=2",
+        "workload=300",
+        "telemetry.apply_log=true",
+    ]
+    summary = run_in_processes(DIGITS, overrides, run)
+    assert summary["exit"] == "completed" and summary["units"]["applied"] == 300
     done = launch("replay", str(run))
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
 

@@ -7,15 +7,15 @@ from hybridsync.core.clock import Clock
 from hybridsync.emulation.link_delays import DelayedPort, Pacing, check_speed, emulated, emulates_links
 from hybridsync.interfaces.ports import ParameterPort
 from hybridsync.server.endpoint import Endpoint
+from hybridsync.server.partition import Contributions
 from hybridsync.server.primary import Primary
-from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.compiled_programs import Programs
 from hybridsync.training.run import Run
 from hybridsync.transport.link import Services
 
 
 def primary_services(
-    run: Run, programs: Programs, primary: Primary, clock: Clock, contribution_layout: Layout | None
+    run: Run, programs: Programs, primary: Primary, clock: Clock, contributions: Contributions | None
 ) -> Services:
     """Return what a primary offers, behind the links between workers and their parameters where a run emulates some.
 
@@ -24,12 +24,12 @@ def primary_services(
       programs: the compiled programs of the whole run.
       primary: decides and updates.
       clock: paces transfers.
-      contribution_layout: of the buffers that workers push; None where they are threads, which push trees.
+      contributions: reads the buffers that workers push; None where they are threads, which push trees.
 
     Raises:
       ConfigError: workers would give up their calls as lost on such links.
     """
-    port = server_port(Endpoint(primary, contribution_layout), run, programs, clock)
+    port = server_port(Endpoint(primary, contributions), run, programs, clock)
     return Services(holder=primary, server=primary, parameters=port)
 
 

@@ -100,16 +100,17 @@ def receive(stream: Iterator[bytes], header: pb.Header, into: np.ndarray) -> Non
         raise SchemaMismatch(f"the stream ended after {position} bytes where its header says {view.nbytes}")
 
 
-def check_size(offered: int, expected: int) -> None:
+def check_size(offered: int, *expected: int) -> None:
     """Refuse a buffer of another size than ours.
 
     Raises:
-      SchemaMismatch: the sizes differ.
+      SchemaMismatch: it has none of the sizes.
     """
-    if offered != expected:
+    if offered not in expected:
+        sizes = " or ".join(map(str, expected))
         raise SchemaMismatch(
-            f"the buffer has {offered} bytes where {expected} are expected; do both roles have the same "
-            "model and optimizer?"
+            f"the buffer has {offered} bytes where {sizes} are expected; do both roles have the same model and "
+            "optimizer?"
         )
 
 

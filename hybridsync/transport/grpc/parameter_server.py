@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import grpc
@@ -57,12 +57,16 @@ class ParameterServicer(Servicer):
     Args:
       backend: is called by several threads at a time; a contribution it is handed is 64-byte aligned and its
         own until the call returns.
-      contribution_bytes: size of every contribution; another is refused before it is received.
+      contribution_bytes: size of contributions; another is refused before it is received.
       num_buffers: contributions that may be held at a time; at least the number of workers.
+      narrow_bytes: smaller sizes that it takes as well, of phases with a narrow wire.
     """
 
-    def __init__(self, backend: ParameterPort, contribution_bytes: int, num_buffers: int = 32) -> None:
+    def __init__(
+        self, backend: ParameterPort, contribution_bytes: int, num_buffers: int = 32, narrow_bytes: Sequence[int] = ()
+    ) -> None:
         self._backend = backend
+        self._sizes = contribution_bytes, *narrow_bytes
         self._buffers = Buffers(contribution_bytes, num_buffers)
         super().__init__(
             "ParameterServer",
@@ -84,10 +88,11 @@ class ParameterServicer(Servicer):
                 yield self._answer_small(parse(pb.SmallPush, data)).SerializeToString()
 
     def _answer_small(self, request: pb.SmallPush) -> pb.SmallReply:
-        check_size(len(request.contribution), self._buffers.num_bytes)
+        check_size(len(request.contribution), *self._sizes)
         push = decode(Push, request.push)
         offer = self._backend.begin_push(push)
-        with self._buffers.lend(BUFFER_SECS) as buffer:
+        with self._buffers.lend(BUFFER_SECS) as whole:
+            buffer = whole[: len(request.contribution)]
             buffer[:] = np.frombuffer(request.contribution, np.uint8)
             answer = offer(buffer)
         try:
@@ -101,10 +106,11 @@ class ParameterServicer(Servicer):
     def _push_pull(self, stream: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         with Guard(context, "hybridsync.ParameterServer.PushPull"):
             header = receive_header(stream)
-            check_size(header.num_bytes, self._buffers.num_bytes)
+            check_size(header.num_bytes, *self._sizes)
             push = decode(Push, header.push)
             offer = self._backend.begin_push(push)
-            with self._buffers.lend(BUFFER_SECS) as buffer:
+            with self._buffers.lend(BUFFER_SECS) as whole:
+                buffer = whole[: header.num_bytes]
                 receive(stream, header, buffer)
                 answer = offer(buffer)
             if answer.reply.brings_parameters(push):

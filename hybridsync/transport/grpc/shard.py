@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import grpc
 import numpy as np
@@ -27,13 +27,17 @@ class ShardServicer(Servicer):
     Args:
       backend: is called by several threads at a time; a block it is handed is 64-byte aligned and its own until it
         releases it.
-      block_bytes: size of every block; another is refused before it is received.
+      block_bytes: size of blocks; another is refused before it is received.
       num_buffers: blocks that may be staged at a time; above the pushes that the rule may hold, and twice the number
         of workers, since a lost one's block stays until the chief has noticed.
+      narrow_bytes: smaller sizes that it takes as well, of phases with a narrow wire.
     """
 
-    def __init__(self, backend: Shard, block_bytes: int, num_buffers: int = 32) -> None:
+    def __init__(
+        self, backend: Shard, block_bytes: int, num_buffers: int = 32, narrow_bytes: Sequence[int] = ()
+    ) -> None:
         self._backend = backend
+        self._sizes = block_bytes, *narrow_bytes
         self._buffers = Buffers(block_bytes, num_buffers)
         super().__init__(
             "Shard",
@@ -68,8 +72,8 @@ class ShardServicer(Servicer):
     def _stage(self, stream: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         with Guard(context, "hybridsync.Shard.Stage"):
             header = receive_header(stream)
-            check_size(header.num_bytes, self._buffers.num_bytes)
-            block = self._buffers.borrow(BUFFER_SECS)
+            check_size(header.num_bytes, *self._sizes)
+            block = self._buffers.borrow(BUFFER_SECS, header.num_bytes)
             try:
                 receive(stream, header, block.buffer)
             except BaseException:

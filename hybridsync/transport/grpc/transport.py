@@ -109,15 +109,16 @@ class _Serving:
 
 def servicers_of(services: Services) -> list[Servicer]:
     """Return a servicer for each thing that a role offers."""
+    sizes = services.contribution_bytes, services.num_buffers, services.narrow_bytes
     found: list[Servicer] = [SnapshotServicer(services.holder)]
     if services.chief is not None:
         found.append(ChiefServicer(services.chief))
     if services.server is not None:
         found.append(PhaseServicer(services.server))
     if services.parameters is not None:
-        found.append(ParameterServicer(services.parameters, services.contribution_bytes, services.num_buffers))
+        found.append(ParameterServicer(services.parameters, *sizes))
     if services.shard is not None:
-        found.append(ShardServicer(services.shard, services.contribution_bytes, services.num_buffers))
+        found.append(ShardServicer(services.shard, *sizes))
     if services.optimizer is not None:
         found.append(OptimizerServicer(services.optimizer, services.opt_state_bytes))
     return found

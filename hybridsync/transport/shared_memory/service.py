@@ -132,6 +132,7 @@ class Session:
         self._contribution: Slab | None = None
         self._lent: BufferView | None = None
         self._sent: set[int] = set()
+        self._file = -1  # goes with the next reply
         self._calls: dict[str, Callable[[pb.LinkRequest], pb.LinkReply]] = {
             "contribution": self._make_contribution,
             "read": self._read,
@@ -179,8 +180,8 @@ class Session:
             call = self._calls.get(request.call)
             if call is None:
                 raise InvalidMessage(f"this role does not answer {request.call[:40]!r} over shared memory")
-            reply = call(request)
-            return reply, self._file_of(request, reply)
+            self._file = -1
+            return call(request), self._file
         except HybridSyncError as error:
             failure = error
         except Exception as error:  # noqa: BLE001 - a defect is told to the caller by name, and the others are served on
@@ -202,22 +203,17 @@ class Session:
             )
         self._is_known = True
 
-    def _file_of(self, request: pb.LinkRequest, reply: pb.LinkReply) -> int:
-        if request.call == "contribution":
-            assert self._contribution is not None
-            return self._contribution.file
-        if self._lent is None or reply.slab in self._sent:
-            return -1
-        self._sent.add(reply.slab)
-        return self._memory.file(reply.slab)
-
     def _lend(self, view: BufferView, num_bytes: int, answer: PushReply | None = None) -> pb.LinkReply:
         """Return the reply that lends a view, which takes the place of what was lent before."""
         self._give_back()
         self._lent = view
         check_size(num_bytes, view.buffer.nbytes)
         reply = None if answer is None else encode(answer)
-        return pb.LinkReply(slab=self._memory.number_of(view.buffer), reply=reply)
+        number = self._memory.number_of(view.buffer)
+        if number not in self._sent:
+            self._sent.add(number)
+            self._file = self._memory.file(number)
+        return pb.LinkReply(slab=number, reply=reply)
 
     def _give_back(self) -> None:
         view, self._lent = self._lent, None
@@ -233,9 +229,10 @@ class Session:
     # --- calls ---
 
     def _make_contribution(self, request: pb.LinkRequest) -> pb.LinkReply:
-        check_size(request.num_bytes, self._services.contribution_bytes)
+        check_size(request.num_bytes, self._services.contribution_bytes, *self._services.narrow_bytes)
         if self._contribution is None:
-            self._contribution = create(self._services.contribution_bytes, others_write=True)
+            self._contribution = create(request.num_bytes, others_write=True)
+        self._file = self._contribution.file
         return pb.LinkReply()
 
     def _pull(self, request: pb.LinkRequest) -> pb.LinkReply:
@@ -266,7 +263,9 @@ class Session:
 
     def _stage(self, request: pb.LinkRequest) -> pb.LinkReply:
         push, contribution = decode(Push, request.push), self._offered(request.num_bytes)
-        block = self._blocks.borrow(BUFFER_SECS)  # it is kept until the primary decides, and the caller goes on
+        block = self._blocks.borrow(
+            BUFFER_SECS, request.num_bytes
+        )  # it is kept until the primary decides, and the caller goes on
         block.buffer[:] = contribution
         return pb.LinkReply(non_finite=self._shard.stage(push, block))
 
