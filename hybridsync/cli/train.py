@@ -61,6 +61,7 @@ flags.DEFINE_string(
 flags.DEFINE_enum(
     "collective", AUTO, CHOICES, "how worker processes sum: host (gloo, TCP), shm (shared memory), or the faster one"
 )
+flags.DEFINE_integer("threads_per_role", 0, "threads of XLA in each role's process; 0: the host's cores / workers")
 flags.DEFINE_integer("port", 0, "port of the chief, at --bind or 127.0.0.1; 0 takes a free one")
 
 _SHORT = {
@@ -110,6 +111,7 @@ def launch_of_flags(supervises: bool = False) -> Launch:
         bind=FLAGS.bind,
         port=FLAGS.port,
         collective=FLAGS.collective,
+        threads_per_role=FLAGS.threads_per_role,
         argv=(*sys.argv[1:], f"--plan={config.plan}"),  # the plan is looked up once for all roles
     )
 
@@ -157,11 +159,12 @@ def main(argv: list[str]) -> int:
     try:
         if len(argv) > 1:
             raise ConfigError(f"unexpected argument {argv[1]!r}; every option is written --name=value")
-        if FLAGS.runtime == "inprocess" and FLAGS.collective != AUTO:
-            raise ConfigError(
-                f"--collective={FLAGS.collective} is for worker processes, and --runtime=inprocess has threads, which "
-                "sum without it; leave one of both out"
-            )
+        for name in ("collective", "threads_per_role"):
+            if FLAGS.runtime == "inprocess" and FLAGS[name].value != FLAGS[name].default:
+                raise ConfigError(
+                    f"--{name}={FLAGS[name].value} is for processes, and --runtime=inprocess has threads; leave one of "
+                    "both out"
+                )
         load = functools.cache(functools.partial(launch_of_flags, line is None and FLAGS.runtime == "processes"))
         if isinstance(line, ForkServer):
             load()  # what it imports is there for every role

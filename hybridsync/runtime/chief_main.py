@@ -42,6 +42,7 @@ def run_chief(
     coordinator: str,
     collective: str,
     num_devices: int,
+    num_threads: int | None,
     report: Callable[[dict], None],
     watchdog: Watching,
     screen: TextIO = sys.stderr,
@@ -60,6 +61,7 @@ def run_chief(
       coordinator: address where the supervisor, this process's parent, serves the process group.
       collective: how the workers sum among themselves.
       num_devices: local devices of each worker, among which a mesh of the process group chooses.
+      num_threads: with which XLA computes in each role; None leaves it to XLA.
       report: tells the supervisor: {"address": ...} once served.
       watchdog: of this process.
       screen: where progress is shown.
@@ -96,7 +98,7 @@ def run_chief(
         with watchdog.work("the run", LOOP_SECS):
             summary = _manage(
                 *(opening, recorder, transport_of(token), address, restarted),
-                *(coordinator, collective, num_devices, report, watchdog),
+                *(coordinator, collective, num_devices, num_threads, report, watchdog),
             )
     finally:
         recorder.close()
@@ -113,6 +115,7 @@ def _manage(
     coordinator: str,
     collective: str,
     num_devices: int,
+    num_threads: int | None,
     report: Callable[[dict], None],
     watchdog: Watching,
 ) -> Summary:
@@ -131,7 +134,8 @@ def _manage(
     report({"address": bound})
     here = {"phase": opening.phase_number, "id": 0, "host": socket.gethostname()}
     if not restarted:
-        opening.announce(recorder, runtime="processes", address=bound, collective=collective)
+        bits = {"collective": collective, "num_threads": num_threads}  # the last ones of each result depend on them
+        opening.announce(recorder, runtime="processes", address=bound, **bits)
         recorder.events.write("role_started", role="supervisor", pid=os.getppid(), address=coordinator, **here)
     recorder.events.write("role_started", role="chief", pid=os.getpid(), address=bound, **here)
     other_holder_at = Directory(partial(transport.holder, state_bytes=layout.nbytes), control.is_live)

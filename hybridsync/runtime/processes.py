@@ -23,6 +23,7 @@ from hybridsync.core.errors import AddressError, ConfigError, WorkdirError
 from hybridsync.core.work_deadlines import COMPILE_SECS
 from hybridsync.policies.plan_checks import check_plan
 from hybridsync.runtime import watchdog
+from hybridsync.runtime.host_resources import compute_in_calling_thread, share_of_cores
 from hybridsync.runtime.role_addresses import LOOPBACK
 from hybridsync.runtime.role_pipe import Child, RoleSpec
 from hybridsync.runtime.wiring.collectives import AUTO
@@ -36,6 +37,7 @@ ROLE_MODULES = tuple(f"hybridsync.runtime.{role}_main" for role in ("chief", "se
 """What a role's process imports (see `play`)."""
 
 TOKEN_BYTES = 32
+MOST_THREADS = 1024
 
 
 @dataclass(frozen=True)
@@ -52,12 +54,13 @@ class Launch:
       bind: address at whose ports the roles serve; "" for sockets, which no other user can reach.
       port: of the chief; 0 takes a free one. Another one is of 127.0.0.1 where no address is given.
       collective: how workers sum among themselves: "auto", "host" or "shm".
+      threads_per_role: with which XLA computes in each role; 0 is a share of the cores (see `share_of_cores`).
       argv: the flags, handed on to every role.
 
     Raises:
       AddressError: `bind` is not a loopback address.
-      ConfigError: `port` is not a port, the plan names an unknown protocol, or one that cannot work with the
-        workers or the policies.
+      ConfigError: `port` or `threads_per_role` is no such number, the plan names an unknown protocol, or one that
+        cannot work with the workers or the policies.
     """
 
     loaded: LoadedConfig
@@ -69,6 +72,7 @@ class Launch:
     bind: str = ""
     port: int = 0
     collective: str = AUTO
+    threads_per_role: int = 0
     argv: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -84,6 +88,11 @@ class Launch:
             )
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"--port={self.port} is not a port; use 1 to 65535, or 0 for a free one")
+        if not 0 <= self.threads_per_role <= MOST_THREADS:
+            raise ConfigError(
+                f"--threads_per_role={self.threads_per_role} is refused; use 1 to {MOST_THREADS}, or leave it out for "
+                "a share of the cores"
+            )
 
     @property
     def host(self) -> str:
@@ -143,6 +152,7 @@ def _supervise_locked(launch: Launch, lock: WorkdirLock) -> int:
         *(launch.argv, launch.workdir, config.workers, config.servers, launch.host, launch.port),
         token=token,
         collective=launch.collective,
+        num_threads=launch.threads_per_role or share_of_cores(config.workers),
     )
     connect = functools.partial(transport_of(token).chief, deadline_secs=5.0)
     return Supervisor(spec, connect, lock_fd=lock.descriptor).run()
@@ -176,6 +186,7 @@ def play(child: Child, load: Callable[[], Launch]) -> int:
       HybridSyncError: refused input, or the run could not go on.
     """
     module = importlib.import_module(f"hybridsync.runtime.{child.role}_main")
+    compute_in_calling_thread()
     spec: RoleSpec = child.spec()
     # A chief that reports an error of its own ends the run; one that hangs is to be replaced like the others.
     tell = child.report_overdue if child.role != "chief" else lambda text: None
@@ -199,6 +210,7 @@ def play(child: Child, load: Callable[[], Launch]) -> int:
             coordinator=spec.coordinator,
             collective=spec.collective,
             num_devices=spec.num_devices,
+            num_threads=spec.num_threads,
             report=lambda fields: child.report(**fields),
             watchdog=dog,
             screen=sys.stdout,

@@ -69,6 +69,7 @@ class SupervisorSpec:
       start_again_secs: how long it is tried to start a role for which there is no process or memory.
       collective: how workers sum among themselves: "auto", "host" or "shm".
       num_devices: local devices of each worker; None for as many as the collectives need.
+      num_threads: with which XLA computes in each role; None leaves it to XLA.
     """
 
     argv: tuple[str, ...]
@@ -85,6 +86,7 @@ class SupervisorSpec:
     start_again_secs: float = 300.0
     collective: str = AUTO
     num_devices: int | None = None
+    num_threads: int | None = None
 
 
 def _write_stderr(text: str) -> None:
@@ -163,7 +165,8 @@ class Supervisor:
         try:
             make_directory(logs)
             command = [*self._spec.command, *self._spec.argv]
-            self._starts = Starts(command, self._logs, self._say, self._spec.start_again_secs, self._lock_fd)
+            again_secs, num_threads = self._spec.start_again_secs, self._spec.num_threads
+            self._starts = Starts(command, self._logs, self._say, again_secs, self._lock_fd, num_threads)
         except OSError as error:
             raise WorkdirError(f"cannot write to {logs}: {error.strerror}; name a writable --workdir") from error
         wake_read, wake_write = os.pipe()
@@ -264,6 +267,7 @@ class Supervisor:
             host=self._addresses.host,
             collective=self._collective,
             num_devices=self._spec.num_devices or collectives_of(self._collective).num_devices,
+            num_threads=self._spec.num_threads,
             slots=self._group,
             listen=self._addresses.of(process.role, process.role_id, process.restart_count),
             token=self._spec.token,
