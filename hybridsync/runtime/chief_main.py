@@ -21,6 +21,7 @@ from hybridsync.runtime.wiring.transport import transport_of
 from hybridsync.telemetry.progress import open_progress
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary
+from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.run import Run
 from hybridsync.transport.directory import Directory
 from hybridsync.transport.link import Services, Transport
@@ -120,7 +121,7 @@ def _manage(
     watchdog: Watching,
 ) -> Summary:
     run = opening.run
-    layout = run.programs(donate_parameters=False).state_layout
+    layout = Layout.of(run.abstract_state())
 
     def evict(event: RoleEvent) -> None:
         quarantine = event.reason if event.quarantined else ""

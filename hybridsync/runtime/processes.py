@@ -5,7 +5,6 @@ Importing this file loads no JAX; a role's own module does, in the fork server.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import ipaddress
 import os
@@ -31,6 +30,7 @@ from hybridsync.storage.durable import WorkdirLock, make_directory
 from hybridsync.workdir.resuming import Resume, check_init_from, check_workdir, continued
 
 if TYPE_CHECKING:
+    from hybridsync.interfaces.ports import SupervisorPort
     from hybridsync.training.run import Run
 
 ROLE_MODULES = tuple(f"hybridsync.runtime.{role}_main" for role in ("chief", "server", "worker"))
@@ -140,7 +140,6 @@ def supervise(launch: Launch) -> int:
 
 def _supervise_locked(launch: Launch, lock: WorkdirLock) -> int:
     from hybridsync.runtime.supervisor import Supervisor, SupervisorSpec
-    from hybridsync.runtime.wiring.transport import transport_of
 
     config = launch.config
     sys.stderr.write(
@@ -154,7 +153,12 @@ def _supervise_locked(launch: Launch, lock: WorkdirLock) -> int:
         collective=launch.collective,
         num_threads=launch.threads_per_role or share_of_cores(config.workers),
     )
-    connect = functools.partial(transport_of(token).chief, deadline_secs=5.0)
+
+    def connect(address: str) -> SupervisorPort:
+        from hybridsync.runtime.wiring.transport import transport_of  # grpc, behind the start of the fork server
+
+        return transport_of(token).chief(address, deadline_secs=5.0)
+
     return Supervisor(spec, connect, lock_fd=lock.descriptor).run()
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hybridsync.collectives.backend import Service
 from hybridsync.core.clock import SYSTEM_CLOCK
@@ -31,7 +31,6 @@ from hybridsync.core.errors import (
     WorkdirError,
 )
 from hybridsync.interfaces.messages import STARTED_FIRST, RoleEvent
-from hybridsync.interfaces.ports import SupervisorPort
 from hybridsync.runtime.adopted_children import reap_adopted
 from hybridsync.runtime.event_outbox import Outbox
 from hybridsync.runtime.fork_server_client import log_tail
@@ -42,6 +41,9 @@ from hybridsync.runtime.role_process import MAX_FAILURES, CrashLoop, RoleProcess
 from hybridsync.runtime.role_starts import NotStarted, Starts
 from hybridsync.runtime.wiring.collectives import AUTO, choose, collectives_of
 from hybridsync.storage.durable import make_directory
+
+if TYPE_CHECKING:
+    from hybridsync.interfaces.ports import SupervisorPort
 
 _TICK_SECS = 1.0
 _KILL_SECS = 5.0
