@@ -65,6 +65,7 @@ flags.DEFINE_enum(
 flags.DEFINE_enum(
     "link", AUTO, LINKS, "how buffers go between processes: grpc, shm (shared memory), or the faster one that suits"
 )
+flags.DEFINE_integer("threads_per_role", 0, "threads of XLA in each role's process; 0: the host's cores / workers")
 flags.DEFINE_integer("port", 0, "port of the chief, at --bind or 127.0.0.1; 0 takes a free one")
 
 _SHORT = {
@@ -115,6 +116,7 @@ def launch_of_flags(supervises: bool = False) -> Launch:
         port=FLAGS.port,
         collective=FLAGS.collective,
         link=FLAGS.link,
+        threads_per_role=FLAGS.threads_per_role,
         argv=(*sys.argv[1:], f"--plan={config.plan}"),  # the plan is looked up once for all roles
     )
 
@@ -162,11 +164,11 @@ def main(argv: list[str]) -> int:
     try:
         if len(argv) > 1:
             raise ConfigError(f"unexpected argument {argv[1]!r}; every option is written --name=value")
-        for name in ("collective", "link"):
-            if FLAGS.runtime == "inprocess" and FLAGS[name].value != AUTO:
+        for name in ("collective", "link", "threads_per_role"):
+            if FLAGS.runtime == "inprocess" and FLAGS[name].value != FLAGS[name].default:
                 raise ConfigError(
-                    f"--{name}={FLAGS[name].value} is for worker processes, and --runtime=inprocess has threads, which "
-                    "do without it; leave one of both out"
+                    f"--{name}={FLAGS[name].value} is for processes, and --runtime=inprocess has threads; leave one of "
+                    "both out"
                 )
         load = functools.cache(functools.partial(launch_of_flags, line is None and FLAGS.runtime == "processes"))
         if isinstance(line, ForkServer):

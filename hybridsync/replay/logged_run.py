@@ -38,6 +38,7 @@ class LoggedPhase:
         its end may have been lost, and with it what those workers left.
       shares: units that each member took in one lock-step step; () for one each.
       collective: how its workers were joined in the process runtime, "host" or "shm"; "" in the others.
+      num_threads: with which XLA computed in the process runtime; None where the record does not tell.
     """
 
     number: int
@@ -51,6 +52,7 @@ class LoggedPhase:
     after: str = ""
     shares: tuple[int, ...] = ()
     collective: str = ""
+    num_threads: int | None = None
 
     @property
     def id(self) -> PhaseId:
@@ -242,15 +244,16 @@ def _are_counts(values: Any) -> TypeGuard[list[int]]:
 
 def _phases(workdir: Path, entries: tuple[Entry, ...], ends: dict[int, Left]) -> tuple[LoggedPhase, ...]:
     """Divide the entries into their phases."""
-    entered: dict[int, tuple[dict[str, Any], str, str]] = {}
-    runtime = collective = ""
+    entered: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
+    how: dict[str, Any] = {}
     for event in read_events(workdir):
         if event["kind"] == "run_started":
-            runtime = event["runtime"]
+            runtime, num_threads = event["runtime"], event.get("num_threads")
             collective = event.get("collective", "host" if runtime == "processes" else "")  # older runs had one kind
+            how = {"runtime": runtime, "collective": collective, "num_threads": num_threads}
         elif event["kind"] == "phase_entered":
             _check_mesh(workdir, event)
-            entered[event["phase"]] = event, runtime, collective
+            entered[event["phase"]] = event, how
     by_phase: dict[int, list[Entry]] = {}
     for entry in entries:
         by_phase.setdefault(entry.phase, []).append(entry)
@@ -261,7 +264,7 @@ def _phases(workdir: Path, entries: tuple[Entry, ...], ends: dict[int, Left]) ->
                 f"update {updates[0].sequence} is of phase {number}, which no event of {workdir} announces; the log "
                 "and the events are of different runs"
             )
-        event, runtime, collective = entered[number]
+        event, how = entered[number]
         if event["units"] != units:
             raise WorkdirError(
                 f"the apply log of {workdir} is cut: phase {number} began at unit {event['units']}, but the updates "
@@ -272,8 +275,7 @@ def _phases(workdir: Path, entries: tuple[Entry, ...], ends: dict[int, Left]) ->
             spec=event["protocol"],
             members=tuple(event["members"]),
             device_choice=event["lane"],
-            runtime=runtime,
-            collective=collective,
+            **how,
             fingerprint=event["fingerprint"],
             entries=tuple(updates),
             shares=tuple(event.get("shares", ())),

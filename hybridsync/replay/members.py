@@ -1,10 +1,10 @@
 """Phases of the process runtime, computed again in processes like the run's own.
 
 The collectives are the recorded ones. gloo sums in ring order, so a lock-step phase needs as many processes in the
-recorded order: process i has the place of the recorded member i, whichever slot that had. And bits depend on how many
-local devices a process has, 16 with gloo and one with shared memory (measured, 2 cores: the text model's gradient
-differs between 1 and 16, because XLA's thread pool grows with them). So a served phase is computed by a process that
-has joined the same kind of collectives, alone.
+recorded order: process i has the place of the recorded member i, whichever slot that had. And bits depend on the number
+of XLA's threads: the text model's gradient differs between 1, 2 and 16. It is the recorded one, and with gloo at least
+16, one for each local device. So a served phase is computed by a process that has joined the same kind of collectives,
+alone.
 
 The parent hands over the starting state in a file of packed bytes; the phase's first member leaves the resulting one
 beside it.
@@ -85,7 +85,8 @@ def in_members(
             stack.callback(service.stop)
             stack.callback(_end, members)
             for index in range(num_members):
-                members.append(RoleProcess(fork_server_client, ROLE, index, 0, logs / f"replay-{index}.log"))
+                log = logs / f"replay-{index}.log"
+                members.append(RoleProcess(fork_server_client, ROLE, index, 0, log, num_threads=phase.num_threads))
                 spec = RoleSpec(
                     *(ROLE, index, 0, "", service.address, str(job), num_members, 0, addresses.host),
                     collective=phase.collective,

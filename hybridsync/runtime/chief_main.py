@@ -21,6 +21,7 @@ from hybridsync.runtime.wiring.transport import transport_of
 from hybridsync.telemetry.progress import open_progress
 from hybridsync.telemetry.recorder import Recorder
 from hybridsync.telemetry.summary import Summary
+from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.run import Run
 from hybridsync.transport.directory import Directory
 from hybridsync.transport.link import Services, Transport
@@ -43,6 +44,7 @@ def run_chief(
     collective: str,
     link: str,
     num_devices: int,
+    num_threads: int | None,
     report: Callable[[dict], None],
     watchdog: Watching,
     screen: TextIO = sys.stderr,
@@ -62,6 +64,7 @@ def run_chief(
       collective: how the workers sum among themselves.
       link: how buffers go between processes.
       num_devices: local devices of each worker, among which a mesh of the process group chooses.
+      num_threads: with which XLA computes in each role; None leaves it to XLA.
       report: tells the supervisor: {"address": ...} once served.
       watchdog: of this process.
       screen: where progress is shown.
@@ -98,7 +101,7 @@ def run_chief(
         with watchdog.work("the run", LOOP_SECS):
             summary = _manage(
                 *(opening, recorder, transport_of(link, token), address, restarted),
-                *(coordinator, collective, num_devices, report, watchdog),
+                *(coordinator, collective, num_devices, num_threads, report, watchdog),
             )
     finally:
         recorder.close()
@@ -115,11 +118,12 @@ def _manage(
     coordinator: str,
     collective: str,
     num_devices: int,
+    num_threads: int | None,
     report: Callable[[dict], None],
     watchdog: Watching,
 ) -> Summary:
     run = opening.run
-    layout = run.programs(donate_parameters=False).state_layout
+    layout = Layout.of(run.abstract_state())
 
     def evict(event: RoleEvent) -> None:
         quarantine = event.reason if event.quarantined else ""
@@ -133,7 +137,8 @@ def _manage(
     report({"address": bound})
     here = {"phase": opening.phase_number, "id": 0, "host": socket.gethostname()}
     if not restarted:
-        opening.announce(recorder, runtime="processes", address=bound, collective=collective)
+        bits = {"collective": collective, "num_threads": num_threads}  # the last ones of each result depend on them
+        opening.announce(recorder, runtime="processes", address=bound, **bits)
         recorder.events.write("role_started", role="supervisor", pid=os.getppid(), address=coordinator, **here)
     recorder.events.write("role_started", role="chief", pid=os.getpid(), address=bound, **here)
     other_holder_at = Directory(partial(transport.holder, state_bytes=layout.nbytes), control.is_live)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.errors import HybridSyncError, InvalidMessage, UnknownRole, printable
 from hybridsync.interfaces.messages import MOST_REASON_CHARS, RoleEvent
-from hybridsync.interfaces.ports import SupervisorPort
+
+if TYPE_CHECKING:
+    from hybridsync.interfaces.ports import SupervisorPort
 
 RETRY_SECS = 1.0
 

@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 from hybridsync.core.errors import RoleLost, WaitTimeout
 from hybridsync.runtime.fork_server import FORK_SERVER_FD, ORDER_BYTES
+from hybridsync.runtime.host_resources import ENVIRONMENT
 from hybridsync.runtime.role_pipe import SUPERVISOR_PID, process_control
 from hybridsync.storage.durable import private
 
@@ -56,6 +57,7 @@ class ForkServerClient:
         line, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         line.settimeout(START_SECS)
         environment = {
+            **ENVIRONMENT,
             **os.environ,
             "PYTHONUNBUFFERED": "1",
             FORK_SERVER_FD: str(other.fileno()),

@@ -5,7 +5,6 @@ Importing this file loads no JAX; a role's own module does, in the fork server.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import ipaddress
 import os
@@ -23,6 +22,7 @@ from hybridsync.core.errors import AddressError, ConfigError, WorkdirError
 from hybridsync.core.work_deadlines import COMPILE_SECS
 from hybridsync.policies.plan_checks import check_plan
 from hybridsync.runtime import watchdog
+from hybridsync.runtime.host_resources import compute_in_calling_thread, share_of_cores
 from hybridsync.runtime.role_addresses import LOOPBACK
 from hybridsync.runtime.role_pipe import Child, RoleSpec
 from hybridsync.runtime.wiring.collectives import AUTO
@@ -30,12 +30,14 @@ from hybridsync.storage.durable import WorkdirLock, make_directory
 from hybridsync.workdir.resuming import Resume, check_init_from, check_workdir, continued
 
 if TYPE_CHECKING:
+    from hybridsync.interfaces.ports import SupervisorPort
     from hybridsync.training.run import Run
 
 ROLE_MODULES = tuple(f"hybridsync.runtime.{role}_main" for role in ("chief", "server", "worker"))
 """What a role's process imports (see `play`)."""
 
 TOKEN_BYTES = 32
+MOST_THREADS = 1024
 
 
 @dataclass(frozen=True)
@@ -53,12 +55,13 @@ class Launch:
       port: of the chief; 0 takes a free one. Another one is of 127.0.0.1 where no address is given.
       collective: how workers sum among themselves: "auto", "host" or "shm".
       link: how buffers go between processes: "auto", "grpc" or "shm".
+      threads_per_role: with which XLA computes in each role; 0 is a share of the cores (see `share_of_cores`).
       argv: the flags, handed on to every role.
 
     Raises:
       AddressError: `bind` is not a loopback address.
-      ConfigError: `port` is not a port, the plan names an unknown protocol, or one that cannot work with the
-        workers or the policies.
+      ConfigError: `port` or `threads_per_role` is no such number, the plan names an unknown protocol, or one that
+        cannot work with the workers or the policies.
     """
 
     loaded: LoadedConfig
@@ -71,6 +74,7 @@ class Launch:
     port: int = 0
     collective: str = AUTO
     link: str = AUTO
+    threads_per_role: int = 0
     argv: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -86,6 +90,11 @@ class Launch:
             )
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"--port={self.port} is not a port; use 1 to 65535, or 0 for a free one")
+        if not 0 <= self.threads_per_role <= MOST_THREADS:
+            raise ConfigError(
+                f"--threads_per_role={self.threads_per_role} is refused; use 1 to {MOST_THREADS}, or leave it out for "
+                "a share of the cores"
+            )
 
     @property
     def host(self) -> str:
@@ -133,7 +142,6 @@ def supervise(launch: Launch) -> int:
 
 def _supervise_locked(launch: Launch, lock: WorkdirLock) -> int:
     from hybridsync.runtime.supervisor import Supervisor, SupervisorSpec
-    from hybridsync.runtime.wiring.transport import GRPC, transport_of
 
     config = launch.config
     sys.stderr.write(
@@ -146,8 +154,15 @@ def _supervise_locked(launch: Launch, lock: WorkdirLock) -> int:
         token=token,
         collective=launch.collective,
         link=launch.link,
+        num_threads=launch.threads_per_role or share_of_cores(config.workers),
     )
-    connect = functools.partial(transport_of(GRPC, token).chief, deadline_secs=5.0)
+
+    def connect(address: str) -> SupervisorPort:
+        # grpc, behind the start of the fork server
+        from hybridsync.runtime.wiring.transport import GRPC, transport_of
+
+        return transport_of(GRPC, token).chief(address, deadline_secs=5.0)
+
     return Supervisor(spec, connect, lock_fd=lock.descriptor).run()
 
 
@@ -179,6 +194,7 @@ def play(child: Child, load: Callable[[], Launch]) -> int:
       HybridSyncError: refused input, or the run could not go on.
     """
     module = importlib.import_module(f"hybridsync.runtime.{child.role}_main")
+    compute_in_calling_thread()
     spec: RoleSpec = child.spec()
     # A chief that reports an error of its own ends the run; one that hangs is to be replaced like the others.
     tell = child.report_overdue if child.role != "chief" else lambda text: None
@@ -203,6 +219,7 @@ def play(child: Child, load: Callable[[], Launch]) -> int:
             collective=spec.collective,
             link=spec.link,
             num_devices=spec.num_devices,
+            num_threads=spec.num_threads,
             report=lambda fields: child.report(**fields),
             watchdog=dog,
             screen=sys.stdout,

@@ -52,6 +52,7 @@ class RoleSpec:
       host: the address that collectives over TCP bind to.
       collective: how the workers sum among themselves, "host" or "shm".
       num_devices: local devices of each worker, among which a mesh of the process group chooses.
+      num_threads: with which XLA computes in each role; None leaves it to XLA.
       slots: workers that the process group has a place for, ascending; () for all.
       listen: where this role serves.
       link: how buffers go between processes, "grpc" or "shm".
@@ -69,6 +70,7 @@ class RoleSpec:
     host: str
     collective: str
     num_devices: int
+    num_threads: int | None = None
     slots: tuple[int, ...] = ()
     listen: str = ""
     link: str = "grpc"

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.runtime import role_pipe
 from hybridsync.runtime.fork_server_client import ForkServerClient, log_tail, open_at_end
+from hybridsync.runtime.host_resources import xla_threads
 
 
 class RoleProcess:
@@ -31,6 +32,7 @@ class RoleProcess:
       log_path: appended to.
       open_log: opens a log at its end.
       lock_fd: of the workdir's lock, which this role holds, too.
+      num_threads: with which XLA computes in it; None leaves it to XLA.
 
     Attributes:
       role: as given.
@@ -59,6 +61,7 @@ class RoleProcess:
         log_path: Path,
         open_log: Callable[[Path], BinaryIO] = open_at_end,
         lock_fd: int | None = None,
+        num_threads: int | None = None,
     ) -> None:
         self.role = role
         self.role_id = role_id
@@ -76,7 +79,7 @@ class RoleProcess:
         self.report_fd, report_end = os.pipe()
         os.set_blocking(self.report_fd, False)
         spec_end, self._spec_fd = os.pipe()
-        environment = {role_pipe.ROLE: role, role_pipe.ROLE_ID: str(role_id)}
+        environment = {role_pipe.ROLE: role, role_pipe.ROLE_ID: str(role_id), **xla_threads(num_threads)}
         if role != "worker":
             environment["JAX_PLATFORMS"] = "cpu"
         try:

@@ -52,16 +52,24 @@ class Starts:
       say: shows a line to the user.
       again_secs: how long it is tried to start a role.
       lock_fd: of the workdir's lock, which each chief holds as well; None where nobody has locked it.
+      num_threads: with which XLA computes in each role; None leaves it to XLA.
 
     Raises:
       OSError: the fork server cannot be started.
     """
 
     def __init__(
-        self, command: Sequence[str], logs: Logs, say: Callable[[str], None], again_secs: float, lock_fd: int | None
+        self,
+        command: Sequence[str],
+        logs: Logs,
+        say: Callable[[str], None],
+        again_secs: float,
+        lock_fd: int | None,
+        num_threads: int | None,
     ) -> None:
         self._fork_server_client = ForkServerClient(command, logs.path("fork-server"), logs.open)
         self._logs, self._say, self._again_secs, self._lock_fd = logs, say, again_secs, lock_fd
+        self._num_threads = num_threads
         self._retry_fork_server_at = 0.0
         self._waiting: dict[Key, _Start] = {}
 
@@ -97,7 +105,8 @@ class Starts:
         path, lock_fd = self._logs.path(f"{role}-{role_id}"), self._lock_fd if role == "chief" else None
         try:
             return RoleProcess(
-                self._fork_server_client, role, role_id, start.restart_count, path, self._logs.open, lock_fd
+                *(self._fork_server_client, role, role_id, start.restart_count, path, self._logs.open, lock_fd),
+                num_threads=self._num_threads,
             )
         except (OSError, HybridSyncError) as error:
             if start.restart_count == 0 and not isinstance(error, OSError | CannotStart):

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hybridsync.collectives.backend import Service
 from hybridsync.core.clock import SYSTEM_CLOCK
@@ -31,7 +31,6 @@ from hybridsync.core.errors import (
     WorkdirError,
 )
 from hybridsync.interfaces.messages import STARTED_FIRST, RoleEvent
-from hybridsync.interfaces.ports import SupervisorPort
 from hybridsync.runtime.adopted_children import reap_adopted
 from hybridsync.runtime.event_outbox import Outbox
 from hybridsync.runtime.fork_server_client import log_tail
@@ -43,6 +42,9 @@ from hybridsync.runtime.role_starts import NotStarted, Starts
 from hybridsync.runtime.wiring.collectives import AUTO, choose, collectives_of
 from hybridsync.runtime.wiring.transport import choose as choose_link
 from hybridsync.storage.durable import make_directory
+
+if TYPE_CHECKING:
+    from hybridsync.interfaces.ports import SupervisorPort
 
 _TICK_SECS = 1.0
 _KILL_SECS = 5.0
@@ -71,6 +73,7 @@ class SupervisorSpec:
       collective: how workers sum among themselves: "auto", "host" or "shm".
       link: how buffers go between processes: "auto", "grpc" or "shm".
       num_devices: local devices of each worker; None for as many as the collectives need.
+      num_threads: with which XLA computes in each role; None leaves it to XLA.
     """
 
     argv: tuple[str, ...]
@@ -88,6 +91,7 @@ class SupervisorSpec:
     collective: str = AUTO
     link: str = AUTO
     num_devices: int | None = None
+    num_threads: int | None = None
 
 
 def _write_stderr(text: str) -> None:
@@ -168,7 +172,8 @@ class Supervisor:
         try:
             make_directory(logs)
             command = [*self._spec.command, *self._spec.argv]
-            self._starts = Starts(command, self._logs, self._say, self._spec.start_again_secs, self._lock_fd)
+            again_secs, num_threads = self._spec.start_again_secs, self._spec.num_threads
+            self._starts = Starts(command, self._logs, self._say, again_secs, self._lock_fd, num_threads)
         except OSError as error:
             raise WorkdirError(f"cannot write to {logs}: {error.strerror}; name a writable --workdir") from error
         wake_read, wake_write = os.pipe()
@@ -270,6 +275,7 @@ class Supervisor:
             collective=self._collective,
             link=self._link,
             num_devices=self._spec.num_devices or collectives_of(self._collective).num_devices,
+            num_threads=self._spec.num_threads,
             slots=self._group,
             listen=self._addresses.of(process.role, process.role_id, process.restart_count),
             token=self._spec.token,

@@ -137,17 +137,17 @@ class Layout:
             difference = first_difference(Layout.of(tree).types, self.types)
             raise SchemaMismatch(f"cannot pack: {difference or f'{treedef} is not {self.treedef}'}")
         buffer = self.empty() if out is None else out
-        for spec, leaf in zip(self.leaves, leaves, strict=True):
-            array = np.asarray(leaf)
+        arrays = [np.asarray(leaf) for leaf in leaves]
+        for spec, array in zip(self.leaves, arrays, strict=True):
             fits = array.dtype == spec.dtype or _rounds(array.dtype, spec.dtype)
             if not fits or array.shape != spec.shape:
                 raise SchemaMismatch(
                     f"cannot pack: leaf {spec.path} is {describe(array.dtype, array.shape)}, expected {spec}"
                 )
-        for spec, leaf, view in zip(self.leaves, leaves, self._views(buffer), strict=True):
+        for spec, array, view in zip(self.leaves, arrays, self._views(buffer), strict=True):
             if not view.flags.writeable:
                 raise SchemaMismatch(f"cannot pack leaf {spec.path}: the buffer is read-only")
-            np.copyto(view, np.asarray(leaf), casting="unsafe")  # to the nearest even
+            np.copyto(view, array, casting="unsafe")  # to the nearest even
         return buffer
 
     def unpack(self, buffer: np.ndarray | bytes | bytearray | memoryview) -> Any:

@@ -125,6 +125,8 @@ REFUSED_AT_ONCE = [
     (["--stragglers=worker=9,delay_ms=30"], "got 9"),
     (["--bind=0.0.0.0"], "--bind=0.0.0.0 is refused"),
     (["--port=70000"], "--port=70000 is not a port"),
+    (["--threads_per_role=2000"], "--threads_per_role=2000 is refused; use 1 to 1024"),
+    (["--collective=host", "--runtime=inprocess"], "--collective=host is for processes"),
     (["--resume=must"], "resume is 'must'"),
     (["--resume=must", "--runtime=inprocess", "--plan=bps"], "'bps'"),
     (["left.over"], "unexpected argument 'left.over'"),

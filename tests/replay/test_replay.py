@@ -307,18 +307,22 @@ def test_what_cannot_be_replayed_is_refused_by_name(
         replayed(copied)
 
 
-ENDS = "from hybridsync.runtime.fork_server import connect; connect().serve(); raise SystemExit(print('so long') or 3)"
+ENDS = """import os
+from hybridsync.runtime.fork_server import connect
+connect().serve()
+print('so long, with threads:', os.environ['PJRT_NPROC'])
+raise SystemExit(3)"""
 
 
-def test_a_member_process_that_ends_early_is_named_with_its_log(copied: Path) -> None:
-    events = (copied / "events.jsonl").read_text()
-    (copied / "events.jsonl").write_text(events.replace('"runtime":"inprocess"', '"runtime":"processes"', 1))
+def test_a_member_process_has_the_runs_threads_and_is_named_with_its_log_where_it_ends_early(copied: Path) -> None:
+    events, in_processes = (copied / "events.jsonl").read_text(), '"runtime":"processes","num_threads":5'
+    (copied / "events.jsonl").write_text(events.replace('"runtime":"inprocess"', in_processes, 1))
     (copied / "logs").mkdir()
     fork_server_client = ForkServerClient([sys.executable, "-c", ENDS], copied / "logs" / "fork-server.log")
     early = r"member \d of the replay of phase 1 .* ended early: exit 3"
     with contextlib.closing(fork_server_client), pytest.raises(RoleLost, match=early) as lost:
         replayed(copied, fork_server_client)
-    assert "so long" in str(lost.value)
+    assert "so long, with threads: 5" in str(lost.value)
 
 
 def test_values_come_back_from_json_as_they_were_and_unknown_ones_are_refused() -> None:

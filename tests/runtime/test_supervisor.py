@@ -183,8 +183,8 @@ def test_units_that_end_whoever_computes_them_are_no_fault_of_the_workers() -> N
 
 
 def test_the_supervisor_imports_neither_jax_nor_orbax() -> None:
-    heavy = {"jax", "jaxlib", "orbax", "grpc", "flax"}
-    program = f"import sys, hybridsync.runtime.supervisor; print(*{heavy} & sys.modules.keys())"
+    heavy = {"jax", "jaxlib", "numpy", "orbax", "grpc", "flax"}
+    program = f"import sys, hybridsync.cli.train, hybridsync.runtime.supervisor; print(*{heavy} & sys.modules.keys())"
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=ROOT,

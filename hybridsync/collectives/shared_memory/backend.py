@@ -1,4 +1,4 @@
-"""The shared-memory backend as a runtime sees it. Importing this file loads no jax: a supervisor serves without it."""
+"""The shared-memory backend as a runtime sees it. Importing this file loads neither jax nor numpy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hybridsync.collectives.backend import Collectives, Place, Service
-from hybridsync.collectives.shared_memory.service import MOST_WORKERS, SlabService, join
+from hybridsync.collectives.shared_memory.doorbells import MOST_WORKERS
 
 if TYPE_CHECKING:
     from hybridsync.training.compiled_programs import Programs
@@ -29,10 +29,14 @@ class SharedMemoryBackend:
 
     def serve(self, slots: tuple[int, ...], address: str) -> Service:
         """Start what hands out the memory (see `Backend.serve`)."""
+        from hybridsync.collectives.shared_memory.service import SlabService
+
         return SlabService(len(slots), address)
 
     def join(self, place: Place) -> Callable[[Programs], Collectives]:
         """Map the memory (see `Backend.join`). JAX may have been used before, and nobody else is waited for."""
+        from hybridsync.collectives.shared_memory.service import join
+
         joined = join(place.address, place.slots.index(place.worker), place.worker, place.timeout_secs)
         from hybridsync.collectives.shared_memory.communicator import SharedMemoryCollectives  # it loads jax
 

@@ -6,6 +6,9 @@ import os
 import select
 from collections.abc import Iterable, Sequence
 
+MOST_WORKERS = 250
+"""Doorbells and the slab travel in one message, which holds 253 descriptors."""
+
 
 def create() -> int:
     """Return the descriptor of a new doorbell."""

@@ -18,12 +18,10 @@ from typing import NamedTuple
 from absl import logging
 
 from hybridsync.collectives.shared_memory import doorbells, slab
+from hybridsync.collectives.shared_memory.doorbells import MOST_WORKERS
 from hybridsync.core.addresses import socket_path
 from hybridsync.core.clock import SYSTEM_CLOCK, pause
 from hybridsync.core.errors import HybridSyncError, WaitTimeout
-
-MOST_WORKERS = 250
-"""Doorbells and the slab travel in one message, which holds 253 descriptors."""
 
 _HELLO = struct.Struct("=q")
 _CREDENTIALS = struct.Struct("=iII")  # pid, uid, gid

@@ -1,0 +1,42 @@
+"""What each role's process takes of its host: a share of the cores, and huge pages. Importing loads no JAX.
+
+XLA takes a thread for each core in every process, which suits one process that has the host to itself. And it maps the
+memory of its results anew for each gradient: page by page, that takes as long as a third of the computation.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+ENVIRONMENT: Mapping[str, str] = {
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1",
+}
+"""For a program whose process, or whose forks, are roles: large arrays lie in huge pages, in any thread."""
+
+
+def share_of_cores(num_workers: int) -> int:
+    """Return with how many threads each role computes: the cores that this process may run on, divided by workers.
+
+    A server has as many as a worker. It computes while a worker waits for it, so its share would lie idle otherwise,
+    in all of a lock-step phase.
+    """
+    return max(1, len(os.sched_getaffinity(0)) // num_workers)
+
+
+def xla_threads(count: int | None) -> dict[str, str]:
+    """Return the environment of a process in which XLA computes with `count` threads on CPU; None leaves it to XLA.
+
+    XLA reads it when a process makes its client. It takes at least one for each local device.
+    """
+    return {} if count is None else {"PJRT_NPROC": str(count)}
+
+
+def compute_in_calling_thread() -> None:
+    """Have each thread of this process compute its programs itself. No thread asks for one and then does another thing.
+
+    XLA would hand each program to a thread of its own, and both would wait for each other twice.
+    """
+    import jax
+
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
