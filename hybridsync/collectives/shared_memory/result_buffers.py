@@ -10,6 +10,9 @@ import numpy as np
 MOST_FREE = 2
 """Buffers kept for later: a caller holds one result until it has the next."""
 
+# The default is to share pages with forked processes.
+_OWN_MEMORY = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+
 
 class ResultBuffers:
     """Buffers of one size, which are lent and come back by themselves.
@@ -27,7 +30,7 @@ class ResultBuffers:
 
     def lend(self) -> np.ndarray:
         """Return uint8[nbytes] of any content, at the beginning of a page."""
-        memory = self._free.pop() if self._free else mmap.mmap(-1, self._nbytes)
+        memory = self._free.pop() if self._free else mmap.mmap(-1, self._nbytes, flags=_OWN_MEMORY)
         # Views keep `lent` alive, not only `memory`: numpy looks for the owner of a view among arrays, and stops here.
         lent = np.frombuffer(memory, np.uint8)
         weakref.finalize(lent, self._take_back, memory).atexit = False
