@@ -100,17 +100,22 @@ class ThreadCommunicator:
 
     def sum(self, index: int, contribution: Any) -> Any:
         """Deliver a contribution (see `Communicator.sum`)."""
-        return contribution if self._is_alone else self._everybody.exchange(index, contribution, self._sum_up)
+        if self._is_alone:
+            self._check()
+            return contribution
+        return self._everybody.exchange(index, contribution, self._sum_up)
 
     def gather(self, index: int, reasons: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
         """Tell why contributions are missing (see `Communicator.gather`)."""
-        return (reasons,) if self._is_alone else self._everybody.exchange(index, reasons, tuple)
+        if self._is_alone:
+            self._check()
+            return (reasons,)
+        return self._everybody.exchange(index, reasons, tuple)
 
     def group_mean(self, reply: GroupReply, worker: int, part: Part) -> Part:
         """Bring a part (see `Communicator.group_mean`)."""
         with self._lock:
-            if self._broken:
-                raise PhaseRevoked(self._broken)
+            self._check()
             group = self._groups.setdefault(reply.sequence, Rendezvous(reply.members, self._deadline_secs))
         average: Part = group.exchange(reply.members.index(worker), part, mean)
         with self._lock:
@@ -124,6 +129,10 @@ class ThreadCommunicator:
             groups = [*self._groups.values()]
         for rendezvous in (self._everybody, *groups):
             rendezvous.break_off(reason)
+
+    def _check(self) -> None:
+        if self._broken:
+            raise PhaseRevoked(self._broken)
 
 
 class ThreadCollectives:

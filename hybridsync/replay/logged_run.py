@@ -13,6 +13,7 @@ from hybridsync.core.plan import PhaseId
 from hybridsync.core.step_assignment import StepAssignment
 from hybridsync.protocols import base
 from hybridsync.protocols.modes import SyncMode
+from hybridsync.runtime.wiring.collectives import HOST, KINDS
 from hybridsync.storage import apply_log
 from hybridsync.storage.apply_log import APPLY_LOG, Entry, Left
 from hybridsync.storage.jsonl import read_lines
@@ -249,7 +250,12 @@ def _phases(workdir: Path, entries: tuple[Entry, ...], ends: dict[int, Left]) ->
     for event in read_events(workdir):
         if event["kind"] == "run_started":
             runtime, num_threads = event["runtime"], event.get("num_threads")
-            collective = event.get("collective", "host" if runtime == "processes" else "")  # older runs had one kind
+            collective = event.get("collective", HOST if runtime == "processes" else "")  # older runs had one kind
+            if runtime == "processes" and collective not in KINDS:
+                raise WorkdirError(
+                    f"the events of {workdir} say that the run's collective was {collective!r}, which is none of "
+                    f"{', '.join(KINDS)}; restore events.jsonl, or replay with the version that ran it"
+                )
             how = {"runtime": runtime, "collective": collective, "num_threads": num_threads}
         elif event["kind"] == "phase_entered":
             _check_mesh(workdir, event)

@@ -85,6 +85,17 @@ def test_whoever_waits_is_freed_when_the_phase_is_broken_off(backend: Callable[[
                 future.result(60)
 
 
+@in_all
+def test_a_member_alone_is_revoked_too(backend: Callable[[Programs], Collectives]) -> None:
+    communicator = backend(tally_programs()).communicator(phase_of(members=(3,)))
+    communicator.sum(0, gradient_of(0))
+    communicator.break_off("the plan ends")
+    with pytest.raises(PhaseRevoked, match="the plan ends"):
+        communicator.sum(0, gradient_of(0))
+    with pytest.raises(PhaseRevoked, match="the plan ends"):
+        communicator.gather(0, ("",))
+
+
 def test_a_run_over_the_toy_applies_every_unit_once(toy: type[ToyCollectives]) -> None:
     result = tally_trainer("bsp:40%,asp:20%,preduce", 64).fit()
     assert is_exact(result.summary.final)

@@ -181,11 +181,29 @@ def test_who_is_missing_is_named(workers: Workers, monkeypatch: pytest.MonkeyPat
         workers.phase(1, (0, 1, 4))[0].enter()
 
 
-def test_a_member_alone_meets_nobody(workers: Workers):
+def test_a_member_alone_meets_nobody_and_is_revoked_like_any_other(workers: Workers):
     (communicator,) = workers.phase(1, (4,)).values()
     communicator.enter()
     own = contribution(1)
     assert communicator.sum(0, own) is own and communicator.gather(0, ("why",)) == (("why",),)
+    communicator.break_off("the test says so")
+    for call in (communicator.enter, lambda: communicator.sum(0, own), lambda: communicator.gather(0, ("",))):
+        with pytest.raises(PhaseRevoked, match="the test says so"):
+            call()
+
+
+def test_a_total_may_be_kept_while_later_ones_are_summed(workers: Workers):
+    communicators = workers.phase(1, workers.slots)
+
+    def member(worker: int) -> list[Any]:
+        communicators[worker].enter()
+        index = workers.slots.index(worker)
+        return [communicators[worker].sum(index, contribution(10 * step + index)) for step in range(4)]
+
+    for step, totals in enumerate(zip(*workers.all(member), strict=True)):
+        expected = jax.device_get(jax.jit(_total)(tuple(contribution(10 * step + index) for index in range(4))))
+        for total in totals:
+            jax.tree.map(np.testing.assert_array_equal, total, expected)
 
 
 def test_every_number_is_in_one_slice():

@@ -17,10 +17,13 @@ ENTERED = {
 }  # fmt: skip
 
 
-def record(workdir: Path, **fields: Any) -> Path:
+STARTED = {"kind": "run_started", "phase": 0, "reason": "start", "runtime": "inprocess"}
+
+
+def record(workdir: Path, started: dict[str, Any] = STARTED, **fields: Any) -> Path:
     """Write a run of one lock-step update of three units, whose phase was entered with `fields`."""
     events = [
-        {"kind": "run_started", "phase": 0, "reason": "start", "runtime": "inprocess"},
+        started,
         {**ENTERED, **fields},
         {"kind": "run_finished", "phase": 1, "exit": "completed"},
     ]
@@ -58,4 +61,22 @@ def test_members_that_are_no_workers_are_named(tmp_path: Path, members: Any) -> 
     assert str(error.value) == (
         f"the events of {tmp_path} are damaged: phase 1 was entered with the members {members}, which are no worker "
         "ids, each once; restore events.jsonl"
+    )
+
+
+@pytest.mark.parametrize(("recorded", "kind"), [({}, "host"), ({"collective": "shm"}, "shm")])
+def test_the_collective_is_read_and_that_of_older_runs_is_known(
+    tmp_path: Path, recorded: dict[str, Any], kind: str
+) -> None:
+    (phase,) = read_record(record(tmp_path, {**STARTED, "runtime": "processes", **recorded}, shares=[2, 1])).phases
+    assert phase.collective == kind
+
+
+@pytest.mark.parametrize("collective", ["ring", "", None, 3, ["shm"]])
+def test_a_collective_that_nobody_knows_is_named(tmp_path: Path, collective: Any) -> None:
+    with pytest.raises(WorkdirError) as error:
+        read_record(record(tmp_path, {**STARTED, "runtime": "processes", "collective": collective}))
+    assert str(error.value) == (
+        f"the events of {tmp_path} say that the run's collective was {collective!r}, which is none of host, shm; "
+        "restore events.jsonl, or replay with the version that ran it"
     )

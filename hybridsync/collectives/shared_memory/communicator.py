@@ -11,12 +11,13 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hybridsync.collectives.backend import Membership
 from hybridsync.collectives.packing import FlatContributions, FlatParts
+from hybridsync.collectives.shared_memory.result_buffers import ResultBuffers
 from hybridsync.collectives.shared_memory.rounds import CONTRIBUTED, COPIED, REDUCED, Rounds
 from hybridsync.collectives.shared_memory.service import Joined
 from hybridsync.collectives.shared_memory.slab import Area
@@ -39,6 +40,20 @@ BLOCK = 1 << 15
 _SLICE = 16  # numbers of a cache line, of which each has one writer
 
 
+class SumKind(NamedTuple):
+    """What sums of one kind go through.
+
+    Attributes:
+      area: of the slab.
+      flat: their layout.
+      results: this worker's memory for them.
+    """
+
+    area: Area
+    flat: FlatContributions
+    results: ResultBuffers
+
+
 class SharedMemoryCollectives:
     """Makes the communicators of one worker (see `Collectives`).
 
@@ -52,14 +67,11 @@ class SharedMemoryCollectives:
     def __init__(self, joined: Joined, slots: tuple[int, ...], worker: int, programs: Programs) -> None:
         self.joined, self.slots, self.own = joined, slots, slots.index(worker)
         self._state = programs.state
-        self.flat, self.flats = FlatContributions(programs.contribution_layout), FlatParts(programs.state)
-        file, num_places = joined.file, len(slots)
-        self.notes = Area.after_words(file, num_places, NOTE_BYTES)
-        self.contributions = Area(file, self.notes.end, num_places, self.flat.layout.nbytes)
-        ends, self.parts = self.contributions.end, {}
-        for optimizer in (False, True):
-            self.parts[optimizer] = Area(file, ends, num_places, self.flats[optimizer].flat.layout.nbytes)
-            ends = self.parts[optimizer].end
+        self.flats = FlatParts(programs.state)
+        self.notes = Area.after_words(joined.file, len(slots), NOTE_BYTES)
+        self._end = self.notes.end
+        self.contributions = self._kind(FlatContributions(programs.contribution_layout))
+        self.parts = {optimizer: self._kind(self.flats[optimizer].flat) for optimizer in (False, True)}
 
     def compile(self, *, groups: bool) -> None:
         """Compile what packs a group's parts; sums need no programs (see `Collectives.compile`)."""
@@ -69,6 +81,11 @@ class SharedMemoryCollectives:
     def communicator(self, phase: Membership) -> SharedMemoryCommunicator:
         """Return the communicator of a phase (see `Collectives.communicator`)."""
         return SharedMemoryCommunicator(self, phase)
+
+    def _kind(self, flat: FlatContributions) -> SumKind:
+        area = Area(self.joined.file, self._end, len(self.slots), flat.layout.nbytes)
+        self._end = area.end
+        return SumKind(area, flat, ResultBuffers(flat.layout.nbytes))
 
 
 class SharedMemoryCommunicator:
@@ -96,17 +113,16 @@ class SharedMemoryCommunicator:
     def sum(self, index: int, contribution: Any) -> Any:
         """Deliver a contribution (see `Communicator.sum`)."""
         if len(self._members) == 1:
+            self._rounds.check()
             return contribution
-        flat, self._num_rounds = self._shared.flat, self._num_rounds + 1
-        area = self._shared.contributions
-        total = self._total(
-            self._num_rounds, self._members, area, flat, lambda buffer: flat.split(contribution, buffer)
-        )
-        return flat.layout.unpack(total)
+        kind, self._num_rounds = self._shared.contributions, self._num_rounds + 1
+        total = self._total(self._num_rounds, self._members, kind, lambda buffer: kind.flat.split(contribution, buffer))
+        return kind.flat.layout.unpack(total)
 
     def gather(self, index: int, reasons: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
         """Tell why contributions are missing (see `Communicator.gather`)."""
         if len(self._members) == 1:
+            self._rounds.check()
             return (reasons,)
         self._num_rounds += 1
         number, area, peers = self._num_rounds, self._shared.notes, self._peers(self._members)
@@ -127,25 +143,21 @@ class SharedMemoryCommunicator:
 
     def group_mean(self, reply: GroupReply, worker: int, part: Part) -> Part:
         """Bring a part (see `Communicator.group_mean`)."""
-        kind, area = self._shared.flats[reply.optimizer], self._shared.parts[reply.optimizer]
+        packing, kind = self._shared.flats[reply.optimizer], self._shared.parts[reply.optimizer]
         members = self._places(reply.members)
-        total = self._total(reply.sequence, members, area, kind.flat, lambda buffer: kind.split(part, buffer))
+        total = self._total(reply.sequence, members, kind, lambda buffer: packing.split(part, buffer))
         floats, highest = kind.flat.parts(total)
-        return kind.join(floats / np.float32(len(members)), highest)
+        return packing.join(floats / np.float32(len(members)), highest)
 
     def break_off(self, reason: str) -> None:
         """Make the call under way raise; called by the control thread (see `Communicator.break_off`)."""
         self._rounds.break_off(reason)
 
     def _total(
-        self,
-        number: int,
-        members: tuple[int, ...],
-        area: Area,
-        flat: FlatContributions,
-        write: Callable[[np.ndarray], Any],
+        self, number: int, members: tuple[int, ...], kind: SumKind, write: Callable[[np.ndarray], Any]
     ) -> np.ndarray:
         """Return the sum, and of integers the maximum, of what all members write: uint8, in memory of its own."""
+        area, flat, results = kind
         rounds, peers, index = self._rounds, self._peers(members), members.index(self._own)
         with self._leaving():
             area.reserve(self._own)
@@ -159,7 +171,7 @@ class SharedMemoryCommunicator:
             reduce_slice(np.maximum, [source[1] for source in sources], ints, index)
             rounds.reach(number, REDUCED, peers)
             rounds.await_peers(number, REDUCED, peers)
-            total = flat.layout.empty()
+            total = results.lend()  # the slices cover all of it
             for place, member in enumerate(members):
                 for whole, reduced in zip(flat.parts(total), flat.parts(area.reduced(member)), strict=True):
                     own = slice_of(whole.size, place, len(members))

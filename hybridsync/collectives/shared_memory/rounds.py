@@ -72,8 +72,7 @@ class Rounds:
         deadline = SYSTEM_CLOCK.monotonic() + timeout_secs
         missing = [place for place in peers if not self._is_as_far(place, position)]
         while missing:
-            if self._broken:
-                raise PhaseRevoked(self._broken)
+            self.check()
             if (remaining := deadline - SYSTEM_CLOCK.monotonic()) <= 0:
                 names = [self._name_of(place) for place in missing]
                 raise WaitTimeout(
@@ -81,8 +80,7 @@ class Rounds:
                 )
             self._doorbells.wait(min(POLL_SECS, remaining))
             missing = [place for place in missing if not self._is_as_far(place, position)]
-        if self._broken:
-            raise PhaseRevoked(self._broken)
+        self.check()
 
     def await_readers(self, number: int, peers: tuple[int, ...]) -> None:
         """Wait until nobody reads what this worker reduced in its last round; then it may write the next one's.
@@ -102,8 +100,7 @@ class Rounds:
         deadline = SYSTEM_CLOCK.monotonic() + DEADLINE_SECS
         for place in readers:
             while place not in peers and copied - COPIED <= self._words.progress(place) < copied:
-                if self._broken:
-                    raise PhaseRevoked(self._broken)
+                self.check()
                 if not self._is_here(place):
                     break
                 if SYSTEM_CLOCK.monotonic() >= deadline:
@@ -122,6 +119,11 @@ class Rounds:
         """Make the wait under way, and every later one, raise PhaseRevoked; called by another thread."""
         self._broken = self._broken or reason
         self._doorbells.wake()
+
+    def check(self) -> None:
+        """Raise PhaseRevoked where the phase was broken off."""
+        if self._broken:
+            raise PhaseRevoked(self._broken)
 
     def _is_as_far(self, place: int, position: int) -> bool:
         progress = self._words.progress(place)

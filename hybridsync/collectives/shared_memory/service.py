@@ -86,6 +86,7 @@ class SlabService:
         for process in self._processes.values():
             os.close(process)
         self._opened.close()
+        del self._words  # its mapping would keep all of the slab
 
     def _serve(self) -> None:
         while not self._stopped:
@@ -182,6 +183,8 @@ def join(address: str, place: int, worker: int, timeout_secs: float) -> Joined:
                 answer, files, flags, _ = socket.recv_fds(connection, 64, MOST_WORKERS + 1, socket.MSG_CMSG_CLOEXEC)
             except OSError as error:  # the service was busy, or this process was, for longer than either waits
                 why = str(error)
+        # A service that could not hand the memory out hangs up: it lacked a descriptor, say, or this process was slower
+        # than it waits. That passes, so the place is asked for until the time is up.
         if not answer:
             pause(min(_POLL_SECS, remaining))
     if answer == _REFUSED:

@@ -14,12 +14,15 @@ CHOICES = (AUTO, HOST, SHARED_MEMORY)
 
 _BACKENDS: dict[str, Backend] = {HOST: MeshBackend(), SHARED_MEMORY: SharedMemoryBackend()}
 
+KINDS = tuple(_BACKENDS)
+"""What a run may have used."""
+
 
 def collectives_of(kind: str) -> Backend:
     """Return how worker processes sum and average among themselves.
 
     Args:
-      kind: "host", over TCP with gloo, or "shm", over memory that the processes of a host share.
+      kind: one of `KINDS`: "host", over TCP with gloo, or "shm", over memory that the processes of a host share.
     """
     return _BACKENDS[kind]
 
