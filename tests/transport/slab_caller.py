@@ -1,7 +1,7 @@
 """Forks processes that call a primary over shared memory: one JSON command a line, and a JSON word for each step.
 
-{"steps": names, "push": [phase, nonce, worker, unit], "snapshot": [id, bytes]}: a process goes through the steps, says
-when each is done, and waits to be killed.
+{"steps": names, "push": [phase, nonce, worker, unit], "contribution": in hexadecimal, "snapshot": [id, bytes]}: a
+process goes through the steps, says when each is done, and waits to be killed.
 """
 
 from __future__ import annotations
@@ -32,10 +32,13 @@ def play(path: str, token: str, sizes: list[int], told: dict[str, Any]) -> None:
     link = SharedParameters(connection, parameters_bytes)
     number, nonce, worker, unit = told["push"]
     snapshot_id, state_bytes = told["snapshot"]
+    written = np.frombuffer(bytes.fromhex(told["contribution"]), np.uint8)
+    half = contribution_bytes // 2
     caller = Push(PhaseId(number, nonce), worker, 1, (), 0)
     steps = {
         "contribution": lambda: link.contribution,
-        "half": lambda: np.copyto(link.contribution[: contribution_bytes // 2], 0xFF),
+        "half": lambda: np.copyto(link.contribution[:half], written[:half]),
+        "write": lambda: np.copyto(link.contribution, written),
         "pull": lambda: link.pull(caller),
         "push": lambda: link.push_pull(caller._replace(units=(unit,))),
         "read": lambda: connection.call(
@@ -50,6 +53,8 @@ def play(path: str, token: str, sizes: list[int], told: dict[str, Any]) -> None:
             say(refused=type(error).__name__, text=str(error))
         else:
             say(done=step)
+    while True:  # with all that it was lent
+        signal.pause()
 
 
 def main(path: str, token: str, *sizes: str) -> None:
@@ -59,8 +64,6 @@ def main(path: str, token: str, *sizes: str) -> None:
         if pid == 0:
             say()
             play(path, token, [*map(int, sizes)], json.loads(line))
-            while True:
-                signal.pause()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,13 @@ class SlabPrimary:
     def link(self) -> PackedLink:
         """Return a worker's link that carries trees."""
         return PackedLink(partition(tally_programs(), 1), self.parameters())
+
+    @contextmanager
+    def link_for_one_call(self) -> Iterator[PackedLink]:
+        link, before = self.link(), self.num_links()
+        yield link
+        link.close()
+        until(lambda: self.num_links() == before, "a closed link is kept")
 
     def reader(self) -> SharedReader:
         return SharedReader(self.connection())
@@ -167,6 +175,7 @@ class Callers:
         told = {
             "steps": steps,
             "push": [phase_id.number, phase_id.nonce, worker, unit],
+            "contribution": packed(unit).tobytes().hex(),
             "snapshot": [snapshot_id, num_bytes],
         }
         self._process.stdin.write(json.dumps(told) + "\n")
