@@ -145,13 +145,11 @@ class Session:
         self._contribution: Slab | None = None
         self._lent: BufferView | None = None
         self._sent: set[int] = set()
-        self._calls: dict[str, Callable[[pb.LinkRequest], pb.LinkReply]] = {
-            "contribution": self._make_contribution,
-            "read": self._read,
-        }
+        self._calls: dict[str, Callable[[pb.LinkRequest], pb.LinkReply]] = {"read": self._read}
         if services.parameters is not None:
             self._parameters = services.parameters
             self._calls |= {
+                "contribution": self._make_contribution,
                 "pull": self._pull,
                 "push_pull": self._push_pull,
                 "idle": self._idle,
@@ -159,7 +157,11 @@ class Session:
             }
         if services.shard is not None:
             self._shard = services.shard
-            self._calls |= {"stage": self._stage, "pull_at": self._pull_at}
+            self._calls |= {
+                "contribution": self._make_contribution,
+                "stage": self._stage,
+                "pull_at": self._pull_at,
+            }
 
     def run(self) -> None:
         """Answer requests until the caller ends.
@@ -168,15 +170,25 @@ class Session:
           OSError: it ended before its answer.
         """
         self._connection.settimeout(_FIRST_REQUEST_SECS)
-        while data := self._connection.recv(MOST_BYTES + 1):
-            reply, file = self._answered(data)
-            reply.answers = True
-            if file < 0:
-                self._connection.send(reply.SerializeToString())
-            else:
-                socket.send_fds(self._connection, [reply.SerializeToString()], [file])
-            if not self._is_known:
-                return
+        while self.answer_next():
+            pass
+
+    def answer_next(self) -> bool:
+        """Wait for a request and answer it; returns whether another one may follow.
+
+        Raises:
+          OSError: the caller ended before its answer.
+        """
+        data = self._connection.recv(MOST_BYTES + 1)
+        if not data:
+            return False
+        reply, file = self._answered(data)
+        reply.answers = True
+        if file < 0:
+            self._connection.send(reply.SerializeToString())
+        else:
+            socket.send_fds(self._connection, [reply.SerializeToString()], [file])
+        return self._is_known
 
     def close(self) -> None:
         """Take back what was lent, and let go of the contribution's memory now: no collection of garbage is awaited."""
