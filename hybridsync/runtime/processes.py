@@ -26,6 +26,7 @@ from hybridsync.runtime import watchdog
 from hybridsync.runtime.role_addresses import LOOPBACK
 from hybridsync.runtime.role_pipe import Child, RoleSpec
 from hybridsync.runtime.wiring.collectives import AUTO
+from hybridsync.runtime.wiring.transport import choose as choose_link
 from hybridsync.storage.durable import WorkdirLock, make_directory
 from hybridsync.workdir.resuming import Resume, check_init_from, check_workdir, continued
 
@@ -57,8 +58,8 @@ class Launch:
 
     Raises:
       AddressError: `bind` is not a loopback address.
-      ConfigError: `port` is not a port, the plan names an unknown protocol, or one that cannot work with the
-        workers or the policies.
+      ConfigError: `port` is not a port, the link does not suit where the roles serve, the plan names an unknown
+        protocol, or one that cannot work with the workers or the policies.
     """
 
     loaded: LoadedConfig
@@ -86,6 +87,7 @@ class Launch:
             )
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"--port={self.port} is not a port; use 1 to 65535, or 0 for a free one")
+        choose_link(self.link, sockets=not self.host)
 
     @property
     def host(self) -> str:

@@ -31,7 +31,8 @@ from hybridsync.transport.grpc.frames import send
 from hybridsync.transport.grpc.status import CODES, NAME_KEY
 from hybridsync.transport.named_errors import MAX_TEXT
 from tests.fuzz import job as job_module
-from tests.fuzz.job import LINK, SPECS, Good, Job, Link, count_items, without_waits
+from tests.fuzz.job import SPECS, Good, Job, count_items, without_waits
+from tests.fuzz.link_calls import LINK, Link
 from tests.fuzz.mutation import Mutator
 
 DEFECTS = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}

@@ -19,7 +19,8 @@ from hybridsync.server.primary import Primary
 from hybridsync.transport.grpc import codec
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from tests.fuzz.fuzzer import MOST_SECS, Found, Fuzzer, described_at
-from tests.fuzz.job import ANY_CALL, LINK, Job, servicers, without_waits
+from tests.fuzz.job import Job, servicers, without_waits
+from tests.fuzz.link_calls import ANY_CALL, LINK
 from tests.fuzz.strategies import messages
 
 MESSAGES, SEED = 6000, 1
