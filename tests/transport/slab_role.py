@@ -28,7 +28,7 @@ class Lent:
         pass
 
 
-class Holding(ParameterPort, SnapshotLender):
+class HoldsPushes(ParameterPort, SnapshotLender):
     """Lends one buffer, and releases no push."""
 
     def __init__(self, memory: SlabMemory) -> None:
@@ -60,7 +60,7 @@ class Holding(ParameterPort, SnapshotLender):
 
 def main(path: str, token: str) -> None:
     memory = SlabMemory()
-    port = Holding(memory)
+    port = HoldsPushes(memory)
     services = Services(holder=port, parameters=port, contribution_bytes=NUM_BYTES)  # pyright: ignore[reportArgumentType]
     SlabService(services, memory, path, token, most=8)
     print("serves", flush=True)
