@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
 from hybridsync import __version__
 from hybridsync.core.clock import SYSTEM_CLOCK
@@ -98,6 +99,7 @@ class Start:
         programs: Programs | None = None,
         publisher: Publisher | None = None,
         failed: Callable[[HybridSyncError], None] = lambda error: None,
+        allocate: Callable[[int], np.ndarray] | None = None,
     ) -> Primary:
         """Return a primary that has not entered a phase yet."""
         primary = Primary(
@@ -108,6 +110,7 @@ class Start:
             apply_log or NullApplyLog(),
             threading.Event(),
             failed=failed,
+            allocate=allocate,
         )
         self.roles["primary"] = primary
         return primary

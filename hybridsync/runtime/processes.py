@@ -26,6 +26,7 @@ from hybridsync.runtime.host_resources import compute_in_calling_thread, share_o
 from hybridsync.runtime.role_addresses import LOOPBACK
 from hybridsync.runtime.role_pipe import Child, RoleSpec
 from hybridsync.runtime.wiring.collectives import AUTO
+from hybridsync.runtime.wiring.transport import choose as choose_link
 from hybridsync.storage.durable import WorkdirLock, make_directory
 from hybridsync.workdir.resuming import Resume, check_init_from, check_workdir, continued
 
@@ -60,8 +61,8 @@ class Launch:
 
     Raises:
       AddressError: `bind` is not a loopback address.
-      ConfigError: `port` or `threads_per_role` is no such number, the plan names an unknown protocol, or one that
-        cannot work with the workers or the policies.
+      ConfigError: `port` or `threads_per_role` is no such number, the link does not suit where the roles serve, the
+        plan names an unknown protocol, or one that cannot work with the workers or the policies.
     """
 
     loaded: LoadedConfig
@@ -95,6 +96,7 @@ class Launch:
                 f"--threads_per_role={self.threads_per_role} is refused; use 1 to {MOST_THREADS}, or leave it out for "
                 "a share of the cores"
             )
+        choose_link(self.link, sockets=not self.host)
 
     @property
     def host(self) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
@@ -36,6 +39,10 @@ from hybridsync.transport.grpc.frames import send
 from hybridsync.transport.grpc.parameter_server import ParameterServicer, PhaseServicer
 from hybridsync.transport.grpc.shard import ShardServicer
 from hybridsync.transport.grpc.snapshot_source import SnapshotClient, SnapshotServicer
+from hybridsync.transport.link import Services
+from hybridsync.transport.shared_memory.connection import Connection
+from hybridsync.transport.shared_memory.service import SlabService
+from hybridsync.transport.shared_memory.slabs import SlabMemory
 from tests.roles import gradient_of, tally_programs, tally_state
 
 PHASE_ID = PhaseId(5, 0xABCD)
@@ -43,6 +50,8 @@ WORKERS, END = 4, 40
 """Phase 5 applies units up to 40; worker 0 has leased unit 0 and pushed it, so the server is at sequence 1."""
 
 SECS = 10.0
+TOKEN = "of the run"
+"""Asked for over shared memory; the servers at ports ask for none."""
 
 
 @dataclass
@@ -53,6 +62,7 @@ class Job:
       chief, primary, store: the objects behind the servers; the store keeps a whole state that nobody updates.
       to_chief, to_server, to_store: channels to them; one each for a whole case.
       server_at: address of the parameter server.
+      to_server_memory, to_store_memory: links to the servers through shared memory.
       phase: that is under way.
       captured: number of the newest snapshot of the server; 0 for none.
     """
@@ -65,6 +75,8 @@ class Job:
     to_store: Channel
     server_at: str
     phase: Phase
+    to_server_memory: Connection
+    to_store_memory: Connection
     captured: int = 0
 
     def unary(self, service: str, method: str, request: Any) -> Any:
@@ -124,6 +136,19 @@ class Job:
         request = pb.ReadRequest(snapshot_id=snapshot_id, num_bytes=num_bytes)
         return len(list(stub(channel, "SnapshotSource", "Read")(request, timeout=SECS)))
 
+    def ask(self, call: str, push: Push, num_bytes: int = 0, **fields: Any) -> pb.LinkReply:
+        """Make a call on the server over shared memory; one on blocks at the store."""
+        connection = self.to_store_memory if call in ("stage", "pull_at") else self.to_server_memory
+        request = pb.LinkRequest(call=call, push=encode(push), num_bytes=num_bytes, **fields)
+        lent_bytes = num_bytes if call in ("pull", "pull_at", "read") else 0
+        return connection.call(request, lent_bytes)[0]
+
+    def offer(self, call: str, push: Push, contribution: np.ndarray | None = None) -> pb.LinkReply:
+        """Offer what was written into shared memory; one unit's own contribution by default."""
+        connection = self.to_store_memory if call == "stage" else self.to_server_memory
+        connection.contribution[:] = self.contribution() if contribution is None else contribution
+        return self.ask(call, push, connection.contribution.nbytes)
+
     def contribution(self, unit: int = 1) -> np.ndarray:
         return tally_programs().contribution_layout.pack(gradient_of(unit))
 
@@ -163,6 +188,9 @@ class Job:
         reply = self.pull(Push(self.primary.phase_id, 2, 1, (), 0)) if self.primary._sequencer.open else None
         assert reply is None or reply.sequence == self.primary._sequencer.sequence
         assert self.stage(Push(PHASE_ID, 2, 1, (1,), 0)).non_finite == "" and len(self.store._staged) == 1
+        assert not self.offer("stage", Push(PHASE_ID, 3, 1, (1,), 0)).error and len(self.store._staged) == 2
+        if self.primary._sequencer.open:
+            self.ask("idle", Push(PHASE_ID, 3, 1, (), 0))
         report = Report("worker", 1, 1, PHASE_ID)
         assert self.unary("Chief", "Report", encode(report)).phase_id.number == PHASE_ID.number
 
@@ -177,22 +205,24 @@ def running() -> Iterator[Job]:
     snapshot_buffer = SnapshotBuffer(programs.state_layout)
     snapshot_buffer.pack(tally_state())
     start = snapshot_buffer.finalize(PhaseId(4, 1), sequence=0, applied=())
+    memory, num_bytes = SlabMemory(), programs.contribution_layout.nbytes
     primary = Primary(
         programs,
-        ParameterPool(programs.parameters_layout),
-        lambda address: SnapshotClient(address, deadline_secs=SECS),
+        ParameterPool(programs.parameters_layout, memory.allocate),
+        partial(SnapshotClient, deadline_secs=SECS),
         SYSTEM_CLOCK,
         NullApplyLog(),
         threading.Event(),
+        allocate=memory.allocate,
     )
     endpoint = Endpoint(primary, programs.contribution_layout)
     committed = CommittedState(snapshot_buffer, start, tally_state())
     chief_server, chief_at = make_server([ChiefServicer(chief.service), SnapshotServicer(committed)])
-    num_bytes = programs.contribution_layout.nbytes
     serving = ParameterServicer(endpoint, num_bytes, WORKERS + 2)
     server, server_at = make_server([PhaseServicer(primary), serving, SnapshotServicer(primary)])
     part, *_ = partition(programs, 1)
-    store = Store(part, lambda address: SnapshotClient(address, deadline_secs=SECS), SYSTEM_CLOCK)
+    reader_at = partial(SnapshotClient, deadline_secs=SECS)
+    store = Store(part, reader_at, SYSTEM_CLOCK, allocate=memory.allocate)
     servicers = [PhaseServicer(store), ShardServicer(store, num_bytes, 2 * WORKERS + 2), SnapshotServicer(store)]
     store_server, store_at = make_server(servicers)
     for each in (chief_server, server, store_server):
@@ -203,6 +233,18 @@ def running() -> Iterator[Job]:
     phase = Phase(
         PHASE_ID, "asp", members, 0, END, (), (), 0, chief_at, start.snapshot_id, digest, (server_at,), "start"
     )
+    sized = partial(Services, contribution_bytes=num_bytes, num_buffers=2 * WORKERS + 2)
+    opened = contextlib.ExitStack()
+    folder = opened.enter_context(tempfile.TemporaryDirectory(dir="/tmp"))  # a socket's path is short
+    connections = []
+    for role, services in (
+        ("server", sized(holder=primary, parameters=endpoint)),
+        ("store", sized(holder=store, shard=store)),
+    ):
+        path = f"{folder}/{role}"
+        opened.callback(SlabService(services, memory, path, TOKEN, most=8).stop, SECS)
+        connections.append(Connection(path, TOKEN, f"the {role}", SECS, num_bytes))
+        opened.callback(connections[-1].close)
     channels = to_chief, to_server, to_store = [Channel(address) for address in (chief_at, server_at, store_at)]
     try:
         primary.enter(phase)
@@ -211,10 +253,11 @@ def running() -> Iterator[Job]:
         chief.control.open_leases()
         leased = chief.service.lease(LeaseRequest(0, 1, PHASE_ID, 0, 0)).ranges
         assert leased[0][0] == 0 and leased[0][1] >= 1
-        job = Job(chief, primary, store, to_chief, to_server, to_store, server_at, phase)
+        job = Job(chief, primary, store, to_chief, to_server, to_store, server_at, phase, *connections)
         job.push(Push(PHASE_ID, 0, 1, (0,), 0), job.contribution(0))
         yield job
     finally:
+        opened.close()
         for channel in channels:
             channel.close()
         for each in (chief_server, server, store_server):

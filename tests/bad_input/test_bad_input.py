@@ -17,17 +17,18 @@ import numpy as np
 import pytest
 
 from hybridsync import protocols
-from hybridsync.core.errors import ConfigError
+from hybridsync.core.errors import ConfigError, HybridSyncError
 from hybridsync.protocols.asp import Asp
 from hybridsync.protocols.base import ServerRule
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.codec import encode
 from hybridsync.transport.grpc.frames import send
-from hybridsync.transport.grpc.status import NAME_KEY
+from hybridsync.transport.grpc.status import CODES, NAME_KEY
 from hybridsync.workdir.opening import open_run
 from tests.bad_input.given import Given
 from tests.bad_input.job import Job, running
 from tests.bad_input.place import Place, flip, make_place
+from tests.bad_input.shared_memory_cases import SHARED_MEMORY
 from tests.bad_input.user_cases import PROCESS, USER
 from tests.bad_input.wire_cases import WIRE, Wire, not_finite, push
 
@@ -51,13 +52,15 @@ def answer(case: Wire, job: Job) -> tuple[grpc.StatusCode, str, str]:
     """Send the case's message, and return status, named error and text of the answer."""
     try:
         return grpc.StatusCode.OK, "", str(case.send(job))
+    except HybridSyncError as error:  # over shared memory
+        return CODES[type(error)], type(error).__name__, str(error)
     except grpc.RpcError as error:
         assert isinstance(error, grpc.Call)
         trailing: Any = error.trailing_metadata()  # pairs; the stubs know of no way to read one
         return error.code(), dict(trailing or ()).get(NAME_KEY, ""), error.details() or ""
 
 
-@pytest.mark.parametrize("case", each(WIRE))
+@pytest.mark.parametrize("case", each({**WIRE, **SHARED_MEMORY}))
 def test_a_bad_message_is_answered_by_name_and_changes_nothing(case: Wire) -> None:
     with running() as job:
         case.before(job)

@@ -296,6 +296,11 @@ COMMAND = [
         "--threads_per_role=-1 is refused; use 1 to 1024, or leave it out for a share of the cores"),
     Given("threads for roles that have no process", ("--threads_per_role=2", *HERE),
         "--threads_per_role=2 is for processes, and --runtime=inprocess has threads; leave one of both out"),
+    Given("shared memory between roles at ports", ("--link=shm", "--bind=127.0.0.1", *FRESH),
+        "--link=shm needs Linux, and roles that serve on sockets; leave out --bind, or --link"),
+    Given("shared memory between threads", ("--link=shm", *FRESH, *HERE),
+        "--link=shm is for worker processes, and --runtime=inprocess has threads, which do without it; leave one of "
+        "both out"),
     Given("a workdir that is a file", ("--workdir=FOLDER/text.txt",),
         r"cannot read FOLDER/text\.txt/config\.json: Not a directory; name another workdir"),
     Given("a workdir below a file, in one process", ("--workdir=FOLDER/text.txt/run", *HERE),

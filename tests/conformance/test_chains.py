@@ -19,8 +19,8 @@ UNITS = 48
 
 
 @pytest.mark.timeout(600)
-def test_processes_that_sum_over_tcp_apply_every_unit_once_and_replay(tmp_path: Path) -> None:
-    """The other tests' processes sum over shared memory."""
+def test_processes_that_sum_over_tcp_and_push_over_grpc_apply_every_unit_once_and_replay(tmp_path: Path) -> None:
+    """The other tests' processes do both over shared memory."""
     run = tmp_path / "run"
     overrides = [
         "plan=preduce:30%,asp(wire=bfloat16):20%,bsp:30%,adpsgd",
@@ -28,7 +28,7 @@ def test_processes_that_sum_over_tcp_apply_every_unit_once_and_replay(tmp_path: 
         f"workload={4 * UNITS}",
         "telemetry.apply_log=true",
     ]
-    summary = run_in_processes(TALLY, overrides, run, "--collective=host")
+    summary = run_in_processes(TALLY, overrides, run, "--collective=host", "--link=grpc")
     assert summary["exit"] == "completed" and is_exact(summary["final"])
     assert [event["collective"] for event in events_of(run, "run_started")] == ["host"]
     done = launch("replay", str(run))

@@ -32,6 +32,7 @@ from hybridsync.transport.grpc.status import CODES, NAME_KEY
 from hybridsync.transport.named_errors import MAX_TEXT
 from tests.fuzz import job as job_module
 from tests.fuzz.job import SPECS, Good, Job, count_items, without_waits
+from tests.fuzz.link_calls import LINK, Link
 from tests.fuzz.mutation import Mutator
 
 DEFECTS = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}
@@ -112,8 +113,10 @@ class Found:
         return "\n".join([*lines, *(f"{fault.count} times {fault.what}\n    {fault.example}" for fault in faults)])
 
 
-def described_at(path: str) -> MethodDescriptor:
+def described_at(path: str) -> MethodDescriptor | type[Link]:
     """Return what the protocol says of a handler."""
+    if path.startswith(LINK):
+        return Link
     service, _, method = path.removeprefix("/hybridsync.").partition("/")
     return pb.DESCRIPTOR.services_by_name[service].methods_by_name[method]
 

@@ -6,8 +6,10 @@ import contextlib
 import dataclasses
 import importlib
 import pkgutil
+import socket
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +39,7 @@ from hybridsync.interfaces.messages import (
     Update,
 )
 from hybridsync.interfaces.phase import Phase
+from hybridsync.interfaces.ports import ParameterPort
 from hybridsync.interfaces.reports import Exchange, Report, Span
 from hybridsync.protocols.modes import GROUP, LOCKSTEP, SERVER
 from hybridsync.server import primary as primary_module
@@ -49,6 +52,7 @@ from hybridsync.server.secondary import Store
 from hybridsync.storage.apply_log import NullApplyLog
 from hybridsync.training import snapshot
 from hybridsync.training.snapshot import CommittedState, SnapshotBuffer
+from hybridsync.transport.buffers import Buffers
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc import parameter_server, shard
 from hybridsync.transport.grpc.channels import Servicer
@@ -58,7 +62,12 @@ from hybridsync.transport.grpc.optimizer_state import OptimizerServicer
 from hybridsync.transport.grpc.parameter_server import ParameterServicer, PhaseServicer
 from hybridsync.transport.grpc.shard import ShardServicer
 from hybridsync.transport.grpc.snapshot_source import SnapshotServicer
+from hybridsync.transport.link import Services
+from hybridsync.transport.shared_memory import service as slab_service
+from hybridsync.transport.shared_memory.service import Session
+from hybridsync.transport.shared_memory.slabs import SlabMemory
 from hybridsync.worker.replica import Replica
+from tests.fuzz.link_calls import ANY_CALL, LINK, Link, closed
 from tests.roles import tally_programs, tally_state
 from tests.telemetry.clocks import ManualClock
 
@@ -88,6 +97,7 @@ def without_waits() -> Iterator[None]:
         patch.setattr(snapshot, "transfer_secs", lambda num_bytes: 0.0)
         patch.setattr(parameter_server, "BUFFER_SECS", 0.0)
         patch.setattr(shard, "BUFFER_SECS", 0.0)
+        patch.setattr(slab_service, "BUFFER_SECS", 0.0)
         patch.setattr(Waits, "wait", wait)
         yield
 
@@ -181,7 +191,8 @@ class Job:
         programs, self.clock = tally_programs(), TimedClock(self.locks["chief"])
         schema = programs.state_layout.schema_hash
         self.chief = Chief(RunState(Ledger(END), WORKERS, schema, self.clock, lease_secs=600.0))
-        kept_at = SnapshotBuffer(programs.state_layout)
+        memory = SlabMemory()
+        kept_at = SnapshotBuffer(programs.state_layout, memory.allocate)
         kept_at.pack(tally_state())
         self.start = kept_at.finalize(PhaseId(4, 1), sequence=0, applied=())
         committed = CommittedState(kept_at, self.start, tally_state())
@@ -192,10 +203,11 @@ class Job:
             return committed
 
         part, *_ = partition(programs, 1)
-        pool = ParameterPool(programs.parameters_layout)
-        self.primary = Primary(programs, pool, reader_at, self.clock, NullApplyLog(), threading.Event())
-        self.store = Store(part, reader_at, self.clock)
-        self.replica = Replica(programs, reader_at, self.clock, NullApplyLog())
+        pool, allocate = ParameterPool(programs.parameters_layout, memory.allocate), memory.allocate
+        log, over = NullApplyLog(), threading.Event()
+        self.primary = Primary(programs, pool, reader_at, self.clock, log, over, allocate=allocate)
+        self.store = Store(part, reader_at, self.clock, allocate=allocate)
+        self.replica = Replica(programs, reader_at, self.clock, NullApplyLog(), allocate)
         condition = threading.Condition(self.locks["primary"])  # pyright: ignore[reportArgumentType]
         self.primary._condition = self.primary._entrance._condition = self.primary._turn._condition = condition
         condition = threading.Condition(self.locks["store"])  # pyright: ignore[reportArgumentType]
@@ -224,7 +236,25 @@ class Job:
             for servicer in served
             for method, handler in servicer._handlers.items()
         }
+        self._add_links(memory, Endpoint(self.primary, programs.contribution_layout), committed, num_bytes)
         self._begin(spec)
+
+    def _add_links(self, memory: SlabMemory, port: ParameterPort, committed: CommittedState, num_bytes: int) -> None:
+        offered = {
+            "chief": Services(holder=committed),
+            "primary": Services(holder=self.primary, parameters=port, contribution_bytes=num_bytes),
+            "store": Services(holder=self.store, shard=self.store, contribution_bytes=num_bytes),
+            "worker": Services(holder=self.replica),
+        }
+        sessions: dict[str, list[Any]] = {role: [] for role in offered}
+        weakref.finalize(self, closed, memory, [*sessions.values()])
+        for role, services in offered.items():
+            blocks = Buffers(num_bytes, 2 * WORKERS + 2)
+            near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with near, far:
+                calls = [*Session(far, services, memory, b"", blocks)._calls]
+            for call in (*calls, ANY_CALL):
+                self.handlers[role, f"{LINK}{call}"] = Link((services, memory, blocks), sessions[role])
 
     def _begin(self, spec: str) -> None:
         schema, members = tally_programs().state_layout.schema_hash, tuple(range(WORKERS))
@@ -335,6 +365,21 @@ class Job:
             **{method: [push] for method in ("Ready", "Discard")},
             **{method: [none] for method in ("Idle", "Pull", "PullAt", "Download")},
         }
+        sizes = {
+            "contribution": contribution.nbytes,
+            "push_pull": contribution.nbytes,
+            "stage": contribution.nbytes,
+            "pull": programs.parameters_layout.nbytes,
+            "pull_at": programs.parameters_layout.nbytes,
+            "read": start.num_bytes,
+            "idle": 0,
+            "ready": 0,
+        }
+        for call, num_bytes in sizes.items():
+            named = push if call in ("push_pull", "stage", "ready") else none
+            fields: dict[str, Any] = {"snapshot_id": start.snapshot_id, "num_bytes": num_bytes}
+            made[call] = [pb.LinkRequest(call=call, push=encode(named), **fields)]
+        made[ANY_CALL] = [request for call in sizes for request in made[call]]
         streams = {"PushPull": contribution.nbytes, "Stage": contribution.nbytes, "Upload": opt}
         found = {method: [Good(encode(push), num_bytes)] for method, num_bytes in streams.items()}
         for method, messages in made.items():

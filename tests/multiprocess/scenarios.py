@@ -20,6 +20,8 @@ LONGEST_GAP_SECS = 2.5
 
 GLOO = "--collective=host"
 """For what only a process group meets."""
+GRPC = "--link=grpc"
+"""For pushes that leave shared memory alone."""
 
 
 def tally(
@@ -68,7 +70,7 @@ def gone(pid: int, secs: float = 60.0) -> bool:
 
 def workers_are_killed_under_asp(
     workdir: Path,
-    *,
+    *more: str,
     plan: str = AVERAGED,
     units: int = 1500,
     workers: int = 4,
@@ -77,7 +79,7 @@ def workers_are_killed_under_asp(
     stuck_secs: float = STUCK_SECS,
 ) -> None:
     """The others do not pause, each unit is applied once, and the new processes enter the lock-step mesh."""
-    with tally(workdir, plan=plan, units=units, workers=workers, planted=planted) as job:
+    with tally(workdir, *more, plan=plan, units=units, workers=workers, planted=planted) as job:
         job.until_phase("asp")
         dead = set()
         for worker in victims:
@@ -332,7 +334,7 @@ def the_chief_is_killed(
 
 def a_server_is_killed(
     workdir: Path,
-    *,
+    *flags: str,
     servers: int = 1,
     victim: int = 0,
     units: int = 900,
@@ -341,7 +343,7 @@ def a_server_is_killed(
     stuck_secs: float = STUCK_SECS,
 ) -> None:
     """Everybody goes back to the last commit, in a new phase, and the accounting says what that cost."""
-    more = (f"--servers={servers}", "--set=model.copies=4", "--checkpoint_secs=2")
+    more = (*flags, f"--servers={servers}", "--set=model.copies=4", "--checkpoint_secs=2")
     with tally(workdir, *more, plan="asp", units=units, workers=workers, unit_secs=0.02, planted=planted) as job:
         job.until(lambda: len(job.events("checkpoint")) > 1, "a checkpoint was committed")
         committed = job.events("checkpoint")[-1]["units"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -12,7 +13,10 @@ import grpc
 import pytest
 
 from hybridsync.core.addresses import socket_path
+from hybridsync.transport.grpc import hybridsync_pb2 as pb
+from hybridsync.transport.shared_memory.transport import SUFFIX
 from tests.multiprocess.job import ROOT, Job, assert_exactly_once, users_environment
+from tests.transport.slab_primary import ask
 
 CONFIG = "configs/tally.py"
 LISTENS = "0A"
@@ -80,7 +84,8 @@ STRANGER = """
 import os, socket, sys
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 for path in sys.argv[1:]:
-    with socket.socket(socket.AF_UNIX) as caller:
+    kind = socket.SOCK_SEQPACKET if path.endswith(".slabs") else socket.SOCK_STREAM
+    with socket.socket(socket.AF_UNIX, kind) as caller:
         try:
             caller.connect(path)
             print("reached", path)
@@ -99,11 +104,16 @@ def test_no_other_user_reaches_a_role_and_nobody_without_the_token_is_answered(t
         roles = {(event["role"], event["id"]): socket_path(event["address"]) for event in started}
         assert len(roles) == 6 and None not in roles.values()
         (folder,) = {path.parent for path in roles.values() if path is not None}
-        assert stat.S_IMODE(folder.stat().st_mode) == 0o700 and set(roles.values()) <= _sockets()
+        slabs = {
+            path.with_name(f"{path.name}{SUFFIX}")
+            for (role, _), path in roles.items()
+            if path is not None and role != "supervisor"  # whose socket hands out the memory of sums
+        }
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700 and {*roles.values(), *slabs} <= _sockets()
         by_tcp = {role: _hosts(event["pid"]) for role, event in zip(roles, started, strict=True)}
         assert by_tcp == {role: set() for role in roles}, "somebody listens at a port"
         if os.getuid() == 0:  # only root can be another user
-            called = [str(path) for path in roles.values()]
+            called = [str(path) for path in (*roles.values(), *sorted(slabs))]
             done = subprocess.run(
                 [sys.executable, "-c", STRANGER, *called], capture_output=True, text=True, timeout=60, check=True
             )
@@ -112,6 +122,10 @@ def test_no_other_user_reaches_a_role_and_nobody_without_the_token_is_answered(t
             with pytest.raises(grpc.RpcError) as refused:
                 channel.unary_unary("/hybridsync.Chief/Preempt")(b"", timeout=30)
             assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        for path in slabs:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as caller:
+                caller.connect(str(path))
+                assert ask(caller, pb.LinkRequest(call="read").SerializeToString()).error == "Unauthenticated"
         job.hurry()
         assert job.wait() == 0, job.output + job.logs()
         assert_exactly_once(job.summary())

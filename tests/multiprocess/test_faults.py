@@ -19,9 +19,14 @@ from tests.sweeps import swept
 pytestmark = pytest.mark.timeout(600)
 
 
+OVER_GRPC = pytest.param((scenarios.GRPC,), id="grpc", marks=[pytest.mark.soak, pytest.mark.one_of_each_soak])
+LINKS = pytest.mark.parametrize("link", [pytest.param((), id="shm"), OVER_GRPC])
+
+
+@LINKS
 @pytest.mark.alone
-def test_workers_killed_under_asp_cost_nobody_else_a_pause_and_join_the_next_mesh(tmp_path: Path) -> None:
-    scenarios.workers_are_killed_under_asp(tmp_path / "run")
+def test_workers_killed_under_asp_cost_nobody_else_a_pause_and_join_the_next_mesh(tmp_path: Path, link) -> None:
+    scenarios.workers_are_killed_under_asp(tmp_path / "run", *link)
 
 
 def test_a_run_that_was_killed_whole_goes_on_from_its_last_commit(tmp_path: Path) -> None:
@@ -73,8 +78,10 @@ def test_a_killed_chief_takes_the_run_up_where_it_is(tmp_path: Path) -> None:
     scenarios.the_chief_is_killed(tmp_path / "run", units=700, workers=2)
 
 
-def test_a_killed_server_takes_everybody_back_to_the_last_commit(tmp_path: Path) -> None:
-    scenarios.a_server_is_killed(tmp_path / "run", servers=2, victim=1, units=600, workers=2)
+@LINKS
+@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.soak), 1])
+def test_a_killed_server_takes_everybody_back_to_the_last_commit(tmp_path: Path, victim: int, link) -> None:
+    scenarios.a_server_is_killed(tmp_path / "run", *link, servers=2, victim=victim, units=600, workers=2)
 
 
 @pytest.mark.soak

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.multiprocess.job import assert_exactly_once
-from tests.multiprocess.scenarios import tally
+from tests.multiprocess.scenarios import GRPC, tally
 from tests.multiprocess.test_replay_processes import launch
 
 TWO_COUNTERS = "--set=model.copies=2"
@@ -18,7 +18,7 @@ UNITS = 1200
 @pytest.mark.timeout(600)
 def test_every_unit_is_applied_once_on_each_server_in_lives_that_have_one_two_and_three(tmp_path: Path) -> None:
     def start(servers: int):
-        flags = (TWO_COUNTERS, f"--servers={servers}")
+        flags = (TWO_COUNTERS, f"--servers={servers}", *([GRPC] if servers == 2 else []))  # a life may change that, too
         return tally(tmp_path / "run", *flags, plan="bsp:20%,asp", units=UNITS, workers=2)
 
     for servers in (1, 2):

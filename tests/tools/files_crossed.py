@@ -67,7 +67,12 @@ ASIDE = (
 )
 """What the controller calls beside a switch."""
 
-SWITCHING = {"chief": ("MainThread", "enter", "rpc"), "server": ("rpc",), "worker": ("MainThread", "leases", "rpc")}
+SERVING = "rpc", "slab"
+SWITCHING = {
+    "chief": ("MainThread", "enter", *SERVING),
+    "server": SERVING,
+    "worker": ("MainThread", "leases", *SERVING),
+}
 """Role -> how the names of the threads begin that carry a switch."""
 
 MARKS = {
@@ -249,7 +254,7 @@ def files_of_switch(trace: Trace, decided: int, opened: int, applied: int) -> se
     for pid, thread in trace.threads:
         role = trace.roles.get(pid)
         if role is not None and thread.startswith(SWITCHING[role]):
-            end = opened if role == "chief" and not thread.startswith("rpc") else applied
+            end = opened if role == "chief" and not thread.startswith(SERVING) else applied
             found |= trace.files(Span(pid, thread, decided, end), cut)
     return found
 

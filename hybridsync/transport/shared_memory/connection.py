@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import struct
@@ -11,7 +12,7 @@ import threading
 import numpy as np
 
 from hybridsync.core.clock import SYSTEM_CLOCK
-from hybridsync.core.errors import RoleLost, WaitTimeout
+from hybridsync.core.errors import HybridSyncError, RoleLost, WaitTimeout
 from hybridsync.transport.grpc import hybridsync_pb2 as pb
 from hybridsync.transport.grpc.channels import CALL_SECS, FIRST_PAUSE_SECS
 from hybridsync.transport.grpc.codec import parse
@@ -26,8 +27,9 @@ _TIMEVAL = struct.Struct("=qq")
 class Connection:
     """Calls a role, one call at a time, over a connection that is made at the first one.
 
-    A call whose connection is lost is made again on a new one, as the same request may be sent twice. Where nobody
-    answers any more the role is lost, but for a moment: whoever revokes the phase is to be heard first.
+    A call whose connection is lost is made again on a new one, as the same request may be sent twice. What the lost one
+    lent is the role's again, so that a call which does not take its place ends with `RoleLost`. Where nobody answers
+    any more the role is lost, but for a moment: whoever revokes the phase is to be heard first.
 
     The lock guards everything but `close`, which ends the call under way.
 
@@ -48,6 +50,7 @@ class Connection:
         self._closed = threading.Event()
         self._socket: socket.socket | None = None
         self._slabs: dict[int, np.ndarray] = {}
+        self._has_lost = False  # what was lent is the role's again, and its reader does not know
         self._contribution: np.ndarray | None = None
 
     @property
@@ -63,8 +66,9 @@ class Connection:
 
         Raises:
           HybridSyncError: by its own name, the error that the role answers with.
-          RoleLost: the role is gone, or this end was closed.
+          RoleLost: the role is gone, this end was closed, or what was lent is lost.
           WaitTimeout: it does not answer in time.
+          SchemaMismatch: what it lends has another size.
         """
         with self._lock:
             first_failed: float | None = None
@@ -73,6 +77,8 @@ class Connection:
                     raise RoleLost(f"{self._who} was not asked for {request.call}: the link is closed here")
                 try:
                     return self._exchange(request, lent_bytes)
+                except HybridSyncError:  # its answer; some of them are an OSError, too
+                    raise
                 except BlockingIOError:
                     self._drop()
                     raise WaitTimeout(
@@ -85,7 +91,7 @@ class Connection:
                     if now - first_failed > UNREACHABLE_SECS:
                         raise RoleLost(
                             f"{self._who} could not be reached for {request.call} within {UNREACHABLE_SECS:g} s "
-                            f"({error.strerror}); is its process running?"
+                            f"({error.strerror or error}); is its process running?"
                         ) from error
                 self._closed.wait(FIRST_PAUSE_SECS)
 
@@ -108,19 +114,24 @@ class Connection:
         if self._socket is not None:
             self._socket.close()
         self._socket = None
+        self._has_lost = self._has_lost or bool(self._slabs)
         self._slabs = {}
 
     def _connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            connection.settimeout(UNREACHABLE_SECS)
-            connection.connect(self._path)
-            connection.settimeout(None)
+            connection.setblocking(False)  # where many wait to be taken, `close` is heard between two attempts
+            try:
+                connection.connect(self._path)
+            except BlockingIOError:
+                raise ConnectionRefusedError(errno.EAGAIN, "too many wait to be connected") from None
+            connection.setblocking(True)
+            secs, rest = divmod(self._deadline_secs, 1.0)
             for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-                connection.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(int(self._deadline_secs), 0))
+                connection.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(int(secs), int(rest * 1e6)))
             self._socket = connection
             if self._closed.is_set():  # it was while this thread connected
-                raise ConnectionAbortedError
+                raise ConnectionAbortedError(None, "this end was closed")
         except BaseException:
             connection.close()
             self._socket = None
@@ -131,6 +142,10 @@ class Connection:
         connection = self._socket
         if connection is None:
             connection, request.token = self._connect(), self._token
+            lost, self._has_lost = self._has_lost, False
+            if lost and not lent_bytes:
+                self._drop()  # the next call says who this is
+                raise RoleLost(f"{self._who} has ended the connection, and what it had lent is its own again")
             if self._contribution is not None and request.call != "contribution":
                 self._renew_contribution(connection)
         connection.send(request.SerializeToString())
@@ -159,11 +174,15 @@ class Connection:
                 raise error
             if flags & socket.MSG_CTRUNC:
                 self._drop()  # the role takes the file for delivered
-                raise RoleLost(f"{call} gets no memory of {self._who}: no descriptor is left; raise `ulimit -n`")
+                raise HybridSyncError(f"{call} gets no memory of {self._who}: no descriptor is left; raise `ulimit -n`")
             if call == "contribution":
                 self._contribution = mapped(files[0], self._contribution_bytes, writes=True)
             elif files:
                 self._slabs[reply.slab] = mapped(files[0], lent_bytes, writes=False)
+        except HybridSyncError:
+            if files or flags & socket.MSG_CTRUNC:  # the role does not send that file again on this connection
+                self._drop()
+            raise
         finally:
             for file in files:  # what is mapped stays
                 os.close(file)

@@ -12,6 +12,7 @@ import errno
 import hmac
 import os
 import socket
+import stat
 import struct
 import threading
 from collections.abc import Callable
@@ -20,7 +21,7 @@ import numpy as np
 from absl import logging
 
 from hybridsync.core.clock import SYSTEM_CLOCK, pause
-from hybridsync.core.errors import AddressError, HybridSyncError, InvalidMessage, Unauthenticated
+from hybridsync.core.errors import AddressError, HybridSyncError, InvalidMessage, Unauthenticated, WaitTimeout
 from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.interfaces.ports import BufferView
 from hybridsync.transport.buffers import Buffers
@@ -37,6 +38,8 @@ MOST_BYTES = 1 << 16
 
 _CREDENTIALS = struct.Struct("=iII")  # pid, uid, gid
 _BACKLOG, _POLL_SECS = 64, 0.05
+_FIRST_REQUEST_SECS = 5.0
+"""For a caller that has connected to say who it is: until then anybody may be at the other end."""
 
 
 class SlabService:
@@ -85,8 +88,8 @@ class SlabService:
                 try:
                     connection, _ = self._listener.accept()
                 except OSError as error:
-                    if not self._stopped:  # no descriptor is left: whoever calls tries again
-                        logging.warning("a link was not accepted: %s", error)
+                    if not self._stopped:  # no descriptor is left: whoever calls waits
+                        logging.log_every_n_seconds(logging.WARNING, "a link was not accepted: %s", 10, error)
                         pause(_POLL_SECS)
                     continue
                 self._begin(connection)
@@ -94,12 +97,20 @@ class SlabService:
     def _begin(self, connection: socket.socket) -> None:
         with self._lock:
             if self._stopped or len(self._sessions) >= self._most:
-                connection.close()
+                self._turn_away(connection)
                 return
             session = Session(connection, self._services, self._memory, self._token, self.blocks)
             thread = threading.Thread(target=self._run, args=(session, connection), name="slab", daemon=True)
             self._sessions[connection] = thread
             thread.start()
+
+    def _turn_away(self, connection: socket.socket) -> None:
+        why = f"{self._most} links are open here, of {self._most} at most; callers that have ended make room, ask again"
+        with connection, contextlib.suppress(OSError):  # it does not wait for an answer
+            if not self._stopped:
+                connection.settimeout(_POLL_SECS)
+                connection.recv(MOST_BYTES)  # what nobody has read would reset the caller's end before it is answered
+                connection.send(_refusal(WaitTimeout(why)).SerializeToString())
 
     def _run(self, session: Session, connection: socket.socket) -> None:
         try:
@@ -107,9 +118,11 @@ class SlabService:
         except OSError:  # the caller ended before its answer, or this service does
             return
         finally:
-            session.close()
-            with self._lock:
-                del self._sessions[connection]
+            try:
+                session.close()
+            finally:
+                with self._lock:
+                    del self._sessions[connection]
 
 
 class Session:
@@ -133,13 +146,11 @@ class Session:
         self._lent: BufferView | None = None
         self._sent: set[int] = set()
         self._file = -1  # goes with the next reply
-        self._calls: dict[str, Callable[[pb.LinkRequest], pb.LinkReply]] = {
-            "contribution": self._make_contribution,
-            "read": self._read,
-        }
+        self._calls: dict[str, Callable[[pb.LinkRequest], pb.LinkReply]] = {"read": self._read}
         if services.parameters is not None:
             self._parameters = services.parameters
             self._calls |= {
+                "contribution": self._make_contribution,
                 "pull": self._pull,
                 "push_pull": self._push_pull,
                 "idle": self._idle,
@@ -147,7 +158,11 @@ class Session:
             }
         if services.shard is not None:
             self._shard = services.shard
-            self._calls |= {"stage": self._stage, "pull_at": self._pull_at}
+            self._calls |= {
+                "contribution": self._make_contribution,
+                "stage": self._stage,
+                "pull_at": self._pull_at,
+            }
 
     def run(self) -> None:
         """Answer requests until the caller ends.
@@ -155,26 +170,41 @@ class Session:
         Raises:
           OSError: it ended before its answer.
         """
-        while data := self._connection.recv(MOST_BYTES + 1):
-            reply, file = self._answered(data)
-            reply.answers = True
-            if file < 0:
-                self._connection.send(reply.SerializeToString())
-            else:
-                socket.send_fds(self._connection, [reply.SerializeToString()], [file])
-            if not self._is_known:
-                return
+        self._connection.settimeout(_FIRST_REQUEST_SECS)
+        while self.answer_next():
+            pass
+
+    def answer_next(self) -> bool:
+        """Wait for a request and answer it; returns whether another one may follow.
+
+        Raises:
+          OSError: the caller ended before its answer.
+        """
+        data = self._connection.recv(MOST_BYTES + 1)
+        if not data:
+            return False
+        reply, file = self._answered(data)
+        reply.answers = True
+        if file < 0:
+            self._connection.send(reply.SerializeToString())
+        else:
+            socket.send_fds(self._connection, [reply.SerializeToString()], [file])
+        return self._is_known
 
     def close(self) -> None:
-        """Take back what was lent."""
-        self._give_back()
-        if self._contribution is not None:
-            os.close(self._contribution.file)
+        """Take back what was lent, and let go of the contribution's memory now: no collection of garbage is awaited."""
+        self._calls.clear()
+        contribution, self._contribution = self._contribution, None
+        if contribution is not None:
+            os.close(contribution.file)
         self._connection.close()
+        self._give_back()
 
     def _answered(self, data: bytes) -> tuple[pb.LinkReply, int]:
         """Return the reply to a request, and the file that goes with it; -1 for none."""
         try:
+            if len(data) > MOST_BYTES:
+                raise InvalidMessage(f"the request has more than {MOST_BYTES} bytes, and a buffer is not sent in it")
             request = parse(pb.LinkRequest, data)
             self._check(request)
             call = self._calls.get(request.call)
@@ -183,12 +213,10 @@ class Session:
             self._file = -1
             return call(request), self._file
         except HybridSyncError as error:
-            failure = error
+            return _refusal(error), -1
         except Exception as error:  # noqa: BLE001 - a defect is told to the caller by name, and the others are served on
             logging.exception("a call over shared memory failed")
-            failure = HybridSyncError(f"{type(error).__name__}: {error}")
-        name, text = named(failure)
-        return pb.LinkReply(error=name, text=text), -1
+            return _refusal(HybridSyncError(f"{type(error).__name__}: {error}")), -1
 
     def _check(self, request: pb.LinkRequest) -> None:
         """Refuse a stranger: the folder of the socket is the user's own, but a folder can be opened to others."""
@@ -202,6 +230,7 @@ class Session:
                 "from its supervisor: is this the address of another run?"
             )
         self._is_known = True
+        self._connection.settimeout(None)
 
     def _lend(self, view: BufferView, num_bytes: int, answer: PushReply | None = None) -> pb.LinkReply:
         """Return the reply that lends a view, which takes the place of what was lent before."""
@@ -243,9 +272,8 @@ class Session:
         return reply
 
     def _push_pull(self, request: pb.LinkRequest) -> pb.LinkReply:
-        push = decode(Push, request.push)
+        push, contribution = decode(Push, request.push), self._offered(request.num_bytes)
         offer = self._parameters.begin_push(push)
-        contribution = self._offered(request.num_bytes)
         self._give_back()  # before the update, which may write over it: the caller has computed on it
         answer = offer(contribution)
         reply = self._lend(answer.parameters, answer.parameters.buffer.nbytes, answer.reply)
@@ -278,6 +306,11 @@ class Session:
         return self._lend(self._services.holder.lend(request.snapshot_id), request.num_bytes)
 
 
+def _refusal(error: HybridSyncError) -> pb.LinkReply:
+    name, text = named(error)
+    return pb.LinkReply(error=name, text=text, answers=True)
+
+
 def _bound(path: str) -> socket.socket:
     """Return a socket that listens at `path`.
 
@@ -289,7 +322,7 @@ def _bound(path: str) -> socket.socket:
         try:
             listener.bind(path)
         except OSError as error:
-            if error.errno != errno.EADDRINUSE or _is_served(path):
+            if error.errno != errno.EADDRINUSE or not stat.S_ISSOCK(os.stat(path).st_mode) or _is_served(path):
                 raise
             os.unlink(path)  # of a process that was killed
             listener.bind(path)
@@ -302,8 +335,11 @@ def _bound(path: str) -> socket.socket:
 
 def _is_served(path: str) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        probe.setblocking(False)
         try:
             probe.connect(path)
         except ConnectionRefusedError:
             return False
+        except BlockingIOError:  # it stands still, and so many wait for it
+            return True
         return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import fcntl
 import mmap
 import os
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybridsync.core.errors import HybridSyncError
+from hybridsync.core.errors import HybridSyncError, SchemaMismatch
 
 _F_SEAL_FUTURE_WRITE = 0x10  # of <linux/fcntl.h>; Python names it from 3.13 on
 
@@ -34,23 +34,17 @@ def create(num_bytes: int, *, others_write: bool) -> Slab:
     Raises:
       HybridSyncError: the host has too little memory, or this process too few descriptors.
     """
-    size = max(1, num_bytes)
-    file = -1
-    try:
-        file = os.memfd_create("hybridsync-parameters", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.posix_fallocate(file, 0, size)
-        buffer = mapped(file, num_bytes, writes=True)
-    except OSError as error:
-        if file >= 0:
-            os.close(file)
-        if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG, errno.EMFILE, errno.ENFILE):
-            raise
-        raise HybridSyncError(
-            f"no shared memory for {num_bytes / 1e6:,.1f} MB of parameters ({os.strerror(error.errno)}); free some, or "
-            "run with --link=grpc"
-        ) from error
-    sealed = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | (0 if others_write else _F_SEAL_FUTURE_WRITE)
-    fcntl.fcntl(file, fcntl.F_ADD_SEALS, sealed)
+    seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | (0 if others_write else _F_SEAL_FUTURE_WRITE)
+    with contextlib.ExitStack() as opened:
+        try:
+            file = os.memfd_create("hybridsync-parameters", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            opened.callback(os.close, file)
+            os.posix_fallocate(file, 0, max(1, num_bytes))
+            buffer = mapped(file, num_bytes, writes=True)
+            fcntl.fcntl(file, fcntl.F_ADD_SEALS, seals)
+        except OSError as error:
+            raise _lacking(num_bytes, error) from error
+        opened.pop_all()
     return Slab(file, buffer)
 
 
@@ -58,12 +52,25 @@ def mapped(file: int, num_bytes: int, *, writes: bool) -> np.ndarray:
     """Return the bytes of a file that somebody else made: uint8[num_bytes]; unmapped when nobody refers to them.
 
     Raises:
-      OSError: the file is smaller, or cannot be mapped like this.
+      SchemaMismatch: the file is smaller.
+      HybridSyncError: it cannot be mapped like this.
     """
+    if (size := os.fstat(file).st_size) < num_bytes:
+        raise SchemaMismatch(f"the shared memory has {size} bytes where {num_bytes} are expected")
     prot = mmap.PROT_READ | (mmap.PROT_WRITE if writes else 0)
-    # All pages at once: to fault in 68 MB page by page takes 23 ms of a core, like this 6.
-    whole = mmap.mmap(file, max(1, num_bytes), mmap.MAP_SHARED | mmap.MAP_POPULATE, prot)
+    try:
+        # All pages at once: to fault in 68 MB page by page takes 23 ms of a core, like this 6.
+        whole = mmap.mmap(file, max(1, num_bytes), mmap.MAP_SHARED | mmap.MAP_POPULATE, prot)
+    except OSError as error:
+        raise _lacking(num_bytes, error) from error
     return np.frombuffer(whole, np.uint8)[:num_bytes]
+
+
+def _lacking(num_bytes: int, error: OSError) -> HybridSyncError:
+    return HybridSyncError(
+        f"no shared memory for {num_bytes / 1e6:,.1f} MB of parameters ({error.strerror}); free memory, raise "
+        "`ulimit -n` where descriptors are missing, or run with --link=grpc"
+    )
 
 
 class SlabMemory:
@@ -85,19 +92,19 @@ class SlabMemory:
         """
         slab = create(num_bytes, others_write=False)
         with self._lock:
-            self._numbers[_address(slab.buffer)] = len(self._slabs)
             self._slabs.append(slab)
+            self._numbers[_address(slab.buffer)] = len(self._slabs)
         return slab.buffer
 
     def number_of(self, buffer: np.ndarray) -> int:
-        """Return the number of the slab whose buffer, or a view of all of it, this is."""
+        """Return the number, from 1 on, of the slab whose buffer, or a view of all of it, this is."""
         number = self._numbers.get(_address(buffer))
         assert number is not None, "what is lent to other processes lies in memory that this transport has allocated"
         return number
 
     def file(self, number: int) -> int:
         """Return the descriptor of a slab."""
-        return self._slabs[number].file
+        return self._slabs[number - 1].file
 
 
 def _address(buffer: np.ndarray) -> int:
