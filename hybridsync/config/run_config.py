@@ -218,8 +218,9 @@ class EmulationConfig:
         stragglers: `worker=3,delay_ms=30,from=10%,to=30%`, several separated by semicolons, or the name of a scenario
             (see `hybridsync.config.injected_stragglers`).
         link_bytes_per_sec: of each worker's link to the parameter servers, each direction; None is the machine's own.
-        port_bytes_per_sec: of a server's port, each direction, which all workers' pushes and pulls share, one after
-            another; None is the machine's own.
+        port_bytes_per_sec: of a server's port, each direction, which all workers' pushes and pulls that are under way
+            share fairly; None is the machine's own.
+        incast: how much of that port each further transfer costs: k at once get port / (1 + incast * (k - 1)) in all.
         latency_secs: more for each push and for each pull.
 
     Raises:
@@ -230,6 +231,7 @@ class EmulationConfig:
     stragglers: str = ""
     link_bytes_per_sec: float | None = None
     port_bytes_per_sec: float | None = None
+    incast: float = 0.0
     latency_secs: float = 0.0
 
     def __post_init__(self) -> None:
@@ -240,7 +242,9 @@ class EmulationConfig:
             rate = getattr(self, name)
             if rate is not None:
                 _require(rate > 0, f"emulation.{name}", "above 0 or none", rate, "use none for the machine's own speed")
-        _require(self.latency_secs >= 0, "emulation.latency_secs", "0 or more", self.latency_secs, "correct it")
+        for name in ("incast", "latency_secs"):
+            value = getattr(self, name)
+            _require(value >= 0, f"emulation.{name}", "0 or more", value, "correct it")
 
 
 MomentumVariant = Literal["keep", "zero", "scaled", "ramp_linear", "ramp_steps"]
