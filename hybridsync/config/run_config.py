@@ -247,7 +247,7 @@ class EmulationConfig:
             _require(value >= 0, f"emulation.{name}", "0 or more", value, "correct it")
 
 
-MomentumVariant = Literal["keep", "zero", "scaled", "ramp_linear", "ramp_steps"]
+MomentumVariant = Literal["keep", "zero", "scaled", "ramp_linear", "ramp_steps", "ramp_stages"]
 
 
 @checked
@@ -257,6 +257,10 @@ class PolicyConfig:
 
     Args:
         detector: who is a straggler: "robust" (median and MAD, with a floor), "paper" (mean - std), or "off".
+        detector_deviations: k of its threshold; None is 2 of "robust", 1 of "paper".
+        detector_window: units of a worker that are judged together.
+        detector_consecutive: windows in a row that make a straggler, and that clear it.
+        detector_floor: of "robust", the share of the median above which nobody is slow.
         speeds: how fast each worker's device is beside the others, where they differ; () for all alike.
         shares: units that each worker takes in one lock-step step, where that is fixed; () for one each.
         momentum: what becomes of it where the plan goes over to asynchrony: it is kept, its slots are zeroed once, or
@@ -264,6 +268,8 @@ class PolicyConfig:
         ramp: share of the workload that ramping takes.
         online: what becomes of lock-step while there are stragglers: "baseline" ignores them, "greedy" trains
             asynchronously meanwhile, "elastic" goes on without them, "rebalance" deals a step's units out by speed.
+        guard: whether "greedy" and "elastic" act only where that saves more than it costs ("on"), or on every straggler
+            ("off"), as their paper has them.
         trigger: what ends a lock-step stage before its share is done: "off", or "knee", where the loss stops falling
             steeply; an asynchronous stage has to follow.
         most_units: of one worker in a lock-step step under "rebalance"; more of them are a larger batch.
@@ -274,12 +280,17 @@ class PolicyConfig:
     """
 
     detector: Literal["robust", "paper", "off"] = "robust"
+    detector_deviations: float | None = None
+    detector_window: int = 10
+    detector_consecutive: int = 4
+    detector_floor: float = 0.9
     speeds: tuple[float, ...] = ()
     shares: tuple[int, ...] = ()
     momentum: MomentumVariant = "keep"
-    ramp: float = 0.05
+    ramp: float = 0.25
     rate: Literal["linear", "sqrt"] = "linear"
     online: Literal["baseline", "greedy", "elastic", "rebalance"] = "baseline"
+    guard: Literal["on", "off"] = "on"
     trigger: Literal["off", "knee"] = "off"
     most_units: int = 4
 
@@ -289,6 +300,11 @@ class PolicyConfig:
             raise ConfigError(
                 f"policy.online is {self.online!r}, but policy.detector is 'off': nobody would tell it who is slow; "
                 "choose a detector, or policy.online=baseline"
+            )
+        if self.guard == "off" and self.online not in ("greedy", "elastic"):
+            raise ConfigError(
+                f"policy.guard is 'off', but policy.online is {self.online!r}, which has no form without one; use "
+                "policy.online=greedy or elastic, or policy.guard=on"
             )
         moves = [name for name in ("greedy", "knee") if name in (self.online, self.trigger)]
         if len(moves) == 2:
@@ -305,6 +321,14 @@ class PolicyConfig:
                 f"policy.shares are fixed, but policy.online is {self.online!r}, which decides by rates who takes how "
                 "many units of a step: leave one of them out"
             )
+        deviations = self.detector_deviations
+        _require(
+            deviations is None or deviations >= 0, "policy.detector_deviations", "0 or more", deviations, "raise it"
+        )
+        for name in ("detector_window", "detector_consecutive"):
+            _require(getattr(self, name) >= 1, f"policy.{name}", "at least 1", getattr(self, name), "raise it")
+        floor = self.detector_floor
+        _require(0 < floor <= 1, "policy.detector_floor", "above 0 and at most 1", floor, "give a share of the median")
         _require(self.most_units >= 1, "policy.most_units", "at least 1", self.most_units, "raise it")
         above = all(speed > 0 for speed in self.speeds)
         _require(0 < self.ramp <= 1, "policy.ramp", "above 0 and at most 1", self.ramp, "give a share of the workload")
