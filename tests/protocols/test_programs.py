@@ -196,3 +196,12 @@ def test_a_revocation_at_any_yield_ends_the_program_uncaught(name):
     assert total > 4
     for events in range(1, total + 1):
         assert len(list(play(protocol, events))) == events
+
+
+def test_a_worker_meets_its_group_every_so_many_units_and_wherever_everybody_is_called():
+    """Two units, then a lease that is empty because everybody is called."""
+    effects = [type(effect).__name__ for effect in play(protocols.parse("preduce(every=3)"))]
+    unit, meeting = ["Lease", "Compute", "LocalUpdate"], ["JoinRound", "AverageReplicas"]
+    assert effects == [*unit, *unit, "Lease", *meeting, "Lease", *meeting]
+    effects = [type(effect).__name__ for effect in play(protocols.parse("preduce(every=2)"))]
+    assert effects == [*unit, *unit, *meeting, "Lease", *meeting, "Lease", *meeting]
