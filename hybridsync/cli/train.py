@@ -51,7 +51,9 @@ flags.DEFINE_string(
     "worker=3,delay_ms=30,from=10%,to=30%[;...]: injected slowness; also factor, rpc_ms, bytes_per_sec, every and for, "
     "or a scenario: syncswitch-1, syncswitch-2",
 )
-flags.DEFINE_string("momentum", None, "at a switch to asynchrony: keep, zero, scaled, ramp_linear or ramp_steps")
+flags.DEFINE_string(
+    "momentum", None, "at a switch to asynchrony: keep, zero, scaled, ramp_linear, ramp_steps or ramp_stages"
+)
 flags.DEFINE_string("policy", None, "while there are stragglers in lock-step: baseline, greedy, elastic or rebalance")
 flags.DEFINE_string("rate", None, "how the rate grows with the units of an update: linear or sqrt")
 flags.DEFINE_string(

@@ -218,8 +218,9 @@ class EmulationConfig:
         stragglers: `worker=3,delay_ms=30,from=10%,to=30%`, several separated by semicolons, or the name of a scenario
             (see `hybridsync.config.injected_stragglers`).
         link_bytes_per_sec: of each worker's link to the parameter servers, each direction; None is the machine's own.
-        port_bytes_per_sec: of a server's port, each direction, which all workers' pushes and pulls share, one after
-            another; None is the machine's own.
+        port_bytes_per_sec: of a server's port, each direction, which all workers' pushes and pulls that are under way
+            share fairly; None is the machine's own.
+        incast: how much of that port each further transfer costs: k at once get port / (1 + incast * (k - 1)) in all.
         latency_secs: more for each push and for each pull.
 
     Raises:
@@ -230,6 +231,7 @@ class EmulationConfig:
     stragglers: str = ""
     link_bytes_per_sec: float | None = None
     port_bytes_per_sec: float | None = None
+    incast: float = 0.0
     latency_secs: float = 0.0
 
     def __post_init__(self) -> None:
@@ -240,10 +242,12 @@ class EmulationConfig:
             rate = getattr(self, name)
             if rate is not None:
                 _require(rate > 0, f"emulation.{name}", "above 0 or none", rate, "use none for the machine's own speed")
-        _require(self.latency_secs >= 0, "emulation.latency_secs", "0 or more", self.latency_secs, "correct it")
+        for name in ("incast", "latency_secs"):
+            value = getattr(self, name)
+            _require(value >= 0, f"emulation.{name}", "0 or more", value, "correct it")
 
 
-MomentumVariant = Literal["keep", "zero", "scaled", "ramp_linear", "ramp_steps"]
+MomentumVariant = Literal["keep", "zero", "scaled", "ramp_linear", "ramp_steps", "ramp_stages"]
 
 
 @checked
@@ -253,6 +257,10 @@ class PolicyConfig:
 
     Args:
         detector: who is a straggler: "robust" (median and MAD, with a floor), "paper" (mean - std), or "off".
+        detector_deviations: k of its threshold; None is 2 of "robust", 1 of "paper".
+        detector_window: units of a worker that are judged together.
+        detector_consecutive: windows in a row that make a straggler, and that clear it.
+        detector_floor: of "robust", the share of the median above which nobody is slow.
         speeds: how fast each worker's device is beside the others, where they differ; () for all alike.
         shares: units that each worker takes in one lock-step step, where that is fixed; () for one each.
         momentum: what becomes of it where the plan goes over to asynchrony: it is kept, its slots are zeroed once, or
@@ -260,6 +268,8 @@ class PolicyConfig:
         ramp: share of the workload that ramping takes.
         online: what becomes of lock-step while there are stragglers: "baseline" ignores them, "greedy" trains
             asynchronously meanwhile, "elastic" goes on without them, "rebalance" deals a step's units out by speed.
+        guard: whether "greedy" and "elastic" act only where that saves more than it costs ("on"), or on every straggler
+            ("off"), as their paper has them.
         trigger: what ends a lock-step stage before its share is done: "off", or "knee", where the loss stops falling
             steeply; an asynchronous stage has to follow.
         most_units: of one worker in a lock-step step under "rebalance"; more of them are a larger batch.
@@ -270,12 +280,17 @@ class PolicyConfig:
     """
 
     detector: Literal["robust", "paper", "off"] = "robust"
+    detector_deviations: float | None = None
+    detector_window: int = 10
+    detector_consecutive: int = 4
+    detector_floor: float = 0.9
     speeds: tuple[float, ...] = ()
     shares: tuple[int, ...] = ()
     momentum: MomentumVariant = "keep"
-    ramp: float = 0.05
+    ramp: float = 0.25
     rate: Literal["linear", "sqrt"] = "linear"
     online: Literal["baseline", "greedy", "elastic", "rebalance"] = "baseline"
+    guard: Literal["on", "off"] = "on"
     trigger: Literal["off", "knee"] = "off"
     most_units: int = 4
 
@@ -285,6 +300,11 @@ class PolicyConfig:
             raise ConfigError(
                 f"policy.online is {self.online!r}, but policy.detector is 'off': nobody would tell it who is slow; "
                 "choose a detector, or policy.online=baseline"
+            )
+        if self.guard == "off" and self.online not in ("greedy", "elastic"):
+            raise ConfigError(
+                f"policy.guard is 'off', but policy.online is {self.online!r}, which has no form without one; use "
+                "policy.online=greedy or elastic, or policy.guard=on"
             )
         moves = [name for name in ("greedy", "knee") if name in (self.online, self.trigger)]
         if len(moves) == 2:
@@ -301,6 +321,14 @@ class PolicyConfig:
                 f"policy.shares are fixed, but policy.online is {self.online!r}, which decides by rates who takes how "
                 "many units of a step: leave one of them out"
             )
+        deviations = self.detector_deviations
+        _require(
+            deviations is None or deviations >= 0, "policy.detector_deviations", "0 or more", deviations, "raise it"
+        )
+        for name in ("detector_window", "detector_consecutive"):
+            _require(getattr(self, name) >= 1, f"policy.{name}", "at least 1", getattr(self, name), "raise it")
+        floor = self.detector_floor
+        _require(0 < floor <= 1, "policy.detector_floor", "above 0 and at most 1", floor, "give a share of the median")
         _require(self.most_units >= 1, "policy.most_units", "at least 1", self.most_units, "raise it")
         above = all(speed > 0 for speed in self.speeds)
         _require(0 < self.ramp <= 1, "policy.ramp", "above 0 and at most 1", self.ramp, "give a share of the workload")

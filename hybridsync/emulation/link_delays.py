@@ -23,7 +23,7 @@ from typing import Any
 from hybridsync.config import AS_FAST, NO_STRAGGLERS, EmulationConfig, Slowness, Straggler, Stragglers, together
 from hybridsync.core.clock import SYSTEM_CLOCK, Clock, pause
 from hybridsync.core.errors import ConfigError
-from hybridsync.emulation.link_model import SlowLinks, Wire
+from hybridsync.emulation.link_model import SlowLinks, Transfer, Wire
 from hybridsync.interfaces.messages import Push
 from hybridsync.interfaces.ports import Answer, ParameterPort
 
@@ -45,7 +45,8 @@ def emulated(
     """
     link = link_bytes_per_sec if config.link_bytes_per_sec is None else config.link_bytes_per_sec
     port = port_bytes_per_sec if config.port_bytes_per_sec is None else config.port_bytes_per_sec
-    return Wire(min(link, link_bytes_per_sec), num_servers * min(port, port_bytes_per_sec), config.latency_secs)
+    shared = num_servers * min(port, port_bytes_per_sec)
+    return Wire(min(link, link_bytes_per_sec), shared, config.latency_secs, config.incast)
 
 
 def emulates_links(config: EmulationConfig) -> bool:
@@ -78,17 +79,17 @@ def check_speed(config: EmulationConfig, num_workers: int, num_servers: int, pus
     for last in (AS_FAST, *map(together, slow.values())):
         wire = emulated(config, num_servers)
         for _ in range(num_workers - 1):
-            wire.push_ends(0.0, push_bytes)
-            wire.pull_ends(0.0, pull_bytes)
-        found.append(wire.push_ends(0.0, push_bytes, last) + wire.pull_ends(0.0, pull_bytes, last))
+            wire.begin_push(0.0, push_bytes)
+            wire.begin_pull(0.0, pull_bytes)
+        found.append(wire.begin_push(0.0, push_bytes, last).arrives + wire.begin_pull(0.0, pull_bytes, last).arrives)
     secs = max(found)
     if secs > MOST_SECS:
         raise ConfigError(
             f"a push of {push_bytes:,} bytes and a pull of {pull_bytes:,} of {num_workers} workers would take "
             f"{secs:.3g} s with emulation.link_bytes_per_sec={config.link_bytes_per_sec}, "
-            f"emulation.port_bytes_per_sec={config.port_bytes_per_sec}, emulation.latency_secs={config.latency_secs} "
-            f"and emulation.stragglers={config.stragglers!r}, above the {MOST_SECS:g} s that calls have for it; "
-            "emulate faster links, or a smaller model"
+            f"emulation.port_bytes_per_sec={config.port_bytes_per_sec}, emulation.incast={config.incast:g}, "
+            f"emulation.latency_secs={config.latency_secs} and emulation.stragglers={config.stragglers!r}, above the "
+            f"{MOST_SECS:g} s that calls have for it; emulate faster links, or a smaller model"
         )
 
 
@@ -123,19 +124,22 @@ class Pacing:
         """Return what blocks until the push that begins now has arrived."""
         with self._lock:
             slow = self._slow.of(push)
-            return self._until(self._wire.push_ends(self._clock.monotonic(), self._push_bytes, slow))
+            return self._until(self._wire.begin_push(self._clock.monotonic(), self._push_bytes, slow))
 
     def pull_begins(self, push: Push) -> Callable[[], None]:
         """Return what blocks until the pull that begins now for `push` has arrived."""
         with self._lock:
             slow = self._slow.of(push)
-            return self._until(self._wire.pull_ends(self._clock.monotonic(), self._pull_bytes, slow))
+            return self._until(self._wire.begin_pull(self._clock.monotonic(), self._pull_bytes, slow))
 
-    def _until(self, ends: float) -> Callable[[], None]:
+    def _until(self, transfer: Transfer) -> Callable[[], None]:
+        def left() -> float:
+            with self._lock:
+                return transfer.arrives - self._clock.monotonic()
+
         def block() -> None:
-            left = ends - self._clock.monotonic()
-            if left > 0:
-                self._wait(left)
+            while (secs := left()) > 0:  # others that have begun meanwhile make it later
+                self._wait(secs)
 
         return block
 

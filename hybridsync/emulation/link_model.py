@@ -1,15 +1,18 @@
 """Times transfers between workers and parameter servers, by their links and the port that all of them share. Pure.
 
-The simulator asks it in virtual time, and where links are emulated the servers ask it in real time.
+The simulator asks it in virtual time, and where links are emulated the servers ask it in real time. Both ask alike: a
+transfer says when it arrives if no other begins meanwhile; whoever has waited until then asks again.
 
 >>> wire = Wire(port_bytes_per_sec=100.0)
->>> wire.push_ends(now=0.0, num_bytes=50), wire.push_ends(now=0.0, num_bytes=50), wire.pull_ends(now=0.0, num_bytes=50)
-(0.5, 1.0, 0.5)
+>>> first, second = wire.begin_push(now=0.0, num_bytes=50), wire.begin_push(now=0.25, num_bytes=50)
+>>> first.arrives, second.arrives
+(0.75, 1.0)
 """
 
 from __future__ import annotations
 
 import math
+from bisect import insort_right
 from collections.abc import Callable
 
 from hybridsync.config.injected_stragglers import AS_FAST, Slowness
@@ -19,19 +22,25 @@ from hybridsync.interfaces.messages import Push
 class Wire:
     """The links of the workers, and the servers' port, each in both directions.
 
-    Transfers come through the port one after another, in the order in which they begin. A worker has one transfer in
-    each direction at a time, so that nothing has to wait for its link. A message without bytes waits for no transfer:
-    its packets are sent between those of others. A worker that is made slow has a link of its own speed, and takes the
-    port for no longer than the others.
+    The transfers under way share the port fairly (processor sharing): with k of them each has 1/k of it, and no more
+    than its worker's link carries. Each further transfer may cost the port some of its goodput (incast), which then is
+    `port / (1 + incast * (k - 1))` in all. A worker has one transfer in each direction at a time, so that nothing has
+    to wait for its link. A message without bytes waits for no transfer: its packets are sent between those of others.
+    A worker that is made slow has a link of its own speed, and takes the port for no longer than the others.
+
+    Source: Bertsekas and Gallager, Data Networks, 1992, section 6.5.2, for fair shares. The form of the loss is ours:
+    with many senders into one port packets are lost and sent again (Phanishayee et al., Measurement and analysis of TCP
+    throughput collapse in cluster-based storage systems, FAST 2008).
 
     Args:
       link_bytes_per_sec: of each worker's link, each direction.
       port_bytes_per_sec: of the port, each direction; that of all servers together.
       latency_secs: from the last byte sent to the last one received.
+      incast: goodput that each further transfer costs the port.
 
     Attributes:
-      push_ends: (now, bytes, slowness) -> when what a worker begins to send at `now` has arrived; takes the port.
-      pull_ends: the same of what the servers begin to send.
+      begin_push: (now, bytes, slowness) -> what a worker begins to send at `now`; it takes the port.
+      begin_pull: the same of what the servers begin to send.
     """
 
     def __init__(
@@ -39,31 +48,105 @@ class Wire:
         link_bytes_per_sec: float = math.inf,
         port_bytes_per_sec: float = math.inf,
         latency_secs: float = 0.0,
+        incast: float = 0.0,
     ) -> None:
-        self.push_ends = _Direction(link_bytes_per_sec, port_bytes_per_sec, latency_secs).ends
-        self.pull_ends = _Direction(link_bytes_per_sec, port_bytes_per_sec, latency_secs).ends
+        self.begin_push = _Direction(link_bytes_per_sec, port_bytes_per_sec, latency_secs, incast).begin
+        self.begin_pull = _Direction(link_bytes_per_sec, port_bytes_per_sec, latency_secs, incast).begin
+
+
+class Transfer:
+    """A transfer that has begun.
+
+    Args:
+      port: that carries it; None where it shares none, and `ended` is known.
+      finish: bytes that the port has carried of each transfer under way when it has carried all of this one.
+      ended: when the port has carried it.
+      own: when its worker's own link has carried it.
+      behind: from the moment at which both have carried it to its arrival.
+    """
+
+    __slots__ = ("_behind", "_own", "_port", "ended", "finish")
+
+    def __init__(self, port: _Direction | None, finish: float, ended: float, own: float, behind: float) -> None:
+        self._port, self.finish, self.ended, self._own, self._behind = port, finish, ended, own, behind
+
+    @property
+    def arrives(self) -> float:
+        """When it has arrived, unless another transfer begins before that: then it may be later, and never sooner."""
+        ended = self.ended if self._port is None else self._port.end_of(self)
+        return (ended if ended > self._own else self._own) + self._behind
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether no other transfer can make it later any more."""
+        return self._port is None
+
+    def end(self, at: float) -> None:
+        """Note that the port has carried it."""
+        self.ended, self._port = at, None
 
 
 class _Direction:
-    """One direction of a wire."""
+    """One direction of a wire. Its time never goes back: what begins before the newest begin, begins then."""
 
-    __slots__ = ("_free_at", "_latency", "_link", "_port")
+    __slots__ = ("_at", "_carried", "_incast", "_latency", "_link", "_port", "_under_way")
 
-    def __init__(self, link: float, port: float, latency: float) -> None:
-        self._link, self._port, self._latency = link, port, latency
-        self._free_at = 0.0
+    def __init__(self, link: float, port: float, latency: float, incast: float) -> None:
+        self._link, self._port, self._latency, self._incast = link, port, latency, incast
+        self._under_way: list[Transfer] = []  # in the order of their ends
+        self._at = 0.0  # when a transfer last began or ended
+        self._carried = 0.0  # bytes of each transfer under way, counted from one begin on, at that time
 
-    def ends(self, now: float, num_bytes: int, slow: Slowness = AS_FAST) -> float:
-        """Return when a transfer that begins at `now` has arrived; the port is taken for it."""
+    def begin(self, now: float, num_bytes: int, slow: Slowness = AS_FAST) -> Transfer:
+        """Return the transfer that begins at `now`; the port is shared with it until its end."""
         if not num_bytes:
-            return now
-        free_at, link = self._free_at, self._link
-        self._free_at = shared = (now if now > free_at else free_at) + num_bytes / self._port
-        if slow is AS_FAST:
-            own = now + num_bytes / link
-            return (shared if shared > own else own) + self._latency
-        own = now + num_bytes / (link if link < slow.bytes_per_sec else slow.bytes_per_sec)
-        return (shared if shared > own else own) + self._latency + slow.rpc_secs
+            return Transfer(None, 0.0, now, now, 0.0)
+        own, behind = now, self._latency
+        if slow is not AS_FAST:
+            own, behind = now + num_bytes / slow.bytes_per_sec, behind + slow.rpc_secs
+        if self._port == math.inf:
+            return Transfer(None, 0.0, now + num_bytes / self._link, own, behind)
+        if now > self._at:
+            self._go_on(now)
+        transfer = Transfer(self, self._carried + num_bytes, 0.0, own, behind)
+        insort_right(self._under_way, transfer, key=_finish)
+        return transfer
+
+    def end_of(self, transfer: Transfer) -> float:
+        """Return when a transfer under way ends, if no other begins before that."""
+        at, carried, left = self._at, self._carried, len(self._under_way)
+        for other in self._under_way:
+            at += (other.finish - carried) / self._rate(left)
+            if other is transfer:
+                break
+            carried, left = other.finish, left - 1
+        return at
+
+    def _go_on(self, now: float) -> None:
+        """End what ends up to `now`, by the very sums of `end_of`: who waited until such an end finds it past."""
+        under_way, num_ended = self._under_way, 0
+        for transfer in under_way:
+            at = self._at + (transfer.finish - self._carried) / self._rate(len(under_way) - num_ended)
+            if at > now:
+                break
+            transfer.end(at)
+            self._at, self._carried = at, transfer.finish
+            num_ended += 1
+        del under_way[:num_ended]
+        if under_way:
+            self._carried += (now - self._at) * self._rate(len(under_way))
+        else:
+            self._carried = 0.0
+        self._at = now
+
+    def _rate(self, num_transfers: int) -> float:
+        """Return the bytes a second of each of so many transfers."""
+        share = self._port / (num_transfers * (1.0 + self._incast * (num_transfers - 1)))
+        return share if share < self._link else self._link
+
+
+def _finish(transfer: Transfer) -> float:
+    return transfer.finish
 
 
 class SlowLinks:

@@ -212,6 +212,8 @@ class ParameterPort(Protocol):
     def ready(self, push: Push) -> None:
         """Return when the protocol's rule grants the transfer of what the worker would push.
 
+        Without units nothing is granted: the worker says that the parameters of `push.base` have arrived.
+
         Raises:
           StalePhase, StaleIncarnation: the caller is out of date.
           WaitTimeout: the rule did not grant it in time.

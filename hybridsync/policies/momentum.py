@@ -12,11 +12,16 @@ resume and every replay have the same one. With n workers and m the coefficient 
     scaled        m / n as long as it is asynchronous (.882 to .902)
     ramp_linear   m / n at the switch, m after a stretch of the workload, linear between (ramps: .897 to .912)
     ramp_steps    m / n at the switch, doubled in equal stretches until it is m
+    ramp_stages   m / n at the switch, raised by as much in each of eight equal stretches, m in the eighth
+
+The stretch is `policy.ramp` of the workload, a quarter by default: the authors' eight stages took 2,000 of 64,000 steps
+each, and their increments with 8 workers 6,400 each (`ramp_steps` with a ramp of .3).
 
 Asynchronous is a protocol whose updates are of fewer units than there are workers, on older parameters. Where the batch
 stays, as with GBA, there is nothing to handle.
 
-Source: Li et al., Sync-Switch, ICDCS 2021, section IV; what the ramps look like is a reconstruction.
+Source: Li et al., Sync-Switch, ICDCS 2021, section IV; the lengths of the ramps are those of the authors' code, their
+form with another number of workers than 8 is a reconstruction.
 """
 
 from __future__ import annotations
@@ -62,6 +67,8 @@ class MomentumHandling:
         return 1.0
 
 
+NUM_STAGES = 8
+"""Of `ramp_stages`, as the authors had them."""
 KEEP = MomentumHandling()
 """Nothing is handled."""
 
@@ -107,7 +114,10 @@ def _segments(variant: MomentumVariant, begin: int, end: int, length: int, num_w
     stop = min(end, begin + length)
     if variant == "ramp_linear":
         return [Segment(begin, stop, low, low + (1.0 - low) * (stop - begin) / length)]
-    num_steps = math.ceil(math.log2(num_workers))
-    bounds = [begin + round(length * step / num_steps) for step in range(num_steps + 1)]
-    steps = ((at, min(end, to), 2**step * low) for step, (at, to) in enumerate(itertools.pairwise(bounds)))
+    if variant == "ramp_steps":
+        levels = [2**step * low for step in range(math.ceil(math.log2(num_workers)))]
+    else:
+        levels = [min(1.0, low + (1.0 - low) * stage / (NUM_STAGES - 1)) for stage in range(NUM_STAGES)]
+    bounds = [begin + round(length * step / len(levels)) for step in range(len(levels) + 1)]
+    steps = ((at, min(end, to), level) for level, (at, to) in zip(levels, itertools.pairwise(bounds), strict=True))
     return [Segment(at, to, share, share) for at, to, share in steps if at < to]

@@ -23,6 +23,8 @@ how long a straggler stays one, have priors (`hybridsync.policies.actions`).
 Lock-step with members M does |M| * min rate units a second, asynchrony the sum of the rates, and lock-step by shares c
 sum(c) units in max(c / rate) seconds.
 
+- `policy.guard=off` gives greedy and elastic as the paper has them: they weigh nothing, and act on every straggler.
+
 Source: Sync-Switch, ICDCS 2021, section IV, reconstruction; the guard of greedy, what elastic weighs and rebalance are
 ours.
 """
@@ -121,6 +123,39 @@ class Greedy:
         if saved <= 2 * view.cost_secs:
             return Choice(PLANNED, "two switches would cost more than asynchrony saves", *numbers)
         return Choice(TemporaryProtocol(view.detour), "asynchrony saves more than two switches cost", *numbers)
+
+
+@dataclass(frozen=True)
+class PlainGreedy:
+    """Asynchronous whenever somebody is a straggler, as the paper has it."""
+
+    name: str = "greedy"
+    keeps_protocol: bool = False
+
+    def decide(self, view: View) -> Choice:
+        if any(worker in view.live for worker in view.slow):
+            return Choice(TemporaryProtocol(view.detour), "somebody is a straggler")
+        away = isinstance(view.holds, TemporaryProtocol)
+        return Choice(PLANNED, "no straggler is left" if away else "")
+
+
+@dataclass(frozen=True)
+class PlainElastic:
+    """Lock-step without whoever was a straggler once, up to the planned switch, as the paper has it.
+
+    Where nobody else would be left, it stays as it is.
+    """
+
+    name: str = "elastic"
+    keeps_protocol: bool = True
+
+    def decide(self, view: View) -> Choice:
+        held = view.holds.workers if isinstance(view.holds, ExcludeWorkers) else ()
+        before = tuple(worker for worker in view.live if worker in held)
+        out = tuple(worker for worker in view.live if worker in before or worker in view.slow)
+        if out == view.live:
+            out = before if before != view.live else ()
+        return Choice(_without(out), "somebody is a straggler" if {*out} - {*before} else "")
 
 
 @dataclass(frozen=True)
@@ -259,8 +294,8 @@ def _without(workers: tuple[int, ...]) -> Action:
 
 POLICIES: dict[str, Callable[[PolicyConfig], Policy]] = {
     "baseline": lambda config: Baseline(),
-    "greedy": lambda config: Greedy(),
-    "elastic": lambda config: Elastic(),
+    "greedy": lambda config: Greedy() if config.guard == "on" else PlainGreedy(),
+    "elastic": lambda config: Elastic() if config.guard == "on" else PlainElastic(),
     "rebalance": lambda config: Rebalance(config.most_units),
 }
 

@@ -80,6 +80,8 @@ def _job(name: str, config: RunConfig, model: Any, data: Any, optimizer: Any) ->
         policy["shares"] = config.policy.shares
     if config.policy.online != "baseline":
         policy |= {"online": config.policy.online, "most_units": config.policy.most_units}
+    if config.policy.guard != "on":
+        policy["guard"] = config.policy.guard
     signature = {
         "model": model,
         "data": data,

@@ -8,9 +8,9 @@
     >>> [(decision.worker, decision.flagged, decision.rate) for decision in decisions]
     [(3, True, 25.0)]
 
-A worker's units make up windows of ten, and windows make up rounds: a round ends when everybody who takes part has
-closed another window. Whoever closed several meanwhile is judged by all of them, so that the workers of a round are
-compared over the same stretch of time: what slows everybody down at once makes nobody a straggler.
+A worker's units make up windows, of ten by default, and windows make up rounds: a round ends when everybody who takes
+part has closed another window. Whoever closed several meanwhile is judged by all of them, so that the workers of a
+round are compared over the same stretch of time: what slows everybody down at once makes nobody a straggler.
 
 Source: the detector of Sync-Switch (Li et al., ICDCS 2021), reconstructed as `PaperRule`, with its known weaknesses;
 `RobustRule` mends them.
@@ -21,13 +21,13 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 from hybridsync.config.run_config import PolicyConfig
 
 WINDOW = 10
-"""Units of a worker that are judged together."""
+"""Units of a worker that are judged together, unless a configuration says otherwise."""
 PATIENCE = 3
 """A worker that has closed a window waits for the others' through so many of its own reports."""
 
@@ -177,6 +177,7 @@ class _Watched:
     """Holds what is known of one worker.
 
     Args:
+      window: units that are judged together.
       secs: of its units since the last round.
       waited: reports of its own since it has closed a window.
       units_per_sec: of the last round that it was in, at speed 1; None before one.
@@ -187,6 +188,7 @@ class _Watched:
       awaited: whether a round waits for its windows; not for those of who is left out and measures itself.
     """
 
+    window: int
     secs: list[float] = field(default_factory=list)
     waited: int = 0
     units_per_sec: float | None = None
@@ -198,11 +200,11 @@ class _Watched:
 
     @property
     def num_windows(self) -> int:
-        return len(self.secs) // WINDOW
+        return len(self.secs) // self.window
 
     def take(self, round_index: int, num_rounds: int) -> list[float]:
         """Return the units of one of the rounds that its closed windows are divided among."""
-        first, last = (i * self.num_windows // num_rounds * WINDOW for i in (round_index, round_index + 1))
+        first, last = (i * self.num_windows // num_rounds * self.window for i in (round_index, round_index + 1))
         return self.secs[first:last]
 
 
@@ -214,13 +216,17 @@ class Detector:
     Args:
       rule: says who is slow.
       speeds: worker -> how many times as fast as the others it is known to be, where devices differ; 1 where absent.
+      window: units of a worker that are judged together.
 
     Attributes:
       threshold: units a second, at speed 1, below which the last round held a worker for slow; None before one.
     """
 
-    def __init__(self, rule: Rule | None = None, speeds: Mapping[int, float] | None = None) -> None:
+    def __init__(
+        self, rule: Rule | None = None, speeds: Mapping[int, float] | None = None, window: int = WINDOW
+    ) -> None:
         self.rule: Rule = rule or RobustRule()
+        self._window = window
         self._speeds = dict(speeds or {})
         self._watched: dict[int, _Watched] = {}
         self.threshold: float | None = None
@@ -254,7 +260,7 @@ class Detector:
         """
         expected = set(workers)
         for worker in sorted(expected):
-            self._watched.setdefault(worker, _Watched())
+            self._watched.setdefault(worker, _Watched(self._window))
         for worker, watched in self._watched.items():
             watched.secs, watched.waited, watched.units_per_sec = [], 0, None
             watched.awaited = worker in expected
@@ -269,7 +275,7 @@ class Detector:
         """
         watched = self._watched.get(worker)
         if watched is None:
-            watched = self._watched[worker] = _Watched()
+            watched = self._watched[worker] = _Watched(self._window)
             self._late.add(worker)
         if secs:
             usual = min(secs) > 0.0 and math.isfinite(sum(secs))
@@ -285,7 +291,7 @@ class Detector:
         num_rounds = min(awaited or [each.num_windows for each in ready.values()])
         decisions = [found for i in range(num_rounds) for found in self._round(ready, i, num_rounds)]
         for each in ready.values():
-            del each.secs[: each.num_windows * WINDOW]
+            del each.secs[: each.num_windows * self._window]
             each.waited = 0
         self._late = {other for other, each in self._watched.items() if each.awaited}
         return decisions
@@ -311,7 +317,7 @@ class Detector:
         watched.against = watched.against + 1 if slow != watched.flagged else 0
         rule, before = self.rule, watched.severe or (0,) * len(self.rule.severe)
         speed = self._speeds.get(worker, 1.0)
-        lasting = WINDOW * (1 / watched.units_per_sec - 1 / level.centre) / speed >= rule.hiccup
+        lasting = self._window * (1 / watched.units_per_sec - 1 / level.centre) / speed >= rule.hiccup
         watched.severe = tuple(
             rounds + 1 if lasting and watched.units_per_sec < share * level.centre else 0
             for rounds, (share, _) in zip(before, rule.severe, strict=True)
@@ -339,5 +345,10 @@ def detector_of(config: PolicyConfig) -> Detector:
     """Return the detector that a configuration names."""
     if not config.detects:
         return NullDetector()
-    rule = PaperRule() if config.detector == "paper" else RobustRule()
-    return Detector(rule, dict(enumerate(config.speeds)))
+    consecutive = config.detector_consecutive
+    rule: PaperRule | RobustRule = RobustRule(floor=config.detector_floor, consecutive=consecutive)
+    if config.detector == "paper":
+        rule = PaperRule(consecutive=consecutive)
+    if config.detector_deviations is not None:
+        rule = replace(rule, deviations=config.detector_deviations)
+    return Detector(rule, dict(enumerate(config.speeds)), config.detector_window)

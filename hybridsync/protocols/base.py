@@ -143,6 +143,13 @@ class Ready:
 
 
 @dataclass(slots=True)
+class Received:
+    """Say to the server's rule that `version` has arrived, so that the next transfer may begin. Result: None."""
+
+    version: Version
+
+
+@dataclass(slots=True)
 class Step:
     """Let this worker's own optimizer make one update of `parameters`. Result: a parameters handle.
 
@@ -197,6 +204,7 @@ Effect = (
     | LocalUpdate
     | PushPull
     | Ready
+    | Received
     | Step
     | Difference
     | Combine
@@ -304,6 +312,10 @@ class ServerRule(ABC):
     def on_ready(self, worker: int, at: float) -> list[Action]:
         """Return the actions to carry out now, at `at`, that `worker` waits to be granted its next push."""
         return [Grant(worker)]
+
+    def on_received(self, worker: int, at: float) -> list[Action]:
+        """Return the actions to carry out now, at `at`, that the parameters of its answer are at `worker`."""
+        return []
 
     def on_join(self, worker: int) -> list[Action]:
         """Return the actions to carry out now that `worker` takes part: the first call of a process of it is here.

@@ -1,31 +1,39 @@
-"""HSP, hybrid synchronous parallelism: lock-step, gradients one at a time, and stale computing where a wait is long.
+"""HSP, hybrid synchronous parallelism: lock-step, one transfer at a time, and stale computing where a wait is long.
 
     server, iteration t: for worker i in the order its READY came: g_i = transfer(i)         # one at a time
-                         w_{t+1} <- optimizer(w_t, mean_i g_i, rate = n * eta);  reply w_{t+1} to all
+                         w_{t+1} <- optimizer(w_t, mean_i g_i, rate = n * eta)
+                         for worker i in the order of the gradients: reply w_{t+1} to i      # one at a time
     worker i:            compute g_i; READY; when it is granted, send g_i; until w_{t+1} comes:
                          if predicted wait >= rho * T_compute and fewer than S stale units in a row:
-                         start the next unit on w_t, else wait
+                         start the next unit on w_t, else wait; when w_{t+1} is here, say so
 
-No two transfers contend: each has the whole link, so that the first gradients are in, and their workers free, long
-before the last. The wait ends when w_{t+1} has arrived, for one worker after another in the order of their gradients.
-It is predicted by the rule from the calls that it saw: T_compute of a worker from its last answer to its READY, the
-shortest of four, T_transfer from its grant to its push; the transfers that are still to come are laid one behind
-another. Without an estimate nobody computes stale, nor does who brought the last gradient: its wait is over. A stale
-gradient is in the next update for certain, so staleness is at most 1.
+No two transfers contend in either direction: each has the whole port, so that the first workers have w_{t+1} and
+compute while the others receive it, and their gradients pass while the others compute. With a port that passes one
+gradient in T_transfer, and shares itself fairly among transfers under way, a round of n equal workers takes
 
-The transfers of `bsp_server` stagger its workers, so that a round takes T_compute + n * T_transfer there. Here, with S
-= 1 and equal workers, one half comes to compute stale in each round and the other half in the next: while those who
-have w_{t+1} compute, the others' gradients pass, and a round takes about T_compute + n * T_transfer / 2; a larger S
-saves the wait of who was stale before. It pays where n * T_transfer is not small against T_compute.
+    bsp_server        T_compute + 2 n T_transfer         everybody receives together, and sends together
+    hsp(stale=0)      T_compute + (n + 1) T_transfer     a pipeline: the last worker receives after n turns
+
+and stale computing saves waits on top of that. Whoever is slow to receive keeps the next ones waiting.
+
+The wait ends when w_{t+1} has arrived. The rule predicts it from the calls that it saw: T_compute of a worker from the
+arrival of its parameters to its READY, T_transfer from its grant to its push; the transfers that are still to come are
+laid one behind another. Without an estimate nobody computes stale, nor does who brought the last gradient: its wait is
+over. A stale gradient is in the next update for certain, so staleness is at most 1.
+
+rho = 0.5: a stale unit costs the accuracy of one, and saves as much time as the worker would have waited, so it is
+computed only where it saves half a unit or more. With n = 8 and a port that passes all gradients in a unit's time, 0.5
+makes 1.76 times as many updates as `bsp_server`, 1 makes 1.49 and 0.1 no more than 0.5 does; at a port four times as
+slow all three make 1.88 times as many, and at one four times as fast only 0.1 adds to what the turns alone save
+(`benchmarks/shared_port.py`).
 
 Source: Li, Huang et al., "Hybrid synchronous parallelism ...", ICPP 2022 (doi 10.1145/3545008.3545024), by its
-abstract. The protocol is a reconstruction, and so are rho = 0.5, S = 1 and the prediction.
+abstract. The protocol is a reconstruction, and so are the turns of the replies, rho, S = 1 and the prediction.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -41,18 +49,16 @@ from hybridsync.protocols.base import (
     Pull,
     PushPull,
     Ready,
+    Received,
     Release,
     ServerRule,
     scaled,
 )
 from hybridsync.protocols.server_protocol import ServerProtocol, WaitingRule, check_not_negative
 
-SHORTEST_OF = 4
-"""Of so many times from an answer to READY the shortest holds the least of the answer's own transfer."""
-
 
 class _Turns(WaitingRule):
-    """Grants one transfer at a time, and makes an update of the gradients of all who are awaited.
+    """Lets one transfer go on at a time in each direction, and updates by the gradients of all who are awaited.
 
     Args:
       members: of the phase.
@@ -66,10 +72,11 @@ class _Turns(WaitingRule):
         self._ready: dict[int, float] = {}
         self._granted: tuple[int, float] | None = None
         self._held: dict[int, list[Arrival]] = {}
-        self._waiting: dict[int, int] = {}
+        self._waiting: dict[int, int] = {}  # worker -> its push, whose answer depends on the next update
+        self._replies: dict[int, int] = {}  # worker -> its push, whose answer waits for its turn
+        self._receives: int | None = None  # to whom parameters are on their way
         self._in_a_row = dict.fromkeys(members, 0)
-        self._answered_at: dict[int, float] = {}
-        self._taken: dict[int, deque[float]] = {}
+        self._begun_at: dict[int, float] = {}
         self._compute_secs: dict[int, float] = {}
         self._transfer_secs: dict[int, float] = {}
         self._now = 0.0
@@ -77,49 +84,54 @@ class _Turns(WaitingRule):
     def on_ready(self, worker: int, at: float) -> list[Action]:
         self._now = at
         self._enter(worker)
+        self._end_turns(worker)
         self._ready[worker] = at
-        if worker in self._answered_at:
-            taken = self._taken.setdefault(worker, deque(maxlen=SHORTEST_OF))
-            taken.append(at - self._answered_at[worker])
-            self._compute_secs[worker] = min(taken)
+        if worker in self._begun_at:
+            self._compute_secs[worker] = at - self._begun_at[worker]
+        return self.ready_actions()
+
+    def on_received(self, worker: int, at: float) -> list[Action]:
+        self._now = at
+        if worker != self._receives:
+            return []
+        self._begun_at[worker] = at
+        self._receives = None
         return self.ready_actions()
 
     def on_join(self, worker: int) -> list[Action]:
-        self._end_turn(worker)
+        self._end_turns(worker)
         return super().on_join(worker)
 
     def on_idle(self, worker: int) -> list[Action]:
-        self._end_turn(worker)
+        self._end_turns(worker)
         return super().on_idle(worker)
 
     def forget_worker(self, worker: int) -> None:
-        self._end_turn(worker)
-        for known in (
-            self._held,
-            self._waiting,
-            self._answered_at,
-            self._taken,
-            self._compute_secs,
-            self._transfer_secs,
-        ):
+        self._end_turns(worker)
+        of_worker = self._held, self._waiting, self._replies, self._begun_at, self._compute_secs, self._transfer_secs
+        for known in of_worker:
             known.pop(worker, None)
 
     def add_push(self, arrival: Arrival) -> list[Action]:
         worker, self._now = arrival.worker, arrival.at
         if self._granted is not None and self._granted[0] == worker:
             self._transfer_secs[worker] = arrival.at - self._granted[1]
-        self._end_turn(worker)
+        self._end_turns(worker)
         self._held.setdefault(worker, []).append(arrival)  # a second one was not granted: its unit was another's before
         self._waiting[worker] = arrival.push_id
         if not self._computes_stale(worker):
             return []
         self._in_a_row[worker] += 1
-        return self._answer([worker])
+        self._begun_at[worker] = self._now
+        return [Release(self._waiting.pop(worker))]
 
     def ready_actions(self) -> list[Action]:
-        actions = []
+        actions: list[Action] = []
         if self._held and all(worker in self._held for worker in self.awaited):
-            actions = self.on_last()
+            actions = self._update()
+        if self._replies and self._receives is None:
+            self._receives = next(iter(self._replies))
+            actions.append(Release(self._replies.pop(self._receives)))
         if self._granted is None:
             chosen = next((worker for worker in self._ready if worker not in self._held), None)
             if chosen is not None:
@@ -129,23 +141,26 @@ class _Turns(WaitingRule):
         return actions
 
     def on_last(self) -> list[Action]:
-        if not self._held:
-            return []
+        actions = self._update() if self._held else []
+        replies, self._replies, self._receives = self._replies, {}, None
+        return [*actions, *map(Release, replies.values())]
+
+    def _update(self) -> list[Action]:
         held, self._held = [arrival for arrivals in self._held.values() for arrival in arrivals], {}
         rate = float(sum(len(arrival.units) for arrival in held))
         for worker in self._waiting:
             self._in_a_row[worker] = 0
-        return [Apply(tuple(arrival.push_id for arrival in held), rate), *self._answer([*self._waiting])]
+        self._replies.update(self._waiting)
+        self._waiting = {}
+        return [Apply(tuple(arrival.push_id for arrival in held), rate)]
 
-    def _answer(self, workers: list[int]) -> list[Action]:
-        for worker in workers:
-            self._answered_at[worker] = self._now
-        return [Release(self._waiting.pop(worker)) for worker in workers]
-
-    def _end_turn(self, worker: int) -> None:
+    def _end_turns(self, worker: int) -> None:
+        """Let nobody wait for a transfer of `worker` any more."""
         self._ready.pop(worker, None)
         if self._granted is not None and self._granted[0] == worker:
             self._granted = None
+        if self._receives == worker:
+            self._receives = None
 
     def _computes_stale(self, worker: int) -> bool:
         own = self._compute_secs.get(worker)
@@ -156,6 +171,10 @@ class _Turns(WaitingRule):
 
     def _wait_secs(self) -> float | None:
         """Return how long the next update is expected to take to reach who waits last; None: unknown, or now."""
+        receives = () if self._receives is None else (self._receives,)
+        begins, end = self._begun_at.copy(), self._now
+        for other in (*receives, *self._replies):
+            begins[other] = end = end + self._transfer_secs.get(other, 0.0)
         comes: list[tuple[float, int]] = []
         for other in self.awaited:
             if other in self._held:
@@ -163,7 +182,7 @@ class _Turns(WaitingRule):
             if other in self._ready:
                 comes.append((self._now, other))
             elif other in self._compute_secs and other in self._transfer_secs:
-                comes.append((self._answered_at[other] + self._compute_secs[other], other))
+                comes.append((begins[other] + self._compute_secs[other], other))
             else:
                 return None
         if not comes:
@@ -190,11 +209,13 @@ class Hsp(ServerProtocol):
     awaits_workers: ClassVar[bool] = True
 
     def worker_program(self, num_workers: int) -> Program:
-        parameters, lease = (yield Pull()), Lease()
+        version, lease = (yield Pull()), Lease()
         while (units := (yield lease)) is not None:
-            gradient = yield Compute(units, parameters)
+            gradient = yield Compute(units, version)
             yield Ready(gradient)
-            parameters = yield PushPull(gradient)
+            before, version = version, (yield PushPull(gradient))
+            if version.sequence != before.sequence:  # else nothing has travelled
+                yield Received(version)
 
     def rule(self, members: tuple[int, ...]) -> ServerRule:
         check_not_negative(self.name, stale=self.stale)

@@ -2,7 +2,8 @@
 
     worker i: compute g_i(x_i); x_i <- optimizer(x_i, g_i, rate = n * eta); x_j <- mean of x over G, for all j in G
 
-Every worker has its own parameters and optimizer state. The *group generator* (`group_generators.py`) says who is in G:
+Every worker has its own parameters and optimizer state. With `every=L` it meets a group after L units. The *group
+generator* (`group_generators.py`) says who is in G:
 
     groups=random    groups are made ahead by dividing all free workers at random; the slowdown filter leaves out who is
                      `slowdown` requests behind
@@ -40,6 +41,7 @@ class PReduce(Protocol):
 
     Args:
       groups: how they are made: "random", "arrival", "static" or "inter".
+      every: units of a worker between two meetings; it comes sooner where everybody is called.
       size: workers of a group, at least 2; with "arrival" how many do not wait any longer.
       slowdown: with "random": requests by which a worker is left out; 0 leaves nobody out.
       patience: with "arrival": the wait, in mean gaps between two arrivals.
@@ -52,6 +54,7 @@ class PReduce(Protocol):
     """
 
     groups: str = "random"
+    every: int = 1
     size: int = 2
     slowdown: int = 4
     patience: float = 1.0
@@ -64,18 +67,22 @@ class PReduce(Protocol):
     def __post_init__(self) -> None:
         if self.groups not in KINDS:
             raise ConfigError(f"preduce(groups={self.groups}) is unknown; write one of {', '.join(KINDS)}")
-        least = {"size": 2, "slowdown": 0, "patience": 0, "period": 0, "node": 1}
+        least = {"every": 1, "size": 2, "slowdown": 0, "patience": 0, "period": 0, "node": 1}
         for name, bound in least.items():
             if not bound <= getattr(self, name) < math.inf:
                 told = f"preduce({name}={getattr(self, name)}) is below {bound} or not finite"
                 raise ConfigError(f"{told}; give a finite number from {bound} on")
 
     def worker_program(self, num_workers: int) -> Program:
+        num_units = 0  # since the last meeting
         while (units := (yield Lease())) is not None:
             if units:
                 gradient = yield Compute(units)
                 yield LocalUpdate(gradient)
-            yield AverageReplicas((yield JoinRound()))
+                num_units += 1
+            if not units or num_units == self.every:
+                yield AverageReplicas((yield JoinRound()))
+                num_units = 0
         yield AverageReplicas((yield JoinRound(last=True)))
 
     def group_rule(self, members: tuple[int, ...], seed: int) -> GroupRule:

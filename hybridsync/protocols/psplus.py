@@ -1,35 +1,44 @@
 """PS+: pushes and pulls go on beside the computation, on parameters that are one exchange old.
 
     worker i: begin pull
-              loop: g = g_i(w);  d = optimizer_i step of g, rate = n * eta * modulation
+              loop: g = g_i(w)
+                    d = optimizer_i step of g, rate = n * eta * modulation
                     W = await what was begun                  # asked for one iteration ago
                     begin push_pull(d)                        # asks for the next iteration's W in the same call
                     w = W - d                                 # own newest update, full weight, not yet in W
-    server:   W <- W - d / n on arrival;  reply W to i as soon as clock_i - min_j clock_j <= s
+    server:   W <- W - d / n on arrival;  reply W to i
 
-The optimizer state is each worker's own; at the end of the phase it is the mean of theirs. The gate delays the reply
-only, so whoever is ahead computes on while it waits. With one worker, W - d is what the server makes of d: the plain
-loop, one exchange ahead. That worker pushes W - d itself, and W takes its place, so that it is the plain loop bit for
-bit.
+The optimizer state is each worker's own; at the end of the phase it is the mean of theirs. With one worker, W - d is
+what the server makes of d: the plain loop, one exchange ahead. That worker pushes W - d itself, and W takes its place,
+so that it is the plain loop bit for bit.
 
-**Modulation of a worker's rate**, by the progress that comes with every reply:
+Nobody waits for others, as in the paper. `staleness=s` adds SSP's gate, which is ours: the reply to i waits until
+clock_i - min_j clock_j <= s. It delays the reply only, so whoever is ahead computes on while it waits.
 
-    schedule   no factor; the schedule is read at the cluster's progress (default: progress is units applied)
-    staleness  1 / max(1, tau), tau = updates of others between the worker's last two versions
-    progress   clip(own units / the fastest worker's, 0.1, 1)
+`overlap=false` is a blocking twin to compare with: the same steps and updates, but w = W, which holds d / n already,
+and the worker waits for the reply to each push before it computes on.
+
+**Modulation of a worker's rate**, by the progress that came with the reply that it computes on (a replay knows that
+one; which reply is the newest when a push begins is in no log):
+
+    progress   clip(own units / the fastest worker's, 0.1, 1) (default); who joins late counts as far behind
+    staleness  (n - 1) / max(n - 1, tau), tau = updates of others between the worker's last two versions: among alike
+               workers tau is n - 1, so that only the stale are damped
+    schedule   no factor; the schedule is read at the cluster's progress, as by all but `none`
     none       no factor; the schedule is read at the worker's own progress alone, as in the public code
 
-**Staleness**, in updates, is at most (n - 1)(2s + 2) + 1: what SSP's bound says of the reply one push earlier, so each
-other worker makes one more update, and the worker's own last push is one. A worker for whom nobody waited may exceed
-that; its push is dropped.
+**Staleness**, in updates, has no bound. With the gate it is at most (n - 1)(2s + 2) + 1: what SSP's bound says of the
+reply one push earlier, so each other worker makes one more update, and the worker's own last push is one; without
+overlap it is SSP's (n - 1)(2s + 1). A worker for whom nobody waited may exceed that; its push is dropped.
 
 Source: Jin, Xu, Guo, Hu, Yeung, "PS+", IEEE TPDS 33(12), 2022, doi 10.1109/TPDS.2022.3200518; the loop and the server's
-d / n are those of the authors' public demo. Reconstruction: the three modulations, of which the paper's abstract names
-the aim only, and the lower limit of 0.1; idleness and the bound in updates are ours.
+d / n are those of the authors' public demo, which runs without a gate. Reconstruction: the three modulations, of which
+the paper's abstract names the aim only, and the lower limit of 0.1; the gate, idleness and the bound are ours.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -54,10 +63,12 @@ from hybridsync.protocols.base import (
     Version,
 )
 from hybridsync.protocols.modes import SERVER, SyncMode
-from hybridsync.protocols.ssp import Gate, check_not_negative
+from hybridsync.protocols.ssp import Gate
 from hybridsync.protocols.staleness import Bounded
 
-MODULATIONS = ("schedule", "staleness", "progress", "none")
+MODULATIONS = ("progress", "staleness", "schedule", "none")
+UNGATED = -1
+"""The `staleness` of a plan that lets nobody wait."""
 LOWEST_FACTOR = 0.1
 """Of the modulation by progress: who is far behind still moves."""
 
@@ -67,10 +78,10 @@ class _Shared(Gate):
 
     Args:
       members: of the phase.
-      staleness: iterations that a worker may be ahead of the slowest, s.
+      staleness: iterations that a worker may be ahead of the slowest, s; infinite without a gate.
     """
 
-    def __init__(self, members: tuple[int, ...], staleness: int) -> None:
+    def __init__(self, members: tuple[int, ...], staleness: float) -> None:
         super().__init__(members, staleness)
         self._share = 1.0 / len(members)
 
@@ -84,38 +95,58 @@ class PsPlus(Protocol):
     """Transfers beside the computation (see the module's docstring).
 
     Args:
-      staleness: iterations that a worker may be ahead of the slowest, s.
-      modulation: of a worker's rate: schedule, staleness, progress or none.
+      staleness: iterations that a worker may be ahead of the slowest, s; -1 is any number, as in the paper.
+      modulation: of a worker's rate: progress, staleness, schedule or none.
+      overlap: whether transfers go on beside the computation; false is a blocking twin to compare with.
     """
 
-    staleness: int = 3
-    modulation: str = "schedule"
+    staleness: int = UNGATED
+    modulation: str = "progress"
+    overlap: bool = True
     name: ClassVar[str] = "psplus"
     mode: ClassVar[SyncMode] = SERVER
     local_updates: ClassVar[bool] = True
-    awaits_workers: ClassVar[bool] = True
+    awaits_workers: ClassVar[bool] = True  # without a gate, too: who was idle begins anew from the newest version
 
     def change(self, num_workers: int) -> Change:
         return "add" if num_workers > 1 else "replace"
 
     def worker_program(self, num_workers: int) -> Program:
+        return self._overlapping(num_workers) if self.overlap else self._blocking(num_workers)
+
+    def _overlapping(self, num_workers: int) -> Program:
         lease, alone = Lease(), self.modulation == "none"
         parameters = version = before = yield Await((yield Begin(Pull())))
         pending = yield Begin(Pull())
         while (units := (yield lease)) is not None:
             gradient = yield Compute(units, parameters)
-            stepped = yield Step(gradient, parameters, self._factor(before, version), alone)
+            stepped = yield Step(gradient, parameters, self._factor(before, version, num_workers), alone)
             difference = yield Difference(parameters, stepped)
             before, version = version, (yield Await(pending))
             pending = yield Begin(PushPull(difference))
             parameters = yield Combine(version, difference)
         yield Await(pending)
 
+    def _blocking(self, num_workers: int) -> Program:
+        lease, alone = Lease(), self.modulation == "none"
+        before = version = yield Pull()
+        while (units := (yield lease)) is not None:
+            gradient = yield Compute(units, version)
+            stepped = yield Step(gradient, version, self._factor(before, version, num_workers), alone)
+            difference = yield Difference(version, stepped)
+            before, version = version, (yield PushPull(difference))
+
     def server_rule(self, members: tuple[int, ...]) -> ServerRule:
-        check_not_negative(self.name, staleness=self.staleness)
+        if self.staleness < UNGATED:
+            raise ConfigError(
+                f"psplus(staleness={self.staleness}) is no lead; give 0 or more, or {UNGATED} for no gate at all"
+            )
         if self.modulation not in MODULATIONS:
             raise ConfigError(f"psplus(modulation={self.modulation}) is unknown; give one of {', '.join(MODULATIONS)}")
-        return Bounded(_Shared(members, self.staleness), self.staleness_bound(len(members)))
+        bound = self.staleness_bound(len(members))
+        if bound is None:
+            return _Shared(members, math.inf)
+        return Bounded(_Shared(members, self.staleness), bound)
 
     def units_per_update(self, num_workers: int) -> int:
         return 1
@@ -123,13 +154,18 @@ class PsPlus(Protocol):
     def lr_factor(self, num_units: int, num_workers: int) -> float:
         return float(num_workers)
 
-    def staleness_bound(self, num_workers: int) -> int:
-        return (num_workers - 1) * (2 * self.staleness + 2) + 1
+    def staleness_bound(self, num_workers: int) -> int | None:
+        if self.staleness == UNGATED:
+            return None
+        if self.overlap:
+            return (num_workers - 1) * (2 * self.staleness + 2) + 1
+        return (num_workers - 1) * (2 * self.staleness + 1)
 
-    def _factor(self, before: Version, version: Version) -> float:
+    def _factor(self, before: Version, version: Version, num_workers: int) -> float:
         """Return the modulation of a worker's rate, by its newest version and the one before."""
         if self.modulation == "staleness":
-            return 1.0 / max(1, version.sequence - before.sequence - 1)
+            alike = max(1, num_workers - 1)
+            return alike / max(alike, version.sequence - before.sequence - 1)
         if self.modulation == "progress" and version.fastest:
             return min(1.0, max(LOWEST_FACTOR, version.own / version.fastest))
         return 1.0

@@ -29,10 +29,10 @@ class Gate(WaitingRule):
 
     Args:
       members: of the phase.
-      staleness: iterations that a worker may be ahead of the slowest, s.
+      staleness: iterations that a worker may be ahead of the slowest, s; infinite for any number.
     """
 
-    def __init__(self, members: tuple[int, ...], staleness: int) -> None:
+    def __init__(self, members: tuple[int, ...], staleness: float) -> None:
         super().__init__(members)
         self._staleness = staleness
         self._clocks = dict.fromkeys(members, 0)

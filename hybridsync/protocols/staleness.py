@@ -49,6 +49,9 @@ class Wrapped(ServerRule):
     def on_ready(self, worker: int, at: float) -> list[Action]:
         return self.judge(self._rule.on_ready(worker, at))
 
+    def on_received(self, worker: int, at: float) -> list[Action]:
+        return self.judge(self._rule.on_received(worker, at))
+
     def on_join(self, worker: int) -> list[Action]:
         return self.judge(self._rule.on_join(worker))
 

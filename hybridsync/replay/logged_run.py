@@ -204,7 +204,10 @@ def _read_entries(path: Path) -> tuple[tuple[Entry, ...], dict[int, Left]]:
                     f"the apply log {path} is damaged: group round {entry.sequence} has {len(entry.units)} units in "
                     f"{len(entry.slots)} places, computed behind {len(entry.bases)} group rounds"
                 )
-            if entry.slots and (len(entry.slots) != len(entry.units) or list(entry.slots) != sorted(set(entry.slots))):
+            slots = sorted(
+                entry.slots if entry.group else {*entry.slots}
+            )  # a member may bring several to a group round
+            if entry.slots and (len(entry.slots) != len(entry.units) or list(entry.slots) != slots):
                 raise WorkdirError(
                     f"the apply log {path} is damaged: update {entry.sequence} has units {list(entry.units)} in the "
                     f"places {list(entry.slots)} of its mesh"

@@ -201,7 +201,8 @@ class Sequencer:
     def ready(self, push: Push, at: float) -> Iterator[Decision]:
         """Take the word of a worker that it could push; returns what is to be carried out now.
 
-        A repeat, and units of which another push is here or that are settled, are for nobody to decide about.
+        Without units it says that the parameters of its base have arrived, and there is nothing to grant. A repeat, and
+        units of which another push is here or that are settled, are for nobody to decide about.
 
         Args:
           push: what it would push.
@@ -211,6 +212,8 @@ class Sequencer:
           StalePhase, StaleIncarnation, UnknownRole: see `admit`.
         """
         self.admit(push)
+        if not push.units:
+            return self._decide(self._rule.on_received(push.worker, at))
         state = self._workers[push.worker]
         if push in (state.ready, state.granted) or self.is_known(push):
             return iter(())

@@ -86,7 +86,7 @@ class Link:
 
     Args:
       latency_secs: from the last byte sent to the last one received, one way.
-      bytes_per_sec: of the port, each direction; transfers through one port come one after another.
+      bytes_per_sec: of the port, each direction; the transfers under way share a server's fairly.
 
     Raises:
       ConfigError: a value is out of range.

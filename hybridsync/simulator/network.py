@@ -1,7 +1,7 @@
 """Carries messages in virtual time: ports that are shared, latency, and what a scenario does to messages.
 
-Transfers through a shared port come one after another. What has no bytes worth counting, a grant or a refusal, has its
-own connection, whose packets come between those of the transfers under way: it does not wait behind them.
+Transfers under way share a port fairly (`hybridsync.emulation.link_model`). What has no bytes worth counting, a grant
+or a refusal, has its own connection, whose packets come between those of the transfers: it does not wait behind them.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from typing import Any
 
 from hybridsync.config import AS_FAST, EmulationConfig, Slowness
 from hybridsync.emulation.link_delays import emulated
-from hybridsync.emulation.link_model import SlowLinks
+from hybridsync.emulation.link_model import SlowLinks, Transfer
 from hybridsync.interfaces.messages import Push
 from hybridsync.simulator.cluster import Cluster, Scenario
 from hybridsync.simulator.event_loop import Loop
 
 NOTHING_EMULATED = EmulationConfig()
+ON_TIME = (0.0,)
 
 
 class Network:
@@ -51,7 +52,7 @@ class Network:
         self.reliable = scenario.reliable
         link, port = scenario.cluster.worker_link.bytes_per_sec, scenario.cluster.server_link.bytes_per_sec
         wire = emulated(emulation, num_servers, link_bytes_per_sec=link, port_bytes_per_sec=port)
-        self._push_ends, self._pull_ends = wire.push_ends, wire.pull_ends
+        self._begin_push, self._begin_pull = wire.begin_push, wire.begin_pull
         self._slow = None if slowness is None else SlowLinks(slowness)
         self._latency = scenario.cluster.worker_link.latency_secs + scenario.cluster.server_link.latency_secs
         late = scenario.cluster.colocated
@@ -64,33 +65,29 @@ class Network:
     def to_server(self, push: Push, num_bytes: int, call: Callable[..., object], *args: Any) -> None:
         """Carry a transfer of the worker of `push` to the servers."""
         self.num_bytes += num_bytes
-        loop = self._loop
         if self._is_plain:
-            loop.plan((self._push_ends(loop.now, num_bytes) + self._latency, loop.turn(), call, args))
+            self._carry(self._begin_push(self._loop.now, num_bytes), self._latency, call, args)
             return
-        at = self._push_ends(loop.now, num_bytes, self._slow.of(push) if self._slow else AS_FAST)
-        if self._longer:
-            at += self._longer[push.worker]
-        self._deliver(push.worker, at + self._latency, call, args)
+        transfer = self._begin_push(self._loop.now, num_bytes, self._slow.of(push) if self._slow else AS_FAST)
+        longer = self._longer[push.worker] if self._longer else 0.0
+        for late_secs in self._copies(push.worker):
+            self._carry(transfer, longer + self._latency + late_secs, call, args)
 
     def from_server(self, push: Push, ready: float, num_bytes: int, call: Callable[..., object], *args: Any) -> None:
         """Carry the answer to `push`, which begins at `ready`, to its worker; one without bytes as a call."""
         self.num_bytes += num_bytes
         if self._is_plain:
-            loop = self._loop
-            loop.plan((self._pull_ends(ready, num_bytes) + self._latency, loop.turn(), call, args))
+            self._carry(self._begin_pull(ready, num_bytes), self._latency, call, args)
             return
-        at = self._pull_ends(ready, num_bytes, self._slow.of(push) if self._slow else AS_FAST)
-        self._deliver(push.worker, at + self._latency, call, args)
+        transfer = self._begin_pull(ready, num_bytes, self._slow.of(push) if self._slow else AS_FAST)
+        for late_secs in self._copies(push.worker):
+            self._carry(transfer, self._latency + late_secs, call, args)
 
     def message(self, worker: int, call: Callable[..., object], *args: Any) -> None:
         """Carry a small message between a worker and the chief."""
         loop = self._loop
-        at = loop.now + self._call_secs
-        if self.reliable:
-            loop.plan((at, loop.turn(), call, args))
-        else:
-            self._deliver(worker, at, call, args)
+        for late_secs in self._copies(worker):
+            loop.plan((loop.now + self._call_secs + late_secs, loop.turn(), call, args))
 
     def averaged_at(self, members: tuple[int, ...], num_bytes: int) -> float:
         """Return when a group that begins now has averaged `num_bytes` of each of its members, by a ring over them.
@@ -112,23 +109,36 @@ class Network:
         now = self._loop.now
         return any(worker in p.workers and p.at_secs <= now < p.at_secs + p.secs for p in self._partitions)
 
-    def _deliver(self, worker: int, at: float, call: Callable[..., object], args: tuple[Any, ...]) -> None:
+    def _carry(self, transfer: Transfer, behind: float, call: Callable[..., object], args: tuple[Any, ...]) -> None:
+        """Plan a call for `behind` seconds after the arrival of a transfer, or a look at it where that may be later."""
         loop = self._loop
+        if transfer.is_certain:
+            loop.plan((transfer.arrives + behind, loop.turn(), call, args))
+        else:
+            loop.plan((transfer.arrives + behind, loop.turn(), self._look, (transfer, behind, call, args)))
+
+    def _look(self, transfer: Transfer, behind: float, call: Callable[..., object], args: tuple[Any, ...]) -> None:
+        if transfer.arrives + behind > self._loop.now:  # others have begun meanwhile
+            self._carry(transfer, behind, call, args)
+        else:
+            call(*args)
+
+    def _copies(self, worker: int) -> tuple[float, ...]:
+        """Return how much later each copy of a message between `worker` and others arrives; () is a lost one."""
         if self.reliable:
-            loop.plan((at, loop.turn(), call, args))
-            return
+            return ON_TIME
         if self._partitions and self.cut_off(worker):
-            return
-        chaos = self._chaos
-        if chaos.active and loop.now < chaos.until_secs:
-            drawn = self._random.random()
+            return ()
+        chaos, draw = self._chaos, self._random
+        if chaos.active and self._loop.now < chaos.until_secs:
+            drawn = draw.random()
             if drawn < chaos.lost:
-                return
+                return ()
             if drawn < chaos.lost + chaos.duplicated:
-                loop.at(at + self._random.expovariate(1 / chaos.delay_secs), call, *args)
-            elif drawn < chaos.lost + chaos.duplicated + chaos.delayed:
-                at += self._random.expovariate(1 / chaos.delay_secs)
-        loop.at(at, call, *args)
+                return draw.expovariate(1 / chaos.delay_secs), 0.0
+            if drawn < chaos.lost + chaos.duplicated + chaos.delayed:
+                return (draw.expovariate(1 / chaos.delay_secs),)
+        return ON_TIME
 
 
 class Insisting:

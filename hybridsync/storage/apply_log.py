@@ -18,8 +18,9 @@ the phase's optimizer state, each of its restarts with the worker's own. At the 
 workers, as [worker, incarnation], whose optimizer states the phase left behind; their mean is the next one's.
 
 In a group phase an entry is a group round: each unit was applied by the member in its place of `slots` to its own
-replica, with the gradient on what that was behind the group round in its place of `bases`; then the members in the
-places `group` averaged their parameters, in this order, and their optimizer's state where `optimizer` says so.
+replica, several of one member in their order, with the gradient on what that was behind the group round in its place of
+`bases` and the member's units before it; then the members in the places `group` averaged their parameters, in this
+order, and their optimizer's state where `optimizer` says so.
 
 Every member of a mesh notes every update; whoever is captured writes down what the file does not hold yet, so that a
 member's death loses none.

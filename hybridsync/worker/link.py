@@ -39,6 +39,8 @@ class ServerLink(Protocol):
     def ready(self, push: Push) -> None:
         """Say that a push could be made; returns when the primary grants it.
 
+        A push without units says that the parameters of its base are here, and returns at once.
+
         Raises:
           StalePhase, StaleIncarnation: this worker is out of date.
           StillHeld: it is not granted yet; say so again.

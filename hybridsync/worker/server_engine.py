@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hybridsync.core.errors import StillHeld
 from hybridsync.interfaces.reports import WAITING
-from hybridsync.protocols.base import Compute, Lease, Pull, PushPull, Ready
+from hybridsync.protocols.base import Compute, Lease, Pull, PushPull, Ready, Received
 from hybridsync.training.local_updates import Gradient
 from hybridsync.worker.lease_queue import LeaseQueue
 from hybridsync.worker.member import Numerics, PhaseMember
@@ -44,6 +44,7 @@ class ServerEngine:
             Compute: self._compute,
             PushPull: self._push_pull,
             Ready: self._ready,
+            Received: self._received,
         }
         return run_program(self._member.program(), effects)
 
@@ -86,3 +87,6 @@ class ServerEngine:
         yield from self._calls.held(CallServer("ready", push))
         recorder.turn_to("")
         recorder.wait("ready", "server", started, member.now())
+
+    def _received(self, effect: Received) -> IO:
+        yield CallServer("ready", self._calls.push_of((), effect.version.sequence))

@@ -20,7 +20,7 @@ PLAIN_OUTER = "outer_rate=1,outer_momentum=0,scale=0"
 
 
 def counting(name: str, steps: int = 50) -> str:
-    """Return a protocol as it counts units: an outer optimizer as plain descent of rate 1.
+    """Return a protocol as it counts units: an outer optimizer as plain descent of rate 1, every step at the full rate.
 
     Args:
       name: of a protocol.
@@ -29,6 +29,7 @@ def counting(name: str, steps: int = 50) -> str:
     return {
         "diloco": f"diloco(steps={steps},{PLAIN_OUTER})",
         "localsgd": f"localsgd(steps={steps})",
+        "psplus": "psplus(modulation=schedule)",
     }.get(name, name)
 
 

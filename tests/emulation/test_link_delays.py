@@ -52,7 +52,7 @@ def test_what_the_bytes_took_already_is_not_waited_for_again() -> None:
     assert clock.now == pytest.approx(12.0)
 
 
-def test_transfers_that_begin_together_end_one_after_another_at_the_port() -> None:
+def test_transfers_that_begin_together_share_the_port_and_end_together() -> None:
     clock = ManualClock(now=0.0)
     pacing = paced(clock, port_bytes_per_sec=100.0)
     begun = [pacing.pull_begins(PUSH) for _ in range(3)]
@@ -60,7 +60,22 @@ def test_transfers_that_begin_together_end_one_after_another_at_the_port() -> No
     for arrives in begun:
         arrives()
         ends.append(clock.now)
-    assert ends == pytest.approx([1.0, 2.0, 3.0])
+    assert ends == pytest.approx([3.0, 3.0, 3.0])
+
+
+def test_who_waits_already_waits_longer_where_another_begins() -> None:
+    clock = ManualClock(now=0.0)
+    pacing: Pacing
+    later = [1.0]
+
+    def wait(secs: float) -> None:
+        clock.advance(secs if not later else later.pop())
+        if clock.now == 1.0:
+            pacing.pull_begins(PUSH)
+
+    pacing = Pacing(Wire(port_bytes_per_sec=100.0), 200, 200, clock, wait)
+    pacing.pull_begins(PUSH)()
+    assert clock.now == pytest.approx(3.0), "1 s alone, and 2 s at half the speed"
 
 
 def test_a_straggler_alone_waits_longer_and_only_between_its_shares_of_the_workload() -> None:
@@ -86,7 +101,7 @@ def test_a_slow_link_holds_the_port_no_longer_than_any_other() -> None:
     pacing = paced(clock, "worker=1,bytes_per_sec=10", port_bytes_per_sec=100.0)
     slow, other = pacing.push_begins(PUSH._replace(worker=1)), pacing.push_begins(PUSH)
     other()
-    assert clock.now == pytest.approx(4.0), "two transfers of 2 s, one after another"
+    assert clock.now == pytest.approx(4.0), "two transfers of 2 s, side by side"
     slow()
     assert clock.now == pytest.approx(20.0)
 
@@ -122,9 +137,12 @@ def test_without_emulation_nobody_waits() -> None:
 
 def test_several_servers_carry_a_push_together_and_a_network_is_never_made_faster() -> None:
     config = EmulationConfig(link_bytes_per_sec=1e9, port_bytes_per_sec=100.0)
-    assert emulated(config, 2).push_ends(0.0, 100) == pytest.approx(0.5)
-    assert emulated(config, 1, link_bytes_per_sec=10.0).push_ends(0.0, 100) == pytest.approx(10.0)
-    assert emulated(config, 1, port_bytes_per_sec=10.0).pull_ends(0.0, 100) == pytest.approx(10.0)
+    assert emulated(config, 2).begin_push(0.0, 100).arrives == pytest.approx(0.5)
+    assert emulated(config, 1, link_bytes_per_sec=10.0).begin_push(0.0, 100).arrives == pytest.approx(10.0)
+    lossy = dataclasses.replace(config, incast=1.0)
+    pulls = emulated(lossy, 1)
+    assert [pulls.begin_pull(0.0, 50).arrives, pulls.begin_pull(0.0, 50).arrives] == pytest.approx([0.5, 2.0])
+    assert emulated(config, 1, port_bytes_per_sec=10.0).begin_pull(0.0, 100).arrives == pytest.approx(10.0)
 
 
 class Server:
@@ -195,6 +213,7 @@ def test_what_carries_nothing_passes_at_once() -> None:
         (EmulationConfig(link_bytes_per_sec=10.0), "60 s"),
         (EmulationConfig(port_bytes_per_sec=80.0), None),
         (EmulationConfig(port_bytes_per_sec=40.0), "60 s"),
+        (EmulationConfig(port_bytes_per_sec=80.0, incast=0.5), "75 s"),
         (EmulationConfig(latency_secs=20.0), "40 s"),
         (EmulationConfig(stragglers="worker=1,rpc_ms=14000"), None),
         (EmulationConfig(stragglers="worker=1,rpc_ms=20000"), "40 s"),

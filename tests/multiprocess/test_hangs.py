@@ -17,7 +17,8 @@ LATE_SECS = 20.0
 
 
 WAITING = (
-    *("bsp", "bsp_server", "backup(m=3)", "dssp(lower=1,range=2)", "hsp", "psplus(staleness=1)", "localsgd(steps=5)"),
+    *("bsp", "bsp_server", "backup(m=3)", "dssp(lower=1,range=2)", "hsp", "localsgd(steps=5)"),
+    "psplus(staleness=1,modulation=schedule)",
     "diloco(steps=5,outer_rate=1.0,outer_momentum=0.0,scale=3.0)",  # as it has to be for the tally to count
     *("preduce", "preduce(groups=arrival)", "adpsgd"),
 )

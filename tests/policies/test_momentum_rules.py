@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybridsync import protocols
-from hybridsync.config.run_config import MomentumVariant
+from hybridsync.config.run_config import MomentumVariant, PolicyConfig
 from hybridsync.core.errors import ConfigError
 from hybridsync.core.plan import Plan
 from hybridsync.policies.momentum import MomentumHandling, is_asynchronous, momentum_handling
@@ -64,8 +64,24 @@ def test_a_ramp_of_steps_doubles_the_share_in_equal_stretches() -> None:
     ]
 
 
+def test_a_ramp_of_stages_rises_by_as_much_in_each_of_eight_whatever_the_number_of_workers() -> None:
+    ramp = handling("ramp_stages", "bsp:20%,asp", ramp=0.4)
+    assert [ramp.factor_at(200 + 50 * stage) for stage in range(9)] == pytest.approx(
+        [1 / 8, 2 / 8, 3 / 8, 4 / 8, 5 / 8, 6 / 8, 7 / 8, 1.0, 1.0]
+    )
+    of_two = handling("ramp_stages", "bsp:20%,asp", ramp=0.4, workers=2)
+    assert [of_two.factor_at(units) for units in (200, 249, 250, 549)] == pytest.approx([1 / 2, 1 / 2, 4 / 7, 13 / 14])
+
+
+def test_the_authors_lengths_of_64_000_steps_can_be_said() -> None:
+    stages = handling("ramp_stages", "bsp:25%,asp", workload=64_000, ramp=PolicyConfig().ramp)
+    assert [segment.end - segment.begin for segment in stages.segments] == [2_000] * 8
+    increments = handling("ramp_steps", "bsp:25%,asp", workload=64_000, ramp=0.3)
+    assert [segment.end - segment.begin for segment in increments.segments] == [6_400] * 3
+
+
 @given(
-    variant=st.sampled_from(["scaled", "ramp_linear", "ramp_steps"]),
+    variant=st.sampled_from(["scaled", "ramp_linear", "ramp_steps", "ramp_stages"]),
     workers=st.integers(2, 33),
     ramp=st.floats(0.001, 1.0),
     begin=st.integers(1, 99),

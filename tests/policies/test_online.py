@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybridsync.config.run_config import PolicyConfig
+from hybridsync.core.errors import ConfigError
 from hybridsync.policies.actions import EPISODE_SECS, PLANNED, SWITCH_SECS, ExcludeWorkers, TemporaryProtocol, View
 from hybridsync.policies.online import POLICIES, RETURN_UNITS, Baseline, Elastic, Greedy, policy_of
 
@@ -166,6 +167,46 @@ def test_somebody_always_trains_and_nobody_is_left_out_who_is_not_slow(slow, liv
     assert set(left_out) <= set(live) & (set(slow) | set(out))
     settled = dataclasses.replace(seen, holds=action)
     assert Elastic().decide(settled).action == action, "it changes its mind at once"
+
+
+# --- without a guard ---
+
+
+PLAIN_GREEDY, PLAIN_ELASTIC = (policy_of(PolicyConfig(online=name, guard="off")) for name in ("greedy", "elastic"))
+
+
+def test_without_a_guard_greedy_goes_over_for_any_straggler_and_comes_back_when_it_is_gone():
+    costly = view({3: 19.9}, units_left=40, switch_secs=(100.0,))
+    assert Greedy().decide(costly).action == PLANNED
+    away = PLAIN_GREEDY.decide(costly)
+    assert (away.action, away.why) == (TemporaryProtocol("asp"), "somebody is a straggler")
+    assert PLAIN_GREEDY.decide(dataclasses.replace(costly, holds=away.action)).action == away.action
+    back = PLAIN_GREEDY.decide(view(holds=away.action))
+    assert (back.action, back.why) == (PLANNED, "no straggler is left")
+    assert PLAIN_GREEDY.decide(view()).why == ""
+
+
+def test_without_a_guard_elastic_leaves_out_any_straggler_up_to_the_planned_switch():
+    costly = view({3: 19.9}, units_left=40, switch_secs=(100.0,))
+    assert Elastic().decide(costly).action == PLANNED
+    out = PLAIN_ELASTIC.decide(costly).action
+    assert out == ExcludeWorkers((3,))
+    assert PLAIN_ELASTIC.decide(view(holds=out, units_left=4000)).action == out, "well again, it stays out"
+    assert PLAIN_ELASTIC.decide(view({5: 5.0}, holds=out)).action == ExcludeWorkers((3, 5))
+
+
+def test_without_a_guard_somebody_trains_all_the_same():
+    everybody = dict.fromkeys(LIVE, 5.0)
+    assert PLAIN_ELASTIC.decide(view(everybody)).action == PLANNED
+    out = ExcludeWorkers((3,))
+    assert PLAIN_ELASTIC.decide(view(everybody, holds=out)).action == out
+    assert PLAIN_ELASTIC.decide(view({3: 5.0}, live=(3,), holds=out)).action == PLANNED
+
+
+@pytest.mark.parametrize("online", ["baseline", "rebalance"])
+def test_a_policy_that_has_no_form_without_a_guard_refuses_to_be_without_one(online):
+    with pytest.raises(ConfigError, match=f"policy.guard is 'off', but policy.online is '{online}'"):
+        PolicyConfig(online=online, guard="off")
 
 
 # --- episodes ---

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hybridsync.config.run_config import PolicyConfig
+from hybridsync.core.errors import ConfigError
 from hybridsync.policies.straggler_detector import (
     PATIENCE,
     WINDOW,
@@ -47,8 +49,8 @@ def slow(*workers: int, factor: float = 1.25) -> Callable[[int], list[float]]:
     return lambda worker: [0.1 * (factor if worker in workers else 1.0)] * WINDOW
 
 
-def cluster(rule: Rule | None = None, num_workers: int = 4, **more: dict[int, float]) -> Detector:
-    detector = Detector(rule, **more)
+def cluster(rule: Rule | None = None, num_workers: int = 4, speeds: dict[int, float] | None = None) -> Detector:
+    detector = Detector(rule, speeds)
     detector.begin(range(num_workers))
     return detector
 
@@ -299,3 +301,35 @@ def test_decisions_alternate_for_each_worker_and_agree_with_who_is_flagged(
             assert decision.flagged == (decision.rate < decision.threshold)
             held ^= {decision.worker}
         assert detector.flagged == tuple(sorted(held))
+
+
+def flagged_after(**values: Any) -> int | None:
+    """Return after how many units a worker that is a quarter slower than three others is a straggler."""
+    detector = detector_of(PolicyConfig(**values))
+    detector.begin(range(4))
+    for units in range(1, 100):
+        for worker in range(4):
+            detector.observe(worker, [0.125 if worker == 2 else 0.1])
+        if detector.flagged:
+            return units
+    return None
+
+
+def test_the_detectors_numbers_are_the_configurations() -> None:
+    assert flagged_after() == 40
+    assert flagged_after(detector_window=5) == 20
+    assert flagged_after(detector_consecutive=2) == 20
+    assert flagged_after(detector_floor=0.75) is None
+    assert flagged_after(detector="paper", detector_consecutive=1) == 10
+    assert flagged_after(detector="paper", detector_deviations=2.0) is None, (
+        "one of four is at most 1.7 deviations away"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("window", 0), ("consecutive", 0), ("floor", 0.0), ("floor", 1.5), ("deviations", -1.0)],
+)
+def test_numbers_with_which_nobody_could_be_judged_are_refused(name: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=f"policy.detector_{name} must be"):
+        PolicyConfig(**{f"detector_{name}": value})  # pyright: ignore[reportArgumentType]

@@ -13,7 +13,19 @@ import pytest
 
 from hybridsync import Trainer, protocols
 from hybridsync.core.errors import ConfigError
-from hybridsync.protocols.base import Difference, Outer, Step, Version
+from hybridsync.protocols.base import (
+    Arrival,
+    Await,
+    Compute,
+    Difference,
+    Lease,
+    Outer,
+    Pull,
+    PushPull,
+    Release,
+    Step,
+    Version,
+)
 from hybridsync.protocols.psplus import LOWEST_FACTOR, PsPlus
 from hybridsync.training.compiled_programs import Parameters
 from hybridsync.training.local_updates import Gradient, Stepper
@@ -72,6 +84,7 @@ def decaying() -> Optimizer:
 
 EACH = [
     *[("psplus", mlp_task, momentum_sgd), ("psplus", batchnorm_task, adamw), ("psplus", mlp_task, decaying)],
+    ("psplus(overlap=false)", mlp_task, momentum_sgd),
     *[("localsgd(steps=7)", batchnorm_task, momentum_sgd), ("localsgd(steps=7)", mlp_task, adamw)],
     ("localsgd(steps=7)", batchnorm_task, decaying),
 ]
@@ -146,15 +159,63 @@ VERSIONS = Version(10, None), Version(16, None, own=3, fastest=12)
 
 
 @pytest.mark.parametrize(
-    ("modulation", "factor"), [("schedule", 1.0), ("none", 1.0), ("staleness", 1 / 5), ("progress", 0.25)]
+    ("modulation", "factor"), [("schedule", 1.0), ("none", 1.0), ("staleness", 3 / 5), ("progress", 0.25)]
 )
 def test_the_modulations_read_the_progress_of_a_version(modulation, factor):
-    assert PsPlus(modulation=modulation)._factor(*VERSIONS) == factor
-    assert PsPlus(modulation=modulation)._factor(VERSIONS[0], VERSIONS[0]) == 1.0
+    assert PsPlus(modulation=modulation)._factor(*VERSIONS, num_workers=4) == factor
+    assert PsPlus(modulation=modulation)._factor(VERSIONS[0], VERSIONS[0], num_workers=4) == 1.0
+
+
+@pytest.mark.parametrize(("workers", "factor"), [(1, 1 / 5), (2, 1 / 5), (6, 1.0), (7, 1.0)])
+def test_by_staleness_only_the_stale_are_damped_and_alike_workers_are_not(workers, factor):
+    """Five updates of others lie between the versions: among six workers that is one of each of them."""
+    assert PsPlus(modulation="staleness")._factor(*VERSIONS, num_workers=workers) == factor
 
 
 def test_who_is_far_behind_still_moves():
-    assert PsPlus(modulation="progress")._factor(VERSIONS[0], Version(9, None, own=0, fastest=9)) == LOWEST_FACTOR
+    behind = Version(9, None, own=0, fastest=9)
+    assert PsPlus(modulation="progress")._factor(VERSIONS[0], behind, num_workers=4) == LOWEST_FACTOR
+
+
+def test_the_rate_is_modulated_by_the_reply_that_the_gradient_was_computed_on():
+    program, at, factors = PsPlus().worker_program(4), 0, []
+    effect = next(program)
+    while len(factors) < 2:
+        if isinstance(effect, Await):
+            at += 1
+            result = Version(at, f"version {at}", own=1, fastest=at)
+        elif isinstance(effect, Step):
+            factors.append((at, effect.factor))
+            result = effect.parameters
+        else:
+            result = (7,) if isinstance(effect, Lease) else None
+        effect = program.send(result)
+    assert factors == [(1, 1.0), (2, 1 / 2)]
+
+
+def test_the_blocking_twin_computes_on_what_the_reply_to_its_push_brought():
+    effects = [type(effect) for effect in played(PsPlus(overlap=False))]
+    assert effects == [Pull, *[Lease, Compute, Step, Difference, PushPull] * 2, Lease]
+
+
+def played(protocol):
+    program, units = protocol.worker_program(4), iter([(7,), (8,), None])
+    effect = next(program)
+    while True:
+        yield effect
+        result = next(units) if isinstance(effect, Lease) else Version(3, "version")
+        try:
+            effect = program.send(result)
+        except StopIteration:
+            return
+
+
+def test_without_a_gate_nobody_waits_and_with_one_the_reply_does():
+    pushes = [Arrival(number, 0, (number,), number) for number in range(9)]
+    ungated, gated = protocols.parse("psplus").server_rule((0, 1)), protocols.parse("psplus(staleness=1)")
+    assert all(Release(push.push_id) in ungated.on_push(push) for push in pushes)
+    rule = gated.server_rule((0, 1))
+    assert [Release(push.push_id) in rule.on_push(push) for push in pushes[:3]] == [True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -166,8 +227,8 @@ def test_who_is_far_behind_still_moves():
         ("diloco(outer_rate=nan)", "finite rate"),
         ("diloco(outer_rate=0)", "does not descend"),
         ("diloco(outer_momentum=1)", "does not descend"),
-        ("psplus(staleness=-1)", "a staleness of 0 or more"),
-        ("psplus(modulation=loud)", "schedule, staleness, progress, none"),
+        ("psplus(staleness=-2)", "0 or more, or -1 for no gate"),
+        ("psplus(modulation=loud)", "progress, staleness, schedule, none"),
     ],
 )
 def test_arguments_that_cannot_work_are_refused(spec, named):
@@ -181,3 +242,5 @@ def test_the_rates_of_updates_and_of_own_steps():
     assert [protocols.parse(name).change(1) for name in ("psplus", "localsgd")] == ["replace", "replace"]
     assert protocols.parse("diloco").change(4) == Outer("diloco", 0.7, 0.9)
     assert protocols.parse("psplus(staleness=2)").staleness_bound(4) == 3 * 6 + 1
+    assert protocols.parse("psplus(staleness=2,overlap=false)").staleness_bound(4) == 3 * 5
+    assert protocols.parse("psplus").staleness_bound(4) is None

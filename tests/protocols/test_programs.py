@@ -23,6 +23,7 @@ from hybridsync.protocols.base import (
     Pull,
     PushPull,
     Ready,
+    Received,
     Release,
     Step,
     Version,
@@ -38,6 +39,7 @@ RESULTS = {
     LocalUpdate: None,
     PushPull: "version",
     Ready: None,
+    Received: None,
     Step: "stepped",
     Difference: "difference",
     Combine: "combined",
@@ -48,11 +50,13 @@ RESULTS = {
 }
 ENGINE_EFFECTS = {
     LOCKSTEP: {Lease, Compute, Average, LocalUpdate},
-    SERVER: {Lease, Pull, Compute, PushPull, Ready},
+    SERVER: {Lease, Pull, Compute, PushPull, Ready, Received},
     GROUP: {Lease, Compute, LocalUpdate, JoinRound, AverageReplicas},
 }
 STEPPING = {Step, Difference, Combine, Begin, Await}
 """What the engine of the SERVER path can do besides, where workers make local updates."""
+
+READS_VERSIONS = ("hsp",)
 
 
 def leased(protocol, number, count):
@@ -85,7 +89,8 @@ def play(protocol, events: int | None = None):
         else:
             handle = RESULTS[type(effect)]
             result = f"{handle} {count}" if handle else None
-            if protocol.local_updates and handle == "version":  # what is read of it: others were twice as fast
+            if (protocol.local_updates or protocol.name in READS_VERSIONS) and handle == "version":
+                # what is read of it: others were twice as fast
                 result = Version(3 * count, result, own=count, fastest=2 * count)
 
 
@@ -95,6 +100,7 @@ class Transcript:
     def __init__(self, protocol):
         self.rule, self.asks = protocol.server_rule((0, 1, 2, 3)), any(type(e) is Ready for e in play(protocol))
         self.version, self.bases, self.waiting, self.owners = 0, dict.fromkeys(range(4), 0), set(), {}
+        self.told = dict.fromkeys(range(4), 0)
         self.lines = []
 
     def tell(self):
@@ -134,6 +140,11 @@ class Transcript:
         for action in actions:
             if isinstance(action, Grant):
                 self.transfer(action.worker, number, number / 10 + 0.05)
+            elif isinstance(action, Release) and self.asks and self.told[self.owners[action.push]] < self.version:
+                worker = self.owners[action.push]
+                self.told[worker] = self.version
+                received = self.rule.on_received(worker, number / 10 + 0.02)
+                self.carry_out(f"worker {worker} has received", received, number)
 
 
 def group_rounds(rule):
@@ -185,3 +196,12 @@ def test_a_revocation_at_any_yield_ends_the_program_uncaught(name):
     assert total > 4
     for events in range(1, total + 1):
         assert len(list(play(protocol, events))) == events
+
+
+def test_a_worker_meets_its_group_every_so_many_units_and_wherever_everybody_is_called():
+    """Two units, then a lease that is empty because everybody is called."""
+    effects = [type(effect).__name__ for effect in play(protocols.parse("preduce(every=3)"))]
+    unit, meeting = ["Lease", "Compute", "LocalUpdate"], ["JoinRound", "AverageReplicas"]
+    assert effects == [*unit, *unit, "Lease", *meeting, "Lease", *meeting]
+    effects = [type(effect).__name__ for effect in play(protocols.parse("preduce(every=2)"))]
+    assert effects == [*unit, *unit, *meeting, "Lease", *meeting, "Lease", *meeting]

@@ -119,6 +119,18 @@ def test_transfers_are_granted_one_at_a_time_in_the_order_of_readiness_and_a_rep
     assert not sequencer.is_ungranted(second)
 
 
+def test_a_word_of_receipt_moves_the_turns_on_and_takes_no_grant_of_the_workers_own():
+    sequencer = serving("hsp(stale=0)", members=(0, 1))
+    first, _ = pushed(sequencer, 0, 4)
+    second, _ = pushed(sequencer, 1, 5)
+    assert (first.reply is not None, second.reply) == (True, None), "one answer is on its way"
+    assert units_of(sequencer.ready(message(0, base=1), at=2.0)) == []
+    assert second.reply is not None
+    assert not sequencer.is_ungranted(message(0, base=1))
+    list(sequencer.idle(message(0)))
+    assert pushed(sequencer, 1, 6, base=1)[1] == [(6,)], "who has received may say that it is idle"
+
+
 @pytest.mark.parametrize("how", ["is lost", "has nothing to do", "brings nothing finite", "comes too late"])
 def test_a_granted_transfer_that_does_not_come_is_the_next_ones_turn(how):
     sequencer = serving("hsp", members=(0, 1, 2, 3))

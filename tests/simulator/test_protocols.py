@@ -32,7 +32,13 @@ PUSHING = [name for name in SERVED if not protocols.REGISTRY[name].local_updates
 BOUNDED = [
     *(name for name in SERVED if protocols.parse(name).staleness_bound(4) is not None),
     *("ssp(staleness=0)", "ssp(staleness=1)", "dssp(lower=0,range=3)", "gba(batch=3,tolerance=1)", "backup(m=1)"),
-    *("hsp(rho=0.0,stale=3)", "asp(staleness_rule=cut)", "gba(staleness_rule=cut,max_delay=2)"),
+    *(
+        "psplus(staleness=3)",
+        "psplus(staleness=1,overlap=false)",
+        "hsp(rho=0.0,stale=3)",
+        "asp(staleness_rule=cut)",
+        "gba(staleness_rule=cut,max_delay=2)",
+    ),
 ]
 DROPPING = ("backup", "gba", "cut")
 

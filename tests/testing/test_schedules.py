@@ -103,6 +103,16 @@ def test_the_last_units_that_stand_still_do_not_come_again_to_whoever_has_them(s
     try_seed(seed, plans_of(name))
 
 
+@pytest.mark.parametrize("seeds", swept([range(12), range(12, 60)]), ids=str)
+def test_whatever_happens_to_groups_that_meet_seldom_the_accounts_are_exact(seeds):
+    for seed in seeds:
+        try:
+            try_seed(seed, plans_of("preduce(every=3)"))
+        except AssertionError as violation:
+            violation.add_note(f"see it again: {COMMAND.format(seed)} --protocol='preduce(every=3)'")
+            raise
+
+
 @pytest.mark.parametrize("part", swept(range(5)))
 def test_whatever_happens_to_groups_nobody_waits_for_ever_and_the_accounts_are_exact(part):
     for seed in range(part, GROUP_SEEDS, 5):

@@ -23,6 +23,7 @@ from tests.trainers import events_of, is_exact, mlp_trainer, tally_trainer
 ALL = "preduce(size=4,slowdown=0)"
 PLANS = (
     *("preduce", ALL, "preduce(groups=arrival,period=3)", "preduce(groups=static)", "preduce(momentum=true)"),
+    "preduce(every=3)",
     "adpsgd",
 )
 
