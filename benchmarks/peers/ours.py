@@ -1,9 +1,10 @@
-"""HybridSync on the work that the peers do: whole jobs, the sums of `benchmarks.collectives`, and its data for peers."""
+"""HybridSync on the peers' work: whole jobs, the sums of `benchmarks.collectives`, its digits for the peers."""
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -59,16 +60,14 @@ def write_digits(path: Path) -> None:
     loaded = load_config(ROOT / DIGITS)
     config = apply_overrides(loaded.config, list(OVERRIDES))
     state = Run(config, loaded.module.task(config), loaded.module.optimizer(config), None).initial_state()
-    arrays = {"images": "train", "test_images": "test"}
     source = DigitsSource()
     whole = source.batch(0, unit_size=source.num_examples, seed=0)
     (test,) = source.test_batches(1 << 20)
     arrays = {"images": whole["image"], "test_images": test["image"]}
-    found = {
-        name: np.asarray(each, np.float32).reshape(len(each), -1) / MAX_INTENSITY for name, each in arrays.items()
-    }
+    found = {name: np.asarray(each, np.float32).reshape(len(each), -1) / MAX_INTENSITY for name, each in arrays.items()}
     found |= {"labels": whole["label"].astype(np.int64), "test_labels": test["label"].astype(np.int64)}
-    np.savez(path, **found, **in_layers(state.params))
+    everything: dict[str, Any] = {**found, **in_layers(state.params)}
+    np.savez(path, **everything)
 
 
 def in_layers(params: object) -> dict[str, np.ndarray]:
@@ -77,7 +76,9 @@ def in_layers(params: object) -> dict[str, np.ndarray]:
     Raises:
       RuntimeError: the tree is not one of dense layers.
     """
-    leaves = {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+    leaves = {
+        jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+    }
     kernels = [name for name in leaves if "kernel" in name]
     biases = [name for name in leaves if "bias" in name]
     if len(kernels) != len(biases) or len(kernels) + len(biases) != len(leaves):

@@ -44,15 +44,13 @@ class System:
 
 SYSTEMS = {
     OURS: System("HybridSync", digits=(LOCKSTEP, ASYNC), transfers=True, sums=True),
-    OUR_GLOO: System("HybridSync over gloo", sums=True),
-    "torch_ddp": System("PyTorch DDP, gloo", "torch", "torch_ddp", digits=(LOCKSTEP,), sums=True),
-    "torch_rpc": System("PyTorch RPC server", "torch", "torch_rpc", digits=(ASYNC,), transfers=True),
-    "torch_rpc_tcp": System("PyTorch RPC server, TCP", "torch", "torch_rpc", transfers=True, options=("--tcp",)),
-    "tensorflow": System(
-        "TensorFlow ParameterServerStrategy", "tensorflow", "tensorflow_ps", digits=(ASYNC,), transfers=True
-    ),
-    "ray": System("Ray actor as server", "ray", "ray_ps", digits=(ASYNC,), transfers=True),
-    "mxnet": System("MXNet dist_async (ps-lite)", "mxnet", "mxnet_ps", digits=(ASYNC,), transfers=True),
+    OUR_GLOO: System("HybridSync, gloo"),  # does nothing by itself: its sums are measured in turns with ours
+    "torch_ddp": System("PyTorch DDP", "torch", "torch_ddp", digits=(LOCKSTEP,), sums=True),
+    "torch_rpc": System("PyTorch RPC", "torch", "torch_rpc", digits=(ASYNC,), transfers=True),
+    "torch_rpc_tcp": System("PyTorch RPC, TCP", "torch", "torch_rpc", transfers=True, options=("--tcp",)),
+    "tensorflow": System("TensorFlow PS", "tensorflow", "tensorflow_ps", digits=(ASYNC,), transfers=True),
+    "ray": System("Ray actor", "ray", "ray_ps", digits=(ASYNC,), transfers=True),
+    "mxnet": System("MXNet, ps-lite", "mxnet", "mxnet_ps", digits=(ASYNC,), transfers=True),
 }
 """By the name that results have them under; ours first."""
 

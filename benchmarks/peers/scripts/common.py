@@ -26,6 +26,7 @@ JOB_SECS = 300.0
 """How long a group of processes may take."""
 SLOW_RANK = 0
 """Number of the worker that `--slowdown` slows."""
+WARM_CALLS = 2
 MOST_UNITS = 60_000
 """Units that a pipe holds a byte for."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -105,8 +106,9 @@ def leaf_floats(options: argparse.Namespace) -> int:
 
 
 def timed(call: Any, calls: int) -> list[float]:
-    """Return how long each of these calls took, after two more that warm it up."""
-    call(), call()
+    """Return how long each of these calls took, after a few that warm it up."""
+    for _ in range(WARM_CALLS):
+        call()
     secs = []
     for _ in range(calls):
         began = now()

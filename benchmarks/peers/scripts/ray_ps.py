@@ -10,13 +10,22 @@ from typing import Any
 import numpy as np
 import ray
 
-from benchmarks.peers.scripts.common import NUM_LEAVES, ONE_THREAD, Device, data_of, leaf_floats, now, parsed, tell, timed
+from benchmarks.peers.scripts.common import (
+    NUM_LEAVES,
+    ONE_THREAD,
+    Device,
+    data_of,
+    leaf_floats,
+    now,
+    parsed,
+    tell,
+    timed,
+)
 
 Arrays = list[np.ndarray]
 STORE_BYTES = 2 << 30
 
 
-@ray.remote(num_cpus=1)
 class Server:
     """Holds the parameters; its calls are served one after another."""
 
@@ -60,7 +69,6 @@ class Server:
         return self._ends
 
 
-@ray.remote(num_cpus=1)
 class Worker:
     """Calls the server."""
 
@@ -108,8 +116,9 @@ def main(options: Namespace) -> None:
         object_store_memory=STORE_BYTES,
         _node_ip_address="127.0.0.1",
     )
-    server: Any = Server.remote(options)
-    workers: list[Any] = [Worker.remote(server, options, rank) for rank in range(options.workers)]
+    actor: Any = ray.remote(num_cpus=1)
+    server = actor(Server).remote(options)
+    workers = [actor(Worker).remote(server, options, rank) for rank in range(options.workers)]
     if options.work == "digits":
         ray.get([worker.ready.remote() for worker in workers])
         ray.get([worker.train.remote() for worker in workers])

@@ -3,10 +3,11 @@
 Plain variables and the fused momentum update that is placed on the server: Keras 3 does not support this strategy. The
 coordinator hands a function to whatever worker is free. Every function returns the time of its end.
 """
-# pyright: reportMissingImports=false
+# pyright: reportMissingImports=false, reportMissingModuleSource=false, reportArgumentType=false
 
 from __future__ import annotations
 
+import itertools
 import json
 from argparse import Namespace
 from typing import Any
@@ -18,6 +19,7 @@ from tensorflow.python.ops import script_ops
 from benchmarks.peers.scripts.common import (
     NUM_LEAVES,
     SLOW_RANK,
+    WARM_CALLS,
     children,
     data_of,
     free_port,
@@ -40,7 +42,6 @@ NAP = "pyfunc_0"
 """Name of the first Python function that a process registers; the worker's is its sleep."""
 WORKER = "/job:worker/replica:0/task:0/device:CPU:0"
 """Where a transfer ends. Without it the placer moves what reads a parameter to the server, and little is sent."""
-WARM_CALLS = 2
 
 
 def main(options: Namespace) -> None:
@@ -53,7 +54,7 @@ def main(options: Namespace) -> None:
         numbers = {"chief": 1, "ps": 1, "worker": options.workers}
         cluster = {role: [f"127.0.0.1:{free_port()}" for _ in range(number)] for role, number in numbers.items()}
         roles = [(role, rank) for role in ("ps", "worker", "chief") for rank in range(numbers[role])]
-        environments = {role: QUIET for role in numbers}
+        environments = dict.fromkeys(numbers, QUIET)
         with children(module_name(), roles, environments, extra=json.dumps(cluster)) as processes:
             tell(**results(processes[-1:])[0])
 
@@ -72,9 +73,7 @@ def serve(options: Namespace) -> None:
         raise RuntimeError(f"the sleep was registered as {token}, not as {NAP}; another function came first")
     config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=1)
     cluster = tf.train.ClusterSpec(json.loads(options.extra))
-    tf.distribute.Server(
-        cluster, job_name=options.role, task_index=options.rank, protocol="grpc", config=config
-    ).join()
+    tf.distribute.Server(cluster, job_name=options.role, task_index=options.rank, protocol="grpc", config=config).join()
 
 
 def chief(options: Namespace) -> None:
@@ -142,9 +141,13 @@ def transfer(options: Namespace, strategy: Any, coordinator: Any) -> None:
         return after([apply_momentum(options, *part) for part in parts])
 
     found = {}
-    for name, function, args in (("pull", pull, ()), ("exchange", exchange, (batches,)), ("update", update, (batches,))):
+    for name, function, args in (
+        ("pull", pull, ()),
+        ("exchange", exchange, (batches,)),
+        ("update", update, (batches,)),
+    ):
         ends = ends_of(coordinator, function, args, WARM_CALLS + 1 + options.calls)[WARM_CALLS:]
-        found[name] = [end - began for began, end in zip(ends, ends[1:], strict=False)]
+        found[name] = [end - began for began, end in itertools.pairwise(ends)]
     tell(**found)
 
 
