@@ -11,6 +11,8 @@ by turns and writes the results, JSON. `page` makes the figures of `docs/perform
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 from collections.abc import Collection
 from pathlib import Path
 
@@ -62,6 +64,7 @@ def main() -> None:
             systems = chosen(options.systems, SYSTEMS)
         except ValueError as error:
             parser.error(str(error))
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(f"ended by signal {number}"))
         measure.run(asked, systems, options.rounds, options.out)
         print(f"{options.out}; python -m benchmarks.peers page {options.out} writes the page")
     else:

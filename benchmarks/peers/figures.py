@@ -138,15 +138,3 @@ def calls_per_sec(secs: Sequence[float]) -> float:
     """
     taken = kept(secs)
     return len(taken) / sum(taken)
-
-
-def last_result(printed: str) -> dict[str, Any]:
-    """Return what a script said in its last line that begins with RESULT.
-
-    Raises:
-      ValueError: there is no such line.
-    """
-    lines = [line for line in printed.splitlines() if line.startswith("RESULT ")]
-    if not lines:
-        raise ValueError(f"the script printed no line that begins with RESULT, but: {printed[-1000:]!r}")
-    return json.loads(lines[-1].removeprefix("RESULT "))

@@ -15,7 +15,8 @@ from typing import Any
 
 from benchmarks.jobs import ROOT, load, steady_rate
 from benchmarks.peers import environments, ours
-from benchmarks.peers.figures import Failure, Measurement, Results, calls_per_sec, kept, last_result
+from benchmarks.peers.figures import Failure, Measurement, Results, calls_per_sec, kept
+from benchmarks.peers.scripts.common import last_result
 from benchmarks.peers.systems import SYSTEMS, System
 from benchmarks.peers.work import (
     LOCKSTEP,
@@ -182,6 +183,9 @@ def script(python: Path, module: str, flags: Sequence[str]) -> dict[str, Any]:
             os.killpg(process.pid, signal.SIGKILL)
             printed = process.communicate(timeout=KILL_SECS)[0]
             raise RuntimeError(f"{module} took longer than {SCRIPT_SECS:g} s: {printed[-1000:]}") from None
+        finally:
+            if process.poll() is None:  # this program is asked to end
+                os.killpg(process.pid, signal.SIGKILL)
     if process.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}: {printed[-1000:]}")
     return last_result(printed)

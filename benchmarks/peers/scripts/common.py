@@ -22,6 +22,7 @@ import numpy as np
 from hybridsync.core.clock import SYSTEM_CLOCK, pause
 
 NUM_LEAVES = 100
+RESULT = "RESULT "
 JOB_SECS = 300.0
 """How long a group of processes may take."""
 SLOW_RANK = 0
@@ -181,21 +182,36 @@ def results(processes: Sequence[subprocess.Popen[str]]) -> list[dict[str, Any]]:
     """Wait for processes, and return what each of them has told.
 
     Raises:
-      RuntimeError: one of them failed, or told nothing.
+      RuntimeError: one of them failed.
+      ValueError: one of them told nothing.
     """
     found = []
     for process in processes:
         printed = process.communicate(timeout=JOB_SECS)[0]
-        lines = [line for line in printed.splitlines() if line.startswith("RESULT ")]
-        if process.returncode or not lines:
+        if process.returncode:
             raise RuntimeError(f"{process.args} ended with {process.returncode} and printed {printed[-1000:]!r}")
-        found.append(json.loads(lines[-1].removeprefix("RESULT ")))
+        found.append(last_result(printed))
     return found
 
 
 def tell(**values: Any) -> None:
     """Print this process's result."""
-    print("RESULT " + json.dumps(values), flush=True)
+    print(RESULT + json.dumps(values), flush=True)
+
+
+def last_result(printed: str) -> dict[str, Any]:
+    """Return what was told last in the lines that a process printed.
+
+    Raises:
+      ValueError: nothing was told.
+
+    >>> last_result('a warning' + chr(10) + 'RESULT {"secs": 1.5}')
+    {'secs': 1.5}
+    """
+    lines = [line for line in printed.splitlines() if line.startswith(RESULT)]
+    if not lines:
+        raise ValueError(f"the process printed no line that begins with {RESULT!r}, but {printed[-1000:]!r}")
+    return json.loads(lines[-1].removeprefix(RESULT))
 
 
 def leave() -> None:
