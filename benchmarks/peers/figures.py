@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.jobs import SKIPPED_SHARE
+from hybridsync.report.scales import number
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,15 @@ def kept(values: Sequence[float]) -> list[float]:
     """Return values in their order without the first and the last tenth of them; at least one stays."""
     skipped = round(len(values) * SKIPPED_SHARE)
     return list(values[skipped : len(values) - skipped])
+
+
+def short(value: float) -> str:
+    """Return a figure of three digits, or all of them above 1,000.
+
+    >>> short(12345.6), short(999.4), short(0.12345)
+    ('12,346', '999', '0.123')
+    """
+    return number(value if value >= 1000 else float(f"{value:.3g}"))
 
 
 def calls_per_sec(secs: Sequence[float]) -> float:

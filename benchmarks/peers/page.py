@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.peers.figures import Results, Spread
+from benchmarks.peers.figures import Results, Spread, short
 from benchmarks.peers.plot import Bar, Panel, draw
 from benchmarks.peers.systems import OUR_GLOO, OURS, SYSTEMS
 from benchmarks.peers.work import (
@@ -25,7 +25,6 @@ from benchmarks.peers.work import (
     case_of,
 )
 from benchmarks.protocol_page import BLOCK, DOCS
-from hybridsync.report.scales import number
 
 PAGE, FOLDER = DOCS / "performance.md", DOCS / "performance"
 KINDS = {LOCKSTEP: "lock-step", ASYNC: "asynchronous"}
@@ -84,7 +83,7 @@ def plots(results: Results) -> dict[str, str]:
         [
             panel
             for kind, said in KINDS.items()
-            if (panel := _panel(results, case_of(work, kind), f"{work.title}: {said}", work.ideal(kind)))
+            if (panel := _panel(results, case_of(work, kind), f"{said}, {work.title}", work.ideal(kind)))
         ]
         for work in DIGITS
     ]
@@ -98,13 +97,13 @@ def plots(results: Results) -> dict[str, str]:
     ]
     sums = [[panel for work in ALL_REDUCES if (panel := _panel(results, case_of(work), work.title))]]
     found = {
-        "digits": ("Digits, 4 workers", "examples a second, more is better", digits, False),
-        "transfer": ("Parameters, one worker and one server", "GB a second, more is better", transfers, False),
-        "allreduce": ("Sum over 4 processes", "milliseconds, less is better", sums, False),
+        "digits": ("Digits, 4 workers", "examples a second, more is better", digits),
+        "transfer": ("Parameters, one worker and one server", "GB a second, more is better", transfers),
+        "allreduce": ("Sum over 4 processes", "milliseconds, less is better", sums),
     }
     return {
-        name: draw(title, f"{note}; line: lowest to highest of the rounds", measured, shared=shared)
-        for name, (title, note, rows, shared) in found.items()
+        name: draw(title, f"{note}; line: lowest to highest of the rounds", measured)
+        for name, (title, note, rows) in found.items()
         if (measured := [row for row in rows if row])
     }
 
@@ -213,14 +212,10 @@ def _written(spread: Spread, digits: int | None = None) -> str:
     >>> _written(Spread(12345.6, 9.0, 20000.0, 3)), _written(Spread(1.234, 1.0, 2.0, 3), 2)
     ('12,346 (9 to 20,000)', '1.23 (1.00 to 2.00)')
     """
-    median, low, high = (_figure(value, digits) for value in (spread.median, spread.low, spread.high))
+    median, low, high = (
+        short(value) if digits is None else f"{value:.{digits}f}" for value in (spread.median, spread.low, spread.high)
+    )
     return median if spread.count == 1 else f"{median} ({low} to {high})"
-
-
-def _figure(value: float, digits: int | None) -> str:
-    if digits is not None:
-        return f"{value:.{digits}f}"
-    return number(value if value >= 1000 else float(f"{value:.3g}"))
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

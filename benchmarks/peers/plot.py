@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from benchmarks.peers.figures import Spread
+from benchmarks.peers.figures import Spread, short
 from benchmarks.protocol_figure import palette
-from hybridsync.report.scales import number
 
 WIDTH, TOP, LABEL, VALUE, GAP = 940.0, 40.0, 118.0, 62.0, 16.0
 ROW, BAR, HEAD, FOOT = 23.0, 13.0, 28.0, 14.0
@@ -53,24 +52,22 @@ class Panel:
         return max([bar.spread.high for bar in self.bars] + [self.ideal or 0.0])
 
 
-def draw(title: str, note: str, rows: Sequence[Sequence[Panel]], *, shared: bool = False) -> str:
+def draw(title: str, note: str, rows: Sequence[Sequence[Panel]]) -> str:
     """Return the SVG of a grid of panels.
 
     Args:
       title: of the whole figure, also for who cannot see it.
       note: beside the title: the unit, and which direction is better.
       rows: panels side by side; all rows have as many columns as the longest.
-      shared: whether the panels of one row share their scale.
     """
     columns = max(len(row) for row in rows)
     width = (WIDTH - (columns + 1) * GAP) / columns
     parts: list[str] = []
     top = TOP
     for row in rows:
-        highest = max(panel.high for panel in row)
         for column, panel in enumerate(row):
             left = GAP + column * (width + GAP)
-            parts.append(_panel(panel, left, top, width, highest if shared else panel.high))
+            parts.append(_panel(panel, left, top, width))
         top += HEAD + ROW * max(len(panel.bars) for panel in row) + FOOT
     said = f"{title}; {note}"
     return "\n".join(
@@ -87,18 +84,17 @@ def draw(title: str, note: str, rows: Sequence[Sequence[Panel]], *, shared: bool
     )
 
 
-def _panel(panel: Panel, left: float, top: float, width: float, high: float) -> str:
-    zero, scale = left + LABEL, (width - LABEL - VALUE) / (high or 1.0)
+def _panel(panel: Panel, left: float, top: float, width: float) -> str:
+    zero, scale = left + LABEL, (width - LABEL - VALUE) / (panel.high or 1.0)
     found = [f'<text class="head" x="{left:g}" y="{top + 16:g}">{escape(panel.title)}</text>']
     first = top + HEAD
     last = first + ROW * len(panel.bars)
-    for index, bar in enumerate(panel.bars):
-        found.append(_bar(bar, left, first + index * ROW, zero, scale))
     found.append(f'<path class="axis" d="M{zero:g} {first - 2:.1f}V{last - 4:.1f}"/>')
     if panel.ideal is not None:
         at = zero + panel.ideal * scale
         found.append(f'<path class="ideal" d="M{at:.1f} {first - 4:.1f}V{last - 4:.1f}"/>')
-        found.append(f'<text class="soft end" x="{at:.1f}" y="{last + 8:.1f}">ideal {number(panel.ideal)}</text>')
+        found.append(f'<text class="soft end" x="{at:.1f}" y="{last + 8:.1f}">ideal {short(panel.ideal)}</text>')
+    found += [_bar(bar, left, first + index * ROW, zero, scale) for index, bar in enumerate(panel.bars)]
     return "".join(found)
 
 
@@ -112,7 +108,7 @@ def _bar(bar: Bar, left: float, top: float, zero: float, scale: float) -> str:
         f'<text class="{kind}-name" x="{left:g}" y="{top + 11:g}">{escape(bar.label)}</text>'
         f'<rect class="{kind}" x="{zero:g}" y="{top:g}" width="{max(length, 1.0):.1f}" height="{BAR:g}"/>'
         f'<path class="whisker" d="{whisker}"/>'
-        f'<text class="soft" x="{zero + max(high, length) + 7:.1f}" y="{top + 11:g}">{number(spread.median)}</text>'
+        f'<text class="value" x="{zero + max(high, length) + 7:.1f}" y="{top + 11:g}">{short(spread.median)}</text>'
     )
 
 
@@ -123,6 +119,7 @@ def _style() -> str:
         f":root{{{light}}}@media(prefers-color-scheme:dark){{:root{{{dark}}}}}"
         "text{font:12px system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;fill:var(--text)}"
         ".title{font-size:15px;font-weight:600}.head{font-weight:600}.soft{fill:var(--soft)}.end{text-anchor:end}"
+        ".value{fill:var(--soft);stroke:var(--ground);stroke-width:3px;paint-order:stroke}"
         ".ours-name{font-weight:600}.ground{fill:var(--ground)}"
         f".ours{{fill:var(--{OURS_COLOR})}}.peer{{fill:var(--{PEERS_COLOR});opacity:.55}}"
         ".axis{stroke:var(--edge);fill:none}.whisker{stroke:var(--text);fill:none;stroke-width:1.2}"

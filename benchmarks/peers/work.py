@@ -86,8 +86,8 @@ Work = Digits | Transfer | AllReduce
 
 DIGITS = (
     Digits("digits", "as fast as it goes", 2400),
-    Digits("digits-20ms", "emulated compute, 20 ms a unit", 1200, 0.02),
-    Digits("digits-straggler", "emulated compute, 20 ms a unit; one of four workers 5 x slow", 480, 0.02, 5.0),
+    Digits("digits-20ms", "emulated 20 ms", 1200, 0.02),
+    Digits("digits-straggler", "emulated 20 ms, one worker 5 x slow", 480, 0.02, 5.0),
 )
 TRANSFERS = (Transfer("transfer-2MB", 2.0, 200), Transfer("transfer-100MB", 100.0, 15))
 ALL_REDUCES = (
