@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import signal
+import subprocess
 import sys
 from collections.abc import Collection
 from pathlib import Path
@@ -40,9 +41,21 @@ def chosen(given: str, known: Collection[str]) -> list[str]:
     return [each for each in known if any(each.startswith(name) for name in wanted)]
 
 
+def set_up(name: str) -> bool:
+    """Make an environment; returns whether it is there, and says why not."""
+    try:
+        environments.set_up(name)
+    except (ValueError, subprocess.CalledProcessError) as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return False
+    return True
+
+
 def main() -> None:
     """Set up, measure or write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks.peers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     setup = commands.add_parser("setup", help="make the environments")
     setup.add_argument("names", nargs="*", metavar="NAME", help=", ".join(environments.ENVIRONMENTS))
@@ -55,8 +68,9 @@ def main() -> None:
     write.add_argument("results", nargs="?", type=Path, default=RESULTS)
     options = parser.parse_args()
     if options.command == "setup":
-        for name in options.names or environments.ENVIRONMENTS:
-            environments.set_up(name)
+        failed = [name for name in options.names or environments.ENVIRONMENTS if not set_up(name)]
+        if failed:
+            sys.exit(f"not set up: {', '.join(failed)}; what has an environment can be measured")
     elif options.command == "run":
         works = {work.name: work for work in ALL}
         try:

@@ -79,7 +79,7 @@ class Results:
 
     Args:
       machine: what it ran on, by name.
-      pins: the packages of each environment, as its requirements pin them.
+      pins: the packages of each environment with their versions, ours included.
       rounds: how many were asked for.
       measurements, failures: in the order in which they were made.
     """

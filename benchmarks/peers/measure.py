@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from benchmarks.jobs import ROOT, load, steady_rate
 from benchmarks.peers import environments, ours
 from benchmarks.peers.figures import Failure, Measurement, Results, calls_per_sec, kept
 from benchmarks.peers.scripts.common import last_result
-from benchmarks.peers.systems import SYSTEMS, System
+from benchmarks.peers.systems import OURS, SYSTEMS, System
 from benchmarks.peers.work import (
     LOCKSTEP,
     MOMENTUM,
@@ -51,7 +52,8 @@ def run(works: Sequence[Work], names: Sequence[str], rounds: int, out: Path) -> 
       rounds: how often.
       out: results file; written anew after each work.
     """
-    pins = {name: environments.pins(name) for name in environments.ENVIRONMENTS}
+    own = [f"{name}=={version(name)}" for name in ("hybridsync", "jax", "flax", "optax", "grpcio", "numpy")]
+    pins = {OURS: own} | {name: environments.pins(name) for name in environments.ENVIRONMENTS}
     results = Results(machine(), pins, rounds)
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "digits.npz"
@@ -199,7 +201,7 @@ def machine() -> dict[str, str]:
         "processor": next(_processor(), platform.machine()),
         "system": f"{platform.system()} {platform.release().split('-')[0]}",
         "Python": platform.python_version(),
-        "accelerator": "none",
+        "accelerator": "none used",
     }
 
 

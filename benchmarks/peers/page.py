@@ -127,7 +127,7 @@ def _machine(results: Results) -> str:
     rows.append(("rounds", str(results.rounds)))
     if loads:
         rows.append(("load average when a measurement ended", _written(Spread.of(loads), digits=1)))
-    rows += [(f"environment `{name}`", ", ".join(pins)) for name, pins in results.pins.items()]
+    rows += [(f"packages of {name}", ", ".join(pins)) for name, pins in results.pins.items()]
     return _table(("what", "value"), rows)
 
 

@@ -85,7 +85,7 @@ class AllReduce:
 Work = Digits | Transfer | AllReduce
 
 DIGITS = (
-    Digits("digits", "as fast as it goes", 2400),
+    Digits("digits-busy", "as fast as it goes", 2400),
     Digits("digits-20ms", "emulated 20 ms", 1200, 0.02),
     Digits("digits-straggler", "emulated 20 ms, one worker 5 x slow", 480, 0.02, 5.0),
 )
@@ -107,6 +107,6 @@ def case_of(work: Work, part: str = "") -> str:
     """Return the name of one figure of a work: of a kind of synchronisation, or of an operation.
 
     >>> case_of(DIGITS[0], LOCKSTEP), case_of(ALL_REDUCES[0])
-    ('digits/lockstep', 'allreduce-340kB')
+    ('digits-busy/lockstep', 'allreduce-340kB')
     """
     return f"{work.name}/{part}" if part else work.name
