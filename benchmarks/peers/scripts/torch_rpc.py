@@ -36,7 +36,7 @@ SERVER = "server"
 RPC_SECS = 60.0
 
 
-class Held:
+class ServerState:
     """What the server's process holds; a call names a function of this module, which finds it here."""
 
     params: Tensors
@@ -49,23 +49,23 @@ class Held:
 
 def pull() -> Tensors:
     """Return the parameters."""
-    return Held.params
+    return ServerState.params
 
 
 def exchange(gradient: Tensors) -> Tensors:
     """Store a gradient, and return the parameters."""
-    Held.stored = gradient
-    return Held.params
+    ServerState.stored = gradient
+    return ServerState.params
 
 
 def update(gradient: Tensors) -> Tensors:
     """Apply a gradient, and return the parameters."""
-    with Held.lock:
-        torch._foreach_mul_(Held.velocity, Held.momentum)
-        torch._foreach_add_(Held.velocity, gradient)
-        torch._foreach_add_(Held.params, Held.velocity, alpha=-Held.rate)
-        Held.ends.append(now())
-    return Held.params
+    with ServerState.lock:
+        torch._foreach_mul_(ServerState.velocity, ServerState.momentum)
+        torch._foreach_add_(ServerState.velocity, gradient)
+        torch._foreach_add_(ServerState.params, ServerState.velocity, alpha=-ServerState.rate)
+        ServerState.ends.append(now())
+    return ServerState.params
 
 
 def main(options: Namespace) -> None:
@@ -95,8 +95,8 @@ def member(options: Namespace) -> None:
     if serves:
         rpc.shutdown()  # returns when everybody has called it
         if options.work == "digits":
-            accuracy = data_of(options).accuracy([each.numpy() for each in Held.params])
-            tell(ends=Held.ends, units_per_update=1, accuracy=accuracy)
+            accuracy = data_of(options).accuracy([each.numpy() for each in ServerState.params])
+            tell(ends=ServerState.ends, units_per_update=1, accuracy=accuracy)
         else:
             tell()
         return
@@ -111,11 +111,11 @@ def member(options: Namespace) -> None:
 def hold(options: Namespace) -> None:
     """Make the parameters, before anybody can call."""
     if options.work == "digits":
-        Held.params = [torch.from_numpy(each) for each in data_of(options).params]
+        ServerState.params = [torch.from_numpy(each) for each in data_of(options).params]
     else:
-        Held.params = [torch.zeros(leaf_floats(options)) for _ in range(NUM_LEAVES)]
-    Held.velocity = [torch.zeros_like(each) for each in Held.params]
-    Held.rate, Held.momentum, Held.ends = options.rate, options.momentum, []
+        ServerState.params = [torch.zeros(leaf_floats(options)) for _ in range(NUM_LEAVES)]
+    ServerState.velocity = [torch.zeros_like(each) for each in ServerState.params]
+    ServerState.rate, ServerState.momentum, ServerState.ends = options.rate, options.momentum, []
 
 
 def transfer(options: Namespace) -> None:
