@@ -16,10 +16,13 @@ from benchmarks.peers.work import (
     ALL_REDUCES,
     ASYNC,
     DIGITS,
+    EXCHANGE,
     LOCKSTEP,
     OPERATIONS,
+    PULL,
     TRANSFERS,
     UNIT_SIZE,
+    UPDATE,
     Digits,
     Transfer,
     case_of,
@@ -29,6 +32,7 @@ from benchmarks.protocol_page import BLOCK, DOCS
 PAGE, FOLDER = DOCS / "performance.md", DOCS / "performance"
 KINDS = {LOCKSTEP: "lock-step", ASYNC: "asynchronous"}
 OUR_PLANS = {LOCKSTEP: "`bsp`", ASYNC: "`asp`"}
+SHORT_OPERATIONS = {PULL: "pull", EXCHANGE: "push and pull, stored", UPDATE: "push and pull, SGD with momentum"}
 MADE_BY_OURS = (OURS, OUR_GLOO)
 
 
@@ -88,12 +92,8 @@ def plots(results: Results) -> dict[str, str]:
         for work in DIGITS
     ]
     transfers = [
-        [
-            panel
-            for work in TRANSFERS
-            if (panel := _panel(results, case_of(work, operation), f"{work.title}, {said.partition(':')[0]}"))
-        ]
-        for operation, said in _short_operations().items()
+        [panel for work in TRANSFERS if (panel := _panel(results, case_of(work, operation), f"{work.title}, {said}"))]
+        for operation, said in SHORT_OPERATIONS.items()
     ]
     sums = [[panel for work in ALL_REDUCES if (panel := _panel(results, case_of(work), work.title))]]
     found = {
@@ -106,10 +106,6 @@ def plots(results: Results) -> dict[str, str]:
         for name, (title, note, rows) in found.items()
         if (measured := [row for row in rows if row])
     }
-
-
-def _short_operations() -> dict[str, str]:
-    return {"pull": "pull", "exchange": "push and pull, stored", "update": "push and pull, SGD with momentum"}
 
 
 def _panel(results: Results, case: str, title: str, ideal: float | None = None) -> Panel | None:
@@ -147,10 +143,11 @@ def _digits(results: Results, work: Digits) -> str:
                     f"{spread.median / ideal:.0%}" if ideal else "",
                     _written(Spread.of(accuracies), digits=3) if accuracies else "",
                     _ratio(results, case_of(work, kind), name, RATE),
+                    _load(results, case_of(work, kind), name),
                 )
             )
     title = f"**{work.title[:1].upper()}{work.title[1:]}** ({work.units:,} units of {UNIT_SIZE} examples):"
-    head = ("system", "how", RATE.name, "of the ideal", "test accuracy", "HybridSync is")
+    head = ("system", "how", RATE.name, "of the ideal", "test accuracy", "HybridSync is", "load")
     return f"{title}\n\n{_table(head, rows) if rows else 'not measured'}"
 
 
@@ -159,10 +156,16 @@ def _transfer(results: Results, work: Transfer) -> str:
     for operation, said in OPERATIONS.items():
         case = case_of(work, operation)
         rows += [
-            (said, _title(name), _written(_spread(results, case, name)), _ratio(results, case, name, BANDWIDTH))
+            (
+                said,
+                _title(name),
+                _written(_spread(results, case, name)),
+                _ratio(results, case, name, BANDWIDTH),
+                _load(results, case, name),
+            )
             for name in _measured(results, case)
         ]
-    head = ("operation", "system", BANDWIDTH.name, "HybridSync is")
+    head = ("operation", "system", BANDWIDTH.name, "HybridSync is", "load")
     return f"**{work.title}**:\n\n{_table(head, rows) if rows else 'not measured'}"
 
 
@@ -171,10 +174,16 @@ def _sums(results: Results) -> str:
     for work in ALL_REDUCES:
         case = case_of(work)
         rows += [
-            (work.title, _title(name), _written(_spread(results, case, name)), _ratio(results, case, name, TIME))
+            (
+                work.title,
+                _title(name),
+                _written(_spread(results, case, name)),
+                _ratio(results, case, name, TIME),
+                _load(results, case, name),
+            )
             for name in _measured(results, case)
         ]
-    return _table(("buffer", "system", TIME.name, "HybridSync is"), rows) if rows else "not measured"
+    return _table(("buffer", "system", TIME.name, "HybridSync is", "load"), rows) if rows else "not measured"
 
 
 def _failures(results: Results) -> str:
@@ -204,6 +213,11 @@ def _ratio(results: Results, case: str, name: str, unit: Unit) -> str:
     """Return how many times as fast as a peer ours is, over the rounds; "" for ours."""
     ratios = [] if name == OURS else results.ratios(case, OURS, name, lower_is_better=unit.lower_is_better)
     return f"{_written(Spread.of(ratios), digits=2)} x as fast" if ratios else ""
+
+
+def _load(results: Results, case: str, name: str) -> str:
+    """Return the median load average beside a figure."""
+    return f"{Spread.of(each.load for each in results.figures(case, name).values()).median:.1f}"
 
 
 def _written(spread: Spread, digits: int | None = None) -> str:
