@@ -16,13 +16,10 @@ from benchmarks.peers.work import (
     ALL_REDUCES,
     ASYNC,
     DIGITS,
-    EXCHANGE,
     LOCKSTEP,
     OPERATIONS,
-    PULL,
     TRANSFERS,
     UNIT_SIZE,
-    UPDATE,
     Digits,
     Transfer,
     case_of,
@@ -32,7 +29,6 @@ from benchmarks.protocol_page import BLOCK, DOCS
 PAGE, FOLDER = DOCS / "performance.md", DOCS / "performance"
 KINDS = {LOCKSTEP: "lock-step", ASYNC: "asynchronous"}
 OUR_PLANS = {LOCKSTEP: "`bsp`", ASYNC: "`asp`"}
-SHORT_OPERATIONS = {PULL: "pull", EXCHANGE: "push and pull, stored", UPDATE: "push and pull, SGD with momentum"}
 MADE_BY_OURS = (OURS, OUR_GLOO)
 
 
@@ -93,7 +89,7 @@ def plots(results: Results) -> dict[str, str]:
     ]
     transfers = [
         [panel for work in TRANSFERS if (panel := _panel(results, case_of(work, operation), f"{work.title}, {said}"))]
-        for operation, said in SHORT_OPERATIONS.items()
+        for operation, said in OPERATIONS.items()
     ]
     sums = [[panel for work in ALL_REDUCES if (panel := _panel(results, case_of(work), work.title))]]
     found = {

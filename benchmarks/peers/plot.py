@@ -12,7 +12,7 @@ from html import escape
 from benchmarks.peers.figures import Spread, short
 from benchmarks.protocol_figure import palette
 
-WIDTH, TOP, LABEL, VALUE, GAP = 940.0, 40.0, 118.0, 62.0, 16.0
+WIDTH, TOP, LABEL, VALUE, GAP = 940.0, 40.0, 118.0, 58.0, 22.0
 ROW, BAR, HEAD, FOOT = 23.0, 13.0, 28.0, 14.0
 OURS_COLOR, PEERS_COLOR = "c0", "c7"
 
@@ -94,12 +94,12 @@ def _panel(panel: Panel, left: float, top: float, width: float) -> str:
         at = zero + panel.ideal * scale
         found.append(f'<path class="ideal" d="M{at:.1f} {first - 4:.1f}V{last - 4:.1f}"/>')
         found.append(f'<text class="soft end" x="{at:.1f}" y="{last + 8:.1f}">ideal {short(panel.ideal)}</text>')
-    found += [_bar(bar, left, first + index * ROW, zero, scale) for index, bar in enumerate(panel.bars)]
+    found += [_bar(bar, left, first + index * ROW, width, scale) for index, bar in enumerate(panel.bars)]
     return "".join(found)
 
 
-def _bar(bar: Bar, left: float, top: float, zero: float, scale: float) -> str:
-    spread, middle = bar.spread, top + BAR / 2
+def _bar(bar: Bar, left: float, top: float, width: float, scale: float) -> str:
+    spread, zero, middle = bar.spread, left + LABEL, top + BAR / 2
     low, high, length = (value * scale for value in (spread.low, spread.high, spread.median))
     kind = "ours" if bar.is_ours else "peer"
     whisker = f"M{zero + low:.1f} {middle:g}H{zero + high:.1f}"
@@ -107,8 +107,8 @@ def _bar(bar: Bar, left: float, top: float, zero: float, scale: float) -> str:
     return (
         f'<text class="{kind}-name" x="{left:g}" y="{top + 11:g}">{escape(bar.label)}</text>'
         f'<rect class="{kind}" x="{zero:g}" y="{top:g}" width="{max(length, 1.0):.1f}" height="{BAR:g}"/>'
-        f'<path class="whisker" d="{whisker}"/>'
-        f'<text class="value" x="{zero + max(high, length) + 7:.1f}" y="{top + 11:g}">{short(spread.median)}</text>'
+        + (f'<path class="whisker" d="{whisker}"/>' if spread.count > 1 else "")
+        + f'<text class="soft end" x="{left + width:.1f}" y="{top + 11:g}">{short(spread.median)}</text>'
     )
 
 
@@ -119,7 +119,6 @@ def _style() -> str:
         f":root{{{light}}}@media(prefers-color-scheme:dark){{:root{{{dark}}}}}"
         "text{font:12px system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;fill:var(--text)}"
         ".title{font-size:15px;font-weight:600}.head{font-weight:600}.soft{fill:var(--soft)}.end{text-anchor:end}"
-        ".value{fill:var(--soft);stroke:var(--ground);stroke-width:3px;paint-order:stroke}"
         ".ours-name{font-weight:600}.ground{fill:var(--ground)}"
         f".ours{{fill:var(--{OURS_COLOR})}}.peer{{fill:var(--{PEERS_COLOR});opacity:.55}}"
         ".axis{stroke:var(--edge);fill:none}.whisker{stroke:var(--text);fill:none;stroke-width:1.2}"

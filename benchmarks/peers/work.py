@@ -97,10 +97,11 @@ ALL_REDUCES = (
 )
 ALL: tuple[Work, ...] = (*DIGITS, *TRANSFERS, *ALL_REDUCES)
 OPERATIONS = {
-    PULL: "pull: the worker gets all parameters",
-    EXCHANGE: "push and pull, the server stores what it is sent",
-    UPDATE: "push and pull, the server updates with SGD and momentum",
+    PULL: "pull",
+    EXCHANGE: "push and pull, stored",
+    UPDATE: "push and pull, SGD with momentum",
 }
+"""What a worker and a server do, and how people read it: the server stores what it is sent, or updates with it."""
 
 
 def case_of(work: Work, part: str = "") -> str:
