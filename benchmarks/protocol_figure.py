@@ -54,7 +54,7 @@ def draw(timeline: Timeline, secs: float) -> str:
 
 
 @cache
-def _palette() -> dict[str, tuple[str, str]]:
+def palette() -> dict[str, tuple[str, str]]:
     """Return the colours of the report's page by their names, in light and in dark."""
     text = files("hybridsync.report").joinpath("page.css").read_text(encoding="utf-8")
     found = re.findall(r"--(\w+): light-dark\((#\w+), (#\w+)\);", text)
@@ -63,7 +63,7 @@ def _palette() -> dict[str, tuple[str, str]]:
 
 def _style() -> str:
     used = ["ground", "panel", "edge", "text", "soft", *COLORS.values()]
-    light, dark = (";".join(f"--{name}:{_palette()[name][mode]}" for name in used) for mode in (0, 1))
+    light, dark = (";".join(f"--{name}:{palette()[name][mode]}" for name in used) for mode in (0, 1))
     fills = "".join(f".{kind}{{fill:var(--{color})}}" for kind, color in COLORS.items())
     return (
         f":root{{{light}}}@media(prefers-color-scheme:dark){{:root{{{dark}}}}}"

@@ -1,0 +1,233 @@
+"""Writes what `docs/performance.md` says in figures, and its plots, from a results file.
+
+The page is written by hand, but for the blocks between `<!-- made: NAME -->` and `<!-- end -->`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.peers.figures import Results, Spread, short
+from benchmarks.peers.plot import Bar, Panel, draw
+from benchmarks.peers.systems import OUR_GLOO, OURS, SYSTEMS
+from benchmarks.peers.work import (
+    ALL_REDUCES,
+    ASYNC,
+    DIGITS,
+    LOCKSTEP,
+    OPERATIONS,
+    TRANSFERS,
+    UNIT_SIZE,
+    Digits,
+    Transfer,
+    case_of,
+)
+from benchmarks.protocol_page import BLOCK, DOCS
+
+PAGE, FOLDER = DOCS / "performance.md", DOCS / "performance"
+KINDS = {LOCKSTEP: "lock-step", ASYNC: "asynchronous"}
+OUR_PLANS = {LOCKSTEP: "`bsp`", ASYNC: "`asp`"}
+MADE_BY_OURS = (OURS, OUR_GLOO)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What a table's figures are in.
+
+    Args:
+      name: of the unit.
+      lower_is_better: whether it is a time.
+    """
+
+    name: str
+    lower_is_better: bool = False
+
+
+RATE, BANDWIDTH, TIME = Unit("examples/s"), Unit("GB/s"), Unit("ms", lower_is_better=True)
+
+
+def write(results: Results, page: Path = PAGE, folder: Path = FOLDER) -> None:
+    """Write the plots, and the made blocks of the page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, svg in plots(results).items():
+        (folder / f"{name}.svg").write_text(svg, encoding="utf-8")
+    page.write_text(refreshed(page.read_text(encoding="utf-8"), results), encoding="utf-8")
+
+
+def refreshed(text: str, results: Results) -> str:
+    """Return the page's text with its made blocks as the results are.
+
+    Raises:
+      KeyError: the page has a block that is none of `blocks`.
+    """
+    made = blocks(results)
+    return BLOCK.sub(lambda block: f"{block[1]}{made[block[2]]}\n{block[3]}", text)
+
+
+def blocks(results: Results) -> dict[str, str]:
+    """Return the made blocks by their names; a part that was not measured says so."""
+    return {
+        "machine": _machine(results),
+        "digits": "\n\n".join(_digits(results, work) for work in DIGITS),
+        "transfer": "\n\n".join(_transfer(results, work) for work in TRANSFERS),
+        "allreduce": _sums(results),
+        "failures": _failures(results),
+    }
+
+
+def plots(results: Results) -> dict[str, str]:
+    """Return the SVGs by their names; none of a part that was not measured."""
+    digits = [
+        [
+            panel
+            for kind, said in KINDS.items()
+            if (panel := _panel(results, case_of(work, kind), f"{said}, {work.title}", work.ideal(kind)))
+        ]
+        for work in DIGITS
+    ]
+    transfers = [
+        [panel for work in TRANSFERS if (panel := _panel(results, case_of(work, operation), f"{work.title}, {said}"))]
+        for operation, said in OPERATIONS.items()
+    ]
+    sums = [[panel for work in ALL_REDUCES if (panel := _panel(results, case_of(work), work.title))]]
+    found = {
+        "digits": ("Digits, 4 workers", "examples a second, more is better", digits),
+        "transfer": ("Parameters, one worker and one server", "GB a second, more is better", transfers),
+        "allreduce": ("Sum over 4 processes", "milliseconds, less is better", sums),
+    }
+    return {
+        name: draw(title, f"{note}; line: lowest to highest of the rounds", measured)
+        for name, (title, note, rows) in found.items()
+        if (measured := [row for row in rows if row])
+    }
+
+
+def _panel(results: Results, case: str, title: str, ideal: float | None = None) -> Panel | None:
+    bars = [
+        Bar(SYSTEMS[name].title, Spread.of(each.figure for each in found.values()), name in MADE_BY_OURS)
+        for name in SYSTEMS
+        if (found := results.figures(case, name))
+    ]
+    return Panel(title[:1].upper() + title[1:], bars, ideal) if bars else None
+
+
+def _machine(results: Results) -> str:
+    loads = [each.load for each in results.measurements]
+    rows = [(name, value) for name, value in results.machine.items()]
+    rows.append(("rounds", str(results.rounds)))
+    if loads:
+        rows.append(("load average when a measurement ended", _written(Spread.of(loads), digits=1)))
+    rows += [(f"packages of {name}", ", ".join(pins)) for name, pins in results.pins.items()]
+    return _table(("what", "value"), rows)
+
+
+def _digits(results: Results, work: Digits) -> str:
+    rows = []
+    for kind, said in KINDS.items():
+        ideal = work.ideal(kind)
+        for name in _measured(results, case_of(work, kind)):
+            found = results.figures(case_of(work, kind), name)
+            accuracies = [each.accuracy for each in found.values() if each.accuracy is not None]
+            spread = Spread.of(each.figure for each in found.values())
+            rows.append(
+                (
+                    _title(name) + (f" {OUR_PLANS[kind]}" if name == OURS else ""),
+                    said,
+                    _written(spread),
+                    f"{spread.median / ideal:.0%}" if ideal else "",
+                    _written(Spread.of(accuracies), digits=3) if accuracies else "",
+                    _ratio(results, case_of(work, kind), name, RATE),
+                    _load(results, case_of(work, kind), name),
+                )
+            )
+    title = f"**{work.title[:1].upper()}{work.title[1:]}** ({work.units:,} units of {UNIT_SIZE} examples):"
+    head = ("system", "how", RATE.name, "of the ideal", "test accuracy", "HybridSync is", "load")
+    return f"{title}\n\n{_table(head, rows) if rows else 'not measured'}"
+
+
+def _transfer(results: Results, work: Transfer) -> str:
+    rows = []
+    for operation, said in OPERATIONS.items():
+        case = case_of(work, operation)
+        rows += [
+            (
+                said,
+                _title(name),
+                _written(_spread(results, case, name)),
+                _ratio(results, case, name, BANDWIDTH),
+                _load(results, case, name),
+            )
+            for name in _measured(results, case)
+        ]
+    head = ("operation", "system", BANDWIDTH.name, "HybridSync is", "load")
+    return f"**{work.title}**:\n\n{_table(head, rows) if rows else 'not measured'}"
+
+
+def _sums(results: Results) -> str:
+    rows = []
+    for work in ALL_REDUCES:
+        case = case_of(work)
+        rows += [
+            (
+                work.title,
+                _title(name),
+                _written(_spread(results, case, name)),
+                _ratio(results, case, name, TIME),
+                _load(results, case, name),
+            )
+            for name in _measured(results, case)
+        ]
+    return _table(("buffer", "system", TIME.name, "HybridSync is", "load"), rows) if rows else "not measured"
+
+
+def _failures(results: Results) -> str:
+    if not results.failures:
+        return "Every measurement gave a figure."
+    rows = [
+        (each.work, _title(each.system), str(each.round), " ".join(each.reason.split())[:200].replace("|", "/"))
+        for each in results.failures
+    ]
+    return _table(("work", "system", "round", "why there is no figure"), rows)
+
+
+def _measured(results: Results, case: str) -> list[str]:
+    return [name for name in SYSTEMS if results.figures(case, name)]
+
+
+def _spread(results: Results, case: str, name: str) -> Spread:
+    return Spread.of(each.figure for each in results.figures(case, name).values())
+
+
+def _title(name: str) -> str:
+    title = SYSTEMS[name].title
+    return f"**{title}**" if name in MADE_BY_OURS else title
+
+
+def _ratio(results: Results, case: str, name: str, unit: Unit) -> str:
+    """Return how many times as fast as a peer ours is, over the rounds; "" for ours."""
+    ratios = [] if name == OURS else results.ratios(case, OURS, name, lower_is_better=unit.lower_is_better)
+    return f"{_written(Spread.of(ratios), digits=2)} x as fast" if ratios else ""
+
+
+def _load(results: Results, case: str, name: str) -> str:
+    """Return the median load average beside a figure."""
+    return f"{Spread.of(each.load for each in results.figures(case, name).values()).median:.1f}"
+
+
+def _written(spread: Spread, digits: int | None = None) -> str:
+    """Return a median and its spread.
+
+    >>> _written(Spread(12345.6, 9.0, 20000.0, 3)), _written(Spread(1.234, 1.0, 2.0, 3), 2)
+    ('12,346 (9 to 20,000)', '1.23 (1.00 to 2.00)')
+    """
+    median, low, high = (
+        short(value) if digits is None else f"{value:.{digits}f}" for value in (spread.median, spread.low, spread.high)
+    )
+    return median if spread.count == 1 else f"{median} ({low} to {high})"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
