@@ -20,22 +20,20 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 
 from benchmarks.jobs import JOB_SECS, ROOT, Row, load, report
+from benchmarks.peers.our_transfer import WORKLOAD, programs_of
 from benchmarks.transfer import TINY_BYTES, MemoryBackend, seconds
 from hybridsync.core.addresses import at_socket
 from hybridsync.core.clock import SYSTEM_CLOCK
 from hybridsync.core.plan import NO_PHASE, PhaseId
-from hybridsync.data.arrays import ArraySource
 from hybridsync.interfaces.messages import Push
 from hybridsync.interfaces.phase import Phase
 from hybridsync.runtime.wiring.transport import GRPC, SHARED_MEMORY, transport_of
@@ -46,33 +44,12 @@ from hybridsync.server.publisher import ParameterPool
 from hybridsync.storage.apply_log import NullApplyLog
 from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.compiled_programs import Programs
-from hybridsync.training.optimizer import Optimizer
 from hybridsync.training.snapshot import SnapshotBuffer
 from hybridsync.training.state import initial_state
-from hybridsync.training.task import Task
 from hybridsync.transport.link import Services
 
-LEAVES = 100
-WORKLOAD = 1 << 20
 TOKEN = "benchmark"
 KINDS = (SHARED_MEMORY, GRPC)
-
-
-def programs_of(num_bytes: int) -> Programs:
-    """Return the programs of a model with so many bytes of parameters."""
-    size = num_bytes // (4 * LEAVES)
-
-    def init(key: jax.Array) -> tuple[Any, Any]:
-        return {f"leaf{index:03}": jnp.zeros(size) for index in range(LEAVES)}, {}
-
-    def loss(params: Any, model_state: Any, batch: Any, key: jax.Array) -> Any:
-        return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(params)), ({}, model_state)
-
-    source = ArraySource("zeros", {"image": np.zeros((WORKLOAD, 1), np.float32), "label": np.zeros(WORKLOAD, np.int32)})
-    optimizer = Optimizer(
-        lambda learning_rate, momentum: optax.sgd(learning_rate, momentum), learning_rate=1e-3, momentum=0.9
-    )
-    return Programs(Task(init, loss, source), optimizer, unit_size=1, workload=WORKLOAD, seed=0, donate_parameters=True)
 
 
 def phase_of(snapshot_id: int, fingerprint: str) -> Phase:
@@ -84,7 +61,7 @@ def phase_of(snapshot_id: int, fingerprint: str) -> Phase:
 
 def serve(kind: str, folder: Path, num_bytes: int) -> None:
     """Serve a primary and three backends without arithmetic until standard input ends."""
-    programs, transport = programs_of(num_bytes), transport_of(kind, TOKEN)
+    programs, transport = programs_of(num_bytes / 1e6), transport_of(kind, TOKEN)
     buffer = SnapshotBuffer(programs.state_layout)
     buffer.pack(jax.device_get(initial_state(programs.task, programs.optimizer, 0)))
     start = buffer.finalize(NO_PHASE, sequence=0, applied=())
@@ -175,7 +152,7 @@ class Worker:
 
 def measure(num_bytes: int, calls: int) -> dict[tuple[str, str], list[float]]:
     """Return the seconds of each call, by kind and name, ascending."""
-    programs, times = programs_of(num_bytes), {}
+    programs, times = programs_of(num_bytes / 1e6), {}
     with tempfile.TemporaryDirectory(dir="/tmp") as made, contextlib.ExitStack() as stack:
         folder = Path(made)
         for kind in KINDS:
@@ -195,7 +172,7 @@ def measure(num_bytes: int, calls: int) -> dict[tuple[str, str], list[float]]:
     return {key: sorted(found) for key, found in times.items()}
 
 
-def rows_of(megabytes: float, times: dict[tuple[str, str], Sequence[float]]) -> list[Row]:
+def rows_of(megabytes: float, times: Mapping[tuple[str, str], Sequence[float]]) -> list[Row]:
     """Return a row for each figure."""
     rows = []
     for (kind, name), found in sorted(times.items(), key=lambda item: item[0][1]):

@@ -20,6 +20,7 @@ from benchmarks.virtual import quiet, simulated
 from configs import digits_async_hurts as job
 from hybridsync import protocols
 from hybridsync.core.errors import Diverged, HybridSyncError
+from hybridsync.protocols.base import FLOAT32
 from hybridsync.simulator.event_loop import Loop
 from hybridsync.simulator.gradients import RealArithmetic, evaluator
 from hybridsync.storage.jsonl import encode
@@ -41,8 +42,8 @@ class Watched(RealArithmetic):
     loop: Loop
     losses: list[tuple[float, Any]]
 
-    def gradient(self, parameters: Parameters, unit: int) -> Any:
-        made = super().gradient(parameters, unit)
+    def gradient(self, parameters: Parameters, unit: int, wire: str = FLOAT32) -> Any:
+        made = super().gradient(parameters, unit, wire)
         self.losses.append((self.loop.now, self.loss(made)))
         return made
 

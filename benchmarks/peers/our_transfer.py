@@ -33,7 +33,7 @@ from hybridsync.interfaces.messages import Push, PushReply
 from hybridsync.interfaces.phase import Phase
 from hybridsync.interfaces.ports import Answer
 from hybridsync.runtime.server_main import warm_up
-from hybridsync.runtime.wiring.transport import transport_of
+from hybridsync.runtime.wiring.transport import SHARED_MEMORY, transport_of
 from hybridsync.server.endpoint import Endpoint
 from hybridsync.server.partition import partition
 from hybridsync.server.primary import Primary
@@ -44,7 +44,7 @@ from hybridsync.training.optimizer import Optimizer
 from hybridsync.training.snapshot import SnapshotBuffer
 from hybridsync.training.state import initial_state
 from hybridsync.training.task import Task
-from hybridsync.transport.link import Services
+from hybridsync.transport.link import Services, Transport
 from hybridsync.worker.link import ServerLink
 
 WORKLOAD = 1_000_000
@@ -74,8 +74,9 @@ def programs_of(megabytes: float) -> Programs:
 class Stored:
     """A buffer that is lent again and again."""
 
-    def __init__(self, num_bytes: int) -> None:
-        self.buffer = np.ones(num_bytes, np.uint8)
+    def __init__(self, buffer: np.ndarray) -> None:
+        buffer[:] = 1
+        self.buffer = buffer
 
     def release(self) -> None:
         """Do nothing: nobody rewrites it."""
@@ -84,8 +85,8 @@ class Stored:
 class StoringPort:
     """A `ParameterPort` that keeps the last contribution and computes nothing."""
 
-    def __init__(self, programs: Programs) -> None:
-        self._parameters = Stored(programs.parameters_layout.nbytes)
+    def __init__(self, programs: Programs, transport: Transport) -> None:
+        self._parameters = Stored(transport.allocate(programs.parameters_layout.nbytes))
         self._stored = programs.contribution_layout.empty()
 
     def pull(self, push: Push) -> Answer:
@@ -105,13 +106,13 @@ class StoringPort:
 
 def serve(megabytes: float, folder: Path) -> None:
     """Serve both ports until standard input closes; a line on standard output says that they are there."""
-    programs = programs_of(megabytes)
+    programs, transport = programs_of(megabytes), transport_of(SHARED_MEMORY, TOKEN)
     state = initial_state(programs.task, programs.optimizer, 0)
     start = SnapshotBuffer(programs.state_layout)
     start.pack(jax.device_get(state))
     snapshot = start.finalize(NO_PHASE, sequence=0, applied=())
     warm_up(programs, jax.local_devices()[0])
-    pool, completed = ParameterPool(programs.parameters_layout), threading.Event()
+    pool, completed = ParameterPool(programs.parameters_layout, transport.allocate), threading.Event()
     primary = Primary(programs, pool, lambda address: start, SYSTEM_CLOCK, NullApplyLog(), completed)
     primary.enter(
         Phase(
@@ -132,7 +133,7 @@ def serve(megabytes: float, folder: Path) -> None:
     )
     layout = programs.contribution_layout
     serving = [
-        transport_of(TOKEN).serve(
+        transport.serve(
             Services(
                 holder=primary,
                 parameters=port,
@@ -143,7 +144,7 @@ def serve(megabytes: float, folder: Path) -> None:
             at_socket(folder / name),
             calls=BUFFERS,
         )
-        for name, port in ((UPDATE, Endpoint(primary, layout)), (EXCHANGE, StoringPort(programs)))
+        for name, port in ((UPDATE, Endpoint(primary, layout)), (EXCHANGE, StoringPort(programs, transport)))
     ]
     print(json.dumps([each.address for each in serving]), flush=True)
     sys.stdin.read()
@@ -160,7 +161,7 @@ def work(megabytes: float, calls: int, addresses: list[str]) -> dict[str, list[f
     contribution = jax.block_until_ready(jax.device_put(contribution))
     found: dict[str, list[float]] = {}
     for name, address in zip((UPDATE, EXCHANGE), addresses, strict=True):
-        link = transport_of(TOKEN).link([address], parts)
+        link = transport_of(SHARED_MEMORY, TOKEN).link([address], parts)
         calls_of = Calls(link, contribution)
         if name == UPDATE:
             found[PULL] = timed(calls_of.pull, calls)

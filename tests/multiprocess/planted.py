@@ -293,8 +293,8 @@ def worker_1_has_a_broken_device() -> None:
 
     gradient = Programs.gradient
 
-    def broken(self, parameters, unit):
-        made = gradient(self, parameters, unit)
+    def broken(self, parameters, unit, wire="float32"):
+        made = gradient(self, parameters, unit, wire)
         return {**made, "floats": jax.tree.map(lambda leaf: leaf * np.float32("nan"), made["floats"])}
 
     Programs.gradient = broken
