@@ -177,6 +177,7 @@ def test_the_page_says_median_spread_accuracy_and_ratio() -> None:
         "| 3.00 (2.00 to 4.00) x as fast | 1.8 |"
     )
     assert "| 340 kB | PyTorch DDP | 1 | 2.00 x as fast | 2.5 |" in blocks["allreduce"]
+    assert "| rounds of each figure | 2; some have 1 |" in blocks["machine"]
     assert "| load average when a measurement ended | 2.2 (1.0 to 2.5) |" in blocks["machine"]
 
 
