@@ -171,7 +171,15 @@ def test_the_digits_that_peers_read_are_ours_with_the_parameters_that_our_job_be
 def test_the_page_says_median_spread_accuracy_and_ratio() -> None:
     blocks = page.blocks(two_rounds())
     ours, rpc = [line for line in blocks["digits"].splitlines() if "asynchronous" in line]
-    cells = ["**HybridSync** `asp`", "asynchronous", "30,000 (20,000 to 40,000)", "", "0.945 (0.940 to 0.950)", "", "1.8"]
+    cells = [
+        "**HybridSync** `asp`",
+        "asynchronous",
+        "30,000 (20,000 to 40,000)",
+        "",
+        "0.945 (0.940 to 0.950)",
+        "",
+        "1.8",
+    ]
     assert ours == f"| {' | '.join(cells)} |"
     assert rpc == (
         "| PyTorch RPC | asynchronous | 10,000 (10,000 to 10,000) |  | 0.965 (0.960 to 0.970) "
