@@ -5,6 +5,7 @@ The page is written by hand, but for the blocks between `<!-- made: NAME -->` an
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,8 +117,10 @@ def _panel(results: Results, case: str, title: str, ideal: float | None = None) 
 def _machine(results: Results) -> str:
     loads = [each.load for each in results.measurements]
     rows = [(name, value) for name, value in results.machine.items()]
-    rows.append(("rounds", str(results.rounds)))
     if loads:
+        counts = Counter((each.case, each.system) for each in results.measurements).values()
+        rounds = f"{max(counts)}" + (f"; some have {min(counts)}" if min(counts) < max(counts) else "")
+        rows.append(("rounds of each figure", rounds))
         rows.append(("load average when a measurement ended", _written(Spread.of(loads), digits=1)))
     rows += [(f"packages of {name}", ", ".join(pins)) for name, pins in results.pins.items()]
     return _table(("what", "value"), rows)

@@ -1,6 +1,7 @@
 """What the scripts share: arguments, the digits, child processes and their results.
 
-Only NumPy and the standard library are imported, and of the framework its clock, which needs nothing else.
+Only NumPy and the standard library are imported, and of the project what is measured and the framework's clock,
+which need nothing else.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.peers.work import NUM_LEAVES
 from hybridsync.core.clock import SYSTEM_CLOCK, pause
 
-NUM_LEAVES = 100
 RESULT = "RESULT "
 JOB_SECS = 300.0
 """How long a group of processes may take."""

@@ -13,7 +13,6 @@ import mxnet as mx
 import numpy as np
 
 from benchmarks.peers.scripts.common import (
-    NUM_LEAVES,
     Device,
     children,
     data_of,
@@ -29,6 +28,7 @@ from benchmarks.peers.scripts.common import (
     timed,
     units_in_a_pipe,
 )
+from benchmarks.peers.work import NUM_LEAVES
 
 STORING, UPDATING = "dist_sync", "dist_async"
 """With one worker and no optimizer the first stores what is pushed; the second updates on every push."""

@@ -11,7 +11,6 @@ import numpy as np
 import ray
 
 from benchmarks.peers.scripts.common import (
-    NUM_LEAVES,
     ONE_THREAD,
     Device,
     data_of,
@@ -21,6 +20,7 @@ from benchmarks.peers.scripts.common import (
     tell,
     timed,
 )
+from benchmarks.peers.work import NUM_LEAVES
 
 Arrays = list[np.ndarray]
 STORE_BYTES = 2 << 30

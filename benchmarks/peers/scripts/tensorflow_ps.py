@@ -17,7 +17,6 @@ import tensorflow as tf
 from tensorflow.python.ops import script_ops
 
 from benchmarks.peers.scripts.common import (
-    NUM_LEAVES,
     SLOW_RANK,
     WARM_CALLS,
     children,
@@ -30,6 +29,7 @@ from benchmarks.peers.scripts.common import (
     results,
     tell,
 )
+from benchmarks.peers.work import NUM_LEAVES
 from hybridsync.core.clock import SYSTEM_CLOCK, pause
 
 QUIET = {

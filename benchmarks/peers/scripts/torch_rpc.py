@@ -15,7 +15,6 @@ import torch
 import torch.distributed.rpc as rpc
 
 from benchmarks.peers.scripts.common import (
-    NUM_LEAVES,
     Device,
     children,
     data_of,
@@ -31,6 +30,7 @@ from benchmarks.peers.scripts.common import (
     units_in_a_pipe,
 )
 from benchmarks.peers.scripts.torch_model import Tensors, Units
+from benchmarks.peers.work import NUM_LEAVES
 
 SERVER = "server"
 RPC_SECS = 60.0
