@@ -104,6 +104,7 @@ class Pacing:
       clock: time.
       wait: blocks for some seconds.
       stragglers: whose transfers take longer, and when.
+      sizes: in place of both sizes, those of the phase that is served; None where they are always the same.
     """
 
     def __init__(
@@ -114,8 +115,9 @@ class Pacing:
         clock: Clock = SYSTEM_CLOCK,
         wait: Callable[[float], None] = pause,
         stragglers: Stragglers = NO_STRAGGLERS,
+        sizes: Callable[[], tuple[int, int]] | None = None,
     ) -> None:
-        self._wire, self._push_bytes, self._pull_bytes = wire, push_bytes, pull_bytes
+        self._wire, self._sizes = wire, sizes or (lambda: (push_bytes, pull_bytes))
         self._clock, self._wait = clock, wait
         self._lock = threading.Lock()
         self._slow = SlowLinks(stragglers.of)
@@ -124,13 +126,13 @@ class Pacing:
         """Return what blocks until the push that begins now has arrived."""
         with self._lock:
             slow = self._slow.of(push)
-            return self._until(self._wire.begin_push(self._clock.monotonic(), self._push_bytes, slow))
+            return self._until(self._wire.begin_push(self._clock.monotonic(), self._sizes()[0], slow))
 
     def pull_begins(self, push: Push) -> Callable[[], None]:
         """Return what blocks until the pull that begins now for `push` has arrived."""
         with self._lock:
             slow = self._slow.of(push)
-            return self._until(self._wire.begin_pull(self._clock.monotonic(), self._pull_bytes, slow))
+            return self._until(self._wire.begin_pull(self._clock.monotonic(), self._sizes()[1], slow))
 
     def _until(self, transfer: Transfer) -> Callable[[], None]:
         def left() -> float:

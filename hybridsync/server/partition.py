@@ -128,7 +128,7 @@ class Part:
     @property
     def narrow_bytes(self) -> tuple[int, ...]:
         """Sizes of a contribution in phases with a narrow wire."""
-        return (Layout.of(narrowed_contribution(self.programs.contribution, BFLOAT16)).nbytes,)
+        return (self.programs.wire_sizes(BFLOAT16)[0],)
 
     @property
     def narrow_parameters(self) -> dict[str, Layout]:

@@ -16,6 +16,7 @@ from hybridsync.core.plan import PhaseId
 from hybridsync.core.work_deadlines import UNWATCHED, Watching
 from hybridsync.interfaces.messages import Push, PushReply, RoleState, Snapshot, StateVersion
 from hybridsync.interfaces.phase import Phase
+from hybridsync.protocols.base import FLOAT32
 from hybridsync.server.partition import PRIMARY, partition
 from hybridsync.server.partitioned_state import PartitionedState
 from hybridsync.server.phase_entry import Entrance
@@ -221,6 +222,12 @@ class Primary:
     def phase_id(self) -> PhaseId:
         """The phase being served."""
         return self._sequencer.phase_id
+
+    @property
+    def wire_dtype(self) -> str:
+        """What travels in the phase being served (see `Protocol.wire_dtype`)."""
+        phase = self._sequencer.phase
+        return FLOAT32 if phase is None else phase.protocol.wire_dtype
 
     # --- what workers call ---
 

@@ -20,11 +20,16 @@ NO_LOSS: Any = None
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes of a contribution, of the parameters, and of the whole state."""
+    """Bytes of a contribution, of the parameters, and of the whole state; and of the first two with a narrow wire."""
 
     gradient: int
     parameters: int
     state: int
+    narrow: tuple[int, int] | None = None
+
+    def on_wire(self, wire: str) -> tuple[int, int]:
+        """Return the bytes of a contribution, and of the parameters, as they travel."""
+        return (self.gradient, self.parameters) if wire == FLOAT32 or self.narrow is None else self.narrow
 
 
 class Arithmetic(Protocol):

@@ -15,7 +15,7 @@ import numpy as np
 
 from hybridsync.core.units import UnitSet
 from hybridsync.interfaces.messages import GroupReply, Snapshot
-from hybridsync.protocols.base import FLOAT32, Change, Compensation
+from hybridsync.protocols.base import BFLOAT16, FLOAT32, Change, Compensation
 from hybridsync.simulator.arithmetic import Sizes
 from hybridsync.training.averaging import averaged_on_one_device
 from hybridsync.training.buffer_layout import fingerprint, first_non_finite
@@ -23,6 +23,12 @@ from hybridsync.training.compiled_programs import Parameters, Programs
 from hybridsync.training.evaluation import Evaluator
 from hybridsync.training.run import Run
 from hybridsync.training.state import TrainState
+
+
+def sizes_of_programs(programs: Programs) -> Sizes:
+    """Return the bytes of a run's messages and states."""
+    whole, narrow = programs.wire_sizes(FLOAT32), programs.wire_sizes(BFLOAT16)
+    return Sizes(*whole, programs.state_layout.nbytes, narrow)
 
 
 class RealArithmetic:
@@ -41,9 +47,7 @@ class RealArithmetic:
         programs = programs or run.programs(donate_parameters=False, donate_rest=False)
         self._programs = programs
         self.zero = programs.zero
-        self.sizes = Sizes(
-            programs.contribution_layout.nbytes, programs.parameters_layout.nbytes, programs.state_layout.nbytes
-        )
+        self.sizes = sizes_of_programs(programs)
 
     def of_seed(self, run: Run) -> Self:
         """Return the arithmetic of a run that differs in its seed and plan alone; nothing is compiled again."""

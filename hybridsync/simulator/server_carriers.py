@@ -32,6 +32,7 @@ class ServerCarriers:
         self._way: Network | Insisting = network if network.reliable else insisting
         self._server: Server = simulated.at(driver.phase.servers[0])
         self._sizes = simulated.arithmetic.sizes
+        self._push_bytes, _ = self._sizes.on_wire(driver.phase.protocol.wire_dtype)
 
     @property
     def carriers(self) -> Carriers:
@@ -42,7 +43,7 @@ class ServerCarriers:
         verb, push, server, sizes = request.verb, request.push, self._server, self._sizes
         if verb == "push_pull":
             heard = partial(self._pushed, push, then)
-            self._way.to_server(push, sizes.gradient, server.push, push, request.body, heard)
+            self._way.to_server(push, self._push_bytes, server.push, push, request.body, heard)
         elif verb == "upload_opt_state":
             opt_state_bytes = sizes.state - sizes.parameters
             self._simulated.network.to_server(push, opt_state_bytes, server.upload_opt_state, push, request.body)

@@ -46,7 +46,7 @@ class Server(Process):
         self._doing = ""
         # What every push needs, at hand.
         self._loop, self._arithmetic, self._watches = simulated.loop, simulated.arithmetic, simulated.watches
-        self._send, self._pull_bytes = simulated.network.from_server, simulated.arithmetic.sizes.parameters
+        self._send, self._pull_bytes = simulated.network.from_server, 0
 
     @property
     def state(self) -> Any:
@@ -73,6 +73,7 @@ class Server(Process):
         self._fingerprint = ""
         self._core.enter(phase)
         state.begin(phase, sequencer.compensation, sequencer.change)
+        _, self._pull_bytes = simulated.arithmetic.sizes.on_wire(phase.protocol.wire_dtype)
         self._is_reported = False
         self._entered = phase.fingerprint
         simulated.watch.served(self, phase)

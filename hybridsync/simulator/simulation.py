@@ -21,6 +21,7 @@ from hybridsync.simulator.arithmetic import Arithmetic, Sizes, Weightless
 from hybridsync.simulator.cluster import Device, Scenario
 from hybridsync.simulator.decision_log import DecisionLog, MirroredApplyLog, MirroredEvents
 from hybridsync.simulator.event_loop import Loop, VirtualClock
+from hybridsync.simulator.gradients import sizes_of_programs
 from hybridsync.simulator.simulated_cluster import SimulatedCluster
 from hybridsync.simulator.study import Gradients
 from hybridsync.storage.apply_log import APPLY_LOG, FileApplyLog
@@ -119,9 +120,7 @@ def simulate(
 
 def sizes_of(run: Run) -> Sizes:
     """Return the bytes of the task's messages and states, by abstract evaluation: nothing is computed."""
-    programs = run.programs(donate_parameters=False)
-    layouts = programs.contribution_layout, programs.parameters_layout, programs.state_layout
-    return Sizes(*(layout.nbytes for layout in layouts))
+    return sizes_of_programs(run.programs(donate_parameters=False))
 
 
 def _simulate(

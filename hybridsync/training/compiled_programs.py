@@ -32,7 +32,7 @@ from hybridsync.training.buffer_layout import Layout
 from hybridsync.training.optimizer import Optimizer, without_momentum
 from hybridsync.training.state import TrainState, abstract_state
 from hybridsync.training.task import Task
-from hybridsync.training.wire import rounded, widened
+from hybridsync.training.wire import narrowed_contribution, narrowed_parameters, rounded, widened
 
 
 class Parameters(NamedTuple):
@@ -141,6 +141,11 @@ class Programs:
         self.zero = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), self.contribution)
         weight = np.ones((), np.float32)
         self.one = {**self.zero, "floats": {**self.zero["floats"], "weight": weight}}
+
+    def wire_sizes(self, wire: str) -> tuple[int, int]:
+        """Return the bytes of a contribution, and of the parameters, as they travel."""
+        travel = narrowed_contribution(self.contribution, wire), narrowed_parameters(self.parameters, wire)
+        return Layout.of(travel[0]).nbytes, Layout.of(travel[1]).nbytes
 
     def batch(self, unit: int) -> dict[str, np.ndarray]:
         """Return the raw examples of `unit`, gathered on the host."""

@@ -41,6 +41,17 @@ def test_a_push_and_a_pull_take_what_their_bytes_take_on_the_link() -> None:
     assert clock.now == pytest.approx(3.0)
 
 
+def test_transfers_take_what_the_bytes_of_their_phase_take() -> None:
+    clock, sizes = ManualClock(now=0.0), [(200, 100), (100, 50)]
+    pacing = Pacing(Wire(link_bytes_per_sec=100.0), 200, 100, clock, clock.advance, sizes=lambda: sizes[0])
+    pacing.push_begins(PUSH)()
+    assert clock.now == pytest.approx(2.0)
+    sizes.pop(0)
+    pacing.push_begins(PUSH)()
+    pacing.pull_begins(PUSH)()
+    assert clock.now == pytest.approx(3.5)
+
+
 def test_what_the_bytes_took_already_is_not_waited_for_again() -> None:
     clock = ManualClock(now=0.0)
     arrives = paced(clock, link_bytes_per_sec=100.0).push_begins(PUSH)

@@ -55,7 +55,7 @@ def fit(run: Run, workdir: Path) -> Any:
     return Trainer(run.task, run.optimizer, run.config, workdir=workdir, progress=False).fit()
 
 
-PLANS = ["bsp:40%,asp", "psplus", "localsgd(steps=7)", "bsp:40%,diloco(steps=7)"]
+PLANS = ["bsp:40%,asp", "asp(wire=bfloat16)", "psplus", "localsgd(steps=7)", "bsp:40%,diloco(steps=7)"]
 
 
 @pytest.mark.parametrize("plan", PLANS)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hybridsync.config import Stragglers
 from hybridsync.core.clock import Clock
 from hybridsync.emulation.link_delays import DelayedPort, Pacing, check_speed, emulated, emulates_links
 from hybridsync.interfaces.ports import ParameterPort
+from hybridsync.protocols.base import BFLOAT16, FLOAT32
 from hybridsync.server.endpoint import Endpoint
 from hybridsync.server.partition import Contributions
 from hybridsync.server.primary import Primary
@@ -29,21 +32,32 @@ def primary_services(
     Raises:
       ConfigError: workers would give up their calls as lost on such links.
     """
-    port = server_port(Endpoint(primary, contributions), run, programs, clock)
+    sizes = {wire: programs.wire_sizes(wire) for wire in (FLOAT32, BFLOAT16)}
+    endpoint = Endpoint(primary, contributions)
+    port = server_port(endpoint, run, programs, clock, lambda: sizes[primary.wire_dtype])
     return Services(holder=primary, server=primary, parameters=port)
 
 
-def server_port(port: ParameterPort, run: Run, programs: Programs, clock: Clock) -> ParameterPort:
+def server_port(
+    port: ParameterPort, run: Run, programs: Programs, clock: Clock, sizes: Callable[[], tuple[int, int]] | None = None
+) -> ParameterPort:
     """Return a server's port behind the links that a run emulates, or as it is where the run emulates none.
+
+    Args:
+      port: of the server.
+      run: that it takes part in.
+      programs: the compiled programs of the whole run.
+      clock: paces transfers.
+      sizes: bytes of a contribution, and of the parameters, in the phase that is served; None for the largest.
 
     Raises:
       ConfigError: workers would give up their calls as lost on such links.
     """
     config = run.config
-    sizes = programs.contribution_layout.nbytes, programs.parameters_layout.nbytes
-    check_speed(config.emulation, config.workers, config.servers, *sizes)
+    most = programs.wire_sizes(FLOAT32)
+    check_speed(config.emulation, config.workers, config.servers, *most)
     if not emulates_links(config.emulation):
         return port
     stragglers = Stragglers(config.emulation.stragglers, config.workload)
     wire = emulated(config.emulation, config.servers)
-    return DelayedPort(port, Pacing(wire, *sizes, clock, stragglers=stragglers))
+    return DelayedPort(port, Pacing(wire, *most, clock, stragglers=stragglers, sizes=sizes))
