@@ -113,6 +113,7 @@ def test_a_call_that_lends_nothing_sends_no_memory_along(served: SlabPrimary) ->
     second.pull(served.push(worker=1))  # the second slab
     second.idle(served.push(worker=1))
     second.ready(served.push(1, worker=1))
+    assert len(second._connection._slabs) == 1
     for unit in range(1, 6):  # all slabs come by
         assert tallied(push(served, second, unit, worker=1)[1]) == only(*range(unit + 1))
 
@@ -272,6 +273,21 @@ def test_a_reader_with_another_size_is_refused(served: SlabPrimary) -> None:
     reader.close()
     with pytest.raises(RoleLost, match="the link is closed here"):
         reader.read(snapshot.snapshot_id + 1, into)
+
+
+def test_a_read_whose_link_is_closed_meanwhile_is_none(served: SlabPrimary, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its holder may have taken the next snapshot while this end copied the last one."""
+    snapshot, reader = served.primary.take_snapshot(served.phase.id, final=False), served.reader()
+    connection, call = reader._connection, reader._connection.call
+
+    def closed_then(*arguments):
+        found = call(*arguments)
+        connection.close()
+        return found
+
+    monkeypatch.setattr(connection, "call", closed_then)
+    with pytest.raises(RoleLost, match="was read while the link was closed here"):
+        reader.read(snapshot.snapshot_id, np.zeros(snapshot.num_bytes, np.uint8))
 
 
 # --- what is empty; emulated links ---

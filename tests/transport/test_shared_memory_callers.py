@@ -130,6 +130,7 @@ def test_who_does_not_show_the_run_s_token_first_is_not_answered(served: SlabPri
             caller.settimeout(SECS)
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 assert caller.send(request(served, "pull")) and caller.recv(1) == b"", "the token comes too late"
+        until(lambda: served.num_links() == 1, "a stranger keeps its place")
     stranger = SharedParameters(Connection(served.path, token, "server 0"), served.parameters_bytes)
     with pytest.raises(Unauthenticated, match="is this the address of another run"):
         stranger.pull(served.push())

@@ -105,6 +105,15 @@ class Connection:
         with self._lock:
             self._drop()
 
+    def check(self) -> None:
+        """Check that what was lent was not given back by `close` while it was read.
+
+        Raises:
+          RoleLost: it may have been.
+        """
+        if self._closed.is_set():
+            raise RoleLost(f"{self._who} was read while the link was closed here")
+
     def hang_up(self) -> None:
         """Give back what was lent; the next call makes a new connection."""
         with self._lock:

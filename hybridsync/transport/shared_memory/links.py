@@ -88,5 +88,6 @@ class SharedReader:
         try:
             request = pb.LinkRequest(call="read", snapshot_id=snapshot_id, num_bytes=into.nbytes)
             into[:] = self._connection.call(request, into.nbytes)[1]
+            self._connection.check()
         finally:
             self._connection.hang_up()

@@ -233,8 +233,8 @@ class Session:
         self._connection.settimeout(None)
 
     def _lend(self, view: BufferView, num_bytes: int, answer: PushReply | None = None) -> pb.LinkReply:
-        """Return the reply that lends a view, which takes the place of what was lent before."""
-        self._give_back()
+        """Return the reply that lends a view; what was lent before has been given back."""
+        assert self._lent is None, "one view is lent at a time"
         self._lent = view
         check_size(num_bytes, view.buffer.nbytes)
         reply = None if answer is None else encode(answer)
