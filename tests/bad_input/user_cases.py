@@ -299,8 +299,7 @@ COMMAND = [
     Given("shared memory between roles at ports", ("--link=shm", "--bind=127.0.0.1", *FRESH),
         "--link=shm needs Linux, and roles that serve on sockets; leave out --bind, or --link"),
     Given("shared memory between threads", ("--link=shm", *FRESH, *HERE),
-        "--link=shm is for worker processes, and --runtime=inprocess has threads, which do without it; leave one of "
-        "both out"),
+        "--link=shm is for processes, and --runtime=inprocess has threads; leave one of both out"),
     Given("a workdir that is a file", ("--workdir=FOLDER/text.txt",),
         r"cannot read FOLDER/text\.txt/config\.json: Not a directory; name another workdir"),
     Given("a workdir below a file, in one process", ("--workdir=FOLDER/text.txt/run", *HERE),

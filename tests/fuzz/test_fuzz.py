@@ -23,7 +23,7 @@ from tests.fuzz.job import Job, servicers, without_waits
 from tests.fuzz.link_calls import ANY_CALL, LINK
 from tests.fuzz.strategies import messages
 
-MESSAGES, SEED = 6000, 1
+MESSAGES, SEED = 12_000, 4
 EXAMPLES = 300
 STREAMED = {"PushPull", "Stage", "Upload"}
 """Calls of frames, which the seeded generator cuts, repeats and shuffles."""
@@ -148,7 +148,7 @@ def refused_too_late(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("plant", "told", "seed"),  # the seed finds it within a few thousand messages
     [
-        (unchecked_updates, "has changed the accounts", 7),
+        (unchecked_updates, "has changed the accounts", 2),
         (unchecked_heartbeat, "waits for over", SEED),
         (kept_suspects, "its roles keep", SEED),
         (refused_too_late, "but has changed the accounts", SEED),

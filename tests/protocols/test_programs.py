@@ -201,7 +201,7 @@ def test_a_revocation_at_any_yield_ends_the_program_uncaught(name):
 def test_a_worker_meets_its_group_every_so_many_units_and_wherever_everybody_is_called():
     """Two units, then a lease that is empty because everybody is called."""
     effects = [type(effect).__name__ for effect in play(protocols.parse("preduce(every=3)"))]
-    unit, meeting = ["Lease", "Compute", "LocalUpdate"], ["JoinRound", "AverageReplicas"]
-    assert effects == [*unit, *unit, "Lease", *meeting, "Lease", *meeting]
+    unit, group_round = ["Lease", "Compute", "LocalUpdate"], ["JoinRound", "AverageReplicas"]
+    assert effects == [*unit, *unit, "Lease", *group_round, "Lease", *group_round]
     effects = [type(effect).__name__ for effect in play(protocols.parse("preduce(every=2)"))]
-    assert effects == [*unit, *unit, *meeting, "Lease", *meeting, "Lease", *meeting]
+    assert effects == [*unit, *unit, *group_round, "Lease", *group_round, "Lease", *group_round]

@@ -52,7 +52,7 @@ class Spoiling:
     def __getattr__(self, name: str):
         return getattr(self._programs, name)
 
-    def gradient(self, parameters, unit: int):
+    def gradient(self, parameters, unit: int, wire: str = "float32"):
         contribution = self._programs.gradient(parameters, unit)
         if unit not in self._units:
             return contribution
