@@ -186,12 +186,14 @@ def _sums(results: Results) -> str:
 
 
 def _failures(results: Results) -> str:
-    if not results.failures:
-        return "Every measurement gave a figure."
+    told = {each.system for each in (*results.measurements, *results.failures)}
     rows = [
         (each.work, _title(each.system), str(each.round), " ".join(each.reason.split())[:200].replace("|", "/"))
         for each in results.failures
     ]
+    rows += [("all", _title(name), "", "not asked for in this run") for name in SYSTEMS if name not in told]
+    if not rows:
+        return "Every measurement gave a figure."
     return _table(("work", "system", "round", "why there is no figure"), rows)
 
 
